@@ -143,7 +143,7 @@ class FlowsAtRest(FlowOperations):
     async def _tell(self, id: str, event: Event) -> None:
         """Write down what becomes of a flow, for the next start of its node."""
         self._check_can_change()
-        head = await self.head_of(id)
+        head = self._checked(await self.head_of(id))
         found = await self.engine.store.read(tables.read_flow, head.id)
         if found is None or found.head.is_over:
             raise UsageError(f"flow {id} has ended: it is {head.status}")
@@ -159,7 +159,8 @@ class FlowsAtRest(FlowOperations):
     async def _let_go_on(self, head: Head, happening: Happening) -> None:
         """Have a flow go on where there is code for it."""
         head.status = move(head.status, happening).status
-        head.wake_ms = head.attempts = head.recoveries = 0
+        head.wake_ms = 0
+        head.come_further()
         row = tables.head_row(head)
         await self.engine.store.write(
             lambda ledger: tables.update_head(ledger.database, row, with_arguments=False)

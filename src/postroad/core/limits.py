@@ -21,6 +21,12 @@ HELLO_BYTES_MAX = 4 * KIB
 SECRET_CHARACTERS_MIN = 16
 # One in use, one that comes, one that goes: more only make every refusal dearer.
 SECRETS_MAX = 8
+# Steps of a flow that are committed at once: code that never waits goes on in the next commit, so
+# that operators and other flows have their turn after a few milliseconds.
+FLOW_RECORDS_MAX = 256
+# What a step of a flow returns, what a flow is given and returns, the value of a signal. Each is
+# kept in memory and read at each restart; what is larger belongs into a file or a table.
+FLOW_VALUE_BYTES_MAX = 16 * MIB
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

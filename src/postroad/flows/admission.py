@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import tables
-from .background import LOADING_MAX
+from .background import LOADING_MAX, read_patiently
 from .definition import Definition
 from .events import Began, Event, Killed, Retried
 from .head import Head
 from .life import Status
 from .machine import Machine
+from .quarantine import is_guilty
 from .resident import Resident
 from .slots import ACTIVE, Slots
 
 if TYPE_CHECKING:
     from .engine import Engine
 
+
+logger = logging.getLogger("postroad.flows")
 
 _AT_ONCE = 1_000
 
@@ -38,8 +42,14 @@ class Admission:
         self._waiting: dict[str, dict[int, Event]] = {}
 
     async def open(self) -> None:
-        """Count those that run already."""
+        """Count those that run already, and report those that nobody can read."""
         for (name, status), number in (await self._engine.store.read(tables.count)).items():
+            if status is Status.UNREADABLE:
+                logger.error(
+                    "%d flows of %s have a status that this version of Postroad does not know: "
+                    "they are left alone; see `postroad flow ls --status unreadable`",
+                    number, name,
+                )  # fmt: skip
             if status not in ACTIVE:
                 continue
             if self._engine.registry.find(name) is not None:
@@ -72,7 +82,7 @@ class Admission:
         """Take up those that no timer and no message wakes: there may be code for them now."""
 
         def retry(head: Head) -> None:
-            if head.recoveries <= self._engine.config.recoveries_max:
+            if not is_guilty(head):
                 self._begin(head, Retried())
 
         await self._for_each(Status.PARKED, None, retry)
@@ -174,7 +184,8 @@ class Admission:
         if not free:
             return
         store = self._engine.store
-        for head in await store.read(tables.list_idle, Status.QUEUED, name, free):
+        # Nobody else would look for them if this were given up.
+        for head in await read_patiently(store, tables.list_idle, Status.QUEUED, name, free):
             if not self._refuse(head, definition) and self.slots.free(definition):
                 self.slots.reserve(name, head.id)
                 self._engine.tell(head.id, Began())

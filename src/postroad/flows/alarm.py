@@ -73,6 +73,10 @@ class Alarm:
         except StoreError as error:
             logger.debug("no flow can be woken now: %s", error)
             next_ms = now_ms() + _STORE_AWAY_MS
+        except Exception:
+            # Nobody else would wake the others.
+            logger.exception("flows that are due could not be woken")
+            next_ms = now_ms() + _STORE_AWAY_MS
         if next_ms is not None:
             self.set(next_ms)
 

@@ -41,14 +41,18 @@ class Assembly:
         machine = Machine(
             head,
             lambda machine: self._make_code(resident, machine),
-            attempts_max=self._config.attempts_max,
             heard_max=self._config.heard_max,
             payload_max=self._payload_max,
-            pause_ms=self._pause_ms,
             app="" if definition is None else definition.app,
             **known,
         )
-        machine.dialogues.signals_max = self._config.signals_max
+        config = self._config
+        machine.attempts_max = config.attempts_max
+        machine.pause_ms = self._pause_ms
+        machine.steps_max = config.history_steps_max
+        machine.bytes_max = config.history_bytes_max
+        machine.dialogues.signals_max = config.signals_max
+        machine.dialogues.signals_bytes_max = config.signals_bytes_max
         return machine
 
     def _pause_ms(self, attempts: int) -> int:

@@ -107,6 +107,8 @@ class FlowCommit(Unit):
             self._fence(handlings)
             raise TransactionLost("what comes before this step could not be committed")
         try:
+            if self._mail and self._head is None:
+                tables.check_known(ledger.database, self.flow)
             known = check_posts(ledger, posts)
         except PostroadError:
             self._fence(handlings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from postroad.core.limits import MIB
 from postroad.durable.config import Retry, check_positive
 
 
@@ -19,11 +20,19 @@ class FlowsConfig(msgspec.Struct, frozen=True, kw_only=True):
     retry_max_s: float = 120.0
     """Longest such pause."""
     recoveries_max: int = 5
-    """How often the process may end while a flow comes no further; then it is parked."""
+    """How often the process may end while a flow comes no further; then it is tried apart."""
+    trial_s: float = 1.0
+    """Seconds for which it is, to begin with; it is parked if the process ends again and again."""
     heard_max: int = 10_000
     """Messages of a session that may wait for the code to receive them; then it fails."""
     signals_max: int = 10_000
     """Signals that may wait for the code of a flow to ask for them; then `signal` raises."""
+    signals_bytes_max: int = 64 * MIB
+    """The same for the size of all of them."""
+    history_steps_max: int = 100_000
+    """Steps of a flow since it began anew; beyond that it is parked. Each is read at a restart."""
+    history_bytes_max: int = 256 * MIB
+    """The same for the size of what these steps were given."""
     threads: int = 32
     """Functions of steps that may block at the same time."""
     keep_s: float = 24 * 3600.0

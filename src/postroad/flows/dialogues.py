@@ -45,6 +45,7 @@ class Dialogues:
 
     Attributes:
         signals_max: how many may wait for the code.
+        signals_bytes_max: how large they may be together.
     """
 
     __slots__ = (
@@ -52,9 +53,11 @@ class Dialogues:
         "_head",
         "_heard_max",
         "_signals",
+        "_signals_bytes",
         "has_kept",
         "opened",
         "sessions",
+        "signals_bytes_max",
         "signals_max",
     )
 
@@ -63,8 +66,10 @@ class Dialogues:
         self._app = app
         self._heard_max = heard_max
         self.signals_max = 10_000
+        self.signals_bytes_max = 1 << 26
         self.sessions: dict[int, SessionEnd] = {}
         self._signals: dict[str, deque[KeptSignal]] = {}
+        self._signals_bytes = 0
         # How many were opened, in this run of the code and those before.
         self.opened = head.opened
         # Whether there may be something in the store that was not read.
@@ -98,7 +103,11 @@ class Dialogues:
                 end.heard.append(it)
         for signal in signals:
             self.has_kept = True
-            self._signals.setdefault(signal.name, deque()).append(signal)
+            self._keep_signal(signal)
+
+    def _keep_signal(self, signal: KeptSignal) -> None:
+        self._signals.setdefault(signal.name, deque()).append(signal)
+        self._signals_bytes += len(signal.payload)
 
     def _session(self, number: int, peer: str) -> SessionEnd:
         end = self.sessions.get(number)
@@ -167,8 +176,14 @@ class Dialogues:
                 f"{self.signals_max} signals wait for flow {show_id(self._head.id)} already: try "
                 f"again when it has asked for some, and see that it asks for {event.name!r}"
             )
+        if not is_wanted and self._signals_bytes + len(event.payload) > self.signals_bytes_max:
+            raise SignalsFull(
+                f"signals of {self._signals_bytes} bytes wait for flow {show_id(self._head.id)} "
+                f"already, and {self.signals_bytes_max} is the most: try again when it has asked "
+                f"for some, and see that it asks for {event.name!r}"
+            )
         signal = KeptSignal(event.name, event.payload)
-        self._signals.setdefault(event.name, deque()).append(signal)
+        self._keep_signal(signal)
         transition.signals.append(signal)
 
     def settle(self, transition: Transition) -> None:
@@ -220,6 +235,7 @@ class Dialogues:
         return kept.message
 
     def _take_signal(self, signal: KeptSignal, transition: Transition) -> bytes:
+        self._signals_bytes -= len(signal.payload)
         if signal.id:
             transition.takes.append(signal.id)
         else:

@@ -33,11 +33,10 @@ from . import tables
 from .admission import Admission
 from .alarm import Alarm, now_ms
 from .assembly import Assembly
-from .background import LOADING_MAX, Background, read_patiently
+from .background import LOADING_MAX, Background
 from .commit import FlowCommit
 from .config import FlowsConfig
 from .definition import Registry
-from .errors import FlowParked
 from .events import (
     Admitted,
     Event,
@@ -49,7 +48,9 @@ from .events import (
     Woke,
 )
 from .head import Head, show_id
+from .hospital import report_parked
 from .life import Status
+from .loading import Loading
 from .machine import Machine
 from .requests import Statement
 from .resident import Resident, Wish, fail, heed, resolve
@@ -57,6 +58,7 @@ from .results import Results
 from .seclusion import run_code
 from .slots import ACTIVE
 from .stepping import Stepping
+from .trials import Trials
 from .writing import Writing
 
 logger = logging.getLogger("postroad.flows")
@@ -64,7 +66,6 @@ logger = logging.getLogger("postroad.flows")
 HANDLED = faults.declare("flows.event.handled")
 COMMITTED = faults.declare("flows.commit.durable")
 LOST = faults.declare("flows.commit.lost")
-LOADED = faults.declare("flows.loaded")
 COUNTED = faults.declare("flows.recovery.counted")
 
 # A wall clock may jump; looking from time to time makes up for it.
@@ -91,6 +92,8 @@ class Engine:
         self.assembly = Assembly(registry, config, self.writing.payload_max)
         self.results = Results()
         self.stepping = Stepping(self)
+        self._loading = Loading(self)
+        self._trials = Trials(self)
         self._alarm = Alarm(self.store, self._wake)
         self.background = Background()
         self._next_id = itertools.count(1).__next__
@@ -106,11 +109,12 @@ class Engine:
 
         def prepare(ledger: Ledger) -> int:
             tables.create_tables(store.types, ledger.database)
-            tables.begin_running(ledger.database)
+            self._trials.prepare(ledger)
             return tables.reserve_ids(ledger.database, ledger.now_ms)
 
         self._next_id = itertools.count(await store.write(prepare)).__next__
         COUNTED.reach()
+        self._trials.start()
         self.writing.number_from(await store.read(tables.last_mail_id) + 1)
         await self.admission.open()
         await self._alarm.look()
@@ -119,10 +123,11 @@ class Engine:
         """Put everything away; all that was done is committed by the store."""
         self._is_closed = True
         await self._alarm.close()
+        self._trials.close()
         await self.stepping.close()
         await self.background.close()
         for resident in list(self.residents.values()):
-            self._refuse(self._forget(resident), NotRunning("the flows of this node are stopped"))
+            self.refuse(self.forget(resident), NotRunning("the flows of this node are stopped"))
         self.results.close()
 
     # Making.
@@ -134,7 +139,7 @@ class Engine:
     def admit(self, head: Head, event: Admitted) -> asyncio.Future[None]:
         """Take up a new flow; resolved when it is durable."""
         resident = self._make_resident(head.id)
-        resident.machine = self._make_machine(resident, head)
+        resident.machine = self.make_machine(resident, head)
         resident.is_counted = resident.was_counted = False
         done: asyncio.Future[None] = self._loop.create_future()
         self.handle(resident, event, done)
@@ -146,7 +151,7 @@ class Engine:
             self._evict_some()
         return resident
 
-    def _make_machine(self, resident: Resident, head: Head, **known: Any) -> Machine:
+    def make_machine(self, resident: Resident, head: Head, **known: Any) -> Machine:
         if head.origin is not None:
             self.responders[_origin_key(head)] = head.id
             # What responds to it may be called otherwise now.
@@ -163,7 +168,7 @@ class Engine:
         if resident is None:
             resident = self._make_resident(id)
             resident.wishes.append((event, done))
-            self.background.spawn(self._load(resident), f"postroad flow {id:x}")
+            self.background.spawn(self._loading.load(resident), f"postroad flow {id:x}")
         elif resident.can_handle:
             self.handle(resident, event, done)
         else:
@@ -190,11 +195,11 @@ class Engine:
         except UsageError as error:
             # What an operator wants cannot happen to it now.
             self.admission.release(resident.id)
-            self._refuse([(event, done)], error)
+            self.refuse([(event, done)], error)
             return
         except Exception as error:
             logger.exception("flow %s could not take up %r", show_id(resident.id), event)
-            self._refuse([(event, done)], error)
+            self.refuse([(event, done)], error)
             self.lose(resident, error)
             return
         if isinstance(event, StepDone | StepRaised):
@@ -208,7 +213,7 @@ class Engine:
             if tx is not None and not transition.concludes:
                 tx.undo()
                 tx = None
-        self._commit(resident, machine, transition, done, tx)
+        self.commit(resident, machine, transition, done, tx)
         if transition.concludes is not None:
             self._catch_up(resident)
         if transition.statement is not None:
@@ -236,7 +241,7 @@ class Engine:
         if not resident.pending:
             self._on_lost(resident, error)
 
-    def _refuse(self, wishes: Sequence[Wish], error: Exception) -> None:
+    def refuse(self, wishes: Sequence[Wish], error: Exception) -> None:
         """Events are not taken up after all."""
         for event, done in wishes:
             if isinstance(event, Heard):
@@ -245,7 +250,7 @@ class Engine:
 
     # Commits.
 
-    def _commit(
+    def commit(
         self,
         resident: Resident,
         machine: Machine,
@@ -255,7 +260,7 @@ class Engine:
     ) -> None:
         for position in transition.cancels:
             self.stepping.cancel(resident.id, position)
-        self._set_timer(resident, machine)
+        self.set_timer(resident, machine)
         if transition.is_empty and tx is None:
             # What is to be run waits for what is under way.
             if resident.newest is not None:
@@ -292,7 +297,8 @@ class Engine:
         done: asyncio.Future[None] | None,
     ) -> None:
         resident.pending -= 1
-        if resident.newest is unit:
+        is_newest = resident.newest is unit
+        if is_newest:
             resident.newest = None
         if error is not None or unit.is_duplicate:
             LOST.reach(flow=resident.id)
@@ -304,17 +310,22 @@ class Engine:
         resident.was_counted = unit.is_counted
         COMMITTED.reach(flow=resident.id)
         resolve(done)
+        if unit.transition.is_parked:
+            report_parked(unit.head, unit.transition)
         if unit.transition.is_over:
             self._pass_on(resident)
             self.results.tell(unit.head)
         else:
             # Some may have come to their end meanwhile: a flow that was read again asks for all.
             self.stepping.start(resident.id, resident.still_asked(unit.runs))
+            if unit.transition.is_cut and is_newest and resident.can_handle and not self._is_closed:
+                # Whoever wanted something of it meanwhile was first.
+                self.handle(resident, Woke())
             if unit.transition.is_new and unit.head.status is Status.QUEUED:
                 self.admission.fill(unit.head.name)
-            self._look_after(resident)
+            self.look_after(resident)
 
-    def _look_after(self, resident: Resident) -> None:
+    def look_after(self, resident: Resident) -> None:
         """See what is to be done with a flow once all of it is durable."""
         machine = resident.machine
         if resident.pending or machine is None or self._is_closed:
@@ -325,11 +336,11 @@ class Engine:
                 # It begins anew, and nothing of before may be left.
                 self.tell(resident.id, Loaded())
         elif self.config.reload and resident.is_idle:
-            self._forget(resident)
+            self.forget(resident)
 
     def _pass_on(self, resident: Resident) -> None:
         """Let a flow leave the memory, and give what waits for it to what is read of it next."""
-        for event, done in self._forget(resident):
+        for event, done in self.forget(resident):
             self.tell(resident.id, event, done)
 
     def _on_lost(self, resident: Resident, error: Exception, *, is_duplicate: bool = False) -> None:
@@ -343,7 +354,7 @@ class Engine:
             return
         if resident.machine is not None:
             self.admission.recount(resident, resident.machine)
-        self._refuse(self._forget(resident), error)
+        self._pass_over(resident, error)
         if is_duplicate:
             logger.warning("a session was opened twice; the second one is ignored")
         elif not self._is_closed and not isinstance(error, NotRunning):
@@ -359,6 +370,15 @@ class Engine:
             )
             self._loop.call_later(pause_s, self.take_up, resident.id)
 
+    def _pass_over(self, resident: Resident, error: Exception) -> None:
+        """Let a flow leave the memory whose commit failed; operators are heard when it is back."""
+        is_away = self._is_closed or isinstance(error, StoreError | NotRunning)
+        for event, done in self.forget(resident):
+            if done is None or is_away or isinstance(event, Loaded):
+                self.refuse([(event, done)], error)
+            else:
+                self.tell(resident.id, event, done)
+
     def take_up(self, id: int) -> None:
         """Go on with a flow that is in the store and perhaps not in memory."""
         if not self._is_closed and id not in self.residents:
@@ -366,49 +386,7 @@ class Engine:
 
     # Memory.
 
-    async def _load(self, resident: Resident) -> None:
-        """Read a flow, and give it what has happened meanwhile."""
-        found = await read_patiently(self.store, tables.read_flow, resident.id)
-        LOADED.reach(flow=resident.id)
-        if found is None or found.head.is_over:
-            self._on_nobody(resident, found)
-            return
-        head = found.head
-        machine = resident.machine = self._make_machine(
-            resident, head, records=found.records, kept=found.kept, signals=found.signals
-        )
-        resident.on_read()
-        wishes = resident.take_wishes()
-        if found.problem is not None and head.status is Status.RUNNING:
-            self._observe(resident, machine, found.problem)
-        elif head.recoveries > self.config.recoveries_max and head.status is Status.RUNNING:
-            text = f"the process ended {head.recoveries} times while this flow came no further"
-            self._observe(resident, machine, FlowParked(text))
-        elif head.status is Status.RUNNING:
-            self.handle(resident, Loaded())
-        else:
-            self._set_timer(resident, machine)
-        for event, done in wishes:
-            if isinstance(event, Loaded):
-                resolve(done)
-            else:
-                self.tell(resident.id, event, done)
-        self.admission.reconsider(head)
-        self._look_after(resident)
-
-    def _observe(self, resident: Resident, machine: Machine, problem: Exception) -> None:
-        self._commit(resident, machine, machine.observe(problem, now_ms()), None)
-
-    def _on_nobody(self, resident: Resident, found: tables.StoredFlow | None) -> None:
-        """There is no such flow, or it has ended: nothing can happen to it any more."""
-        self.admission.release(resident.id)
-        state = "is not known here" if found is None else f"has ended: it is {found.head.status}"
-        for event, done in self._forget(resident):
-            if isinstance(event, Heard):
-                self.writing.drop(event.receipt)
-            fail(done, UsageError(f"flow {show_id(resident.id)} {state}"))
-
-    def _forget(self, resident: Resident) -> list[Wish]:
+    def forget(self, resident: Resident) -> list[Wish]:
         """Let a flow leave the memory; what waits for it."""
         resident.cancel_timer()
         resident.undo()
@@ -428,7 +406,7 @@ class Engine:
         """Make room: those that nothing has happened to for longest leave."""
         for resident in list(itertools.islice(self.residents.values(), _EVICTED_AT_ONCE)):
             if resident.is_idle and not self.stepping.has_any(resident.id):
-                self._forget(resident)
+                self.forget(resident)
             else:
                 self.residents.move_to_end(resident.id)
 
@@ -461,7 +439,7 @@ class Engine:
     def unpin(self, resident: Resident) -> None:
         """Let a flow leave the memory again."""
         resident.pins -= 1
-        self._look_after(resident)
+        self.look_after(resident)
 
     async def wait(self, id: int) -> Head | None:
         """Wait until a flow has ended; None if there is none."""
@@ -473,7 +451,7 @@ class Engine:
             if resident is None or resident.machine is None:
                 # One that is just being read may have ended long ago.
                 head = await self.store.read(tables.read_head, id)
-                if head is None or head.is_over:
+                if head is None or head.is_over or head.status is Status.UNREADABLE:
                     return head
             return await waiter
         finally:
@@ -481,7 +459,7 @@ class Engine:
 
     # Time.
 
-    def _set_timer(self, resident: Resident, machine: Machine) -> None:
+    def set_timer(self, resident: Resident, machine: Machine) -> None:
         resident.cancel_timer()
         due_ms = machine.due_ms
         if due_ms is not None and not self._is_closed:

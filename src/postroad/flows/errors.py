@@ -12,6 +12,7 @@ PostroadError
 ├── Unrecordable (TypeError)              a value cannot be written down
 ├── StepFailed                            stands for an error that cannot be made again
 ├── FlowParked                            the process died too often while the flow ran
+├── HistoryFull                           the flow has done more steps than it may
 ├── NoSuchFlow (LookupError)
 ├── NoSuchSchedule (LookupError)
 ├── SignalsFull (UsageError)              too many signals wait for the flow
@@ -121,6 +122,12 @@ class FlowParked(PostroadError):
     """The flow has met an error that is not for it to handle, and waits for an operator."""
 
     code = 9500
+
+
+class HistoryFull(PostroadError):
+    """The flow has done more steps than may be written down of one: it must begin anew in time."""
+
+    code = 9510
 
 
 class NoSuchFlow(PostroadError, LookupError):

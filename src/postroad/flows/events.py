@@ -73,6 +73,10 @@ class Woke(msgspec.Struct, frozen=True):
     """The time it waited for may have come."""
 
 
+class Survived(msgspec.Struct, frozen=True):
+    """The process goes on, although this flow was taken for what had ended it before."""
+
+
 class Retried(msgspec.Struct, frozen=True):
     """The pause after an error is over, or an operator wants it tried again."""
 
@@ -101,6 +105,7 @@ Event: TypeAlias = (
     | StepRaised
     | StatementDone
     | Woke
+    | Survived
     | Retried
     | Paused
     | Resumed
@@ -138,17 +143,23 @@ class Transition:
         is_step_kept: whether the step that is done was waited for, so that what it did counts.
         cancels: positions of functions that nobody waits for any more.
         is_over: whether the flow has ended.
+        is_cut: whether the flow could do more, and goes on when this is durable.
+        is_parked: whether the flow waits for an operator from now on.
+        failed: the step that failed and is not recorded, as people see it.
     """
 
     __slots__ = (
         "cancels",
         "concludes",
+        "failed",
         "first",
         "forgets_mail",
         "forgets_steps",
+        "is_cut",
         "is_head_changed",
         "is_new",
         "is_over",
+        "is_parked",
         "is_step_kept",
         "keeps",
         "receipts",
@@ -178,6 +189,9 @@ class Transition:
         self.is_step_kept = False
         self.cancels: list[Position] = []
         self.is_over = False
+        self.is_cut = False
+        self.is_parked = False
+        self.failed = ""
 
     @property
     def is_empty(self) -> bool:

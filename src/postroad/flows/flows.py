@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 import msgspec
 
 from postroad.core import Lifecycle, faults
+from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageError
 from postroad.durable import Mail
 
@@ -230,9 +231,19 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
         engine.store.release(_CLAIM)
 
     async def _forget_old(self) -> None:
+        failures = 0
         while True:
-            await self.forget_old()
-            await asyncio.sleep(_FORGET_EVERY_S)
+            pause_s = _FORGET_EVERY_S
+            try:
+                await self.forget_old()
+                failures = 0
+            except Exception as error:
+                # A store that is away comes back, and nobody else would look again.
+                failures += 1
+                pause_s = backoff(failures, first_s=1.0, max_s=_FORGET_EVERY_S, chance=0.5)
+                level = logging.DEBUG if isinstance(error, StoreError) else logging.WARNING
+                logger.log(level, "flows that ended long ago are kept for now: %r", error)
+            await asyncio.sleep(pause_s)
 
     # Beginning.
 

@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 # A century: longer than any store lives.
 _SECONDS_MAX = 100 * 365 * 86_400.0
+# It is for people to see at a glance.
+_PROGRESS_CHARS_MAX = 2_000
 
 
 class Session:
@@ -301,7 +303,7 @@ class Flow:
 
     def progress(self, text: str) -> None:
         """Say how far it is, for whoever looks."""
-        self._machine.head.progress = values.clean(text)
+        self._machine.head.progress = values.clean(text[:_PROGRESS_CHARS_MAX])
 
     def answer(self, query: str, function: Callable[[], Any]) -> None:
         """Have a function called for queries of that name; it must not change anything."""

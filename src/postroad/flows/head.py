@@ -70,6 +70,12 @@ class Head(msgspec.Struct, kw_only=True):
     """How often its last step has been tried in vain."""
     recoveries: int = 0
     """How often the process ended since it last came any further."""
+    is_suspect: bool = False
+    """Whether it may be what ended the process, and is tried apart from others."""
+    trials: int = 0
+    """How often it was, since it last came any further."""
+    strikes: int = 0
+    """How often the process ended during that, with no other suspect at work."""
     trouble: Trouble | None = None
     result: bytes | None = None
     progress: str | None = None
@@ -82,6 +88,16 @@ class Head(msgspec.Struct, kw_only=True):
     @property
     def is_over(self) -> bool:
         return self.status in ENDED
+
+    def come_further(self) -> None:
+        """Nothing that went wrong before counts any more."""
+        self.attempts = 0
+        self.acquit()
+
+    def acquit(self) -> None:
+        """It has not ended the process."""
+        self.recoveries = self.trials = self.strikes = 0
+        self.is_suspect = False
 
 
 _ID = re.compile("[0-7][0-9a-f]{15}")

@@ -25,6 +25,8 @@ class Status(StrEnum):
     DONE = "done"
     FAILED = "failed"
     KILLED = "killed"
+    UNREADABLE = "unreadable"
+    """It was written by a newer version of Postroad, or is damaged: it is left as it is."""
 
 
 ENDED = frozenset({Status.DONE, Status.FAILED, Status.KILLED})
@@ -105,8 +107,9 @@ def move(status: Status, happening: Happening) -> Turn:
     turn = TABLE.get((status, happening))
     if turn is None:
         able = [it.value for it in Happening if (status, it) in TABLE]
+        end = ": it has ended" if status in ENDED else ""
         raise UsageError(
             f"a flow that is {status} cannot {happening}"
-            + (f"; it can {', '.join(able)}" if able else ": it has ended")
+            + (f"; it can {', '.join(able)}" if able else end)
         )
     return turn

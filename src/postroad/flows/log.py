@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
 from .asks import Ask, Outcome
 from .errors import FlowMismatch
 from .records import Kind, Record
-from .values import make_error
+from .session import SessionEnd
+from .values import Failure, make_error
 
 # So many steps are shown before the one that differs.
 _SHOWN_BEFORE = 3
@@ -47,6 +49,15 @@ class Log:
         record = self.upcoming
         return (record.position, record.kind, record.name) == (ask.position, ask.kind, ask.name)
 
+    def is_put_off(self, ask: Ask) -> bool:
+        """Whether something else was recorded before it, because the code was cut short there."""
+        if self.has_next(ask):
+            return False
+        rest = itertools.islice(self._records, self._next, None)
+        known = next((it for it in rest if it.position == ask.position), None)
+        # At its own place there must be nothing else.
+        return known is None or (known.kind, known.name) == (ask.kind, ask.name)
+
     def take(self, ask: Ask) -> Record:
         """The next step, which must be this one."""
         record = self.upcoming
@@ -83,6 +94,28 @@ def _compare(ask: Ask, record: Record) -> Iterable[str]:
         yield f"it was about sessions {record.sessions}, and is about {ask.sessions}"
     elif ask.digest and record.digest and ask.digest != record.digest:
         yield "its arguments are others"
+
+
+def make_record(
+    ask: Ask,
+    now_ms: int,
+    sessions: Mapping[int, SessionEnd],
+    value: bytes | None,
+    failure: Failure | None,
+) -> Record:
+    """What is written down of an ask, and of what came of it."""
+    numbers = ask.sessions
+    return Record(
+        position=ask.position,
+        kind=ask.kind,
+        name=ask.name,
+        digest=ask.digest,
+        at_ms=now_ms,
+        value=value,
+        failure=failure,
+        sessions=numbers,
+        peers=tuple([sessions[it].peer for it in numbers]) if numbers else (),
+    )
 
 
 def outcome_of(ask: Ask, record: Record) -> Outcome:

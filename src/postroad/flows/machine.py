@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from postroad.core.errors import UsageError
+from postroad.core.limits import FLOW_RECORDS_MAX
 
 from . import requests as ask_for
 from . import values, waiting
-from .asks import NOTHING, Ask, ContinueAsNew, Outcome
+from .asks import NOTHING, Ask, Outcome
 from .code import Code
 from .dialogues import Dialogues, Silence
-from .errors import FlowError, FlowKilled, FlowMismatch, FlowTimeout
+from .errors import FlowError, FlowKilled, FlowTimeout
 from .events import (
     Admitted,
     Began,
@@ -32,17 +33,18 @@ from .events import (
     StatementDone,
     StepDone,
     StepRaised,
+    Survived,
     Transition,
     Woke,
 )
-from .head import Head, Trouble
-from .hospital import HAPPENINGS, diagnose, trace, write_up
-from .life import Effect, Happening, Status, move
-from .log import Diverged, Log, outcome_of
-from .records import Kind, Position, Record
+from .head import Head
+from .life import Happening, Status
+from .lifecycle import Lifecycle
+from .log import Diverged, Log, make_record, outcome_of
+from .records import Position, Record
 from .replay import replay
 from .session import Kept, SessionEnd
-from .transactions import FlowTransaction, encode_results, result_of
+from .transactions import encode_results, result_of
 
 _LIFE: dict[type, Happening] = {
     Began: Happening.BEGIN,
@@ -52,7 +54,7 @@ _LIFE: dict[type, Happening] = {
 }
 
 
-class Machine:
+class Machine(Lifecycle):
     """One flow.
 
     Args:
@@ -61,18 +63,12 @@ class Machine:
         records: what it has done before.
         kept: what was said to it and it has not read, with the numbers of sessions.
         signals: signals that it has not read.
-        attempts_max: how often it is tried again without any progress.
         heard_max: messages of a session that may wait for it.
         payload_max: size of the largest thing it may send.
-        pause_ms: how long to wait after so many attempts.
         app: the application its code belongs to.
     """
 
-    __slots__ = (
-        "_attempts_max", "_fresh", "_log", "_make_code", "_open", "_pause_ms", "_progress",
-        "_statement", "_transition", "_wall_ms", "code", "dialogues", "due_ms", "head", "is_spent",
-        "now_ms", "payload_max", "steps",
-    )  # fmt: skip
+    __slots__ = ("_log", "_make_code", "_statement", "payload_max")
 
     def __init__(
         self,
@@ -82,36 +78,17 @@ class Machine:
         records: Sequence[Record] = (),
         kept: Iterable[tuple[int, Kept]] = (),
         signals: Iterable[KeptSignal] = (),
-        attempts_max: int = 10,
         heard_max: int = 10_000,
         payload_max: int = 1 << 20,
-        pause_ms: Callable[[int], int] = lambda attempts: 1000 * attempts,
         app: str = "",
     ) -> None:
-        self.head = head
-        self.dialogues = Dialogues(head, heard_max, app)
+        super().__init__(head, Dialogues(head, heard_max, app), records)
         self.dialogues.recall(records, kept, signals)
-        self.code: Code | None = None
-        # Whether its code has run and was put away.
-        self.is_spent = False
-        self.steps = len(records)
-        # Time as the code sees it: that of the last thing it waited for.
-        self.now_ms = head.run_ms or head.started_ms
         self.payload_max = payload_max
         self._make_code = make_code
         self._log = Log(records)
-        # The transaction whose statements run, and the one that does now.
-        self._open: FlowTransaction | None = None
+        # The one that runs now.
         self._statement: ask_for.Statement | None = None
-        # When something is due, in this process or another.
-        self.due_ms = head.wake_ms or None
-        # What the code has just begun to wait for.
-        self._fresh: list[Position] = []
-        self._attempts_max = attempts_max
-        self._pause_ms = pause_ms
-        self._wall_ms = self.now_ms
-        self._progress = head.progress
-        self._transition = Transition(self.steps)
 
     def open(self, peer: str) -> SessionEnd:
         """A new session; nobody is told before something is said in it."""
@@ -150,6 +127,8 @@ class Machine:
                 self._run_code()
         elif isinstance(event, Woke):
             self._on_woke()
+        elif isinstance(event, Survived):
+            self._on_survived()
         elif isinstance(event, Killed):
             error = FlowKilled(event.reason)
             self._move(Happening.KILL, self._trouble(error, "an operator ended it"))
@@ -160,14 +139,6 @@ class Machine:
         self._settle()
         return transition
 
-    def observe(self, error: Exception, now_ms: int) -> Transition:
-        """Have an operator look at it, for a reason that is not in its code."""
-        transition = self._transition = Transition(self.steps)
-        self._wall_ms = now_ms
-        self._observe(error)
-        self._settle()
-        return transition
-
     def _on_admitted(self, event: Admitted) -> None:
         self._transition.is_new = self._transition.is_head_changed = True
         if event.messages:
@@ -175,15 +146,6 @@ class Machine:
         if self.head.status is Status.RUNNING:
             self.dialogues.confirm(self._transition)
             self._run_code()
-
-    def _on_woke(self) -> None:
-        deadline_ms = self.head.deadline_ms
-        if self.head.status is Status.RETRYING:
-            if self.due_ms is None or self.due_ms <= self._wall_ms:
-                self._move(Happening.RETRY)
-        elif self.code is not None and deadline_ms is not None and deadline_ms <= self._wall_ms:
-            error = FlowTimeout(f"flow {self.head.name} took too long")
-            self._move(Happening.FAIL, self._trouble(error, str(error)))
 
     def _on_step_done(self, event: StepDone) -> None:
         ask = self._asked(event.position)
@@ -243,9 +205,27 @@ class Machine:
                 assert self.code is not None
                 self.code.current.steps -= 1
                 return Outcome(False)
+            if self._log.is_put_off(ask):
+                return None
             record = self._log.take(ask)
             self._move_time(record.at_ms)
             return outcome_of(ask, record)
+        return None if self._is_full and self._can_wait(ask) else self._perform(ask)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether so much is to be committed that others must have their turn."""
+        return len(self._transition.records) >= FLOW_RECORDS_MAX
+
+    def _can_wait(self, ask: Ask) -> bool:
+        """Whether what the code need not wait for can be done later all the same."""
+        if isinstance(ask, ask_for.Conclude):
+            # Nobody else commits while its transaction is open.
+            return ask.transaction is not self._open
+        return not isinstance(ask, ask_for.Patch)
+
+    def _perform(self, ask: Ask) -> Outcome:
+        """Do what the code need not wait for."""
         if isinstance(ask, ask_for.Conclude):
             self._on_conclude(ask)
             return NOTHING
@@ -260,11 +240,12 @@ class Machine:
         return Outcome(True) if isinstance(ask, ask_for.Patch) else NOTHING
 
     def _on_conclude(self, ask: ask_for.Conclude) -> None:
+        results = encode_results(ask.transaction)
         if ask.transaction is self._open:
             self._open, self._transition.concludes = None, ask.is_kept
         # A sleep that follows begins now, and not when the block did.
         self._move_time(self._wall_ms)
-        self._record(ask, encode_results(ask.transaction))
+        self._record(ask, results)
 
     def withdraw(self, ask: Ask) -> None:
         """The code does not wait for something any more."""
@@ -273,17 +254,29 @@ class Machine:
             self._transition.runs = [it for it in self._transition.runs if it is not ask]
 
     def _go_on(self, code: Code) -> None:
-        """Give the code what is there for it, one thing at a time, until it waits for the world."""
+        """Give the code what is there for it, one thing at a time, until it waits for the world.
+
+        Code that never does is cut short: it goes on when what it did so far is durable.
+        """
         while code.end is None:
+            self._begin_fresh(code)
+            if self._is_too_long():
+                return
+            if self._is_full:
+                self._transition.is_cut = True
+                return
             if not self._give_something(code):
                 return
         self._on_end(code.end)
 
-    def _give_something(self, code: Code) -> bool:
-        """Answer one thing the code waits for; False if nothing can be."""
+    def _begin_fresh(self, code: Code) -> None:
+        """Have the functions run that the code has just begun to wait for."""
         fresh, self._fresh = self._fresh, []
         asked = [waiting.asked_at(code, position) for position in fresh]
         self._transition.runs += [it for it in asked if isinstance(it, ask_for.Step)]
+
+    def _give_something(self, code: Code) -> bool:
+        """Answer one thing the code waits for; False if nothing can be."""
         for ask in waiting.asked_by(code):
             if isinstance(ask, ask_for.Statement):
                 self._want(ask)
@@ -299,6 +292,11 @@ class Machine:
 
     def _try(self, ask: Ask) -> bool:
         """Answer something the code waits for, if that is possible now."""
+        if ask.is_immediate:
+            # The code had been cut short before it.
+            assert self.code is not None
+            self.code.resume(ask.position, self._perform(ask))
+            return True
         found = self.dialogues.find(ask, self._transition)
         if isinstance(found, Silence):
             self._conclude_error(ask, found.error, found.encode())
@@ -347,154 +345,8 @@ class Machine:
     def _record(
         self, ask: Ask, value: bytes | None = None, failure: values.Failure | None = None
     ) -> None:
-        numbers = ask.sessions
-        sessions = self.dialogues.sessions
-        record = Record(
-            position=ask.position,
-            kind=ask.kind,
-            name=ask.name,
-            digest=ask.digest,
-            at_ms=self.now_ms,
-            value=value,
-            failure=failure,
-            sessions=numbers,
-            peers=tuple([sessions[it].peer for it in numbers]) if numbers else (),
-        )
+        record = make_record(ask, self.now_ms, self.dialogues.sessions, value, failure)
         self._transition.records.append(record)
         self.steps += 1
-
-    # Ends.
-
-    def _on_end(self, end: Outcome) -> None:
-        error = end.error
-        if error is None:
-            try:
-                self.head.result = values.encode(end.value, f"the result of {self.head.name}")
-            except Exception as unrecordable:
-                self._observe(unrecordable)
-            else:
-                self._move(Happening.FINISH)
-        elif isinstance(error, ContinueAsNew):
-            self._continue(error)
-        elif isinstance(error, Diverged):
-            self._observe(error.mismatch)
-        else:
-            self._on_error(error)
-
-    def _on_error(self, error: BaseException) -> None:
-        head = self.head
-        if not isinstance(error, FlowError):
-            self._unrecord_failures()
-        if self._transition.records:
-            head.attempts = 0
-        happening = HAPPENINGS[diagnose(error, head.attempts, self._attempts_max)]
-        head.attempts = head.attempts + 1 if happening is Happening.AIL else 0
-        self._move(happening, self._trouble(error, trace(error)))
-
-    def _unrecord_failures(self) -> None:
-        """A step that failed is run again with its flow, unless the flow could live with that."""
-        records = self._transition.records
-        while records and records[-1].kind is Kind.STEP and records[-1].failure is not None:
-            records.pop()
-            self.steps -= 1
-
-    def _observe(self, error: Exception) -> None:
-        self._unrecord_failures()
-        detail = str(error) if isinstance(error, FlowMismatch) else trace(error)
-        self._move(Happening.OBSERVE, self._trouble(error, detail))
-
-    def _continue(self, wish: ContinueAsNew) -> None:
-        head = self.head
-        self._move(Happening.CONTINUE)
-        head.arguments = wish.arguments
-        head.run += 1
-        head.run_ms = self.now_ms
-        head.opened = self.dialogues.opened
-
-    def _trouble(self, error: BaseException, detail: str) -> Trouble:
-        return write_up(error, detail, self.head, self.steps, self._wall_ms)
-
-    def _move(self, happening: Happening, trouble: Trouble | None = None) -> None:
-        head = self.head
-        turn = move(head.status, happening)
-        was, head.status = head.status, turn.status
-        self._transition.is_head_changed = True
-        head.trouble = trouble or head.trouble
-        if happening in (Happening.FINISH, Happening.CONTINUE):
-            head.trouble = None
-            head.attempts = head.recoveries = 0
-        elif was in (Status.PARKED, Status.PAUSED):
-            head.recoveries = 0
-        for effect in turn.effects:
-            self._do(effect, was)
-
-    def _do(self, effect: Effect, was: Status) -> None:
-        transition, head = self._transition, self.head
-        if effect is Effect.RUN_CODE:
-            self.dialogues.confirm(transition)
-            # A flow that begins anew does so by being loaded, so that nothing of before is left.
-            if was is not Status.RUNNING:
-                self._run_code()
-        elif effect is Effect.DROP_CODE:
-            self.drop_code()
-        elif effect is Effect.END_SESSIONS:
-            self.dialogues.close_all(transition)
-        elif effect is Effect.FAIL_SESSIONS:
-            assert head.trouble is not None
-            self.dialogues.fail_all(head.trouble, was, transition)
-        elif effect is Effect.FORGET_STEPS:
-            transition.forgets_steps = True
-            transition.records.clear()
-            transition.keeps.clear()
-            self.steps = transition.first = 0
-        elif effect is Effect.TELL_CLIENT:
-            head.ended_ms = self._wall_ms
-            transition.is_over = True
-            self.drop_code()
-        else:
-            assert effect is Effect.SLEEP
-            head.wake_ms = self._wall_ms + self._pause_ms(head.attempts)
-
-    def drop_code(self) -> None:
-        """Put the code away; to go on, the flow must be read again."""
-        self.is_spent = True
-        code, self.code = self.code, None
-        self._fresh.clear()
-        self._transition.runs.clear()
-        if self._open is not None:
-            self._open = None
-            self._transition.concludes = False
-        if code is not None:
-            steps = [it.position for it in waiting.asked_by(code) if isinstance(it, ask_for.Step)]
-            self._transition.cancels += steps
-            code.close()
-
-    def _settle(self) -> None:
-        """Bring the head to where the flow is now."""
-        head, transition = self.head, self._transition
-        self.due_ms, wake_ms = self._find_due_ms()
-        if wake_ms != head.wake_ms or head.progress != self._progress:
-            head.wake_ms, self._progress = wake_ms, head.progress
-            transition.is_head_changed = True
-        is_troubled = head.attempts or head.recoveries or head.trouble is not None
-        if transition.records and head.status is Status.RUNNING and is_troubled:
-            # It came further.
-            head.attempts = head.recoveries = 0
-            head.trouble = None
-            transition.is_head_changed = True
-        self.dialogues.settle(transition)
-
-    def _find_due_ms(self) -> tuple[int | None, int | None]:
-        """When it must be looked at if nothing happens before: in this process, and in another."""
-        head, code = self.head, self.code
-        if head.status is Status.RETRYING:
-            return head.wake_ms, head.wake_ms
-        if head.status is not Status.RUNNING:
-            return None, None
-        if code is None:
-            return None, 0
-        # While a block is open, only its statements count.
-        due_ms = waiting.find_due_ms(code) if self._open is None else None
-        if head.deadline_ms is not None:
-            due_ms = head.deadline_ms if due_ms is None else min(due_ms, head.deadline_ms)
-        return due_ms, 0 if waiting.is_at_work(code) else due_ms
+        if value is not None:
+            self._bytes += len(value)

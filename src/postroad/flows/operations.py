@@ -145,6 +145,12 @@ class FlowOperations(ABC):
             raise NoSuchFlow(f"no flow {id} is known here")
         return head
 
+    def _checked(self, head: Head) -> Head:
+        """The head of a flow that something may happen to; raises UsageError if nothing may."""
+        if head.status is Status.UNREADABLE and head.trouble is not None:
+            raise UsageError(f"flow {show_id(head.id)} is unreadable: {head.trouble.detail}")
+        return head
+
     # Looking.
 
     async def list(
@@ -225,7 +231,7 @@ class FlowOperations(ABC):
     async def _tell(self, id: str, event: Event) -> None:
         number = _parse(id)
         if number not in self.engine.residents:
-            head = await self.head_of(id)
+            head = self._checked(await self.head_of(id))
             if head.is_over:
                 raise UsageError(f"flow {id} has ended: it is {head.status}")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -264,7 +270,7 @@ class FlowOperations(ABC):
         Everything before that step counts as done. What comes after may not depend on a session
         that was opened before: two flows cannot have one.
         """
-        number = (await self.head_of(id)).id
+        number = self._checked(await self.head_of(id)).id
         head, records = await self.engine.store.read(tables.read_run, number)
         if head.origin is not None:
             raise UsageError(f"flow {id} responds to another one, which knows only this one")

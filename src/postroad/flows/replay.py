@@ -23,7 +23,7 @@ def replay(code: Code, log: Log, move_time: Callable[[int], None]) -> None:
         record = log.upcoming
         if record.kind is Kind.TRANSACTION:
             # Time moves when its block is left.
-            _replay_transaction(code, log, record)
+            _replay_transaction(code, log, record, move_time)
             continue
         move_time(record.at_ms)
         ask = waiting.asked_at(code, record.position)
@@ -35,7 +35,9 @@ def replay(code: Code, log: Log, move_time: Callable[[int], None]) -> None:
         code.resume(record.position, outcome_of(ask, record))
 
 
-def _replay_transaction(code: Code, log: Log, record: Record) -> None:
+def _replay_transaction(
+    code: Code, log: Log, record: Record, move_time: Callable[[int], None]
+) -> None:
     """Give the code what the statements of a transaction returned, until it ends it."""
     for number, result in enumerate(decode_results(record.value)):
         ask = waiting.asked_at(code, (*record.position, number))
@@ -44,4 +46,10 @@ def _replay_transaction(code: Code, log: Log, record: Record) -> None:
         ask.transaction.add(ask, result)
         code.resume(ask.position, result.read())
     if not log.is_over and log.upcoming is record:
-        raise log.diverged(waiting.describe(code))
+        ask = waiting.asked_at(code, record.position)
+        if ask is None:
+            raise log.diverged(waiting.describe(code))
+        # The code had been cut short before it.
+        move_time(record.at_ms)
+        log.take(ask)
+        code.resume(ask.position, outcome_of(ask, record))

@@ -33,6 +33,11 @@ STEP_BEGINS = faults.declare("flows.step.begins")
 STEP_DONE = faults.declare("flows.step.done")
 
 
+STOP_S = 10.0
+"""Seconds for functions to end that were cancelled; those that do not are left behind."""
+_STOP_ATTEMPTS = 5
+
+
 class Stepping:
     """The steps that run now."""
 
@@ -106,6 +111,11 @@ class Stepping:
         if task is not None:
             self.forget(id, position)
             task.cancel()
+        if (resident := self._engine.residents.get(id)) is not None:
+            # A function may take its time to end, and what is committed next does not wait for it.
+            for tx in resident.step_txs:
+                if tx.position == position:
+                    tx.undo()
 
     def cancel_all(self, id: int) -> None:
         """Nobody waits for any step of a flow."""
@@ -161,10 +171,19 @@ class Stepping:
     async def halt(self) -> None:
         """Call no more functions in this life, and stop those that run."""
         self.wind_down()
-        tasks = [it for of_one in self._tasks.values() for it in of_one.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        left = {it for of_one in self._tasks.values() for it in of_one.values()}
+        for _ in range(_STOP_ATTEMPTS):
+            for task in left:
+                task.cancel()
+            if left:
+                ended, left = await asyncio.wait(left, timeout=STOP_S / _STOP_ATTEMPTS)
+                # What they raise on their way out is of no interest any more.
+                await asyncio.gather(*ended, return_exceptions=True)
+        if left:
+            logger.warning(
+                "%d steps do not end although they were cancelled, and are left behind: %s",
+                len(left), ", ".join(sorted(_name_of(it) for it in left)),
+            )  # fmt: skip
 
     def _head(self, id: int) -> Head | None:
         resident = self._engine.residents.get(id)
@@ -226,7 +245,7 @@ class Stepping:
         engine = self._engine
         # To read it while its transaction is open could mean to wait for oneself.
         resident = await engine.pin(id)
-        tx = StepTransaction(engine.store, engine.mail.clerk)
+        tx = StepTransaction(engine.store, engine.mail.clerk, step.position)
         resident.step_txs.append(tx)
         try:
             try:
@@ -306,3 +325,7 @@ class Stepping:
             return resident.machine.head.run
         head = await self._engine.store.read(tables.read_head, id)
         return 1 if head is None else head.run
+
+
+def _name_of(work: asyncio.Future[Any]) -> str:
+    return work.get_name() if isinstance(work, asyncio.Task) else "a function in a thread"

@@ -17,6 +17,7 @@ from postroad.durable.store import Store
 from postroad.durable.store.database import Row
 from postroad.durable.store.turn import Turn
 
+from .records import Position
 from .requests import Step
 
 P = ParamSpec("P")
@@ -81,13 +82,15 @@ class StepTransaction(Transaction):
     """The transaction of a step.
 
     Attributes:
+        position: where the step is.
         is_begun: whether it runs statements, or waits to: what is submitted now comes after it.
     """
 
-    __slots__ = ("is_begun",)
+    __slots__ = ("is_begun", "position")
 
-    def __init__(self, store: Store, clerk: Clerk) -> None:
+    def __init__(self, store: Store, clerk: Clerk, position: Position) -> None:
         super().__init__(store, clerk)
+        self.position = position
         self.is_begun = False
 
     async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:

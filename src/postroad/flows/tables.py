@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -10,13 +11,14 @@ from postroad.core.errors import StoreMismatch
 from postroad.durable.store.database import Database, Row
 from postroad.durable.store.schema import read_meta, write_meta
 
-from .errors import FlowMismatch
+from .errors import FlowMismatch, NoSuchFlow
 from .events import KeptSignal
-from .head import Head, Origin
+from .head import Head, Origin, Trouble, show_id
 from .life import ENDED, Status
-from .messages import decode_message, encode_message
+from .messages import Message, decode_message, encode_message
 from .records import Record, decode_record, encode_record
 from .session import Kept
+from .values import describe_error
 
 _SCHEMA = "flows.schema"
 _VERSION = "2"
@@ -55,7 +57,7 @@ _UPGRADES = {
     ),
 }
 
-_HEAD = "id, arguments, head"
+_HEAD = "id, name, status, arguments, head"
 _FIRST_ID = "flows.first_id"
 _RUNNING = "flows.is_running"
 _ID_BITS = 20
@@ -63,6 +65,8 @@ _ID_BITS = 20
 _NAMELESS = "(client_id IS NULL OR client_id LIKE 'schedule:%')"
 _ID_GAP = 1 << 44
 
+
+_STATUSES = frozenset(it.value for it in Status if it is not Status.UNREADABLE)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Head)
@@ -134,11 +138,23 @@ def update_head(database: Database, row: Row, *, with_arguments: bool) -> None:
     id, name, status, _, _, _, _, wake_ms, ended_ms, head, arguments = row
     if with_arguments:
         database.execute("UPDATE postroad_flows SET arguments = ? WHERE id = ?", (arguments, id))
-    database.execute(
+    rows = database.execute(
         "UPDATE postroad_flows SET name = ?, status = ?, wake_ms = ?, ended_ms = ?, head = ?"
-        " WHERE id = ?",
+        " WHERE id = ? RETURNING id",
         (name, status, wake_ms, ended_ms, head, id),
     )
+    if not rows:
+        # Not a PostroadError: what was done before in this commit must be undone with it.
+        raise RuntimeError(
+            f"flow {show_id(id)} is not in the store any more, but was when it was read: something "
+            "else than this node has changed the store, or an older copy of it was put in its place"
+        )
+
+
+def check_known(database: Database, flow: int) -> None:
+    """Raise NoSuchFlow if a flow is not in the store."""
+    if not database.execute("SELECT 1 FROM postroad_flows WHERE id = ?", (flow,)):
+        raise NoSuchFlow(f"flow {show_id(flow)} is not in the store any more")
 
 
 def insert_steps(database: Database, flow: int, first: int, records: Sequence[Record]) -> None:
@@ -185,11 +201,11 @@ def delete_flow(database: Database, flow: int) -> None:
     database.execute("DELETE FROM postroad_flows WHERE id = ?", (flow,))
 
 
-def begin_running(database: Database) -> None:
-    """Note that a process runs flows; if the last one was killed, count that for those at work."""
-    if read_meta(database, _RUNNING) == "1":
-        _count_recoveries(database)
+def begin_running(database: Database) -> bool:
+    """Note that a process runs flows; whether the last one was killed."""
+    was_killed = read_meta(database, _RUNNING) == "1"
     write_meta(database, _RUNNING, "1")
+    return was_killed
 
 
 def end_running(database: Database) -> None:
@@ -197,23 +213,47 @@ def end_running(database: Database) -> None:
     write_meta(database, _RUNNING, "0")
 
 
-def _count_recoveries(database: Database) -> None:
-    for id, arguments, encoded in database.execute(
-        f"SELECT {_HEAD} FROM postroad_flows WHERE wake_ms = 0"
-    ):
-        head = _read_head((id, arguments, encoded))
-        head.recoveries += 1
-        update_head(database, head_row(head), with_arguments=False)
+def read_suspicious(database: Database) -> tuple[list[Head], list[Head]]:
+    """Flows that were at work when the last process ended, and those that wait to go on."""
+    open = f"SELECT {_HEAD} FROM postroad_flows WHERE status"
+    running = _read_heads(database.execute(f"{open} = ? AND wake_ms = 0", (Status.RUNNING.value,)))
+    waiting = _read_heads(
+        database.execute(f"{open} IN (?, ?)", (Status.RETRYING.value, Status.PARKED.value))
+    )
+    return running, [it for it in waiting if it.recoveries]
 
 
 # Reading.
 
 
 def _read_head(row: Row) -> Head:
-    _, arguments, encoded = row
-    head = _decoder.decode(encoded)
+    """A head; one that cannot be read has a status of its own, and harms no other flow."""
+    id, name, status, arguments, encoded = row
+    try:
+        head = _decoder.decode(encoded)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _unreadable(id, name, f"its head cannot be read: {error}")
+    if status not in _STATUSES:
+        return _unreadable(id, name, f"its status {status!r} is unknown")
     head.arguments = bytes(arguments)
     return head
+
+
+def _unreadable(id: int, name: str, problem: str) -> Head:
+    text = f"{problem}; it was written by a newer version of Postroad, or is damaged"
+    return Head(
+        id=id,
+        name=name,
+        version=0,
+        status=Status.UNREADABLE,
+        entropy=b"",
+        started_ms=id >> _ID_BITS,
+        trouble=Trouble("", describe_error(FlowMismatch(text)), 0, text),
+    )
+
+
+def _read_heads(rows: Iterable[Row]) -> list[Head]:
+    return [_read_head(row) for row in rows]
 
 
 def _one(rows: list[Row]) -> Head | None:
@@ -243,9 +283,8 @@ def read_flow(database: Database, flow: int) -> StoredFlow | None:
     try:
         kept, signals = read_mail(database, flow)
         return StoredFlow(head, read_steps(database, flow), kept, signals)
-    except msgspec.DecodeError as error:
-        text = f"its record was written by another version of Postroad: {error}"
-        return StoredFlow(head, problem=FlowMismatch(text))
+    except FlowMismatch as problem:
+        return StoredFlow(head, problem=problem)
 
 
 def read_run(database: Database, flow: int) -> tuple[Head, list[Record]]:
@@ -279,7 +318,12 @@ def read_steps(database: Database, flow: int) -> list[Record]:
     rows = database.execute(
         "SELECT record FROM postroad_flow_steps WHERE flow = ? ORDER BY number", (flow,)
     )
-    return [decode_record(record) for (record,) in rows]
+    try:
+        return [decode_record(record) for (record,) in rows]
+    except msgspec.DecodeError as error:
+        raise FlowMismatch(
+            f"its record was written by another version of Postroad: {error}"
+        ) from None
 
 
 def read_mail(database: Database, flow: int) -> tuple[list[tuple[int, Kept]], list[KeptSignal]]:
@@ -293,8 +337,17 @@ def read_mail(database: Database, flow: int) -> tuple[list[tuple[int, Kept]], li
         if session is None:
             signals.append(KeptSignal(name, bytes(message), id))
         else:
-            kept.append((session, Kept(decode_message(message), id)))
+            kept.append((session, Kept(_read_message(message), id)))
     return kept, signals
+
+
+def _read_message(encoded: bytes) -> Message:
+    try:
+        return decode_message(encoded)
+    except msgspec.DecodeError as error:
+        raise FlowMismatch(
+            f"what was said to it was written by another version of Postroad: {error}"
+        ) from None
 
 
 def reserve_ids(database: Database, now_ms: int) -> int:
@@ -342,37 +395,51 @@ def list_idle(
         f"SELECT {_HEAD} FROM postroad_flows WHERE status = ? AND id > ?{only} ORDER BY id LIMIT ?",
         (status.value, after, *parameters, limit),
     )
-    return [_read_head(row) for row in rows]
+    return _read_heads(rows)
 
 
 def count(database: Database) -> dict[tuple[str, Status], int]:
     """How many flows there are of each name and status."""
     rows = database.execute("SELECT name, status, COUNT(*) FROM postroad_flows GROUP BY 1, 2")
-    return {(name, Status(status)): number for name, status, number in rows}
+    numbers: Counter[tuple[str, Status]] = Counter()
+    for name, status, number in rows:
+        numbers[name, _status(status)] += number
+    return numbers
+
+
+def _status(text: str) -> Status:
+    return Status(text) if text in _STATUSES else Status.UNREADABLE
 
 
 def count_statuses(database: Database) -> dict[Status, int]:
     """How many flows there are of each status."""
     rows = database.execute("SELECT status, COUNT(*) FROM postroad_flows GROUP BY status")
-    return {Status(status): int(number) for status, number in rows}
+    numbers: Counter[Status] = Counter()
+    for status, number in rows:
+        numbers[_status(status)] += int(number)
+    return numbers
 
 
 def list_heads(
     database: Database, status: Status | None, name: str | None, before: int | None, limit: int
 ) -> list[Head]:
     """Flows, the newest first."""
+    is_unknown = status is Status.UNREADABLE
     wanted: list[tuple[str, str | int | None]] = [
-        ("status = ?", None if status is None else status.value),
+        ("status = ?", None if status is None or is_unknown else status.value),
         ("name = ?", name),
         ("id < ?", before),
     ]
     given = [(text, value) for text, value in wanted if value is not None]
     where = " AND ".join(["1 = 1", *(text for text, _ in given)])
+    if is_unknown:
+        known = ", ".join(f"'{it}'" for it in sorted(_STATUSES))
+        where += f" AND status NOT IN ({known})"
     rows = database.execute(
         f"SELECT {_HEAD} FROM postroad_flows WHERE {where} ORDER BY id DESC LIMIT ?",
         (*(value for _, value in given), limit),
     )
-    return [_read_head(row) for row in rows]
+    return _read_heads(rows)
 
 
 def ended_before(database: Database, ended_ms: int, limit: int, *, has_client: bool) -> list[int]:

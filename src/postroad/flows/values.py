@@ -10,6 +10,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from postroad.core.limits import FLOW_VALUE_BYTES_MAX, KIB
+
 from .errors import FlowError, StepFailed, Unrecordable
 
 _encoder = msgspec.msgpack.Encoder()
@@ -17,6 +19,8 @@ _encoder = msgspec.msgpack.Encoder()
 _digest_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _DIGEST_BYTES = 8
 _TEXT_CHARS_MAX = 2_000
+# An error that was made with more than this is made again from its text.
+_ARGS_BYTES_MAX = 64 * KIB
 # Values of these types are the same before and after.
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 
@@ -24,12 +28,18 @@ _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 def encode(value: Any, what: str) -> bytes:
     """A value as bytes; `what` names it if that is impossible."""
     try:
-        return _encoder.encode(value)
+        encoded = _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise Unrecordable(
             f"{what} cannot be written down: {error}. Give plain values, dataclasses or "
             "msgspec structs, and leave open files, connections and the like inside steps"
         ) from None
+    if len(encoded) > FLOW_VALUE_BYTES_MAX:
+        raise Unrecordable(
+            f"{what} takes {len(encoded)} bytes, and {FLOW_VALUE_BYTES_MAX} is the most that is "
+            "written down: keep it in a file, an object store or a table, and give its name"
+        )
+    return encoded
 
 
 def decode(encoded: bytes, type: Any = Any) -> Any:
@@ -118,9 +128,12 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
 def describe_error(error: BaseException) -> Failure:
     """An error as it is written down."""
     kind = type(error)
+    args: bytes | None
     try:
         args = _encoder.encode(list(error.args))
     except Exception:
+        args = None
+    if args is not None and len(args) > _ARGS_BYTES_MAX:
         args = None
     return Failure(f"{kind.__module__}:{kind.__qualname__}", _text_of(error), args)
 

@@ -127,14 +127,19 @@ class Writing:
         letter = Letter(end.key, not end.is_initiator, batch)
         return self._clerk.post(end.peer, QUEUE, encode_letter(letter), key, headers=headers)
 
-    def put_back(self, receipt: object, error: Exception) -> None:
-        """An inbox row is not consumed after all; it comes again, after a fault not for ever."""
+    def fail(self, receipt: object, error: Exception) -> None:
+        """An inbox row cannot be consumed now; it comes again, and not for ever."""
         if isinstance(receipt, Entry):
             assert self.consumption is not None
-            if isinstance(error, PostroadError):
-                self.consumption.give_back(receipt)
-            else:
-                self.consumption.fail(receipt, error)
+            self.consumption.fail(receipt, error)
+
+    def put_back(self, receipt: object, error: Exception) -> None:
+        """An inbox row is not consumed after all; it comes again, after a fault not for ever."""
+        if not isinstance(error, PostroadError):
+            self.fail(receipt, error)
+        elif isinstance(receipt, Entry):
+            assert self.consumption is not None
+            self.consumption.give_back(receipt)
 
     def drop(self, receipt: object) -> None:
         """An inbox row is for nobody any more."""

@@ -14,6 +14,7 @@ from postroad.admin.flows import Status, changing_flows, reading_flows
 from postroad.core.errors import ConfigError, StoreLocked, UsageError
 from postroad.durable import Mail, SqliteStore, StaticDirectory, store_at
 from postroad.flows import Flow, Flows, NoSuchFlow, PeerFailed, Session, flow, responds_to, tables
+from postroad.flows.quarantine import STRIKES_MAX
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.servers.postgres import fresh_database
 
@@ -189,7 +190,7 @@ async def test_parked_flow_is_tried_again_however_often_its_process_died(path: P
     id = await leave_parked(path)
     async with changing_flows(str(path)) as flows:
         head = await flows.head_of(id)
-        head.recoveries = flows.config.recoveries_max + 1
+        head.recoveries, head.strikes = flows.config.recoveries_max + 1, STRIKES_MAX
         row = tables.head_row(head)
         await flows.engine.store.write(
             lambda ledger: tables.update_head(ledger.database, row, with_arguments=False)

@@ -32,6 +32,7 @@ BY_DAY = {
     "test_sessions": (LIVE, RELOADED, POSTGRES),
     "test_step_transactions": (LIVE, RELOADED, MEMORY, POSTGRES),
     "test_steps": (LIVE, RELOADED),
+    "test_unreadable": (LIVE, POSTGRES),
     # Of schedules, signals and results: what the store has to keep.
     "TestEndsInBetween": (LIVE, POSTGRES),
     "TestMissedTimes": (LIVE, POSTGRES),

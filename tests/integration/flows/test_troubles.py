@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from functools import partial
 
 import pytest
 
@@ -19,6 +20,7 @@ from postroad.flows import (
     flow,
     responds_to,
 )
+from postroad.flows.quarantine import STRIKES_MAX
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.mail_pairs import until_empty
 from tests.support.flows.nodes import FlowNodes
@@ -319,7 +321,12 @@ async def test_a_flow_that_comes_no_further_is_not_taken_up_for_ever(nodes: Flow
         await alpha.start_flows()
 
     alpha = await nodes.start(
-        "alpha", poison, innocent, make_store=lambda: MemoryStore(disk), recoveries_max=3
+        "alpha",
+        poison,
+        innocent,
+        make_store=lambda: MemoryStore(disk),
+        recoveries_max=3,
+        trial_s=0.02,
     )
     beta = await nodes.start("beta", reply)
     handle, other = await alpha.begin(poison, "beta"), await alpha.begin(innocent)
@@ -327,19 +334,20 @@ async def test_a_flow_that_comes_no_further_is_not_taken_up_for_ever(nodes: Flow
     async def has_begun() -> bool:
         return len(begun) > restarts
 
-    for restarts in range(4):
+    ran = 4 + STRIKES_MAX
+    for restarts in range(ran):
         await eventually(has_begun, f"the function ran after {restarts} crashes")
         await crash_and_start()
     parked = await alpha.until(handle.id, Status.PARKED)
-    assert "the process ended 4 times while this flow came no further" in str(parked.error)
+    assert f"the process ended {ran} times while this flow came no further" in str(parked.error)
     await crash_and_start()
     assert (await alpha.flows.show(handle.id)).status is Status.PARKED
-    assert len(begun) == 4
+    assert len(begun) == ran
     # A flow that only waits has no part in it.
     await alpha.flows.signal(other.id, "go", 1)
     assert await alpha.result(other.id) == 1
     await alpha.flows.retry(handle.id)
-    restarts = 4
+    restarts = ran
     await eventually(has_begun, "the function ran when an operator wanted it")
     await alpha.flows.kill(handle.id)
     (replied,) = await beta.until_listed("reply", Status.DONE)
@@ -369,3 +377,59 @@ async def test_a_node_that_is_stopped_as_it_should_be_blames_nobody(nodes: FlowN
         await alpha.restart_flows()
     is_free.set()
     assert await alpha.result(handle.id) == "patient"
+
+
+async def test_quick_kills_park_no_innocent_flow(nodes: FlowNodes) -> None:
+    is_free = asyncio.Event()
+
+    async def wait() -> str:
+        await is_free.wait()
+        return "patient"
+
+    @flow
+    async def slow(flow: Flow) -> str:
+        return await flow.step(wait)
+
+    disk = MemoryDisk()
+    alpha = await nodes.start("alpha", slow, make_store=lambda: MemoryStore(disk), trial_s=0.05)
+    handles = [await alpha.begin(slow) for _ in range(20)]
+    for _ in range(9):
+        disk.is_read_only = True
+        await alpha.stop_flows()
+        disk.is_read_only = False
+        await alpha.start_flows()
+        assert Status.PARKED not in await alpha.flows.counts()
+    shown = await alpha.flows.show(handles[0].id)
+    assert shown.status is Status.RETRYING
+    assert "it is tried again apart from others" in str(shown.error)
+    is_free.set()
+    assert [await alpha.result(it.id) for it in handles] == ["patient"] * 20
+
+
+async def test_a_flow_that_was_tried_and_goes_on_is_not_suspected_any_more(
+    nodes: FlowNodes,
+) -> None:
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    @flow
+    async def slow(flow: Flow) -> None:
+        await flow.step(hang)
+
+    disk = MemoryDisk()
+    make_store = partial(MemoryStore, disk)
+    alpha = await nodes.start("alpha", slow, make_store=make_store, trial_s=0.02, recoveries_max=1)
+    handle = await alpha.begin(slow)
+    for _ in range(2):
+        disk.is_read_only = True
+        await alpha.stop_flows()
+        disk.is_read_only = False
+        await alpha.start_flows()
+    assert (await alpha.flows.head_of(handle.id)).is_suspect
+
+    async def is_acquitted() -> bool:
+        head = await alpha.flows.head_of(handle.id)
+        return head.status is Status.RUNNING and not head.is_suspect
+
+    await eventually(is_acquitted, "it is not suspected any more")
+    await alpha.flows.kill(handle.id)

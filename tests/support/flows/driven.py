@@ -26,6 +26,7 @@ from postroad.flows.values import encode
 
 START_MS = 1_700_000_000_000
 CONFIRM = Confirm("answer", 2, "bank")
+LIFE_SETTINGS = {"attempts_max", "bytes_max", "pause_ms", "steps_max"}
 ORIGIN = Origin("beta", SessionKey(5, 1), "ask", 3, "shop")
 
 
@@ -125,19 +126,24 @@ class Driven:
             known |= {"version": definition.version, "status": Status.RUNNING}
             known |= {"started_ms": now_ms}
             head = Head(**known | {"arguments": arguments} | facts)
-            self.machine = Machine(head, self._make_code, **self.settings)
+            self.machine = self._make(head)
         else:
             self.machine = self._read()
 
+    def _make(self, head: Head, **known: Any) -> Machine:
+        settings = {name: it for name, it in self.settings.items() if name not in LIFE_SETTINGS}
+        machine = Machine(head, self._make_code, **known, **settings)
+        for name in LIFE_SETTINGS & self.settings.keys():
+            setattr(machine, name, self.settings[name])
+        return machine
+
     def _read(self) -> Machine:
         stored = self.stored
-        return Machine(
+        return self._make(
             stored.read_head(),
-            self._make_code,
             records=stored.read_records(),
             kept=stored.kept(),
             signals=stored.signals(),
-            **self.settings,
         )
 
     def _make_code(self, machine: Machine) -> Code:

@@ -266,18 +266,31 @@ async def test_flows_that_are_due(desk: Desk) -> None:
     assert await desk.do(tables.next_due_ms, 101) is None
 
 
-@pytest.mark.parametrize(("is_killed", "count"), [(True, 2), (False, 0)])
-async def test_flows_that_were_at_work_in_a_process_that_was_killed_are_counted(
-    desk: Desk, is_killed: bool, count: int
-) -> None:
-    await desk.add(make_head(1, wake_ms=0), make_head(2, wake_ms=5), make_head(3, wake_ms=0))
-    for _ in range(3):
-        await desk.do(tables.begin_running)
-        if not is_killed:
-            await desk.do(tables.end_running)
-    heads = [await desk.do(tables.read_head, it) for it in (1, 2, 3)]
-    assert [it.recoveries for it in heads] == [count, 0, count]
-    assert [it.arguments for it in heads] == [b"\x92"] * 3
+async def test_a_process_that_was_killed_is_noticed_by_the_next(desk: Desk) -> None:
+    assert not await desk.do(tables.begin_running)
+    assert await desk.do(tables.begin_running)
+    await desk.do(tables.end_running)
+    assert not await desk.do(tables.begin_running)
+
+
+async def test_flows_that_may_have_ended_the_process(desk: Desk) -> None:
+    await desk.add(
+        make_head(1, wake_ms=0),
+        make_head(2, wake_ms=5),
+        make_head(3, status=Status.RETRYING, wake_ms=7, recoveries=6),
+        make_head(4, status=Status.PARKED, recoveries=1),
+        make_head(5, status=Status.PARKED),
+        make_head(6, status=Status.PAUSED, recoveries=1),
+    )
+    at_work, waiting = await desk.do(tables.read_suspicious)
+    assert ([it.id for it in at_work], {it.id for it in waiting}) == ([1], {3, 4})
+    assert at_work[0].arguments == b"\x92"
+
+
+async def test_a_head_that_is_not_there_cannot_be_changed(desk: Desk) -> None:
+    row = tables.head_row(make_head(1))
+    with pytest.raises(RuntimeError, match="flow 0000000000000001 is not in the store any more"):
+        await desk.do(tables.update_head, row, with_arguments=False)
 
 
 async def test_flows_by_status_and_name(desk: Desk) -> None:

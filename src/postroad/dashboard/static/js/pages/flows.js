@@ -19,6 +19,7 @@ const STATUSES = [
   "done",
   "failed",
   "killed",
+  "unreadable",
 ];
 export const KIND_OF_STATUS = {
   running: "ok",
@@ -28,6 +29,7 @@ export const KIND_OF_STATUS = {
   retrying: "warning",
   paused: "warning",
   parked: "failing",
+  unreadable: "failing",
   failed: "failing",
   killed: "warning",
 };

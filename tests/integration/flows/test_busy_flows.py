@@ -1,0 +1,210 @@
+"""Operators reach a flow between any two things it does, however busy it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import UsageError
+from postroad.flows import (
+    Flow,
+    FlowError,
+    FlowKilled,
+    FlowTimeout,
+    Session,
+    Status,
+    flow,
+    responds_to,
+)
+from tests.support.deadlines import DEADLINE_S
+from tests.support.flows.nodes import FlowNode, FlowNodes
+
+
+def add(number: int) -> int:
+    return number + 1
+
+
+async def add_soon(number: int) -> int:
+    return number + 1
+
+
+async def add_in(number: int, tx: Any) -> int:
+    ((sum,),) = await tx.execute(f"SELECT {number} + 1")
+    return int(sum)
+
+
+def add_with(number: int, connection: Any) -> int:
+    ((sum,),) = connection.execute(f"SELECT {number} + 1").fetchall()
+    return int(sum)
+
+
+def add_orm(number: int, sql_session: Any) -> int:
+    from sqlalchemy import text
+
+    return int(sql_session.execute(text(f"SELECT {number} + 1")).scalar_one())
+
+
+@flow
+async def one(flow: Flow, number: int) -> int:
+    await flow.sleep(0)
+    return number + 1
+
+
+@flow
+async def busy(flow: Flow, kind: str, is_told: bool) -> str:
+    """Do something quick for ever, or until somebody says that it is enough."""
+    doings = DOINGS[kind](flow)
+    if is_told:
+        _, value = await flow.select(doing=doings, enough=flow.signal("enough", str))
+        return str(value)
+    return str(await doings)
+
+
+async def do_steps(flow: Flow, function: Any) -> None:
+    number = 0
+    while True:
+        number = await flow.step(function, number)
+
+
+async def do_sleeps(flow: Flow) -> None:
+    while True:
+        await flow.sleep(0)
+
+
+async def do_subflows(flow: Flow) -> None:
+    number = 0
+    while True:
+        number = await flow.call(one, number)
+
+
+async def do_branches(flow: Flow) -> None:
+    while True:
+        await flow.gather(flow.sleep(0), flow.step(add, 1), flow.call(one, 1))
+        await flow.select(step=flow.step(add_soon, 1), sleep=flow.sleep(0))
+
+
+async def do_talk(flow: Flow) -> None:
+    session = flow.open("alpha")
+    while True:
+        await session.send_and_receive("ping", str)
+
+
+async def do_monologue(flow: Flow) -> None:
+    session = flow.open("alpha")
+    while True:
+        await session.send("nobody waits for this")
+
+
+async def do_timeouts(flow: Flow) -> None:
+    while True:
+        try:
+            await flow.signal("never", str, timeout=0)
+        except FlowTimeout:
+            continue
+
+
+async def do_blocks(flow: Flow) -> None:
+    while True:
+        async with flow.transaction() as tx:
+            await tx.execute("SELECT 1")
+
+
+async def do_empty_blocks(flow: Flow) -> None:
+    while True:
+        async with flow.transaction():
+            pass
+
+
+DOINGS: dict[str, Any] = {
+    "steps": lambda flow: do_steps(flow, add),
+    "coroutine steps": lambda flow: do_steps(flow, add_soon),
+    "tx steps": lambda flow: do_steps(flow, add_in),
+    "connection steps": lambda flow: do_steps(flow, add_with),
+    "session steps": lambda flow: do_steps(flow, add_orm),
+    "sleeps": do_sleeps,
+    "subflows": do_subflows,
+    "branches": do_branches,
+    "talk": do_talk,
+    "monologue": do_monologue,
+    "timeouts": do_timeouts,
+    "blocks": do_blocks,
+    "empty blocks": do_empty_blocks,
+}
+
+
+@responds_to(busy)
+async def reply(flow: Flow, session: Session) -> None:
+    try:
+        while True:
+            if await session.receive(str) == "ping":
+                await session.send("pong")
+    except FlowError:
+        return
+
+
+@flow
+async def anew(flow: Flow, number: int) -> None:
+    """Begin anew without ever waiting for anything."""
+    flow.continue_as_new(number + 1)
+
+
+async def start(nodes: FlowNodes) -> FlowNode:
+    alpha = await nodes.start("alpha", busy, reply, one, anew)
+    alpha.meet(alpha.station)
+    return alpha
+
+
+@pytest.mark.parametrize("kind", DOINGS)
+async def test_a_busy_flow_can_be_paused_resumed_and_killed(nodes: FlowNodes, kind: str) -> None:
+    alpha = await start(nodes)
+    handle = await alpha.begin(busy, kind, False)
+    await alpha.until_steps(handle.id, 1)
+    async with asyncio.timeout(DEADLINE_S):
+        await alpha.flows.pause(handle.id)
+        steps = len(await alpha.flows.history(handle.id))
+        assert (await alpha.flows.show(handle.id)).status is Status.PAUSED
+        with pytest.raises(UsageError, match="paused"):
+            await alpha.flows.pause(handle.id)
+        await alpha.flows.resume(handle.id)
+        await alpha.until_steps(handle.id, steps + 1)
+        await alpha.flows.kill(handle.id)
+    with pytest.raises(FlowKilled):
+        await alpha.result(handle.id)
+
+
+@pytest.mark.parametrize("kind", DOINGS)
+async def test_a_busy_flow_hears_a_signal_and_goes_on_after_a_restart(
+    nodes: FlowNodes, kind: str
+) -> None:
+    alpha = await start(nodes)
+    handle = await alpha.begin(busy, kind, True)
+    await alpha.until_steps(handle.id, 2)
+    # What was cut into several commits is the same when it is run again.
+    await alpha.restart_flows()
+    steps = len(await alpha.flows.history(handle.id))
+    await alpha.until_steps(handle.id, steps + 2)
+    async with asyncio.timeout(DEADLINE_S):
+        await alpha.flows.signal(handle.id, "enough", "so be it")
+    assert await alpha.result(handle.id) == "so be it"
+
+
+async def test_a_flow_that_always_begins_anew_can_be_paused_and_killed(nodes: FlowNodes) -> None:
+    alpha = await start(nodes)
+    handle = await alpha.begin(anew, 0)
+    async with asyncio.timeout(DEADLINE_S):
+        await alpha.flows.pause(handle.id)
+        assert (await alpha.flows.show(handle.id)).status is Status.PAUSED
+        await alpha.flows.resume(handle.id)
+        await alpha.flows.kill(handle.id)
+    with pytest.raises(FlowKilled):
+        await alpha.result(handle.id)
+
+
+async def test_others_go_on_beside_a_flow_that_never_waits(nodes: FlowNodes) -> None:
+    alpha = await start(nodes)
+    handles = [await alpha.begin(busy, kind, False) for kind in ("sleeps", "timeouts")]
+    assert await alpha.run(one, 1) == 2
+    for handle in handles:
+        await alpha.flows.kill(handle.id)

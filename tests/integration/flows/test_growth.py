@@ -1,0 +1,264 @@
+"""What a flow keeps has a limit, and what is kept too long is forgotten whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import StoreUnavailable
+from postroad.core.limits import FLOW_VALUE_BYTES_MAX
+from postroad.durable import MemoryDisk, MemoryStore, Transaction
+from postroad.flows import (
+    Flow,
+    FlowError,
+    FlowsConfig,
+    SignalsFull,
+    Status,
+    Unrecordable,
+    flow,
+    stepping,
+    tables,
+)
+from postroad.flows import flows as flows_module
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.flows.nodes import FlowNodes
+
+
+async def test_large_signals_that_nobody_asks_for_are_refused_at_last(nodes: FlowNodes) -> None:
+    @flow
+    async def hoard(flow: Flow) -> int:
+        await flow.signal("go", bool)
+        return len(await flow.signal("blob", bytes)) + len(await flow.signal("blob", bytes))
+
+    alpha = await nodes.start("alpha", hoard, signals_bytes_max=1_000)
+    handle = await alpha.begin(hoard)
+    for _ in range(2):
+        await alpha.flows.signal(handle.id, "blob", bytes(400))
+    await alpha.restart_flows()
+    with pytest.raises(SignalsFull, match="and 1000 is the most"):
+        await alpha.flows.signal(handle.id, "blob", bytes(400))
+    with pytest.raises(Unrecordable, match="'blob' takes 16777221 bytes"):
+        await alpha.flows.signal(handle.id, "blob", bytes(FLOW_VALUE_BYTES_MAX))
+    # What was refused has left nothing behind, and what the code waits for is not counted.
+    await alpha.flows.signal(handle.id, "go", True)
+    assert await alpha.result(handle.id) == 800
+
+
+# What a flow may write down.
+
+
+async def test_values_that_are_too_large_are_refused_and_not_kept(nodes: FlowNodes) -> None:
+    too_much = FLOW_VALUE_BYTES_MAX + 1
+
+    def make(size: int) -> bytes:
+        return bytes(size)
+
+    @flow
+    async def returns(flow: Flow, given: bytes) -> bytes:
+        return await flow.step(make, 8) * (too_much // 8 + 1)
+
+    @flow
+    async def steps(flow: Flow) -> int:
+        return len(await flow.step(make, too_much))
+
+    @flow
+    async def selects(flow: Flow) -> int:
+        async with flow.transaction() as tx:
+            return len(await tx.run(lambda connection: make(too_much)))
+
+    @flow
+    async def collects(flow: Flow) -> None:
+        async with flow.transaction() as tx:
+            for _ in range(3):
+                await tx.run(lambda connection: make(too_much // 2))
+
+    alpha = await nodes.start("alpha", returns, steps, selects, collects)
+    with pytest.raises(Unrecordable, match="an argument of flow 'returns' takes"):
+        await alpha.begin(returns, bytes(too_much))
+    begun = [await alpha.begin(returns, b""), await alpha.begin(steps)]
+    begun += [await alpha.begin(selects), await alpha.begin(collects)]
+    for handle in begun:
+        parked = await alpha.until(handle.id, Status.PARKED)
+        assert f"and {FLOW_VALUE_BYTES_MAX} is the most that is written down" in str(parked.error)
+        # A step that succeeded, and a block that was undone.
+        is_recorded = handle.name in ("returns", "selects")
+        assert len(await alpha.flows.history(handle.id)) == int(is_recorded)
+    ((largest,),) = await alpha.rows("SELECT max(length(head)) FROM postroad_flows")
+    assert largest < 100_000
+
+
+async def test_an_error_with_a_large_argument_is_written_down_without_it(nodes: FlowNodes) -> None:
+    def fail() -> None:
+        raise FlowError("x" * 10_000_000)
+
+    @flow
+    async def catches(flow: Flow) -> int:
+        try:
+            await flow.step(fail)
+        except FlowError as error:
+            flow.progress("y" * 10_000_000)
+            return len(str(error))
+        return 0
+
+    alpha = await nodes.start("alpha", catches)
+    assert await alpha.run(catches) == 2_000
+    ((largest,),) = await alpha.rows("SELECT max(length(record)) FROM postroad_flow_steps")
+    ((head,),) = await alpha.rows("SELECT max(length(head)) FROM postroad_flows")
+    assert largest < 10_000 > head
+
+
+async def test_a_flow_that_does_too_much_is_parked_until_more_is_allowed(nodes: FlowNodes) -> None:
+    done: list[int] = []
+
+    def do(number: int) -> bytes:
+        done.append(number)
+        return bytes(100)
+
+    @flow
+    async def works(flow: Flow) -> int:
+        for number in range(20):
+            await flow.step(do, number)
+        return len(done)
+
+    for bounds in ({"history_steps_max": 10}, {"history_bytes_max": 1_000}):
+        done.clear()
+        name = "beta" if "history_bytes_max" in bounds else "alpha"
+        node = await nodes.start(name, works, **bounds)
+        handle = await node.begin(works)
+        parked = await node.until(handle.id, Status.PARKED)
+        assert "flow works has done" in str(parked.error)
+        assert "flow.continue_as_new" in str(parked.error)
+        ran = len(done)
+        assert 9 <= ran <= 11
+        # To try it again changes nothing, neither now nor at the next start.
+        await node.flows.retry(handle.id)
+        await node.until(handle.id, Status.PARKED)
+        await node.restart_flows()
+        await node.until(handle.id, Status.PARKED)
+        assert len(done) == ran
+        node.config = FlowsConfig()
+        await node.restart_flows()
+        assert await node.result(handle.id) == 20
+
+
+# Functions that do not end.
+
+
+async def test_a_step_that_swallows_its_cancellation_does_not_keep_flows_from_stopping(
+    nodes: FlowNodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stepping, "STOP_S", 0.05)
+    is_free, has_begun, has_ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        has_begun.set()
+        while not is_free.is_set():
+            try:
+                await is_free.wait()
+            except asyncio.CancelledError:
+                continue
+        has_ended.set()
+
+    @flow
+    async def stuck(flow: Flow) -> None:
+        await flow.step(stubborn)
+
+    alpha = await nodes.start("alpha", stuck)
+    await alpha.begin(stuck)
+    await has_begun.wait()
+    async with asyncio.timeout(DEADLINE_S):
+        await alpha.stop_flows()
+    assert "are left behind: postroad step" in caplog.text
+    is_free.set()
+    await has_ended.wait()
+
+
+async def test_a_step_in_a_transaction_that_swallows_its_cancellation_keeps_no_operator_waiting(
+    nodes: FlowNodes,
+) -> None:
+    is_free, has_begun = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(tx: Transaction) -> None:
+        await tx.execute("SELECT 1")
+        has_begun.set()
+        while not is_free.is_set():
+            try:
+                await is_free.wait()
+            except asyncio.CancelledError:
+                continue
+
+    @flow
+    async def stuck(flow: Flow) -> None:
+        await flow.step(stubborn)
+
+    alpha = await nodes.start("alpha", stuck)
+    handle = await alpha.begin(stuck)
+    await has_begun.wait()
+    async with asyncio.timeout(5):
+        await alpha.flows.kill(handle.id)
+    assert (await alpha.flows.show(handle.id)).status is Status.KILLED
+    is_free.set()
+
+
+# Stores that are away for a while.
+
+
+async def test_what_ended_long_ago_is_forgotten_although_the_store_was_away_once(
+    nodes: FlowNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @flow
+    async def short(flow: Flow) -> int:
+        return 1
+
+    monkeypatch.setattr(flows_module, "_FORGET_EVERY_S", 0.01)
+    disk = MemoryDisk()
+    alpha = await nodes.start("alpha", short, make_store=lambda: MemoryStore(disk), keep_s=0.2)
+    handles = [await alpha.begin(short) for _ in range(20)]
+    for handle in handles:
+        assert await alpha.result(handle.id) == 1
+    failed: list[Exception] = []
+    forget_old = alpha.flows.forget_old
+
+    async def spied() -> None:
+        try:
+            await forget_old()
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    monkeypatch.setattr(alpha.flows, "forget_old", spied)
+    disk.is_read_only = True
+    await eventually(lambda: bool(failed), "the store was away when something was to be forgotten")
+    disk.is_read_only = False
+
+    async def are_forgotten() -> bool:
+        return not await alpha.flows.list()
+
+    await eventually(are_forgotten, "all of them are forgotten")
+
+
+async def test_flows_in_line_begin_although_the_store_was_away_when_there_was_room(
+    nodes: FlowNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @flow(concurrency=1)
+    async def single(flow: Flow) -> int:
+        return await flow.signal("go", int)
+
+    alpha = await nodes.start("alpha", single)
+    first, second = await alpha.begin(single), await alpha.begin(single)
+    store = alpha.station.mail.store
+    read, failures = store.read, iter(range(3))
+
+    async def flaky(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if function is tables.list_idle and next(failures, None) is not None:
+            raise StoreUnavailable("the server restarts")
+        return await read(function, *args, **kwargs)
+
+    monkeypatch.setattr(store, "read", flaky)
+    await alpha.flows.signal(first.id, "go", 1)
+    await alpha.until(second.id, Status.RUNNING)
+    assert next(failures, None) is None
+    await alpha.flows.signal(second.id, "go", 2)
+    assert await alpha.result(second.id) == 2

@@ -1,0 +1,138 @@
+"""One flow that this version cannot read: it is left alone and reported, and all others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import UsageError
+from postroad.durable.store.ledger import Ledger
+from postroad.flows import Flow, FlowMismatch, Status, flow
+from postroad.flows.head import parse_id
+from postroad.flows.records import Kind
+from tests.support.deadlines import DEADLINE_S
+from tests.support.flows.nodes import FlowNode, FlowNodes
+
+calls: list[str] = []
+
+
+def charge(order: str) -> str:
+    calls.append(order)
+    return order
+
+
+@flow
+async def order(flow: Flow, name: str) -> str:
+    await flow.step(charge, name)
+    return await flow.signal("go", str)
+
+
+async def change(node: FlowNode, statement: str, *parameters: Any) -> None:
+    """What a newer version, or a bad disk, does to the store."""
+
+    def write(ledger: Ledger) -> None:
+        ledger.database.execute(statement, parameters)
+
+    await node.station.mail.store.write(write)
+
+
+async def begin_two(nodes: FlowNodes) -> tuple[FlowNode, str, str]:
+    calls.clear()
+    alpha = await nodes.start("alpha", order)
+    odd, other = await alpha.begin(order, "odd"), await alpha.begin(order, "other")
+    for handle in (odd, other):
+        await alpha.until_steps(handle.id, 1)
+    await alpha.stop_flows()
+    return alpha, odd.id, other.id
+
+
+@pytest.mark.parametrize("damage", ["status = 'frozen'", "head = ?"])
+async def test_a_head_that_cannot_be_read_stops_no_other_flow(
+    nodes: FlowNodes, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    alpha, odd, other = await begin_two(nodes)
+    parameters = (b"\x81\xa6status\xa6frozen",) if "?" in damage else ()
+    before = await alpha.rows("SELECT id, wake_ms FROM postroad_flows ORDER BY id")
+    await change(
+        alpha, f"UPDATE postroad_flows SET {damage} WHERE id = ?", *parameters, parse_id(odd)
+    )
+    await alpha.start_flows()
+    await alpha.flows.signal(other, "go", "on")
+    assert await alpha.result(other) == "on"
+    shown = await alpha.flows.show(odd)
+    assert (shown.status, shown.name) == (Status.UNREADABLE, "order")
+    assert "newer version of Postroad" in str(shown.error)
+    assert [it.status for it in await alpha.flows.list() if it.id == odd] == [Status.UNREADABLE]
+    flows = alpha.flows
+    attempts: list[Callable[[], Any]] = [
+        lambda: flows.signal(odd, "go", "x"),
+        lambda: flows.retry(odd),
+        lambda: flows.pause(odd),
+        lambda: flows.kill(odd),
+        lambda: flows.fork(odd, 0),
+        lambda: flows.query(odd, "x"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(UsageError, match=r"unreadable|newer version"):
+            async with asyncio.timeout(DEADLINE_S):
+                await attempt()
+    with pytest.raises(FlowMismatch, match="newer version"):
+        await (await flows.handle(odd)).result(DEADLINE_S)
+    if "status" in damage:
+        assert (await flows.counts())[Status.UNREADABLE] == 1
+        assert [it.id for it in await flows.list(Status.UNREADABLE)] == [odd]
+        assert [it.levelno for it in caplog.records if "does not know" in it.message] == [
+            logging.ERROR
+        ]
+    # Nobody has touched it, and a version that knows it goes on.
+    assert (parse_id(odd), before[0][1]) in await alpha.rows(
+        "SELECT id, wake_ms FROM postroad_flows"
+    )
+    assert await alpha.rows("SELECT count(*) FROM postroad_flow_mail") == [(0,)]
+    assert calls == ["odd", "other"]
+
+
+async def test_a_step_that_cannot_be_read_parks_its_flow_and_runs_nothing_again(
+    nodes: FlowNodes,
+) -> None:
+    alpha, odd, other = await begin_two(nodes)
+    ((record,),) = await alpha.rows(
+        f"SELECT record FROM postroad_flow_steps WHERE flow = {parse_id(odd)}"
+    )
+    newer = bytes(record).replace(Kind.STEP.value.encode(), b"leap")
+    await change(
+        alpha, "UPDATE postroad_flow_steps SET record = ? WHERE flow = ?", newer, parse_id(odd)
+    )
+    for _ in range(2):
+        await alpha.start_flows()
+        with pytest.raises(UsageError, match="another version of Postroad"):
+            async with asyncio.timeout(DEADLINE_S):
+                await alpha.flows.retry(odd)
+        with pytest.raises(FlowMismatch, match="another version of Postroad"):
+            await alpha.flows.history(odd)
+        assert (await alpha.flows.show(other)).status is Status.RUNNING
+        await alpha.stop_flows()
+    assert calls == ["odd", "other"]
+    await alpha.start_flows()
+    await alpha.flows.signal(other, "go", "on")
+    assert await alpha.result(other) == "on"
+    await alpha.flows.kill(odd)
+    assert (await alpha.flows.show(odd)).status is Status.KILLED
+
+
+async def test_a_signal_to_a_flow_that_is_not_in_the_store_any_more_is_refused(
+    nodes: FlowNodes,
+) -> None:
+    alpha = await nodes.start("alpha", order)
+    handle = await alpha.begin(order, "lost")
+    await alpha.until_steps(handle.id, 1)
+    # An older copy of the database was put in its place, and the flow is still in memory.
+    await change(alpha, "DELETE FROM postroad_flows WHERE id = ?", parse_id(handle.id))
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"not in the store any more|not known here|no flow"):
+            await alpha.flows.signal(handle.id, "later", "x")
+    assert await alpha.rows("SELECT count(*) FROM postroad_flow_mail") == [(0,)]
