@@ -183,7 +183,7 @@ class Node(Lifecycle):
             zone=settings.zone,
             locations=MembershipLocations(self.agent),
             cores=settings.cores,
-            remote_commands=self.config.admin.remote,
+            remote_commands=self.config.admin_remote,
             config=settings.tuning,
         )
         await self._enter(Part.CELLS, domain)
