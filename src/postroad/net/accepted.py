@@ -25,7 +25,7 @@ from postroad.wire import (
     Status,
 )
 
-from .context import LinkContext
+from .context import LinkContext, logger
 from .dispatch import (
     EXPIRED_ANSWER,
     STOPPING_ANSWER,
@@ -137,7 +137,10 @@ class AcceptedLink(Link):
     def _fail(self, error: RemoteProtocolError) -> None:
         on_namesake = self._context.on_namesake
         if isinstance(error, SameNameRefused) and on_namesake is not None:
-            on_namesake(Address(error.host, error.port), error.incarnation)
+            try:
+                on_namesake(Address(error.host, error.port), error.incarnation)
+            except (Exception, asyncio.CancelledError) as failure:
+                logger.error("whoever watches nodes of this name failed", exc_info=failure)
         super()._fail(error)
 
     def _handle(self, events: list[Event], now: float) -> None:

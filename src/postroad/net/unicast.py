@@ -242,9 +242,9 @@ class Unicast(Lifecycle):
     def _call(self, listener: Listener, message: Message) -> None:
         try:
             listener(message)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self._statistics.listeners_failed += 1
-            self._warn("listener", "a listener of %r failed: %s", message.subject, error)
+            self._warn("listener", "a listener of %r failed: %r", message.subject, error)
 
     def _on_error(self, error: Exception) -> None:
         self._statistics.errors += 1
