@@ -8,7 +8,6 @@ peer does not read its replies, nothing more is read from the peer.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
@@ -26,7 +25,7 @@ from postroad.wire import (
     Status,
 )
 
-from .context import LinkContext
+from .context import LinkContext, logger
 from .dispatch import (
     EXPIRED_ANSWER,
     STOPPING_ANSWER,
@@ -41,7 +40,7 @@ from .dispatch import (
     reply_too_large_answer,
     to_reaction,
 )
-from .handlers import HandlerRuns, Run
+from .handlers import Backlog, HandlerRuns, Run
 from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, Link
 from .message import Message, Result, Subscription
 from .stall import StallWatch
@@ -75,6 +74,8 @@ class AcceptedLink(Link):
     )
 
     role = Role.SERVER
+    # Handlers of one-way messages work on when the peer is gone, and must end in time too.
+    outlives_socket = True
 
     def __init__(
         self,
@@ -87,8 +88,8 @@ class AcceptedLink(Link):
         self._subscriptions = subscriptions.by_subject
         # All connections peers opened that are open or still at work; this one adds itself.
         self._registry = registry
-        # Requests read but not yet begun, because handlers or the socket are full, and when.
-        self._backlog: deque[tuple[Request, float]] = deque()
+        # Requests not yet begun, because handlers or the socket are full.
+        self._backlog = Backlog()
         self.running = HandlerRuns(context.limits.handlers_running_max)
         # Set when the first request is served: versions 1 and 2 tell it no earlier.
         self._sender: Address | None = None
@@ -136,7 +137,10 @@ class AcceptedLink(Link):
     def _fail(self, error: RemoteProtocolError) -> None:
         on_namesake = self._context.on_namesake
         if isinstance(error, SameNameRefused) and on_namesake is not None:
-            on_namesake(Address(error.host, error.port), error.incarnation)
+            try:
+                on_namesake(Address(error.host, error.port), error.incarnation)
+            except (Exception, asyncio.CancelledError) as failure:
+                logger.error("whoever watches nodes of this name failed", exc_info=failure)
         super()._fail(error)
 
     def _handle(self, events: list[Event], now: float) -> None:
@@ -149,7 +153,7 @@ class AcceptedLink(Link):
             elif self._can_serve:
                 self._serve(event, now)
             else:
-                self._backlog.append((event, now))
+                self._backlog.add(event, now)
         if not self._can_serve:
             self._go_on()
 
@@ -175,14 +179,8 @@ class AcceptedLink(Link):
             self._close_when_drained()
 
     def _cancel(self, id: int) -> None:
-        if self.running.cancel(id):
+        if self.running.cancel(id) or self._backlog.cancel(id):
             self._context.counters.requests_cancelled += 1
-            return
-        for waiting in self._backlog:
-            if waiting[0].id == id:
-                self._context.counters.requests_cancelled += 1
-                self._backlog.remove(waiting)
-                return
 
     # Handling.
 
@@ -346,7 +344,7 @@ class AcceptedLink(Link):
         """Begin what waited, as far as there is room."""
         now = self._loop.time()
         while self._backlog and self._has_capacity:
-            request, arrived = self._backlog.popleft()
+            request, arrived = self._backlog.take_first()
             if request.timeout_ms and arrived + request.timeout_ms / 1000 <= now:
                 self._context.counters.requests_expired += 1
             else:
@@ -393,13 +391,9 @@ class AcceptedLink(Link):
         """Take no new requests, finish those begun, then close."""
         self._is_stopping = True
         self.machine.goodbye("the node is stopping")
-        waiting, self._backlog = self._backlog, deque()
-        for request, arrived in waiting:
-            # Nobody can be told of a one-way message, so those are still handled.
-            if self._is_one_way(request):
-                self._backlog.append((request, arrived))
-            else:
-                self._decline(request)
+        # Nobody can be told of a one-way message, so those are still handled.
+        for request in self._backlog.keep(self._is_one_way):
+            self._decline(request)
         if self._out:
             self._flush()
         if self.machine.phase is Phase.CLOSED:
@@ -426,9 +420,12 @@ class AcceptedLink(Link):
         if self._farewell is not None:
             self._farewell.cancel()
         # Nobody waits for replies any more; one-way messages were received and are handled.
-        self._backlog = deque(it for it in self._backlog if self._is_one_way(it[0]))
+        self._backlog.keep(self._is_one_way)
         self.running.cancel_requests()
+        self._stall.end()
         self._go_on()
+        if self.running:
+            self._arm(self._own_deadline())
 
     def _is_one_way(self, request: Request) -> bool:
         """Whether nobody waits for the reply; versions 1 and 2 do not tell, but handlers do."""
@@ -457,6 +454,9 @@ class AcceptedLink(Link):
         if not self.is_busy and self in self._registry:
             self._registry.pop(self, None)
             self._over.set_result(None)
+            if self._timer is not None and self.transport is None:
+                self._timer.cancel()
+                self._timer = None
             self._context.counters.requests_received += self.requests_received
             self._context.counters.replies_sent += self.replies_sent
 

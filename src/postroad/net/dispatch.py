@@ -110,7 +110,7 @@ def failure_answer(error: BaseException, subscription: Subscription) -> Answer:
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except (Exception, asyncio.CancelledError):
         return f"{type(error).__name__}, whose text cannot be told"
 
 

@@ -1,13 +1,67 @@
-"""Asynchronous handlers at work for one connection: a limited number, each with a deadline."""
+"""Requests of one connection that wait for a handler, and handlers at work for it.
+
+The latter are a limited number, each with a deadline. Both are found by the id of their request,
+which the peer chooses: one whose id is in use already gets a key that no id can be.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from postroad.wire import Pending, Request
 
 from .message import Result
+
+# Ids have 64 bits, signed or not.
+_FIRST_OWN_KEY = 1 << 64
+
+
+class Backlog:
+    """Requests read but not yet begun, in their order, each with the time it arrived."""
+
+    __slots__ = ("_entries", "_next_key")
+
+    def __init__(self) -> None:
+        # Ordered, because taking the first out of a plain dictionary gets slower each time.
+        self._entries: OrderedDict[int, tuple[Request, float]] = OrderedDict()
+        self._next_key = _FIRST_OWN_KEY
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, request: Request, arrived: float) -> None:
+        """Put a request to the end."""
+        key = request.id
+        if key in self._entries:
+            key = self._next_key
+            self._next_key += 1
+        self._entries[key] = (request, arrived)
+
+    def take_first(self) -> tuple[Request, float]:
+        """The one that has waited for longest."""
+        return self._entries.popitem(last=False)[1]
+
+    def cancel(self, id: int) -> bool:
+        """Forget the request of that id; False if there is none."""
+        return self._entries.pop(id, None) is not None
+
+    def keep(self, is_kept: Callable[[Request], bool]) -> list[Request]:
+        """Forget all others, and return them."""
+        entries, self._entries = self._entries, OrderedDict()
+        others = []
+        for key, entry in entries.items():
+            if is_kept(entry[0]):
+                self._entries[key] = entry
+            else:
+                others.append(entry[0])
+        return others
+
+    def clear(self) -> None:
+        """Forget them all."""
+        self._entries.clear()
 
 
 class Run(NamedTuple):
@@ -21,15 +75,14 @@ class Run(NamedTuple):
 class HandlerRuns:
     """Handlers by the id of their request. A cancelled one counts until it is really over."""
 
-    __slots__ = ("_duplicates", "_ending", "_maximum", "_running")
+    __slots__ = ("_ending", "_maximum", "_next_key", "_running")
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
         self._running: Pending[Run] = Pending()
         # Handlers that were cancelled and are not over yet.
         self._ending: set[asyncio.Future[Result]] = set()
-        # Keys for requests whose id is in use already, counting down.
-        self._duplicates = 0
+        self._next_key = _FIRST_OWN_KEY
 
     def __len__(self) -> int:
         return len(self._running.entries) + len(self._ending)
@@ -48,8 +101,8 @@ class HandlerRuns:
         """Remember a handler that has begun; returns its key."""
         key = run.request.id
         if key in self._running.entries:
-            self._duplicates -= 1
-            key = self._duplicates
+            key = self._next_key
+            self._next_key += 1
         self._running.add(key, run, deadline)
         return key
 

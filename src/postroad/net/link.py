@@ -80,6 +80,8 @@ class Link(asyncio.Protocol):
     )
 
     role: Role
+    # Whether it has something to do in time when its socket is gone.
+    outlives_socket = False
 
     def __init__(self, context: LinkContext, loop: asyncio.AbstractEventLoop) -> None:
         self._context = context
@@ -430,7 +432,7 @@ class Link(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         self._timer_at = when
-        if when < NEVER and self.transport is not None:
+        if when < NEVER and (self.transport is not None or self.outlives_socket):
             self._timer_at = max(when, self._loop.time() + _TIMER_STEP_S)
             self._timer = self._loop.call_at(self._timer_at, self._tick)
 

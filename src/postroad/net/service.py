@@ -105,6 +105,9 @@ class MessagingService(TunnelCalls):
         self._routes: dict[tuple[Address | str, str], DialedLink] = {}
         self._timeout_s = self.limits.request_timeout_s
         self._state = _State.NEW
+        # Ends with the start; and whether somebody wants the service stopped meanwhile.
+        self._started: asyncio.Future[None] | None = None
+        self._is_stop_wanted = False
         # The task that stops the service, once somebody wants that.
         self._stopping: asyncio.Task[None] | None = None
         # Set by start.
@@ -133,14 +136,19 @@ class MessagingService(TunnelCalls):
             handshake_timeout_s=self.limits.handshake_timeout_s,
         )
         self._state = _State.STARTING
+        self._started = self._loop.create_future()
+        self._is_stop_wanted = False
         try:
             bound = await self._reception.open(self._bind)
             address = choose_advertised(self._advertise, bound)
             config = await self._identity.at(address)
+            self._check_still_wanted()
         except BaseException:
             self._reception.abort()
-            self._state = _State.NEW
+            self._state = _State.STOPPED if self._is_stop_wanted else _State.NEW
             raise
+        finally:
+            self._started.set_result(None)
         self._address, self._bound = address, bound
         self._context = LinkContext(config, itertools.count(1).__next__)
         self._pool = Pool(self._context, self._loop)
@@ -153,9 +161,22 @@ class MessagingService(TunnelCalls):
         except BaseException:
             await self.stop(0.0)
             raise
+        self._check_still_wanted()
+
+    def _check_still_wanted(self) -> None:
+        if self._is_stop_wanted:
+            raise NotRunning(f"service {self.name!r} was stopped while it started")
 
     async def stop(self, grace: float | None = None) -> None:
-        """Take no more requests, give those in flight `grace` seconds, close everything."""
+        """Take no more requests, give those in flight `grace` seconds, close everything.
+
+        A service that is starting, or about to, does not start any more.
+        """
+        if self._state is _State.NEW:
+            self._state = _State.STOPPED
+        elif self._started is not None:
+            self._is_stop_wanted = True
+            await asyncio.shield(self._started)
         if self._state is _State.RUNNING:
             self._state = _State.STOPPING
             self._context.is_stopped = True

@@ -158,7 +158,7 @@ class Tunnel(Link):
         self.messages_received += len(events)
         try:
             receive(events)  # type: ignore[arg-type]
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self._on_failed_user(error)
 
     def _handle_unusual(self, events: list[Event], now: float) -> None:
@@ -172,8 +172,11 @@ class Tunnel(Link):
             if isinstance(event, Goodbye):
                 self._on_goodbye(event)
 
-    def _on_failed_user(self, error: Exception) -> None:
-        """What a user does wrong ends its tunnel and nothing else."""
+    def _on_failed_user(self, error: BaseException) -> None:
+        """What a user does wrong ends its tunnel and nothing else.
+
+        A CancelledError is one it raised itself: nobody can cancel a callback.
+        """
         if self.is_open or not isinstance(error, ConnectionClosed):
             # Else it could not know yet that nothing can be posted any more.
             logger.error("closing %s, because its user failed", self, exc_info=error)
@@ -184,7 +187,7 @@ class Tunnel(Link):
     def _call(self, method: Callable[..., None], *args: object) -> None:
         try:
             method(*args)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self._on_failed_user(error)
 
     # The beginning.
@@ -242,7 +245,7 @@ class Tunnel(Link):
         except HandshakeRefused as refusal:
             self._is_refused = True
             self._leave(str(refusal), code=HandshakeRefused.code)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self._on_failed_user(error)
         return None
 

@@ -101,33 +101,46 @@ class Unicast(Lifecycle):
         self._statistics = UnicastStatistics()
         # Set while started.
         self._transport: asyncio.DatagramTransport | None = None
-        self._receiver: _Receiver
+        # Set while it starts; and whether somebody wants it stopped meanwhile.
+        self._starting: asyncio.Future[None] | None = None
+        self._is_stop_wanted = False
+        self._receiver: _Receiver | None = None
         self._address: Address | None = None
 
     async def start(self) -> None:
         """Open the socket."""
-        if self._transport is not None:
+        if self._transport is not None or self._starting is not None:
             raise UsageError(f"unicast of {self.name!r} is started already")
         loop = asyncio.get_running_loop()
+        self._starting = starting = loop.create_future()
+        self._is_stop_wanted = False
         try:
-            transport, receiver = await loop.create_datagram_endpoint(
+            self._transport, self._receiver = await loop.create_datagram_endpoint(
                 lambda: _Receiver(self._on_datagram, self._on_error),
                 local_addr=(self._bind.host, self._bind.port),
             )
         except OSError as error:
             raise ConfigError(f"cannot open a datagram socket at {self._bind}: {error}") from error
-        self._transport = transport
-        self._receiver = receiver
-        bound = Address(self._bind.host, int(transport.get_extra_info("sockname")[1]))
+        finally:
+            self._starting = None
+            starting.set_result(None)
+        if self._is_stop_wanted:
+            await self.stop()
+            raise NotRunning(f"unicast of {self.name!r} was stopped while it started")
+        bound = Address(self._bind.host, int(self._transport.get_extra_info("sockname")[1]))
         self._address = choose_advertised(self._advertise, bound)
 
     async def stop(self) -> None:
         """Close the socket; sending is an error from then on."""
+        if self._starting is not None:
+            self._is_stop_wanted = True
+            await asyncio.shield(self._starting)
         if self._transport is not None:
             self._transport.close()
             self._transport = None
             for lookup in list(self._lookups):
                 lookup.cancel()
+        if self._receiver is not None:
             await self._receiver.closed.wait()
 
     @property
@@ -290,7 +303,7 @@ class Unicast(Lifecycle):
         except (Exception, asyncio.CancelledError) as error:
             # Raised here a cancellation concerns nobody, and would end the loop that called.
             self._statistics.listeners_failed += 1
-            self._warn("listener", "a listener of %r failed: %s", message.subject, error)
+            self._warn("listener", "a listener of %r failed: %r", message.subject, error)
 
     def _on_error(self, error: Exception) -> None:
         self._statistics.errors += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad import Limits, Message, MessagingService, Outcome
+from postroad import Limits, Message, MessagingService, Outcome, Unicast
 from postroad.core.errors import (
     ConfigError,
     ConnectFailed,
@@ -31,6 +31,7 @@ from tests.support.net.peers import (
     subscribe_usual,
     turns,
 )
+from tests.support.net.raw_peers import both_loops
 from tests.support.net.scripts import RawPeer, RawServer, greet_only, say_nothing, unused_address
 from tests.support.net.tls import Authority
 
@@ -96,13 +97,18 @@ async def test_service_lives_once() -> None:
         service = make_service("alone")
         with pytest.raises(UsageError, match="start"):
             service.address  # noqa: B018
-        await service.stop()
         await service.start()
         with pytest.raises(UsageError, match="running"):
             await service.start()
         await service.stop()
         await service.stop()
         with pytest.raises(UsageError, match="make a new one"):
+            await service.start()
+
+        # Its start may have been under way without having had its turn.
+        service = make_service("alone")
+        await service.stop()
+        with pytest.raises(UsageError, match="stopped; make a new one"):
             await service.start()
 
 
@@ -300,3 +306,37 @@ async def test_a_connection_during_the_start_is_served() -> None:
         await service.start()
         assert await request == b"1"
         await service.stop()
+
+
+# Stopping what is still starting.
+
+
+def listening_ports() -> set[int]:
+    """Ports of this machine at which somebody listens for connections or datagrams."""
+    found = set()
+    for name, state in (("tcp", "0A"), ("udp", "07")):
+        with open(f"/proc/self/net/{name}", encoding="ascii") as file:
+            rows = [line.split() for line in file.read().splitlines()[1:]]
+        found |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == state}
+    return found
+
+
+@both_loops
+@pytest.mark.parametrize("kind", [MessagingService, Unicast])
+async def test_what_is_stopped_while_it_starts_never_runs(
+    kind: type[MessagingService] | type[Unicast],
+) -> None:
+    # Datagram sockets can be opened again, so a stop before the start means nothing to them.
+    for count in range(kind is Unicast, 8):
+        async with nothing_left():
+            address = unused_address()
+            service = kind(CLUSTER, "alpha", bind=address)
+            starting = asyncio.create_task(service.start())
+            for _ in range(count):
+                await asyncio.sleep(0)
+            await service.stop()
+            assert address.port not in listening_ports()
+            (error,) = await asyncio.gather(starting, return_exceptions=True)
+            assert error is None or isinstance(error, NotRunning | UsageError), error
+            assert address.port not in listening_ports()
+            await service.stop()

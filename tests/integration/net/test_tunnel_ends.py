@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 import pytest
 
@@ -156,33 +157,47 @@ async def test_a_server_that_takes_a_tunnel_and_says_goodbye_in_one_breath(
 # Users that fail.
 
 
-def fail(_requests: list[Request] | None = None) -> None:
-    raise ZeroDivisionError("planted")
+FAILURES = [ZeroDivisionError, asyncio.CancelledError]
+of_failures = pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.__name__)
+
+
+def failing_with(failure: type[BaseException]) -> Callable[..., None]:
+    def fail(_requests: list[Request] | None = None) -> None:
+        raise failure("planted")
+
+    return fail
 
 
 @both_loops
-async def test_a_user_that_fails_to_receive_loses_its_tunnel_only() -> None:
+@of_failures
+async def test_a_user_that_fails_to_receive_loses_its_tunnel_only(
+    failure: type[BaseException],
+) -> None:
     async with running_tunnels() as pair:
         bystander, other = await pair.open()
         near, far = await pair.open()
-        far.on_received = fail
+        far.on_received = failing_with(failure)
         for _ in range(3):
             near.tunnel.post("news", b"1")
             await asyncio.sleep(0)
         await eventually(lambda: near.reasons and far.reasons)
         assert far.batches == 1, "it is not asked again"
-        assert far.reasons == ["connection closed: ZeroDivisionError in the node"]
-        assert near.reasons == ["the peer closed the connection: ZeroDivisionError in the node"]
+        assert far.reasons == [f"connection closed: {failure.__name__} in the node"]
+        assert near.reasons == [f"the peer closed the connection: {failure.__name__} in the node"]
         bystander.tunnel.post("still", b"here")
         await eventually(lambda: other.payloads == [b"here"])
         assert pair.server.statistics().handlers_failed == 1
 
 
-async def test_a_user_that_fails_at_the_end_or_at_room(caplog: pytest.LogCaptureFixture) -> None:
+@both_loops
+@of_failures
+async def test_a_user_that_fails_at_the_end_or_at_room(
+    failure: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
     async with running_tunnels(client_limits={"write_buffer_bytes_max": 16 * KIB}) as pair:
         near, far = await pair.open()
-        near.on_writable = fail
-        near.lost = fail  # type: ignore[assignment, method-assign]
+        near.on_writable = failing_with(failure)
+        near.lost = failing_with(failure)  # type: ignore[method-assign]
         assert far.tunnel.transport is not None
         far.tunnel.transport.pause_reading()
         while near.tunnel.can_send:
@@ -191,8 +206,8 @@ async def test_a_user_that_fails_at_the_end_or_at_room(caplog: pytest.LogCapture
         far.tunnel.transport.resume_reading()
         await eventually(lambda: far.reasons)
         await near.tunnel.wait_closed()
-        assert far.reasons == ["the peer closed the connection: ZeroDivisionError in the node"]
-        assert caplog.text.count("ZeroDivisionError: planted") == 2
+        assert far.reasons == [f"the peer closed the connection: {failure.__name__} in the node"]
+        assert caplog.text.count(f"{failure.__name__}: planted") == 2
         assert pair.client.statistics().tunnels == 0
 
 

@@ -25,6 +25,7 @@ from postroad.wire import Hello, encode_preamble
 from postroad.wire.hello import decode_hello
 from tests.support.deadlines import eventually
 from tests.support.net.peers import CLUSTER, make_service, nothing_left, stays
+from tests.support.net.raw_peers import both_loops
 from tests.support.net.scripts import RawPeer, RawServer, blackhole, unused_address
 from tests.support.wire.tunnel_ends import Recorders, raw_part, running_tunnels
 
@@ -83,23 +84,26 @@ async def test_either_side_tells_why_it_refuses() -> None:
         assert pair.users.all == []
 
 
+@both_loops
+@pytest.mark.parametrize("failure", [ZeroDivisionError, asyncio.CancelledError])
 async def test_an_accept_that_fails_costs_its_tunnel_only(
+    failure: type[BaseException],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running_tunnels() as pair:
         near, far = await pair.open()
 
         def fail(_tunnel: Tunnel) -> TunnelUser:
-            raise ZeroDivisionError("planted")
+            raise failure("planted")
 
-        with pytest.raises(ConnectionClosed, match="ZeroDivisionError in the node"):
+        with pytest.raises(ConnectionClosed, match=f"{failure.__name__} in the node"):
             await pair.client.open_tunnel(pair.server.address, fail)
         pair.server.refuse_tunnels()
         pair.server.accept_tunnels(fail)
-        with pytest.raises(ConnectionClosed, match="ZeroDivisionError in the node") as caught:
+        with pytest.raises(ConnectionClosed, match=f"{failure.__name__} in the node") as caught:
             await pair.client.open_tunnel(pair.server.address, pair.users)
         assert caught.value.retryable, "it was no refusal"
-        assert caplog.text.count("ZeroDivisionError: planted") == 2
+        assert caplog.text.count(f"{failure.__name__}: planted") == 2
         near.tunnel.post("still", b"here")
         await eventually(lambda: far.payloads == [b"here"])
 

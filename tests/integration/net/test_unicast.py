@@ -13,6 +13,7 @@ from postroad.core.errors import ConfigError, MessageTooLarge, NotRunning, Usage
 from postroad.wire import encode_preamble
 from tests.support.deadlines import eventually
 from tests.support.net.peers import CLUSTER, nothing_left
+from tests.support.net.raw_peers import both_loops
 from tests.support.net.scripts import unused_address
 
 
@@ -82,9 +83,13 @@ async def test_several_listeners_hear_until_they_unsubscribe() -> None:
         assert len(pair.seen) == 2
 
 
-async def test_failing_listener_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+@both_loops
+@pytest.mark.parametrize("failure", [ValueError, asyncio.CancelledError])
+async def test_failing_listener_does_not_stop_the_others(
+    failure: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(_message: Message) -> None:
-        raise ValueError("deaf")
+        raise failure("deaf")
 
     async with two() as pair:
         pair.receiver.unsubscribe("tick")

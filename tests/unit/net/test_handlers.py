@@ -1,0 +1,87 @@
+"""Requests that wait, and handlers at work, whatever ids a peer gives them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from postroad.net.handlers import Backlog, HandlerRuns, Run
+from postroad.wire import Request
+
+# The smallest and largest ids of all versions, and those next to where own keys begin.
+IDS = [0, 1, -1, -2, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1]
+
+
+class CountingRequest:
+    """Counts how often it is looked at."""
+
+    looks = 0
+
+    def __init__(self, id: int) -> None:
+        self._id = id
+
+    @property
+    def id(self) -> int:
+        CountingRequest.looks += 1
+        return self._id
+
+    def __eq__(self, other: object) -> bool:
+        CountingRequest.looks += 1
+        return self is other
+
+    def __hash__(self) -> int:
+        return self._id
+
+
+def test_cancelling_looks_at_no_other_request() -> None:
+    backlog, count = Backlog(), 2_000
+    for id in range(count):
+        backlog.add(cast("Request", CountingRequest(id)), 0.0)
+    CountingRequest.looks = 0
+    assert all(backlog.cancel(id) for id in reversed(range(count)))
+    assert CountingRequest.looks <= count
+    assert not backlog
+
+
+def test_what_waits_keeps_its_order_also_under_one_id() -> None:
+    backlog = Backlog()
+    requests = [Request(id, "a", bytes([index])) for index, id in enumerate([5, 5, *IDS, 5])]
+    for index, request in enumerate(requests):
+        backlog.add(request, float(index))
+    assert len(backlog) == len(requests)
+    assert [backlog.take_first() for _ in requests] == [
+        (request, float(index)) for index, request in enumerate(requests)
+    ]
+
+
+def test_what_is_kept_stays_in_order_and_the_others_are_given_back() -> None:
+    backlog = Backlog()
+    requests = [Request(7, subject, b"") for subject in "abab"]
+    for request in requests:
+        backlog.add(request, 1.0)
+    assert backlog.keep(lambda request: request.subject == "b") == requests[::2]
+    assert [backlog.take_first()[0] for _ in range(2)] == requests[1::2]
+    assert not backlog.cancel(7)
+
+
+@pytest.mark.parametrize("ending", ["expire", "cancel_requests", "cancel_all"])
+async def test_no_handler_is_lost_whatever_ids_its_request_and_others_have(ending: str) -> None:
+    """A peer may reuse an id, and guess what key another handler of that id has."""
+    loop = asyncio.get_running_loop()
+    runs = HandlerRuns(100)
+    futures = []
+    for id in [5, 5, 5, *IDS, *IDS, 5]:
+        future: asyncio.Future[bytes | bytearray | memoryview | None] = loop.create_future()
+        futures.append(future)
+        key = runs.add(Run(future, Request(id, "a", b""), False), 1.0)
+        future.add_done_callback(lambda done, key=key: runs.finish(key, done))
+    assert len(runs) == len(futures)
+    if ending == "expire":
+        assert len(runs.expire(2.0)) == len(futures)
+    else:
+        getattr(runs, ending)()
+    assert all(future.cancelled() for future in futures)
+    await asyncio.sleep(0)
+    assert len(runs) == 0
