@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import cast
 
 import msgspec
@@ -37,6 +38,7 @@ from postroad.cells import (
 from postroad.cells.content import decode_body
 from postroad.cells.envelope_form import begin_of, read_plain
 from postroad.cells.exchange import Exchange
+from postroad.cells.intake import Intake
 from postroad.cells.links import MESSAGE, ROUTES, DomainLink, Links
 from postroad.cells.pings import Pong, read_pong
 from postroad.cells.route_check import CoreReport, Known, compare_reports, read_report
@@ -178,6 +180,8 @@ class Core:
     def __init__(self, role: Role) -> None:
         self.exchange = Exchange(Domain("C1", Role.CORE), _CONFIG)
         self.spreader = RouteSpreader(self.exchange, incarnation=1)
+        # What is said here is looked at here, not in a millisecond.
+        self.spreader._intake = Intake(math.inf)
         self.links = Links(
             self.exchange,
             on_up=self.spreader.link_up,

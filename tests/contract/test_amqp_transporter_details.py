@@ -43,7 +43,13 @@ class Keeping(Recorder):
         super().__init__()
         self.undone: list[Callable[[], None]] = []
 
-    def received(self, kind: Kind, data: bytes, done: Callable[[], None] | None = None) -> None:
+    def received(
+        self,
+        kind: Kind,
+        data: bytes,
+        done: Callable[[], None] | None = None,
+        sender: str | None = None,
+    ) -> None:
         if done is not None:
             self.undone.append(done)
         super().received(kind, data)

@@ -60,6 +60,7 @@ class _Peer:
         self.acknowledged = 0
         self.in_flight = 0
         self.resend_s = config.resend_first_s
+        self.sent_at = -NEVER
         # When to send again, or to check.
         self.due = now
 
@@ -213,15 +214,22 @@ class Announcer:
             self._send(name, peer, now)
 
     def _tell_anew(self, name: str, peer: _Peer, now: float) -> None:
-        """A check found something else than there should be."""
+        """A check found something else than there should be.
+
+        Who finds that again and again, whatever it is sent, has to wait.
+        """
         peer.acknowledged = 0
-        self._send(name, peer, now)
+        if now - peer.sent_at >= self.config.resend_first_s:
+            self._send(name, peer, now)
+        else:
+            peer.due = peer.sent_at + self.config.resend_first_s
 
     def _send(self, name: str, peer: _Peer, now: float) -> None:
         """Send the newest; wait longer each time until something is acknowledged."""
         audience = peer.audience
         self._outgoing.append((name, Snapshot(self.incarnation, audience.number, audience.offer)))
         peer.in_flight = audience.number
+        peer.sent_at = now
         peer.due = now + peer.resend_s
         peer.resend_s = min(2 * peer.resend_s, self.config.resend_max_s)
 

@@ -70,9 +70,13 @@ class Directory:
     def change_routes(
         self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = (), is_strict: bool = True
     ) -> None:
-        """Change the table; raises RouteRefused, and nothing is changed, if that cannot be."""
+        """Change the table; raises RouteRefused, and nothing is changed, if that cannot be.
+
+        Unless it is strict, as for routes of others: what this domain offers is not checked then.
+        """
         table = self.table.changed(added=added, deleted=deleted, is_strict=is_strict)
-        self._check_offer(table)
+        if is_strict:
+            self._check_offer(table)
         self.table = table
         self._update()
 

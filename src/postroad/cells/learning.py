@@ -5,24 +5,33 @@ the queues of cores, and a default route to each core. Nobody passes on what oth
 exception: a core that has no tunnel to a domain knows the cores that have one, and goes through
 them.
 
-Whoever runs it applies what `take_changes` gives after every call, and calls `tick` at
-`deadline()`. The routes to the domains themselves are the business of their tunnels.
+Whoever runs it applies what `take_changes` gives after every call, and again while `has_changes`,
+and calls `tick` at `deadline()`. The routes to the domains themselves are the business of their
+tunnels.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import islice
+from typing import TypeAlias
 
 import msgspec
 
 from postroad.core.errors import ConfigError
 
+from .address import ANY, CellAddress
 from .domain import Domain, Role
-from .route import Route
+from .route import Route, RouteType
 from .snapshots import Check, Have, Leaving, Offer, Snapshot
 
 NEVER = math.inf
+
+_Key: TypeAlias = tuple[RouteType, str]
+"""What tells routes from one another that one peer is the reason for."""
+_Steps: TypeAlias = Iterator[tuple[Route | None, Route | None]]
+"""A route to be deleted, and one to be added, if there are any."""
 
 
 class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,9 +81,11 @@ class Learner:
         self.domain = domain
         self.config = config or LearnerConfig()
         self._peers: dict[str, _Peer] = {}
-        # The routes that were given out because of each peer, and the peers to look at again.
-        self._told: dict[str, frozenset[Route]] = {}
+        # The routes that were given out because of each peer.
+        self._given: dict[str, dict[_Key, Route]] = {}
+        # The peers to look at again, and what is still to be done because of others.
         self._dirty: set[str] = set()
+        self._steps: dict[str, _Steps] = {}
 
     # What is known, and what is to be done.
 
@@ -92,19 +103,62 @@ class Learner:
         peer = self._peers.get(name)
         return Have() if peer is None else peer.have
 
-    def take_changes(self) -> RouteChanges:
-        """What became of the routes since the last call."""
-        added: list[Route] = []
-        deleted: list[Route] = []
+    @property
+    def has_changes(self) -> bool:
+        """Whether `take_changes` has more to give."""
+        return bool(self._dirty or self._steps)
+
+    def is_applied(self, name: str) -> bool:
+        """Whether all changes were taken that a peer is the reason for."""
+        return name not in self._dirty and name not in self._steps
+
+    def take_changes(self, count_max: int | None = None) -> RouteChanges:
+        """What became of the routes since the last call: all, or not many more than so many.
+
+        Peers have their turns one after the other.
+        """
         for name in sorted(self._dirty):
-            told = self._told.pop(name, frozenset())
-            wanted = frozenset(self._wanted(name))
-            added += sorted(wanted - told, key=str)
-            deleted += sorted(told - wanted, key=str)
-            if wanted:
-                self._told[name] = wanted
+            self._steps[name] = self._steps_of(name)
         self._dirty.clear()
-        return RouteChanges(tuple(added), tuple(deleted))
+        steps: list[tuple[Route | None, Route | None]] = []
+        for name in list(self._steps):
+            count = None if count_max is None else count_max - len(steps)
+            if count is not None and count <= 0:
+                break
+            taken = list(islice(self._steps[name], count))
+            self._note(name, taken)
+            steps += taken
+            rest = self._steps.pop(name)
+            if count is not None and len(taken) == count:
+                # Next time it is others' turn.
+                self._steps[name] = rest
+        return RouteChanges(
+            tuple([added for _, added in steps if added is not None]),
+            tuple([deleted for deleted, _ in steps if deleted is not None]),
+        )
+
+    def _note(self, name: str, taken: list[tuple[Route | None, Route | None]]) -> None:
+        given = self._given.setdefault(name, {})
+        for deleted, added in taken:
+            if added is not None:
+                given[_key_of(added)] = added
+            elif deleted is not None:
+                del given[_key_of(deleted)]
+        if not given:
+            del self._given[name]
+
+    def _steps_of(self, name: str) -> _Steps:
+        """From the routes that were given out because of a peer to those that are wanted."""
+        given = list(self._given.get(name, {}).items())
+        wanted = self._wanted(name)
+        for key, route in given:
+            if key not in wanted:
+                yield route, None
+        had = dict(given)
+        for key, zone in wanted.items():
+            before = had.get(key)
+            if before is None or before.zone != zone:
+                yield before, _make_route(key, CellAddress.of_domain(name), zone)
 
     def deadline(self) -> float:
         """When `tick` must be called."""
@@ -150,7 +204,11 @@ class Learner:
             return None
         if isinstance(update, Snapshot):
             self._apply(update, peer)
-        elif isinstance(update, Leaving) and update.incarnation == peer.have.incarnation:
+        elif (
+            isinstance(update, Leaving)
+            and update.incarnation == peer.have.incarnation
+            and not peer.have.knows_leaving
+        ):
             peer.have = msgspec.structs.replace(peer.have, knows_leaving=True)
             self._spare(peer)
             self._keep_a_default(now)
@@ -179,18 +237,22 @@ class Learner:
             if peer.domain.role is Role.CORE and name in peer.offer.domains:
                 self._dirty.add(other)
 
-    def _wanted(self, name: str) -> Iterator[Route]:
+    def _wanted(self, name: str) -> dict[_Key, str | None]:
+        """The routes there should be because of a peer, and their zones."""
         peer = self._peers.get(name)
+        wanted: dict[_Key, str | None] = {}
         if peer is None:
-            return
-        target, zone = peer.domain.address, peer.offer.zone
-        if Role.CORE in (self.domain.role, peer.domain.role):
-            yield from (Route.to_queue(queue, target, zone) for queue in peer.offer.queues)
-        if self.domain.role is Role.CORE:
-            yield from (Route.to_topic(topic, target, zone) for topic in peer.offer.topics)
-            yield from (Route.to_domain(it, target) for it in self._detours(peer))
+            return wanted
+        offer, zone = peer.offer, peer.offer.zone
         if peer.is_default:
-            yield Route.default(target, peer.domain.zone)
+            wanted[RouteType.DEFAULT, ANY] = peer.domain.zone
+        if self.domain.role is Role.CORE:
+            wanted |= dict.fromkeys(((RouteType.DOMAIN, it) for it in self._detours(peer)), None)
+        if Role.CORE in (self.domain.role, peer.domain.role):
+            wanted |= dict.fromkeys(((RouteType.QUEUE, it) for it in offer.queues), zone)
+        if self.domain.role is Role.CORE:
+            wanted |= dict.fromkeys(((RouteType.TOPIC, it) for it in offer.topics), zone)
+        return wanted
 
     def _detours(self, peer: _Peer) -> Iterator[str]:
         """The domains that are reached through a peer, for want of a tunnel."""
@@ -221,3 +283,14 @@ class Learner:
     def __repr__(self) -> str:
         defaults = sum(peer.is_default for peer in self._peers.values())
         return f"<Learner of {self.domain.name}: {len(self._peers)} peers, {defaults} defaults>"
+
+
+def _key_of(route: Route) -> _Key:
+    return route.type, route.domain if route.type is RouteType.DOMAIN else route.cell
+
+
+def _make_route(key: _Key, target: CellAddress, zone: str | None) -> Route:
+    type, name = key
+    if type is RouteType.DOMAIN:
+        return Route.to_domain(name, target)
+    return Route(type, name, ANY, target, zone)

@@ -21,7 +21,7 @@ import msgspec
 from postroad.core.errors import ConfigError, MalformedPayload
 from postroad.core.limits import MIB
 
-from .address import validate_cell_name, validate_domain_name, validate_zone
+from .address import validate_cell_names, validate_domain_names, validate_zone
 
 NAMES_MAX = 8_192
 """Queues, or topics, that one domain offers."""
@@ -51,11 +51,10 @@ class Offer(msgspec.Struct, frozen=True, array_like=True, gc=False):
                 raise ConfigError(f"{len(names)} names are more than {NAMES_MAX}")
             if any(a >= b for a, b in pairwise(names)):
                 raise ConfigError("the names of an offer must be in order, each once")
-        for name in (*self.queues, *self.topics):
-            validate_cell_name(name)
-        for name in self.domains:
-            validate_domain_name(name)
-        size = sum(len(name.encode()) for name in (*self.queues, *self.topics, *self.domains))
+        validate_cell_names(self.queues)
+        validate_cell_names(self.topics)
+        validate_domain_names(self.domains)
+        size = len("".join((*self.queues, *self.topics, *self.domains)).encode())
         if size > OFFER_BYTES_MAX:
             raise ConfigError(f"names of {size} bytes are longer than {OFFER_BYTES_MAX}")
         if self.zone is not None:
@@ -76,6 +75,10 @@ class Offer(msgspec.Struct, frozen=True, array_like=True, gc=False):
             zone,
             tuple(sorted(set(domains))),
         )
+
+    def __len__(self) -> int:
+        """How many names it has."""
+        return len(self.queues) + len(self.topics) + len(self.domains)
 
     def digest(self) -> bytes:
         """A hash that tells this offer from all others."""

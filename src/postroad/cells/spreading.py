@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.limits import KIB, ROUTE_NAMES_PER_S, ROUTES_AT_ONCE_MAX
 
 from .announcing import NEVER, Announcer, offer_of
 from .domain import Role
 from .exchange import Exchange
+from .intake import Intake
 from .learning import Learner
 from .links import DomainLink
-from .snapshots import Have, Leaving, Snapshot, decode_update, encode_update
+from .snapshots import Have, Leaving, Snapshot, Update, decode_update, encode_update
 
 logger = logging.getLogger("postroad.cells")
+
+# News up to this size are read at once: they cost no more than other messages.
+_SMALL_BYTES = 1 * KIB
 
 
 class RouteSpreader:
@@ -32,6 +38,10 @@ class RouteSpreader:
             exchange.domain, incarnation=incarnation, config=config.announcing
         )
         self.learner = Learner(exchange.domain, config=config.learning)
+        self._intake = Intake(ROUTE_NAMES_PER_S)
+        # The peers that are told what is known of them once all of it is in the table, and whether
+        # that is less than before.
+        self._unanswered: dict[str, bool] = {}
         self._links: dict[str, DomainLink] = {}
         self._is_scheduled = False
         # Whether the offer may have changed since it was told.
@@ -47,6 +57,7 @@ class RouteSpreader:
     def link_up(self, link: DomainLink) -> None:
         """A tunnel came up."""
         now = self._loop.time()
+        self._forget_news(link.domain.name)
         self._links[link.domain.name] = link
         self._exchange.neighbors.up(link.domain)
         self.learner.peer_up(link.domain, now)
@@ -56,40 +67,76 @@ class RouteSpreader:
     def link_down(self, name: str) -> None:
         """A tunnel is gone."""
         self._links.pop(name, None)
+        self._forget_news(name)
         self._exchange.neighbors.down(name)
         self.learner.peer_down(name, self._loop.time())
         self.announcer.peer_down(name)
         self._pump()
 
     def receive(self, link: DomainLink, payload: bytes) -> None:
-        """News came out of a tunnel."""
+        """News came out of a tunnel; snapshots, and whatever is large, wait for their turn."""
         name = link.domain.name
         if self._links.get(name) is not link:
             return
+        if len(payload) > _SMALL_BYTES:
+            self._intake.put(name, payload)
+        else:
+            update = self._read(link, payload)
+            if isinstance(update, Snapshot):
+                self._intake.put(name, update)
+            elif update is not None:
+                self._hear(link, update)
+        self._schedule()
+
+    def _forget_news(self, name: str) -> None:
+        """The tunnel that brought them is gone."""
+        self._intake.drop(name)
+        self._unanswered.pop(name, None)
+
+    def _read(self, link: DomainLink, payload: bytes) -> Update | None:
+        """News, unless they are none, or those of another process."""
         try:
             update = decode_update(payload)
         except MalformedPayload as error:
             link.reject(str(error))
-            return
-        now = self._loop.time()
+            return None
+        if isinstance(update, Snapshot | Leaving) and update.incarnation != link.incarnation:
+            link.reject(f"news of incarnation {update.incarnation}, not {link.incarnation}")
+            return None
+        return update
+
+    def _take_in(self, now: float) -> None:
+        """Look at the news of peers whose turn it is."""
+        for name, news in self._intake.take(now):
+            link = self._links[name]
+            update = self._read(link, news) if isinstance(news, bytes) else news
+            if update is not None:
+                self._hear(link, update)
+            if isinstance(update, Snapshot):
+                self._intake.charge(name, len(update.offer), now)
+
+    def _hear(self, link: DomainLink, update: Update) -> None:
+        name, now = link.domain.name, self._loop.time()
         if isinstance(update, Have):
             self.announcer.receive(update, name, now)
-        elif isinstance(update, Snapshot | Leaving) and update.incarnation != link.incarnation:
-            link.reject(f"news of incarnation {update.incarnation}, not {link.incarnation}")
             return
-        else:
-            is_less = isinstance(update, Leaving) or self.learner.would_withdraw(update, name)
-            answer = self.learner.receive(update, name, now)
-            self._note_reach(name)
+        is_less = isinstance(update, Leaving) or self.learner.would_withdraw(update, name)
+        if self.learner.receive(update, name, now) is not None:
+            self._unanswered[name] = is_less or self._unanswered.get(name, False)
+        self._note_reach(name)
+
+    def _answer(self) -> None:
+        """Tell peers what is known of them, if all of it is in the table."""
+        for name in [it for it in self._unanswered if self.learner.is_applied(it)]:
+            link, is_less = self._links[name], self._unanswered.pop(name)
+            news = encode_update(self.learner.have(name))
+            self.bytes_sent += len(news)
             if is_less:
                 # Nothing may follow the answer that the peer does not expect any more.
-                self._pump()
                 link.send_elsewhere()
-            if answer is not None:
-                news = encode_update(answer)
-                self.bytes_sent += len(news)
-                (link.tell_at_last if is_less else link.tell)(news)
-        self._schedule()
+                link.tell_at_last(news)
+            else:
+                link.tell(news)
 
     def _note_reach(self, name: str) -> None:
         """Whether messages of a domain can come by others, it tells itself."""
@@ -121,7 +168,9 @@ class RouteSpreader:
 
     def _pump(self) -> None:
         now = self._loop.time()
-        self._learn()
+        self._take_in(now)
+        self._learn(now)
+        self._answer()
         if self._is_offer_old:
             self._offer(now)
         for name, update in self.announcer.take_outgoing():
@@ -129,7 +178,7 @@ class RouteSpreader:
                 self._tell(self._links[name], encode_update(update))
         for warning in self.announcer.take_warnings():
             self._exchange.warn("another", "%s", warning)
-        self._arm(min(self.announcer.deadline(), self.learner.deadline()))
+        self._arm(min(self.announcer.deadline(), self.learner.deadline(), self._intake.deadline()))
         self._tell_if_settled()
 
     def _offer(self, now: float) -> None:
@@ -142,9 +191,13 @@ class RouteSpreader:
             self._is_offer_old = False
             self.announcer.offer(offer, now)
 
-    def _learn(self) -> None:
-        changes = self.learner.take_changes()
+    def _learn(self, now: float) -> None:
+        """Change some routes, and go on in the next turn of the loop if there are more."""
+        changes = self.learner.take_changes(ROUTES_AT_ONCE_MAX)
         if changes:
+            counts = Counter(route.target.domain for route in (*changes.added, *changes.deleted))
+            for name, count in counts.items():
+                self._intake.charge(name, count, now)
             self._is_learning = True
             try:
                 self._exchange.change_routes(
@@ -152,6 +205,8 @@ class RouteSpreader:
                 )
             finally:
                 self._is_learning = False
+        if self.learner.has_changes:
+            self._schedule()
 
     def _tell(self, link: DomainLink, news: bytes) -> None:
         self.bytes_sent += len(news)

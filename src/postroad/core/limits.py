@@ -27,6 +27,11 @@ FLOW_RECORDS_MAX = 256
 # What a step of a flow returns, what a flow is given and returns, the value of a signal. Each is
 # kept in memory and read at each restart; what is larger belongs into a file or a table.
 FLOW_VALUE_BYTES_MAX = 16 * MIB
+# Names of routes of one peer that are looked at or changed in a second. One takes about 10 us, so a
+# peer that tells others all the time costs a tenth of a core.
+ROUTE_NAMES_PER_S = 10_000
+# Routes changed in one turn of the loop: about 5 ms, then messages have their turn.
+ROUTES_AT_ONCE_MAX = 512
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

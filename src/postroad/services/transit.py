@@ -119,14 +119,18 @@ class Transit:
 
     # In.
 
-    def received(self, kind: Kind, data: bytes, done: Done | None = None) -> None:
-        """A packet came from the transporter."""
+    def received(
+        self, kind: Kind, data: bytes, done: Done | None = None, sender: str | None = None
+    ) -> None:
+        """A packet came from the transporter, which may know who sent it."""
         statistics = self.statistics
         statistics.packets_received += 1
         self.arriving_bytes = size = len(data)
         statistics.bytes_received += size
         try:
             packet = self.serializer.deserialize(kind, self._incoming(data))
+            if sender is not None and packet.sender != sender:
+                raise MalformedPayload(f"a {kind} of {packet.sender!r} that {sender!r} sent")
             receiver = self._receivers.get(kind)
             if receiver is not None:
                 receiver(packet, done)

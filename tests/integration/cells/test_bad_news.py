@@ -38,9 +38,11 @@ async def test_old_news_change_nothing() -> None:
         forged.tell(Snapshot(own, 5, Offer.of(["new"])))
         forged.tell(Snapshot(own, 4, Offer.of(["old"])))
         forged.tell(Check())
-        await eventually(lambda: sum(isinstance(it, Have) for it in forged.updates) == 3)
-        haves = [it for it in forged.updates if isinstance(it, Have)]
-        assert [it.number for it in haves] == [5, 5, 5]
+        await eventually(lambda: any(isinstance(it, Have) for it in forged.updates))
+        forged.tell(Snapshot(own, 4, Offer.of(["old"])))
+        forged.tell(Check())
+        await eventually(lambda: sum(isinstance(it, Have) for it in forged.updates) > 1)
+        assert {it.number for it in forged.updates if isinstance(it, Have)} == {5}
         assert domains["C1"].table.queues("new") and not domains["C1"].table.queues("old")
 
 

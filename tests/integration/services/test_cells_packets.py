@@ -127,8 +127,14 @@ class Chain(Recorder):
         self._last = last
         self.publish: Callable[[Kind, str, bytes], None]
 
-    def received(self, kind: Kind, data: bytes, done: Callable[[], None] | None = None) -> None:
-        super().received(kind, data, done)
+    def received(
+        self,
+        kind: Kind,
+        data: bytes,
+        done: Callable[[], None] | None = None,
+        sender: str | None = None,
+    ) -> None:
+        super().received(kind, data, done, sender)
         if int(data) < self._last:
             self.publish(kind, "alpha", b"%d" % (int(data) + 1))
 
@@ -139,10 +145,11 @@ class Chain(Recorder):
 async def test_garbage_harms_nobody() -> None:
     async with pair() as (domains, alpha, beta):
         cell = "MOL/node/beta"
+        node = domains["S1"].identity.cell("MOL/node/alpha")
         for body in (b"garbage", b"", {"not": "a letter"}, msgspec.msgpack.encode([["REQ", 1]])):
-            await domains["S1"].send(cell, body)
+            await domains["S1"].send(cell, body, sender=node)
         letter = [("REQ", b"good"), ("NEWS", b"unknown"), ("RES", b"too")]
-        await domains["S1"].send(cell, encode_letter(letter))
+        await domains["S1"].send(cell, encode_letter(letter), sender=node)
         await beta.until_received(Kind.RESPONSE, b"too")
         assert beta.heard.packets == [(Kind.REQUEST, b"good"), (Kind.RESPONSE, b"too")]
         assert isinstance(beta.transporter, CellsTransporter)

@@ -170,7 +170,13 @@ class Station:
 
     # What it is told.
 
-    def received(self, kind: Kind, data: bytes, done: Callable[[], None] | None = None) -> None:
+    def received(
+        self,
+        kind: Kind,
+        data: bytes,
+        done: Callable[[], None] | None = None,
+        sender: str | None = None,
+    ) -> None:
         require(self._was_up and not self.is_over, f"{self} got a packet, and is not there")
         self._ledger.receive(self.node_id, self, kind, data)
 

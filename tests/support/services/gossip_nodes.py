@@ -98,7 +98,13 @@ class GossipNode:
 
     # What transporters tell.
 
-    def received(self, kind: Kind, data: bytes, done: Callable[[], None] | None = None) -> None:
+    def received(
+        self,
+        kind: Kind,
+        data: bytes,
+        done: Callable[[], None] | None = None,
+        sender: str | None = None,
+    ) -> None:
         packet = self._serializer.deserialize(kind, data)
         if kind in GOSSIP:
             self.presence.received(packet)

@@ -103,7 +103,9 @@ class RawNode:
 
     # What a listener of a transporter has.
 
-    def received(self, kind: Kind, data: bytes, done: object = None) -> None:
+    def received(
+        self, kind: Kind, data: bytes, done: object = None, sender: str | None = None
+    ) -> None:
         with suppress(msgspec.DecodeError, UnicodeDecodeError):  # It hears its own garbage, too.
             self.received_packets.append((kind, msgspec.json.decode(data)))
 

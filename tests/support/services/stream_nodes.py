@@ -243,7 +243,13 @@ class RawPeer:
 
     # As the transporter's listener.
 
-    def received(self, kind: Kind, data: bytes, done: Callable[[], None] | None = None) -> None:
+    def received(
+        self,
+        kind: Kind,
+        data: bytes,
+        done: Callable[[], None] | None = None,
+        sender: str | None = None,
+    ) -> None:
         self.packets.append(self._serializer.deserialize(kind, data))
 
     def connected(self, *, is_again: bool) -> None:

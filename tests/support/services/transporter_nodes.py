@@ -140,7 +140,13 @@ class Recorder:
         self.lost_nodes: list[str] = []
         self._changed = asyncio.Event()
 
-    def received(self, kind: Kind, data: bytes, done: Callable[[], None] | None = None) -> None:
+    def received(
+        self,
+        kind: Kind,
+        data: bytes,
+        done: Callable[[], None] | None = None,
+        sender: str | None = None,
+    ) -> None:
         asyncio.get_running_loop()  # Raises in any other thread.
         assert type(data) is bytes
         self.packets.append(Received(kind, data))

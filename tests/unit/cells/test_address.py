@@ -1,8 +1,11 @@
 """Addresses: how they are written, and which names may be in them."""
 
+from collections.abc import Callable
+
 import pytest
 
 from postroad.cells import CellAddress, validate_cell_name, validate_domain_name, validate_zone
+from postroad.cells.address import validate_cell_names, validate_domain_names
 from postroad.core.errors import ConfigError
 
 
@@ -62,3 +65,30 @@ def test_names_of_cells_domains_and_zones_are_given_back_or_refused() -> None:
         validate_domain_name("local")
     with pytest.raises(ConfigError, match="zone: "):
         validate_zone("a:b")
+
+
+NAMES = ["a", "A.b-c_9", "größe", "x/y", "a\\b", "local", "", " ", "a b", "a@b", "a:b", "*"]
+NAMES += ["\n", "\xa0", "\ud800", "n" * 255, "n" * 256, "ö" * 128, "ö" * 127, "\u2028", "😀"]
+
+
+@pytest.mark.parametrize(
+    ("one", "many"),
+    [(validate_cell_name, validate_cell_names), (validate_domain_name, validate_domain_names)],
+)
+def test_many_names_are_held_to_the_same_rules(
+    one: Callable[[str], str], many: Callable[[list[str]], None]
+) -> None:
+    good = [name for name in NAMES if is_good(one, name)]
+    assert 5 < len(good) < len(NAMES)
+    many([])
+    many(good)
+    for name in NAMES:
+        assert is_good(lambda it: many(["first", it, "last"]), name) == (name in good), name
+
+
+def is_good(validate: Callable[[str], object], name: str) -> bool:
+    try:
+        validate(name)
+    except (ConfigError, UnicodeEncodeError):
+        return False
+    return True

@@ -209,3 +209,20 @@ def test_a_core_that_stops_tells_its_satellites_and_a_satellite_nobody() -> None
 
     announcer = settled()
     assert repr(announcer) == "<Announcer of C1: #3, 1 peers, 0 behind>"
+
+
+def test_a_peer_that_takes_back_what_it_acknowledged_has_to_wait() -> None:
+    announcer = settled()
+    now = 100.0
+    announcer.receive(Have(), "C2", now)
+    [(_, snapshot)] = announcer.take_outgoing()
+    assert isinstance(snapshot, Snapshot)
+    for _ in range(20):
+        have = Have(snapshot.incarnation, snapshot.number, BOTH.digest())
+        announcer.receive(have, "C2", now)
+        assert announcer.behind() == []
+        announcer.receive(Have(), "C2", now)
+    assert sent(announcer) == []
+    assert announcer.behind() == ["C2"]
+    announcer.tick(announcer.deadline())
+    assert sent(announcer) == [("C2", BOTH)]

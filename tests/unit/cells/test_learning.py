@@ -211,3 +211,59 @@ def test_a_snapshot_that_withdraws_something_is_known_beforehand(subtests: pytes
     assert not learner.would_withdraw(Check(), "S2")
     assert not learner.would_withdraw(Leaving(1), "S2")
     assert not learner.would_withdraw(Snapshot(1, 2, Offer()), "S9")
+
+
+def test_many_changes_are_given_out_in_slices_and_peers_take_turns() -> None:
+    learner = make_learner(C1, C2, S2)
+    learner.take_changes()
+    tell(learner, "C2", 1, Offer.of([f"q{n}" for n in range(10)]))
+    tell(learner, "S2", 1, Offer.of(["few"]))
+    slices = []
+    while learner.has_changes:
+        slices.append(learner.take_changes(4))
+        assert learner.is_applied("S2") == (len(slices) > 1)
+    assert [len(it.added) for it in slices] == [4, 4, 3]
+    assert {it.target.domain for it in slices[0].added} == {"C2"}
+    assert {it.target.domain for it in slices[1].added} == {"S2", "C2"}
+    assert learner.is_applied("C2")
+    added = {it for changes in slices for it in changes.added}
+    assert len(added) == 11
+
+
+def test_what_happens_between_slices_is_seen_to() -> None:
+    learner = make_learner(C1, C2)
+    table: set[Route] = set()
+
+    def take(count: int) -> None:
+        changes = learner.take_changes(count)
+        assert table.issuperset(changes.deleted)
+        assert table.isdisjoint(changes.added)
+        table.difference_update(changes.deleted)
+        table.update(changes.added)
+
+    tell(learner, "C2", 1, Offer.of([f"a{n}" for n in range(10)]))
+    take(3)
+    tell(learner, "C2", 2, Offer.of([f"b{n}" for n in range(10)]))
+    take(5)
+    tell(learner, "C2", 3, Offer.of(["a1", "b1"]))
+    while learner.has_changes:
+        take(2)
+    assert {it.cell for it in table} == {"a1", "b1"}
+    tell(learner, "C2", 4, Offer.of([f"c{n}" for n in range(10)]))
+    take(4)
+    learner.peer_down("C2", 0.0)
+    assert not learner.is_applied("C2")
+    while learner.has_changes:
+        take(2)
+    assert not table
+
+
+def test_a_core_that_says_again_and_again_that_it_leaves_changes_nothing() -> None:
+    learner = make_learner(S1, C1, C2)
+    tell(learner, "C1", 1, Offer.of(["q"]))
+    learner.take_changes()
+    learner.receive(Leaving(1), "C1", 0.0)
+    assert learner.take_changes()
+    have = learner.receive(Leaving(1), "C1", 0.0)
+    assert have is not None and have.knows_leaving
+    assert not learner.has_changes

@@ -51,7 +51,7 @@ class Incoming:
         listener: gets the packets.
         own: the address of the node's cell.
         broadcast: the topic that everybody subscribes to.
-        hear: told of everybody who sent a letter.
+        hear: told of everybody who sent a letter; gives the node, or None if it cannot be one.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Incoming:
         listener: Listener,
         own: CellAddress,
         broadcast: str,
-        hear: Callable[[CellAddress], object],
+        hear: Callable[[CellAddress], str | None],
     ) -> None:
         self._listener = listener
         self._own = own
@@ -84,12 +84,16 @@ class Incoming:
             self.malformed += 1
             self._warn(f"malformed {sender}", "dropped what %s sent: %s", sender, error)
             return
-        self._hear(sender)
+        node_id = self._hear(sender)
+        if node_id is None:
+            self.malformed += 1
+            self._warn(f"forged {sender}", "dropped what %s sent: it is no such node", sender)
+            return
         received = self._listener.received
         for word, data in packets:
             kind = KINDS.get(word)
             if kind is not None:
-                received(kind, data)
+                received(kind, data, sender=node_id)
             else:
                 self.unknown += 1
                 self._warn(f"unknown {sender}", "dropped a %.80r of %s", word, sender)

@@ -29,12 +29,17 @@ class Peers:
     Where a node is, its letters tell: they are sent by a cell with its name. As long as it was
     not heard, letters to it go to the queue of that name, which takes them there as well.
 
+    The domain of a letter is certain, the name of the cell is what that domain chose. So a node is
+    believed to be in the domain that is called after it; in another one if there is no such domain,
+    as far as is known, and if it was not in a third one, until it is gone from there.
+
     Args:
         names: of this namespace.
         domain: this domain.
         letter_bytes: how much of many packets goes together.
         ping: returns when a node answered, and raises NoRoute if it is not there.
         on_lost: told of nodes that are gone.
+        is_domain: whether a domain of that name is known.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class Peers:
         letter_bytes: int,
         ping: Callable[[Lane], Coroutine[Any, Any, None]],
         on_lost: Callable[[NodeLane], None],
+        is_domain: Callable[[str], bool],
     ) -> None:
         self._names = names
         self._domain = domain
@@ -52,6 +58,7 @@ class Peers:
         self._letter_bytes = letter_bytes
         self._ping = ping
         self._on_lost = on_lost
+        self._is_domain = is_domain
         self._loop = asyncio.get_running_loop()
         self._by_id: dict[str, NodeLane] = {}
         self._by_address: dict[CellAddress, NodeLane] = {}
@@ -65,11 +72,13 @@ class Peers:
         """What leads to a node; ConfigError if there can be none of that id."""
         return self._by_id.get(node_id) or self._meet(node_id)
 
-    def hear(self, sender: CellAddress) -> None:
-        """A letter came from a cell."""
+    def hear(self, sender: CellAddress) -> str | None:
+        """A letter came from a cell; gives the node that it is of, None if it can be of none."""
         lane = self._by_address.get(sender) or self._locate(sender)
-        if lane is not None:
-            lane.heard += 1
+        if lane is None:
+            return None
+        lane.heard += 1
+        return lane.node_id
 
     # Who is where.
 
@@ -85,8 +94,15 @@ class Peers:
         node_id = self._names.node_of(sender.cell)
         if node_id is None:
             return None
+        home = self._names.domain(node_id)
+        if sender.domain != home and self._is_domain(home):
+            return None
         lane = self.get(node_id)
         if lane.address is not None:
+            if sender.domain not in (home, lane.address.domain):
+                # It is looked for where it was, and forgotten if it is not there any more.
+                lane.is_asked = True
+                return None
             del self._by_address[lane.address]
         lane.move(sender)
         self._by_address[sender] = lane

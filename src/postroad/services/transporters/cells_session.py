@@ -73,6 +73,7 @@ class CellsSession:
             letter_bytes=min(LETTER_BYTES, packet_bytes_max),
             ping=self._outgoing.ping,
             on_lost=self._lose_node,
+            is_domain=self._is_domain,
         )
         self._incoming = Incoming(listener, own, names.broadcast, self._peers.hear)
         self._cell = PacketCell(
@@ -218,6 +219,9 @@ class CellsSession:
             await self._domain.remove(cell.name, 0.0)
 
     # What becomes of other nodes.
+
+    def _is_domain(self, name: str) -> bool:
+        return name == self._domain.name or bool(self._domain.table.domains(name))
 
     def _miss(self, lane: Lane, error: NoRoute) -> None:
         self._peers.miss(lane, error)

@@ -20,8 +20,18 @@ from postroad.services.topics import SEPARATOR, BalancedTopic, Topics
 class Listener(Protocol):
     """Who is told what happens. None of these may raise or wait."""
 
-    def received(self, kind: Kind, data: bytes, done: Callable[[], None] | None = None) -> None:
-        """A packet came. `done`, if given, is to be called once when it was dealt with."""
+    def received(
+        self,
+        kind: Kind,
+        data: bytes,
+        done: Callable[[], None] | None = None,
+        sender: str | None = None,
+    ) -> None:
+        """A packet came.
+
+        `done`, if given, is to be called once when it was dealt with. `sender` is the node that
+        sent it, where that is known for certain: a packet that says something else is none.
+        """
         ...
 
     def connected(self, *, is_again: bool) -> None:
