@@ -19,6 +19,10 @@ import msgspec
 from .info_form import ReadInfo
 from .schema import ActionInfo, EventInfo, NodeInfo, ServiceInfo
 
+RESTART_S = 0.3
+"""A new life ends all calls, so its claim stands for so long before it is believed: longer than a
+node takes to answer whom it has just answered."""
+
 
 class Verdict(enum.Enum):
     """What becomes of a node."""
@@ -73,6 +77,15 @@ class Doubt(msgspec.Struct):
         )
         return not self.is_agreed
 
+    def due(self, known: NodeInfo) -> float:
+        """When there will be a verdict at the latest, unless something comes."""
+        is_decided = self.is_alive and self.is_agreed
+        return min(self.deadline, self._believed_at(known)) if is_decided else self.deadline
+
+    def _believed_at(self, known: NodeInfo) -> float:
+        is_restart = self.claim is not None and self.claim.info.instance_id != known.instance_id
+        return self.since + RESTART_S if is_restart else self.since
+
     def verdict(self, known: NodeInfo, now: float) -> Verdict | None:
         """What is known by now; None to wait on."""
         if not self.is_alive:
@@ -84,9 +97,9 @@ class Doubt(msgspec.Struct):
             return Verdict.LOST if is_lost else Verdict.KEPT
         if self.is_same_life and self.claim.info.instance_id != known.instance_id:
             return Verdict.KEPT
-        if self.is_agreed:
-            return Verdict.UPDATED
-        return Verdict.KEPT if now >= self.deadline else None
+        if now < self.due(known):
+            return None
+        return Verdict.UPDATED if self.is_agreed else Verdict.KEPT
 
 
 def is_other(known: NodeInfo, info: NodeInfo, seq: int) -> bool:

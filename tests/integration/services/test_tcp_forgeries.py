@@ -72,6 +72,11 @@ def forge_nothing_offered(forger: Forger) -> None:
     forger.tell(services=[], seq=2**53 - 1)
 
 
+def forge_nothing_offered_twice(forger: Forger) -> None:
+    forge_nothing_offered(forger)
+    forge_nothing_offered(forger)
+
+
 def forge_other_place(forger: Forger) -> None:
     forger.send(Kind.GOSSIP_HELLO, host=HOST, port=1)
     forger.tell(port=1, seq=forger.seq + 10)
@@ -85,6 +90,7 @@ FORGERIES: list[Callable[[Forger], None]] = [
     forge_restart_told_by_another,
     forge_other_life,
     forge_nothing_offered,
+    forge_nothing_offered_twice,
     forge_other_place,
 ]
 
