@@ -12,7 +12,7 @@ from postroad.services.caching.memory import ENTRIES_MAX as CACHED_MAX
 from postroad.services.calls import PENDING_MAX
 from postroad.services.config import BrokerConfig
 from postroad.services.errors import MoleculerError
-from postroad.services.registry import RegistryConfig
+from postroad.services.registry_config import RegistryConfig
 from postroad.services.serializers import PACKET_BYTES_MAX
 from postroad.services.serializers.depth import DEPTH_MAX
 from postroad.services.stream_window import WINDOW_BYTES, WINDOW_PARTS

@@ -17,7 +17,7 @@ import enum
 import msgspec
 
 from .info_form import ReadInfo
-from .schema import ActionInfo, EventInfo, NodeInfo, ServiceInfo
+from .schema import NodeInfo, ServiceInfo
 
 RESTART_S = 0.3
 """A new life ends all calls, so its claim stands for so long before it is believed: longer than a
@@ -123,11 +123,8 @@ def _takes_away(known: NodeInfo, info: NodeInfo) -> bool:
 def _is_less(before: ServiceInfo, after: ServiceInfo | None) -> bool:
     if after is None:
         return True
-    entries: dict[tuple[type, str, str], ActionInfo | EventInfo] = {
-        _key(it): it for it in (*after.actions, *after.events)
-    }
-    return any(entries.get(_key(it)) != it for it in (*before.actions, *before.events))
-
-
-def _key(entry: ActionInfo | EventInfo) -> tuple[type, str, str]:
-    return type(entry), entry.name, getattr(entry, "group", "")
+    actions = {it.name: it for it in after.actions}
+    events = {(after.group_of(it), it.name): it for it in after.events}
+    return any(actions.get(it.name) != it for it in before.actions) or any(
+        events.get((before.group_of(it), it.name)) != it for it in before.events
+    )

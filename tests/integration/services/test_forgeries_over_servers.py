@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -68,10 +69,14 @@ async def test_calls_outlive_what_is_said_in_the_name_of_their_node(scene: Scene
     ):
         refuted = refutations(near)
         raw.send(kind, None, **fields)
-        await eventually(lambda count=refuted: refutations(near) > count, f"{kind} is refuted")
+        await eventually(partial(has_more, near, refuted), f"{kind} is refuted")
         assert await near.call("worker.act") == "far"
     worker.gate.open()
     assert await asyncio.gather(*calls) == ["done"] * CALLS
+
+
+def has_more(broker: Broker, count: int) -> bool:
+    return refutations(broker) > count
 
 
 def refutations(broker: Broker) -> int:
