@@ -206,6 +206,10 @@ PROOFS = {
         "unit/services/test_registry.py",
         "test_new_node_connects_until_there_are_too_many",
     ),
+    "RegistryConfig.unproven_max": (
+        "unit/services/test_registry.py",
+        "test_nodes_that_never_answered_keep_nobody_out",
+    ),
     "Task.max_pending": (
         "unit/pipeline/test_desk.py",
         "test_no_more_is_pending_than_may_be",

@@ -12,7 +12,7 @@ from postroad.services.caching.memory import ENTRIES_MAX as CACHED_MAX
 from postroad.services.calls import PENDING_MAX
 from postroad.services.config import BrokerConfig
 from postroad.services.errors import MoleculerError
-from postroad.services.registry import RegistryConfig
+from postroad.services.registry_config import RegistryConfig
 from postroad.services.serializers import PACKET_BYTES_MAX
 from postroad.services.serializers.depth import DEPTH_MAX
 from postroad.services.stream_window import WINDOW_BYTES, WINDOW_PARTS
@@ -72,6 +72,8 @@ def _limits() -> Iterator[tuple[str, str, str]]:
     pool = f"{streams.POOLED_MAX:,} parts or {_size(streams.POOLED_BYTES_MAX)}"
     yield "parts of a stream that came too early", pool, "it fails, `STREAM_OVERFLOW`"
     yield "nodes", f"{_REGISTRY.nodes_max:,}", "more are not taken in"
+    never = "the next must answer a ping before it is taken in"
+    yield "nodes that never answered a ping", f"{_REGISTRY.unproven_max:,}", never
     yield "services of a node", f"{info_form.SERVICES_MAX:,}", "the rest is left out"
     entries = f"{info_form.ENTRIES_MAX:,} of each"
     yield "actions and events of a service", entries, "the rest is left out"

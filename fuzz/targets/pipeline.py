@@ -9,7 +9,7 @@ from postroad.pipeline.media.jetstream_client import read_answer
 from postroad.pipeline.media.jetstream_messages import Refused
 from postroad.pipeline.media.medium import Undecodable
 from postroad.pipeline.media.options import CODECS
-from postroad.pipeline.spark.questions import Envelope, Latest, Plan, encode, read_envelope
+from postroad.pipeline.spark.questions import Latest, Plan, encode, read_question
 
 
 def check_segment(data: bytes) -> None:
@@ -24,7 +24,8 @@ def check_question(data: bytes) -> None:
     """Any bytes are a question for a desk, or malformed."""
     for part in (*prefixes(data), data):
         try:
-            require(read_envelope(part).token is not None, "a question of nobody")
+            written = encode(read_question(part))
+            require(encode(read_question(written)) == written, "another question")
         except MalformedPayload:
             continue
 
@@ -43,7 +44,7 @@ TARGETS = [
     Target(
         "pipeline-question",
         check_question,
-        [encode(Envelope("token", Latest(3, 0.5))), encode(Envelope("token", Plan(1, 9)))],
+        [encode(Latest(3, 0.5)), encode(Plan(1, 9))],
     ),
     Target(
         "pipeline-jetstream",

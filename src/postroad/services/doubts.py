@@ -17,7 +17,11 @@ import enum
 import msgspec
 
 from .info_form import ReadInfo
-from .schema import ActionInfo, EventInfo, NodeInfo, ServiceInfo
+from .schema import NodeInfo, ServiceInfo
+
+RESTART_S = 0.3
+"""A new life ends all calls, so its claim stands for so long before it is believed: longer than a
+node takes to answer whom it has just answered."""
 
 
 class Verdict(enum.Enum):
@@ -73,6 +77,15 @@ class Doubt(msgspec.Struct):
         )
         return not self.is_agreed
 
+    def due(self, known: NodeInfo) -> float:
+        """When there will be a verdict at the latest, unless something comes."""
+        is_decided = self.is_alive and self.is_agreed
+        return min(self.deadline, self._believed_at(known)) if is_decided else self.deadline
+
+    def _believed_at(self, known: NodeInfo) -> float:
+        is_restart = self.claim is not None and self.claim.info.instance_id != known.instance_id
+        return self.since + RESTART_S if is_restart else self.since
+
     def verdict(self, known: NodeInfo, now: float) -> Verdict | None:
         """What is known by now; None to wait on."""
         if not self.is_alive:
@@ -84,9 +97,9 @@ class Doubt(msgspec.Struct):
             return Verdict.LOST if is_lost else Verdict.KEPT
         if self.is_same_life and self.claim.info.instance_id != known.instance_id:
             return Verdict.KEPT
-        if self.is_agreed:
-            return Verdict.UPDATED
-        return Verdict.KEPT if now >= self.deadline else None
+        if now < self.due(known):
+            return None
+        return Verdict.UPDATED if self.is_agreed else Verdict.KEPT
 
 
 def is_other(known: NodeInfo, info: NodeInfo, seq: int) -> bool:
@@ -110,11 +123,8 @@ def _takes_away(known: NodeInfo, info: NodeInfo) -> bool:
 def _is_less(before: ServiceInfo, after: ServiceInfo | None) -> bool:
     if after is None:
         return True
-    entries: dict[tuple[type, str, str], ActionInfo | EventInfo] = {
-        _key(it): it for it in (*after.actions, *after.events)
-    }
-    return any(entries.get(_key(it)) != it for it in (*before.actions, *before.events))
-
-
-def _key(entry: ActionInfo | EventInfo) -> tuple[type, str, str]:
-    return type(entry), entry.name, getattr(entry, "group", "")
+    actions = {it.name: it for it in after.actions}
+    events = {(after.group_of(it), it.name): it for it in after.events}
+    return any(actions.get(it.name) != it for it in before.actions) or any(
+        events.get((before.group_of(it), it.name)) != it for it in before.events
+    )

@@ -19,7 +19,7 @@ from .gossip import GossipHello, GossipRequest, GossipResponse
 from .gossiping import Gossiping, Heard
 from .kinds import VERSION
 from .nodes import Change, NodeConnected, NodeForgotten, NodeRecord, NodeUpdated, ProveNode
-from .pacing import Allowance
+from .pacing import Allowance, Pacing
 from .packets import Packet
 from .registry import Registry
 from .transit import logger
@@ -102,6 +102,7 @@ class GossipPresence:
         self._told: dict[str, int] = {}
         self._is_heard = asyncio.Event()
         self._answers = Allowance(ANSWERS_MAX, ANSWERS_PER_S)
+        self._asking = Pacing(self._request)
 
     async def start(self) -> None:
         self._is_active = True
@@ -142,7 +143,8 @@ class GossipPresence:
             self._follow(packet.sender, heard)
 
     def ask(self, node_id: str) -> None:
-        self._ask(node_id)
+        if self._is_active:
+            self._asking.want(node_id)
 
     async def withdraw(self) -> None:
         """Say that this node offers nothing any more."""
@@ -152,6 +154,7 @@ class GossipPresence:
 
     async def leave(self, *, says_goodbye: bool = True) -> None:
         self._is_active = False
+        self._asking.close()
         self._cancel_announcement()
         for timer in (self._round, *self._to_ask.values()):
             if timer is not None:
@@ -248,9 +251,12 @@ class GossipPresence:
         due = self._asked.get(node_id, -ASK_PAUSE_S) + ASK_PAUSE_S
         if now >= due:
             self._asked[node_id] = now
-            self._tell(self._gossiping.make_request(), node_id)
+            self._request(node_id)
         elif node_id not in self._to_ask:
             self._to_ask[node_id] = self._loop.call_at(due, self._ask_now, node_id)
+
+    def _request(self, node_id: str) -> None:
+        self._tell(self._gossiping.make_request(), node_id)
 
     def _ask_now(self, node_id: str) -> None:
         self._to_ask.pop(node_id, None)

@@ -137,12 +137,15 @@ class Gossiping:
     # What to tell.
 
     def make_request(self, denied: Mapping[str, int] | None = None) -> GossipRequest:
-        """What this node knows of all; `denied` are said to be offline with a seq."""
+        """What this node knows of all; `denied` are said to be offline with a seq.
+
+        Doubtful nodes are left out, so that they tell themselves what they are.
+        """
         self._registry.local_info()
         offline = dict(denied or {})
         online = {}
         for node in self._registry.nodes():
-            if node.is_available and node.id not in offline:
+            if node.is_available and node.id not in offline and node.doubt is None:
                 online[node.id] = [node.seq, node.cpu_seq, node.cpu or 0]
             elif not node.is_available:
                 offline.setdefault(node.id, node.seq)
@@ -239,7 +242,8 @@ class Gossiping:
                 heard.changes.append(EntriesRefused(news.node_id, (str(error),)))
                 return
             node = self._registry.node(news.node_id)
-            if node is None or node.seq < read.info.seq:
+            is_asked = node is not None and node.doubt is not None and sender == node.id
+            if node is None or node.seq < read.info.seq or is_asked:
                 heard.changes += self._registry.receive_info(news.node_id, read, now)
             elif sender == node.id and _is_other_life(node, read.info):
                 heard.changes += self._registry.doubt_node(node.id, now)

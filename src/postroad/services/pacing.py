@@ -6,8 +6,12 @@ import asyncio
 import math
 from collections.abc import Callable
 
+AT_ONCE_MAX = 4
+"""So often the same node is asked, or answered, at once: what was said meanwhile is new."""
+AT_ONCE_PER_S = 10.0
+"""How many of these come back each second."""
 PAUSE_S = 0.1
-"""The same node is not asked, or answered, again within so much time, but once when it is over."""
+"""After that it waits so long, and is done once for all that was wanted meanwhile."""
 NAMES_MAX = 1_000
 """Nodes whose pauses are remembered; the oldest are forgotten."""
 ANSWERS_MAX = 32
@@ -18,48 +22,6 @@ TO_ALL_S = 1.0
 """Answers for all are so far apart: each goes to every node."""
 
 _EVERYBODY = ""
-
-
-class Pacing:
-    """Does something for each of many nodes: at once, and again when a pause is over.
-
-    Args:
-        act: is called with the node.
-        pause_s: the time between two calls for one node.
-    """
-
-    def __init__(self, act: Callable[[str], None], pause_s: float = PAUSE_S) -> None:
-        self._act = act
-        self._pause_s = pause_s
-        self._loop = asyncio.get_running_loop()
-        # When it was done last, the oldest first.
-        self._done: dict[str, float] = {}
-        self._due: dict[str, asyncio.TimerHandle] = {}
-
-    def want(self, node_id: str) -> None:
-        """Do it now, or when the pause is over."""
-        if node_id in self._due:
-            return
-        now = self._loop.time()
-        due = self._done.get(node_id, -math.inf) + self._pause_s
-        if now >= due:
-            self._do(node_id)
-        elif len(self._due) < NAMES_MAX:
-            self._due[node_id] = self._loop.call_at(due, self._do, node_id)
-
-    def close(self) -> None:
-        """Do nothing any more of what is due later."""
-        for timer in self._due.values():
-            timer.cancel()
-        self._due.clear()
-
-    def _do(self, node_id: str) -> None:
-        self._due.pop(node_id, None)
-        self._done.pop(node_id, None)
-        if len(self._done) >= NAMES_MAX:
-            del self._done[next(iter(self._done))]
-        self._done[node_id] = self._loop.time()
-        self._act(node_id)
 
 
 class Allowance:
@@ -84,6 +46,39 @@ class Allowance:
             del self._left[next(iter(self._left))]
         self._left[node_id] = (left - 1 if left >= 1 else left), now
         return left >= 1
+
+
+class Pacing:
+    """Does something for each of many nodes: some times at once, then after pauses.
+
+    Args:
+        act: is called with the node.
+    """
+
+    def __init__(self, act: Callable[[str], None]) -> None:
+        self._act = act
+        self._loop = asyncio.get_running_loop()
+        self._allowance = Allowance(AT_ONCE_MAX, AT_ONCE_PER_S)
+        self._due: dict[str, asyncio.TimerHandle] = {}
+
+    def want(self, node_id: str) -> None:
+        """Do it now, or when the pause is over."""
+        if node_id in self._due:
+            return
+        if self._allowance.take(node_id, self._loop.time()):
+            self._act(node_id)
+        elif len(self._due) < NAMES_MAX:
+            self._due[node_id] = self._loop.call_later(PAUSE_S, self._do, node_id)
+
+    def close(self) -> None:
+        """Do nothing any more of what is due later."""
+        for timer in self._due.values():
+            timer.cancel()
+        self._due.clear()
+
+    def _do(self, node_id: str) -> None:
+        del self._due[node_id]
+        self._act(node_id)
 
 
 class Answers:

@@ -220,8 +220,11 @@ class Registry:
     ) -> list[Change]:
         """A node leaves; a goodbye that is known to be of a former life is ignored."""
         node = self._nodes.get(sender)
-        if node is not None and instance_id and not node.instance_id.startswith(instance_id):
-            return []
+        if node is not None and instance_id:
+            claim = None if node.doubt is None else node.doubt.claim
+            lives = [node.instance_id, *(() if claim is None else (claim.info.instance_id,))]
+            if not any(life.startswith(instance_id) for life in lives):
+                return []
         return self.doubt_node(sender, now, is_goodbye=True)
 
     def lose_node(self, node_id: str, now: float, *, is_unexpected: bool = True) -> list[Change]:
@@ -260,6 +263,10 @@ class Registry:
             return []
         changes = self._begin_doubt(node, now)
         assert node.doubt is not None
+        if node.doubt.is_alive:
+            # Its answer was from before.
+            node.doubt.is_alive, node.doubt.deadline = False, now + self.config.verify_timeout_s
+            changes = [VerifyNode(node.id)]
         node.doubt.is_goodbye = node.doubt.is_goodbye or is_goodbye
         node.doubt.is_other_life = node.doubt.is_other_life or not is_goodbye
         node.doubt.offline_seq = max(node.doubt.offline_seq, offline_seq)
@@ -392,7 +399,7 @@ class Registry:
     def _due(self, node: NodeRecord) -> float:
         config = self.config
         if node.doubt is not None:
-            return node.doubt.deadline
+            return node.doubt.due(node.info)
         limit = config.heartbeat_timeout_s if node.is_available else config.clean_offline_s
         is_never = node.is_local or not limit or not config.heartbeat_timeout_s
         return math.inf if is_never else node.last_seen + limit
@@ -427,17 +434,17 @@ class Registry:
         is_restarted = info.instance_id != node.instance_id
         node.last_seen = now
         node.verified_at = NEVER if is_restarted else now
-        alive_since = min(since, self._alive_since(node, is_restarted, now))
+        alive_since = min(since, self._alive_since(node, now)) if is_restarted else math.inf
         told = NodeUpdated(node.id, is_restarted, alive_since)
         if is_restarted or info.seq != node.seq:
             return self._take(node, read, before=node.info.services, told=told)
         node.info = msgspec.structs.replace(info, services=node.info.services)
         return [told]
 
-    def _alive_since(self, node: NodeRecord, is_restarted: bool, now: float) -> float:
+    def _alive_since(self, node: NodeRecord, now: float) -> float:
         """When a node that was restarted began to listen; infinity if that is not known."""
         asked_at = node.asked_at
-        if not is_restarted or now - asked_at > self.config.heartbeat_timeout_s:
+        if now - asked_at > self.config.heartbeat_timeout_s:
             return math.inf
         node.asked_at = NEVER
         return asked_at

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from postroad.core.errors import PostroadError
 
+from .doubts import RESTART_S
 from .errors import RequestTimeoutError
 from .pings import Pings
 
@@ -72,6 +73,8 @@ class Verifying:
         was_linked = self._is_linked(node_id)
         if await self._is_there(node_id):
             self._answered(node_id, was_linked and self._is_linked(node_id))
+            await asyncio.sleep(min(RESTART_S, self._timeout_s))
+            self._expired()
         await asyncio.sleep(ends_at - loop.time())
         self._expired()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from postroad.services.errors import (
     ServiceNotAvailableError,
     ServiceNotFoundError,
 )
+from postroad.services.kinds import Kind
+from postroad.services.transporters import make_transporter
 from tests.interop.services.javascript_node import JavascriptError, JavascriptNode
 from tests.interop.services.pairs import OURS, Pair, Wiring
 from tests.interop.services.python_services import NAMES, THEIR_NAMES
 from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.servers.nats import shared_nats
+from tests.support.services.nodes import RawNode
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -102,6 +107,44 @@ async def test_their_node_that_is_killed_is_missed_and_may_come_back(nodes: Pair
     with pytest.raises(RequestRejectedError):
         await waiting
     assert nodes.life_there() is None
+
+
+async def test_their_node_is_asked_before_its_calls_are_given_up(modules: Path) -> None:
+    """Somebody else at the server says that it is gone, in a new life, or offers nothing."""
+    pair = Pair(modules, BEATING, **TIMES)
+    raw = RawNode(make_transporter(shared_nats().url), "raw", pair.namespace)
+    try:
+        await pair.start()
+        await raw.connect()
+        waiting = asyncio.create_task(pair.broker.call("js.slow", {"ms": 3_000}))
+        raw.send(Kind.DISCOVER, "js")
+        info = await raw.next(Kind.INFO)
+        for kind, fields in (
+            (Kind.DISCONNECT, {"sender": "js"}),
+            (Kind.INFO, {**info, "instanceID": "another life", "seq": 1}),
+            (Kind.INFO, {**info, "seq": 2**40, "services": []}),
+        ):
+            refuted = refutations(pair)
+            # An INFO to ours alone: theirs ends its process when it hears of a life of its name.
+            raw.send(kind, "py" if kind is Kind.INFO else None, **fields)
+            await eventually(partial(has_more, pair, refuted), f"not so: {kind}")
+            assert await pair.broker.call("js.echo", {"n": 1}) == {"n": 1}
+        assert await waiting == "slept"
+        assert pair.life_there() == info["instanceID"]
+    finally:
+        await raw.disconnect()
+        await pair.close()
+
+
+def has_more(pair: Pair, count: int) -> bool:
+    return refutations(pair) > count
+
+
+def refutations(pair: Pair) -> int:
+    engine = pair.broker._engine
+    assert engine is not None
+    assert engine.network is not None
+    return engine.network.transit.statistics.refuted
 
 
 async def test_our_node_that_is_killed_is_missed_and_may_come_back(nodes: Pair) -> None:

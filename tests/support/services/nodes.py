@@ -14,7 +14,7 @@ from postroad.services.context import Context
 from postroad.services.kinds import VERSION, Kind
 from postroad.services.service import Service, action, event
 from postroad.services.topics import Topics
-from postroad.services.transporters import MemoryHub, MemoryTransporter
+from postroad.services.transporters import MemoryHub, MemoryTransporter, Transporter
 from tests.support.deadlines import DEADLINE_S, eventually
 
 SHORT: dict[str, Any] = {
@@ -88,11 +88,11 @@ def _offered(broker: Broker, node_id: str = "") -> set[str]:
 class RawNode:
     """A node of which a test writes every packet, and sees all that come."""
 
-    def __init__(self, hub: MemoryHub, node_id: str) -> None:
+    def __init__(self, way: MemoryHub | Transporter, node_id: str, namespace: str = "") -> None:
         self.node_id = node_id
         self.received_packets: list[tuple[Kind, dict[str, Any]]] = []
-        self._transporter = MemoryTransporter(hub)
-        self._transporter.bind(Topics(node_id), self)
+        self._transporter = MemoryTransporter(way) if isinstance(way, MemoryHub) else way
+        self._transporter.bind(Topics(node_id, namespace), self)
 
     async def connect(self) -> Self:
         await self._transporter.connect()

@@ -23,6 +23,7 @@ class Node:
         self.id = id
         self.hostname = hostname
         self.is_local = is_local
+        self.is_doubtful = False
         self.cpu: float | None = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
@@ -127,7 +128,7 @@ class RawChunk(msgspec.Struct, frozen=True, array_like=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-_decode_question = msgspec.msgpack.Decoder(Question).decode
+_decode_question: Callable[[bytes], Question] = msgspec.msgpack.Decoder(Question).decode
 
 
 def read_question(payload: bytes) -> Question:
