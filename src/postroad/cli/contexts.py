@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from postroad.admin import make_private_directory, read_file
 from postroad.admin.client import Client
 from postroad.admin.errors import NotFound, nearest
 
@@ -37,7 +38,7 @@ class Contexts(msgspec.Struct, kw_only=True):
         """What was saved; nothing if nothing was."""
         path = path_of_contexts()
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
+            return msgspec.json.decode(read_file(path), type=cls)
         except FileNotFoundError:
             return cls()
         except msgspec.MsgspecError as error:
@@ -46,7 +47,7 @@ class Contexts(msgspec.Struct, kw_only=True):
     def save(self) -> None:
         """Keep all this; tokens are in it, so nobody else may read it."""
         path = path_of_contexts()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path.parent)
         written = path.with_suffix(".new")
         written.unlink(missing_ok=True)
         with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

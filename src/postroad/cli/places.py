@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from postroad.admin.cards import Card, find_ended, token_path
+from postroad.admin.cards import Card, check_cards, find_ended, token_path
 from postroad.admin.client import Client, Tls, find_nodes
 from postroad.admin.errors import NotFound, nearest
 from postroad.admin.watchers import find_watcher
@@ -185,6 +185,13 @@ def _check_only(data: Path, cards: list[Card], name: str | None) -> None:
             f"node {name} does not run: its process {ended.pid} has ended. Start it again, or look"
             " into its store with --store"
         )
+    if name is not None or not cards:
+        check_cards(data, name)
+    if not cards:
+        raise NotFound(
+            f"no node runs in {data}: start one with `postroad dev`, or say where it is with --url,"
+            " --data or --store"
+        )
     if len(cards) == 1:
         return
     listed = ", ".join(f"{it.name} ({it.url})" for it in cards)
@@ -199,13 +206,6 @@ def _check_only(data: Path, cards: list[Card], name: str | None) -> None:
 def _open_found(place: Place) -> Desk:
     data = Path(place.data or DATA)
     cards = find_nodes(data) or _await_restart(data)
-    if not cards and place.node is not None:
-        _check_only(data, cards, place.node)
-    if not cards:
-        raise NotFound(
-            f"no node runs in {data}: start one with `postroad dev`, or say where it is with --url,"
-            " --data or --store"
-        )
     named = [it for it in cards if it.name == place.node]
     if not named:
         _check_only(data, cards, place.node)
