@@ -29,7 +29,9 @@ PROMISE = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.:/-])/(?:home|root|tmp|work|Users)/\w")
 REGISTRY = re.compile(
     r"--(?:extra-)?index-url|--find-links|"
-    r"https?://[^\s\"'>)]*(?:artifactory|devpi|nexus|npmjs|pypi|pythonhosted)",
+    r"https?://[^\s\"'>)]*(?:artifactory|devpi|nexus|npmjs|pypi|pythonhosted)|"
+    # It is on no index, where the name may be somebody else's.
+    r"\bpip install [\"']?postroad\b",
     re.IGNORECASE,
 )
 
@@ -236,6 +238,7 @@ def test_rule_accepts(rule: Rule, source: str) -> None:
         (MACHINE_PATH, "open('/home/someone/x')"),
         (REGISTRY, "pip install --index-url x"),
         (REGISTRY, "https://pypi.org/simple"),
+        (REGISTRY, 'pip install "post' + 'road[node]"'),
     ],
 )
 def test_pattern_matches(pattern: re.Pattern[str], line: str) -> None:

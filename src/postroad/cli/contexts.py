@@ -13,6 +13,7 @@ from postroad.admin.client import Client
 from postroad.admin.errors import NotFound, nearest
 
 from .helping import Group, argument
+from .tokens import read_token_file, warn_of_token
 
 _PREVIOUS = "-"
 
@@ -94,8 +95,8 @@ def context() -> None:
 
     \b
     Example: two clusters, and back to the first
-      postroad context add prod --url https://10.0.0.1:8222 --token 4f5e6d7c8b9a0f1e
-      postroad context add test --url http://127.0.0.1:8222 --token 0123456789abcdef
+      postroad context add prod --url https://10.0.0.1:8222 --token-file prod.token
+      postroad context add test --url http://127.0.0.1:8222 --token-file .postroad/alpha.token
       postroad context use prod
       postroad context use -
     """
@@ -104,16 +105,28 @@ def context() -> None:
 @context.command()
 @argument("name", help="What it shall be called.")
 @click.option("--url", required=True, help="The API of a node.")
-@click.option("--token", help="What the API asks for.")
+@click.option("--token", hidden=True, callback=warn_of_token)
+@click.option(
+    "--token-file", metavar="FILE", help="Holds the token that the API asks for; - is the input."
+)
 @click.option("--ca", type=click.Path(exists=True, dir_okay=False), help="Certificates to trust.")
 @click.option("--node", metavar="NAME", help="The member that is to answer, through that node.")
-def add(name: str, url: str, token: str | None, ca: str | None, node: str | None) -> None:
+def add(
+    name: str,
+    url: str,
+    token: str | None,
+    token_file: str | None,
+    ca: str | None,
+    node: str | None,
+) -> None:
     """Save a place, and use it if it is the first.
 
     \b
     Example:
-      postroad context add prod --url https://10.0.0.1:8222 --token 4f5e6d7c8b9a0f1e
+      postroad context add prod --url https://10.0.0.1:8222 --token-file prod.token
     """
+    if token_file is not None:
+        token = read_token_file(token_file)
     if name == _PREVIOUS:
         raise click.UsageError(f"{_PREVIOUS!r} means the context before; choose another name.")
     # Nobody is called, but nobody could be called by a wrong address either.
