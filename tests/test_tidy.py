@@ -33,6 +33,9 @@ REGISTRY = re.compile(
     re.IGNORECASE,
 )
 
+# It is on no index, where its name may be somebody else's.
+UNPUBLISHED = re.compile(r"""\bpip install ["']?postroad\b""")
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Rule = Callable[[str, ast.Module], Iterator[str]]
 
@@ -179,6 +182,11 @@ def test_texts_are_free_of(pattern: re.Pattern[str]) -> None:
     assert not found, report(found)
 
 
+def test_nobody_is_told_to_install_what_is_not_published() -> None:
+    found = [it for it in matches(UNPUBLISHED) if not it.startswith("CHANGELOG.md:")]
+    assert not found, report(found)
+
+
 @pytest.mark.parametrize(
     "package", [module_name(path) for path in package_files() if path.name == "__init__.py"]
 )
@@ -236,6 +244,7 @@ def test_rule_accepts(rule: Rule, source: str) -> None:
         (MACHINE_PATH, "open('/home/someone/x')"),
         (REGISTRY, "pip install --index-url x"),
         (REGISTRY, "https://pypi.org/simple"),
+        (UNPUBLISHED, 'pip install "postroad[node]"'),
     ],
 )
 def test_pattern_matches(pattern: re.Pattern[str], line: str) -> None:

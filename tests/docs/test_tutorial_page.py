@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +36,7 @@ READS = (
     "postroad call shop.order item=cake",
 )
 LIMIT_S = 120
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def matches(shown: str, printed: str) -> bool:
@@ -41,6 +44,17 @@ def matches(shown: str, printed: str) -> bool:
     lines = [" ".join(it.split()) for it in shown.splitlines()]
     pattern = r"\s*".join(".*".join(map(re.escape, it.split("…"))) for it in lines)
     return re.fullmatch(pattern, " ".join(printed.split()), re.DOTALL) is not None
+
+
+def copy(master: int, screen: bytearray) -> None:
+    """Keep what is shown at a terminal, until no program is at it."""
+    try:
+        while data := os.read(master, 65_536):
+            screen += data
+    except OSError:
+        pass  # How the system tells the end.
+    finally:
+        os.close(master)
 
 
 class Reader:
@@ -83,20 +97,22 @@ class Reader:
 
     def _leave_running(self, terminal: str, command: str, shown: str) -> None:
         self._kill(terminal)
-        path = self.place / "terminal.log"
-        with path.open("wb") as log:
-            self._terminals[terminal] = subprocess.Popen(
-                shlex.split(command),
-                cwd=self.place,
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        master, slave = pty.openpty()
+        self._terminals[terminal] = subprocess.Popen(
+            shlex.split(command),
+            cwd=self.place,
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        screen = bytearray()
+        threading.Thread(target=copy, args=(master, screen), daemon=True).start()
         deadline = time.monotonic() + LIMIT_S
-        while not matches(f"…\n{shown}…", path.read_text()):
-            assert time.monotonic() < deadline, path.read_text()
+        while not matches(f"…\n{shown}…", text := COLOURS.sub("", screen.decode())):
+            assert time.monotonic() < deadline, text
             time.sleep(0.1)
 
     def _kill(self, terminal: str) -> None:

@@ -1,6 +1,7 @@
 """What operators do and see: each action once, for the command line, the dashboard and programs."""
 
 from postroad.core.errors import MissingExtra, PostroadError, StoreLocked
+from postroad.net.owned_files import make_private_directory, read_file
 
 from .certificates import (
     NODE_DAYS,
@@ -27,4 +28,6 @@ __all__ = [
     "create_root",
     "inspect_certificates",
     "issue",
+    "make_private_directory",
+    "read_file",
 ]

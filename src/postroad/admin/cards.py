@@ -9,6 +9,12 @@ from pathlib import Path
 import msgspec
 
 from postroad.core.errors import ConfigError
+from postroad.net.owned_files import (
+    check_directory,
+    check_file,
+    make_private_directory,
+    read_file,
+)
 
 from .publishing import NewFile, publish
 
@@ -35,11 +41,15 @@ def token_path(data: Path, name: str) -> Path:
 
 
 def keep_token(data: Path, name: str) -> str:
-    """The token of a node, made at the first time."""
+    """The token of a node, made at the first time.
+
+    Raises:
+        ConfigError: it cannot be kept there, or somebody else has put one there.
+    """
     path = token_path(data, name)
     made = secrets.token_urlsafe(24)
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        make_private_directory(data)
         try:
             publish([NewFile(path, f"{made}\n".encode(), _MODE)], force=False)
         except FileExistsError:
@@ -59,9 +69,13 @@ def _renew(path: Path, made: str) -> str:
 
 
 def read_token(data: Path, name: str) -> str | None:
-    """The token of a node as it was kept; None if there is none that can be read."""
+    """The token of a node as it was kept; None if there is none that can be read.
+
+    Raises:
+        ConfigError: somebody else may have put it there.
+    """
     try:
-        return token_path(data, name).read_text().strip() or None
+        return read_file(token_path(data, name)).decode(errors="replace").strip() or None
     except OSError:
         return None
 
@@ -70,7 +84,7 @@ def leave_card(data: Path, card: Card) -> Path:
     """Tell the others on this machine where the node is reached."""
     path = data / f"{card.name}{_CARD_ENDING}"
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        make_private_directory(data)
         publish([NewFile(path, msgspec.json.encode(card), _MODE)], force=True)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
@@ -84,13 +98,33 @@ def take_card(path: Path, card: Card) -> None:
 
 
 def find_cards(data: Path) -> list[Card]:
-    """The nodes that run, as far as their cards are in this directory; by name."""
+    """The nodes that run, as far as their cards are in this directory; by name.
+
+    Cards that somebody else may have put there are left out: a token would be sent to whomever they
+    name.
+    """
     try:
+        check_directory(data)
         paths = sorted(data.glob(f"*{_CARD_ENDING}"))
-    except OSError:
+    except (OSError, ConfigError):
         return []
     cards = (_read_card(path) for path in paths)
     return [card for card in cards if card is not None and _is_alive(card.pid)]
+
+
+def check_cards(data: Path, name: str | None = None) -> None:
+    """Tell why no card, or that of one node, is believed, if that is so.
+
+    Raises:
+        ConfigError: the directory, or a card in it, may have been put there by somebody else.
+    """
+    try:
+        check_directory(data)
+        one = [] if name is None else [data / f"{name}{_CARD_ENDING}"]
+        for path in one or sorted(data.glob(f"*{_CARD_ENDING}")):
+            check_file(path)
+    except OSError:
+        return
 
 
 def find_ended(data: Path, name: str) -> Card | None:
@@ -101,8 +135,8 @@ def find_ended(data: Path, name: str) -> Card | None:
 
 def _read_card(path: Path) -> Card | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Card)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(read_file(path), type=Card)
+    except (OSError, ConfigError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

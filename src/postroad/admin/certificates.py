@@ -19,6 +19,7 @@ import msgspec
 
 from postroad.core.errors import ConfigError, MissingExtra
 from postroad.core.names import validate_node_name
+from postroad.net.owned_files import make_private_directory
 
 from .publishing import NewFile, publish
 
@@ -339,10 +340,10 @@ def _read(path: Path) -> bytes:
 
 def _make_directory(directory: Path) -> None:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise ConfigError(f"{directory} is a file, not a directory") from error
+        make_private_directory(directory)
     except OSError as error:
+        if directory.is_file():
+            raise ConfigError(f"{directory} is a file, not a directory") from error
         raise ConfigError(f"cannot create {directory}: {error.strerror}") from error
 
 

@@ -32,7 +32,7 @@ class WrongToken(Forbidden):
     """Nobody knows who asks: the token is missing, or not that of the node.
 
     On the command line it is read from the data directory of a node that runs here; of others it is
-    given by --token, POSTROAD_TOKEN or a saved context.
+    given by --token-file, POSTROAD_TOKEN or a saved context.
     """
 
     code = 10_210

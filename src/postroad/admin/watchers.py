@@ -9,6 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from postroad.core.errors import ConfigError
+from postroad.net.owned_files import make_private_directory, read_file
+
 from .publishing import NewFile, publish
 
 _NAME = "dev.json"
@@ -30,15 +33,15 @@ def leave_watcher(data: Path, watcher: Watcher) -> None:
     if first is not None and first.pid != watcher.pid:
         return
     with suppress(OSError):
-        data.mkdir(parents=True, exist_ok=True)
+        make_private_directory(data)
         publish([NewFile(data / _NAME, msgspec.json.encode(watcher), _MODE)], force=True)
 
 
 def find_watcher(data: Path) -> Watcher | None:
     """Who watches over the node of a directory, if it is alive."""
     try:
-        watcher = msgspec.json.decode((data / _NAME).read_bytes(), type=Watcher)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        watcher = msgspec.json.decode(read_file(data / _NAME), type=Watcher)
+    except (OSError, ConfigError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return watcher if _is_alive(watcher.pid) else None
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import click
 import msgspec
 
+from postroad.admin import make_private_directory, read_file
 from postroad.admin.client import Client
 from postroad.admin.errors import NotFound, nearest
 
 from .helping import Group, argument
+from .tokens import read_token_file, warn_of_token
 
 _PREVIOUS = "-"
 
@@ -37,7 +39,7 @@ class Contexts(msgspec.Struct, kw_only=True):
         """What was saved; nothing if nothing was."""
         path = path_of_contexts()
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
+            return msgspec.json.decode(read_file(path), type=cls)
         except FileNotFoundError:
             return cls()
         except msgspec.MsgspecError as error:
@@ -46,7 +48,7 @@ class Contexts(msgspec.Struct, kw_only=True):
     def save(self) -> None:
         """Keep all this; tokens are in it, so nobody else may read it."""
         path = path_of_contexts()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path.parent)
         written = path.with_suffix(".new")
         written.unlink(missing_ok=True)
         with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -93,8 +95,8 @@ def context() -> None:
 
     \b
     Example: two clusters, and back to the first
-      postroad context add prod --url https://10.0.0.1:8222 --token 4f5e6d7c8b9a0f1e
-      postroad context add test --url http://127.0.0.1:8222 --token 0123456789abcdef
+      postroad context add prod --url https://10.0.0.1:8222 --token-file prod.token
+      postroad context add test --url http://127.0.0.1:8222 --token-file .postroad/alpha.token
       postroad context use prod
       postroad context use -
     """
@@ -103,16 +105,28 @@ def context() -> None:
 @context.command()
 @argument("name", help="What it shall be called.")
 @click.option("--url", required=True, help="The API of a node.")
-@click.option("--token", help="What the API asks for.")
+@click.option("--token", hidden=True, callback=warn_of_token)
+@click.option(
+    "--token-file", metavar="FILE", help="Holds the token that the API asks for; - is the input."
+)
 @click.option("--ca", type=click.Path(exists=True, dir_okay=False), help="Certificates to trust.")
 @click.option("--node", metavar="NAME", help="The member that is to answer, through that node.")
-def add(name: str, url: str, token: str | None, ca: str | None, node: str | None) -> None:
+def add(
+    name: str,
+    url: str,
+    token: str | None,
+    token_file: str | None,
+    ca: str | None,
+    node: str | None,
+) -> None:
     """Save a place, and use it if it is the first.
 
     \b
     Example:
-      postroad context add prod --url https://10.0.0.1:8222 --token 4f5e6d7c8b9a0f1e
+      postroad context add prod --url https://10.0.0.1:8222 --token-file prod.token
     """
+    if token_file is not None:
+        token = read_token_file(token_file)
     if name == _PREVIOUS:
         raise click.UsageError(f"{_PREVIOUS!r} means the context before; choose another name.")
     # Nobody is called, but nobody could be called by a wrong address either.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from postroad.admin import StoreLocked
+from postroad.admin.cards import token_path
 from postroad.admin.listening import AddressTaken, take_address
 from postroad.admin.watchers import Watcher, leave_watcher
 from postroad.node import App, Node
@@ -120,7 +122,7 @@ def _tell(node: Node, app: App, admin: AdminServer | None) -> None:
     title = click.style(node.name, bold=True)
     click.echo(f"\nnode {title} of cluster {node.cluster} runs at {node.service.address}")
     if admin is not None:
-        _line("dashboard", click.style(f"{admin.url}/#token={admin.token}", fg="cyan"))
+        _tell_dashboard(node, admin)
     _line("state", node.config.node.data)
     found = inventory(app)
     for kind, lines in found.items():
@@ -129,6 +131,17 @@ def _tell(node: Node, app: App, admin: AdminServer | None) -> None:
     if not found:
         _line("program", "none; `postroad new shop` writes a first one")
     click.echo()
+
+
+def _tell_dashboard(node: Node, admin: AdminServer) -> None:
+    """On a terminal a link that opens the dashboard; what goes to a log must not hold the token."""
+    if sys.stdout.isatty():
+        _line("dashboard", click.style(f"{admin.url}/#token={admin.token}", fg="cyan"))
+        return
+    _line("dashboard", admin.url)
+    is_kept = node.config.admin.token is None
+    kept = str(token_path(node.config.data, node.name))
+    _line("token", f"in {kept}" if is_kept else "admin.token of the configuration")
 
 
 def _line(label: str, text: str) -> None:

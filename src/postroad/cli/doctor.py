@@ -126,7 +126,10 @@ def look_at_extras() -> Finding:
     told = f"installed: {', '.join(there) or 'none'}"
     if "dashboard" in missing:
         return _bad(
-            "extras", told, 'pip install "postroad[dashboard]"  (for the API)', status="warning"
+            "extras",
+            told,
+            "pip install '.[dashboard]' in its repository (for the API)",
+            status="warning",
         )
     return _ok("extras", told)
 

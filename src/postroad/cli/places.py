@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from postroad.admin.cards import Card, find_ended, token_path
+from postroad.admin.cards import Card, check_cards, find_ended, token_path
 from postroad.admin.client import Client, Tls, find_nodes
 from postroad.admin.errors import NotFound, nearest
 from postroad.admin.watchers import find_watcher
@@ -20,6 +20,7 @@ from .completion import complete_live
 from .contexts import Contexts
 from .desks import ApiDesk, Desk, StoreDesk
 from .helping import Command
+from .tokens import read_token_file, warn_of_token
 
 DATA = ".postroad"
 """Where nodes leave their cards unless they are told otherwise."""
@@ -34,6 +35,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str | None = None
     token: str | None = None
+    token_file: str | None = None
     node: str | None = None
     data: str | None = None
     store: str | None = None
@@ -46,12 +48,18 @@ _PREFIX = "place_"
 
 
 def _option(name: str, **told: Any) -> click.Option:
-    return click.Option([f"--{name}", f"{_PREFIX}{name}"], **told)
+    return click.Option([f"--{name}", f"{_PREFIX}{name.replace('-', '_')}"], **told)
 
 
 _OPTIONS = (
     _option("url", envvar="POSTROAD_URL", help="The API of a node; or POSTROAD_URL."),
-    _option("token", envvar="POSTROAD_TOKEN", help="What the API asks for; or POSTROAD_TOKEN."),
+    _option("token", envvar="POSTROAD_TOKEN", hidden=True, callback=warn_of_token),
+    _option(
+        "token-file",
+        metavar="FILE",
+        envvar="POSTROAD_TOKEN_FILE",
+        help="Holds the token that the API asks for; or POSTROAD_TOKEN.",
+    ),
     _option("ca", envvar="POSTROAD_CA", help="Certificates to trust, for https; or POSTROAD_CA."),
     _option(
         "node",
@@ -116,6 +124,10 @@ def open_desk(place: Place) -> Desk:
     """
     if place == Place() and _usual:
         place = _usual[-1]
+    if place.token_file is not None:
+        place = msgspec.structs.replace(
+            place, token=read_token_file(place.token_file), token_file=None
+        )
     if place.store is not None:
         if place.url is not None or place.node is not None:
             raise click.UsageError("--store is of a stopped node: leave out --url and --node.")
@@ -132,8 +144,8 @@ def open_desk(place: Place) -> Desk:
 
 def _open_url(place: Place, url: str, context: str = "NAME") -> Desk:
     advice = (
-        "--token TOKEN, or POSTROAD_TOKEN; or save it:"
-        f" postroad context add {context} --url {url} --token TOKEN"
+        "--token-file FILE, or POSTROAD_TOKEN; or save it:"
+        f" postroad context add {context} --url {url} --token-file FILE"
     )
     client = Client(url, place.token, tls=Tls(trust=place.ca))
     return ApiDesk(client, url, place.node, advice=advice)
@@ -185,6 +197,13 @@ def _check_only(data: Path, cards: list[Card], name: str | None) -> None:
             f"node {name} does not run: its process {ended.pid} has ended. Start it again, or look"
             " into its store with --store"
         )
+    if name is not None or not cards:
+        check_cards(data, name)
+    if not cards:
+        raise NotFound(
+            f"no node runs in {data}: start one with `postroad dev`, or say where it is with --url,"
+            " --data or --store"
+        )
     if len(cards) == 1:
         return
     listed = ", ".join(f"{it.name} ({it.url})" for it in cards)
@@ -199,13 +218,6 @@ def _check_only(data: Path, cards: list[Card], name: str | None) -> None:
 def _open_found(place: Place) -> Desk:
     data = Path(place.data or DATA)
     cards = find_nodes(data) or _await_restart(data)
-    if not cards and place.node is not None:
-        _check_only(data, cards, place.node)
-    if not cards:
-        raise NotFound(
-            f"no node runs in {data}: start one with `postroad dev`, or say where it is with --url,"
-            " --data or --store"
-        )
     named = [it for it in cards if it.name == place.node]
     if not named:
         _check_only(data, cards, place.node)
@@ -214,9 +226,9 @@ def _open_found(place: Place) -> Desk:
     member = None if named else place.node
     kept = token_path(data, card.name)
     advice = (
-        f"leave out --token and POSTROAD_TOKEN: that of node {card.name} is read from {kept}"
+        f"leave out --token-file and POSTROAD_TOKEN: that of node {card.name} is read from {kept}"
         if place.token is not None and kept.exists()
-        else "--token TOKEN, or POSTROAD_TOKEN"
+        else "--token-file FILE, or POSTROAD_TOKEN"
     )
     client = Client.of(card, data, token=place.token)
     return ApiDesk(client, f"node {card.name}", member, advice=advice)

@@ -49,6 +49,27 @@ def _read_settings(
     return read
 
 
+_warned: set[str] = set()
+
+
+def _warn_of_secrets(settings: Mapping[str, str]) -> None:
+    """Tell whoever types a secret who else can read it; once."""
+    from postroad.node.keys import settings_keys, without_passwords
+
+    for name, text in settings.items():
+        key = settings_keys().get(name)
+        if key is None or name in _warned:
+            continue
+        if key.is_secret or without_passwords(text) != text:
+            _warned.add(name)
+            click.secho(
+                f"--set {name}=... can be read by every user of this machine while this runs: put"
+                f" it into the configuration, readable by you alone, or into {key.variable}.",
+                fg="yellow",
+                err=True,
+            )
+
+
 def load(
     config: Path | None, settings: Mapping[str, str], **named: tuple[str, str | None]
 ) -> Loaded:
@@ -60,6 +81,7 @@ def load(
     """
     from postroad.node.reading import load_config
 
+    _warn_of_secrets(settings)
     flags, names = dict(settings), {}
     for field, (option, value) in named.items():
         if value is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from postroad.admin import PostroadError
+from postroad.admin import PostroadError, make_private_directory
 
 from .failures import tell_failure
 from .main import EXIT_OK, EXIT_USAGE, run
@@ -186,7 +186,7 @@ def _typing() -> Iterator[Read]:
 def history_path() -> Path:
     """Where typed lines are kept; they may hold secrets, so nobody else may read them."""
     path = Path(click.get_app_dir("postroad")) / "history"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_directory(path.parent)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
     path.chmod(0o600)
     return path

@@ -99,7 +99,11 @@ class MissingExtra(PostroadError, ImportError):
     code = 1300
 
     def __init__(self, extra: str, purpose: str) -> None:
-        super().__init__(f'{purpose} needs an extra: pip install "postroad[{extra}]"')
+        # By no name that an index would look up: there it may be somebody else's.
+        super().__init__(
+            f"{purpose} needs the extra {extra!r}, which postroad was installed without: "
+            f"pip install '.[{extra}]' in its repository"
+        )
         self.extra = extra
 
 

@@ -9,6 +9,8 @@ from typing import NoReturn, TypeAlias
 
 from postroad.core.errors import ConfigError
 
+from .owned_files import check_file, read_file
+
 _REASONS = {
     "KEY_VALUES_MISMATCH": "the key belongs to another certificate",
     "NO_START_LINE": "one of them is not in PEM form",
@@ -33,9 +35,11 @@ def load_identity(
     place = f"{what} {certificate} with key {key} cannot be used"
     for path in (certificate, key):
         try:
-            Path(path).read_bytes()
+            read_file(Path(path))
         except OSError as error:
             raise ConfigError(f"{place}: {path}: {error.strerror}") from error
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {error}") from None
 
     def refuse() -> NoReturn:
         # Otherwise a node would stand still and wait for somebody at a keyboard.
@@ -45,6 +49,17 @@ def load_identity(
         context.load_cert_chain(certificate, key, password=refuse)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{place}: {explain(error)}") from error
+
+
+def load_trust(context: ssl.SSLContext, trust: PathText, *, what: str) -> None:
+    """Have a context trust those who are signed by certificates in a file; raises ConfigError."""
+    try:
+        check_file(trust)
+        context.load_verify_locations(trust)
+    except ConfigError as error:
+        raise ConfigError(f"{what} {trust} cannot be used: {error}") from None
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{what} {trust} cannot be used: {explain(error)}") from error
 
 
 def explain(error: OSError) -> str:

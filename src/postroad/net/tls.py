@@ -9,9 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from postroad.core.errors import ConfigError
-
-from .identity_files import explain, load_identity
+from .identity_files import load_identity, load_trust
 
 
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,10 +46,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         load_identity(context, self.certificate, self.key, what="TLS certificate")
-        try:
-            context.load_verify_locations(self.trust)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"TLS trust {self.trust} cannot be used: {explain(error)}") from error
+        load_trust(context, self.trust, what="TLS trust")
         return context
 
 

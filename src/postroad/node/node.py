@@ -23,6 +23,7 @@ from postroad.core.errors import ConfigError, StoreError, UsageError
 from postroad.durable import Mail, MemoryStore, Store, store_at
 from postroad.flows import Flows
 from postroad.net import MessagingService
+from postroad.net.owned_files import make_private_directory
 from postroad.services import Broker, Transporter
 from postroad.services.transporters.cells import CellsTransporter
 
@@ -213,7 +214,7 @@ class Node(Lifecycle):
         if location == _MEMORY:
             return MemoryStore()
         if "://" not in location and self.config.mail.store is None:
-            self.config.data.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self.config.data)
         return store_at(location)
 
     async def _start_guarantees(self) -> None:

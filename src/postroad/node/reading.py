@@ -41,6 +41,7 @@ RESERVED_VARIABLES = (
     "POSTROAD_CA",
     "POSTROAD_CONTEXT",
     "POSTROAD_TOKEN",
+    "POSTROAD_TOKEN_FILE",
     "POSTROAD_URL",
     "POSTROAD_NO_*",
     # Of the tests.

@@ -23,6 +23,7 @@ from postroad.core.secret import check_secrets
 from postroad.durable import MailConfig
 from postroad.flows import FlowsConfig
 from postroad.net import TlsConfig
+from postroad.net.owned_files import read_file
 from postroad.services import BrokerConfig
 
 from .config import GuaranteedConfig
@@ -94,7 +95,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if self.secret_file is None:
             return ()
         try:
-            lines = Path(self.secret_file).read_text("utf-8").splitlines()
+            lines = read_file(Path(self.secret_file)).decode("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise ConfigError(

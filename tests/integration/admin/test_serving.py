@@ -194,7 +194,7 @@ async def test_certificates_that_are_over_are_told_of(
 async def test_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "postroad.admin.http.application", None)
     async with Node(config_of(tmp_path)) as node:
-        with pytest.raises(MissingExtra, match=r'pip install "postroad\[dashboard\]"'):
+        with pytest.raises(MissingExtra, match=r"pip install '\.\[dashboard\]'"):
             await AdminServer(node).start()
 
 

@@ -40,7 +40,8 @@ def is_alive(pid: int) -> bool:
 def test_it_tells_what_it_has_and_starts_again_when_a_file_is_saved(app: Path) -> None:
     with Command(app.parent, "dev", "app.py", *QUIET) as dev:
         dev.wait_for(BANNER)
-        dev.wait_for(r"dashboard  http://127\.0\.0\.1:\d+/#token=\S{20,}")
+        dev.wait_for(r"dashboard  http://127\.0\.0\.1:\d+\n")
+        dev.wait_for(r"token      in \.postroad/\S+\.token\n")
         dev.wait_for(r"actions    greeter\.hello\(name: str = 'you'\) -> str")
         app.write_text(APP.replace("hello(", "hallo("))
         dev.wait_for(r"app\.py saved: starting again\.")
@@ -49,6 +50,9 @@ def test_it_tells_what_it_has_and_starts_again_when_a_file_is_saved(app: Path) -
         assert dev.stop(signal.SIGINT) == 0
         assert dev.output.endswith("Stopped.\n")
         assert "Traceback" not in dev.output
+        # What goes to a file or a log opens nothing.
+        (kept,) = (app.parent / ".postroad").glob("*.token")
+        assert kept.read_text().strip() not in dev.output
 
 
 @pytest.mark.slow

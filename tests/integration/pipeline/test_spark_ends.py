@@ -140,4 +140,4 @@ def test_job_goes_on_in_another_jvm_and_ends_quietly_when_that_is_terminated_wit
 def test_missing_package_is_an_error_that_names_the_extra() -> None:
     finished = run(WITHOUT_ARROW)
 
-    assert 'pip install "postroad[spark]"' in finished.stderr.splitlines()[-1]
+    assert "pip install '.[spark]'" in finished.stderr.splitlines()[-1]

@@ -188,4 +188,4 @@ def test_the_extra_is_named_if_it_is_missing() -> None:
         "except MissingExtra as error:",
         "    print(error, tracing.tracer)",
     )
-    assert 'pip install "postroad[telemetry]" None' in output
+    assert "pip install '.[telemetry]' in its repository None" in output

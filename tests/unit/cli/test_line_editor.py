@@ -54,5 +54,6 @@ def test_missing_package_is_named(
         import postroad.cli.line_editor  # noqa: F401
     assert tell_failure(raised.value) == EXIT_FAILED
     assert capsys.readouterr().err == (
-        'postroad: a shell to type in needs an extra: pip install "postroad[shell]"\n'
+        "postroad: a shell to type in needs the extra 'shell', which postroad was installed"
+        " without: pip install '.[shell]' in its repository\n"
     )

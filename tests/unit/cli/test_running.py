@@ -31,8 +31,8 @@ def test_other_reasons_have_their_next_step() -> None:
     locked = StoreLocked("store a.db is used by process 7 as its node; stop that one first")
     assert explain(locked) == str(locked)
     assert explain(MissingExtra("dashboard", "the HTTP API")) == (
-        'the HTTP API needs an extra: pip install "postroad[dashboard]", '
-        "or do without it: --set admin.enabled=no"
+        "the HTTP API needs the extra 'dashboard', which postroad was installed without: "
+        "pip install '.[dashboard]' in its repository, or do without it: --set admin.enabled=no"
     )
     assert "do without" not in explain(MissingExtra("postgres", "PostgreSQL"))
     denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/data")

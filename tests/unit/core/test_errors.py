@@ -281,7 +281,10 @@ def test_errors_keep_their_details() -> None:
 
     raised = MissingExtra("zstd", "compression 'zstd'")
     assert raised.extra == "zstd"
-    assert str(raised) == "compression 'zstd' needs an extra: pip install \"postroad[zstd]\""
+    assert str(raised) == (
+        "compression 'zstd' needs the extra 'zstd', which postroad was installed without: "
+        "pip install '.[zstd]' in its repository"
+    )
 
     invalid = JobInvalid("job 'a' has 2 problems", ["one", "two"])
     arrived = pickle.loads(pickle.dumps(invalid))

@@ -131,5 +131,5 @@ def test_both_sides_choose_the_same() -> None:
 
 def test_zstd_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(MissingExtra, match=r'pip install "postroad\[zstd\]"'):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[zstd\]'"):
         load_algorithm("zstd")

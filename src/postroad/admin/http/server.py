@@ -17,8 +17,7 @@ from uvicorn.server import ServerState
 
 from postroad.admin.listening import take_address
 from postroad.core import Address, Lifecycle
-from postroad.core.errors import ConfigError
-from postroad.net.identity_files import explain, load_identity
+from postroad.net.identity_files import load_identity, load_trust
 from postroad.node.settings import AdminSettings
 
 from .accepting import Acceptor, Room
@@ -135,12 +134,7 @@ def make_tls_context(settings: AdminSettings) -> ssl.SSLContext | None:
     assert settings.key is not None
     load_identity(context, settings.certificate, settings.key, what="admin.certificate")
     if settings.client_trust is not None:
-        try:
-            context.load_verify_locations(settings.client_trust)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"admin.client_trust {settings.client_trust} cannot be used: {explain(error)}"
-            ) from None
+        load_trust(context, settings.client_trust, what="admin.client_trust")
         # Others still can show a token.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from postroad.core.errors import StoreCorrupt, StoreError, StoreLocked, StoreUnavailable
+from postroad.net.owned_files import check_file, make_private_directory
 
 from .database import Database, Row
 from .store import Store
@@ -167,7 +168,8 @@ class SqliteBackend:
     def lock(self, role: str) -> None:
         path = self._path.with_name(f"{self._path.name}.{role}.lock")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self._path.parent)
+            self._check_owners(path)
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreUnavailable(f"store {self._path} cannot be opened: {error}") from error
@@ -182,6 +184,13 @@ class SqliteBackend:
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         self._locks.append(lock)
+
+    def _check_owners(self, *more: Path) -> None:
+        """Refuse files that somebody else has put there; raises ConfigError."""
+        names = (self._path.name + ending for ending in ("", "-wal", "-shm", "-journal"))
+        for path in (*map(self._path.with_name, names), *more):
+            if os.path.lexists(path):
+                check_file(path)
 
     def lock_also(self, role: str, database: Database) -> None:
         self.lock(role)
@@ -244,6 +253,7 @@ class SqliteBackend:
         return database
 
     def _open(self, where: str) -> SqliteDatabase:
+        self._check_owners()
         with NamingFailures(where):
             connection = sqlite3.connect(
                 self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
