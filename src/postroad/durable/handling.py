@@ -136,6 +136,10 @@ class Handling(Unit):
             self._bury(ledger, burial)
         append_posts(ledger, self.posts, earlier)
 
+    def refuse(self, error: Exception) -> None:
+        self._lane.is_broken = True
+        super().refuse(error)
+
     def _check(self, ledger: Ledger) -> Sequence[int | None]:
         try:
             return check_posts(ledger, self.posts)

@@ -109,6 +109,10 @@ class FlowCommit(Unit):
         if not self.is_duplicate:
             append_posts(ledger, posts, known)
 
+    def refuse(self, error: Exception) -> None:
+        self._lane.is_broken = True
+        super().refuse(error)
+
     def _write(self, ledger: Ledger) -> None:
         database, transition, flow = ledger.database, self.transition, self.flow
         if transition.is_new:

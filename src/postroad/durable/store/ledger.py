@@ -98,10 +98,9 @@ class Ledger:
     def begin(self, now_ms: int) -> None:
         """Begin a commit; raises Displaced if the database is not as the last one left it."""
         self.now_ms = now_ms
-        self.database.begin()
         self._next_mark = _make_mark(self.commits + 1)
-        parameters = (self._next_mark, self._counter, self._mark, _SCHEMA)
-        if not self.database.execute(_MARK, parameters):
+        parameters = (self._next_mark, self._counter, self._mark or "", _SCHEMA)
+        if not self.database.begin_with(_MARK, parameters):
             raise Displaced(self._explain(self.database))
 
     def append(self, peer: str, encoded: bytes) -> None:

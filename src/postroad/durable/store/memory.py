@@ -14,6 +14,7 @@ from .database import Database, Row
 from .sqlite import TYPES, SqliteDatabase, check_integrity
 from .store import Store
 from .threads import ExecutorThread
+from .vetting import WatchedConnection
 
 
 class MemoryDisk:
@@ -38,11 +39,13 @@ class MemoryDisk:
         self.holders: dict[str, object] = {}
 
     @staticmethod
-    def _connect() -> sqlite3.Connection:
-        return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    def _connect() -> WatchedConnection:
+        return sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=WatchedConnection
+        )
 
     @property
-    def connection(self) -> sqlite3.Connection:
+    def connection(self) -> WatchedConnection:
         return self._connection
 
     def crash(self) -> None:

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from postroad.core.errors import StoreCorrupt, StoreError, StoreLocked, StoreUna
 
 from .database import Database, Row
 from .store import Store
+from .vetting import WatchedConnection
 
 logger = logging.getLogger("postroad.durable")
 
@@ -87,7 +89,7 @@ class SqliteDatabase(Database):
     aborts_on_error = False
     dialect = "sqlite"
 
-    def __init__(self, connection: sqlite3.Connection, where: str) -> None:
+    def __init__(self, connection: WatchedConnection, where: str) -> None:
         self._connection = connection
         self._where = where
         self._naming_failures = NamingFailures(where)
@@ -101,7 +103,26 @@ class SqliteDatabase(Database):
             self._connection.executemany(statement, rows)
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
-        return self.execute(statement, () if parameters is None else parameters)
+        parameters = () if parameters is None else parameters
+        with self.watching(statement):
+            return self.execute(statement, parameters)
+
+    def watching(self, statement: str) -> AbstractContextManager[None]:
+        return self._connection.watching(statement)
+
+    def begin_turn(self, lock_s: float, statement_s: float) -> None:
+        # Whoever has begun to write waits for nobody.
+        self.execute("SAVEPOINT postroad_turn")
+
+    def close_turn(self) -> None:
+        """Nothing is left to find out: foreign keys are not checked, and settings are refused."""
+
+    def undo_turn(self) -> None:
+        self.execute("ROLLBACK TO SAVEPOINT postroad_turn")
+        self.keep_turn()
+
+    def keep_turn(self) -> None:
+        self.execute("RELEASE SAVEPOINT postroad_turn")
 
     @property
     def native(self) -> sqlite3.Connection:
@@ -246,7 +267,11 @@ class SqliteBackend:
     def _open(self, where: str) -> SqliteDatabase:
         with NamingFailures(where):
             connection = sqlite3.connect(
-                self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+                self._path,
+                timeout=_BUSY_S,
+                isolation_level=None,
+                check_same_thread=False,
+                factory=WatchedConnection,
             )
         return SqliteDatabase(connection, where)
 

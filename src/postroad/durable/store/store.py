@@ -112,8 +112,7 @@ class Store:
             self._writing,
             self._ledger,
             self.audience,
-            self.config.unwritten_bytes_max,
-            self.config.transaction_s,
+            self.config,
         )
 
     async def _undo(self, opening: asyncio.Future[None]) -> None:
