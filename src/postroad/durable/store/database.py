@@ -29,6 +29,9 @@ class Database(Protocol):
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run one of Postroad's own statements; the rows it yields."""
 
+    def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        """The same for one that yields no rows; how many it changed."""
+
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run one of them with each of some parameters; for what yields no rows."""
 
@@ -78,11 +81,6 @@ class Database(Protocol):
 
     def begin(self) -> None:
         """Begin to write."""
-
-    def begin_with(self, statement: str, parameters: Sequence[str]) -> list[Row]:
-        """The same with a first statement, which is always this one; the rows it yields."""
-        self.begin()
-        return self.execute(statement, parameters)
 
     def cancel(self) -> None:
         """End the statement that runs in another thread, where that harms no other."""

@@ -22,7 +22,7 @@ _SCHEMA = str(len(MIGRATIONS))
 # nobody has brought the tables up to date since. One statement checks that, and marks this one.
 _MARK = (
     "UPDATE postroad_meta SET value = ? WHERE name = ? AND value = ?"
-    " AND ? = (SELECT value FROM postroad_meta WHERE name = 'schema') RETURNING name"
+    " AND ? = (SELECT value FROM postroad_meta WHERE name = 'schema')"
 )
 
 
@@ -100,7 +100,8 @@ class Ledger:
         self.now_ms = now_ms
         self._next_mark = _make_mark(self.commits + 1)
         parameters = (self._next_mark, self._counter, self._mark or "", _SCHEMA)
-        if not self.database.begin_with(_MARK, parameters):
+        self.database.begin()
+        if not self.database.change(_MARK, parameters):
             raise Displaced(self._explain(self.database))
 
     def append(self, peer: str, encoded: bytes) -> None:

@@ -87,6 +87,10 @@ def _name_failure(where: str, error: BaseException) -> StoreError | None:
     return None
 
 
+def _rows_of(cursor: psycopg.Cursor[Row]) -> list[Row]:
+    return [] if cursor.description is None else cursor.fetchall()
+
+
 class PostgresDatabase(Database):
     """One connection to a PostgreSQL server."""
 
@@ -107,7 +111,7 @@ class PostgresDatabase(Database):
         self._deferred: str | None = None
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        return self._run(self._translate(statement), parameters)
+        return _rows_of(self._run(statement, parameters))
 
     def _translate(self, statement: str) -> bytes:
         translated = self._translated.get(statement)
@@ -116,6 +120,9 @@ class PostgresDatabase(Database):
             self._translated[statement] = translated
         return translated
 
+    def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        return self._run(statement, parameters).rowcount
+
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         self.flush()
         with naming_failures(self._where), self._connection.cursor() as cursor:
@@ -123,8 +130,9 @@ class PostgresDatabase(Database):
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         # As `binary` the statement is sent in a way that allows only one.
+        self.flush()
         with naming_failures(self._where, is_users=True):
-            return self._fetch(statement.encode(), parameters, binary=True)
+            return _rows_of(self._connection.execute(statement.encode(), parameters, binary=True))
 
     def begin_turn(self, lock_s: float, statement_s: float) -> None:
         self._put_off += (
@@ -178,23 +186,17 @@ class PostgresDatabase(Database):
         self._put_off.clear()
         return self._connection.execute(text.encode(), prepare=False)
 
-    def _run(self, statement: bytes, parameters: Sequence[Any] | None) -> list[Row]:
+    def _run(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Row]:
         import psycopg
 
+        self.flush()
         with naming_failures(self._where):
             try:
-                return self._fetch(statement, parameters)
+                return self._connection.execute(self._translate(statement), parameters)
             except psycopg.errors.InvalidSqlStatementName:
                 # A user took away what the driver has prepared; a new connection has all of it.
                 self._connection.close()
                 raise
-
-    def _fetch(
-        self, statement: bytes, parameters: Sequence[Any] | None, *, binary: bool = False
-    ) -> list[Row]:
-        self.flush()
-        cursor = self._connection.execute(statement, parameters, binary=binary)
-        return [] if cursor.description is None else cursor.fetchall()
 
     @property
     def native(self) -> psycopg.Connection[Row]:
@@ -217,17 +219,6 @@ class PostgresDatabase(Database):
     def begin(self) -> None:
         self._checks_at_once, self._deferred = False, None
         self.execute("BEGIN")
-
-    def begin_with(self, statement: str, parameters: Sequence[str]) -> list[Row]:
-        self._checks_at_once, self._deferred = False, None
-        # One message with its parameters in the text is quicker than two.
-        first, *others = statement.split("?")
-        values = ("'" + value.replace("'", "''") + "'" for value in parameters)
-        text = first + "".join(map("".join, zip(values, others, strict=True)))
-        with naming_failures(self._where):
-            cursor = self._send("BEGIN", text)
-            cursor.nextset()
-            return cursor.fetchall()
 
     def prepare(self) -> None:
         """The server needs no preparation."""

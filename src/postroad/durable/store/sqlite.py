@@ -98,6 +98,10 @@ class SqliteDatabase(Database):
         with self._naming_failures:
             return self._connection.execute(statement, parameters).fetchall()
 
+    def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        with self._naming_failures:
+            return self._connection.execute(statement, parameters).rowcount
+
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         with self._naming_failures:
             self._connection.executemany(statement, rows)
