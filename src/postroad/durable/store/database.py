@@ -155,5 +155,12 @@ class Backend(Protocol):
     def check(self, database: Database) -> None:
         """Raise StoreCorrupt if the data is damaged."""
 
+    def note(self, role: str, commits: int) -> None:
+        """Note beside the data how many commits were acknowledged, where that survives a crash."""
+
+    def noted(self, role: str) -> int:
+        """What was noted before this process; 0 if that is not known."""
+        return 0
+
     def unlock(self) -> None:
         """Let another process in; every connection is closed by now."""

@@ -87,6 +87,7 @@ class Ledger:
         # Letters of this commit for this node itself.
         self._to_self: list[bytes] = []
         # Every process that writes counts its own commits.
+        self.role = role
         self._counter = f"commits.{role}"
         self._process_key = f"process.{role}"
         self._process = read_meta(database, self._process_key)

@@ -10,7 +10,7 @@ from typing import Any
 
 from postroad.core.errors import StoreLocked, StoreUnavailable
 
-from .database import Database, Row
+from .database import Backend, Database, Row
 from .sqlite import TYPES, SqliteDatabase, check_integrity
 from .store import Store
 from .threads import ExecutorThread
@@ -128,7 +128,7 @@ class MemoryDatabase(SqliteDatabase):
             self.rollback()
 
 
-class MemoryBackend:
+class MemoryBackend(Backend):
     """A disk in memory, as a store sees it."""
 
     types = TYPES

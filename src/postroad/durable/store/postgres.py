@@ -16,7 +16,7 @@ from postroad.core.errors import (
     StoreUnavailable,
 )
 
-from .database import Database, Row
+from .database import Backend, Database, Row
 from .store import Store
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class PostgresDatabase(Database):
             self._connection.close()
 
 
-class PostgresBackend:
+class PostgresBackend(Backend):
     """A schema of a PostgreSQL database; an advisory lock keeps a second process out."""
 
     types = _TYPES

@@ -14,7 +14,7 @@ from typing import Any
 
 from postroad.core.errors import StoreCorrupt, StoreError, StoreLocked, StoreUnavailable
 
-from .database import Database, Row
+from .database import Backend, Database, Row
 from .store import Store
 from .vetting import WatchedConnection
 
@@ -26,6 +26,10 @@ _BUSY_AGAIN_S = 0.02
 # SQLite empties the log whenever it has grown to about this length, and keeps the file.
 _LOG_BYTES = 4 * 1024 * 1024
 _LOG_KEPT_BYTES = 16 * _LOG_BYTES
+
+# What a lock file holds: who has it, and how many commits were acknowledged.
+_PID_BYTES = 32
+_NOTE_BYTES = 20
 
 TYPES = {
     "id": "INTEGER PRIMARY KEY",
@@ -176,7 +180,7 @@ class SqliteDatabase(Database):
         self._connection.close()
 
 
-class SqliteBackend:
+class SqliteBackend(Backend):
     """A SQLite file, and beside it one lock file for each role."""
 
     types = TYPES
@@ -184,7 +188,8 @@ class SqliteBackend:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._locks: list[int] = []
+        self._locks: dict[str, int] = {}
+        self._noted: dict[str, int] = {}
 
     def exists(self) -> bool:
         return self._path.exists()
@@ -199,14 +204,15 @@ class SqliteBackend:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            holder = os.pread(lock, _PID_BYTES, 0).decode(errors="replace").strip() or "unknown"
             os.close(lock)
             raise StoreLocked(
                 f"store {self._path} is used by process {holder} as its {role}; stop that one first"
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
-        self._locks.append(lock)
+        os.pwrite(lock, str(os.getpid()).encode().ljust(_PID_BYTES), 0)
+        self._locks[role] = lock
+        noted = os.pread(lock, _NOTE_BYTES, _PID_BYTES)
+        self._noted[role] = int(noted) if noted.isdigit() else 0
 
     def lock_also(self, role: str, database: Database) -> None:
         self.lock(role)
@@ -282,9 +288,18 @@ class SqliteBackend:
     def check(self, database: Database) -> None:
         check_integrity(database, str(self._path))
 
+    def note(self, role: str, commits: int) -> None:
+        # Without a sync: it may fall behind what is in the database, and is never ahead of it
+        # unless something was lost there.
+        if role in self._locks:
+            os.pwrite(self._locks[role], b"%0*d" % (_NOTE_BYTES, commits), _PID_BYTES)
+
+    def noted(self, role: str) -> int:
+        return self._noted.get(role, 0)
+
     def unlock(self) -> None:
         while self._locks:
-            os.close(self._locks.pop())
+            os.close(self._locks.popitem()[1])
 
     def __str__(self) -> str:
         return str(self._path)

@@ -315,7 +315,9 @@ class Writer:
         self._is_committing = True
         self._ledger.database.commit()
         AFTER_COMMIT.reach(units=units)
-        return self._ledger.keep()
+        news = self._ledger.keep()
+        self._backend.note(self._ledger.role, self._ledger.commits)
+        return news
 
     def _report(self, units: Sequence[Unit], news: News) -> None:
         self.commits += 1
