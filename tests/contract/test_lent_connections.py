@@ -14,7 +14,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 from sqlalchemy.orm import Session
 
-from postroad.core.errors import StoreUnavailable, TransactionLost, UsageError
+from postroad.core.errors import StoreUnavailable, UsageError
 from postroad.durable import PostgresStore, SqliteStore, Store
 from tests.contract.store_behaviour import bodies, keep, make_table, rows, when_possible
 from tests.contract.store_lending_behaviour import insert
@@ -43,23 +43,6 @@ async def postgres_store(dsn: str) -> AsyncIterator[Store]:
 
 
 # SQLite.
-
-
-async def test_statement_that_undoes_the_transaction_ends_the_call(sqlite_store: Store) -> None:
-    def work(connection: sqlite3.Connection) -> None:
-        insert(connection, 1)
-        with pytest.raises(sqlite3.IntegrityError):
-            connection.execute("INSERT OR ROLLBACK INTO mine VALUES (1)")
-        # From here on it would be committed at once.
-        with pytest.raises(TransactionLost, match="undone the whole"):
-            insert(connection, 2)
-
-    turn = await sqlite_store.begin()
-    with pytest.raises(TransactionLost, match="undone the whole"):
-        await turn.call(work)
-    turn.end(None)
-    await post(sqlite_store, PEER, b"others go on")
-    assert await rows(sqlite_store) == []
 
 
 async def test_rows_and_texts_are_made_as_the_function_says(sqlite_store: Store) -> None:
@@ -108,12 +91,14 @@ async def test_trouble_of_others_is_not_the_stores(sqlite_store: Store, tmp_path
 
 
 async def test_trouble_of_the_store_is_named(sqlite_store: Store) -> None:
+    native = sqlite_store._ledger.database.native
+
     def work(connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA query_only = ON")
+        native.execute("PRAGMA query_only = ON")
         try:
             insert(connection, 1)
         finally:
-            connection.execute("PRAGMA query_only = OFF")
+            native.execute("PRAGMA query_only = OFF")
 
     turn = await sqlite_store.begin()
     with pytest.raises(StoreUnavailable, match="cannot be used now"):

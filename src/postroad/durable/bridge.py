@@ -24,7 +24,7 @@ from postroad.net import MessagingService
 
 from .config import MailConfig
 from .control import BridgeHealth
-from .exchange import Answer, Offer, Reason, Refusal, Verdict, decode, encode
+from .exchange import Answer, Offer, Reason, Refusal, Verdict, check_version, decode, encode
 from .names import DELIVER, OFFER
 from .outflow import Course, Outflow, compare, refusals_between
 from .settlement import Settlement
@@ -261,6 +261,7 @@ class Bridge:
             peer=self.peer,
         )
         answer = decode(Answer, reply)
+        check_version(answer.version)
         self._check_verdict(answer)
         now, chain = await self._store.read(query.peer_and_chain, self.peer, answer.watermark)
         if now.epoch != peer.epoch:

@@ -68,6 +68,9 @@ class MailConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Longest such pause."""
     transaction_s: float = 10.0
     """Time for a transaction from its first statement to its end: others wait meanwhile."""
+    lock_timeout_s: float = 1.0
+    """Time that a statement of a transaction may wait in PostgreSQL for a lock of another client;
+    others wait meanwhile, so it fails then, and may be tried again."""
     handler_s: float = 300.0
     """Time for a handler; a slower one is cancelled and has failed."""
     lease_s: float = 60.0

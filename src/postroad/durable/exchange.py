@@ -7,11 +7,13 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayload, UsageError
 
 from .chain import CHAIN_BYTES
 
 VERSION = 1
+OLDEST = max(1, VERSION - 1)
+"""The oldest version that is still spoken: that of one minor version of Postroad before."""
 
 REASON_CHARS_MAX = 64
 DETAIL_CHARS_MAX = 500
@@ -78,6 +80,9 @@ class Offer(msgspec.Struct, array_like=True, frozen=True):
     settled: Count
     """The sender knows everything up to this number to be accepted."""
     version: int = VERSION
+    """The newest that the sender speaks."""
+    oldest: int | None = OLDEST
+    """The oldest; None if it speaks one only."""
 
 
 class Answer(msgspec.Struct, array_like=True, frozen=True):
@@ -91,6 +96,8 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
     """Bytes of letters it takes now."""
     refusals: list[Refusal]
     """Those the sender may not know yet."""
+    version: int = 1
+    """The one that windows shall have."""
 
 
 class Window(msgspec.Struct, array_like=True, frozen=True):
@@ -108,6 +115,25 @@ class Window(msgspec.Struct, array_like=True, frozen=True):
     """The chain before it."""
     pages: list[SentPage]
     version: int = VERSION
+
+
+def agree(offer: Offer) -> int:
+    """The newest version that both speak; raises UsageError if there is none."""
+    version = min(offer.version, VERSION)
+    if version < OLDEST or version < (offer.version if offer.oldest is None else offer.oldest):
+        raise UsageError(
+            f"the sender's newest version of the exchange is {offer.version}, and this node speaks "
+            f"{OLDEST} to {VERSION}: update the older of the two; the mail waits meanwhile"
+        )
+    return version
+
+
+def check_version(version: int) -> None:
+    """Raise UsageError unless this node speaks that version."""
+    if not OLDEST <= version <= VERSION:
+        raise UsageError(
+            f"version {version} of the exchange, and this node speaks {OLDEST} to {VERSION}"
+        )
 
 
 T = TypeVar("T", Offer, Answer, Window)

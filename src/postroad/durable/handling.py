@@ -181,6 +181,10 @@ class Handling(Unit):
                 self._bury(ledger, burial)
         append_posts(ledger, self.posts, earlier)
 
+    def refuse(self, error: Exception) -> None:
+        self.fence()
+        super().refuse(error)
+
     def _check(self, ledger: Ledger) -> Sequence[int | None]:
         try:
             return check_posts(ledger, self.posts)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import msgspec
+
 from postroad.core import faults
 from postroad.core.errors import ConfigError, MalformedPayload, UsageError
 from postroad.net import Message, MessagingService
 
 from .chain import CHAIN_BYTES, genesis
 from .config import MailConfig
-from .exchange import VERSION, Answer, Offer, Verdict, Window, decode, encode
+from .exchange import Answer, Offer, Verdict, Window, agree, check_version, decode, encode
 from .names import DELIVER, OFFER, node_behind
 from .store import Store
 from .store import queries as query
@@ -109,10 +111,10 @@ class Intake:
     async def _on_offer(self, message: Message) -> bytes:
         sender = self._identify(message)
         offer = decode(Offer, message.payload)
-        if offer.version != VERSION:
-            raise UsageError(f"version {offer.version} of the exchange; this node has {VERSION}")
+        version = agree(offer)
         is_newest = self._is_newest(sender, offer.store, offer.epoch, offer.token)
-        return encode(await self._store.read(self._answer, sender, offer, is_newest))
+        answer = await self._store.read(self._answer, sender, offer, is_newest)
+        return encode(msgspec.structs.replace(answer, version=version))
 
     def _answer(self, database: Database, sender: str, offer: Offer, is_newest: bool) -> Answer:
         verdict = Verdict.ACCEPTED if is_newest else Verdict.FENCED
@@ -127,8 +129,7 @@ class Intake:
     async def _on_window(self, message: Message) -> bytes:
         sender = self._identify(message)
         window = decode(Window, message.payload)
-        if window.version != VERSION:
-            raise UsageError(f"version {window.version} of the exchange; this node has {VERSION}")
+        check_version(window.version)
         if not self._is_newest(sender, window.store, window.epoch, window.token):
             return encode(Answer(Verdict.FENCED, 0, bytes(CHAIN_BYTES), 0, []))
         _check_counts(window)

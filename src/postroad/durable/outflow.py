@@ -81,6 +81,7 @@ class Outflow:
         self._course = course
         self._config = config
         self.accepted = self.sent = answer.watermark
+        self._version = answer.version
         self._chain = answer.chain
         self._credit = answer.credit
         # Bytes of the windows on their way.
@@ -128,6 +129,7 @@ class Outflow:
             self.sent + 1,
             self._chain,
             [SentPage(page.last - page.first + 1, page.chain, page.letters) for page in pages],
+            self._version,
         )
         size = sum(page.size for page in pages)
         self._flying.append(size)

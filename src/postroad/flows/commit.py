@@ -101,7 +101,7 @@ class FlowCommit(Unit):
 
     def apply(self, ledger: Ledger) -> None:
         units = [*self.earlier, self]
-        handlings = [handling for unit in units for handling in unit._handlings]
+        handlings = self._all_handlings()
         posts = [post for unit in units for post in unit._posts]
         if self._lane.is_broken or any(it.is_lost for it in handlings):
             self._fence(handlings)
@@ -119,6 +119,13 @@ class FlowCommit(Unit):
             unit._write(ledger)
         if not self.is_duplicate:
             append_posts(ledger, posts, known)
+
+    def refuse(self, error: Exception) -> None:
+        self._fence(self._all_handlings())
+        super().refuse(error)
+
+    def _all_handlings(self) -> list[Handling]:
+        return [handling for unit in (*self.earlier, self) for handling in unit._handlings]
 
     def _fence(self, handlings: Sequence[Handling]) -> None:
         """Have nothing committed that comes after this, from now on."""

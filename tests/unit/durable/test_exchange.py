@@ -5,8 +5,9 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayload, UsageError
 from postroad.durable.exchange import (
+    OLDEST,
     VERSION,
     Answer,
     Offer,
@@ -14,6 +15,7 @@ from postroad.durable.exchange import (
     SentPage,
     Verdict,
     Window,
+    agree,
     decode,
     encode,
 )
@@ -72,3 +74,30 @@ def test_fields_that_no_store_has_room_for(message: Message, field: str, value: 
     payload = encode(msgspec.structs.replace(message, **{field: value}))
     with pytest.raises(MalformedPayload):
         read(type(message), payload)
+
+
+@each(
+    # What the sender speaks, newest and oldest; what they agree on.
+    (VERSION, VERSION, VERSION),
+    (VERSION, None, VERSION),
+    (VERSION + 1, VERSION, VERSION),
+    (VERSION + 5, 1, VERSION),
+    (OLDEST, None, OLDEST),
+)
+def test_newest_version_that_both_speak_is_agreed_on(
+    newest: int, oldest: int | None, agreed: int
+) -> None:
+    offer = decode(Offer, encode(Offer(ID, 1, 2, 3, newest, oldest)))
+    assert agree(offer) == agreed
+
+
+@each((VERSION + 1, None), (VERSION + 2, VERSION + 1), (OLDEST - 1, None), (OLDEST - 1, 0))
+def test_version_that_one_does_not_speak_is_refused(newest: int, oldest: int | None) -> None:
+    with pytest.raises(UsageError, match=f"newest version of the exchange is {newest}"):
+        agree(Offer(ID, 1, 2, 3, newest, oldest))
+
+
+def test_messages_of_nodes_that_knew_one_version_are_understood() -> None:
+    offer, answer = (msgspec.msgpack.decode(encode(message)) for message in (OFFER, ANSWER))
+    assert agree(decode(Offer, msgspec.msgpack.encode([*offer[:4], 1]))) == 1
+    assert decode(Answer, msgspec.msgpack.encode(answer[:5])).version == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeAlias
 
 from postroad.core.errors import StoreError, TransactionLost
@@ -29,11 +29,38 @@ class Database(Protocol):
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run one of Postroad's own statements; the rows it yields."""
 
+    def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        """The same for one that yields no rows; how many it changed."""
+
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run one of them with each of some parameters; for what yields no rows."""
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         """Run a user's statement."""
+
+    def watching(self, statement: str) -> AbstractContextManager[None]:
+        """A user's statement is run within; UsageError if it would change what others commit.
+
+        What can be found out after it, `close_turn` does.
+        """
+        return nullcontext()
+
+    def begin_turn(self, lock_s: float, statement_s: float) -> None:
+        """Let a user work, whose part can be undone alone.
+
+        Args:
+            lock_s: how long a statement may wait for a lock of another client.
+            statement_s: how long one may take in all.
+        """
+
+    def close_turn(self) -> None:
+        """The user is done: raise what would keep others from committing, and reset settings."""
+
+    def undo_turn(self) -> None:
+        """Undo what a user did."""
+
+    def keep_turn(self) -> None:
+        """What a user did is part of the commit."""
 
     @property
     def native(self) -> Any:
@@ -45,8 +72,18 @@ class Database(Protocol):
     def name_failure(self, error: BaseException) -> StoreError | None:
         """What an error of the driver says about the database; None if it is fine."""
 
+    def later(self, statement: str) -> None:
+        """Run one of Postroad's own statements, at the latest before the next one."""
+        self.execute(statement)
+
+    def flush(self) -> None:
+        """Run what `later` has put off, for those who use the connection as its driver made it."""
+
     def begin(self) -> None:
         """Begin to write."""
+
+    def cancel(self) -> None:
+        """End the statement that runs in another thread, where that harms no other."""
 
     @property
     def is_in_transaction(self) -> bool:
@@ -66,23 +103,24 @@ class Database(Protocol):
 
 
 def check_in_transaction(database: Database) -> None:
-    """Raise TransactionLost if a statement of a user ended what others commit too."""
+    """Raise TransactionLost if a statement ended what others commit too."""
     if not database.is_in_transaction:
-        raise TransactionLost("a statement before this one has undone the whole transaction")
+        raise TransactionLost("a statement has undone the whole transaction; begin again")
 
 
 @contextmanager
 def savepoint(database: Database, name: str) -> Iterator[None]:
     """Undo what is done within, and nothing else, if it raises."""
-    database.execute(f"SAVEPOINT {name}")
+    database.later(f"SAVEPOINT {name}")
     try:
+        database.flush()
         yield
         check_in_transaction(database)
-        database.execute(f"RELEASE SAVEPOINT {name}")
+        database.later(f"RELEASE SAVEPOINT {name}")
     except BaseException:
         if database.is_in_transaction:
-            database.execute(f"ROLLBACK TO SAVEPOINT {name}")
-            database.execute(f"RELEASE SAVEPOINT {name}")
+            database.later(f"ROLLBACK TO SAVEPOINT {name}")
+            database.later(f"RELEASE SAVEPOINT {name}")
         raise
 
 
@@ -116,6 +154,13 @@ class Backend(Protocol):
 
     def check(self, database: Database) -> None:
         """Raise StoreCorrupt if the data is damaged."""
+
+    def note(self, role: str, commits: int) -> None:
+        """Note beside the data how many commits were acknowledged, where that survives a crash."""
+
+    def noted(self, role: str) -> int:
+        """What was noted before this process; 0 if that is not known."""
+        return 0
 
     def unlock(self) -> None:
         """Let another process in; every connection is closed by now."""

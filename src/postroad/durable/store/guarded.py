@@ -174,7 +174,7 @@ class Loan:
             self._rule(text)
             check_in_transaction(self.database)
             alone = savepoint(self.database, "postroad_statement")
-            with alone if self._isolates else nullcontext():
+            with alone if self._isolates else nullcontext(), self.database.watching(text):
                 yield text
 
     def _read(self, statement: object) -> str:

@@ -22,7 +22,7 @@ _SCHEMA = str(len(MIGRATIONS))
 # nobody has brought the tables up to date since. One statement checks that, and marks this one.
 _MARK = (
     "UPDATE postroad_meta SET value = ? WHERE name = ? AND value = ?"
-    " AND ? = (SELECT value FROM postroad_meta WHERE name = 'schema') RETURNING name"
+    " AND ? = (SELECT value FROM postroad_meta WHERE name = 'schema')"
 )
 
 
@@ -87,6 +87,7 @@ class Ledger:
         # Letters of this commit for this node itself.
         self._to_self: list[bytes] = []
         # Every process that writes counts its own commits.
+        self.role = role
         self._counter = f"commits.{role}"
         self._process_key = f"process.{role}"
         self._process = read_meta(database, self._process_key)
@@ -98,10 +99,10 @@ class Ledger:
     def begin(self, now_ms: int) -> None:
         """Begin a commit; raises Displaced if the database is not as the last one left it."""
         self.now_ms = now_ms
-        self.database.begin()
         self._next_mark = _make_mark(self.commits + 1)
-        parameters = (self._next_mark, self._counter, self._mark, _SCHEMA)
-        if not self.database.execute(_MARK, parameters):
+        parameters = (self._next_mark, self._counter, self._mark or "", _SCHEMA)
+        self.database.begin()
+        if not self.database.change(_MARK, parameters):
             raise Displaced(self._explain(self.database))
 
     def append(self, peer: str, encoded: bytes) -> None:

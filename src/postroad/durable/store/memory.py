@@ -10,10 +10,11 @@ from typing import Any
 
 from postroad.core.errors import StoreLocked, StoreUnavailable
 
-from .database import Database, Row
+from .database import Backend, Database, Row
 from .sqlite import TYPES, SqliteDatabase, check_integrity
 from .store import Store
 from .threads import ExecutorThread
+from .vetting import WatchedConnection
 
 
 class MemoryDisk:
@@ -38,11 +39,13 @@ class MemoryDisk:
         self.holders: dict[str, object] = {}
 
     @staticmethod
-    def _connect() -> sqlite3.Connection:
-        return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    def _connect() -> WatchedConnection:
+        return sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=WatchedConnection
+        )
 
     @property
-    def connection(self) -> sqlite3.Connection:
+    def connection(self) -> WatchedConnection:
         return self._connection
 
     def crash(self) -> None:
@@ -125,7 +128,7 @@ class MemoryDatabase(SqliteDatabase):
             self.rollback()
 
 
-class MemoryBackend:
+class MemoryBackend(Backend):
     """A disk in memory, as a store sees it."""
 
     types = TYPES

@@ -16,7 +16,7 @@ from postroad.core.errors import (
     StoreUnavailable,
 )
 
-from .database import Database, Row
+from .database import Backend, Database, Row
 from .store import Store
 
 if TYPE_CHECKING:
@@ -37,18 +37,43 @@ _LOCK_S = 2.0
 _LOCK_POLL_S = 0.02
 
 
+# When one of these befalls a statement of a user, it is that one's: serialization failures and
+# deadlocks, limits of the program, states of objects, a lock that another has, a time-out.
+_OF_STATEMENTS = ("40", "54", "55", "57014")
+# Names of more than one constraint that do not agree stay as they are checked.
+_DEFERRED = """
+    SELECT string_agg(name, ', ') FROM (
+        SELECT format('%I.%I', nspname, conname) AS name
+        FROM pg_constraint JOIN pg_namespace ON pg_namespace.oid = connamespace
+        GROUP BY nspname, conname HAVING bool_and(condeferred)) AS names
+"""
+# What users have set is the connection's own again, whichever way it was set.
+_RESET = "RESET ALL; RESET SESSION AUTHORIZATION; RESET ROLE"
+
+
+def _to_ms(seconds: float) -> int:
+    # 0 would mean that there is no limit.
+    return max(1, round(seconds * 1000))
+
+
 @contextmanager
-def naming_failures(where: str) -> Iterator[None]:
+def naming_failures(where: str, *, is_users: bool = False) -> Iterator[None]:
     """Tell failures of the server apart from mistakes in a statement."""
     import psycopg
 
     try:
         yield
     except psycopg.Error as error:
+        if is_users and _is_of_statement(error):
+            raise
         failure = _name_failure(where, error)
         if failure is None:
             raise
         raise failure from error
+
+
+def _is_of_statement(error: BaseException) -> bool:
+    return (getattr(error, "sqlstate", None) or "").startswith(_OF_STATEMENTS)
 
 
 def _name_failure(where: str, error: BaseException) -> StoreError | None:
@@ -62,6 +87,10 @@ def _name_failure(where: str, error: BaseException) -> StoreError | None:
     return None
 
 
+def _rows_of(cursor: psycopg.Cursor[Row]) -> list[Row]:
+    return [] if cursor.description is None else cursor.fetchall()
+
+
 class PostgresDatabase(Database):
     """One connection to a PostgreSQL server."""
 
@@ -72,9 +101,17 @@ class PostgresDatabase(Database):
         self._connection = connection
         self._where = where
         self._translated: dict[str, bytes] = {}
+        # What is sent with the next statement: a message of its own takes longer than most do.
+        self._put_off: list[str] = []
+        # What keeps other processes out.
+        self.locks: list[int] = []
+        # Whether what is to be checked at the end of a transaction is checked at once in this one,
+        # and what was not so at its beginning, once that was asked for.
+        self._checks_at_once = False
+        self._deferred: str | None = None
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        return self._run(self._translate(statement), parameters)
+        return _rows_of(self._run(statement, parameters))
 
     def _translate(self, statement: str) -> bytes:
         translated = self._translated.get(statement)
@@ -83,20 +120,83 @@ class PostgresDatabase(Database):
             self._translated[statement] = translated
         return translated
 
+    def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        return self._run(statement, parameters).rowcount
+
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        self.flush()
         with naming_failures(self._where), self._connection.cursor() as cursor:
             cursor.executemany(self._translate(statement), rows)
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         # As `binary` the statement is sent in a way that allows only one.
-        return self._run(statement.encode(), parameters, binary=True)
+        self.flush()
+        with naming_failures(self._where, is_users=True):
+            return _rows_of(self._connection.execute(statement.encode(), parameters, binary=True))
 
-    def _run(
-        self, statement: bytes, parameters: Sequence[Any] | None, *, binary: bool = False
-    ) -> list[Row]:
+    def begin_turn(self, lock_s: float, statement_s: float) -> None:
+        self._put_off += (
+            *self._defer_again(),
+            "SAVEPOINT postroad_turn",
+            f"SET LOCAL lock_timeout = {_to_ms(lock_s)}",
+            f"SET LOCAL statement_timeout = {_to_ms(statement_s)}",
+        )
+
+    def _defer_again(self) -> list[str]:
+        """Have constraints checked when the tables say so, after those of an earlier turn were."""
+        if not self._checks_at_once:
+            return []
+        self._checks_at_once = False
+        if self._deferred is None:
+            ((names,),) = self.execute(_DEFERRED)
+            self._deferred = names or ""
+        return [f"SET CONSTRAINTS {self._deferred} DEFERRED"] if self._deferred else []
+
+    def close_turn(self) -> None:
+        # Otherwise the commit would find out, and nobody could tell whose fault it is.
+        with naming_failures(self._where, is_users=True):
+            self._send("SET CONSTRAINTS ALL IMMEDIATE", _RESET, *self._hold_locks())
+        self._checks_at_once = True
+
+    def undo_turn(self) -> None:
+        self._put_off += (
+            "ROLLBACK TO SAVEPOINT postroad_turn",
+            "RELEASE SAVEPOINT postroad_turn",
+            *self._hold_locks(),
+        )
+
+    def keep_turn(self) -> None:
+        self.later("RELEASE SAVEPOINT postroad_turn")
+
+    def _hold_locks(self) -> list[str]:
+        """Whatever a user unlocked is locked again; what was not is locked once more."""
+        return [f"SELECT pg_try_advisory_lock({key})" for key in self.locks]
+
+    def later(self, statement: str) -> None:
+        self._put_off.append(statement)
+
+    def flush(self) -> None:
+        if self._put_off:
+            with naming_failures(self._where):
+                self._send()
+
+    def _send(self, *statements: str) -> psycopg.Cursor[Row]:
+        """Run statements without parameters in one message, after those put off."""
+        text = "; ".join((*self._put_off, *statements))
+        self._put_off.clear()
+        return self._connection.execute(text.encode(), prepare=False)
+
+    def _run(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Row]:
+        import psycopg
+
+        self.flush()
         with naming_failures(self._where):
-            cursor = self._connection.execute(statement, parameters, binary=binary)
-            return [] if cursor.description is None else cursor.fetchall()
+            try:
+                return self._connection.execute(self._translate(statement), parameters)
+            except psycopg.errors.InvalidSqlStatementName:
+                # A user took away what the driver has prepared; a new connection has all of it.
+                self._connection.close()
+                raise
 
     @property
     def native(self) -> psycopg.Connection[Row]:
@@ -112,19 +212,27 @@ class PostgresDatabase(Database):
         if isinstance(error, psycopg.InterfaceError) and not self._connection.closed:
             # Of a cursor that its user has closed, say.
             return None
+        if _is_of_statement(error):
+            return None
         return _name_failure(self._where, error)
 
     def begin(self) -> None:
+        self._checks_at_once, self._deferred = False, None
         self.execute("BEGIN")
 
     def prepare(self) -> None:
         """The server needs no preparation."""
 
     def commit(self) -> None:
-        self.execute("COMMIT")
+        with naming_failures(self._where):
+            self._send("COMMIT")
 
     def rollback(self) -> None:
+        self._put_off.clear()
         self.execute("ROLLBACK")
+
+    def cancel(self) -> None:
+        self._connection.cancel_safe(timeout=_CONNECT_S)
 
     @property
     def is_in_transaction(self) -> bool:
@@ -139,7 +247,7 @@ class PostgresDatabase(Database):
             self._connection.close()
 
 
-class PostgresBackend:
+class PostgresBackend(Backend):
     """A schema of a PostgreSQL database; an advisory lock keeps a second process out."""
 
     types = _TYPES
@@ -176,6 +284,7 @@ class PostgresBackend:
         self._roles.append(role)
 
     def lock_also(self, role: str, database: Database) -> None:
+        assert isinstance(database, PostgresDatabase)
         self._take_lock(database, role)
         self._roles.append(role)
 
@@ -190,7 +299,7 @@ class PostgresBackend:
             raise
         return database
 
-    def _take_lock(self, database: Database, role: str) -> None:
+    def _take_lock(self, database: PostgresDatabase, role: str) -> None:
         key = self._lock_key(role)
         deadline = time.monotonic() + _LOCK_S
         while database.execute("SELECT pg_try_advisory_lock(?)", (key,)) != [(True,)]:
@@ -199,6 +308,7 @@ class PostgresBackend:
                     f"store {self._where} is used by another {role}; stop that one first"
                 )
             time.sleep(_LOCK_POLL_S)
+        database.locks.append(key)
 
     def _lock_key(self, purpose: str) -> int:
         name = f"postroad/{self._schema}/{purpose}".encode()

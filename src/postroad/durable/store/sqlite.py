@@ -8,14 +8,16 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from postroad.core.errors import StoreCorrupt, StoreError, StoreLocked, StoreUnavailable
 from postroad.net.owned_files import check_file, make_private_directory
 
-from .database import Database, Row
+from .database import Backend, Database, Row
 from .store import Store
+from .vetting import WatchedConnection
 
 logger = logging.getLogger("postroad.durable")
 
@@ -25,6 +27,10 @@ _BUSY_AGAIN_S = 0.02
 # SQLite empties the log whenever it has grown to about this length, and keeps the file.
 _LOG_BYTES = 4 * 1024 * 1024
 _LOG_KEPT_BYTES = 16 * _LOG_BYTES
+
+# What a lock file holds: who has it, and how many commits were acknowledged.
+_PID_BYTES = 32
+_NOTE_BYTES = 20
 
 TYPES = {
     "id": "INTEGER PRIMARY KEY",
@@ -88,7 +94,7 @@ class SqliteDatabase(Database):
     aborts_on_error = False
     dialect = "sqlite"
 
-    def __init__(self, connection: sqlite3.Connection, where: str) -> None:
+    def __init__(self, connection: WatchedConnection, where: str) -> None:
         self._connection = connection
         self._where = where
         self._naming_failures = NamingFailures(where)
@@ -97,12 +103,35 @@ class SqliteDatabase(Database):
         with self._naming_failures:
             return self._connection.execute(statement, parameters).fetchall()
 
+    def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        with self._naming_failures:
+            return self._connection.execute(statement, parameters).rowcount
+
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         with self._naming_failures:
             self._connection.executemany(statement, rows)
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
-        return self.execute(statement, () if parameters is None else parameters)
+        parameters = () if parameters is None else parameters
+        with self.watching(statement):
+            return self.execute(statement, parameters)
+
+    def watching(self, statement: str) -> AbstractContextManager[None]:
+        return self._connection.watching(statement)
+
+    def begin_turn(self, lock_s: float, statement_s: float) -> None:
+        # Whoever has begun to write waits for nobody.
+        self.execute("SAVEPOINT postroad_turn")
+
+    def close_turn(self) -> None:
+        """Nothing is left to find out: foreign keys are not checked, and settings are refused."""
+
+    def undo_turn(self) -> None:
+        self.execute("ROLLBACK TO SAVEPOINT postroad_turn")
+        self.keep_turn()
+
+    def keep_turn(self) -> None:
+        self.execute("RELEASE SAVEPOINT postroad_turn")
 
     @property
     def native(self) -> sqlite3.Connection:
@@ -152,7 +181,7 @@ class SqliteDatabase(Database):
         self._connection.close()
 
 
-class SqliteBackend:
+class SqliteBackend(Backend):
     """A SQLite file, and beside it one lock file for each role."""
 
     types = TYPES
@@ -160,7 +189,8 @@ class SqliteBackend:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._locks: list[int] = []
+        self._locks: dict[str, int] = {}
+        self._noted: dict[str, int] = {}
 
     def exists(self) -> bool:
         return self._path.exists()
@@ -176,14 +206,15 @@ class SqliteBackend:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            holder = os.pread(lock, _PID_BYTES, 0).decode(errors="replace").strip() or "unknown"
             os.close(lock)
             raise StoreLocked(
                 f"store {self._path} is used by process {holder} as its {role}; stop that one first"
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
-        self._locks.append(lock)
+        os.pwrite(lock, str(os.getpid()).encode().ljust(_PID_BYTES), 0)
+        self._locks[role] = lock
+        noted = os.pread(lock, _NOTE_BYTES, _PID_BYTES)
+        self._noted[role] = int(noted) if noted.isdigit() else 0
 
     def _check_owners(self, *more: Path) -> None:
         """Refuse files that somebody else has put there; raises ConfigError."""
@@ -256,16 +287,29 @@ class SqliteBackend:
         self._check_owners()
         with NamingFailures(where):
             connection = sqlite3.connect(
-                self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+                self._path,
+                timeout=_BUSY_S,
+                isolation_level=None,
+                check_same_thread=False,
+                factory=WatchedConnection,
             )
         return SqliteDatabase(connection, where)
 
     def check(self, database: Database) -> None:
         check_integrity(database, str(self._path))
 
+    def note(self, role: str, commits: int) -> None:
+        # Without a sync: it may fall behind what is in the database, and is never ahead of it
+        # unless something was lost there.
+        if role in self._locks:
+            os.pwrite(self._locks[role], b"%0*d" % (_NOTE_BYTES, commits), _PID_BYTES)
+
+    def noted(self, role: str) -> int:
+        return self._noted.get(role, 0)
+
     def unlock(self) -> None:
         while self._locks:
-            os.close(self._locks.pop())
+            os.close(self._locks.popitem()[1])
 
     def __str__(self) -> str:
         return str(self._path)

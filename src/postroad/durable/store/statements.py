@@ -14,6 +14,8 @@ _FIRST_WORD = re.compile(
 _FORBIDDEN = frozenset(
     {"ABORT", "BEGIN", "COMMIT", "END", "PREPARE", "RELEASE", "ROLLBACK", "SAVEPOINT", "START"}
 )
+# These would take away what the connection has prepared for others.
+_DISCARDING = frozenset({"DEALLOCATE", "DISCARD"})
 
 # As SQLAlchemy writes them for a session that is part of a larger transaction.
 _OF_SESSION = re.compile(
@@ -32,6 +34,8 @@ def check_statement(statement: str) -> None:
             f"{word} would end the commit that this transaction shares with others; "
             "returning from the handler commits, an exception undoes"
         )
+    if word in _DISCARDING:
+        raise UsageError(f"{word} would disturb the connection that others commit with")
 
 
 def check_session_statement(statement: str) -> None:

@@ -112,8 +112,7 @@ class Store:
             self._writing,
             self._ledger,
             self.audience,
-            self.config.unwritten_bytes_max,
-            self.config.transaction_s,
+            self.config,
         )
 
     async def _undo(self, opening: asyncio.Future[None]) -> None:
@@ -137,6 +136,7 @@ class Store:
                 self._backend.check(database)
                 self._prepare(database, owner, config, role)
                 self._ledger = Ledger(database, self.id, self.owner, role, self.config)
+                self._compare_with_note()
                 self._reader = self._backend.connect_reader()
             except BaseException:
                 close_quietly(database)
@@ -144,6 +144,20 @@ class Store:
         except BaseException:
             self._backend.unlock()
             raise
+
+    def _compare_with_note(self) -> None:
+        """Tell if the database has lost commits; there is no way to get them back here."""
+        ledger = self._ledger
+        lost = self._backend.noted(ledger.role) - ledger.commits
+        if lost > 0:
+            logger.error(
+                "store %s has lost its last %d commits, which were acknowledged: its log is "
+                "damaged, cut or removed, or the file is an older copy; see backup and restore in "
+                "the documentation",
+                self._backend,
+                lost,
+            )
+            self._backend.note(ledger.role, ledger.commits)
 
     def _prepare(
         self, database: Database, owner: str | None, config: MailConfig | None, role: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import Context, ContextVar, copy_context
@@ -17,6 +18,8 @@ from .orm import lend_session
 from .statements import check_statement
 from .threads import Thread
 from .units import Unit
+
+logger = logging.getLogger("postroad.durable")
 
 T = TypeVar("T")
 
@@ -38,9 +41,11 @@ def check_not_inside() -> None:
 class Turn:
     """Statements of a user, undone together unless the turn ends well."""
 
-    def __init__(self, thread: Thread, ledger: Ledger) -> None:
+    def __init__(self, thread: Thread, ledger: Ledger, lock_s: float, transaction_s: float) -> None:
         self._thread = thread
         self._ledger = ledger
+        self._lock_s = lock_s
+        self._transaction_s = transaction_s
         loop = asyncio.get_running_loop()
         # Resolved when the connection is this one's to use.
         self.granted: asyncio.Future[None] = loop.create_future()
@@ -118,7 +123,7 @@ class Turn:
         if self._has_savepoint:
             check_in_transaction(database)
         else:
-            database.execute("SAVEPOINT postroad_turn")
+            database.begin_turn(self._lock_s, self._transaction_s)
             self._has_savepoint = True
         return database
 
@@ -137,16 +142,19 @@ class Turn:
         if not self.granted.done():
             self.granted.set_exception(error)
 
-    async def run(self, timeout_s: float) -> None:
+    async def run(self) -> None:
         """Let the user work, and do or undo what it did."""
         if self._ended.done() or self.granted.done():
             return
         self.granted.set_result(None)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._transaction_s):
                 await asyncio.shield(self._ended)
         except TimeoutError:
             self.is_lost = True
+            if self._statement is not None and not self._statement.done():
+                # Others wait for it, however long it would take.
+                await asyncio.to_thread(_cancel_quietly, self._ledger.database)
         if self._statement is not None:
             await asyncio.wait((self._statement,))
             # Its caller hears of what went wrong with it.
@@ -155,7 +163,11 @@ class Turn:
 
     def _close(self) -> None:
         database, unit = self._ledger.database, self.unit
-        if unit is not None:
+        if self._has_savepoint:
+            self._check_whole(database, unit)
+            if unit is not None:
+                self._check_statements(database, unit)
+        if unit is not None and unit.error is None:
             try:
                 unit.apply(self._ledger)
             except StoreError:
@@ -166,5 +178,31 @@ class Turn:
         if not self._has_savepoint:
             return
         if unit is None or unit.error is not None:
-            database.execute("ROLLBACK TO SAVEPOINT postroad_turn")
-        database.execute("RELEASE SAVEPOINT postroad_turn")
+            database.undo_turn()
+        else:
+            database.keep_turn()
+
+    def _check_whole(self, database: Database, unit: Unit | None) -> None:
+        """Have the whole round done again if a statement of this turn has undone it."""
+        try:
+            check_in_transaction(database)
+        except TransactionLost:
+            if unit is not None:
+                unit.refuse(UsageError("a statement has undone the commit of others too"))
+            raise
+
+    def _check_statements(self, database: Database, unit: Unit) -> None:
+        """Have only this one fail if what its statements did cannot be committed."""
+        try:
+            database.close_turn()
+        except StoreError:
+            raise
+        except Exception as error:
+            unit.refuse(error)
+
+
+def _cancel_quietly(database: Database) -> None:
+    try:
+        database.cancel()
+    except Exception as error:
+        logger.debug("a statement could not be ended: %r", error)

@@ -32,6 +32,10 @@ class Unit(ABC):
     def apply(self, ledger: Ledger) -> None:
         """Make the change, in the thread of the store; may raise only if nothing was changed."""
 
+    def refuse(self, error: Exception) -> None:
+        """Hear, in the thread of the store, that the statements it belongs to cannot be kept."""
+        self.error = error
+
     @abstractmethod
     def settle(self, error: Exception | None) -> None:
         """Hear what came of it, on the event loop."""

@@ -21,7 +21,9 @@ from postroad.core.errors import (
     StoreError,
     StoreLocked,
     StoreUnavailable,
+    TransactionLost,
 )
+from postroad.durable.config import MailConfig
 
 from .audience import Audience
 from .database import Backend, Database
@@ -55,16 +57,16 @@ class Writer:
         thread: Thread,
         ledger: Ledger,
         audience: Audience,
-        unwritten_bytes_max: int,
-        transaction_s: float,
+        config: MailConfig,
     ) -> None:
         self._backend = backend
         self._thread = thread
         self._ledger = ledger
         ledger.queues.on_arriving = self._announce
         self._audience = audience
-        self._bytes_max = unwritten_bytes_max
-        self._transaction_s = transaction_s
+        self._bytes_max = config.unwritten_bytes_max
+        self._lock_s = config.lock_timeout_s
+        self._transaction_s = config.transaction_s
         self._loop = asyncio.get_running_loop()
         self.create_future = self._loop.create_future
         # Whether more may be submitted.
@@ -150,7 +152,7 @@ class Writer:
         self.check()
         if self._is_closing:
             raise NotRunning("the store is closed")
-        turn = Turn(self._thread, self._ledger)
+        turn = Turn(self._thread, self._ledger, self._lock_s, self._transaction_s)
         self._turns.append(turn)
         self._work.set()
         try:
@@ -206,6 +208,11 @@ class Writer:
         except StoreError as error:
             self._withdraw()
             await self._clear_up(units, error)
+        except TransactionLost as error:
+            # Of a turn: what has no statements is done again, the others are told to begin again.
+            logger.warning("transactions that share a commit begin again: %s", error)
+            self._withdraw()
+            await self._isolate(units, error)
         except Exception as error:
             logger.exception("a commit failed, but not for a reason of the database")
             self._withdraw()
@@ -267,7 +274,7 @@ class Writer:
                 return
             turn = self._turns.popleft()
             try:
-                await turn.run(self._transaction_s)
+                await turn.run()
             finally:
                 if turn.unit is not None:
                     units.append(turn.unit)
@@ -308,7 +315,9 @@ class Writer:
         self._is_committing = True
         self._ledger.database.commit()
         AFTER_COMMIT.reach(units=units)
-        return self._ledger.keep()
+        news = self._ledger.keep()
+        self._backend.note(self._ledger.role, self._ledger.commits)
+        return news
 
     def _report(self, units: Sequence[Unit], news: News) -> None:
         self.commits += 1

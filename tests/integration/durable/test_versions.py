@@ -1,0 +1,45 @@
+"""Nodes of neighbouring versions exchange mail; between others it waits."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from postroad.durable import bridge
+from postroad.durable.exchange import OLDEST, VERSION, Offer
+from tests.support.deadlines import eventually
+from tests.support.durable.mail_pairs import (
+    Recorder,
+    Station,
+    numbers_of,
+    post_numbers,
+    until_empty,
+)
+
+
+async def test_mail_of_one_version_newer_is_taken_in_the_common_one(
+    alpha: Station, beta: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge, "Offer", partial(Offer, version=VERSION + 1, oldest=OLDEST))
+    recorder = await Recorder.at(beta)
+    await post_numbers(alpha, "beta", range(5))
+    assert numbers_of(await recorder.until(5)) == list(range(5))
+    await until_empty(alpha.mail, "beta")
+
+
+async def test_mail_of_a_version_nobody_knows_waits(
+    alpha: Station, beta: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = await Recorder.at(beta)
+    with monkeypatch.context() as patch:
+        patch.setattr(bridge, "Offer", partial(Offer, version=VERSION + 2, oldest=VERSION + 1))
+        await post_numbers(alpha, "beta", range(5))
+
+        async def is_told() -> bool:
+            found = (await alpha.mail.statistics()).peers["beta"].bridge
+            return found is not None and "update the older of the two" in (found.trouble or "")
+
+        await eventually(is_told, "the bridge says why")
+        assert len(await alpha.mail.browse_outbox("beta")) == 5 and not recorder.bodies
+    assert numbers_of(await recorder.until(5)) == list(range(5))
