@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from postroad.cluster import Agent
 from postroad.core import Lifecycle, tracing
-from postroad.core.errors import ConfigError, RequestTimeout, StoreError, UsageError
+from postroad.core.errors import ConfigError, RequestTimeout, UsageError
 from postroad.net import MessagingService
 
 from .bridges import BridgeManager
@@ -183,8 +183,9 @@ class Mail(StoreOperations, Lifecycle):
         while True:
             try:
                 await self.store.write(self._forget_old_keys)
-            except StoreError as error:
-                logger.debug("old idempotency keys stay for now: %s", error)
+            except Exception as error:
+                # Whatever it was, the next time is not far.
+                logger.warning("old idempotency keys stay for now: %s", error)
             await asyncio.sleep(_FORGET_EVERY_S)
 
     def _forget_old_keys(self, ledger: Ledger) -> None:
@@ -477,6 +478,9 @@ class Mail(StoreOperations, Lifecycle):
         async with self._listening_to_replies:
             if REPLIES not in self._consumers:
                 await self.consume(REPLIES, self._replies.on_reply, ordered_by_key=False)
+
+    def _blocked_senders(self) -> list[str]:
+        return self._intake.blocked()
 
     def _forget(self, peer: str) -> None:
         super()._forget(peer)

@@ -20,18 +20,19 @@ from .streams import Streams
 class News:
     """What a commit brought, for those who wait for it."""
 
-    __slots__ = ("appended", "arrived", "held", "set_aside_in")
+    __slots__ = ("appended", "arrived", "dead", "held", "set_aside_in")
 
-    def __init__(self, outbox: Outbox, queues: Queues) -> None:
+    def __init__(self, outbox: Outbox, queues: Queues, dead: DeadLetters) -> None:
         self.appended: list[tuple[str, OutPage]] = outbox.appended
         self.arrived: list[InPage] = queues.arrived
         self.set_aside_in: dict[str, None] = queues.set_aside_in
         self.held: dict[str, int] = queues.held
+        self.dead: dict[str, int] = dead.held
 
     @property
     def is_none(self) -> bool:
         """Whether there is nothing that anybody waits for."""
-        return not (self.appended or self.arrived or self.set_aside_in or self.held)
+        return not (self.appended or self.arrived or self.set_aside_in or self.held or self.dead)
 
 
 class Ledger:
@@ -111,8 +112,8 @@ class Ledger:
     def keep(self) -> News:
         """The commit happened."""
         self.commits += 1
-        news = News(self.outbox, self.queues)
-        self.outbox.appended = []
+        news = News(self.outbox, self.queues, self.dead)
+        self.outbox.appended, self.dead.held = [], {}
         self.queues.keep()
         return news
 
@@ -125,6 +126,7 @@ class Ledger:
     def forget(self) -> None:
         """The commit did not happen."""
         self._to_self.clear()
+        self.dead.held.clear()
         self.outbox.forget()
         self.queues.forget()
         self.streams.forget()
