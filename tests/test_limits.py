@@ -166,6 +166,10 @@ PROOFS = {
         "contract/store_inbox_behaviour.py",
         "test_no_more_queues_than_allowed_are_opened",
     ),
+    "MailConfig.sender_dead_bytes_max": (
+        "integration/durable/test_quotas.py",
+        "test_sender_with_too_many_dead_letters_keeps_its_mail",
+    ),
     "MailConfig.sender_bytes_max": (
         "integration/durable/test_quotas.py",
         "test_sender_that_fills_its_share_does_not_keep_others_waiting",

@@ -187,6 +187,16 @@ def _of_mail(mail: MailStatistics) -> Iterator[TroubleView]:
             "messages that nobody could deliver or handle, until somebody decides about them",
             "postroad dlq groups",
         )
+    for sender in mail.blocked_senders:
+        yield _warning(
+            "mail",
+            "dlq",
+            None,
+            f"mail of {sender} is not taken",
+            "its dead letters take as much as sender_dead_bytes_max; it keeps what it has for this "
+            "node until some of them are retried or dropped",
+            "postroad dlq groups",
+        )
     for name, queue in sorted(mail.queues.items()):
         if queue.is_paused:
             title, command = f"queue {name} is paused", f"postroad queue resume {quote(name)}"

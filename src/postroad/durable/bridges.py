@@ -109,6 +109,8 @@ class BridgeManager(Lifecycle):
                 self._on_fenced(error)
             except StoreError as error:
                 logger.debug("the bridge manager cannot read its store: %s", error)
+            except Exception:
+                logger.exception("the bridge manager cannot read its store")
 
     async def _ask(self) -> None:
         """Ask the node for a snapshot until it sends one."""

@@ -40,6 +40,8 @@ class MailConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Letters kept for this node's consumers; then senders keep theirs."""
     sender_bytes_max: int = 512 * MIB
     """The same for what one sender sent."""
+    sender_dead_bytes_max: int = 512 * MIB
+    """Dead letters of what one sender sent; then it keeps its mail until some are gone."""
     queues_max: int = 1_000
     """Queues that others may open by sending to them."""
 

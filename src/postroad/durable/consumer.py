@@ -18,6 +18,7 @@ from .message import Message
 from .posting import Clerk
 from .shelf import Entry
 from .store import Store
+from .store.turn import OPEN
 from .traces import handling
 from .transaction import Transaction
 
@@ -71,6 +72,8 @@ class Worker:
             self._number += 1
             self.is_busy = True
             tx = Transaction(consumer.store, consumer.clerk)
+            # Not inside of what was open where the consumer was made.
+            OPEN.set(tx)
             try:
                 if tracing.tracer is not None:
                     await consumer.handle_traced(entry, tx)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import msgspec
 
 from postroad.core import faults
 from postroad.core.errors import ConfigError, MalformedPayload, UsageError
+from postroad.core.throttle import ThrottledLog
 from postroad.net import Message, MessagingService
 
 from .chain import CHAIN_BYTES, genesis
@@ -32,6 +34,7 @@ _TOKENS_MAX = 4_096
 # The shortest letter: an array of an id, a queue name of one character, no body and a time.
 _LETTER_BYTES_MIN = 7
 _LETTERS_UNCHECKED = 512
+_WARN_INTERVAL_S = 60.0
 
 
 class Acceptance(Unit):
@@ -68,12 +71,16 @@ class Intake:
         # Bytes that are stored, or about to be.
         self._held: dict[str, int] = {}
         self._held_in_all = 0
+        # Bytes of dead letters.
+        self._dead: dict[str, int] = {}
+        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         self._is_listening = False
 
     async def start(self) -> None:
         """Count what is there, and listen."""
         self._held = await self._store.read(query.sizes_by_sender)
         self._held_in_all = sum(self._held.values())
+        self._dead = await self._store.read(query.dead_by_sender)
         try:
             self._service.subscribe(OFFER, self._on_offer)
         except ConfigError:
@@ -92,6 +99,15 @@ class Intake:
         """Count what came and what is gone."""
         for sender, size in news.held.items():
             self._count(sender, size)
+        for sender, size in news.dead.items():
+            self._dead[sender] = self._dead.get(sender, 0) + size
+
+    def blocked(self) -> list[str]:
+        """Senders whose mail is not taken, because there are too many dead letters of it."""
+        return sorted(sender for sender in self._dead if self._is_blocked(sender))
+
+    def _is_blocked(self, sender: str) -> bool:
+        return self._dead.get(sender, 0) >= self._config.sender_dead_bytes_max
 
     def _count(self, sender: str, size: int) -> None:
         held = self._held.get(sender, 0) + size
@@ -103,6 +119,17 @@ class Intake:
 
     def _room(self, sender: str) -> int:
         """Bytes that this node takes of a sender now."""
+        if self._is_blocked(sender):
+            self._log.warn(
+                sender,
+                time.monotonic(),
+                "mail of %s is not taken: its dead letters have %d bytes, and "
+                "sender_dead_bytes_max is %d; retry or drop some (postroad dlq)",
+                sender,
+                self._dead[sender],
+                self._config.sender_dead_bytes_max,
+            )
+            return 0
         of_sender = self._config.sender_bytes_max - self._held.get(sender, 0)
         return max(min(of_sender, self._config.inbox_bytes_max - self._held_in_all), 0)
 

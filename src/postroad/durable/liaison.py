@@ -203,6 +203,8 @@ class Liaison:
             except MessagingError as error:
                 # A manager that is not there asks for a snapshot when it comes.
                 logger.debug("the bridge manager cannot be told: %s", error)
+            except Exception:
+                logger.exception("the bridge manager cannot be told")
 
 
 def _entry(peer: str, address: Address) -> BridgeEntry:

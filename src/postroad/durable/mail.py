@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from postroad.cluster import Agent
 from postroad.core import Lifecycle, tracing
-from postroad.core.errors import ConfigError, RequestTimeout, StoreError, UsageError
+from postroad.core.errors import ConfigError, RequestTimeout, UsageError
 from postroad.net import MessagingService
 
 from .bridges import BridgeManager
@@ -33,7 +33,7 @@ from .store import queries as query
 from .store.ledger import Ledger, News
 from .store.rows import InPage
 from .store.store import BRIDGE
-from .store.turn import OPEN, check_not_inside
+from .store.turn import OPEN, check_not_inside, outside
 from .traces import posting
 from .transaction import Transaction
 
@@ -197,8 +197,9 @@ class Mail(StoreOperations, Lifecycle):
         while True:
             try:
                 await self.store.write(self._forget_old_keys)
-            except StoreError as error:
-                logger.debug("old idempotency keys stay for now: %s", error)
+            except Exception as error:
+                # Whatever it was, the next time is not far.
+                logger.warning("old idempotency keys stay for now: %s", error)
             await asyncio.sleep(_FORGET_EVERY_S)
 
     def _forget_old_keys(self, ledger: Ledger) -> None:
@@ -270,13 +271,18 @@ class Mail(StoreOperations, Lifecycle):
             )
             if idempotency_key is not None:
                 return (await self._post((post,)))[0]
-        if OPEN.get() is not None:
-            check_not_inside()
+        if OPEN.get() is None:
+            await self._gather(post)
+        else:
+            with outside(self.store):
+                await self._gather(post)
+        return post.id
+
+    async def _gather(self, post: Post) -> None:
         writer = self.store.writer
         if not writer.has_room:
             await writer.wait_for_room()
         await gather(writer, post)
-        return post.id
 
     async def _post_traced(
         self,
@@ -298,11 +304,8 @@ class Mail(StoreOperations, Lifecycle):
             )
             if idempotency_key is not None:
                 return (await self._post((post,)))[0]
-            check_not_inside()
-            writer = self.store.writer
-            if not writer.has_room:
-                await writer.wait_for_room()
-            await gather(writer, post)
+            with outside(self.store):
+                await self._gather(post)
             return post.id
 
     async def post_all(self, drafts: Iterable[Draft]) -> list[int]:
@@ -310,13 +313,13 @@ class Mail(StoreOperations, Lifecycle):
         return list(await self._post([self.clerk.draft(draft) for draft in drafts]))
 
     async def _post(self, posts: Sequence[Post]) -> Sequence[int]:
-        check_not_inside()
-        writer = self.store.writer
-        if not writer.has_room:
-            await writer.wait_for_room()
-        posting = Posting(posts, writer.create_future())
-        writer.submit(posting)
-        await posting.done
+        with outside(self.store):
+            writer = self.store.writer
+            if not writer.has_room:
+                await writer.wait_for_room()
+            posting = Posting(posts, writer.create_future())
+            writer.submit(posting)
+            await posting.done
         return posting.ids
 
     @asynccontextmanager
@@ -325,22 +328,26 @@ class Mail(StoreOperations, Lifecycle):
 
         Leaving the block commits, an exception undoes everything.
         """
-        check_not_inside()
+        check_not_inside(self.store)
         tx = Transaction(self.store, self.clerk)
+        tx.enter()
         try:
             yield tx
+            # One around it may have begun meanwhile.
+            check_not_inside(self.store, but=tx)
         except BaseException:
             tx.undo()
             raise
         turn = tx.close()
         if turn is None and not tx.posts:
             return
-        posting = Posting(tx.posts, self.store.writer.create_future())
-        if turn is None:
-            self.store.submit(posting)
-        else:
-            turn.end(posting)
-        await posting.done
+        with outside(self.store):
+            posting = Posting(tx.posts, self.store.writer.create_future())
+            if turn is None:
+                self.store.submit(posting)
+            else:
+                turn.end(posting)
+            await posting.done
 
     # Handling.
 
@@ -386,6 +393,7 @@ class Mail(StoreOperations, Lifecycle):
 
     async def stop_consuming(self, queue: str, grace: float = _STOP_GRACE_S) -> None:
         """Let a queue rest; its messages stay."""
+        check_not_inside(self.store)
         consumer = self._consumers.get(queue)
         if consumer is not None:
             # Until it has ended, nobody else may begin.
@@ -466,10 +474,10 @@ class Mail(StoreOperations, Lifecycle):
         Both are as durable as all mail; only the waiting is not. Where the reply matters even if
         this process dies, post with `reply_to` and consume that queue.
         """
-        await self._listen_to_replies()
         headers = self.clerk.traced(peer, queue, headers)
         post = self.clerk.post(peer, queue, body, key, None, None, None, 0, headers, REPLIES)
-        with self._replies.awaited(post.id, peer) as reply:
+        with outside(self.store), self._replies.awaited(post.id, peer) as reply:
+            await self._listen_to_replies()
             try:
                 async with asyncio.timeout(timeout):
                     await self._post((post,))
@@ -484,6 +492,9 @@ class Mail(StoreOperations, Lifecycle):
         async with self._listening_to_replies:
             if REPLIES not in self._consumers:
                 await self.consume(REPLIES, self._replies.on_reply, ordered_by_key=False)
+
+    def _blocked_senders(self) -> list[str]:
+        return self._intake.blocked()
 
     def _forget(self, peer: str) -> None:
         super()._forget(peer)

@@ -301,12 +301,17 @@ class StoreOperations:
                 for peer, depth, oldest_ms in peers
             },
             dead=dead,
+            blocked_senders=self._blocked_senders(),
             commits=self.store.writer.commits,
             unclaimed_replies=self.totals.unclaimed_replies,
             posted_per_s=self.totals.posted.per_s(time.monotonic()),
             handled_per_s=self.totals.handled.per_s(time.monotonic()),
             failed_per_s=self.totals.failed.per_s(time.monotonic()),
         )
+
+    def _blocked_senders(self) -> list[str]:
+        """Only a running node takes mail of others, or does not."""
+        return []
 
     def _queue_statistics(
         self, name: str, depth: int, oldest_ms: int | None, now_ms: int, is_paused: bool

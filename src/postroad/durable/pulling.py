@@ -11,6 +11,7 @@ from .message import Message
 from .posting import Clerk
 from .shelf import Entry
 from .store import Store
+from .store.turn import check_not_inside
 from .traces import handling
 from .transaction import Transaction
 
@@ -69,6 +70,7 @@ class Pulled(Message):
 
     async def ack(self, tx: Transaction | None = None) -> None:
         """It is handled; returns when that is durable, with everything the transaction wrote."""
+        check_not_inside(self._store, but=tx)
         self._end_lease()
         turn = None if tx is None else tx.close()
         if turn is not None and turn.is_lost:

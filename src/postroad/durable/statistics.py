@@ -51,6 +51,8 @@ class MailStatistics(msgspec.Struct, frozen=True, kw_only=True):
     queues: dict[str, QueueStatistics]
     peers: dict[str, PeerStatistics]
     dead: int
+    blocked_senders: list[str] = []
+    """Those whose mail is not taken, because there are too many dead letters of it."""
     commits: int
     """Since this process started."""
     unclaimed_replies: int

@@ -14,18 +14,19 @@ from .posting import Clerk, Draft, Post
 from .store import Store
 from .store.database import Row
 from .store.orm import check_installed
-from .store.turn import OPEN, Turn
+from .store.turn import Scope, Turn, check_not_inside
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Transaction:
+class Transaction(Scope):
     """Collects what shall be done together: rows of the user's own tables, and further posts."""
 
     __slots__ = ("_beginning", "_clerk", "_is_over", "_posts", "_store", "_turn", "is_unavailable")
 
     def __init__(self, store: Store, clerk: Clerk) -> None:
+        super().__init__(store)
         self._store = store
         self._clerk = clerk
         self._turn: Turn | None = None
@@ -83,15 +84,20 @@ class Transaction:
         if self._turn is None:
             # One for all statements, also if several are begun at the same time.
             if self._beginning is None:
-                self._beginning = asyncio.ensure_future(self._store.begin())
+                check_not_inside(self._store, but=self)
+                self._beginning = asyncio.ensure_future(self._wait_for_turn())
             try:
                 self._turn = await asyncio.shield(self._beginning)
             except StoreError:
                 self.is_unavailable = True
                 raise
-        self._turn.task = asyncio.current_task()
-        OPEN.set(self._turn)
+        self.enter()
         return self._turn
+
+    async def _wait_for_turn(self) -> Turn:
+        # What its caller waits for could not be committed once it has its turn.
+        await self.wait_until_idle()
+        return await self._store.begin()
 
     def post(
         self,
@@ -147,6 +153,17 @@ class Transaction:
     # For those who made it.
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it has statements, and others wait for its end."""
+        if self._beginning is None or self._is_over or self.is_unavailable:
+            return False
+        return self._turn is None or not self._turn.is_over
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    @property
     def posts(self) -> Sequence[Post]:
         """What is to be posted."""
         return self._posts or ()
@@ -161,9 +178,8 @@ class Transaction:
     def close(self) -> Turn | None:
         """Take nothing more; what its statements ran in, if there were any."""
         self._is_over = True
-        if self._turn is not None:
-            OPEN.set(None)
-        elif self._beginning is not None:
+        self.leave()
+        if self._turn is None and self._beginning is not None:
             # Nobody waits for it any more.
             self._beginning.add_done_callback(_give_up)
         return self._turn

@@ -15,6 +15,7 @@ from postroad.core import Lifecycle, faults
 from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageError
 from postroad.durable import Mail
+from postroad.durable.store.turn import check_not_inside, outside
 
 from . import tables, values
 from .alarm import now_ms
@@ -74,8 +75,9 @@ class FlowHandle(Generic[R]):
         """
         engine = self._flows.engine
         engine.stepping.hurry(self._number)
-        async with asyncio.timeout(timeout):
-            head = await engine.wait(self._number)
+        with outside(engine.store):
+            async with asyncio.timeout(timeout):
+                head = await engine.wait(self._number)
         if head is None:
             raise NoSuchFlow(f"no flow {self.id} is known any more")
         return cast(R, _result(head, self._type))
@@ -271,6 +273,7 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
             raise ConfigError(
                 f"a client id has 1 to {_CLIENT_ID_CHARS_MAX} characters that can be printed"
             )
+        check_not_inside(self.engine.store)
         while (other := self._beginning.get(client_id)) is not None:
             await asyncio.wait((other,))
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -298,8 +301,11 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
     ) -> FlowHandle[R]:
         engine = self.engine
         arguments = definition.encode_arguments(args, kwargs)
-        await engine.store.writer.wait_for_room()
-        with beginning(self.mail.service.name, definition.name) as span:
+        with (
+            outside(engine.store),
+            beginning(self.mail.service.name, definition.name) as span,
+        ):
+            await engine.store.writer.wait_for_room()
             head = self.new_head(definition, arguments, client_id)
             keep(head, span)
             await engine.admit(head, Admitted())

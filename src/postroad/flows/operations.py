@@ -11,6 +11,7 @@ import msgspec
 
 from postroad.core.errors import ConfigError, UsageError
 from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.turn import outside
 
 from . import tables, values, waiting
 from .alarm import now_ms
@@ -209,6 +210,10 @@ class FlowOperations(ABC):
 
     async def query(self, id: str, name: str) -> Any:
         """Ask the code of a flow something; it answers with what `flow.answer` was given."""
+        with outside(self.engine.store):
+            return await self._query(id, name)
+
+    async def _query(self, id: str, name: str) -> Any:
         while True:
             head = await self.head_of(id)
             if head.status is not Status.RUNNING:
@@ -234,9 +239,10 @@ class FlowOperations(ABC):
             head = self._checked(await self.head_of(id))
             if head.is_over:
                 raise UsageError(f"flow {id} has ended: it is {head.status}")
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.engine.tell(number, event, done)
-        await done
+        with outside(self.engine.store):
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.engine.tell(number, event, done)
+            await done
 
     async def signal(self, id: str, name: str, value: Any = None) -> None:
         """Send a signal to a flow; it waits there until the code asks for it.

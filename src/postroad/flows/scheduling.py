@@ -18,6 +18,7 @@ from postroad.core import faults
 from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageError
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.turn import outside
 
 from . import schedule as rows
 from . import tables, values
@@ -180,11 +181,11 @@ class ScheduleOperations(ABC):
         """Begin the flow of a schedule at once, besides its times and even if it is paused."""
         engine = self.engine
         schedule = await engine.store.read(_find, name)
-        await engine.store.writer.wait_for_room()
         definition = self.registry.find(schedule.flow)
         if definition is None:
             raise UsageError(f"schedule {name!r}: {self.problem_of(schedule)}")
-        with beginning(engine.store.owner, definition.name) as span:
+        with outside(engine.store), beginning(engine.store.owner, definition.name) as span:
+            await engine.store.writer.wait_for_room()
             head = self.new_head(definition, schedule.arguments, None)
             keep(head, span)
             await engine.admit(head, Admitted())

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.core.errors import MailboxFull
+from postroad.core import faults
+from postroad.core.errors import MailboxFull, Reject, StoreUnavailable
 from postroad.durable import MailConfig, Message, Transaction
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import (
@@ -24,6 +25,7 @@ from tests.support.durable.mail_pairs import (
     until_dead,
     until_empty,
 )
+from tests.support.durable.nodes import once, raising
 
 FLOOD, EACH = 3_000, 20
 
@@ -144,3 +146,72 @@ async def test_flood_of_one_peer_does_not_keep_nineteen_others_waiting(tmp_path:
         await asyncio.wait_for(done.wait(), 20)
     others = [index for index, name in enumerate(order) if name != senders[0].name]
     assert others[-1] < FLOOD // 2 + len(others)
+
+
+async def test_sender_with_too_many_dead_letters_keeps_its_mail(tmp_path: Path) -> None:
+    config = with_quota(sender_dead_bytes_max=2_000)
+    async with (
+        running_pair(tmp_path, config=config) as (alpha, beta),
+        running_station("gamma", tmp_path, beta, config=config) as gamma,
+    ):
+
+        def refuse(message: Message, tx: Transaction) -> None:
+            if message.sender == "alpha":
+                raise Reject("nobody can")
+
+        await beta.mail.consume("orders", refuse)
+        # They come one after the other, as those of somebody who posts for ever.
+        for number in range(100):
+            await alpha.mail.post("beta", "orders", b"%d" % number + bytes(100))
+
+        async def is_blocked() -> bool:
+            return (await beta.mail.statistics()).blocked_senders == ["alpha"]
+
+        await eventually(is_blocked, "what died of alpha is all that is kept")
+        # What had been taken by then may die as well, and no more.
+        assert await beta.mail.count_dead() < 100
+        assert await alpha.mail.browse_outbox("beta")
+        await gamma.mail.post("beta", "orders", b"")
+        await until_empty(gamma.mail, "beta")
+
+        async def is_through() -> bool:
+            await beta.mail.drop_all_dead()
+            return not await alpha.mail.browse_outbox("beta")
+
+        await eventually(is_through, "alpha's mail is taken again")
+        await eventually(lambda: beta.mail.consumptions["orders"].failed == 100)
+        await beta.mail.drop_all_dead()
+        assert (await beta.mail.statistics()).blocked_senders == []
+
+
+async def test_dead_letters_of_a_sender_are_counted_again_after_a_restart(tmp_path: Path) -> None:
+    config = with_quota(sender_dead_bytes_max=100)
+
+    def refuse(message: Message, tx: Transaction) -> None:
+        raise Reject("nobody can")
+
+    for _ in range(2):
+        async with running_station("beta", tmp_path, config=config) as beta:
+            if not await beta.mail.count_dead():
+                await beta.mail.consume("orders", refuse)
+                await beta.mail.post("beta", "orders", bytes(200))
+                await until_dead(beta.mail, 1)
+            assert (await beta.mail.statistics()).blocked_senders == ["beta"]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), RuntimeError("odd")])
+async def test_old_keys_are_forgotten_also_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr("postroad.durable.mail._FORGET_EVERY_S", 0.01)
+    config = with_quota(idempotency_s=0.05)
+    async with running_station("alpha", tmp_path, config=config) as alpha:
+        failing = once(raising(error))
+        with faults.armed("durable.commit.before", lambda units: failing()):
+            await eventually(lambda: alpha.mail.store.writer.commits > 3, "commits go on")
+        first = await alpha.mail.post("beta", "orders", b"", idempotency_key="k")
+
+        async def is_forgotten() -> bool:
+            return await alpha.mail.post("beta", "orders", b"", idempotency_key="k") != first
+
+        await eventually(is_forgotten, "the key is forgotten")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -166,13 +167,13 @@ async def test_transaction_that_takes_too_long_is_undone(tmp_path: Path) -> None
 
 
 async def alpha_waits(mail: Mail) -> None:
-    """Wait in another task until somebody else could commit."""
+    """Wait until somebody else could commit, who knows nothing of the transaction."""
     declared: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def declare() -> None:
         declared.set_result(await mail.declare("orders"))
 
-    telling = asyncio.get_running_loop().create_task(declare())
+    telling = asyncio.get_running_loop().create_task(declare(), context=Context())
     await asyncio.wait_for(declared, 5)
     await telling
 
@@ -213,7 +214,8 @@ async def test_pulled_message_whose_transaction_is_lost_comes_again(tmp_path: Pa
         (message,) = await alpha.mail.pull("orders", timeout=5, retry=AT_ONCE)
         tx = message.begin()
         await tx.execute("INSERT INTO books VALUES (1)")
-        await asyncio.wait_for(alpha.mail.store.write(lambda ledger: None), 5)
+        turn = tx._turn
+        await eventually(lambda: turn is not None and turn.is_over)
         with pytest.raises(TransactionLost):
             await message.ack(tx)
         (again,) = await alpha.mail.pull("orders", timeout=5)

@@ -15,6 +15,8 @@ class DeadLetters:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        # By how many bytes there is more or less of each sender after this commit.
+        self.held: dict[str, int] = {}
 
     def add_outbound(
         self, peer: str, letter: Letter, reason: str, detail: str, now_ms: int
@@ -38,6 +40,9 @@ class DeadLetters:
         failures: int,
         now_ms: int,
     ) -> None:
+        data = encode_letter(letter)
+        if not is_outbound:
+            self._count(peer, len(data))
         self.database.execute(
             "INSERT INTO postroad_dead"
             " (is_outbound, peer, queue, reason, detail, failures, died_ms, letter)"
@@ -50,7 +55,7 @@ class DeadLetters:
                 storable(detail),
                 failures,
                 now_ms,
-                encode_letter(letter),
+                data,
             ),
         )
 
@@ -58,5 +63,12 @@ class DeadLetters:
         """Take a dead letter out; None if there is none of that number."""
         dead = find_dead(self.database, id)
         if dead is not None:
-            self.database.execute("DELETE FROM postroad_dead WHERE id = ?", (id,))
+            for (size,) in self.database.execute(
+                "DELETE FROM postroad_dead WHERE id = ? RETURNING LENGTH(letter)", (id,)
+            ):
+                if not dead.is_outbound:
+                    self._count(dead.peer, -size)
         return dead
+
+    def _count(self, sender: str, size: int) -> None:
+        self.held[sender] = self.held.get(sender, 0) + size

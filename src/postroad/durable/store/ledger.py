@@ -57,18 +57,19 @@ def _count_of(mark: str | None) -> int:
 class News:
     """What a commit brought, for those who wait for it."""
 
-    __slots__ = ("appended", "arrived", "held", "set_aside_in")
+    __slots__ = ("appended", "arrived", "dead", "held", "set_aside_in")
 
-    def __init__(self, outbox: Outbox, queues: Queues) -> None:
+    def __init__(self, outbox: Outbox, queues: Queues, dead: DeadLetters) -> None:
         self.appended: list[tuple[str, OutPage]] = outbox.appended
         self.arrived: list[InPage] = queues.arrived
         self.set_aside_in: dict[str, None] = queues.set_aside_in
         self.held: dict[str, int] = queues.held
+        self.dead: dict[str, int] = dead.held
 
     @property
     def is_none(self) -> bool:
         """Whether there is nothing that anybody waits for."""
-        return not (self.appended or self.arrived or self.set_aside_in or self.held)
+        return not (self.appended or self.arrived or self.set_aside_in or self.held or self.dead)
 
 
 class Ledger:
@@ -189,8 +190,8 @@ class Ledger:
         """The commit happened."""
         self.commits += 1
         self._mark, self._next_mark = self._next_mark, None
-        news = News(self.outbox, self.queues)
-        self.outbox.appended = []
+        news = News(self.outbox, self.queues, self.dead)
+        self.outbox.appended, self.dead.held = [], {}
         self.queues.keep()
         return news
 
@@ -204,6 +205,7 @@ class Ledger:
         """The commit did not happen."""
         self._next_mark = None
         self._to_self.clear()
+        self.dead.held.clear()
         self.outbox.forget()
         self.queues.forget()
         self.streams.forget()

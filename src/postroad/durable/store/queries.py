@@ -309,6 +309,14 @@ def held_keys(database: Database, id: int) -> dict[str, int]:
     return {key: int(count) for key, count in rows}
 
 
+def dead_by_sender(database: Database) -> dict[str, int]:
+    """Bytes of the dead letters that were received, by who sent them."""
+    rows = database.execute(
+        "SELECT peer, SUM(LENGTH(letter)) FROM postroad_dead WHERE is_outbound = 0 GROUP BY peer"
+    )
+    return {sender: int(size) for sender, size in rows}
+
+
 def count_pending(database: Database, id: int) -> int:
     """Messages in a queue."""
     pages = database.execute(

@@ -26,7 +26,7 @@ from .database import Backend, Database
 from .ledger import Ledger, sign_in
 from .schema import migrate, read_meta, write_meta
 from .threads import QuickThread, Thread
-from .turn import Turn, check_not_inside
+from .turn import Turn, check_not_inside, outside
 from .units import Unit, Work
 from .writer import Writer, close_quietly
 
@@ -262,11 +262,11 @@ class Store:
 
     async def write(self, function: Callable[[Ledger], T], size: int = 0) -> T:
         """Change the store with a function, and wait until that is durable."""
-        check_not_inside()
-        work = Work(function, size)
-        await self.writer.wait_for_room()
-        self.submit(work)
-        return await work.done
+        with outside(self):
+            work = Work(function, size)
+            await self.writer.wait_for_room()
+            self.submit(work)
+            return await work.done
 
     async def begin(self) -> Turn:
         """Wait for a transaction of one's own."""
@@ -281,6 +281,7 @@ class Store:
         writer = self.writer
         writer.check()
         if self._reader is self._ledger.database:
+            check_not_inside(self)
             async with writer.round:
                 return await self._writing.run(lambda: function(self._reader, *args, **kwargs))
         try:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
@@ -17,25 +18,117 @@ from .ledger import Ledger
 from .orm import lend_session
 from .statements import check_statement
 from .threads import Thread
-from .units import Unit
+from .units import Unit, tell
 
 logger = logging.getLogger("postroad.durable")
 
 T = TypeVar("T")
 
-OPEN: ContextVar[Turn | None] = ContextVar("postroad_turn", default=None)
-"""The turn whose statements have begun in this task: commits wait for its end."""
+OPEN: ContextVar[Scope | None] = ContextVar("postroad_transaction", default=None)
+"""The innermost transaction this is called in; tasks and threads begun inside inherit it."""
 
 
-def check_not_inside() -> None:
-    """Refuse to wait for a commit that waits for the caller's own transaction."""
-    turn = OPEN.get()
-    # Tasks inherit what was open when they were made, and may outlive it.
-    if turn is not None and not turn.is_over and turn.task is asyncio.current_task():
-        raise UsageError(
-            "this would wait for the transaction it is called in: pass tx=tx, or do it before "
-            "the first statement"
-        )
+class Scope(ABC):
+    """A transaction, as everything sees it that is called inside of it.
+
+    From its first statement to its end nobody else commits: whatever is called inside and waits
+    for a commit of its own would wait for itself.
+    """
+
+    __slots__ = ("_idle", "_waiting", "outer", "store")
+
+    def __init__(self, store: object) -> None:
+        self.store = store
+        # The one around it, if it is inside of another.
+        self.outer: Scope | None = None
+        # How many calls inside wait for a commit, and what to tell when there is none.
+        self._waiting = 0
+        self._idle: asyncio.Future[None] | None = None
+
+    @property
+    @abstractmethod
+    def has_begun(self) -> bool:
+        """Whether all commits wait for its end, or will as soon as it has its turn."""
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether it can do nothing more."""
+
+    def enter(self) -> None:
+        """Have everything inside know of it that is called from here on."""
+        if self not in _around():
+            self.outer = next((scope for scope in _around() if not scope.is_over), None)
+            OPEN.set(self)
+
+    def leave(self) -> None:
+        """It is over."""
+        if OPEN.get() is self:
+            OPEN.set(self.outer)
+
+    def begin_wait(self) -> None:
+        """Something inside waits for a commit."""
+        self._waiting += 1
+
+    def end_wait(self) -> None:
+        """It waits no more."""
+        self._waiting -= 1
+        if not self._waiting and self._idle is not None:
+            tell(self._idle, None)
+
+    async def wait_until_idle(self) -> None:
+        """Wait until nothing inside waits for a commit."""
+        while self._waiting:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
+
+def _around() -> Iterator[Scope]:
+    """The transactions this is called in, the innermost first."""
+    scope = OPEN.get()
+    while scope is not None:
+        yield scope
+        scope = scope.outer
+
+
+def check_not_inside(store: object, but: Scope | None = None) -> None:
+    """Refuse to wait for a commit that waits for a transaction the caller is in.
+
+    Args:
+        store: where the commit would be.
+        but: a transaction that ends before.
+    """
+    for scope in _around():
+        if scope is not but and scope.store is store and scope.has_begun:
+            raise UsageError(
+                "this would wait for the transaction it is called in, which everybody waits for: "
+                "do it before the first statement, or when the transaction is over; to post, use "
+                "tx.post or pass tx=tx, and what a handler shall do afterwards can be posted too"
+            )
+
+
+@contextmanager
+def outside(store: object) -> Iterator[None]:
+    """Wait for a commit in the block, which is refused where that would never come.
+
+    What is begun in there is not inside any transaction. One that the caller is in, and that has
+    no statements yet, gets its turn when the block is left.
+    """
+    inner = OPEN.get()
+    if inner is None:
+        yield
+        return
+    check_not_inside(store)
+    scopes = [scope for scope in _around() if scope.store is store and not scope.is_over]
+    for scope in scopes:
+        scope.begin_wait()
+    OPEN.set(None)
+    try:
+        yield
+    finally:
+        OPEN.set(inner)
+        for scope in scopes:
+            scope.end_wait()
 
 
 class Turn:
@@ -56,7 +149,6 @@ class Turn:
         self._statement: asyncio.Future[Any] | None = None
         self._has_savepoint = False
         self.is_lost = False
-        self.task = asyncio.current_task()
 
     @property
     def is_over(self) -> bool:

@@ -1,0 +1,78 @@
+"""Nobody in a transaction waits for a flow, whose commits wait for that transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import UsageError
+from postroad.durable import Message, Transaction
+from postroad.flows import Flow, FlowHandle, Flows, flow
+from tests.support.deadlines import eventually
+from tests.support.flows.nodes import FlowNodes
+
+
+@flow
+async def wait(flow: Flow) -> int:
+    return await flow.signal("go", int)
+
+
+Call = Callable[[Flows, FlowHandle[Any]], Coroutine[Any, Any, object]]
+
+CALLS: dict[str, Call] = {
+    "begin": lambda flows, handle: flows.begin(wait),
+    "begin_as": lambda flows, handle: flows.begin_as("me", wait),
+    "run": lambda flows, handle: flows.run(wait),
+    "result": lambda flows, handle: handle.result(),
+    "signal": lambda flows, handle: flows.signal(handle.id, "go"),
+    "kill": lambda flows, handle: flows.kill(handle.id),
+    "pause": lambda flows, handle: flows.pause(handle.id),
+    "resume": lambda flows, handle: flows.resume(handle.id),
+    "retry": lambda flows, handle: flows.retry(handle.id),
+    "fork": lambda flows, handle: flows.fork(handle.id, 0),
+    "query": lambda flows, handle: flows.query(handle.id, "what"),
+    "schedule": lambda flows, handle: flows.schedule("often", "* * * * *", wait),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_call_in_a_transaction_is_refused_and_changes_nothing(
+    nodes: FlowNodes, name: str
+) -> None:
+    node = await nodes.start("alpha", wait)
+    flows, mail = node.flows, node.station.mail
+    handle = await flows.begin(wait)
+    refused: list[UsageError] = []
+
+    async def handler(message: Message, tx: Transaction) -> None:
+        await tx.execute("SELECT 1")
+        try:
+            await CALLS[name](flows, handle)
+        except UsageError as error:
+            refused.append(error)
+            tx.post("alpha", "told", b"")
+
+    await mail.consume("orders", handler)
+    await mail.post("alpha", "orders", b"")
+    await eventually(lambda: refused, "it is refused")
+    assert "the transaction it is called in" in str(refused[0])
+    (only,) = await flows.list()
+    assert (only.id, str(only.status)) == (handle.id, "running")
+    await flows.signal(handle.id, "go", 5)
+    assert await handle.result() == 5
+
+
+async def test_flow_begun_before_the_first_statement_is_not_in_the_transaction(
+    nodes: FlowNodes,
+) -> None:
+    @flow
+    async def post(flow: Flow) -> int:
+        return await flow.step(node.station.mail.post, "beta", "bills", b"")
+
+    node = await nodes.start("alpha", post)
+    async with node.station.mail.transaction() as tx:
+        handle = await node.flows.begin(post)
+        await tx.execute("SELECT 1")
+    assert await handle.result() > 0
