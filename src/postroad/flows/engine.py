@@ -48,13 +48,12 @@ from .events import (
     Woke,
 )
 from .head import Head, show_id
-from .hospital import report_parked
 from .life import Status
 from .loading import Loading
 from .machine import Machine
 from .requests import Statement
 from .resident import Resident, Wish, fail, heed, resolve
-from .results import Results
+from .results import Results, report_parked
 from .seclusion import run_code
 from .slots import ACTIVE
 from .stepping import Stepping
@@ -312,6 +311,8 @@ class Engine:
         resolve(done)
         if unit.transition.is_parked:
             report_parked(unit.head, unit.transition)
+        for refusal in unit.transition.refusals:
+            logger.warning("flow %s goes on without it: %s", show_id(resident.id), refusal)
         if unit.transition.is_over:
             self._pass_on(resident)
             self.results.tell(unit.head)

@@ -25,6 +25,7 @@ BY_DAY = {
     "test_branches": (LIVE, RELOADED),
     "test_code_changes": (LIVE, RELOADED),
     "test_corners": (LIVE, RELOADED),
+    "test_drawn_values": (LIVE, RELOADED),
     "test_flow_transactions": (LIVE, RELOADED, MEMORY, POSTGRES),
     "test_odd_code": (LIVE, RELOADED),
     "test_restarts": (LIVE, POSTGRES),
