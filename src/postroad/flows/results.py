@@ -71,10 +71,12 @@ def report_parked(head: Head, transition: Transition) -> None:
     if trouble is None:
         return
     place = transition.failed or f"step {transition.first + len(transition.records)}"
+    kind, (text, *more) = trouble.failure.kind, trouble.failure.text.splitlines() or [""]
+    detail = trouble.detail.strip()
     id = show_id(head.id)
     logger.warning(
         "flow %s of %s is parked at %s: %s: %s. Mend the cause and restart the node, or try it "
-        "again with `postroad flow retry %s`; `postroad flow kill %s` ends it\n%s",
-        id, head.name, place, trouble.failure.kind.rpartition(":")[2], trouble.failure.text, id, id,
-        trouble.detail,
+        "again with `postroad flow retry %s`; `postroad flow kill %s` ends it%s",
+        id, head.name, place, kind.rpartition(":")[2], text, id, id,
+        f"\n{detail}" if more or detail != text else "",
     )  # fmt: skip
