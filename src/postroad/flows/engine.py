@@ -72,6 +72,7 @@ _WAKE_AGAIN_S = 600.0
 _BROKEN_FIRST_S = 0.05
 _BROKEN_MAX_S = 5.0
 _PIN_AGAIN_S = 0.001
+_RELEASE_AGAIN_S = 1.0
 _EVICTED_AT_ONCE = 16
 
 
@@ -281,12 +282,21 @@ class Engine:
         if turn is None:
             resident.held.append(unit)
             resident.release(self.store)
+            if len(resident.held) == 1:
+                self._release_later(resident)
         elif turn.is_lost:
             resident.release(self.store)
             unit.settle(TransactionLost("the transaction took too long and was undone"))
         else:
             unit.earlier = resident.take_held()
             turn.end(unit)
+
+    def _release_later(self, resident: Resident) -> None:
+        """Submit what is held when the step before it does not end, but its transaction was lost."""
+        resident.release(self.store)
+        if resident.held:
+            after_s = min(self.store.config.transaction_s, _RELEASE_AGAIN_S)
+            self._loop.call_later(after_s, self._release_later, resident)
 
     def _on_settled(
         self,
