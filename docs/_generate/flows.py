@@ -60,7 +60,7 @@ def statuses_table() -> str:
 
 def life_table() -> str:
     """What becomes of a flow in each status when something happens to it."""
-    live = [it for it in Status if it not in ENDED]
+    live = [it for it in Status if it not in ENDED and it is not Status.UNREADABLE]
     meanings = _PLAIN_HAPPENINGS | _docstrings(Happening)
     rows = ((it.value, meanings[it], *(_after(status, it) for status in live)) for it in Happening)
     return table(("what happens", "why", *live), rows)

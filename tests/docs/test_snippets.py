@@ -33,7 +33,8 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    # Some show how a flow is parked, which is logged.
+    assert done.stderr == "" or done.stderr.partition("\n")[0].endswith("ends it"), done.stderr
     assert done.stdout == PRINTED.get(name, done.stdout)
 
 

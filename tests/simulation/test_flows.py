@@ -130,7 +130,7 @@ class Nothing(Unit):
 
 @BUGS.plant(CORRECTNESS, 4)
 def plant_rows_apart_from_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    end, commit = Turn.end, Engine._commit
+    end, commit = Turn.end, Engine.commit
     stores: list[Any] = []
 
     def commit_and_remember(self: Engine, *args: Any) -> None:
@@ -147,7 +147,7 @@ def plant_rows_apart_from_step(monkeypatch: pytest.MonkeyPatch) -> None:
         else:
             end(self, unit)
 
-    monkeypatch.setattr(Engine, "_commit", commit_and_remember)
+    monkeypatch.setattr(Engine, "commit", commit_and_remember)
     monkeypatch.setattr(Turn, "end", end_apart)
 
 
@@ -257,7 +257,7 @@ def plant_time_that_goes_back(_: Any, self: Machine, now_ms: int) -> None:
     self.now_ms = now_ms
 
 
-@BUGS.replace(Engine, "_set_timer", CRASH, 2)
+@BUGS.replace(Engine, "set_timer", CRASH, 2)
 def plant_exception(set_timer: Any, self: Engine, resident: Resident, machine: Machine) -> None:
     if machine.head.status is Status.RETRYING:
         raise IndexError("too many")

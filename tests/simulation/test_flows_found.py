@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from postroad.flows import Status
+from postroad.flows.quarantine import STRIKES_MAX
 from postroad.testing import SimCluster
 from tests.simulation.flows.bank import INITIATORS
 from tests.simulation.flows.findings import heads_of
@@ -47,16 +48,16 @@ def test_a_step_that_ends_while_its_flow_is_read_again_is_not_run_twice(seed: in
 
 
 def test_a_flow_that_an_operator_tries_again_is_not_parked_when_it_is_read_again() -> None:
-    config = msgspec.structs.replace(RELOADED, recoveries_max=1)
+    config = msgspec.structs.replace(RELOADED, recoveries_max=1, trial_s=0.1)
     order = msgspec.structs.replace(ORDER, is_odd=True)
     with SimCluster(4) as sim:
         world = World(sim, plan_of(order, config=config))
         machine = world.machines["n0"]
         with world.traps.armed():
-            for _ in range(3):
+            for _ in range(2 + STRIKES_MAX):
                 trap = world.traps.kill(machine, "flows.step.done")
                 world.start_all()
-                sim.run_for(1.0)
+                sim.run_for(3.0)
                 assert trap.has_fired
             finish(world)
 

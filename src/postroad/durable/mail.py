@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from postroad.cluster import Agent
 from postroad.core import Lifecycle, tracing
-from postroad.core.errors import ConfigError, RequestTimeout, UsageError
+from postroad.core.errors import ConfigError, RequestTimeout, StoreError, UsageError
 from postroad.net import MessagingService
 
 from .bridges import BridgeManager

@@ -11,6 +11,7 @@ from .errors import (
     FlowMismatch,
     FlowParked,
     FlowTimeout,
+    HistoryFull,
     Nondeterminism,
     NoSuchFlow,
     NoSuchSchedule,
@@ -20,6 +21,7 @@ from .errors import (
     SignalsFull,
     StepFailed,
     Unrecordable,
+    WrongSignal,
 )
 from .flows import FlowHandle, Flows
 from .handle import Flow, Session
@@ -43,6 +45,7 @@ __all__ = [
     "FlowView",
     "Flows",
     "FlowsConfig",
+    "HistoryFull",
     "NoSuchFlow",
     "NoSuchSchedule",
     "Nondeterminism",
@@ -59,6 +62,7 @@ __all__ = [
     "StepFailed",
     "StepView",
     "Unrecordable",
+    "WrongSignal",
     "flow",
     "responds_to",
 ]

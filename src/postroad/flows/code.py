@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 from postroad.core.errors import UsageError
@@ -15,6 +15,9 @@ from postroad.core.errors import UsageError
 from .asks import Answer, Ask, Fork, Outcome
 from .errors import Nondeterminism
 from .records import Position
+
+RUNNING: ContextVar[object | None] = ContextVar("postroad_flow_code", default=None)
+"""The code of a flow, where it is that which runs: not in its steps, and not in its answers."""
 
 # Code that wants to wait on its way out is told as often as this that nobody is there.
 _CLOSED_AT_MOST = 16
@@ -113,6 +116,7 @@ class Code:
         withdraw: Callable[[Ask], None],
     ) -> None:
         self.root = Branch(coroutine, (), scope, copy_context())
+        self.root.context.run(RUNNING.set, self)
         self.current = self.root
         self.waiting: dict[Position, Branch] = {}
         # What came of it all.

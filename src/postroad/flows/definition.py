@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from difflib import get_close_matches
 from types import ModuleType
 from typing import (
     TYPE_CHECKING,
@@ -18,11 +19,14 @@ from typing import (
 )
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from postroad.core.errors import ConfigError, UsageError
 from postroad.core.json_schemas import json_schema
 
 from . import values
+from .awaited_signals import Signals, find_signals
+from .errors import WrongSignal
 from .messages import is_name
 from .purity import explain, find_impurities
 
@@ -59,6 +63,8 @@ class Definition(Generic[P, R_co]):
         responds_to: the name of the flow that opens sessions with it.
         versions: versions of that flow it can talk to; None for all.
     """
+
+    _signals: Signals | UnsetType | None = UNSET
 
     def __init__(
         self,
@@ -163,6 +169,28 @@ class Definition(Generic[P, R_co]):
                 # Annotations may name what exists for type checkers only.
                 self._types = {}
         return self._types
+
+    def check_signal(self, name: str, encoded: bytes) -> None:
+        """Raise WrongSignal if its code asks for no such signal, as far as that can be told."""
+        if self._signals is UNSET:
+            # Not before: what it names may be defined after it.
+            self._signals = find_signals(self.function)
+        known = self._signals
+        if known is None:
+            return
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            names = ", ".join(map(repr, sorted(known))) or "none"
+            raise WrongSignal(
+                f"the code of flow {self.name!r} asks for no signal {name!r}{hint} It asks for: "
+                f"{names}"
+            )
+        problems = [values.problem_of(encoded, it) for it in known[name]]
+        if None not in problems:
+            raise WrongSignal(
+                f"signal {name!r} of flow {self.name!r} cannot have this value: {problems[0]}"
+            )
 
     @property
     def description(self) -> str:

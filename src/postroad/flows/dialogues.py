@@ -201,13 +201,7 @@ class Dialogues:
         if isinstance(ask, ask_for.Receive):
             return self._find_received(ask, transition)
         if isinstance(ask, ask_for.Signal):
-            waiting = self._signals.get(ask.name)
-            if not waiting:
-                return None
-            signal = waiting.popleft()
-            if not waiting:
-                del self._signals[ask.name]
-            return self._take_signal(signal, transition)
+            return self._find_signal(ask, transition)
         if isinstance(ask, ask_for.Info):
             return _find_info(ask.ends[0])
         return None
@@ -225,6 +219,19 @@ class Dialogues:
         messages = [self._take(end, transition) for end in ask.ends]
         payloads = [it.payload for it in messages if isinstance(it, Data)]
         return payloads[0] if ask.is_one else values.encode(payloads, "what was received")
+
+    def _find_signal(self, ask: ask_for.Signal, transition: Transition) -> bytes | None:
+        """The first signal that is of the type the code wants; others are dropped."""
+        while waiting := self._signals.get(ask.name):
+            signal = waiting.popleft()
+            if not waiting:
+                del self._signals[ask.name]
+            payload = self._take_signal(signal, transition)
+            problem = values.problem_of(payload, ask.type)
+            if problem is None:
+                return payload
+            transition.refusals.append(f"signal {ask.name!r} cannot have this value: {problem}")
+        return None
 
     def _take(self, end: SessionEnd, transition: Transition) -> Message:
         kept = end.heard.popleft()

@@ -48,13 +48,12 @@ from .events import (
     Woke,
 )
 from .head import Head, show_id
-from .hospital import report_parked
 from .life import Status
 from .loading import Loading
 from .machine import Machine
 from .requests import Statement
 from .resident import Resident, Wish, fail, heed, resolve
-from .results import Results
+from .results import Results, report_parked
 from .seclusion import run_code
 from .slots import ACTIVE
 from .stepping import Stepping
@@ -73,6 +72,7 @@ _WAKE_AGAIN_S = 600.0
 _BROKEN_FIRST_S = 0.05
 _BROKEN_MAX_S = 5.0
 _PIN_AGAIN_S = 0.001
+_RELEASE_AGAIN_S = 1.0
 _EVICTED_AT_ONCE = 16
 
 
@@ -282,12 +282,21 @@ class Engine:
         if turn is None:
             resident.held.append(unit)
             resident.release(self.store)
+            if len(resident.held) == 1:
+                self._release_later(resident)
         elif turn.is_lost:
             resident.release(self.store)
             unit.settle(TransactionLost("the transaction took too long and was undone"))
         else:
             unit.earlier = resident.take_held()
             turn.end(unit)
+
+    def _release_later(self, resident: Resident) -> None:
+        """Submit what is held when the step before it does not end, but its transaction was lost."""
+        resident.release(self.store)
+        if resident.held:
+            after_s = min(self.store.config.transaction_s, _RELEASE_AGAIN_S)
+            self._loop.call_later(after_s, self._release_later, resident)
 
     def _on_settled(
         self,
@@ -312,6 +321,8 @@ class Engine:
         resolve(done)
         if unit.transition.is_parked:
             report_parked(unit.head, unit.transition)
+        for refusal in unit.transition.refusals:
+            logger.warning("flow %s goes on without it: %s", show_id(resident.id), refusal)
         if unit.transition.is_over:
             self._pass_on(resident)
             self.results.tell(unit.head)

@@ -16,6 +16,7 @@ PostroadError
 ├── NoSuchFlow (LookupError)
 ├── NoSuchSchedule (LookupError)
 ├── SignalsFull (UsageError)              too many signals wait for the flow
+├── WrongSignal (UsageError)              the code asks for no such signal, or for another type
 └── Draining                              no new flows are begun now
 """
 
@@ -147,6 +148,12 @@ class SignalsFull(UsageError):
 
     code = 9620
     retryable = True
+
+
+class WrongSignal(UsageError):
+    """The code of the flow asks for no signal of that name, or for one of another type."""
+
+    code = 9630
 
 
 class Draining(PostroadError):

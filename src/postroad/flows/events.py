@@ -145,6 +145,7 @@ class Transition:
         is_over: whether the flow has ended.
         is_cut: whether the flow could do more, and goes on when this is durable.
         is_parked: whether the flow waits for an operator from now on.
+        refusals: why signals were dropped that the code had wanted.
         failed: the step that failed and is not recorded, as people see it.
     """
 
@@ -164,6 +165,7 @@ class Transition:
         "keeps",
         "receipts",
         "records",
+        "refusals",
         "runs",
         "says",
         "signals",
@@ -192,6 +194,7 @@ class Transition:
         self.is_cut = False
         self.is_parked = False
         self.failed = ""
+        self.refusals: list[str] = []
 
     @property
     def is_empty(self) -> bool:

@@ -16,6 +16,7 @@ from postroad.durable.config import Retry
 from . import requests as ask_for
 from . import values
 from .asks import Ask, ContinueAsNew, Fork
+from .drawing import FlowRandom
 from .head import show_id
 from .machine import Machine
 from .session import PeerInfo, SessionEnd
@@ -105,7 +106,7 @@ class Flow:
     def __init__(self, machine: Machine, definition: Definition[Any, Any]) -> None:
         self._machine = machine
         self._definition = definition
-        self._random: random.Random | None = None
+        self._random: FlowRandom | None = None
         self._patches: dict[str, bool] = {}
         self.answers: dict[str, Callable[[], Any]] = {}
 
@@ -216,7 +217,10 @@ class Flow:
         await ask_for.Sleep(seconds, self._machine.now_ms + _to_ms(seconds))
 
     async def signal(self, name: str, type: type[T], timeout: float | None = None) -> T:
-        """Wait for a signal of that name, sent by `Flows.signal`."""
+        """Wait for a signal of that name, sent by `Flows.signal`; those of other types are refused.
+
+        Give name and type as constants: then `Flows.signal` refuses others also before that.
+        """
         return cast(T, await ask_for.Signal(name, type, self._deadline_ms(timeout)))
 
     async def gather(
@@ -271,14 +275,19 @@ class Flow:
         return datetime.datetime.fromtimestamp(self._machine.now_ms / 1000, datetime.UTC)
 
     def random(self) -> random.Random:
-        """Random numbers."""
+        """Random numbers, for the code alone: not for its steps, nor for what answers queries."""
         if self._random is None:
-            head = self._machine.head
-            self._random = random.Random(head.entropy + head.run.to_bytes(8))
+            machine = self._machine
+            self._random = FlowRandom(
+                machine.code or object(),
+                machine.head.streams,
+                machine.head.run,
+                machine.count_steps,
+            )
         return self._random
 
     def uuid(self) -> uuid.UUID:
-        """A new UUID."""
+        """A new UUID, for the code alone: give it to steps as an argument."""
         return uuid.UUID(int=self.random().getrandbits(128), version=4)
 
     def patched(self, id: str) -> bool:

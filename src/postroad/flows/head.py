@@ -84,10 +84,30 @@ class Head(msgspec.Struct, kw_only=True):
     """The span of its beginning, as headers tell it; not there if nobody traced that."""
     forked: Forked | UnsetType = UNSET
     """The flow it was forked from. It began when that one did, as far as its code can tell."""
+    own_entropy: list[tuple[int, bytes]] | UnsetType = UNSET
+    """What its random numbers come from instead, from so many steps on: since it was forked."""
 
     @property
     def is_over(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def streams(self) -> list[tuple[int, bytes]]:
+        """What its random numbers come from, and from how many steps on."""
+        return [(0, self.entropy), *(self.own_entropy or ())]
+
+    def fork_entropy(self, step: int, entropy: bytes) -> None:
+        """Have it draw other values than the flow it is a copy of, from a step on."""
+        kept = [it for it in self.own_entropy or () if it[0] < step]
+        self.own_entropy = [*kept, (step, entropy)]
+
+    def begin_anew(self, arguments: bytes, now_ms: int) -> None:
+        """Begin its next run."""
+        self.arguments = arguments
+        self.run += 1
+        self.run_ms = now_ms
+        _, self.entropy = self.streams[-1]
+        self.own_entropy = UNSET
 
     def come_further(self) -> None:
         """Nothing that went wrong before counts any more."""

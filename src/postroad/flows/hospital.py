@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import traceback
 from collections.abc import Callable
 from enum import StrEnum
@@ -11,11 +10,8 @@ from postroad.core.errors import PostroadError, StoreUnavailable, TransactionLos
 
 from . import values
 from .errors import FlowError, PeerFailed
-from .events import Transition
-from .head import Head, Trouble, show_id
+from .head import Head, Trouble
 from .life import Happening
-
-logger = logging.getLogger("postroad.flows")
 
 _TRACE_CHARS_MAX = 4_000
 
@@ -79,21 +75,6 @@ def write_up(error: BaseException, detail: str, head: Head, steps: int, now_ms: 
         place = f"{head.id:x}/{head.run}/{steps}".encode()
         error_id = values.digest(head.entropy, place).hex()
     return Trouble(error_id, values.describe_error(error), now_ms, detail)
-
-
-def report_parked(head: Head, transition: Transition) -> None:
-    """Tell whoever looks at the log that a flow waits for an operator, and what can be done."""
-    trouble = head.trouble
-    if trouble is None:
-        return
-    place = transition.failed or f"step {transition.first + len(transition.records)}"
-    id = show_id(head.id)
-    logger.warning(
-        "flow %s of %s is parked at %s: %s: %s. Mend the cause and restart the node, or try it "
-        "again with `postroad flow retry %s`; `postroad flow kill %s` ends it\n%s",
-        id, head.name, place, trouble.failure.kind.rpartition(":")[2], trouble.failure.text, id, id,
-        trouble.detail,
-    )  # fmt: skip
 
 
 def trace(error: BaseException) -> str:

@@ -149,9 +149,7 @@ class Lifecycle(ABC):
     def _continue(self, wish: ContinueAsNew) -> None:
         head = self.head
         self._move(Happening.CONTINUE)
-        head.arguments = wish.arguments
-        head.run += 1
-        head.run_ms = self.now_ms
+        head.begin_anew(wish.arguments, self.now_ms)
         head.opened = self.dialogues.opened
 
     def _trouble(self, error: BaseException, detail: str) -> Trouble:

@@ -38,6 +38,11 @@ class Log:
         return self._next == len(self._records)
 
     @property
+    def taken(self) -> int:
+        """How many of them the code has come to."""
+        return self._next
+
+    @property
     def upcoming(self) -> Record:
         """The next step that was recorded."""
         return self._records[self._next]

@@ -118,7 +118,7 @@ class Machine(Lifecycle):
         elif isinstance(event, StatementDone):
             self._on_statement_done(event)
         elif isinstance(event, Signalled):
-            is_wanted = waiting.wants_signal(self.code, event.name)
+            is_wanted = waiting.wants_signal(self.code, event.name, event.payload)
             self.dialogues.hear_signal(event, transition, is_wanted=is_wanted)
         elif isinstance(event, Admitted):
             self._on_admitted(event)
@@ -168,6 +168,10 @@ class Machine(Lifecycle):
         ask.transaction.add(ask, result)
         self._statement = None
         self.code.resume(ask.position, result.read())
+
+    def count_steps(self) -> int:
+        """How many steps the code has come by, as it runs now or is run again."""
+        return self.steps if self._log.is_over else self._log.taken
 
     def waits_for(self, ask: Ask) -> bool:
         """Whether the code still waits for something."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from abc import ABC, abstractmethod
 from typing import Any, TypeAlias
 
@@ -25,6 +26,7 @@ from .messages import is_name
 from .records import Kind, Record
 
 _FORGET_AT_ONCE = 500
+_ENTROPY_BYTES = 16
 _LIST_MAX = 1_000
 
 
@@ -233,12 +235,20 @@ class FlowOperations(ABC):
 
     # Changing.
 
+    async def _head_to_tell(self, id: str) -> Head:
+        """The head of a flow to which something may happen, from memory if it is there."""
+        resident = self.engine.residents.get(_parse(id))
+        if resident is not None and resident.machine is not None:
+            return resident.machine.head
+        head = self._checked(await self.head_of(id))
+        if head.is_over:
+            raise UsageError(f"flow {id} has ended: it is {head.status}")
+        return head
+
     async def _tell(self, id: str, event: Event) -> None:
         number = _parse(id)
         if number not in self.engine.residents:
-            head = self._checked(await self.head_of(id))
-            if head.is_over:
-                raise UsageError(f"flow {id} has ended: it is {head.status}")
+            await self._head_to_tell(id)
         with outside(self.engine.store):
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.engine.tell(number, event, done)
@@ -249,10 +259,15 @@ class FlowOperations(ABC):
 
         Raises:
             SignalsFull: `signals_max` of them wait there already.
+            WrongSignal: the code asks for no such signal, or for one of another type.
         """
         if not is_name(name):
             raise UsageError(f"no signal can be called {name!r}: 1 to 200 characters")
-        await self._tell(id, Signalled(name, values.encode(value, f"signal {name!r}")))
+        encoded = values.encode(value, f"signal {name!r}")
+        definition = self.engine.assembly.definition_of(await self._head_to_tell(id))
+        if definition is not None:
+            definition.check_signal(name, encoded)
+        await self._tell(id, Signalled(name, encoded))
 
     async def retry(self, id: str) -> None:
         """Try a flow again that is parked, or waits to be tried again."""
@@ -302,10 +317,12 @@ class FlowOperations(ABC):
             ended_ms=None,
             wake_ms=None,
             attempts=0,
-            recoveries=0,
             deadline_ms=None,
             forked=Forked(head.id, len(records), now_ms()),
         )
+        copy.acquit()
+        # What it draws from here on is its own: the other one may have used the same already.
+        copy.fork_entropy(len(records), os.urandom(_ENTROPY_BYTES))
 
         def write(ledger: Ledger) -> None:
             tables.insert_head(ledger.database, tables.head_row(copy))

@@ -22,7 +22,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 # What a name stands for that is not known before the code runs.
-_UNKNOWN = object()
+UNKNOWN = object()
 
 _RANDOM = (
     "betavariate binomialvariate choice choices expovariate gammavariate gauss getrandbits "
@@ -112,13 +112,13 @@ def find_impurities(function: Callable[..., Any]) -> list[Impurity]:
     What is within nested functions counts, unless they are given to `flow.step`.
     """
     try:
-        plain = _plain(function)
+        plain = plain_function(function)
         code: CodeType = plain.__code__
         lines, first_line = inspect.getsourcelines(code)
-        definition = _find_definition("".join(lines), code.co_name)
+        definition = find_definition("".join(lines), code.co_name)
         if definition is None:
             return []
-        search = _Search(_outer_names(plain))
+        search = _Search(outer_names(plain))
         search.look_through(definition)
         shift = max(first_line, 1) - 1
         found = (
@@ -133,7 +133,7 @@ def find_impurities(function: Callable[..., Any]) -> list[Impurity]:
 
 def explain(impurities: Iterable[Impurity], function: Callable[..., Any]) -> str:
     """A text for whoever wrote the function; empty if there is nothing to say."""
-    code = getattr(_plain(function), "__code__", None)
+    code = getattr(plain_function(function), "__code__", None)
     file_name = code.co_filename if isinstance(code, CodeType) else "unknown file"
     entries = [
         f"  {file_name}:{impurity.line}: {impurity.call}(): {impurity.advice}"
@@ -146,7 +146,7 @@ def explain(impurities: Iterable[Impurity], function: Callable[..., Any]) -> str
     return "\n".join([head, *entries])
 
 
-def _plain(function: Callable[..., Any]) -> Any:
+def plain_function(function: Callable[..., Any]) -> Any:
     """The function as written, without decorators and the object it is bound to."""
     try:
         unwrapped = inspect.unwrap(function)
@@ -155,7 +155,7 @@ def _plain(function: Callable[..., Any]) -> Any:
     return getattr(unwrapped, "__func__", unwrapped)
 
 
-def _find_definition(source: str, name: str) -> _Function | None:
+def find_definition(source: str, name: str) -> _Function | None:
     # A body in a block keeps its indentation, which texts over several lines may rely on.
     is_indented = source[:1].isspace()
     tree = ast.parse(f"if True:\n{source}" if is_indented else source)
@@ -185,32 +185,32 @@ def _known_callables() -> dict[int, _Known]:
             for path in paths.split() if module_name in sys.modules else ():
                 target: object = sys.modules[module_name]
                 for part in path.split("."):
-                    target = _member(target, part)
-                if target is not _UNKNOWN:
+                    target = member(target, part)
+                if target is not UNKNOWN:
                     known.setdefault(id(target), _Known(f"{module_name}.{path}", advice))
     return known
 
 
-def _member(owner: object, name: str) -> object:
+def member(owner: object, name: str) -> object:
     """What an object has under a name, as far as can be told without running its code."""
-    return inspect.getattr_static(owner, name, _UNKNOWN)
+    return inspect.getattr_static(owner, name, UNKNOWN)
 
 
 def _unbound(value: object) -> object:
     """`datetime.now` is another object whenever it is looked up: find what it is made of."""
     if type(value) is BuiltinMethodType and issubclass(type(value.__self__), type):
-        return _member(value.__self__, value.__name__)
+        return member(value.__self__, value.__name__)
     return value
 
 
-def _outer_names(function: Any) -> list[Mapping[str, object]]:
+def outer_names(function: Any) -> list[Mapping[str, object]]:
     """What a function sees from outside, inner names first."""
     closure: dict[str, object] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             closure[name] = cell.cell_contents
         except ValueError:  # It has no value yet.
-            closure[name] = _UNKNOWN
+            closure[name] = UNKNOWN
     return [closure, function.__globals__, vars(builtins)]
 
 
@@ -232,10 +232,10 @@ def _load_imported(function: _Function) -> None:
 
 
 def _module(name: str) -> object:
-    return sys.modules.get(name, _UNKNOWN)
+    return sys.modules.get(name, UNKNOWN)
 
 
-class _Bindings(ast.NodeVisitor):
+class Bindings(ast.NodeVisitor):
     """The names that the body of a function or class makes its own, with what is known of them."""
 
     def __init__(self, body: Iterable[ast.AST], arguments: ast.arguments | None = None) -> None:
@@ -248,10 +248,10 @@ class _Bindings(ast.NodeVisitor):
         for name in self._foreign:
             self.names.pop(name, None)
 
-    def _bind(self, name: str | None, value: object = _UNKNOWN) -> None:
+    def _bind(self, name: str | None, value: object = UNKNOWN) -> None:
         if name is not None:
             is_other = self.names.get(name, value) is not value
-            self.names[name] = _UNKNOWN if is_other else value
+            self.names[name] = UNKNOWN if is_other else value
 
     def visit_Name(self, node: ast.Name) -> None:
         if not isinstance(node.ctx, ast.Load):
@@ -264,9 +264,9 @@ class _Bindings(ast.NodeVisitor):
             self._bind(alias.asname or root, module if alias.asname else _module(root))
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        module = _module(node.module) if node.module and not node.level else _UNKNOWN
+        module = _module(node.module) if node.module and not node.level else UNKNOWN
         for alias in node.names:
-            self._bind(alias.asname or alias.name, _member(module, alias.name))
+            self._bind(alias.asname or alias.name, member(module, alias.name))
 
     def _visit_foreign(self, node: ast.Global | ast.Nonlocal) -> None:
         self._foreign.update(node.names)
@@ -320,7 +320,7 @@ class _Search(ast.NodeVisitor):
         _load_imported(function)
         self._known = _known_callables()
         self._steps = _find_steps(function)
-        self._look_within(function.body, _Bindings(function.body, function.args).names)
+        self._look_within(function.body, Bindings(function.body, function.args).names)
 
     def _look_within(self, body: Iterable[ast.AST], names: Mapping[str, object]) -> None:
         outside, self._scopes = self._scopes, [names, *self._scopes]
@@ -335,33 +335,33 @@ class _Search(ast.NodeVisitor):
 
     def _resolve(self, node: ast.expr) -> object:
         if isinstance(node, ast.Name):
-            return next((scope[node.id] for scope in self._scopes if node.id in scope), _UNKNOWN)
+            return next((scope[node.id] for scope in self._scopes if node.id in scope), UNKNOWN)
         if isinstance(node, ast.Attribute):
-            return _member(self._resolve(node.value), node.attr)
+            return member(self._resolve(node.value), node.attr)
         if isinstance(node, ast.Subscript):  # A generic class, as in Queue[int]().
             return self._resolve(node.value)
-        return _UNKNOWN
+        return UNKNOWN
 
     def _visit_function(self, node: _Function) -> None:
         self._visit_all([*node.decorator_list, *_defaults(node.args)])
         if node.name not in self._steps:
-            self._look_inside(node.body, _Bindings(node.body, node.args).names)
+            self._look_inside(node.body, Bindings(node.body, node.args).names)
 
     visit_FunctionDef = visit_AsyncFunctionDef = _visit_function
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self._visit_all(_defaults(node.args))
         if node not in self._steps:
-            self._look_inside([node.body], _Bindings([node.body], node.args).names)
+            self._look_inside([node.body], Bindings([node.body], node.args).names)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._visit_all([*node.decorator_list, *node.bases, *node.keywords])
-        self._look_within(node.body, _ClassNames(_Bindings(node.body).names))
+        self._look_within(node.body, _ClassNames(Bindings(node.body).names))
 
     def _visit_comprehension(self, node: _Comprehension) -> None:
         # The first of its sources does not see its names yet.
         self.visit(node.generators[0].iter)
-        targets = _Bindings(generator.target for generator in node.generators).names
+        targets = Bindings(generator.target for generator in node.generators).names
         self._look_inside(_parts(node), targets)
 
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension

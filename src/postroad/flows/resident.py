@@ -121,7 +121,7 @@ class Resident:
 
     def release(self, store: Store) -> None:
         """Submit what was held, unless the transaction of a step comes before it."""
-        if not any(it.is_begun for it in self.step_txs):
+        if not any(it.is_begun and not it.is_lost for it in self.step_txs):
             for unit in self.take_held():
                 store.submit(unit)
 

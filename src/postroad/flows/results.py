@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 
 from postroad.core import faults
 from postroad.core.errors import NotRunning
 
-from .head import Head
+from .events import Transition
+from .head import Head, show_id
+
+logger = logging.getLogger("postroad.flows")
 
 TOLD = faults.declare("flows.client.told")
 
@@ -59,3 +63,20 @@ class Results:
                 if not waiter.done():
                     waiter.set_exception(NotRunning("the flows of this node are stopped"))
         self._waiters.clear()
+
+
+def report_parked(head: Head, transition: Transition) -> None:
+    """Tell whoever looks at the log that a flow waits for an operator, and what can be done."""
+    trouble = head.trouble
+    if trouble is None:
+        return
+    place = transition.failed or f"step {transition.first + len(transition.records)}"
+    kind, (text, *more) = trouble.failure.kind, trouble.failure.text.splitlines() or [""]
+    detail = trouble.detail.strip()
+    id = show_id(head.id)
+    logger.warning(
+        "flow %s of %s is parked at %s: %s: %s. Mend the cause and restart the node, or try it "
+        "again with `postroad flow retry %s`; `postroad flow kill %s` ends it%s",
+        id, head.name, place, kind.rpartition(":")[2], text, id, id,
+        f"\n{detail}" if more or detail != text else "",
+    )  # fmt: skip

@@ -93,6 +93,11 @@ class StepTransaction(Transaction):
         self.position = position
         self.is_begun = False
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it took too long and was undone, although its function still runs."""
+        return self._turn is not None and self._turn.is_lost
+
     async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         self.is_begun = True
         return await super().execute(statement, parameters)

@@ -51,6 +51,17 @@ def decode(encoded: bytes, type: Any = Any) -> Any:
     return decoder(type).decode(encoded)
 
 
+def problem_of(encoded: bytes, type: Any) -> str | None:
+    """Why an encoded value is not of a type; None if it is, or nobody can tell."""
+    try:
+        decode(encoded, type)
+    except Unrecordable:
+        return None
+    except Exception as error:
+        return str(error)
+    return None
+
+
 @functools.lru_cache(maxsize=1024)
 def _decoder(type: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(type)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from . import requests as ask_for
 from .asks import Ask
 from .code import Code
+from .errors import WrongSignal
 from .records import Position
+from .values import problem_of
 
 _LABELS_MAX = 5
 
@@ -30,11 +32,14 @@ def is_at_work(code: Code) -> bool:
     return any(ask.is_work for ask in asked_by(code))
 
 
-def wants_signal(code: Code | None, name: str) -> bool:
-    """Whether it waits for a signal of that name."""
-    return code is not None and any(
-        isinstance(it, ask_for.Signal) and it.name == name for it in asked_by(code)
-    )
+def wants_signal(code: Code | None, name: str, payload: bytes) -> bool:
+    """Whether it waits for a signal of that name; raises WrongSignal if for another value."""
+    asks = [] if code is None else asked_by(code)
+    wanted = [it for it in asks if isinstance(it, ask_for.Signal) and it.name == name]
+    problems = [problem_of(payload, it.type) for it in wanted]
+    if wanted and None not in problems:
+        raise WrongSignal(f"signal {name!r} cannot have this value: {problems[0]}")
+    return bool(wanted)
 
 
 def find_due_ms(code: Code) -> int | None:

@@ -23,8 +23,10 @@ LIVE, RELOADED, MEMORY, POSTGRES = "live", "reloaded", "memory", "postgres"
 # PostgreSQL and memory: for what goes through transactions of the store or is read at a start.
 BY_DAY = {
     "test_branches": (LIVE, RELOADED),
+    "test_busy_flows": (LIVE, RELOADED, POSTGRES),
     "test_code_changes": (LIVE, RELOADED),
     "test_corners": (LIVE, RELOADED),
+    "test_drawn_values": (LIVE, RELOADED),
     "test_flow_transactions": (LIVE, RELOADED, MEMORY, POSTGRES),
     "test_odd_code": (LIVE, RELOADED),
     "test_restarts": (LIVE, POSTGRES),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from postroad.core.errors import UsageError
+from postroad.durable import MemoryDisk, MemoryStore, Transaction
 from postroad.flows import (
     Flow,
     FlowError,
@@ -19,6 +21,7 @@ from postroad.flows import (
     responds_to,
 )
 from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.mail_pairs import QUICK
 from tests.support.flows.nodes import FlowNode, FlowNodes
 
 
@@ -208,3 +211,43 @@ async def test_others_go_on_beside_a_flow_that_never_waits(nodes: FlowNodes) -> 
     assert await alpha.run(one, 1) == 2
     for handle in handles:
         await alpha.flows.kill(handle.id)
+
+
+@pytest.mark.parametrize("kind", ["steps", "tx steps", "sleeps", "talk", "monologue", "blocks"])
+async def test_a_busy_flow_on_a_slow_disk_hears_its_operators(nodes: FlowNodes, kind: str) -> None:
+    disk = MemoryDisk()
+    alpha = await nodes.start("alpha", busy, reply, one, make_store=lambda: MemoryStore(disk))
+    alpha.meet(alpha.station)
+    disk.sync_s = 0.02
+    handle = await alpha.begin(busy, kind, True)
+    await alpha.until_steps(handle.id, 2)
+    async with asyncio.timeout(DEADLINE_S):
+        await alpha.flows.pause(handle.id)
+        await alpha.flows.resume(handle.id)
+        await alpha.flows.signal(handle.id, "enough", "so be it")
+    assert await alpha.result(handle.id) == "so be it"
+
+
+async def test_a_signal_does_not_wait_for_a_step_whose_transaction_is_lost(
+    nodes: FlowNodes,
+) -> None:
+    is_free, has_begun = asyncio.Event(), asyncio.Event()
+
+    async def dawdle(tx: Transaction) -> None:
+        await tx.execute("SELECT 1")
+        has_begun.set()
+        await is_free.wait()
+
+    @flow
+    async def slow(flow: Flow) -> str:
+        await flow.gather(flow.step(dawdle), flow.signal("go", str))
+        return "done"
+
+    config = msgspec.structs.replace(QUICK, transaction_s=0.05)
+    alpha = await nodes.start("alpha", slow, mail_config=config)
+    handle = await alpha.begin(slow)
+    await has_begun.wait()
+    async with asyncio.timeout(DEADLINE_S):
+        await alpha.flows.signal(handle.id, "go", "now")
+    assert not is_free.is_set()
+    is_free.set()

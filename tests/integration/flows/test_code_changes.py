@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from postroad.core.errors import UsageError
 from postroad.flows import Definition, Flow, FlowHandle, Session, Status, flow, responds_to
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNode, FlowNodes
@@ -143,7 +144,8 @@ async def test_code_that_does_not_fit_is_parked_with_the_difference(
     await alpha.restart_flows(changed)
     # Nobody looks at it before something happens to it.
     assert (await alpha.flows.show(handle.id)).status is Status.RUNNING
-    await alpha.flows.signal(handle.id, "go", True)
+    with pytest.raises(UsageError, match="is parked"):
+        await alpha.flows.query(handle.id, "anything")
     parked = await alpha.until(handle.id, Status.PARKED)
     assert parked.detail is not None
     for line in lines:
@@ -152,6 +154,7 @@ async def test_code_that_does_not_fit_is_parked_with_the_difference(
     # Nothing was done meanwhile.
     assert len(await alpha.flows.history(handle.id)) == 2
     await alpha.restart_flows(original)
+    await alpha.flows.signal(handle.id, "go", True)
     assert await alpha.result(handle.id) == 12
 
 
@@ -286,7 +289,8 @@ async def test_a_session_that_was_opened_with_somebody_else_does_not_fit(nodes: 
         (ask_something_else, "its arguments are others"),
     ):
         await alpha.restart_flows(changed)
-        await alpha.flows.signal(handle.id, "look", True)
+        with pytest.raises(UsageError, match="is parked"):
+            await alpha.flows.query(handle.id, "anything")
         parked = await alpha.until(handle.id, Status.PARKED)
         assert difference in str(parked.detail)
     await alpha.flows.kill(handle.id)

@@ -268,7 +268,7 @@ async def rewrite(flow: Flow, number: int) -> int:
         async with flow.transaction() as tx:
             await tx.execute(f"DELETE FROM books WHERE number = {number}")
             await tx.execute(f"INSERT INTO books VALUES ({number}, 'busy')")
-    return count
+    return count + await flow.signal("unread", bool)
 
 
 async def test_operators_of_flows_that_never_leave_blocks_are_heard(nodes: FlowNodes) -> None:

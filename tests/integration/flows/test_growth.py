@@ -13,6 +13,7 @@ from postroad.durable import MemoryDisk, MemoryStore, Transaction
 from postroad.flows import (
     Flow,
     FlowError,
+    FlowHandle,
     FlowsConfig,
     SignalsFull,
     Status,
@@ -77,7 +78,7 @@ async def test_values_that_are_too_large_are_refused_and_not_kept(nodes: FlowNod
     alpha = await nodes.start("alpha", returns, steps, selects, collects)
     with pytest.raises(Unrecordable, match="an argument of flow 'returns' takes"):
         await alpha.begin(returns, bytes(too_much))
-    begun = [await alpha.begin(returns, b""), await alpha.begin(steps)]
+    begun: list[FlowHandle[Any]] = [await alpha.begin(returns, b""), await alpha.begin(steps)]
     begun += [await alpha.begin(selects), await alpha.begin(collects)]
     for handle in begun:
         parked = await alpha.until(handle.id, Status.PARKED)
@@ -122,7 +123,8 @@ async def test_a_flow_that_does_too_much_is_parked_until_more_is_allowed(nodes: 
             await flow.step(do, number)
         return len(done)
 
-    for bounds in ({"history_steps_max": 10}, {"history_bytes_max": 1_000}):
+    choices: list[dict[str, Any]] = [{"history_steps_max": 10}, {"history_bytes_max": 1_000}]
+    for bounds in choices:
         done.clear()
         name = "beta" if "history_bytes_max" in bounds else "alpha"
         node = await nodes.start(name, works, **bounds)

@@ -187,13 +187,6 @@ async def test_signals_before_and_after_they_are_asked_for(nodes: FlowNodes) -> 
     assert await alpha.rows("SELECT COUNT(*) FROM postroad_flow_mail") == [(0,)]
 
 
-async def test_a_signal_of_another_type(nodes: FlowNodes) -> None:
-    alpha, handle = await nodes.begin(wait_for_go)
-    await alpha.flows.signal(handle.id, "go", "away")
-    with pytest.raises(Exception, match=r"signal\(go\) got something else than it wants"):
-        await handle.result(DEADLINE_S)
-
-
 async def test_queries_are_answered_by_the_code(nodes: FlowNodes) -> None:
     @flow
     async def collect(flow: Flow) -> list[int]:

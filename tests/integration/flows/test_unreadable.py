@@ -28,7 +28,7 @@ def charge(order: str) -> str:
 @flow
 async def order(flow: Flow, name: str) -> str:
     await flow.step(charge, name)
-    return await flow.signal("go", str)
+    return await flow.signal("go", str) + await flow.signal("later", str)
 
 
 async def change(node: FlowNode, statement: str, *parameters: Any) -> None:
@@ -61,7 +61,8 @@ async def test_a_head_that_cannot_be_read_stops_no_other_flow(
         alpha, f"UPDATE postroad_flows SET {damage} WHERE id = ?", *parameters, parse_id(odd)
     )
     await alpha.start_flows()
-    await alpha.flows.signal(other, "go", "on")
+    await alpha.flows.signal(other, "go", "o")
+    await alpha.flows.signal(other, "later", "n")
     assert await alpha.result(other) == "on"
     shown = await alpha.flows.show(odd)
     assert (shown.status, shown.name) == (Status.UNREADABLE, "order")
@@ -118,7 +119,8 @@ async def test_a_step_that_cannot_be_read_parks_its_flow_and_runs_nothing_again(
         await alpha.stop_flows()
     assert calls == ["odd", "other"]
     await alpha.start_flows()
-    await alpha.flows.signal(other, "go", "on")
+    await alpha.flows.signal(other, "go", "o")
+    await alpha.flows.signal(other, "later", "n")
     assert await alpha.result(other) == "on"
     await alpha.flows.kill(odd)
     assert (await alpha.flows.show(odd)).status is Status.KILLED

@@ -1,0 +1,188 @@
+"""The signals that the code of a flow can ask for, as far as its source tells.
+
+A signal that no code asks for is a mistake of whoever sends it, and so is a value of another type:
+both can be refused before they are kept. The source tells if the flow object goes nowhere but into
+its own methods, subflows, and functions that can be looked into as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from .purity import UNKNOWN, Bindings, find_definition, member, outer_names
+
+Signals = dict[str, list[Any]]
+"""By name, the types that signals are asked for as."""
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_TYPE_NODES = (
+    ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.BitOr, ast.Tuple, ast.List, ast.Constant,
+    ast.Load,
+)  # fmt: skip
+# They look at an object, and keep nothing of it.
+_HARMLESS = (print, repr, str, id, type, isinstance)
+_DEPTH_MAX = 20
+
+
+class _Undecidable(Exception):
+    """The source does not tell."""
+
+
+def find_signals(function: Callable[..., Any]) -> Signals | None:
+    """What the code of a flow can ask for; None if nobody can tell."""
+    search = _Search()
+    try:
+        search.look_into(function, 0)
+    except Exception:
+        # Whatever is odd about the function, signals are taken for it then.
+        return None
+    return search.signals
+
+
+class _Search:
+    """Follows the flow object through functions."""
+
+    def __init__(self) -> None:
+        self.signals: Signals = {}
+        self._seen: set[tuple[object, int | str]] = set()
+        self._depth = 0
+
+    def look_into(self, function: object, parameter: int | str) -> None:
+        """Look at what a function does with the flow that it gets as a parameter."""
+        if not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
+            raise _Undecidable
+        if (function, parameter) in self._seen:
+            return
+        self._seen.add((function, parameter))
+        self._depth += 1
+        if self._depth > _DEPTH_MAX:
+            raise _Undecidable
+        code = function.__code__
+        lines, _ = inspect.getsourcelines(code)
+        definition = find_definition("".join(lines), code.co_name)
+        if definition is None:
+            raise _Undecidable
+        names = Bindings(definition.body, definition.args).names
+        _Body(self, definition, [names, *outer_names(function)]).follow(parameter)
+
+
+class _Body:
+    """The body of one function."""
+
+    def __init__(
+        self, search: _Search, node: _Function, scopes: list[Mapping[str, object]]
+    ) -> None:
+        self._search = search
+        self._node = node
+        self._scopes = scopes
+        self._parents = {
+            child: parent
+            for statement in node.body
+            for parent in ast.walk(statement)
+            for child in ast.iter_child_nodes(parent)
+        }
+
+    def follow(self, parameter: int | str) -> None:
+        name = _parameter(self._node.args, parameter)
+        for statement in self._node.body:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.arg) and node.arg == name:
+                    # A function within has a parameter of that name, which may be anything.
+                    raise _Undecidable
+                if isinstance(node, ast.Name) and node.id == name:
+                    self._on_use(node)
+
+    def _on_use(self, node: ast.Name) -> None:
+        parent = self._parents.get(node)
+        if isinstance(parent, ast.Attribute) and isinstance(parent.ctx, ast.Load):
+            if parent.attr in ("signal", "call"):
+                self._on_method(parent)
+        elif isinstance(parent, ast.Call):
+            self._on_argument(parent, parent.args.index(node))
+        elif isinstance(parent, ast.keyword) and parent.arg is not None:
+            call = self._parents.get(parent)
+            if not isinstance(call, ast.Call):
+                raise _Undecidable
+            self._on_argument(call, parent.arg)
+        else:
+            raise _Undecidable
+
+    def _on_method(self, method: ast.Attribute) -> None:
+        call = self._parents.get(method)
+        if not isinstance(call, ast.Call) or call.func is not method:
+            raise _Undecidable
+        if method.attr == "call":
+            definition = self._resolve(_argument(call, 0, "definition"))
+            self._search.look_into(_function_of(definition), 0)
+            return
+        name = self._resolve(_argument(call, 0, "name"))
+        if not isinstance(name, str):
+            raise _Undecidable
+        self._search.signals.setdefault(name, []).append(self._type(_argument(call, 1, "type")))
+
+    def _on_argument(self, call: ast.Call, place: int | str) -> None:
+        """The flow is given to a function."""
+        if any(isinstance(it, ast.Starred) for it in call.args):
+            raise _Undecidable
+        target = self._resolve(call.func)
+        if target in _HARMLESS:
+            return
+        if getattr(target, "function", None) is not None:
+            # A flow that is called as a part of this one.
+            target = _function_of(target)
+        self._search.look_into(target, place)
+
+    def _resolve(self, node: ast.expr) -> object:
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return next((it[node.id] for it in self._scopes if node.id in it), UNKNOWN)
+        if isinstance(node, ast.Attribute):
+            return member(self._resolve(node.value), node.attr)
+        return UNKNOWN
+
+    def _type(self, node: ast.expr) -> Any:
+        """What a type expression stands for; anything if that is not known here."""
+        for part in ast.walk(node):
+            if not isinstance(part, _TYPE_NODES):
+                return Any
+            if isinstance(part, ast.Name) and self._resolve(part) is UNKNOWN:
+                return Any
+        names: dict[str, object] = {}
+        for scope in reversed(self._scopes):
+            names.update(scope)
+        expression = ast.fix_missing_locations(ast.Expression(node))
+        return eval(compile(expression, "<signal>", "eval"), names)
+
+
+def _function_of(definition: object) -> object:
+    function = getattr(definition, "function", None)
+    if getattr(definition, "__wrapped__", None) is not function:
+        raise _Undecidable
+    return function
+
+
+def _parameter(arguments: ast.arguments, place: int | str) -> str:
+    """The name of a parameter; only of one that is given by place or name."""
+    if isinstance(place, int):
+        by_place = [*arguments.posonlyargs, *arguments.args]
+        if place >= len(by_place):
+            raise _Undecidable
+        return by_place[place].arg
+    if place not in {it.arg for it in (*arguments.args, *arguments.kwonlyargs)}:
+        raise _Undecidable
+    return place
+
+
+def _argument(call: ast.Call, place: int, name: str) -> ast.expr:
+    given: Iterator[ast.expr] = (it.value for it in call.keywords if it.arg == name)
+    if len(call.args) > place:
+        given = iter(call.args[place : place + 1])
+    argument = next(given, None)
+    if argument is None or isinstance(argument, ast.Starred):
+        raise _Undecidable
+    return argument

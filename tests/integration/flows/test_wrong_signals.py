@@ -1,0 +1,95 @@
+"""Signals that do not fit are refused at the door, and end no flow."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from postroad.flows import Flow, Status, WrongSignal, flow
+from tests.support.deadlines import DEADLINE_S
+from tests.support.flows.nodes import FlowNodes
+
+
+@flow
+async def order(flow: Flow) -> int:
+    await flow.sleep(0)
+    return await flow.signal("arrived", int) + await flow.signal("paid", int)
+
+
+@flow
+async def order_of(flow: Flow, names: list[str]) -> list[int]:
+    """Nobody can tell from its source what it asks for."""
+    await flow.signal("go", bool)
+    return [await flow.signal(name, int) for name in names]
+
+
+async def test_a_wrong_signal_is_refused_and_the_flow_lives_on(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", order)
+    handle = await alpha.begin(order)
+    for is_paused in (False, True):
+        if is_paused:
+            await alpha.flows.pause(handle.id)
+        for name, value, text in [
+            ("arived", 1, "did you mean 'arrived'"),
+            ("arrived", "abc", "Expected `int`, got `str`"),
+            ("paid", None, "Expected `int`, got `None`"),
+        ]:
+            with pytest.raises(WrongSignal, match=text):
+                await alpha.flows.signal(handle.id, name, value)
+    await alpha.flows.resume(handle.id)
+    assert await alpha.rows("SELECT count(*) FROM postroad_flow_mail") == [(0,)]
+    await alpha.flows.signal(handle.id, "paid", 1)
+    await alpha.flows.signal(handle.id, "arrived", 2)
+    assert await alpha.result(handle.id) == 3
+
+
+async def test_what_the_code_waits_for_now_is_checked_whatever_its_source_tells(
+    nodes: FlowNodes,
+) -> None:
+    alpha = await nodes.start("alpha", order_of)
+    handle = await alpha.begin(order_of, ["a"])
+    await alpha.flows.signal(handle.id, "go", True)
+    await alpha.until_steps(handle.id, 1)
+    with pytest.raises(WrongSignal, match="signal 'a' cannot have this value: Expected `int`"):
+        await alpha.flows.signal(handle.id, "a", "abc")
+    await alpha.flows.signal(handle.id, "a", 1)
+    assert await alpha.result(handle.id) == [1]
+
+
+async def test_a_wrong_signal_that_came_too_early_is_dropped_and_reported(
+    nodes: FlowNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    alpha = await nodes.start("alpha", order_of)
+    handle = await alpha.begin(order_of, ["a", "b"])
+    for value in ("abc", 1, "x"):
+        await alpha.flows.signal(handle.id, "a", value)
+    await alpha.restart_flows()
+    async with asyncio.timeout(DEADLINE_S):
+        await alpha.flows.signal(handle.id, "go", True)
+        await alpha.until_steps(handle.id, 2)
+        await alpha.restart_flows()
+        await alpha.flows.signal(handle.id, "b", 2)
+    assert await alpha.result(handle.id) == [1, 2]
+    assert "goes on without it: signal 'a' cannot have this value" in caplog.text
+
+
+async def test_a_flow_that_is_parked_is_logged_with_what_can_be_done(
+    nodes: FlowNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    def charge() -> None:
+        raise RuntimeError("the card was eaten")
+
+    @flow
+    async def pay(flow: Flow) -> None:
+        await flow.step(charge)
+
+    alpha = await nodes.start("alpha", pay)
+    handle = await alpha.begin(pay)
+    await alpha.until(handle.id, Status.PARKED)
+    (record,) = [it for it in caplog.records if "is parked" in it.message]
+    assert record.levelname == "WARNING"
+    assert f"flow {handle.id} of pay is parked at 0 step(" in record.message
+    assert "charge): RuntimeError: the card was eaten." in record.message
+    assert f"postroad flow retry {handle.id}" in record.message
+    assert 'raise RuntimeError("the card was eaten")' in record.message
