@@ -26,7 +26,7 @@ CALLS: dict[str, Call] = {
     "begin_as": lambda flows, handle: flows.begin_as("me", wait),
     "run": lambda flows, handle: flows.run(wait),
     "result": lambda flows, handle: handle.result(),
-    "signal": lambda flows, handle: flows.signal(handle.id, "go"),
+    "signal": lambda flows, handle: flows.signal(handle.id, "go", 1),
     "kill": lambda flows, handle: flows.kill(handle.id),
     "pause": lambda flows, handle: flows.pause(handle.id),
     "resume": lambda flows, handle: flows.resume(handle.id),
