@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from postroad.core.errors import HandshakeRefused, SameNameRefused
 
 from .frames import Hello
@@ -10,7 +12,7 @@ from .frames import Hello
 def check_peer(
     ours: Hello,
     theirs: Hello,
-    certificate_names: frozenset[str] | None,
+    certificate_names: Collection[str] | None,
     *,
     is_secure: bool = False,
 ) -> None:
