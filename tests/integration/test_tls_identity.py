@@ -15,6 +15,7 @@ from postroad.core.errors import (
     ConnectionClosed,
     RemoteHandlerFailure,
 )
+from postroad.wire import Status
 from tests.support.cluster.nodes import CLUSTER as NODES_CLUSTER
 from tests.support.cluster.nodes import Node, all_know, running_node
 from tests.support.deadlines import eventually
@@ -147,7 +148,7 @@ async def test_handlers_are_told_the_name_in_the_certificate(
 
 
 @of_older
-async def test_of_several_names_none_is_chosen_where_none_is_told(
+async def test_of_several_names_the_first_counts_where_none_is_told(
     authority: Authority, dialect: Dialect
 ) -> None:
     if not (authority.directory / "many.pem").exists():
@@ -158,7 +159,7 @@ async def test_of_several_names_none_is_chosen_where_none_is_told(
     ):
         peers = peers_of(alpha)
         await many.request(alpha.address, "who")
-        assert peers == [None]
+        assert peers == ["many"]
 
 
 @asynccontextmanager
@@ -318,3 +319,18 @@ async def test_without_a_certificate_nobody_gets_a_tunnel(authority: Authority) 
         peer.send(dialect.opening(), dialect.hello(name="core-2", role="core", is_tunnel=True))
         assert b"only for nodes that show a certificate" in await peer.until_closed()
         assert users.all == []
+
+
+async def test_without_a_certificate_nobody_tells_of_members(authority: Authority) -> None:
+    dialect = Version3()
+    async with (
+        two_members(authority, dialect, is_mutual=False) as (alpha, beta),
+        raw_client(alpha.address, authority.client_context()) as peer,
+    ):
+        peer.send(dialect.opening(NODES_CLUSTER), dialect.hello(name="beta", cluster=NODES_CLUSTER))
+        peer.send(dialect.request(1, "cluster.membership", b"anything"))
+        await peer.expect(dialect.answer())
+        reply = await dialect.take_first_reply(peer)
+        assert reply.status == Status.HANDLER_FAILED
+        assert b"nodes with a certificate" in reply.payload
+        await all_know([alpha, beta])

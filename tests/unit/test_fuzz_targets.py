@@ -141,8 +141,8 @@ def plant_illegal_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         self.out.append(b"\xff" * 20)
         original(self, error)  # type: ignore[arg-type]  # The machine passes the right kind.
 
-    original = Connection._fail
-    monkeypatch.setattr(Connection, "_fail", fail)
+    original = Connection.refuse
+    monkeypatch.setattr(Connection, "refuse", fail)
 
 
 def plant_unmapped_packet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from postroad.core import Address, Lifecycle, ThrottledLog
 from postroad.core.errors import (
     ConfigError,
     NameTaken,
+    NoSuchMember,
     NotRunning,
     SameNamePeer,
     UsageError,
@@ -355,6 +356,8 @@ class Agent(Lifecycle):
         self._pump()
 
     def _on_request(self, message: Message) -> bytes:
+        if message.peer is None and self.service.is_secure:
+            raise NoSuchMember("over TLS, news of members is taken from nodes with a certificate")
         answer = self._receive(message.payload, message.sender, in_stream=True)
         self._pump()
         return answer or b""

@@ -298,7 +298,9 @@ class AcceptedLink(Link):
     ) -> None:
         future = asyncio.ensure_future(awaitable, loop=self._loop)
         run = Run(future, request, request.one_way or subscription.one_way)
-        timeout_s = request.timeout_ms / 1000 or self._context.limits.handler_timeout_s
+        # Nobody waits for a one-way message, so nobody may say how long it takes.
+        told_s = 0.0 if run.is_one_way else request.timeout_ms / 1000
+        timeout_s = told_s or self._context.limits.handler_timeout_s
         key = self.running.add(run, arrived + timeout_s)
         future.add_done_callback(partial(self._on_handled, key, request, subscription))
         self._arm_by(self.running.next_deadline)

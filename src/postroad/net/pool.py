@@ -8,6 +8,7 @@ delays `ping`. Requests of one subject to one node are written in the order they
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import ssl
 from collections.abc import Awaitable, Callable
@@ -156,7 +157,8 @@ class Pool:
         dial.waiters.append(waiter)
         outcome = await waiter
         if isinstance(outcome, MessagingError):
-            raise outcome
+            # Others wait for the same dial; one error would hold the frames of them all.
+            raise copy.copy(outcome)
         return outcome
 
     def _on_dialed(self, key: Key, task: asyncio.Task[DialedLink]) -> None:

@@ -6,6 +6,7 @@ caller builds the error, which alone knows subject and times. Nothing is left un
 
 from __future__ import annotations
 
+import copy
 from typing import TypeAlias
 
 import msgspec
@@ -43,7 +44,8 @@ EXPIRED = Expired()
 def error_of(result: Result, subject: str) -> MessagingError:
     """The error a failed request raises, still without peer and times."""
     if isinstance(result, LinkDown):
-        return result.error
+        # Many share the result; raised, one error would hold the frames of them all.
+        return copy.copy(result.error)
     if isinstance(result, Expired):
         return RequestTimeout("no reply in time")
     text = result.payload.decode("utf-8", "replace")

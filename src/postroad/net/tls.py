@@ -68,10 +68,10 @@ def report_failed_handshakes(
     context.sslobject_class = ReportingObject
 
 
-def certificate_names(transport: asyncio.BaseTransport) -> frozenset[str] | None:
-    """DNS names in the peer's certificate, or None if it showed none."""
+def certificate_names(transport: asyncio.BaseTransport) -> tuple[str, ...] | None:
+    """DNS names in the peer's certificate in their order, or None if it showed none."""
     certificate = transport.get_extra_info("peercert")
     if not certificate:
         return None
     names = certificate.get("subjectAltName", ())
-    return frozenset(str(value) for kind, value in names if kind == "DNS")
+    return tuple(str(value) for kind, value in names if kind == "DNS")

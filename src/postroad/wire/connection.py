@@ -9,6 +9,8 @@ still be told, and ends the machine.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from postroad.core.address import Address
 from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent, RemoteProtocolError
 from postroad.core.limits import HELLO_BYTES_MAX, KIB
@@ -81,7 +83,7 @@ class Connection:
         now: float,
         *,
         next_id: NextId,
-        certificate_names: frozenset[str] | None = None,
+        certificate_names: Collection[str] | None = None,
         share: Share | None = None,
     ) -> None:
         self.role = role
@@ -138,14 +140,14 @@ class Connection:
         """The peer's node name, as far as it is known.
 
         Over TLS it is a name in the peer's certificate, whatever the version: the one it claims in
-        version 3, the only one in older versions. Without TLS it is what the peer claims.
+        version 3, the first in older versions. Without TLS it is what the peer claims.
         """
         names = self.certificate_names
         if names is None and self._config.is_secure:
             return None
         if self.peer is not None:
             return self.peer.name
-        return next(iter(names)) if names is not None and len(names) == 1 else None
+        return next(iter(names), None) if names is not None else None
 
     @property
     def awaits_room(self) -> bool:

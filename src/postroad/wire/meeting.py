@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from postroad.core.errors import HandshakeRefused, SameNameRefused
 
 from .frames import Hello
 
 
-def check_peer(ours: Hello, theirs: Hello, certificate_names: frozenset[str] | None) -> None:
+def check_peer(ours: Hello, theirs: Hello, certificate_names: Collection[str] | None) -> None:
     """Refuse a peer of another cluster or under a wrong name; or if one has a secret to prove."""
     if theirs.cluster != ours.cluster:
         raise HandshakeRefused(f"the peer is of cluster {theirs.cluster!r}")

@@ -2,6 +2,7 @@
 
 import asyncio
 from functools import partial
+from traceback import walk_tb
 
 import pytest
 
@@ -15,6 +16,7 @@ from postroad.core.errors import (
 )
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import (
+    Pair,
     Speech,
     every_speech,
     every_way,
@@ -299,3 +301,51 @@ async def test_timeout_is_never_told_as_a_failure_of_the_handler() -> None:
             *(pair.ask("hang", timeout=timeout) for timeout in timeouts), return_exceptions=True
         )
         assert {type(result) for result in results} == {RequestTimeout}
+
+
+# Errors that many get.
+
+
+def chain_of(error: BaseException) -> list[BaseException]:
+    """The error and all that it came from."""
+    chain = []
+    following: BaseException | None = error
+    while following is not None:
+        chain.append(following)
+        following = following.__cause__ or following.__context__
+    return chain
+
+
+def frames_of(error: BaseException) -> int:
+    """How many frames the error and all that it came from hold."""
+    return sum(len(list(walk_tb(it.__traceback__))) for it in chain_of(error))
+
+
+@pytest.mark.parametrize("fault", ["refused", "lost", "stopped"])
+async def test_many_who_fail_for_one_reason_share_no_error(fault: str) -> None:
+    """Else each would hold the frames of all, and with them what all of them sent."""
+
+    async def one_fails() -> BaseException:
+        async with running_pair() as pair:
+            (error,) = await fail_together(pair, 1)
+            return error
+
+    async def fail_together(pair: Pair, count: int) -> list[BaseException]:
+        if fault == "refused":
+            address = unused_address()
+            requests = [
+                asyncio.create_task(pair.client.request(address, "echo")) for _ in range(count)
+            ]
+        else:
+            requests = await pair.begin(count)
+            service = pair.server if fault == "lost" else pair.client
+            await service.stop(grace=0)
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        assert all(isinstance(it, MessagingError) for it in results)
+        return [it for it in results if isinstance(it, BaseException)]
+
+    async with running_pair() as pair:
+        errors = await fail_together(pair, 30)
+        chains = [chain_of(error) for error in errors]
+        assert len({id(it) for chain in chains for it in chain}) == sum(map(len, chains))
+        assert max(map(frames_of, errors)) <= frames_of(await one_fails()) + 2

@@ -121,7 +121,7 @@ async def test_one_way_handlers_end_in_time_after_their_peer_has_gone(dialect: D
         async with raw_client(service.address) as peer:
             await dialect.dial(peer)
             note = (
-                version3_frame(1, b"notelong", flags=1, short=4, id=5)
+                version3_frame(1, b"notelong", flags=1, short=4, word=0xFFFF_FFFF, id=5)
                 if dialect.version == 3
                 else dialect.request(5, "note", b"long")
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import cast
 
 import pytest
@@ -76,7 +77,7 @@ async def test_no_handler_is_lost_whatever_ids_its_request_and_others_have(endin
         future: asyncio.Future[bytes | bytearray | memoryview | None] = loop.create_future()
         futures.append(future)
         key = runs.add(Run(future, Request(id, "a", b""), False), 1.0)
-        future.add_done_callback(lambda done, key=key: runs.finish(key, done))
+        future.add_done_callback(partial(runs.finish, key))
     assert len(runs) == len(futures)
     if ending == "expire":
         assert len(runs.expire(2.0)) == len(futures)
