@@ -31,8 +31,8 @@ def plant_no_refutation(_: Any, self: Hearing, record: Record) -> None:
 @BUGS.replace(Roster, "bury_silent", CORRECTNESS, 20)
 def plant_forgotten_tombstones(bury: Any, self: Roster, now: float) -> None:
     bury(self, now)
-    for entry in self.tombstones.values():
-        del self.entries[entry.record.name]
+    for entry in list(self.tombstones.values()):
+        self._remove(entry)
 
 
 @BUGS.plant(LIVENESS, 1)
@@ -53,7 +53,7 @@ def plant_properties_that_come_back(take: Any, self: Entry, record: Record) -> A
 
 @BUGS.replace(Naming, "contest", CORRECTNESS, 15)
 def plant_belief_in_newcomers(_: Any, self: Naming, challenger: Record, now: float) -> None:
-    self._roster.replace(challenger, now)
+    self._roster.admit(challenger, now)
 
 
 @BUGS.plant(LIVENESS, 8)
@@ -84,7 +84,9 @@ def plant_no_probes(_: Any, self: Prober, entry: Entry, now: float) -> None:
 
 
 @BUGS.replace(Naming, "look_into", LIVENESS, 1)
-def plant_careless_join(_: Any, self: Naming, rival: Record, now: float) -> None:
+def plant_careless_join(
+    _: Any, self: Naming, rival: Record, now: float, *, is_vouched: bool
+) -> None:
     """Do not ask whether the other lives."""
 
 

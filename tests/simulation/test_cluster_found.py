@@ -8,7 +8,15 @@ import msgspec
 from postroad.cluster import ChangeKind, MemberChange, State
 from postroad.cluster.membership import Membership, Record
 from postroad.cluster.membership.own import first_record
-from postroad.cluster.membership.packets import Ack, News, Ping, Pull, decode_packet, encode_packet
+from postroad.cluster.membership.packets import (
+    Ack,
+    News,
+    Packet,
+    Ping,
+    Pull,
+    decode_packet,
+    encode_packet,
+)
 from postroad.core import Address
 from postroad.testing import SimCluster, SimNode
 
@@ -37,6 +45,28 @@ class Listener:
         self.machine.receive(data, record.address, self.now)
         self._note()
 
+    def meet(self, record: Record) -> None:
+        """Hear of a node that answers when it is asked."""
+        self.hear(record)
+        (question,) = (it for it in self.take_said() if isinstance(it, Ping))
+        self.answer(question, record)
+
+    def answer(self, question: Ping, record: Record) -> None:
+        ack = Ack(
+            number=question.number,
+            name=record.name,
+            instance=record.instance,
+            farewell=record.farewell,
+            incarnation=record.incarnation,
+            is_member=True,
+        )
+        self.machine.receive(encode_packet(ack), record.address, self.now)
+        self._note()
+
+    def take_said(self) -> list[Packet]:
+        outgoing = self.machine.take_outgoing()
+        return [decode_packet(it.payload, news_max=NEWS_MAX) for it in outgoing]
+
     def run(self, until: float) -> None:
         while self.machine.deadline() <= until:
             self.now = self.machine.deadline()
@@ -63,7 +93,7 @@ def test_process_that_is_gone_takes_over_no_name() -> None:
     """Its tombstone must not displace a live member, though that is out of reach for a moment."""
     for state in (State.DEAD, State.LEFT):
         ear = Listener()
-        ear.hear(record_of("holder", 2, 10))
+        ear.meet(record_of("holder", 2, 10))
         gone = msgspec.structs.replace(
             record_of("holder", 3, 20), state=state, secret=b"theirs", witness="somebody"
         )
@@ -77,32 +107,24 @@ def test_process_that_is_gone_takes_over_no_name() -> None:
 def test_properties_of_a_successor_are_asked_for() -> None:
     """They are left out of datagrams where they are large, also of one that tells of a restart."""
     ear = Listener()
-    ear.hear(record_of("worker", 2, 10))
-    ear.machine.take_outgoing()
+    ear.meet(record_of("worker", 2, 10))
+    ear.take_said()
     successor = record_of("worker", 3, 20).without_properties()
     ear.hear(successor)
-    sent = [decode_packet(it.payload, news_max=NEWS_MAX) for it in ear.machine.take_outgoing()]
-    question = next(it for it in sent if isinstance(it, Ping))
-    ack = Ack(
-        number=question.number,
-        name="worker",
-        instance=successor.instance,
-        farewell=successor.farewell,
-        incarnation=0,
-        is_member=True,
-    )
-    ear.machine.receive(encode_packet(ack), Address("10.0.0.2", 7000), ear.now)
+    # Asked is who has the name, who is not there, then the other, who is.
+    (datagram, _) = (it for it in ear.take_said() if isinstance(it, Ping))
+    ear.answer(datagram, successor)
+    (question,) = (it for it in ear.take_said() if isinstance(it, Ping))
+    ear.answer(question, successor)
     member = ear.machine.member("worker")
     assert member is not None and member.instance == successor.instance
-
-    sent = [decode_packet(it.payload, news_max=NEWS_MAX) for it in ear.machine.take_outgoing()]
-    assert any(isinstance(it, Pull) for it in sent)
+    assert any(isinstance(it, Pull) for it in ear.take_said())
 
 
 def test_node_that_doubts_itself_removes_nobody_at_once() -> None:
     """However long it waited for the answer, whoever is suspected may speak up after that."""
     ear = Listener()
-    ear.hear(record_of("worker", 2, 10))
+    ear.meet(record_of("worker", 2, 10))
     ear.machine._voice.health.score = ear.machine.config.health_max
     ear.run(until=60.0)
     times = {change.kind: time for time, change in ear.changes}

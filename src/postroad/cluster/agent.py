@@ -249,6 +249,8 @@ class Agent(Lifecycle):
             incarnation=time.time_ns() // 1_000_000,
             secret=secrets.token_bytes(16),
             chance=random.SystemRandom(),
+            # Whom this node calls shows a certificate with its name, or knows the secret.
+            proves_names=self.service.is_secure or self.service.is_closed,
             properties=self._properties,
             config=self.config,
         )
@@ -363,18 +365,35 @@ class Agent(Lifecycle):
         return answer or b""
 
     def _on_datagram(self, message: Message) -> None:
-        answer = self._receive(message.payload, message.sender)
+        origin = message.source or message.sender
+        answer = self._receive(message.payload, message.sender, origin=origin)
         if answer is not None:
-            self._transmission.post(message.sender, SUBJECT, answer)
+            # Where it came from and nowhere else: its sender can say what it likes.
+            self._transmission.post(origin, SUBJECT, answer)
         self._pump()
 
     def _on_answer(self, address: Address, payload: bytes) -> None:
-        self._receive(payload, address, in_stream=True)
+        self._receive(payload, address, in_stream=True, is_answer=True)
         self._pump()
 
-    def _receive(self, payload: bytes, source: Address, *, in_stream: bool = False) -> bytes | None:
+    def _receive(
+        self,
+        payload: bytes,
+        source: Address,
+        *,
+        in_stream: bool = False,
+        is_answer: bool = False,
+        origin: Address | None = None,
+    ) -> bytes | None:
         machine = self._running_machine()
-        answer = machine.receive(payload, source, self._loop.time(), in_stream=in_stream)
+        answer = machine.receive(
+            payload,
+            source,
+            self._loop.time(),
+            in_stream=in_stream,
+            is_answer=is_answer,
+            origin=origin,
+        )
         for reason in machine.take_refusals():
             self._warn(reason, "%s: refused news from %s: %s", self.service.name, source, reason)
         return answer
@@ -391,23 +410,28 @@ class Agent(Lifecycle):
 
     def _tick(self) -> None:
         self._timer = None
-        self._running_machine().tick(self._loop.time())
-        self._pump()
+        try:
+            self._running_machine().tick(self._loop.time())
+        finally:
+            self._pump()
 
     # What goes out.
 
     def _pump(self) -> None:
         """Send, tell, set the timer."""
         machine = self._running_machine()
-        for send in machine.take_outgoing():
-            self._transmission.send(send, SUBJECT, timeout_s=self.config.probe_timeout_s)
-        for change in machine.take_changes():
-            self._tell(change)
+        try:
+            for send in machine.take_outgoing():
+                self._transmission.send(send, SUBJECT, timeout_s=self.config.probe_timeout_s)
+            for change in machine.take_changes():
+                self._tell(change)
+        finally:
+            # Whatever else happens, time goes on.
+            self._arm(machine.deadline())
         if machine.phase is Phase.MEMBER and not self._joined.done():
             self.service.set_member(True)
             self._joined.set_result(None)
         self._warn_of_blocked_datagrams(machine.counters.probes_by_stream)
-        self._arm(machine.deadline())
 
     def _arm(self, when: float) -> None:
         if self._timer is not None:

@@ -121,9 +121,11 @@ class Audience:
         if self._is_telling:
             return
         self._is_telling = True
-        while self._untold:
-            self._tell_one(self._untold.popleft())
-        self._is_telling = False
+        try:
+            while self._untold:
+                self._tell_one(self._untold.popleft())
+        finally:
+            self._is_telling = False
 
     def _tell_one(self, change: MemberChange) -> None:
         """One listener that fails disturbs nobody else."""
@@ -132,7 +134,8 @@ class Audience:
         for listener in list(self._listeners):
             try:
                 listener(change)
-            except Exception:
+            except (Exception, asyncio.CancelledError):
+                # Raised here a cancellation concerns nobody but the listener.
                 logger.exception("a listener to changes of the cluster failed")
 
     def close(self, error: PostroadError | None) -> None:

@@ -27,6 +27,7 @@ from tests.support.cluster.nodes import (
     Node,
     all_know,
     running_cluster,
+    running_node,
     running_service,
     spy_out,
 )
@@ -290,19 +291,21 @@ async def test_newcomers_at_the_address_of_members() -> None:
             enemy.say(a, News(news=[ghost]))
         await eventually(lambda: refused(a, "claims this node's address") >= 1)
         await eventually(lambda: refused(a, "claims another member's address") >= 1)
-        # They do not answer under those names, so that they are gone soon.
+        # They do not answer under those names, so that they never are members.
+        assert all(len(node.told(ChangeKind.ADDED)) == 2 for node in nodes)
         await all_know(nodes)
 
 
-async def test_members_that_do_not_exist_are_gone_soon() -> None:
+async def test_members_that_do_not_exist_are_never_there() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a = nodes[0]
         ghosts = [
             enemy.forge("a", name=f"ghost-{number}", instance=5, port=1) for number in range(5)
         ]
         enemy.say(a, News(news=ghosts))
-        await a.until(lambda it: len(it.told(ChangeKind.ADDED)) >= 7, "the ghosts are there")
-        await all_know(nodes)
+        async with running_node("d", a, config=QUICK) as d:
+            await all_know([*nodes, d])
+        assert {it.member.name for it in a.told(ChangeKind.ADDED)} == {"b", "c", "d"}
 
 
 # The same over TCP.

@@ -26,6 +26,7 @@ from tests.support.cluster.nodes import (
     CLUSTER,
     QUICK,
     Inbox,
+    all_know,
     both_ways,
     failure,
     running_cluster,
@@ -88,14 +89,13 @@ async def test_member_that_is_not_known_to_the_receiver() -> None:
     slow = {"probe_interval_s": 1_000, "sync_interval_s": 1_000}
     async with (
         running_node("a", config=MembershipConfig(members_max=1, **slow)) as a,
+        running_node("c", a, config=MembershipConfig(**slow)) as c,
         running_node("b", config=MembershipConfig(**slow)) as b,
         Unicast(CLUSTER, "herald") as herald,
     ):
+        await all_know([a, c])
         a.communication.reply_to("who", lambda _message, member: member.name.encode())
         records = await spy_out(a)
-        ghost = msgspec.structs.replace(records["a"], name="ghost", instance=1, port=1)
-        await herald.send(a.address, SUBJECT, encode_packet(News(news=[ghost])))
-        await a.until_knows("ghost")
         await herald.send(b.address, SUBJECT, encode_packet(News(news=[records["a"]])))
         await b.until_knows("a")
         error = await failure(b.communication.send("a", "who", b""), NoSuchMember)

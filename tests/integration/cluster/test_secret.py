@@ -57,10 +57,12 @@ async def test_a_crash_and_a_return_at_the_same_address_are_noticed() -> None:
 async def test_a_stranger_stays_alone_and_is_told_why(
     secret: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running_node("a", secret=SECRET, config=QUICK) as a:
-        async with running_node("b", a, secret=secret, config=QUICK) as b:
-            assert (a.names, b.names) == ({"a"}, {"b"})
-            await eventually(lambda: "cannot talk to" in caplog.text)
+    async with (
+        running_node("a", secret=SECRET, config=QUICK) as a,
+        running_node("b", a, secret=secret, config=QUICK) as b,
+    ):
+        assert (a.names, b.names) == ({"a"}, {"b"})
+        await eventually(lambda: "cannot talk to" in caplog.text)
     assert "node.secret" in caplog.text
     assert SECRET not in caplog.text
 

@@ -118,7 +118,7 @@ async def test_a_tunnel_wants_the_secret_too() -> None:
             if is_open:
                 tunnel = await client.open_tunnel(server.address, near, peer="server")
                 tunnel.post("note", b"x")
-                await eventually(lambda: far.all and far.all[0].payloads == [b"x"])
+                await eventually(lambda far=far: far.all and far.all[0].payloads == [b"x"])
             else:
                 with pytest.raises(ConnectionClosed, match="secret"):
                     await client.open_tunnel(server.address, near)
@@ -191,15 +191,18 @@ class Wire(asyncio.DatagramProtocol):
 
 @both_loops
 async def test_sealed_datagrams_arrive_both_ways() -> None:
-    async with nothing_left(), listening() as (receiver, payloads):
-        async with Unicast(CLUSTER, "sender", secret=KEYS) as sender:
-            back: list[bytes] = []
-            sender.subscribe("tock", lambda message: back.append(message.payload))
-            for payload in (b"one", b"two", bytes(60_000)):
-                sender.post(receiver.address, "tick", payload)
-            await eventually(lambda: payloads == [b"one", b"two", bytes(60_000)])
-            await receiver.send(sender.address, "tock", b"back")
-            await eventually(lambda: back == [b"back"])
+    async with (
+        nothing_left(),
+        listening() as (receiver, payloads),
+        Unicast(CLUSTER, "sender", secret=KEYS) as sender,
+    ):
+        back: list[bytes] = []
+        sender.subscribe("tock", lambda message: back.append(message.payload))
+        for payload in (b"one", b"two", bytes(60_000)):
+            sender.post(receiver.address, "tick", payload)
+        await eventually(lambda: payloads == [b"one", b"two", bytes(60_000)])
+        await receiver.send(sender.address, "tock", b"back")
+        await eventually(lambda: back == [b"back"])
 
 
 async def test_a_recorded_datagram_is_never_taken_again() -> None:
@@ -237,8 +240,10 @@ async def test_datagrams_without_the_secret_are_refused(
                 await eventually(lambda count=count: receiver.statistics().refused == count)
     assert payloads == []
     assert "does not prove the secret of the cluster" in caplog.text
-    async with listening(None) as (receiver, payloads):
-        async with Unicast(CLUSTER, "sender", secret=KEYS) as sender:
-            await sender.send(receiver.address, "tick", b"x")
-            await eventually(lambda: receiver.statistics().refused == 1)
+    async with (
+        listening(None) as (receiver, payloads),
+        Unicast(CLUSTER, "sender", secret=KEYS) as sender,
+    ):
+        await sender.send(receiver.address, "tick", b"x")
+        await eventually(lambda: receiver.statistics().refused == 1)
     assert "this node has none: give it node.secret" in caplog.text

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import NamedTuple
 
+import msgspec
+
 from postroad.cluster.membership import (
     Change,
     ChangeKind,
@@ -23,7 +25,18 @@ from postroad.cluster.membership import (
     Send,
     State,
 )
-from postroad.cluster.membership.packets import News, Packet, decode_packet, encode_packet
+from postroad.cluster.membership.packets import (
+    Ack,
+    News,
+    Packet,
+    Ping,
+    Pull,
+    Sync,
+    SyncRequest,
+    decode_packet,
+    encode_packet,
+    padding_for,
+)
 from postroad.cluster.membership.records import digest_of
 from postroad.cluster.membership.roster import Roster
 from postroad.cluster.membership.rumours import Rumours
@@ -151,14 +164,51 @@ def tell(
     """Let a machine hear news, from somebody whom it does not ask back."""
     assert len({it.name for it in records}) == len(records), "or the packet would be malformed"
     payload = encode_packet(News(news=list(records)))
-    return machine.receive(payload, source or Address("somewhere", 1), now)
+    answer = machine.receive(payload, source or Address("somewhere", 1), now)
+    answer_for(machine, *records, now=now)
+    if any(record.state is State.SUSPECT for record in records):
+        # Who has just answered is suspected only by who says so once more.
+        machine.receive(payload, source or Address("somewhere", 1), now)
+    return answer
+
+
+def answer_for(machine: Membership, *records: Record, now: float) -> None:
+    """Have those that the machine was just told of answer, as they would if they existed."""
+    known = {record.name: record for record in records}
+    for number, question in list(machine._vetting._questions.items()):
+        record = known.get(question.record.name)
+        if record is None or record.identity != question.record.identity:
+            continue
+        asked = [it for it in machine._voice.outgoing if number == _number_of(it)]
+        for send in asked:
+            machine._voice.outgoing.remove(send)
+        machine.receive(encode_packet(ack_of(record, number)), record.address, now)
+
+
+def ack_of(record: Record, number: int) -> Ack:
+    """What the node of the record answers."""
+    return Ack(
+        number=number,
+        name=record.name,
+        instance=record.instance,
+        farewell=record.farewell,
+        incarnation=record.incarnation,
+        is_member=True,
+    )
+
+
+def _number_of(send: Send) -> int | None:
+    return getattr(read_send(send).packet, "number", None)
 
 
 def ask(
     machine: Membership, packet: Packet, *, now: float = START, name: str = "b"
 ) -> Packet | None:
-    """Hand a machine a packet from the node of that name; its answer."""
-    answer = machine.receive(encode_packet(packet), address_of(name), now)
+    """Hand a machine a packet from the node of that name, as such a node sends it; its answer."""
+    in_stream = isinstance(packet, SyncRequest | Sync | Pull)
+    if isinstance(packet, Ping) and not packet.padding:
+        packet = msgspec.structs.replace(packet, padding=padding_for(machine.own.name))
+    answer = machine.receive(encode_packet(packet), address_of(name), now, in_stream=in_stream)
     return None if answer is None else decode_packet(answer, news_max=NEWS_MAX)
 
 
@@ -293,7 +343,13 @@ class Wire:
         if answer is None or self._is_lost(receiver, sender, answer, send.is_stream):
             return
         if sender.own.address in self.nodes:
-            sender.receive(answer, send.address, self.clock(), in_stream=send.is_stream)
+            sender.receive(
+                answer,
+                send.address,
+                self.clock(),
+                in_stream=send.is_stream,
+                is_answer=send.is_stream,
+            )
 
     def _is_lost(
         self, sender: Membership, receiver: Membership, payload: bytes, is_stream: bool

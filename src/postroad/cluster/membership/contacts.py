@@ -152,6 +152,26 @@ class Contacts:
         self._sync_pause_s = min(2 * pause_s, self._config.sync_interval_s)
         return pause_s * (1 + _JITTER * (2 * self._voice.chance.random() - 1))
 
+    def ask_around(self, count: int) -> None:
+        """Compare views with some members at once: something must be found out."""
+        for entry in self._voice.choose(count, with_suspects=True):
+            self._ask(entry.record.address)
+
+    def is_contact(self, address: Address) -> bool:
+        """Whether discovery names the address."""
+        return address in self._contacts
+
+    def asked_at(self, number: int) -> Address | None:
+        """Where the question of that number was asked, if it may be answered yet."""
+        return self._questions.get(number)
+
+    def is_trusted(self, number: int) -> bool:
+        """Whether a contact or a member was asked that, and nobody who only spoke up."""
+        address = self._questions.get(number)
+        return address is not None and (
+            address in self._contacts or bool(self._roster.names_at(address))
+        )
+
     # Requests and answers.
 
     def on_request(self, request: SyncRequest) -> Sync:

@@ -7,13 +7,15 @@ import msgspec
 from postroad.core import Address
 from postroad.core.errors import MalformedPayload
 
+from .contacts import Contacts
 from .naming import Naming
 from .own import OwnRecord
-from .packets import News, Pull
+from .packets import Ack, Arrival, News, Packet, Pull, Sync
 from .probing import Prober
 from .records import CLAIM_MAX, Record, check_record
 from .roster import Verdict
 from .states import State
+from .vetting import Teller, Vetting
 from .voice import Voice
 
 # Properties that came without their text are asked for again after so long.
@@ -25,31 +27,64 @@ _INFORMED_MAX = 16
 class Hearing:
     """Takes in one record after another."""
 
-    def __init__(self, voice: Voice, own: OwnRecord, prober: Prober, naming: Naming) -> None:
+    def __init__(
+        self,
+        voice: Voice,
+        own: OwnRecord,
+        prober: Prober,
+        contacts: Contacts,
+        naming: Naming,
+        vetting: Vetting,
+    ) -> None:
         self._voice = voice
         self._roster = voice.roster
         self._own = own
         self._prober = prober
+        self._contacts = contacts
         self._naming = naming
+        self._vetting = vetting
         # Nodes that were told that they are thought dead, and when that may be done again.
         self._informed: dict[str, float] = {}
         # Members whose properties were asked for, and when that may be done again.
         self._pulls: dict[str, float] = {}
 
-    def hear(self, record: Record, now: float) -> None:
+    def hear_all(self, packet: Packet, arrival: Arrival) -> None:
+        """Take in the news of a packet, as far as whoever tells them is to be believed."""
+        asked_at, is_trusted = None, False
+        if isinstance(packet, Sync):
+            asked_at = self._contacts.asked_at(packet.number)
+            is_trusted = self._contacts.is_trusted(packet.number)
+            if asked_at is not None and is_trusted:
+                self._note_holder(packet, asked_at, arrival.now)
+        elif isinstance(packet, Ack):
+            is_trusted = self._prober.has_asked(packet.number)
+        teller = Teller(arrival.origin, arrival.in_stream, is_trusted)
+        for record in packet.news:
+            if isinstance(packet, Sync) and _is_of_sender(record, packet, asked_at):
+                self.meet(record, arrival.now)
+            else:
+                self.hear(record, arrival.now, teller)
+
+    def _note_holder(self, sync: Sync, asked_at: Address, now: float) -> None:
+        """See whom a member takes for the node of this name."""
+        own = self._roster.own
+        if sync.agrees:
+            self._naming.note_holder(asked_at, own.instance, now)
+        for record in sync.news:
+            if record.name == own.name and record.state.is_active:
+                self._naming.note_holder(asked_at, record.instance, now)
+
+    def hear(self, record: Record, now: float, teller: Teller) -> None:
         """Take in what somebody says of a node."""
         known = self._roster.entries.get(record.name)
         if known is not None and known.record == record:
             # Most news have been heard before.
             return
-        try:
-            check_record(record, properties_bytes_max=self._voice.config.properties_bytes_max)
-        except MalformedPayload:
-            self._voice.refuse("malformed record")
+        if not self._is_well_formed(record):
             return
         own = self._roster.own
         if record.name != own.name:
-            self._hear_of_another(record, now)
+            self._hear_of_another(record, now, teller)
         elif _is_beyond(record.incarnation, own.incarnation) or _is_beyond(
             record.version, own.version
         ):
@@ -57,17 +92,40 @@ class Hearing:
         elif record.instance == own.instance:
             self._hear_of_self(record)
         else:
-            self._hear_of_namesake(record, now)
+            self._hear_of_namesake(record, now, is_vouched=teller.is_trusted)
 
-    def _hear_of_another(self, record: Record, now: float) -> None:
+    def _is_well_formed(self, record: Record) -> bool:
+        try:
+            check_record(record, properties_bytes_max=self._voice.config.properties_bytes_max)
+        except MalformedPayload:
+            self._voice.refuse("malformed record")
+            return False
+        return True
+
+    def meet(self, record: Record, now: float) -> None:
+        """Take in a node that has answered a question of this one, and says this of itself."""
+        if record.name == self._roster.own.name or not self._is_well_formed(record):
+            return
+        known = self._roster.entries.get(record.name)
+        holder = None if known is None or not known.state.is_active else known.record
+        is_other = holder is not None and holder.identity != record.identity
+        if is_other and not self._naming.is_silent(record):
+            self._naming.contest(record, now)
+            return
+        verdict = self._roster.admit(record, now)
+        if verdict.is_refusal:
+            self._voice.refuse(verdict.value)
+
+    def _hear_of_another(self, record: Record, now: float, teller: Teller) -> None:
         verdict = self._roster.merge(record, now)
         if verdict.is_refusal:
             self._voice.refuse(verdict.value)
+        elif verdict is Verdict.UNPROVEN:
+            if self._check_address(record, now):
+                self._vetting.consider(record, teller, now)
         elif verdict is Verdict.CONTESTED:
             self._naming.contest(record, now)
-        elif verdict is Verdict.NEWS:
-            self._check_address(record, now)
-        elif record.state.is_active:
+        elif verdict is not Verdict.NEWS and record.state.is_active:
             self._inform(record, now)
 
     def _inform(self, record: Record, now: float) -> None:
@@ -83,7 +141,9 @@ class Hearing:
         self._informed[record.name] = now + self._voice.config.probe_interval_s
         is_same = entry.record.instance == record.instance
         address = entry.record.address if is_same else record.address
-        self._voice.say(address, News(news=[entry.record.without_properties()]))
+        # Over a stream where anybody may be: what somebody says starts no datagrams to others.
+        news = News(news=[entry.record.without_properties()])
+        self._voice.say(address, news, in_stream=not is_same)
 
     def _hear_of_self(self, record: Record) -> None:
         """Object to whatever is said of this node that it did not say."""
@@ -101,13 +161,13 @@ class Hearing:
             # Outranked already, but whoever said it has not heard so.
             self._own.repeat()
 
-    def _hear_of_namesake(self, record: Record, now: float) -> None:
+    def _hear_of_namesake(self, record: Record, now: float, *, is_vouched: bool) -> None:
         """Another process has this name, or had it: outrank it, and find out whether it lives."""
         own = self._roster.own
         is_newer = record.incarnation >= own.incarnation
         is_elsewhere = record.state.is_active and record.address != own.address
-        if is_elsewhere and (is_newer or not self._voice.is_member):
-            self._naming.look_into(record, now)
+        if is_elsewhere and (is_newer or is_vouched or not self._voice.is_member):
+            self._naming.look_into(record, now, is_vouched=is_vouched)
         if is_newer:
             self._own.outrank(record)
 
@@ -118,18 +178,18 @@ class Hearing:
             caller = msgspec.structs.replace(
                 own, instance=instance, host=address.host, port=address.port
             )
-            self._naming.look_into(caller, now)
+            self._naming.look_into(caller, now, is_vouched=False)
 
-    def _check_address(self, record: Record, now: float) -> None:
-        """Two names at one address cannot both be right: ask who is there."""
-        if not record.state.is_active:
-            return
+    def _check_address(self, record: Record, now: float) -> bool:
+        """Two names at one address cannot both be right: ask who is there, unless it is here."""
         if record.address == self._roster.own.address:
             self._voice.refuse("claims this node's address")
+            return False
         other = self._roster.first_at(record.address)
         if other is not None and other.record.name != record.name:
             self._voice.refuse("claims another member's address")
             self._prober.probe(other, now)
+        return True
 
     # Properties that are too large for the packet that told of them.
 
@@ -148,6 +208,13 @@ class Hearing:
                 self._pulls[name] = now + _PULL_PAUSE_S
                 pull = Pull(version=entry.wanted, instance=entry.record.instance)
                 self._voice.say(entry.record.address, pull, to=name, in_stream=True)
+
+
+def _is_of_sender(record: Record, sync: Sync, asked_at: Address | None) -> bool:
+    """Whether a member says that of itself, that has just answered where it says it is."""
+    is_itself = (record.name, record.instance) == (sync.name, sync.instance)
+    is_there = record.address == asked_at and sync.is_member
+    return is_itself and is_there and record.state is State.ALIVE
 
 
 def _is_beyond(claim: int, own: int) -> bool:

@@ -13,6 +13,8 @@ import enum
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+import msgspec
+
 from postroad.core import Address
 from postroad.core.errors import MalformedPayload
 
@@ -24,6 +26,7 @@ from .naming import Naming, Ruling
 from .own import OwnRecord, check_properties, first_record
 from .packets import (
     Ack,
+    Arrival,
     Nack,
     News,
     Packet,
@@ -33,11 +36,13 @@ from .packets import (
     Sync,
     SyncRequest,
     decode_packet,
+    encode_packet,
 )
 from .probing import Prober
 from .records import CLAIM_MAX, Member, to_member
 from .roster import Roster
 from .rumours import Rumours
+from .vetting import Vetting
 from .voice import Chance, Counters, Send, Voice
 
 NEVER = float("inf")
@@ -48,6 +53,8 @@ Change: TypeAlias = MemberChange | NameContested | NameLost
 _STANDSTILL_S = 0.25
 # More news than this come of many nodes at once, and should not queue for datagrams.
 _CROWD_OF_NEWS = 32
+# Members asked at once about a process that has this node's name.
+_INQUIRIES = 3
 
 
 class Phase(enum.Enum):
@@ -75,6 +82,7 @@ class Membership:
         incarnation: where to begin counting; the wall clock in milliseconds is a good place.
         secret: what this node proves with that it leaves of its own will.
         chance: random numbers.
+        proves_names: whether nodes prove who they are before they are listened to.
         properties: what others shall know of this node.
         config: all times and sizes.
     """
@@ -88,6 +96,7 @@ class Membership:
         incarnation: int,
         secret: bytes,
         chance: Chance,
+        proves_names: bool = False,
         properties: Mapping[str, str] | None = None,
         config: MembershipConfig | None = None,
     ) -> None:
@@ -107,16 +116,23 @@ class Membership:
         self._own = OwnRecord(self._voice, secret)
         self._prober = Prober(self._voice)
         self._contacts = Contacts(self._voice)
-        self._naming = Naming(self._voice)
-        self._hearing = Hearing(self._voice, self._own, self._prober, self._naming)
+        self._vetting = Vetting(self._voice)
+        self._naming = Naming(self._voice, self._vetting, proves_names=proves_names)
+        self._hearing = Hearing(
+            self._voice, self._own, self._prober, self._contacts, self._naming, self._vetting
+        )
         self._news_of_names: list[NameContested | NameLost] = []
         # Until when an answer is awaited before going on alone; None once there is one.
         self._join_deadline: float | None = None
+        # Until when those whom a contact told of may answer before this node joins.
+        self._settle_deadline = 0.0
+        # When members may be asked again about this node's name.
+        self._next_inquiry = 0.0
         self._next_gossip = 0.0
         self._next_cleaning = 0.0
         # When somebody was told to call `tick`.
         self._due = NEVER
-        self._handlers: dict[type, Callable[[Any, Address, float, bool], Packet | None]] = {
+        self._handlers: dict[type, Callable[[Any, Arrival], Packet | None]] = {
             Ping: self._on_ping,
             Ack: self._on_ack,
             PingRequest: self._on_ping_request,
@@ -229,9 +245,23 @@ class Membership:
         self._plan(now)
 
     def receive(
-        self, data: bytes, source: Address, now: float, *, in_stream: bool = False
+        self,
+        data: bytes,
+        source: Address,
+        now: float,
+        *,
+        in_stream: bool = False,
+        is_answer: bool = False,
+        origin: Address | None = None,
     ) -> bytes | None:
-        """Take a packet from the node that advertises the address; the answer, if there is one."""
+        """Take a packet from a node; the answer, if there is one.
+
+        Args:
+            source: the address the node advertises.
+            in_stream: whether it came over a stream; else by datagram.
+            is_answer: whether it answers a packet of this node over the stream.
+            origin: where a datagram really came from, and where its answer will go.
+        """
         if not self.phase.is_running:
             return None
         self._wake(now)
@@ -242,9 +272,13 @@ class Membership:
         except MalformedPayload:
             self._voice.refuse("malformed packet")
             return None
-        for record in packet.news:
-            self._hearing.hear(record, now)
-        answer = self._handlers[type(packet)](packet, source, now, in_stream)
+        if not in_stream and isinstance(packet, SyncRequest | Sync | Pull):
+            # Their answers are long, and honest nodes ask over streams only.
+            self._voice.refuse("sent by datagram")
+            return None
+        arrival = Arrival(source, origin or source, now, in_stream, is_answer, len(data))
+        self._hearing.hear_all(packet, arrival)
+        answer = self._handlers[type(packet)](packet, arrival)
         self._hearing.tick(now)
         self._plan(now)
         return None if answer is None else self._voice.encode(answer)
@@ -254,7 +288,14 @@ class Membership:
         if not self.phase.is_running:
             return
         self._wake(now)
-        self._obey(self._naming.on_same_name(address, instance, is_member=is_member))
+        ruling = self._naming.on_same_name(
+            address,
+            instance,
+            now,
+            is_member=is_member,
+            is_vouched=self._contacts.is_contact(address),
+        )
+        self._obey(ruling, now)
         self._plan(now)
 
     def hear_of_namesake(self, address: Address, instance: int, now: float) -> None:
@@ -271,6 +312,7 @@ class Membership:
             return
         self._wake(now)
         self._naming.tick(now)
+        self._vetting.tick(now)
         self._contacts.tick(now)
         self._prober.tick(now)
         self._hearing.tick(now)
@@ -295,6 +337,7 @@ class Membership:
         self._voice.health.worsen()
         self._prober.postpone(stood_still_s)
         self._naming.postpone(stood_still_s)
+        self._vetting.postpone(stood_still_s)
         self._roster.postpone(stood_still_s)
         self._due = now
 
@@ -303,17 +346,20 @@ class Membership:
         if not self.phase.is_running:
             return
         if self.phase is Phase.JOINING and self._join_deadline is None:
-            self._join_unless_contested()
+            self._join_unless_contested(now)
         if self._own.is_urgent:
             self._own.is_urgent = False
             self._next_gossip = now
+        is_settling = self.phase is Phase.JOINING and now < self._settle_deadline
         soonest = min(
             self._next_cleaning,
             NEVER if self._join_deadline is None else self._join_deadline,
+            self._settle_deadline if is_settling else NEVER,
             self._next_gossip if len(self._voice.rumours) and self._roster.active else NEVER,
             self._prober.deadline(),
             self._contacts.deadline(),
             self._naming.deadline(),
+            self._vetting.deadline(),
             self._hearing.deadline(),
             self._roster.deadline(),
         )
@@ -333,16 +379,21 @@ class Membership:
 
     # Names.
 
-    def _join_unless_contested(self) -> None:
-        if not self._naming.has_rivals:
+    def _join_unless_contested(self, now: float) -> None:
+        is_settled = now >= self._settle_deadline or not self._vetting.is_busy
+        if is_settled and not self._naming.has_rivals:
             self.phase = Phase.MEMBER
             self._voice.is_member = True
             self._own.announce()
 
-    def _obey(self, ruling: Ruling | None) -> None:
+    def _obey(self, ruling: Ruling | None, now: float) -> None:
         """Two live nodes have this name; one of them keeps it."""
         if ruling is None:
             return
+        if not ruling.is_known and self._next_inquiry <= now:
+            # If it is a node of this cluster, some member knows it by this name.
+            self._next_inquiry = now + self.config.probe_interval_s
+            self._contacts.ask_around(_INQUIRIES)
         if ruling.yields:
             self._own.say_goodbye()
             self._news_of_names.append(NameLost(ruling.rival))
@@ -357,23 +408,30 @@ class Membership:
 
     # Packets.
 
-    def _on_ping(self, ping: Ping, source: Address, now: float, in_stream: bool) -> Packet | None:
+    def _on_ping(self, ping: Ping, arrival: Arrival) -> Packet | None:
         own, sender = self._roster.own, self._roster.entries.get(ping.name)
         if ping.name == own.name:
-            self._on_ping_of_namesake(ping, source, now)
-        elif sender is None:
-            self._contacts.meet(source, now)
+            self._on_ping_of_namesake(ping, arrival.source, arrival.now)
+        elif sender is None and not ping.joins:
+            self._contacts.meet(arrival.source, arrival.now)
         # Whoever is thought dead must hear of it, to be able to object.
         doubted = [sender.record] if sender is not None and sender.doubts(ping.instance) else []
-        return Ack(
+        ack = Ack(
             number=ping.number,
             name=own.name,
             instance=own.instance,
             farewell=own.farewell,
             incarnation=own.incarnation,
             is_member=self._voice.is_member,
-            news=self._voice.news(*doubted, in_stream=in_stream),
         )
+        room_max = None
+        if not arrival.in_stream:
+            room_max = arrival.answer_bytes_max - len(encode_packet(ack))
+            if room_max < 0:
+                self._voice.refuse("too short a question")
+                return None
+        news = self._voice.news(*doubted, in_stream=arrival.in_stream, room_max=room_max)
+        return msgspec.structs.replace(ack, news=news)
 
     def _on_ping_of_namesake(self, ping: Ping, source: Address, now: float) -> None:
         if ping.joins and ping.instance != self._roster.own.instance:
@@ -382,31 +440,35 @@ class Membership:
         else:
             self._hearing.hear_of_caller(source, ping.instance, now)
 
-    def _on_ack(self, ack: Ack, source: Address, now: float, in_stream: bool) -> None:
-        if not self._prober.on_ack(ack, now, in_stream=in_stream):
-            self._obey(self._naming.on_ack(ack, now))
+    def _on_ack(self, ack: Ack, arrival: Arrival) -> None:
+        if self._prober.on_ack(ack, arrival.now, in_stream=arrival.is_answer):
+            return
+        is_vetting, record = self._vetting.on_ack(ack, arrival.now)
+        if record is not None:
+            self._hearing.meet(record, arrival.now)
+        elif not is_vetting:
+            self._obey(self._naming.on_ack(ack, arrival.now), arrival.now)
 
-    def _on_ping_request(
-        self, request: PingRequest, source: Address, now: float, in_stream: bool
-    ) -> None:
-        self._prober.on_request(request, source, now)
+    def _on_ping_request(self, request: PingRequest, arrival: Arrival) -> None:
+        self._prober.on_request(
+            request, arrival.origin, arrival.now, bytes_max=arrival.answer_bytes_max
+        )
 
-    def _on_nack(self, nack: Nack, source: Address, now: float, in_stream: bool) -> None:
+    def _on_nack(self, nack: Nack, arrival: Arrival) -> None:
         self._prober.on_nack(nack)
 
-    def _on_news(self, news: News, source: Address, now: float, in_stream: bool) -> None:
+    def _on_news(self, news: News, arrival: Arrival) -> None:
         """All news have been heard by now."""
 
-    def _on_sync_request(
-        self, request: SyncRequest, source: Address, now: float, in_stream: bool
-    ) -> Packet:
+    def _on_sync_request(self, request: SyncRequest, arrival: Arrival) -> Packet:
         return self._contacts.on_request(request)
 
-    def _on_sync(self, sync: Sync, source: Address, now: float, in_stream: bool) -> None:
-        if self._contacts.on_answer(sync):
+    def _on_sync(self, sync: Sync, arrival: Arrival) -> None:
+        if self._contacts.on_answer(sync) and self._join_deadline is not None:
             self._join_deadline = None
+            self._settle_deadline = arrival.now + self.config.indirect_after_s
 
-    def _on_pull(self, pull: Pull, source: Address, now: float, in_stream: bool) -> Packet | None:
+    def _on_pull(self, pull: Pull, arrival: Arrival) -> Packet | None:
         if not self._voice.is_member or not 0 <= pull.version <= CLAIM_MAX:
             return None
         if pull.instance == self._roster.own.instance:

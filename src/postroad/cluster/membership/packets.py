@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from postroad.core import Address
 from postroad.core.errors import MalformedPayload
 
 from .records import Record
@@ -25,6 +26,8 @@ class Ping(_Packet, frozen=True, tag=1):
     """Who asks."""
     joins: bool = False
     """Whether the sender is no member yet, and wants to join under the receiver's name."""
+    padding: bytes = b""
+    """Of no meaning: an answer by datagram is never much longer than its question."""
 
 
 class Ack(_Packet, frozen=True, tag=2):
@@ -43,6 +46,7 @@ class PingRequest(_Packet, frozen=True, tag=3):
 
     number: int
     target: str
+    padding: bytes = b""
 
 
 class Nack(_Packet, frozen=True, tag=4):
@@ -83,6 +87,31 @@ class Pull(_Packet, frozen=True, tag=8):
 
 Packet: TypeAlias = Ping | Ack | PingRequest | Nack | News | SyncRequest | Sync | Pull
 
+
+class Arrival(NamedTuple):
+    """How a packet came."""
+
+    source: Address
+    """What its sender says where it is."""
+    origin: Address
+    """Where a datagram really came from."""
+    now: float
+    in_stream: bool
+    is_answer: bool
+    """Whether it answers a packet of this node over the stream."""
+    size: int
+
+    @property
+    def answer_bytes_max(self) -> int:
+        """How long an answer by datagram may be: whoever is there may not have asked."""
+        return _ANSWER_FACTOR * self.size
+
+
+# What an Ack has beside names, and a record without properties.
+_ANSWER_BYTES = 64
+# An answer by datagram is no longer than so many times its question.
+_ANSWER_FACTOR = 2
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Packet)
 
@@ -103,6 +132,11 @@ def decode_packet(data: bytes, *, news_max: int) -> Packet:
     if len({record.name for record in packet.news}) < len(packet.news):
         raise MalformedPayload("a packet that tells of one member twice")
     return packet
+
+
+def padding_for(name: str) -> bytes:
+    """What makes a question as long as the answer of a node of that name, and some news."""
+    return bytes(_ANSWER_BYTES + len(name.encode()))
 
 
 def record_size(record: Record) -> int:

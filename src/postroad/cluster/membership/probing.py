@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from postroad.core import Address
 
-from .packets import Ack, Nack, Ping, PingRequest
+from .packets import Ack, Nack, Ping, PingRequest, encode_packet, padding_for
 from .roster import Entry
 from .states import State
 from .voice import Voice
@@ -55,12 +55,14 @@ class Probe:
 class _Relay:
     """A question asked for somebody else."""
 
-    __slots__ = ("asker", "number", "until")
+    __slots__ = ("asker", "bytes_max", "number", "until")
 
-    def __init__(self, asker: Address, number: int, until: float) -> None:
+    def __init__(self, asker: Address, number: int, until: float, bytes_max: int) -> None:
         self.asker = asker
         self.number = number
         self.until = until
+        # How long the answer may be.
+        self.bytes_max = bytes_max
 
 
 class Prober:
@@ -92,7 +94,7 @@ class Prober:
         for number, relay in list(self._relays.items()):
             if relay.until <= now:
                 del self._relays[number]
-                self._voice.say(relay.asker, Nack(number=relay.number, news=self._voice.news()))
+                self._voice.say(relay.asker, Nack(number=relay.number))
         for number, probe in list(self._probes.items()):
             if probe.until <= now:
                 del self._probes[number]
@@ -160,6 +162,7 @@ class Prober:
             name=own.name,
             instance=own.instance,
             news=self._voice.news(*first, in_stream=in_stream),
+            padding=padding_for(record.name),
         )
         self._voice.say(record.address, ping, to=record.name, in_stream=in_stream)
 
@@ -185,6 +188,7 @@ class Prober:
                 number=number,
                 target=probe.name,
                 news=self._voice.news(),
+                padding=padding_for(probe.name),
             )
             self._voice.say(relay.record.address, request, to=relay.record.name)
 
@@ -209,6 +213,10 @@ class Prober:
 
     # Answers.
 
+    def has_asked(self, number: int) -> bool:
+        """Whether a question of that number to a member may be answered yet."""
+        return number in self._probes
+
     def on_ack(self, ack: Ack, now: float, *, in_stream: bool) -> bool:
         """An answer to a question of this node; False if there is no such question."""
         relay = self._relays.pop(ack.number, None)
@@ -220,9 +228,9 @@ class Prober:
                 farewell=ack.farewell,
                 incarnation=ack.incarnation,
                 is_member=ack.is_member,
-                news=self._voice.news(),
             )
-            self._voice.say(relay.asker, answer)
+            if len(encode_packet(answer)) <= relay.bytes_max:
+                self._voice.say(relay.asker, answer)
             return True
         probe = self._probes.pop(ack.number, None)
         if probe is None:
@@ -248,13 +256,20 @@ class Prober:
         if probe is not None:
             probe.relays_answered = min(probe.relays_answered + 1, probe.relays)
 
-    def on_request(self, request: PingRequest, asker: Address, now: float) -> None:
-        """Ask a member for somebody else; only one that is known here, where it is known to be."""
+    def on_request(
+        self, request: PingRequest, asker: Address, now: float, *, bytes_max: int
+    ) -> None:
+        """Ask a member for somebody else; only one that is known here, where it is known to be.
+
+        Args:
+            asker: where the answer goes.
+            bytes_max: how long that may be.
+        """
         entry = self._roster.active.get(request.target)
         if entry is None or len(self._relays) >= _RELAYS_MAX:
-            self._voice.say(asker, Nack(number=request.number, news=self._voice.news()))
+            self._voice.say(asker, Nack(number=request.number))
             return
         number = self._voice.number()
         wait_s = (self._config.probe_timeout_s - self._config.indirect_after_s) * _RELAY_SHARE
-        self._relays[number] = _Relay(asker, request.number, now + wait_s)
+        self._relays[number] = _Relay(asker, request.number, now + wait_s, bytes_max)
         self._ask(number, entry)

@@ -33,6 +33,7 @@ class Verdict(enum.Enum):
 
     NEWS = "news"
     STALE = "nothing new"
+    UNPROVEN = "said to live, and has not answered"
     CONTESTED = "a second process of that name"
     LEAPED = "incarnation out of range"
     FORGED = "forged farewell"
@@ -154,13 +155,20 @@ class Roster:
         if self.leaps(record, None if entry is None else entry.record):
             return Verdict.LEAPED
         if entry is None:
-            return self._meet(record, now)
+            if record.state is State.LEFT and not may_leave(record, record.farewell):
+                return Verdict.FORGED
+            if not record.state.is_active:
+                # Whoever is not known is not missed.
+                return Verdict.STALE
+            return Verdict.CROWDED if self._is_full else Verdict.UNPROVEN
         is_same = record.instance == entry.record.instance
         if is_same and record.state is State.LEFT and not may_leave(record, entry.record.farewell):
             return Verdict.FORGED
         if record.identity != entry.record.identity:
-            return self._merge_other_process(entry, record, now)
+            return self._merge_other_process(entry, record)
         if record.rank > entry.record.rank:
+            if entry.state is State.DEAD and record.state.is_active:
+                return Verdict.UNPROVEN
             has_news = self._apply(entry, HEARD[record.state], record, now)
         else:
             has_news = self._confirm(entry, record)
@@ -178,42 +186,41 @@ class Roster:
             word = msgspec.structs.replace(
                 entry.record, state=State.ALIVE, incarnation=incarnation, witness=""
             )
-            self._apply(entry, Cause.HEARD_ALIVE, word, now)
+            self._apply(entry, Cause.ANSWERED, word, now)
 
-    def _meet(self, record: Record, now: float) -> Verdict:
-        """Hear of a node for the first time."""
+    def _merge_other_process(self, entry: Entry, record: Record) -> Verdict:
         if record.state is State.LEFT and not may_leave(record, record.farewell):
             return Verdict.FORGED
-        if len(self.entries) >= self._config.members_max and not self._make_room(record):
-            return Verdict.CROWDED
-        entry = self.entries[record.name] = Entry(record, now)
-        after = TRANSITIONS[None, HEARD[record.state]]
-        if after is State.SUSPECT:
-            entry.suspicion = self._new_suspicion(record, now)
-        self._settle(entry, None)
-        self._rumours.add(record)
-        return Verdict.NEWS
-
-    def _merge_other_process(self, entry: Entry, record: Record, now: float) -> Verdict:
-        if not record.succeeds(entry.record):
+        # A process that is gone by now has no claim to the name of one that may live.
+        if not record.state.is_active or not record.succeeds(entry.record):
             return Verdict.STALE
-        if entry.state.is_active:
-            # A process that is gone by now has no claim to the name of one that may live.
-            return Verdict.CONTESTED if record.state.is_active else Verdict.STALE
-        return self.replace(record, now)
+        return Verdict.CONTESTED if entry.state.is_active else Verdict.UNPROVEN
 
-    def replace(self, record: Record, now: float) -> Verdict:
-        """Believe that the process of that name is this one now, unless it was outranked."""
+    def admit(self, record: Record, now: float) -> Verdict:
+        """Count a node that has answered this one as such, unless what is known outranks it."""
         entry = self.entries.get(record.name)
         if entry is not None and entry.record.identity == record.identity:
-            return self.merge(record, now)
-        if record.state is State.LEFT and not may_leave(record, record.farewell):
-            return Verdict.FORGED
+            if record.rank <= entry.record.rank:
+                return self.merge(record, now)
+            has_news = self._apply(entry, Cause.ANSWERED, record, now)
+            has_news |= self._take_properties(entry, record)
+            return Verdict.NEWS if has_news else Verdict.STALE
         if entry is not None:
             if not record.succeeds(entry.record):
                 return Verdict.STALE
             self._apply(entry, Cause.REPLACED, record, now)
-        return self._meet(record, now)
+        return self.add(record, now)
+
+    def add(self, record: Record, now: float) -> Verdict:
+        """Take in a node that is not known, as it is."""
+        if len(self.entries) >= self._config.members_max and not self._make_room(record):
+            return Verdict.CROWDED
+        entry = self.entries[record.name] = Entry(record, now)
+        if record.state is State.SUSPECT:
+            entry.suspicion = self._new_suspicion(record, now)
+        self._settle(entry, None)
+        self._rumours.add(record)
+        return Verdict.NEWS
 
     def suspect(self, name: str, incarnation: int, *, since: float) -> bool:
         """A probe of this node failed; whether that is news."""
@@ -326,6 +333,11 @@ class Roster:
         self._rumours.drop(before.name)
         self.tombstones.pop(before.name, None)
         del self.entries[before.name]
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether there are as many members as may be, and all of them live."""
+        return len(self.entries) >= self._config.members_max and not self.tombstones
 
     def _make_room(self, record: Record) -> bool:
         """Forget who went first, for somebody who lives; False if all do."""

@@ -4,6 +4,8 @@ Everything that changes a state is in the table below: the machine looks up the 
 cause it has learnt of, and a pair that is not listed changes nothing. The diagram in the
 documentation is drawn from the same table.
 
+Nobody is a member because somebody says so: each node counts those who have answered it.
+
 A member is declared dead by each node for itself, when its own suspicion has run out. News that
 somebody else thinks it dead make it suspected, or hasten the suspicion; they never remove it. So a
 false or a forged rumour always leaves the member time to speak up.
@@ -31,6 +33,7 @@ class State(enum.IntEnum):
 class Cause(enum.Enum):
     """Why a node changes its mind. Rumours count only if they are news."""
 
+    ANSWERED = "it answered this node"
     HEARD_ALIVE = "heard that it is alive"
     HEARD_SUSPECT = "heard that it is suspected"
     HEARD_DEAD = "heard that it is dead"
@@ -49,24 +52,22 @@ HEARD = {
 }
 
 TRANSITIONS: dict[tuple[State | None, Cause], State | None] = {
-    (None, Cause.HEARD_ALIVE): State.ALIVE,
-    (None, Cause.HEARD_SUSPECT): State.SUSPECT,
-    (None, Cause.HEARD_DEAD): State.DEAD,
-    (None, Cause.HEARD_LEFT): State.LEFT,
+    (None, Cause.ANSWERED): State.ALIVE,
+    (State.ALIVE, Cause.ANSWERED): State.ALIVE,
     (State.ALIVE, Cause.HEARD_ALIVE): State.ALIVE,
     (State.ALIVE, Cause.HEARD_SUSPECT): State.SUSPECT,
     (State.ALIVE, Cause.HEARD_DEAD): State.SUSPECT,
     (State.ALIVE, Cause.HEARD_LEFT): State.LEFT,
     (State.ALIVE, Cause.PROBE_FAILED): State.SUSPECT,
     (State.ALIVE, Cause.REPLACED): None,
+    (State.SUSPECT, Cause.ANSWERED): State.ALIVE,
     (State.SUSPECT, Cause.HEARD_ALIVE): State.ALIVE,
     (State.SUSPECT, Cause.HEARD_SUSPECT): State.SUSPECT,
     (State.SUSPECT, Cause.HEARD_DEAD): State.SUSPECT,
     (State.SUSPECT, Cause.HEARD_LEFT): State.LEFT,
     (State.SUSPECT, Cause.TIMED_OUT): State.DEAD,
     (State.SUSPECT, Cause.REPLACED): None,
-    (State.DEAD, Cause.HEARD_ALIVE): State.ALIVE,
-    (State.DEAD, Cause.HEARD_SUSPECT): State.SUSPECT,
+    (State.DEAD, Cause.ANSWERED): State.ALIVE,
     (State.DEAD, Cause.HEARD_DEAD): State.DEAD,
     (State.DEAD, Cause.HEARD_LEFT): State.LEFT,
     (State.DEAD, Cause.REPLACED): None,
@@ -74,4 +75,7 @@ TRANSITIONS: dict[tuple[State | None, Cause], State | None] = {
     (State.LEFT, Cause.REPLACED): None,
     (State.LEFT, Cause.FORGOTTEN): None,
 }
-"""None stands for a member that is not known. Of a process that has left nothing is news."""
+"""None stands for a member that is not known. Of a process that has left nothing is news.
+
+That a node lives which is not known, or thought dead, is a reason to ask it, and no more.
+"""

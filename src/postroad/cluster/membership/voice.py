@@ -83,10 +83,14 @@ class Voice:
         """A number nobody can guess, to know the answer by."""
         return self.chance.getrandbits(62)
 
-    def news(self, *first: Record, in_stream: bool = False) -> list[Record]:
-        """These, and as many of the news as a packet has room for."""
+    def news(
+        self, *first: Record, in_stream: bool = False, room_max: int | None = None
+    ) -> list[Record]:
+        """These, and as many of the news as a packet has room for, or less if it must be short."""
         config = self.config
         room = config.stream_bytes_max if in_stream else config.packet_bytes_max
+        if room_max is not None:
+            room = max(0, min(room, room_max))
         full_bytes_max = config.stream_bytes_max if in_stream else room // 2
         chosen = fit(first, room, full_bytes_max=full_bytes_max)
         if len(self.rumours):

@@ -125,7 +125,7 @@ def test_contacts_that_stay_keep_their_patience_and_others_are_forgotten() -> No
 
 def test_a_contact_that_is_a_member_is_asked_only_after_it_died() -> None:
     contacts, voice = make_contacts("b")
-    voice.roster.merge(make_record("b"), NOW)
+    voice.roster.add(make_record("b"), NOW)
     assert contacts.deadline() > NOW
     contacts.tick(NOW)
     assert take_said(voice) == []
@@ -137,7 +137,7 @@ def test_a_contact_that_is_a_member_is_asked_only_after_it_died() -> None:
 def test_this_very_node_or_another_spelling_is_known_once_it_has_answered() -> None:
     contacts, voice = make_contacts("alias")
     request = ask_one(contacts, voice)
-    voice.roster.merge(make_record("b"), NOW)
+    voice.roster.add(make_record("b"), NOW)
     assert contacts.deadline() < NOW + 0.6, "nobody knows yet that it is b"
     assert contacts.on_answer(answer(request, "b", agrees=True))
     contacts.tick(NOW + 0.7)
@@ -187,7 +187,7 @@ def test_a_stranger_that_speaks_up_is_asked_but_not_at_every_word_and_no_member(
     assert asked(take_said(voice)) == [address_of("b")]
 
     contacts, voice = make_contacts()
-    voice.roster.merge(make_record("b"), NOW)
+    voice.roster.add(make_record("b"), NOW)
     contacts.meet(address_of("b"), NOW)
     assert take_said(voice) == []
 
@@ -213,7 +213,7 @@ def test_strangers_without_number_are_neither_asked_nor_remembered_without_numbe
 
 def test_views_are_compared_ever_less_often_with_members_and_the_dead() -> None:
     contacts, voice = make_contacts()
-    voice.roster.merge(make_record("b"), NOW)
+    voice.roster.add(make_record("b"), NOW)
     pauses, now = [], NOW
     for _ in range(8):
         pauses.append(contacts.deadline() - now)
@@ -226,14 +226,14 @@ def test_views_are_compared_ever_less_often_with_members_and_the_dead() -> None:
 
     contacts, voice = make_contacts()
     for name, state in (("b", State.ALIVE), ("x", State.DEAD), ("y", State.LEFT)):
-        voice.roster.merge(make_record(name, state), NOW)
+        voice.roster.add(make_record(name, state), NOW)
     contacts.tick(contacts.deadline())
     assert asked(take_said(voice)) == [address_of("b"), address_of("x")]
 
 
 def test_a_view_is_told_to_who_does_not_agree_and_tells_of_a_member_itself() -> None:
     contacts, voice = make_contacts()
-    voice.roster.merge(make_record("b"), NOW)
+    voice.roster.add(make_record("b"), NOW)
     request = SyncRequest(number=5, digest=voice.roster.digest())
     assert contacts.on_request(request) == Sync(
         number=5, agrees=True, name="self", instance=instance_of("self"), is_member=True, news=[]
@@ -242,14 +242,14 @@ def test_a_view_is_told_to_who_does_not_agree_and_tells_of_a_member_itself() -> 
     contacts, voice = make_contacts()
     records = [make_record("b"), make_record("x", State.DEAD)]
     for record in records:
-        voice.roster.merge(record, NOW)
+        voice.roster.add(record, NOW)
     sync = contacts.on_request(SyncRequest(number=5, digest=b""))
     assert not sync.agrees
     assert sync.news == [make_record("self"), *records]
 
     contacts, voice = make_contacts()
     voice.is_member = False
-    voice.roster.merge(make_record("b"), NOW)
+    voice.roster.add(make_record("b"), NOW)
     sync = contacts.on_request(SyncRequest(number=5, digest=b""))
     assert sync.news == [make_record("b")]
 
@@ -280,7 +280,7 @@ def test_the_other_is_told_what_it_lacks() -> None:
     ]
     older = [make_record("g"), make_record("h")]
     for record in [*newer, *older]:
-        voice.roster.merge(record, NOW)
+        voice.roster.add(record, NOW)
     voice.rumours.drop("c")
     request = ask_one(contacts, voice)
     sync = answer(request, "b", "b", "d", "e", "f", "g")
@@ -300,7 +300,7 @@ def test_the_other_is_told_nothing_if_it_lacks_nothing_or_by_who_is_joining() ->
 
     contacts, voice = make_contacts("b")
     voice.is_member = False
-    voice.roster.merge(make_record("c"), NOW)
+    voice.roster.add(make_record("c"), NOW)
     contacts.on_answer(answer(ask_one(contacts, voice), "b"))
     assert take_said(voice) == []
 
@@ -310,7 +310,7 @@ def test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time() -> No
     contacts, voice = make_contacts(voice=make_voice(config=config))
     names = {f"node-{number}" for number in range(60)}
     for name in names:
-        voice.roster.merge(make_record(name), NOW)
+        voice.roster.add(make_record(name), NOW)
     request = SyncRequest(number=5, digest=b"")
     parts = [{it.name for it in contacts.on_request(request).news} for _ in range(60)]
     assert all(1 < len(part) < 60 for part in parts)

@@ -271,6 +271,7 @@ def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
             machine = make_machine("a")
             machine.start(START)
             machine.set_contacts([], START)
+            machine.set_contacts([address_of("b")], START)
             machine.on_same_name(
                 address_of("b"), instance_of("a", start=age), START, is_member=True
             )
@@ -280,6 +281,7 @@ def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
 
     machine = make_machine("a")
     machine.start(START)
+    machine.set_contacts([address_of("b")], START)
     machine.on_same_name(address_of("b"), instance_of("a", start=1), START, is_member=True)
     assert machine.phase is Phase.REFUSED
     assert machine.take_changes() == [NameLost(address_of("b"))]

@@ -8,6 +8,7 @@ from postroad.cluster.membership.naming import Naming, Ruling
 from postroad.cluster.membership.packets import Ack, Ping
 from postroad.cluster.membership.records import digest_of
 from postroad.cluster.membership.roster import Verdict
+from postroad.cluster.membership.vetting import Vetting
 from postroad.cluster.membership.voice import Voice
 from tests.support.cluster.membership import (
     INCARNATION,
@@ -32,10 +33,19 @@ def make_naming(*names: str, is_member: bool = True) -> tuple[Naming, Voice]:
     voice = make_voice(config=CONFIG)
     voice.is_member = is_member
     for name in names:
-        voice.roster.merge(make_record(name), NOW)
+        voice.roster.add(make_record(name), NOW)
         voice.rumours.drop(name)
     voice.roster.changes.clear()
-    return Naming(voice), voice
+    return Naming(voice, Vetting(voice)), voice
+
+
+def asked_rival(voice: Voice) -> Ping:
+    """The question that went out, over a stream."""
+    (stream,) = take_said(voice)
+    assert stream.is_stream
+    assert stream.peer is not None
+    assert isinstance(stream.packet, Ping)
+    return stream.packet
 
 
 def asked(voice: Voice) -> Ping:
@@ -77,7 +87,7 @@ def test_the_holder_is_asked_and_told_of_the_challenger() -> None:
         assert isinstance(it.packet, Ping)
         assert (it.peer, it.packet.name, it.packet.joins) == ("b", "self", False)
         assert it.packet.news == [CHALLENGER]
-    assert voice.news() == [CHALLENGER], "others look into it too"
+    assert voice.news() == [], "who has not answered is not told on"
     assert voice.counters.names_contested == 1
     assert naming.deadline() == NOW + TIMEOUT_S
     assert not naming.has_rivals
@@ -103,6 +113,8 @@ def test_a_holder_that_answers_or_outranks_keeps_its_name_and_a_silent_one_loses
     naming.tick(NOW + TIMEOUT_S - 0.01)
     assert kinds(voice) == []
     naming.tick(NOW + TIMEOUT_S)
+    assert kinds(voice) == [], "the other must answer first"
+    answer_question(voice, naming, CHALLENGER)
     assert kinds(voice) == REPLACED
 
     # Its answer may be lost while its word arrives by way of others.
@@ -123,6 +135,8 @@ def test_another_answer_in_its_place_gives_the_name_to_the_challenger(
     naming, voice = make_naming("b")
     number = contest(naming, voice)
     assert naming.on_ack(ack(number, name, instance), NOW + 1) is None
+    assert kinds(voice) == []
+    answer_question(voice, naming, CHALLENGER)
     assert kinds(voice) == REPLACED
     assert voice.roster.active["b"].record == CHALLENGER
 
@@ -147,6 +161,7 @@ def test_the_newest_challenger_counts_in_whatever_order_they_come() -> None:
     assert take_said(voice) == [], "one question is enough"
     assert voice.counters.names_contested == 1
     naming.tick(NOW + TIMEOUT_S)
+    answer_question(voice, naming, newer)
     assert voice.roster.active["b"].record == newer
 
     first = make_record("b", start=1, incarnation=INCARNATION + 1)
@@ -155,7 +170,9 @@ def test_the_newest_challenger_counts_in_whatever_order_they_come() -> None:
         naming, voice = make_naming("b")
         for challenger in order:
             naming.contest(challenger, NOW)
+        take_said(voice)
         naming.tick(NOW + TIMEOUT_S)
+        answer_question(voice, naming, second)
         assert voice.roster.active["b"].record == second
 
 
@@ -167,7 +184,7 @@ def test_a_holder_is_given_longer_by_patience_and_standing_still() -> None:
 
     naming, voice = make_naming("b")
     contest(naming, voice)
-    naming.look_into(make_record("self", start=1, address=ELSEWHERE), NOW)
+    naming.look_into(make_record("self", start=1, address=ELSEWHERE), NOW, is_vouched=True)
     naming.postpone(5.0)
     assert naming.deadline() == NOW + 5.0 + TIMEOUT_S
     naming.tick(NOW + TIMEOUT_S)
@@ -180,10 +197,25 @@ def make_rival(age: int) -> Record:
     return make_record("self", start=age, address=ELSEWHERE, incarnation=INCARNATION)
 
 
-def look_into(naming: Naming, voice: Voice, rival: Record) -> Ping:
-    naming.look_into(rival, NOW)
-    assert naming.has_rivals
-    return asked(voice)
+def look_into(naming: Naming, voice: Voice, rival: Record, *, is_vouched: bool = True) -> Ping:
+    naming.look_into(rival, NOW, is_vouched=is_vouched)
+    assert naming.has_rivals is is_vouched
+    return asked_rival(voice)
+
+
+def answer_question(voice: Voice, naming: Naming, record: Record) -> None:
+    """Have the challenger answer what it is asked itself."""
+    (said,) = take_said(voice)
+    assert isinstance(said.packet, Ping)
+    assert (said.address, said.peer) == (record.address, record.name)
+    told = msgspec.structs.replace(
+        ack(said.packet.number, record.name, record.instance), incarnation=record.incarnation
+    )
+    is_vetting, answered = naming._vetting.on_ack(told, NOW)
+    assert is_vetting
+    assert answered == record
+    assert naming.is_silent(record)
+    voice.roster.admit(answered, NOW)
 
 
 def test_a_node_asks_its_rival_and_tells_who_it_is_once_it_is_a_member() -> None:
@@ -221,7 +253,9 @@ def test_members_go_before_who_is_joining_and_then_the_elder_keeps_the_name(
         ruling = naming.on_ack(told, NOW + 1)
         assert voice.counters.names_contested == 1
     else:
-        ruling = naming.on_same_name(ELSEWHERE, rival.instance, is_member=rival_is_member)
+        ruling = naming.on_same_name(
+            ELSEWHERE, rival.instance, NOW, is_member=rival_is_member, is_vouched=True
+        )
     assert ruling == Ruling(ELSEWHERE, yields=yields)
     assert not naming.has_rivals
 
@@ -229,11 +263,13 @@ def test_members_go_before_who_is_joining_and_then_the_elder_keeps_the_name(
 def test_an_answer_of_another_place_or_to_no_question_leaves_questions_open() -> None:
     naming, voice = make_naming()
     look_into(naming, voice, make_rival(ELDER))
-    naming.on_same_name(address_of("third"), instance_of("self", start=YOUNGER), is_member=True)
+    third = instance_of("self", start=YOUNGER)
+    naming.on_same_name(address_of("third"), third, NOW, is_vouched=True, is_member=True)
     assert naming.has_rivals
     assert naming.on_ack(ack(1, "self", make_rival(ELDER).instance), NOW + 1) is None
     assert naming.has_rivals
-    assert naming.on_same_name(ELSEWHERE, instance_of("self"), is_member=True) is None
+    own = instance_of("self")
+    assert naming.on_same_name(ELSEWHERE, own, NOW, is_vouched=True, is_member=True) is None
 
 
 @pytest.mark.parametrize("name", ["self", "somebody"])
@@ -253,8 +289,62 @@ def test_a_rival_is_asked_once_at_a_time_and_silent_does_not_exist() -> None:
 
     naming, voice = make_naming()
     look_into(naming, voice, make_rival(ELDER))
-    naming.look_into(make_rival(ELDER), NOW)
+    naming.look_into(make_rival(ELDER), NOW, is_vouched=True)
     assert take_said(voice) == []
     for number in range(100):
-        naming.look_into(make_record("self", start=1, address=address_of(f"at-{number}")), NOW)
-    assert len(take_said(voice)) == 2 * 63
+        rival = make_record("self", start=1, address=address_of(f"at-{number}"))
+        naming.look_into(rival, NOW, is_vouched=True)
+    assert len(take_said(voice)) == 63
+
+
+@pytest.mark.parametrize("age", [ELDER, YOUNGER])
+@pytest.mark.parametrize("is_member", [True, False])
+@pytest.mark.parametrize("way", ["answer", "refused connection", "unexpected connection"])
+def test_nobody_yields_to_a_rival_that_no_member_vouches_for(
+    age: int, is_member: bool, way: str
+) -> None:
+    naming, voice = make_naming(is_member=is_member)
+    rival = make_rival(age)
+    if way == "unexpected connection":
+        number = 0
+    else:
+        number = look_into(naming, voice, rival, is_vouched=False).number
+    if way == "answer":
+        ruling = naming.on_ack(ack(number, "self", rival.instance), NOW)
+    else:
+        ruling = naming.on_same_name(
+            ELSEWHERE, rival.instance, NOW, is_member=True, is_vouched=False
+        )
+    assert ruling == Ruling(ELSEWHERE, yields=False, is_known=False)
+    # It is left alone for a while, unless somebody vouches for it after all.
+    naming.look_into(rival, NOW + 1, is_vouched=False)
+    assert take_said(voice) == []
+    look_into(naming, voice, rival)
+    naming.look_into(rival, NOW, is_vouched=False)
+    assert naming.has_rivals, "what was vouched for once stays so"
+
+
+def test_who_proves_its_name_needs_nobody_to_vouch_for_it() -> None:
+    voice = make_voice(config=CONFIG)
+    naming = Naming(voice, Vetting(voice), proves_names=True)
+    instance = make_rival(ELDER).instance
+    ruling = naming.on_same_name(ELSEWHERE, instance, NOW, is_member=True, is_vouched=False)
+    assert ruling == Ruling(ELSEWHERE, yields=True)
+
+
+def test_the_elder_yields_where_all_members_take_the_younger_for_it() -> None:
+    naming, _ = make_naming()
+    rival, own = make_rival(YOUNGER).instance, instance_of("self")
+
+    def rule(now: float) -> bool:
+        ruling = naming.on_same_name(ELSEWHERE, rival, now, is_member=True, is_vouched=True)
+        assert ruling is not None
+        return ruling.yields
+
+    assert not rule(NOW)
+    naming.note_holder(address_of("b"), rival, NOW)
+    naming.note_holder(address_of("c"), own, NOW)
+    assert not rule(NOW)
+    naming.note_holder(address_of("c"), rival, NOW + 1)
+    assert rule(NOW + 1)
+    assert not rule(NOW + 2 + 3 * CONFIG.sync_interval_s), "views are not believed for ever"

@@ -65,7 +65,7 @@ def test_what_others_cannot_keep_is_refused(subtests: pytest.Subtests) -> None:
 def test_who_is_no_member_yet_says_nothing_of_itself() -> None:
     voice = make_voice()
     voice.is_member = False
-    voice.roster.merge(make_record("b"), NOW)
+    voice.roster.add(make_record("b"), NOW)
     voice.rumours.drop("b")
     own = OwnRecord(voice, secret_of("self"))
     own.announce()
@@ -120,7 +120,7 @@ def test_changed_properties_are_a_new_version(subtests: pytest.Subtests) -> None
 def test_goodbye_is_said_to_suspects_too() -> None:
     """They may live; and where all are suspected, nobody else would hear of it."""
     voice = make_voice()
-    voice.roster.merge(make_record("b", State.SUSPECT, witness="c"), NOW)
+    voice.roster.add(make_record("b", State.SUSPECT, witness="c"), NOW)
     OwnRecord(voice, secret_of("self")).say_goodbye()
     (said,) = take_said(voice)
     assert (said.address, said.is_stream) == (address_of("b"), True)
@@ -129,7 +129,7 @@ def test_goodbye_is_said_to_suspects_too() -> None:
 def test_goodbye_proves_itself_to_some_members_and_to_few_in_a_way_that_arrives() -> None:
     voice = make_voice()
     for number in range(30):
-        voice.roster.merge(make_record(f"node-{number}"), NOW)
+        voice.roster.add(make_record(f"node-{number}"), NOW)
     OwnRecord(voice, secret_of("self")).say_goodbye()
     said = take_said(voice)
     assert [it.is_stream for it in said] == [True] * 3 + [False] * 8

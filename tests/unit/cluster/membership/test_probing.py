@@ -3,7 +3,7 @@
 import pytest
 
 from postroad.cluster.membership import MembershipConfig, State
-from postroad.cluster.membership.packets import Ack, Nack, Ping, PingRequest
+from postroad.cluster.membership.packets import Ack, Nack, Ping, PingRequest, padding_for
 from postroad.cluster.membership.probing import Prober
 from postroad.cluster.membership.records import digest_of
 from postroad.cluster.membership.voice import Voice
@@ -28,7 +28,7 @@ def make_prober(*names: str) -> tuple[Prober, Voice]:
     """A prober among members that have nothing to gossip about, with no turn to come."""
     voice = make_voice(config=CONFIG)
     for name in names:
-        voice.roster.merge(make_record(name), NOW)
+        voice.roster.add(make_record(name), NOW)
         voice.rumours.drop(name)
     prober = Prober(voice)
     prober._next_turn = float("inf")
@@ -106,7 +106,7 @@ def test_everybody_comes_once_before_anybody_comes_twice() -> None:
     prober.tick(NOW + 1)
     first = only(take_said(voice)).address.host[0]
     other = "c" if first == "b" else "b"
-    voice.roster.merge(make_record(other, State.LEFT), NOW)
+    voice.roster.add(make_record(other, State.LEFT), NOW)
     prober._probes.clear()
     prober.tick(NOW + 2)
     pings = [it for it in take_said(voice) if isinstance(it.packet, Ping)]
@@ -127,7 +127,7 @@ def test_an_answer_ends_the_question_and_tells_the_distance() -> None:
 
     prober, voice = make_prober("b")
     number = begin(prober, voice)
-    voice.roster.merge(make_record("b", State.LEFT), NOW)
+    voice.roster.add(make_record("b", State.LEFT), NOW)
     assert prober.on_ack(ack(number), NOW + 0.1, in_stream=False)
 
 
@@ -144,13 +144,13 @@ def test_somebody_else_at_the_address_makes_the_member_suspected(name: str, star
 def test_a_suspected_member_is_told_so_and_says_nothing_of_this_node() -> None:
     prober, voice = make_prober("b")
     suspected = make_record("b", State.SUSPECT, witness="c")
-    voice.roster.merge(suspected, NOW)
+    voice.roster.add(suspected, NOW)
     voice.rumours.drop("b")
     prober.probe(voice.roster.active["b"], NOW)
     assert only(take_said(voice)).packet.news == [suspected]
 
     prober, voice = make_prober("b")
-    voice.roster.merge(make_record("b", State.SUSPECT, witness="c"), NOW)
+    voice.roster.add(make_record("b", State.SUSPECT, witness="c"), NOW)
     voice.rumours.drop("b")
     prober.probe(voice.roster.active["b"], NOW)
     prober.tick(NOW + 2.0)
@@ -170,7 +170,9 @@ def test_after_a_while_the_stream_and_others_are_tried() -> None:
         number,
     )
     assert stream.peer == "b", "whoever else is there by now must not answer for it"
-    assert [it.packet for it in requests] == [PingRequest(number=number, target="b")] * 3
+    assert [it.packet for it in requests] == [
+        PingRequest(number=number, target="b", padding=padding_for("b"))
+    ] * 3
     assert address_of("b") not in [it.address for it in requests]
     assert prober.deadline() == NOW + 2.0
 
@@ -202,7 +204,7 @@ def test_an_answer_by_stream_counts_as_such_only_if_it_was_tried() -> None:
 def test_a_member_that_left_or_spoke_up_meanwhile_is_not_suspected() -> None:
     prober, voice = make_prober("b", "c")
     begin(prober, voice)
-    voice.roster.merge(make_record("b", State.LEFT), NOW)
+    voice.roster.add(make_record("b", State.LEFT), NOW)
     voice.rumours.drop("b")
     prober.tick(NOW + 0.5)
     assert take_said(voice) == []
@@ -212,7 +214,7 @@ def test_a_member_that_left_or_spoke_up_meanwhile_is_not_suspected() -> None:
 
     prober, voice = make_prober("b", "c")
     begin(prober, voice)
-    voice.roster.merge(make_record("b", incarnation=INCARNATION + 1), NOW + 1)
+    voice.roster.add(make_record("b", incarnation=INCARNATION + 1), NOW + 1)
     prober.tick(NOW + 2.0)
     assert voice.roster.suspects == {}
     assert (voice.counters.probes_failed, voice.counters.suspicions) == (1, 0)
@@ -240,7 +242,7 @@ def test_no_answer_in_time_makes_suspected_and_more_patience_later() -> None:
 def test_a_suspect_is_told_once_more_and_only_once() -> None:
     """The way by others may have failed, and its objection may have got lost."""
     prober, voice = make_prober("b", "c")
-    voice.roster.merge(make_record("b", State.SUSPECT, witness="c"), NOW)
+    voice.roster.add(make_record("b", State.SUSPECT, witness="c"), NOW)
     half_way = NOW + CONFIG.confirmed_failure_timeout_s / 2
     prober.tick(half_way - 0.01)
     take_said(voice)
@@ -296,7 +298,7 @@ def test_standing_still_counts_neither_as_distance_nor_as_silence() -> None:
     prober.tick(NOW + 3.5)
     prober.postpone(10.0)
     assert prober.deadline() == NOW + 15.0
-    prober.on_request(PingRequest(number=1, target="c"), address_of("x"), NOW)
+    prober.on_request(PingRequest(number=1, target="c"), address_of("x"), NOW, bytes_max=200)
     before = prober.deadline()
     prober.postpone(1.0)
     assert prober.deadline() == before + 1.0
@@ -314,7 +316,7 @@ def test_standing_still_counts_neither_as_distance_nor_as_silence() -> None:
 
 def test_a_member_is_asked_for_another_and_its_answer_passed_on() -> None:
     prober, voice = make_prober("b")
-    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW)
+    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW, bytes_max=200)
     ping = only(take_said(voice))
     assert isinstance(ping.packet, Ping)
     assert ping.address == address_of("b")
@@ -325,10 +327,17 @@ def test_a_member_is_asked_for_another_and_its_answer_passed_on() -> None:
     prober.tick(NOW + 10)
     assert take_said(voice) == []
 
+    # An answer that is too long for its question is kept back.
+    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW, bytes_max=20)
+    ping = only(take_said(voice))
+    assert isinstance(ping.packet, Ping)
+    assert prober.on_ack(ack(ping.packet.number), NOW + 0.1, in_stream=False)
+    assert take_said(voice) == []
+
 
 def test_a_request_for_a_favour_is_answered_before_the_asker_gives_up() -> None:
     prober, voice = make_prober("b")
-    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW)
+    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW, bytes_max=200)
     take_said(voice)
     assert NOW < prober.deadline() < NOW + CONFIG.probe_timeout_s - CONFIG.indirect_after_s
     prober.tick(prober.deadline())
@@ -336,12 +345,13 @@ def test_a_request_for_a_favour_is_answered_before_the_asker_gives_up() -> None:
     assert voice.roster.suspects == {}, "that is for the asker to say"
 
     prober, voice = make_prober()
-    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW)
+    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW, bytes_max=200)
     assert only(take_said(voice)) == Said(address_of("asker"), Nack(number=7), is_stream=False)
 
     prober, voice = make_prober("b")
     for number in range(257):
-        prober.on_request(PingRequest(number=number, target="b"), address_of("asker"), NOW)
+        request = PingRequest(number=number, target="b")
+        prober.on_request(request, address_of("asker"), NOW, bytes_max=200)
     packets = [it.packet for it in take_said(voice)]
     assert all(isinstance(packet, Ping) for packet in packets[:256])
     assert packets[256:] == [Nack(number=256)]

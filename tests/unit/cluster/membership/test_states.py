@@ -25,7 +25,8 @@ EVENTS: dict[Cause, Callable[[Roster], object]] = {
     **{cause: hear(state) for state, cause in HEARD.items()},
     Cause.PROBE_FAILED: lambda roster: roster.suspect("b", INCARNATION, since=NOW),
     Cause.TIMED_OUT: lambda roster: roster.bury_silent(LATER),
-    Cause.REPLACED: lambda roster: roster.replace(make_record("b", start=1), NOW),
+    Cause.ANSWERED: lambda roster: roster.admit(make_record("b", incarnation=INCARNATION + 1), NOW),
+    Cause.REPLACED: lambda roster: roster.admit(make_record("b", start=1), NOW),
     Cause.FORGOTTEN: lambda roster: roster.forget_old(LATER),
 }
 
@@ -34,7 +35,7 @@ def bring_about(state: State | None) -> Roster:
     """A roster that thinks so of the process b."""
     roster = make_roster()
     if state is not None:
-        roster.merge(make_record("b", state, witness="c"), NOW)
+        roster.add(make_record("b", state, witness="c"), NOW)
     return roster
 
 

@@ -74,9 +74,9 @@ def test_refusals_are_counted_and_numbers_hard_to_guess() -> None:
 def test_some_others_are_chosen_at_random() -> None:
     voice = make_voice()
     for name in "bcdef":
-        voice.roster.merge(make_record(name), NOW)
-    voice.roster.merge(make_record("s", State.SUSPECT), NOW)
-    voice.roster.merge(make_record("x", State.DEAD), NOW)
+        voice.roster.add(make_record(name), NOW)
+    voice.roster.add(make_record("s", State.SUSPECT), NOW)
+    voice.roster.add(make_record("x", State.DEAD), NOW)
 
     everybody = {entry.record.name for entry in voice.choose(99)}
     assert everybody == set("bcdef")

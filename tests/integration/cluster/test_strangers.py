@@ -1,0 +1,280 @@
+"""What a stranger without certificate or secret can do to an open cluster: nothing that lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from postroad import Address, MessagingService
+from postroad.cluster import State
+from postroad.cluster.agent import SUBJECT
+from postroad.cluster.membership import Record
+from postroad.cluster.membership.packets import (
+    Ack,
+    News,
+    Packet,
+    Ping,
+    PingRequest,
+    Pull,
+    SyncRequest,
+    decode_packet,
+    encode_packet,
+)
+from postroad.cluster.membership.records import digest_of
+from postroad.wire import Datagram, Hello, encode_datagram, encode_preamble
+from postroad.wire.hello import encode_hello
+from tests.support.cluster.nodes import (
+    CLUSTER,
+    QUICK,
+    Node,
+    all_know,
+    running_cluster,
+    running_node,
+    spy_out,
+)
+from tests.support.deadlines import eventually
+from tests.support.net.peers import LOOPBACK, stays
+from tests.support.net.scripts import unused_address
+
+PREAMBLE = encode_preamble(CLUSTER)
+HELLO_HEADER = struct.Struct(">IBBHIQ")
+
+
+class Rogue(asyncio.Protocol):
+    """Says at its port that it is another node, an elder and a member, and lives there."""
+
+    def __init__(self, hello: Hello) -> None:
+        self._hello = hello
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        body = encode_hello(self._hello)
+        header = HELLO_HEADER.pack(16 + len(body), 3, 0, 0, 0, 0)
+        assert isinstance(transport, asyncio.WriteTransport) or hasattr(transport, "write")
+        transport.write(b"\0\3" + header + body)
+
+
+class RogueDatagrams(asyncio.DatagramProtocol):
+    """Keeps what comes, and acknowledges every ping under the name of another."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.received: list[bytes] = []
+        self.transport: asyncio.DatagramTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # loops have classes of their own
+
+    @property
+    def port(self) -> int:
+        return int(self.transport.get_extra_info("sockname")[1])
+
+    def say(self, target: Address, packet: Packet, *, host: str = LOOPBACK, port: int = 0) -> int:
+        """Send a packet, whose sender is said to be somewhere; how many bytes it took."""
+        plain = Datagram(self.name, host, port or self.port, SUBJECT, encode_packet(packet))
+        data = encode_datagram(PREAMBLE, plain)
+        self.transport.sendto(data, target)
+        return len(data)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self.received.append(data)
+        body: list[object] = msgspec.msgpack.decode(data[8:])
+        payload = body[4]
+        assert isinstance(payload, bytes)
+        packet = decode_packet(payload, news_max=10_000)
+        if isinstance(packet, Ping):
+            ack = Ack(
+                number=packet.number,
+                name=self.name,
+                instance=1,
+                farewell=digest_of(b"rogue"),
+                incarnation=1 << 42,
+                is_member=True,
+            )
+            self.say(Address(*addr[:2]), ack)
+
+
+@asynccontextmanager
+async def rogue_of(name: str) -> AsyncIterator[RogueDatagrams]:
+    """A process at one port, for streams and datagrams, that says it has the name."""
+    loop = asyncio.get_running_loop()
+    transport, rogue = await loop.create_datagram_endpoint(
+        lambda: RogueDatagrams(name), local_addr=(LOOPBACK, 0)
+    )
+    hello = Hello(
+        cluster=CLUSTER,
+        name=name,
+        incarnation=1,
+        address=Address(LOOPBACK, rogue.port),
+        frame_bytes_max=1 << 20,
+        requests_pending_max=10,
+        is_member=True,
+    )
+    server = await loop.create_server(lambda: Rogue(hello), LOOPBACK, rogue.port)
+    try:
+        yield rogue
+    finally:
+        server.close()
+        transport.close()
+
+
+def forge(name: str, number: int = 0, *, port: int = 1, incarnation: int = 1 << 42) -> Record:
+    digest = digest_of(b"rogue")
+    return Record(name, number, LOOPBACK, port, incarnation, State.ALIVE, 0, digest, {})
+
+
+# Names.
+
+
+@pytest.mark.parametrize("way", ["stranger", "namesake", "record", "caller"])
+async def test_nobody_leaves_because_a_stranger_says_its_name(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        running_cluster("victim b c", config=QUICK) as nodes,
+        rogue_of("victim") as rogue,
+    ):
+        victim = nodes[0]
+        if way == "stranger":
+            rogue.name = "nobody"
+            rogue.say(victim.address, Ping(number=1, name="nobody", instance=7))
+            rogue.name = "victim"
+        elif way == "namesake":
+            rogue.say(victim.address, Ping(number=1, name="victim", instance=1))
+        elif way == "record":
+            elder = forge("victim", 1, port=rogue.port)
+            for node in nodes:
+                rogue.say(node.address, News(news=[elder]))
+        else:
+            caller = MessagingService(CLUSTER, "victim", advertise=f"{LOOPBACK}:{rogue.port}")
+            async with caller:
+                with pytest.raises(Exception, match="victim"):
+                    await caller.request(victim.address, SUBJECT, b"")
+        await eventually(lambda: "a second node named 'victim'" in caplog.text)
+        await stays(lambda: victim.agent.failure is None)
+        await all_know(nodes)
+        local = victim.agent.local
+        assert all(node.see("victim").instance == local.instance for node in nodes)
+
+
+async def test_a_stranger_does_not_keep_a_node_from_joining() -> None:
+    place = unused_address()
+    async with running_node("a", config=QUICK) as a, rogue_of("b") as rogue:
+        is_over = False
+
+        async def pester() -> None:
+            while not is_over:
+                rogue.say(place, News(news=[forge("b", 1, port=rogue.port)]))
+                rogue.say(place, Ping(number=1, name="b", instance=1))
+                await asyncio.sleep(0.01)
+
+        pestering = asyncio.create_task(pester())
+        async with running_node("b", a, config=QUICK, bind=place) as b:
+            await all_know([a, b])
+        is_over = True
+        await pestering
+
+
+# Answers.
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        Ping(number=1, name="x", instance=7),
+        Ping(number=1, name="", instance=0),
+        SyncRequest(number=1, digest=b""),
+        Pull(version=0, instance=1),
+        PingRequest(number=1, target="nobody"),
+        PingRequest(number=1, target="b"),
+    ],
+    ids=str,
+)
+async def test_answers_go_to_where_the_question_came_from_and_are_no_longer(
+    packet: Packet,
+) -> None:
+    large = {"text": "x" * 500}
+    async with (
+        running_cluster("a b", properties=large) as (a, _b),
+        rogue_of("x") as rogue,
+        rogue_of("elsewhere") as victim,
+    ):
+        rumour = forge("rumour", 5)
+        asked = 0
+        for _ in range(20):
+            asked += rogue.say(a.address, packet, port=victim.port)
+        before = a.agent.statistics().counters.packets_received
+        rogue.say(a.address, News(news=[rumour]))
+        await eventually(lambda: a.agent.statistics().counters.packets_received > before)
+        answered = [it for it in rogue.received if not _is_vetting(it)]
+        assert sum(map(len, answered)) <= 2 * asked
+        assert victim.received == [], "nobody answers where nobody asked from"
+        if isinstance(packet, SyncRequest | Pull):
+            assert answered == []
+            assert a.agent.statistics().counters.refused["sent by datagram"] == 20
+
+
+def _is_vetting(data: bytes) -> bool:
+    payload = msgspec.msgpack.decode(data[8:])[4]
+    return isinstance(decode_packet(payload, news_max=10_000), Ping)
+
+
+# Crowds.
+
+
+async def flood(target: Node, count: int = 5_000) -> None:
+    """Tell of nodes that do not exist, ten in a datagram."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for first in range(0, count, 10):
+            news = [forge(f"ghost-{number}", number) for number in range(first, first + 10)]
+            plain = Datagram("x", LOOPBACK, 1, SUBJECT, encode_packet(News(news=news)))
+            sock.sendto(encode_datagram(PREAMBLE, plain), target.address)
+            await asyncio.sleep(0)
+
+
+async def test_a_flood_of_forged_records_fills_nothing_and_keeps_nobody_out() -> None:
+    async with running_cluster("a b") as (a, b):
+        await flood(a)
+        async with running_node("late", a) as late:
+            await all_know([a, b, late])
+            assert a.names == {"a", "b", "late"}
+        counters = a.agent.statistics().counters
+        assert counters.packets_received >= 100
+
+
+async def test_a_member_that_tells_of_thousands_keeps_nobody_out() -> None:
+    async with running_cluster("a b rogue", config=QUICK) as (a, b, rogue):
+        ghosts = [forge(f"ghost-{number}", number) for number in range(4_900)]
+        news = encode_packet(News(news=ghosts))
+        for node in (a, b):
+            await rogue.service.request(node.address, SUBJECT, news)
+        async with running_node("late", a, config=QUICK) as late:
+            await all_know([a, b, rogue, late])
+        assert set(await spy_out(a)) <= {"a", "b", "rogue", "late"}
+
+
+# Listeners.
+
+
+async def test_a_listener_that_raises_a_cancellation_stops_nothing() -> None:
+    async with running_node("a", config=QUICK) as a:
+
+        def fail(_change: object) -> None:
+            raise asyncio.CancelledError("planted")
+
+        a.agent.add_listener(fail)
+        assert a.agent.datagrams is not None
+        a.agent.subscribe_datagrams("planted", fail)
+        async with running_node("b", a, config=QUICK) as b:
+            await all_know([a, b])
+            assert b.agent.datagrams is not None
+            b.agent.datagrams.post(a.address, "planted", b"")
+            await b.crash()
+            await a.until_removed("b")
+        async with running_node("c", a, config=QUICK) as c:
+            await all_know([a, c])
