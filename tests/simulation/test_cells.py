@@ -27,8 +27,8 @@ def test_seeds_pass(seeds: range) -> None:
 
 
 @BUGS.replace(Learner, "take_changes", LIVENESS, 0)
-def plant_routes_that_stay(take: Any, self: Learner) -> RouteChanges:
-    return RouteChanges(take(self).added)
+def plant_routes_that_stay(take: Any, self: Learner, *args: Any) -> RouteChanges:
+    return RouteChanges(take(self, *args).added)
 
 
 @BUGS.plant(LIVENESS, 0)
@@ -106,18 +106,18 @@ def plant_late_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @BUGS.replace(CellRunner, "deliver", CORRECTNESS, 1)
-def plant_work_done_twice(deliver: Any, self: CellRunner, *args: Any) -> Any:
-    return deliver(self, *args) and deliver(self, *args)
+def plant_work_done_twice(deliver: Any, self: CellRunner, *args: Any, **options: Any) -> Any:
+    return deliver(self, *args, **options) and deliver(self, *args, **options)
 
 
 @BUGS.replace(FairQueue, "offer", CORRECTNESS, 12)
 def plant_refused_and_queued(
-    offer: Any, self: FairQueue[Any], item: Any, size: int, source: str, *, is_owed: bool = False
+    offer: Any, self: FairQueue[Any], item: Any, size: int, source: str, **options: Any
 ) -> bool:
     """As in the system this follows: a busy cell refuses a message and keeps it all the same."""
-    if offer(self, item, size, source, is_owed=is_owed):
+    if offer(self, item, size, source, **options):
         return True
-    self._items.append((item, size, source))
+    self._items.append((item, size, (source,)))
     items, held_bytes = self._held.get(source, (0, 0))
     self._held[source] = (items + 1, held_bytes + size)
     self._bytes += size
