@@ -14,6 +14,7 @@ from postroad.cells.domain import Domain
 from postroad.cells.exchange import Exchange
 from postroad.cells.fair_queue import FairQueue
 from postroad.cells.learning import RouteChanges
+from postroad.cells.neighbors import Neighbors
 from postroad.cells.runner import CellRunner
 from postroad.testing import CRASH
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
@@ -98,6 +99,11 @@ def plant_endless_calls(_: Any, self: Calls, *args: object) -> None:
 def plant_calls_that_are_kept(expect: Any, self: Calls, id: bytes, deadline: float) -> Any:
     expect(self, id + b" for ever", deadline)
     return expect(self, id, deadline)
+
+
+@BUGS.plant(CORRECTNESS, 0)
+def plant_belief_in_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Neighbors, "fault_of", lambda self, *args, **options: None)
 
 
 @BUGS.plant(CORRECTNESS, 5)
