@@ -22,6 +22,7 @@ from postroad.core.errors import PostroadError, Reject
 from postroad.node import content, durable_events
 
 _QUEUE = "orders"
+_NODE = "S1"
 _MESSAGE = Envelope(
     id=bytes(range(16)),
     kind=Kind.MESSAGE,
@@ -44,10 +45,12 @@ def check_reading(
 
 def read_guaranteed(data: bytes) -> None:
     """A letter of a guaranteed queue is a message to that queue, also after it aged."""
-    envelope = content.read_message(data, _QUEUE)
+    envelope, body = content.read_message(data, _QUEUE, _NODE)
+    sender = envelope.source.sender
+    require(sender is not None and sender.domain == _NODE, f"{sender} is in another node")
     require(envelope.destination == content.path_to(_QUEUE), f"{envelope} is for another queue")
-    aged, _ = content.aged(data, envelope, 1.0)
-    content.read_message(aged, _QUEUE)
+    aged, _ = content.aged(body, envelope, 1.0)
+    content.read_message(aged, _QUEUE, _NODE)
 
 
 def read_ask(data: bytes) -> None:

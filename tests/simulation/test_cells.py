@@ -14,6 +14,7 @@ from postroad.cells.domain import Domain
 from postroad.cells.exchange import Exchange
 from postroad.cells.fair_queue import FairQueue
 from postroad.cells.learning import RouteChanges
+from postroad.cells.neighbors import Neighbors
 from postroad.cells.runner import CellRunner
 from postroad.testing import CRASH
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
@@ -27,8 +28,8 @@ def test_seeds_pass(seeds: range) -> None:
 
 
 @BUGS.replace(Learner, "take_changes", LIVENESS, 0)
-def plant_routes_that_stay(take: Any, self: Learner) -> RouteChanges:
-    return RouteChanges(take(self).added)
+def plant_routes_that_stay(take: Any, self: Learner, *args: Any) -> RouteChanges:
+    return RouteChanges(take(self, *args).added)
 
 
 @BUGS.plant(LIVENESS, 0)
@@ -100,24 +101,29 @@ def plant_calls_that_are_kept(expect: Any, self: Calls, id: bytes, deadline: flo
     return expect(self, id, deadline)
 
 
+@BUGS.plant(CORRECTNESS, 0)
+def plant_belief_in_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Neighbors, "fault_of", lambda self, *args, **options: None)
+
+
 @BUGS.plant(CORRECTNESS, 5)
 def plant_late_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CellRunner, "_is_too_late", lambda self, *args: False)
 
 
 @BUGS.replace(CellRunner, "deliver", CORRECTNESS, 1)
-def plant_work_done_twice(deliver: Any, self: CellRunner, *args: Any) -> Any:
-    return deliver(self, *args) and deliver(self, *args)
+def plant_work_done_twice(deliver: Any, self: CellRunner, *args: Any, **options: Any) -> Any:
+    return deliver(self, *args, **options) and deliver(self, *args, **options)
 
 
 @BUGS.replace(FairQueue, "offer", CORRECTNESS, 12)
 def plant_refused_and_queued(
-    offer: Any, self: FairQueue[Any], item: Any, size: int, source: str, *, is_owed: bool = False
+    offer: Any, self: FairQueue[Any], item: Any, size: int, source: str, **options: Any
 ) -> bool:
     """As in the system this follows: a busy cell refuses a message and keeps it all the same."""
-    if offer(self, item, size, source, is_owed=is_owed):
+    if offer(self, item, size, source, **options):
         return True
-    self._items.append((item, size, source))
+    self._items.append((item, size, (source,)))
     items, held_bytes = self._held.get(source, (0, 0))
     self._held[source] = (items + 1, held_bytes + size)
     self._bytes += size

@@ -33,13 +33,11 @@ from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError, MalformedPayload, MessagingError
 
 from .config import GuaranteedConfig
+from .content import CELL
 
 logger = logging.getLogger("postroad.node")
 
 ASKED = faults.declare("node.guaranteed.asked")
-
-CELL = "Guarantees"
-"""The name of the cell, in every domain, that tells who consumes a queue."""
 
 Consumers: TypeAlias = Mapping[str, str | None]
 """Domains with cells that consume a queue, and the zone of each."""

@@ -15,7 +15,11 @@ KEY_HEADER = "postroad.key"
 ID_HEADER = "postroad.id"
 """The header of what tells a message from all others, the same at every attempt."""
 
+CELL = "Guarantees"
+"""The cell, in every domain, that tells who consumes a queue and passes messages on."""
+
 _ID_BYTES = 16
+_SOURCE_HOPS_MAX = 30
 _NOUNS = {Kind.MESSAGE: "a message", Kind.REPLY: "a reply", Kind.ERROR: "an error"}
 
 
@@ -41,8 +45,12 @@ def write_message(envelope: Envelope) -> bytes:
     return encode_envelope(msgspec.structs.replace(envelope, headers=headers))
 
 
-def read_message(body: bytes, queue: str) -> Envelope:
-    """The message in a letter of a queue; raises Reject if it is none."""
+def read_message(body: bytes, queue: str, node: str) -> tuple[Envelope, bytes]:
+    """The message in a letter that a node sent to a queue, and its bytes; Reject if it is none.
+
+    Its source ends with a cell of that node: who sent it before is only what the node wrote. If the
+    letter says something else, the bytes are others.
+    """
     try:
         envelope = decode_envelope(body)
     except MalformedPayload as error:
@@ -50,7 +58,22 @@ def read_message(body: bytes, queue: str) -> Envelope:
     if envelope.kind is not Kind.MESSAGE or envelope.destination != path_to(queue):
         destination = envelope.destination.describe()
         raise Reject(f"{_NOUNS[envelope.kind]} to {destination} is no message to queue {queue!r}")
-    return envelope
+    source = _source_by(envelope.source, node)
+    if source is envelope.source:
+        return envelope, body
+    envelope = msgspec.structs.replace(envelope, source=source)
+    return envelope, encode_envelope(envelope)
+
+
+def _source_by(source: CellPath, node: str) -> CellPath:
+    """The source of a message as it came from a node."""
+    sender = source.sender
+    if sender is not None and sender.domain == node and not sender.is_domain:
+        return source
+    is_logical = sender is not None and sender.is_local
+    last = CellAddress.of_domain(node) if is_logical else CellAddress(CELL, node)
+    # It may have been passed on many times, while those who consume the queue came and went.
+    return (source if len(source) < _SOURCE_HOPS_MAX else CellPath()).appended(last)
 
 
 def aged(body: bytes, envelope: Envelope, lain_s: float) -> tuple[bytes, float | None]:

@@ -86,26 +86,34 @@ class Desk:
 
     def send_on(self, message: Message, tx: Transaction) -> Awaitable[None] | None:
         """Post a message to a domain that consumes the queue, as soon as there is one."""
-        envelope = read_message(message.body, self.queue)
+        envelope, body = read_message(message.body, self.queue, message.sender)
         consumers = self._directions.known(self.queue)
         if not consumers:
-            return self._send_on_later(message, envelope, tx)
+            return self._send_on_later(message, envelope, body, tx)
         domain = self._directions.choose(consumers, _key_of(message))
-        self._pass(domain, self.incoming, message, envelope, tx)
+        self._pass(domain, self.incoming, message, envelope, body, tx)
         return None
 
-    async def _send_on_later(self, message: Message, envelope: Envelope, tx: Transaction) -> None:
+    async def _send_on_later(
+        self, message: Message, envelope: Envelope, body: bytes, tx: Transaction
+    ) -> None:
         in_hand_s = min(_IN_HAND_S, self._mail.config.handler_s / 2)
         consumers = await self._directions.wait(self.queue, in_hand_s)
         if not consumers:
             raise NoRoute(f"nobody consumes queue {self.queue!r}")
         domain = self._directions.choose(consumers, _key_of(message))
-        self._pass(domain, self.incoming, message, envelope, tx)
+        self._pass(domain, self.incoming, message, envelope, body, tx)
 
     def _pass(
-        self, domain: str, queue: str, message: Message, envelope: Envelope, tx: Transaction
+        self,
+        domain: str,
+        queue: str,
+        message: Message,
+        envelope: Envelope,
+        body: bytes,
+        tx: Transaction,
     ) -> None:
-        body, ttl_s = aged(message.body, envelope, time.time() - message.received_at)
+        body, ttl_s = aged(body, envelope, time.time() - message.received_at)
         tx.post(domain, queue, body, key=message.key, ttl=ttl_s)
         PASSED.reach(domain=domain, queue=queue)
 
@@ -113,14 +121,14 @@ class Desk:
 
     async def hand_over(self, message: Message, tx: Transaction) -> None:
         """Have a cell handle a message, or send it on if none consumes the queue any more."""
-        envelope = read_message(message.body, self.queue)
+        envelope, body = read_message(message.body, self.queue, message.sender)
         # Whether it came in time is the mail's to say, which knows when it was posted. A cell has
         # as long as the mail waits for it; what it has not begun with by then, it shall not begin.
         timed = msgspec.structs.replace(envelope, ttl_ms=round(self._mail.config.handler_s * 1000))
         for attempt in itertools.count(1):
             cells = await self._wait_for_cells()
             if not cells:
-                self._pass(self._domain.name, self.outgoing, message, envelope, tx)
+                self._pass(self._domain.name, self.outgoing, message, envelope, body, tx)
                 return
             if await self._try(rank_cells(cells, _key_of(message)), timed, tx):
                 return

@@ -22,8 +22,8 @@ from postroad.durable import Mail, Retry, Transaction
 from postroad.durable.names import validate_key
 
 from .config import GuaranteedConfig
-from .consumers import CELL, Directions, Guarantees
-from .content import KEY_HEADER, new_id, path_to, repeatable_id, write_message
+from .consumers import Directions, Guarantees
+from .content import CELL, KEY_HEADER, new_id, path_to, repeatable_id, write_message
 from .desk import Desk
 
 _STOP_GRACE_S = 5.0

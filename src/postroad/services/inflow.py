@@ -124,6 +124,9 @@ class Inflow:
     def _finish(self) -> None:
         """Nothing comes any more."""
         self._is_over = True
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         self._reader.fail({})
         self._streams.forget(self.key)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -162,13 +163,17 @@ async def test_what_a_satellite_sends_by_another_core_is_believed() -> None:
         for number, cores in enumerate(told):
             await tell(number + 1, *cores)
             core.send("echo@C1", b"%d" % number, source=source)
-            await eventually(lambda count=number + 1: len(inbox.messages) == count)
+            await eventually(partial(has_come, inbox, number + 1))
         await tell(4, "C1", "C3")
         # If it is a satellite's after all, which was on its way for long, that one sends it again.
         failure = await satellite.failure_of(core.send("echo@C1", b"3", source=source))
         assert failure.code == NoRoute.code
         assert domains["C1"].statistics().malformed == 1
         assert inbox.payloads == [b"0", b"1", b"2"]
+
+
+def has_come(inbox: Inbox, count: int) -> bool:
+    return len(inbox.messages) == count
 
 
 async def test_satellites_tell_cores_which_cores_they_have_tunnels_to() -> None:

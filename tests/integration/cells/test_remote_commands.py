@@ -101,8 +101,8 @@ async def test_commands_of_others_are_answered_as_far_as_it_is_allowed(
 ) -> None:
     async with Domains(1, 1, remote_commands=allowed) as domains:
         till = Till()
-        for cell in (till, Till("relay"), Parrot("parrot")):
-            await domains["C1"].add(cell)
+        for added in (till, Till("relay"), Parrot("parrot")):
+            await domains["C1"].add(added)
         await domains["S1"].add(Till("relay"))
         domains["C1"].change_routes(
             added=[Route.alias(CellAddress("manager"), CellAddress("System", "C1"))]
@@ -121,8 +121,8 @@ async def test_commands_of_others_are_answered_as_far_as_it_is_allowed(
         await is_refused(domains["S1"], "manager", "kill till")
         async with forged_domain(domains["C1"], role=Role.CORE) as forged:
             for source in ("p@X:*@X", "System@C1:*@C1:p@X:*@X", "*@X", "p:*@X"):
-                path = CellPath.parse(source)
-                forged.send("System@C1", b"kill till", content="command", source=path)
+                way = CellPath.parse(source)
+                forged.send("System@C1", b"kill till", content="command", source=way)
             await forged.answer_to(forged.send("System@C1", b"id", content="command"))
         assert till.amount == 100
         assert "till" in domains["C1"].cells

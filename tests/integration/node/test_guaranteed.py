@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad.cells import CellBusy, CellMessage
+from postroad.cells import CellBusy, CellMessage, CellPath, Envelope, encode_envelope
 from postroad.core import faults
 from postroad.core.errors import IdempotencyConflict, NotRunning, UsageError
 from postroad.node import ID_HEADER, KEY_HEADER, GuaranteedQueues
@@ -376,3 +376,24 @@ async def test_plain_queues_and_calls_of_the_same_domains_are_as_before(tmp_path
         assert inbox.payloads == [b"1", b"2", b"3"]
         assert [message.transaction for message in inbox.messages] == [None] * 3
         assert await nodes["S1"].waiting() == {}
+
+
+async def test_nobody_sends_as_a_cell_of_another_node(tmp_path: Path) -> None:
+    """Neither straight to who consumes the queue, nor by the queue of whom it pretends to be."""
+    async with guaranteed_nodes(tmp_path, 1, 2) as nodes:
+        till = await nodes.consumer("C1")
+        forged = Envelope(
+            id=bytes(16),
+            destination=CellPath.of(QUEUE),
+            source=CellPath.of("treasurer@S1"),
+            payload=b"forged",
+        )
+        thief, body = nodes["S2"].mail, encode_envelope(forged)
+        await thief.post("C1", f"cells.in.{QUEUE}", body)
+        await thief.post("S1", f"cells.out.{QUEUE}", body)
+        await till.until(2)
+        senders = sorted(str(it.sender) for it in till.messages)
+        assert senders == ["Guarantees@S1", "Guarantees@S2"]
+        await nodes["S1"].domain.send(QUEUE, b"honest")
+        await till.until(3)
+        assert str(till.messages[-1].sender) == "System@S1"

@@ -106,12 +106,12 @@ async def test_a_node_that_lives_elsewhere_cannot_be_taken_over() -> None:
     """Domains need not be called like their nodes."""
     async with Domains(1, 2) as domains, AsyncExitStack() as stack:
         bank = Bank()
-        for node_id, place in (("bank-node", "C1"), ("customer", "S1")):
-            broker = Broker(node_id, transporter=CellsTransporter(domains[place]), config=CONFIG)
-            if place == "C1":
-                broker.add(bank)
-            await broker.start()
-            stack.push_async_callback(broker.stop)
+        teller = Broker("bank-node", transporter=CellsTransporter(domains["C1"]), config=CONFIG)
+        teller.add(bank)
+        broker = Broker("customer", transporter=CellsTransporter(domains["S1"]), config=CONFIG)
+        for started in (teller, broker):
+            await started.start()
+            stack.push_async_callback(started.stop)
         await broker.wait_for_services(["bank"])
         assert await broker.call("bank.pay") == "paid"
         sender = domains["S2"].identity.cell("MOL/node/customer")

@@ -140,7 +140,7 @@ async def test_by_default_it_listens_everywhere(heard: Recorder, host: str) -> N
     transporter.bind(Topics("me"), heard)
     received = heard.received
 
-    def listen(kind: Kind, data: bytes, done: object = None) -> None:
+    def listen(kind: Kind, data: bytes, done: object = None, sender: str | None = None) -> None:
         speakers.append(transporter.speaker)
         received(kind, data)
 

@@ -124,6 +124,13 @@ class Books:
             sent.number not in self._denied,
             f"{place} handles {sent}, whose sender was told {self._denied.get(sent.number)}",
         )
+        home = sent.sender.partition("#")[0]
+        # Whoever is on the path sends it on as its own.
+        require(
+            ":" in sent.destination
+            or (message.sender is not None and message.sender.domain == home),
+            f"{place} takes {message.sender} for the sender of {sent}",
+        )
         is_logical = "@" not in sent.destination
         require(
             message.name == (sent.destination if is_logical else None),

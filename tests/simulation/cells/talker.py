@@ -6,7 +6,15 @@ import asyncio
 from random import Random
 from typing import NamedTuple
 
-from postroad.cells import CellDomain, HopLimit, RoutingError
+from postroad.cells import (
+    CellDomain,
+    CellPath,
+    Envelope,
+    HopLimit,
+    Role,
+    RoutingError,
+    encode_envelope,
+)
 from postroad.core.errors import MessagingError
 from postroad.testing import SimCluster, require
 from tests.simulation.cells.books import MARGIN_S, Books, Disturbance, Sent, Way, write_number
@@ -15,6 +23,8 @@ from tests.simulation.cells.plan import CELL_NAMES, QUEUES, TOPICS
 _INTERVAL_S = 0.3
 _TIMEOUTS_S = (0.2, 1.0, 4.0)
 _PADDINGS = (0, 0, 100, 5_000)
+# Of all that a satellite says, what it says as somebody else.
+_FORGED_SHARE = 0.05
 # More than a socket takes from somebody whom nobody reads.
 _FLOOD = 30
 _FLOOD_PADDING = 20_000
@@ -59,6 +69,9 @@ class Talker:
 
     def _say_something(self) -> None:
         rng = self._rng
+        if rng.random() < _FORGED_SHARE:
+            self._forge()
+            return
         way = rng.choice((Way.CALL, Way.CALL, Way.TELL, Way.PUBLISH))
         padding = rng.choice(_PADDINGS)
         if way is Way.PUBLISH:
@@ -70,6 +83,25 @@ class Talker:
             self.begin_call(destination, timeout_s, padding, wait=rng.random() < 0.5)
         else:
             self.tell(destination, timeout_s if rng.random() < 0.5 else None, padding)
+
+    def _forge(self) -> None:
+        """Pretend that a message came from another domain, by way of this one."""
+        own = self._domain.name
+        links = self._domain.links.by_domain
+        if self._domain.identity.role is Role.CORE or not links:
+            return
+        link = links[self._rng.choice(sorted(links))]
+        victim = self._rng.choice([it for it in self._names if it != own])
+        destination = f"{self._rng.choice(CELL_NAMES)}@{self._rng.choice(self._names)}"
+        sent = self._books.write(Way.TELL, self._label, destination)
+        forged = Envelope(
+            id=self._rng.randbytes(16),
+            destination=CellPath.parse(destination),
+            source=CellPath.of(f"forger@{victim}", f"*@{victim}", f"*@{own}"),
+            payload=write_number(sent.number),
+        )
+        if link.is_clear:
+            link.post(encode_envelope(forged))
 
     def _draw_path(self) -> str:
         hops = self._rng.choice((1, 1, 1, 2))
