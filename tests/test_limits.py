@@ -211,7 +211,7 @@ PROOFS = {
         "test_new_node_connects_until_there_are_too_many",
     ),
     "RegistryConfig.unproven_max": (
-        "unit/services/test_registry.py",
+        "unit/services/test_doubts.py",
         "test_nodes_that_never_answered_keep_nobody_out",
     ),
     "Task.max_pending": (

@@ -120,7 +120,7 @@ def plant_streams_that_are_kept(_: Any, self: IncomingStreams, key: StreamKey) -
 def plant_nodes_that_nobody_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     def trust(self: Registry, now: float) -> list[Change]:
         for node in self.nodes():
-            node.last_seen = now
+            node.last_seen, node.doubt = now, None
         return []
 
     def ignore(self: Registry, *args: Any, **options: Any) -> list[Change]:
@@ -135,7 +135,7 @@ def plant_news_that_nobody_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def ignore(self: object, *args: Any) -> None:
         """What was missed stays unknown."""
 
-    monkeypatch.setattr(Engine, "_ask", ignore)
+    monkeypatch.setattr(AnnouncedPresence, "ask", ignore)
     monkeypatch.setattr(AnnouncedPresence, "reconnected", ignore)
 
 

@@ -331,8 +331,11 @@ class Engine:
                 self._forget_calls(node_id)
                 data = {"node": node_id, "unexpected": is_unexpected}
                 self._tell("$node.disconnected", data)
-            case NodeForgotten(node_id) | NodeRefused(node_id):
-                self._warn(f"node {node_id}", "%s: %s", node_id, type(change).__name__)
+            case NodeForgotten(node_id):
+                self._warn(f"node {node_id}", "%s: NodeForgotten", node_id)
+            case NodeRefused(node_id):
+                # Whoever makes up many names must not fill the log with them.
+                self._warn("refused", "%s is not taken in: too many nodes are known", node_id)
             case EntriesRefused(node_id, problems):
                 self._warn(node_id, "left out of what %s offers: %s", node_id, "; ".join(problems))
             case ServicesChanged(is_local):

@@ -102,6 +102,7 @@ class GossipPresence:
         self._told: dict[str, int] = {}
         self._is_heard = asyncio.Event()
         self._answers = Allowance(ANSWERS_MAX, ANSWERS_PER_S)
+        self._denials = Allowance(ANSWERS_MAX, ANSWERS_PER_S)
         self._asking = Pacing(self._request)
 
     async def start(self) -> None:
@@ -195,8 +196,8 @@ class GossipPresence:
                     self._tell(response, sender)
             if heard.is_behind:
                 self._ask(sender)
-        if heard.denied:
-            for node_id in heard.denied:
+        for node_id in heard.denied:
+            if self._denials.take(node_id, self._loop.time()):
                 self._tell(self._gossiping.make_request(heard.denied), node_id)
         if heard.is_outrun:
             self.services_changed()

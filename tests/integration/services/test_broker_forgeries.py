@@ -202,10 +202,7 @@ async def test_restart_that_is_claimed_again_and_again_costs_no_call(nodes: Node
     await worker.gate.reached()
     raw.send(Kind.DISCOVER, "far")
     info = await raw.next(Kind.INFO)
-    engine = near._engine
-    assert engine is not None
-    assert engine.network is not None
-    while engine.network.transit.statistics.refuted < 20:
+    while near.statistics()["transit"]["refuted"] < 20:
         forge_restart_twice(raw, info)
         await heard(raw, "near")
         assert not call.done()
@@ -219,14 +216,13 @@ async def test_restart_that_is_claimed_again_and_again_costs_no_call(nodes: Node
 
 
 async def test_flood_of_questions_is_answered_seldom_and_a_newcomer_soon(nodes: Nodes) -> None:
-    await nodes.add("near", Worker())
+    near = await nodes.add("near", Worker())
     raw = await nodes.raw("raw")
     for number in range(2_000):
         raw.send(Kind.DISCOVER, None, sender=f"stranger-{number % 500}")
     newcomer = await nodes.raw("newcomer")
-    transit = nodes.brokers[0]._engine.network.transit  # type: ignore[union-attr]  # It runs.
     # The newcomer was answered, by an answer of its own or by one for all.
-    assert transit.statistics.packets_sent < 100
+    assert near.statistics()["transit"]["packets_sent"] < 100
     assert newcomer.received_packets == []
 
 

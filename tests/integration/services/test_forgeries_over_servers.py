@@ -80,7 +80,5 @@ def has_more(broker: Broker, count: int) -> bool:
 
 
 def refutations(broker: Broker) -> int:
-    engine = broker._engine
-    assert engine is not None
-    assert engine.network is not None
-    return engine.network.transit.statistics.refuted
+    count: int = broker.statistics()["transit"]["refuted"]
+    return count

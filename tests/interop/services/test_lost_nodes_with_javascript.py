@@ -141,10 +141,8 @@ def has_more(pair: Pair, count: int) -> bool:
 
 
 def refutations(pair: Pair) -> int:
-    engine = pair.broker._engine
-    assert engine is not None
-    assert engine.network is not None
-    return engine.network.transit.statistics.refuted
+    count: int = pair.broker.statistics()["transit"]["refuted"]
+    return count
 
 
 async def test_our_node_that_is_killed_is_missed_and_may_come_back(nodes: Pair) -> None:
