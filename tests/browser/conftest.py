@@ -54,7 +54,8 @@ async def alpha(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runni
     """A node with something of everything."""
     directory: Path = tmp_path_factory.mktemp("alpha")
     write_job(directory)
-    async with running_node("alpha", directory, {"pipeline.jobs": "sums.toml"}) as node:
+    settings = {"pipeline.jobs": "sums.toml", "admin.remote": "read"}
+    async with running_node("alpha", directory, settings) as node:
         yield node
         # A job goes on without the node.
         with suppress(PostroadError):

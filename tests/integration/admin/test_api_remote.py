@@ -1,7 +1,7 @@
 """Operations of other members, through the node that an operator came to."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -156,8 +156,8 @@ async def test_a_node_that_has_no_others(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def running_rogue(alpha: Served, answer: Callable[[str], Any]) -> AsyncIterator[None]:
-    """A member `rogue` that answers an operation with whatever it likes: a result and a problem."""
+async def running_rogue(alpha: Served, result: Any, problem: Any = None) -> AsyncIterator[None]:
+    """A member `rogue` that answers every operation with whatever it likes."""
     contact = str(alpha.node.service.address)
     async with (
         MessagingService("postroad", "rogue") as service,
@@ -165,7 +165,7 @@ async def running_rogue(alpha: Served, answer: Callable[[str], Any]) -> AsyncIte
     ):
         Communication(agent).reply_to(
             SUBJECT,
-            lambda ask, _: answer(ask[0]),
+            lambda ask, member: [result, problem],
             decoder=msgspec.msgpack.decode,
             encoder=msgspec.msgpack.encode,
         )
@@ -177,7 +177,7 @@ async def test_answers_of_a_hostile_member_are_what_the_operation_returns(tmp_pa
     forged: list[Any] = [{"tag": "meta"}, [{"name": {"tag": "meta"}}], "text", [1], None, 7]
     async with served(tmp_path) as alpha:
         for result in forged:
-            async with running_rogue(alpha, lambda _, result=result: [result, None]):
+            async with running_rogue(alpha, result):
                 for path in ("queue/ls?", "node/show?", "queue/show?queue=a&"):
                     reply = await alpha.ask(f"/api/v1/{path}node=rogue")
                     assert reply.status in (409, 502, 503), (path, result)
@@ -195,7 +195,7 @@ async def test_a_problem_of_a_hostile_member_is_no_result_and_asks_nothing_of_th
         for status in (-1, 0, 100, 101, 200, 204, 304, 401, 403, 404, 999, 2**40):
             for code in (0, WrongToken.code, 10**9):
                 problem = {**said, "status": status, "code": code}
-                async with running_rogue(alpha, lambda _, it=problem: [None, it]):
+                async with running_rogue(alpha, None, problem):
                     reply = await alpha.ask("/api/v1/queue/ls?node=rogue")
                 told = (status, code, reply)
                 assert reply.status >= 400, told

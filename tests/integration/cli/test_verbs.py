@@ -119,17 +119,20 @@ def test_a_wrong_token_and_where_the_right_one_is(
     alpha: RunningNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["queue", "ls", "--data", str(alpha.data), "--token", "wrong"]) == 1
-    told, advice = capsys.readouterr().err.splitlines()
+    warning, told, advice = capsys.readouterr().err.splitlines()
+    assert warning.startswith("--token can be read by every user")
     assert told == (
         "postroad: this is not the token; the right one is in alpha.token in its data directory"
     )
     assert advice.startswith(
-        "Try: leave out --token and POSTROAD_TOKEN: that of node alpha is read"
+        "Try: leave out --token-file and POSTROAD_TOKEN: that of node alpha is read"
     )
     assert run(["queue", "ls", "--url", alpha.url]) == 1
     told, advice = capsys.readouterr().err.splitlines()
     assert told.startswith("postroad: a token is needed; the right one is in alpha.token")
-    assert advice.endswith(f"postroad context add NAME --url {alpha.url} --token TOKEN")
+    assert advice.endswith(f"postroad context add NAME --url {alpha.url} --token-file FILE")
+    kept = ["--url", alpha.url, "--token-file", str(alpha.data / "alpha.token")]
+    assert run(["queue", "ls", *kept]) == 0
 
 
 def test_an_event_is_emitted_though_nobody_may_hear_it(say: Say) -> None:

@@ -94,9 +94,9 @@ def test_a_taken_port_is_told_and_another_one_chosen(app: Path) -> None:
         taken = f"127.0.0.1:{server.getsockname()[1]}"
         with Command(app.parent, "dev", "--set", f"admin.bind={taken}", *AT_ONCE_FLAGS) as dev:
             dev.wait_for(f"{taken} is taken; the dashboard is at another port")
-            first = dev.wait_for(r"dashboard  http://127\.0\.0\.1:(\d+)/")[1]
+            first = dev.wait_for(r"dashboard  http://127\.0\.0\.1:(\d+)\n")[1]
             app.write_text(APP + "\n")
-            assert dev.wait_for(r"dashboard  http://127\.0\.0\.1:(\d+)/", 2)[1] == first
+            assert dev.wait_for(r"dashboard  http://127\.0\.0\.1:(\d+)\n", 2)[1] == first
             assert dev.stop() == 0
 
 
@@ -131,7 +131,7 @@ def test_ports_that_are_taken_in_the_last_moment_are_replaced(app: Path) -> None
         arguments = ("--no-reload", "--set", f"admin.bind=127.0.0.1:{taken}", *AT_ONCE_FLAGS)
         # A process that is not there to watch: it would end the node when it ends.
         with Command(app.parent, "dev", *arguments, "--spare-port", str(spare)) as dev:
-            port = int(dev.wait_for(r"dashboard  http://127\.0\.0\.1:(\d+)/")[1])
+            port = int(dev.wait_for(r"dashboard  http://127\.0\.0\.1:(\d+)\n")[1])
             assert port not in (taken, spare)
             assert dev.stop() == 0
 
@@ -191,3 +191,5 @@ def test_ctrl_c_in_a_terminal(app: Path) -> None:
     assert b"Stopped." in shown
     assert b"Traceback" not in shown
     assert b"\x1b[32mINFO" in shown
+    # What only its user sees opens the dashboard.
+    assert re.search(rb"http://127\.0\.0\.1:\d+/#token=\S{20,}", shown)

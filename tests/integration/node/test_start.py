@@ -9,6 +9,7 @@ import signal
 import socket
 import sqlite3
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,6 +19,7 @@ import pytest
 
 from postroad.cli import main
 from tests.support.cli.commands import Command
+from tests.support.deadlines import DEADLINE_S
 from tests.support.node.configs import AT_ONCE_FLAGS
 
 pytestmark = pytest.mark.timeout(600)
@@ -223,3 +225,27 @@ def test_a_second_signal_ends_a_node_that_waits(directory: Path) -> None:
         node.wait_for("stops; what runs may take 1000 s to end")
         assert node.stop(signal.SIGINT) == 0
         assert "stops at once" in node.output
+
+
+@pytest.mark.slow  # Two processes, twice.
+def test_two_nodes_that_start_at_once_do_not_share_an_address(tmp_path: Path) -> None:
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            bind = f"127.0.0.1:{server.getsockname()[1]}"
+        start = ("node", "start", f"--set=admin.bind={bind}", *AT_ONCE_FLAGS)
+        with (
+            Command(tmp_path, *start, "--name=one") as one,
+            Command(tmp_path, *start, "--name=two") as two,
+        ):
+            codes: list[int | None] = [None, None]
+            deadline = time.monotonic() + DEADLINE_S
+            while codes == [None, None]:
+                codes = [it.process.poll() for it in (one, two)]
+                assert time.monotonic() < deadline, one.output + two.output
+                time.sleep(0.02)
+            loser, winner = (one, two) if codes[1] is None else (two, one)
+            assert codes.count(None) == 1, one.output + two.output
+            assert loser.end() == 1
+            assert f"admin.bind '{bind}' cannot be used: Address already in use" in loser.output
+            winner.wait_for(rf"is administered at http://{bind}")
+            assert winner.stop() == 0
