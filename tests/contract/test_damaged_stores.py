@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from postroad.durable import SqliteStore
+from postroad.core.errors import StoreCorrupt
+from postroad.durable import Mail, Message, SqliteStore, StaticDirectory, Transaction
+from postroad.durable.store.seals import seal, unseal
+from postroad.net import MessagingService
 from tests.contract.store_behaviour import bodies
-from tests.support.durable.nodes import PEER, opened, post
+from tests.support.deadlines import eventually
+from tests.support.durable.nodes import OWN, PEER, QUEUE, opened, post
 
 LOST = "has lost its last"
 
@@ -64,3 +70,63 @@ async def test_store_of_a_killed_process_has_lost_nothing(
     async with opened(SqliteStore(path)) as store:
         assert len(await bodies(store)) == 5
     assert losses(caplog) == []
+
+
+def flip(table: str, column: str) -> str:
+    """Have one bit of the second row turned over."""
+    return (
+        f"UPDATE {table} SET {column} = CAST(replace({column}, x'{b'two'.hex()}',"
+        f" x'{b'twp'.hex()}') AS BLOB) WHERE instr({column}, x'{b'two'.hex()}')"
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flip("postroad_inbox", "letters"),
+        flip("postroad_aside", "letter"),
+        "UPDATE postroad_inbox SET done = x'01' WHERE id = 2",
+        "UPDATE postroad_inbox SET pending = 2 WHERE id = 2",
+        "UPDATE postroad_inbox SET letters = x'c1' WHERE id = 2",
+        "UPDATE postroad_inbox SET letters = x'00' WHERE id = 2",
+    ],
+)
+async def test_damaged_message_is_not_handed_out_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    handled: list[bytes] = []
+
+    async def handle(message: Message, tx: Transaction) -> None:
+        handled.append(message.body)
+
+    def mail() -> Mail:
+        return Mail(service, SqliteStore(tmp_path / "store.db"), directory=StaticDirectory({}))
+
+    delay = 0.001 if "aside" in damage else None
+    async with MessagingService("contract", OWN) as service:
+        async with mail() as first:
+            for word in (b"one", b"two", b"three"):
+                await first.post(OWN, QUEUE, word, delay=delay)
+        with closing(sqlite3.connect(tmp_path / "store.db")) as database:
+            assert database.execute(damage).rowcount == 1
+            database.commit()
+        async with mail() as second:
+            await second.consume(QUEUE, handle)
+            await eventually(lambda: b"three" in handled, "the others are handled")
+            await second.post(OWN, QUEUE, b"four")
+            await eventually(lambda: b"four" in handled, "and so is what comes after")
+            # It is kept for whoever wants to look at it.
+            assert (await second.statistics()).queues[QUEUE].depth > 0
+    assert handled == [b"one", b"three", b"four"]
+    assert any("is damaged and not handled" in text for text in losses(caplog))
+
+
+def test_seal_tells_every_bit() -> None:
+    sealed = seal(b"some data")
+    assert unseal(sealed) == b"some data"
+    assert unseal(b"\x90 of an earlier version") == b"\x90 of an earlier version"
+    for bit in range(8, len(sealed) * 8):
+        damaged = bytearray(sealed)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(StoreCorrupt, match="checksum"):
+            unseal(bytes(damaged))

@@ -22,7 +22,7 @@
     │   ├── StoreError                        abstract: something is wrong with this node's store
     │   │   ├── StoreLocked                   another process works on it
     │   │   ├── StoreCorrupt                  it is damaged
-    │   │   ├── StoreMismatch                 another node's, or of another version
+    │   │   ├── StoreMismatch                 another node's, version or history
     │   │   └── StoreUnavailable              disk full, connection lost: nothing was changed
     │   ├── PostRefused                       the message cannot be taken
     │   │   ├── MailboxFull                   too much waits already
@@ -247,7 +247,7 @@ class StoreCorrupt(StoreError):
 
 
 class StoreMismatch(StoreError):
-    """The store belongs to another node, or was written by a newer version of Postroad."""
+    """The store is another node's, of a newer version, or lacks what this process committed."""
 
     code = 5130
 

@@ -168,6 +168,9 @@ class MemoryBackend(Backend):
     def check(self, database: Database) -> None:
         check_integrity(database, "in memory")
 
+    def note(self, role: str, commits: int) -> None:
+        """There is no place beside the data."""
+
     def unlock(self) -> None:
         for role in self._roles:
             # A crash may have let another one in.

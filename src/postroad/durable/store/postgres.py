@@ -343,6 +343,9 @@ class PostgresBackend(Backend):
         """The server checks its pages by itself, where checksums are on."""
         database.execute("SELECT 1")
 
+    def note(self, role: str, commits: int) -> None:
+        """There is no place beside the data."""
+
     def unlock(self) -> None:
         self._roles.clear()
 

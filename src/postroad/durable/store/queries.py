@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
+import msgspec
+
+from postroad.core.errors import MalformedPayload, StoreCorrupt
 from postroad.durable.exchange import Refusal
 from postroad.durable.letters import NEVER_MS, Letter, decode_letter, decode_page
 
@@ -16,6 +21,9 @@ from .rows import (
     Stream,
     WaitingLetter,
 )
+from .seals import unseal
+
+logger = logging.getLogger("postroad.durable")
 
 _PAGES_AT_ONCE = 8
 
@@ -203,23 +211,26 @@ def list_queues(database: Database) -> dict[str, tuple[int, bool]]:
 def read_inbox(database: Database, queue: str, id: int, after: int, limit: int) -> list[InPage]:
     """The next pages of a queue."""
     rows = database.execute(
-        "SELECT id, sender, letters, size, ahead_ms, received_ms, done FROM postroad_inbox"
-        " WHERE queue = ? AND id > ? ORDER BY id LIMIT ?",
+        "SELECT id, sender, letters, size, ahead_ms, received_ms, done, pending"
+        " FROM postroad_inbox WHERE queue = ? AND id > ? ORDER BY id LIMIT ?",
         (id, after, limit),
     )
-    return [
-        InPage(
-            page,
-            queue,
-            sender,
-            decode_page(bytes(letters)),
-            size,
-            ahead_ms,
-            received_ms,
-            0 if done is None else int.from_bytes(done),
-        )
-        for page, sender, letters, size, ahead_ms, received_ms, done in rows
-    ]
+    return [_to_in_page(queue, row) for row in rows]
+
+
+def _to_in_page(queue: str, row: Row) -> InPage:
+    """A page as it was stored; one that was damaged stays where it is, and has no letters."""
+    id, sender, letters, size, ahead_ms, received_ms, done, pending = row
+    page = InPage(id, queue, sender, [], size, ahead_ms, received_ms)
+    try:
+        page.letters = decode_page(unseal(bytes(letters)))
+        page.done = 0 if done is None else int.from_bytes(done)
+        if page.pending != pending:
+            raise StoreCorrupt(f"{page.pending} are marked as not handled, and {pending} counted")
+    except (StoreCorrupt, MalformedPayload) as error:
+        logger.error("page %d of queue %r is damaged and not handled: %s", id, queue, error)
+        page.letters, page.done = [], 0
+    return page
 
 
 def read_aside(
@@ -234,16 +245,21 @@ def read_aside(
         " OR failures > 0 AND due_ms > ? AND due_ms < ?) ORDER BY priority DESC, id LIMIT ?",
         (id, now_ms, latest_ms, NEVER_MS, limit),
     )
-    return [_to_aside(queue, row) for row in rows]
+    return [aside for row in rows if (aside := _to_aside(queue, row)) is not None]
 
 
-def _to_aside(queue: str, row: Row) -> AsideLetter:
-    id, sender, letter, due_ms, holds_key, failures, ahead_ms, received_ms, error = row
+def _to_aside(queue: str, row: Row) -> AsideLetter | None:
+    id, sender, data, due_ms, holds_key, failures, ahead_ms, received_ms, error = row
+    try:
+        letter = decode_letter(unseal(bytes(data)))
+    except (StoreCorrupt, msgspec.DecodeError) as problem:
+        logger.error("letter %d of queue %r is damaged and not handled: %s", id, queue, problem)
+        return None
     return AsideLetter(
         id=id,
         queue=queue,
         sender=sender,
-        letter=decode_letter(bytes(letter)),
+        letter=letter,
         due_ms=due_ms,
         holds_key=bool(holds_key),
         failures=failures,

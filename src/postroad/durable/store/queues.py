@@ -12,6 +12,7 @@ from postroad.durable.letters import NEVER_MS, Letter, encode_letter, encode_pag
 from .database import Database
 from .queries import count_pending, sizes_by_sender
 from .rows import AsideLetter, InPage
+from .seals import seal
 from .stretches import PageStretch, Stretch, bits_between
 from .texts import storable
 
@@ -112,7 +113,7 @@ class Queues:
                 len(page.letters),
                 page.received_ms,
                 page.ahead_ms,
-                data,
+                seal(data),
             ),
         )
         self.arrived.append(page)
@@ -175,7 +176,7 @@ class Queues:
     def set_aside(self, aside: AsideLetter) -> None:
         """Keep a letter by itself, to have its turn when it is due."""
         aside.id = self.next_id("postroad_aside")
-        letter, data = aside.letter, encode_letter(aside.letter)
+        letter, data = aside.letter, seal(encode_letter(aside.letter))
         self.database.execute(
             "INSERT INTO postroad_aside (id, queue, sender, key, priority, due_ms, holds_key,"
             " failures, error, received_ms, ahead_ms, letter)"

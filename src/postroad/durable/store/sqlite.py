@@ -119,6 +119,12 @@ class SqliteDatabase(Database):
     def watching(self, statement: str) -> AbstractContextManager[None]:
         return self._connection.watching(statement)
 
+    def flush(self) -> None:
+        """Nothing is ever put off."""
+
+    def cancel(self) -> None:
+        """To end a statement that writes would undo the whole transaction."""
+
     def begin_turn(self, lock_s: float, statement_s: float) -> None:
         # Whoever has begun to write waits for nobody.
         self.execute("SAVEPOINT postroad_turn")

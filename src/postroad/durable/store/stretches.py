@@ -15,6 +15,7 @@ import msgspec
 from postroad.durable.letters import Letter, decode_letter, decode_page
 
 from .database import Database
+from .seals import unseal
 
 
 class PageStretch(msgspec.Struct, frozen=True, tag="pages"):
@@ -60,7 +61,7 @@ def _read_pages(database: Database, stretch: PageStretch) -> list[Bundle]:
         (
             sender,
             unfinished(
-                decode_page(bytes(letters)),
+                decode_page(unseal(bytes(letters))),
                 0 if done is None else int.from_bytes(done),
                 stretch.start,
                 stretch.stop,
@@ -88,7 +89,7 @@ def _read_asides(database: Database, stretch: AsideStretch) -> list[Bundle]:
             " WHERE id = ? AND queue = ? AND received_ms <= ?",
             (id, stretch.queue, stretch.received_ms),
         )
-        found += ((sender, [decode_letter(bytes(letter))]) for sender, letter in rows)
+        found += ((sender, [decode_letter(unseal(bytes(letter)))]) for sender, letter in rows)
     return found
 
 
