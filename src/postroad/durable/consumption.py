@@ -214,15 +214,15 @@ class Consumption(QueueReading):
     def _put_down(self, entry: Entry) -> bool:
         """Whether what was done with a message counts: not if one before it failed."""
         del self._in_hand[entry]
-        if self._is_closed:
-            return False
-        if self._is_broken:
-            # If it is not void it may be committed once those before it are.
-            return not entry.is_void
-        if not entry.is_lost:
-            return True
-        self._put_back(entry)
-        return False
+        if self._is_closed or entry.is_void:
+            is_lost = True
+        else:
+            # If all is read again it may be committed once those before it are.
+            lane = entry.lane
+            is_lost = lane is not None and lane.is_broken and not self._is_broken
+        if is_lost and not self._is_broken and not self._is_closed:
+            self._put_back(entry)
+        return not is_lost
 
     def _put_back(self, entry: Entry) -> None:
         """Nobody works any more on a message that is handled again, like those of its key."""
@@ -261,9 +261,11 @@ class Consumption(QueueReading):
             self._failed_in_a_row = 0
             self._totals.handled.add(len(unit.finished), self._loop.time())
             self.uncommitted -= len(entries)
-            lost = unit.lost
-            self._forget([it for it in entries if it not in lost] if lost else entries)
-            self._undo(unit, lost)
+            if lost := unit.lost:
+                entries = [entry for entry in entries if entry not in lost]
+            self._forget(entries)
+            if lost:
+                self._undo(unit, lost)
         else:
             self._on_failed(unit, error)
         self.changed.set()

@@ -75,7 +75,7 @@ class Handling(Unit):
         # Whether it is committed by somebody else, with what only that one can repeat.
         self.is_external = False
         # Those that could not be committed, unlike the others.
-        self.lost: list[Entry] = []
+        self.lost: Sequence[Entry] = ()
         # Those that leave their page to have their turn by themselves.
         self.set_aside: list[tuple[Entry, AsideLetter]] = []
         # Those that are set aside already, as they shall be.
@@ -152,23 +152,25 @@ class Handling(Unit):
         ]
 
     def apply(self, ledger: Ledger) -> None:
+        entries = self.entries()
         # Not by `is_lost`, which takes twice as long.
-        self.lost = [
+        lost = [
             entry
-            for entry in self.entries()
-            if entry.is_void or (entry.lane is not None and entry.lane.is_broken)
+            for entry in entries
+            if entry.is_void or ((lane := entry.lane) is not None and lane.is_broken)
         ]
-        if self.lost and len(self.lost) == len(self.entries()):
+        if lost and len(lost) == len(entries):
             raise TransactionLost("a message before this one could not be committed")
+        self.lost = lost
         self.write(ledger)
 
     def write(self, ledger: Ledger) -> None:
         """Make the change whatever became of others, except with what is lost."""
         earlier = self._check(ledger) if self.posts else ()
-        lost = set(self.lost)
-        for entry in self.finished:
-            if entry not in lost:
-                _finish(ledger, entry)
+        lost = self.lost and set(self.lost)
+        finished = self.finished
+        for entry in [it for it in finished if it not in lost] if lost else finished:
+            _finish(ledger, entry)
         for entry, aside in self.set_aside:
             if entry not in lost:
                 _finish(ledger, entry)

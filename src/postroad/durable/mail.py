@@ -338,6 +338,8 @@ class Mail(StoreOperations, Lifecycle):
         except BaseException:
             tx.undo()
             raise
+        finally:
+            tx.leave()
         turn = tx.close()
         if turn is None and not tx.posts:
             return

@@ -16,6 +16,8 @@ import msgspec
 from .letters import Letter
 from .store.rows import AsideLetter, InPage
 
+_NOBODY: deque[Entry] = deque()
+
 
 class Lane:
     """Messages of one key on their way: behind one that fails, none is committed.
@@ -35,10 +37,22 @@ class Lane:
 
     def __init__(self) -> None:
         self.chain: deque[Entry] = deque()
-        self.undone: list[Entry] = []
-        self.waiting: deque[Entry] = deque()
+        # Most keys never have any.
+        self.undone = self.waiting = _NOBODY
         self.is_taken = True
         self.is_broken = False
+
+    def queue_up(self, entry: Entry) -> None:
+        """Have a message wait behind all others."""
+        if self.waiting is _NOBODY:
+            self.waiting = deque()
+        self.waiting.append(entry)
+
+    def give_up(self, entry: Entry) -> None:
+        """Nobody works any more on a message of a broken chain."""
+        if self.undone is _NOBODY:
+            self.undone = deque()
+        self.undone.append(entry)
 
 
 class Entry(msgspec.Struct, eq=False, gc=False):
@@ -147,7 +161,7 @@ class Shelf:
             elif self._resumed:
                 entry = self._resumed.popleft()
                 if entry.lane is not None and entry.lane.is_broken:
-                    entry.lane.undone.append(entry)
+                    entry.lane.give_up(entry)
                     continue
                 if not entry.letter.expires_ms or not self._expire(entry, now_ms()):
                     return entry
@@ -167,7 +181,7 @@ class Shelf:
         """Take the key of a message; otherwise it waits, or is displaced."""
         lane = self._lanes.get(key)
         if lane is not None and (lane.is_taken or lane.is_broken):
-            lane.waiting.append(entry)
+            lane.queue_up(entry)
         elif key in self._held and not entry.holds_key:
             self._displace(entry)
         else:
@@ -225,7 +239,7 @@ class Shelf:
             self._resumed.append(entry)
 
     def _displace_all(self, lane: Lane) -> None:
-        followers, lane.waiting = lane.waiting, deque()
+        followers, lane.waiting = lane.waiting, _NOBODY
         for follower in followers:
             self._displace(follower)
 
@@ -295,11 +309,11 @@ class Shelf:
             self._pass_on(key, lane)
             self._drop_if_idle(key, lane)
             return None
-        lane.undone.append(entry)
+        lane.give_up(entry)
         last = lane.chain[-1]
         if last in self._resumed:
             self._resumed.remove(last)
-            lane.undone.append(last)
+            lane.give_up(last)
         return self._restore(key, lane) if len(lane.undone) == len(lane.chain) else None
 
     def _restore(self, key: str, broken: Lane) -> Entry | None:

@@ -23,17 +23,18 @@ T = TypeVar("T")
 class Transaction(Scope):
     """Collects what shall be done together: rows of the user's own tables, and further posts."""
 
-    __slots__ = ("_beginning", "_clerk", "_is_over", "_posts", "_store", "_turn", "is_unavailable")
+    __slots__ = ("_beginning", "_clerk", "_is_over", "_posts", "_turn")
+
+    store: Store
 
     def __init__(self, store: Store, clerk: Clerk) -> None:
-        super().__init__(store)
-        self._store = store
+        # There is one for each message: what the other one would do takes less time here.
+        self.store = store
+        self.outer = self._calls = None
         self._clerk = clerk
         self._turn: Turn | None = None
         self._beginning: asyncio.Future[Turn] | None = None
         self._is_over = False
-        # Whether the store could not even begin with its statements.
-        self.is_unavailable = False
         # Made when it is needed: most handlers post nothing.
         self._posts: list[Post] | None = None
 
@@ -84,20 +85,16 @@ class Transaction(Scope):
         if self._turn is None:
             # One for all statements, also if several are begun at the same time.
             if self._beginning is None:
-                check_not_inside(self._store, but=self)
+                check_not_inside(self.store, but=self)
                 self._beginning = asyncio.ensure_future(self._wait_for_turn())
-            try:
-                self._turn = await asyncio.shield(self._beginning)
-            except StoreError:
-                self.is_unavailable = True
-                raise
+            self._turn = await asyncio.shield(self._beginning)
         self.enter()
         return self._turn
 
     async def _wait_for_turn(self) -> Turn:
         # What its caller waits for could not be committed once it has its turn.
         await self.wait_until_idle()
-        return await self._store.begin()
+        return await self.store.begin()
 
     def post(
         self,
@@ -160,6 +157,14 @@ class Transaction(Scope):
         return self._turn is None or not self._turn.is_over
 
     @property
+    def is_unavailable(self) -> bool:
+        """Whether the store could not even begin with its statements."""
+        beginning = self._beginning
+        if beginning is None or not beginning.done() or beginning.cancelled():
+            return False
+        return isinstance(beginning.exception(), StoreError)
+
+    @property
     def is_over(self) -> bool:
         return self._is_over
 
@@ -178,7 +183,6 @@ class Transaction(Scope):
     def close(self) -> Turn | None:
         """Take nothing more; what its statements ran in, if there were any."""
         self._is_over = True
-        self.leave()
         if self._turn is None and self._beginning is not None:
             # Nobody waits for it any more.
             self._beginning.add_done_callback(_give_up)

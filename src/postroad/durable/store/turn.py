@@ -18,7 +18,7 @@ from .ledger import Ledger
 from .orm import lend_session
 from .statements import check_statement
 from .threads import Thread
-from .units import Unit, tell
+from .units import Unit
 
 logger = logging.getLogger("postroad.durable")
 
@@ -35,15 +35,14 @@ class Scope(ABC):
     for a commit of its own would wait for itself.
     """
 
-    __slots__ = ("_idle", "_waiting", "outer", "store")
+    __slots__ = ("_calls", "outer", "store")
 
     def __init__(self, store: object) -> None:
         self.store = store
         # The one around it, if it is inside of another.
         self.outer: Scope | None = None
-        # How many calls inside wait for a commit, and what to tell when there is none.
-        self._waiting = 0
-        self._idle: asyncio.Future[None] | None = None
+        # Calls inside that wait for a commit; made when there is one.
+        self._calls: _Calls | None = None
 
     @property
     @abstractmethod
@@ -62,25 +61,38 @@ class Scope(ABC):
             OPEN.set(self)
 
     def leave(self) -> None:
-        """It is over."""
+        """Have what is called from here on not know of it; it need not be called at its end."""
         if OPEN.get() is self:
             OPEN.set(self.outer)
 
     def begin_wait(self) -> None:
         """Something inside waits for a commit."""
-        self._waiting += 1
+        if self._calls is None:
+            self._calls = _Calls()
+        self._calls.count += 1
+        self._calls.are_over.clear()
 
     def end_wait(self) -> None:
         """It waits no more."""
-        self._waiting -= 1
-        if not self._waiting and self._idle is not None:
-            tell(self._idle, None)
+        assert self._calls is not None
+        self._calls.count -= 1
+        if not self._calls.count:
+            self._calls.are_over.set()
 
     async def wait_until_idle(self) -> None:
         """Wait until nothing inside waits for a commit."""
-        while self._waiting:
-            self._idle = asyncio.get_running_loop().create_future()
-            await self._idle
+        while self._calls is not None and self._calls.count:
+            await self._calls.are_over.wait()
+
+
+class _Calls:
+    """Calls that wait for a commit."""
+
+    __slots__ = ("are_over", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.are_over = asyncio.Event()
 
 
 def _around() -> Iterator[Scope]:
