@@ -11,6 +11,7 @@ from .definition import Definition, Registry
 from .errors import FlowMismatch
 from .handle import Flow, Session
 from .head import Head
+from .lifecycle import Bounds
 from .machine import Machine
 from .resident import Resident
 
@@ -28,6 +29,12 @@ class Assembly:
         self._registry = registry
         self._config = config
         self._payload_max = payload_max
+        self._bounds = Bounds(
+            attempts_max=config.attempts_max,
+            pause_ms=self._pause_ms,
+            steps_max=config.history_steps_max,
+            bytes_max=config.history_bytes_max,
+        )
 
     def definition_of(self, head: Head) -> Definition[Any, Any] | None:
         """The code of a flow."""
@@ -46,13 +53,9 @@ class Assembly:
             app="" if definition is None else definition.app,
             **known,
         )
-        config = self._config
-        machine.attempts_max = config.attempts_max
-        machine.pause_ms = self._pause_ms
-        machine.steps_max = config.history_steps_max
-        machine.bytes_max = config.history_bytes_max
-        machine.dialogues.signals_max = config.signals_max
-        machine.dialogues.signals_bytes_max = config.signals_bytes_max
+        machine.bounds = self._bounds
+        machine.dialogues.signals_max = self._config.signals_max
+        machine.dialogues.signals_bytes_max = self._config.signals_bytes_max
         return machine
 
     def _pause_ms(self, attempts: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import ModuleType
 from typing import (
@@ -135,6 +135,14 @@ class Definition(Generic[P, R_co]):
             except TypeError as error:
                 raise UsageError(f"flow {self.name!r}: {error}") from None
         return values.encode((args, kwargs), f"an argument of flow {self.name!r}")
+
+    def name_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Arguments by the names of its parameters; as they are if they do not fit any more."""
+        try:
+            bound = self._signature.bind(None, *args, **kwargs)
+        except TypeError:
+            return [args, kwargs]
+        return dict(list(bound.arguments.items())[1:])
 
     def _fits(self, count: int) -> bool:
         """Whether so many arguments by position are surely right."""

@@ -230,7 +230,8 @@ class Dialogues:
             problem = values.problem_of(payload, ask.type)
             if problem is None:
                 return payload
-            transition.refusals.append(f"signal {ask.name!r} cannot have this value: {problem}")
+            refusal = f"signal {ask.name!r} cannot have this value: {problem}"
+            transition.refusals = [*transition.refusals, refusal]
         return None
 
     def _take(self, end: SessionEnd, transition: Transition) -> Message:

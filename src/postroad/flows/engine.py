@@ -292,7 +292,7 @@ class Engine:
             turn.end(unit)
 
     def _release_later(self, resident: Resident) -> None:
-        """Submit what is held when the step before it does not end, but its transaction was lost."""
+        """Submit what is held when the transaction before it was lost, and its step runs on."""
         resident.release(self.store)
         if resident.held:
             after_s = min(self.store.config.transaction_s, _RELEASE_AGAIN_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -194,7 +195,7 @@ class Transition:
         self.is_cut = False
         self.is_parked = False
         self.failed = ""
-        self.refusals: list[str] = []
+        self.refusals: Sequence[str] = ()
 
     @property
     def is_empty(self) -> bool:

@@ -240,6 +240,8 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
                 await self.forget_old()
                 failures = 0
             except Exception as error:
+                if self._engine is None:
+                    return
                 # A store that is away comes back, and nobody else would look again.
                 failures += 1
                 pause_s = backoff(failures, first_s=1.0, max_s=_FORGET_EVERY_S, chance=0.5)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from . import requests as ask_for
 from . import values, waiting
 from .asks import ContinueAsNew, Outcome
@@ -20,6 +22,22 @@ from .records import Kind, Position, Record
 from .transactions import FlowTransaction
 
 
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a flow may do."""
+
+    attempts_max: int = 10
+    """How often it is tried again without any progress."""
+    pause_ms: Callable[[int], int] = lambda attempts: 1000 * attempts
+    """How long to wait after so many attempts."""
+    steps_max: int = 100_000
+    """Steps that it may have; then it is parked."""
+    bytes_max: int = 1 << 28
+    """Size of what these were given, all together."""
+
+
+BOUNDS = Bounds()
+
+
 class Lifecycle(ABC):
     """The status of a flow, and what follows when it changes.
 
@@ -29,16 +47,12 @@ class Lifecycle(ABC):
         records: what it has done before.
 
     Attributes:
-        attempts_max: how often it is tried again without any progress.
-        pause_ms: how long to wait after so many attempts.
-        steps_max: steps that it may have; then it is parked.
-        bytes_max: size of what these were given, all together.
+        bounds: how much it may do.
     """
 
     __slots__ = (
-        "_bytes", "_fresh", "_open", "_progress", "_transition", "_wall_ms", "attempts_max",
-        "bytes_max", "code", "dialogues", "due_ms", "head", "is_spent", "now_ms", "pause_ms",
-        "steps", "steps_max",
+        "_bytes", "_fresh", "_open", "_progress", "_transition", "_wall_ms", "bounds", "code",
+        "dialogues", "due_ms", "head", "is_spent", "now_ms", "steps",
     )  # fmt: skip
 
     def __init__(self, head: Head, dialogues: Dialogues, records: Sequence[Record]) -> None:
@@ -48,7 +62,7 @@ class Lifecycle(ABC):
         # Whether its code has run and was put away.
         self.is_spent = False
         self.steps = len(records)
-        self._bytes = sum([len(it.value) for it in records if it.value is not None])
+        self._bytes = sum([len(it.value) for it in records if it.value]) if records else 0
         # Time as the code sees it: that of the last thing it waited for.
         self.now_ms = head.run_ms or head.started_ms
         # When something is due, in this process or another.
@@ -60,10 +74,7 @@ class Lifecycle(ABC):
         self._wall_ms = self.now_ms
         self._progress = head.progress
         self._transition = Transition(self.steps)
-        self.attempts_max = 10
-        self.pause_ms: Callable[[int], int] = lambda attempts: 1000 * attempts
-        self.steps_max = 100_000
-        self.bytes_max = 1 << 28
+        self.bounds = BOUNDS
 
     @abstractmethod
     def _run_code(self) -> None:
@@ -94,12 +105,13 @@ class Lifecycle(ABC):
 
     def _is_too_long(self) -> bool:
         """Whether it has done as much as can be written down of one flow; then it is parked."""
-        if self.steps <= self.steps_max and self._bytes <= self.bytes_max:
+        bounds = self.bounds
+        if self.steps <= bounds.steps_max and self._bytes <= bounds.bytes_max:
             return False
         text = (
             f"flow {self.head.name} has done {self.steps} steps, which were given {self._bytes} "
-            f"bytes, and may do {self.steps_max} with {self.bytes_max}: let its code begin anew "
-            "with flow.continue_as_new(...) from time to time, or allow more with "
+            f"bytes, and may do {bounds.steps_max} with {bounds.bytes_max}: let its code begin "
+            "anew with flow.continue_as_new(...) from time to time, or allow more with "
             "history_steps_max and history_bytes_max; then try it again"
         )
         self._observe(HistoryFull(text))
@@ -129,7 +141,7 @@ class Lifecycle(ABC):
             self._unrecord_failures()
         if self._transition.records:
             head.attempts = 0
-        happening = HAPPENINGS[diagnose(error, head.attempts, self.attempts_max)]
+        happening = HAPPENINGS[diagnose(error, head.attempts, self.bounds.attempts_max)]
         head.attempts = head.attempts + 1 if happening is Happening.AIL else 0
         self._move(happening, self._trouble(error, trace(error)))
 
@@ -199,7 +211,7 @@ class Lifecycle(ABC):
             self.drop_code()
         else:
             assert effect is Effect.SLEEP
-            head.wake_ms = self._wall_ms + self.pause_ms(head.attempts)
+            head.wake_ms = self._wall_ms + self.bounds.pause_ms(head.attempts)
 
     def drop_code(self) -> None:
         """Put the code away; to go on, the flow must be read again."""

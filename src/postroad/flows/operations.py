@@ -55,8 +55,10 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True):
     """The flow whose steps it began with."""
     forked_step: int | None
     """The first step that is its own."""
+    arguments: Any = None
+    """What it was begun with, by name if its code is known; only where one flow is shown."""
     result: Any = None
-    """What it returned, if it has; only where one flow is shown."""
+    """What it returned, if it has; likewise."""
     waits_for: list[str] = []
     """What its code waits for, as `signal arrived`; likewise, and only while the node runs it."""
 
@@ -194,8 +196,20 @@ class FlowOperations(ABC):
     async def show(self, id: str) -> FlowView:
         """One flow."""
         head = await self.head_of(id)
-        result, waits_for = _readable(head.result), self._waits_for(head)
-        return msgspec.structs.replace(view(head), result=result, waits_for=waits_for)
+        return msgspec.structs.replace(
+            view(head),
+            arguments=self._arguments_of(head),
+            result=_readable(head.result),
+            waits_for=self._waits_for(head),
+        )
+
+    def _arguments_of(self, head: Head) -> Any:
+        given = _readable(head.arguments or None)
+        definition = self.engine.assembly.definition_of(head)
+        if definition is None or not isinstance(given, (list, tuple)):
+            return given
+        args, kwargs = given
+        return definition.name_arguments(args, kwargs)
 
     def _waits_for(self, head: Head) -> _Texts:
         resident = self.engine.residents.get(head.id)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
@@ -12,6 +13,9 @@ import msgspec
 from postroad.durable.store.database import Database, Row
 
 from .cron import Cron
+from .errors import FlowMismatch
+
+logger = logging.getLogger("postroad.flows")
 
 CATCH_UP_MAX = 1_000
 """As many missed times are made up for at most: the last ones."""
@@ -165,7 +169,7 @@ def find_schedule(database: Database, name: str) -> Schedule | None:
 def read_schedules(database: Database) -> list[Schedule]:
     """All of them, by name."""
     rows = database.execute(f"SELECT {_COLUMNS} FROM postroad_flow_schedules ORDER BY name")
-    return [_read(row) for row in rows]
+    return _read_all(rows)
 
 
 def read_due(database: Database, now_ms: int) -> list[Schedule]:
@@ -175,7 +179,7 @@ def read_due(database: Database, now_ms: int) -> list[Schedule]:
         " WHERE next_ms <= ? AND is_paused = 0 ORDER BY next_ms, name",
         (now_ms,),
     )
-    return [_read(row) for row in rows]
+    return _read_all(rows)
 
 
 def next_due_ms(database: Database, now_ms: int) -> int | None:
@@ -211,8 +215,23 @@ def delete_schedule(database: Database, name: str) -> None:
     database.execute("DELETE FROM postroad_flow_schedules WHERE name = ?", (name,))
 
 
+def _read_all(rows: Iterable[Row]) -> list[Schedule]:
+    """Those of them that can be read; one of a newer version is none of this one's business."""
+    schedules = []
+    for row in rows:
+        try:
+            schedules.append(_read(row))
+        except FlowMismatch as error:
+            logger.warning("%s: it is left alone", error)
+    return schedules
+
+
 def _read(row: Row) -> Schedule:
     name, flow, cron, zone, arguments, catch_up, is_paused, next_ms, last_ms = row
+    if catch_up not in {it.value for it in CatchUp}:
+        raise FlowMismatch(
+            f"schedule {name!r} was written by a newer version of Postroad: catch_up={catch_up!r}"
+        )
     return Schedule(
         name=name,
         flow=flow,

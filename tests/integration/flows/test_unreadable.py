@@ -138,3 +138,20 @@ async def test_a_signal_to_a_flow_that_is_not_in_the_store_any_more_is_refused(
         with pytest.raises(Exception, match=r"not in the store any more|not known here|no flow"):
             await alpha.flows.signal(handle.id, "later", "x")
     assert await alpha.rows("SELECT count(*) FROM postroad_flow_mail") == [(0,)]
+
+
+async def test_a_schedule_that_cannot_be_read_keeps_no_other_from_being_served(
+    nodes: FlowNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    alpha = await nodes.start("alpha", order)
+    for name in ("odd", "other"):
+        await alpha.flows.schedule(name, "* * * * *", order, name, catch_up="all")
+    await alpha.stop_flows()
+    await change(alpha, "UPDATE postroad_flow_schedules SET next_ms = next_ms - 60000")
+    await change(alpha, "UPDATE postroad_flow_schedules SET catch_up = 'some' WHERE name = 'odd'")
+    await alpha.start_flows()
+    await alpha.until_listed("order")
+    assert [it.name for it in await alpha.flows.schedules()] == ["other"]
+    with pytest.raises(FlowMismatch, match="newer version of Postroad: catch_up='some'"):
+        await alpha.flows.pause_schedule("odd")
+    assert "schedule 'odd' was written by a newer version" in caplog.text

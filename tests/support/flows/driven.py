@@ -11,6 +11,7 @@ from postroad.flows.asks import Ask
 from postroad.flows.code import Code
 from postroad.flows.events import Admitted, Event, KeptSignal, Loaded, StatementDone, Transition
 from postroad.flows.head import Head, Origin
+from postroad.flows.lifecycle import Bounds
 from postroad.flows.machine import Machine
 from postroad.flows.messages import (
     Confirm,
@@ -26,7 +27,6 @@ from postroad.flows.values import encode
 
 START_MS = 1_700_000_000_000
 CONFIRM = Confirm("answer", 2, "bank")
-LIFE_SETTINGS = {"attempts_max", "bytes_max", "pause_ms", "steps_max"}
 ORIGIN = Origin("beta", SessionKey(5, 1), "ask", 3, "shop")
 
 
@@ -131,10 +131,11 @@ class Driven:
             self.machine = self._read()
 
     def _make(self, head: Head, **known: Any) -> Machine:
-        settings = {name: it for name, it in self.settings.items() if name not in LIFE_SETTINGS}
+        names = Bounds.__struct_fields__
+        settings = {name: it for name, it in self.settings.items() if name not in names}
         machine = Machine(head, self._make_code, **known, **settings)
-        for name in LIFE_SETTINGS & self.settings.keys():
-            setattr(machine, name, self.settings[name])
+        bounds = {name: it for name, it in self.settings.items() if name in names}
+        machine.bounds = Bounds(**bounds)
         return machine
 
     def _read(self) -> Machine:

@@ -22,8 +22,9 @@ async def send_many(session: Session) -> int:
 
 
 async def take_step(flow: Flow) -> int:
-    first = await flow.step(abs, 1)
-    return first + await flow.step(abs, 2)
+    first: int = await flow.step(abs, 1)
+    second: int = await flow.step(abs, 2)
+    return first + second
 
 
 @flow
@@ -111,7 +112,7 @@ def test_an_endless_loop_lets_others_in_and_is_replayed() -> None:
         assert driven.course[-1].is_cut, number
         driven.tell(Woke()) if number % 2 else driven.load()
     driven.tell(Paused())
-    assert driven.head.status is Status.PAUSED
+    assert driven.head.status == "paused"
     driven.tell(Resumed())
     driven.tell(Signalled("enough", encode(True, "it")))
     while driven.head.status is Status.RUNNING:

@@ -9,7 +9,7 @@ import pytest
 from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed
 from postroad.admin.operations import at_rest
 from postroad.core.errors import UsageError
-from postroad.flows import Draining, NoSuchFlow, NoSuchSchedule, Status
+from postroad.flows import Draining, NoSuchFlow, NoSuchSchedule, Status, WrongSignal
 
 from .operating import Operator, calculate, operated
 
@@ -33,6 +33,10 @@ async def test_a_flow_is_begun_looked_at_and_signalled(operator: Operator) -> No
     assert (shown.waits_for, shown.result, shown.forked_from) == (["signal more"], None, None)
     assert (await operator.do("flow.pause", id=begun.id)).status is Status.PAUSED
     assert (await operator.do("flow.resume", id=begun.id)).status is Status.RUNNING
+    with pytest.raises(WrongSignal, match="asks for no signal 'mroe'; did you mean 'more'"):
+        await operator.do("flow.signal", id=begun.id, name="mroe", value=4)
+    with pytest.raises(WrongSignal, match="Expected `int`, got `str`"):
+        await operator.do("flow.signal", id=begun.id, name="more", value="abc")
     await operator.do("flow.signal", id=begun.id, name="more", value=4)
     await until_done(operator, begun.id)
     steps = await operator.do("flow.history", id="mine")
@@ -42,6 +46,7 @@ async def test_a_flow_is_begun_looked_at_and_signalled(operator: Operator) -> No
     ]
     shown = await operator.do("flow.show", id="mine")
     assert (shown.id, shown.result, shown.waits_for) == (begun.id, 20, [])
+    assert shown.arguments == {"number": 3, "wait": True}
     fork = await operator.do("flow.fork", id=begun.id, step=1)
     assert (fork.forked_from, fork.forked_step) == (begun.id, 1)
     assert fork.started_at >= shown.ended_at
@@ -56,6 +61,8 @@ async def test_flows_are_listed_and_counted(operator: Operator) -> None:
     parked = await operator.do("flow.begin", flow="stumble")
     await operator.until(lambda it: it.status is Status.PARKED, "flow.show", id=parked.id)
     await operator.until(lambda it: it.status is Status.FAILED, "flow.show", id=failed.id)
+    logged = [it.text for it in await operator.do("node.logs") if it.logger == "postroad.flows"]
+    assert any(f"flow {parked.id} of stumble is parked at" in it for it in logged)
     counts = await operator.do("flow.counts")
     assert counts.statuses == {"done": 1, "failed": 1, "parked": 1}
     assert [it.id for it in await operator.do("flow.ls")] == [parked.id, failed.id, done.id]
