@@ -31,7 +31,7 @@ async def test_a_wrong_signal_is_refused_and_the_flow_lives_on(nodes: FlowNodes)
         if is_paused:
             await alpha.flows.pause(handle.id)
         for name, value, text in [
-            ("arived", 1, "did you mean 'arrived'"),
+            ("arrivedd", 1, "did you mean 'arrived'"),
             ("arrived", "abc", "Expected `int`, got `str`"),
             ("paid", None, "Expected `int`, got `None`"),
         ]:

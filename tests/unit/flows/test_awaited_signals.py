@@ -146,8 +146,8 @@ def test_a_signal_is_checked_against_what_the_code_asks_for() -> None:
         ("local type", b"?"),
     ]:  # fmt: skip
         whole.check_signal(name, encode(value, "it"))
-    with pytest.raises(WrongSignal, match="asks for no signal 'arived'; did you mean 'arrived'"):
-        whole.check_signal("arived", encode(Parcel(5), "it"))
+    with pytest.raises(WrongSignal, match="asks for no signal 'arrivedd'; did you mean 'arrived'"):
+        whole.check_signal("arrivedd", encode(Parcel(5), "it"))
     with pytest.raises(WrongSignal, match=r"'xyz'\. It asks for: 'part'$"):
         part.check_signal("xyz", b"")
     with pytest.raises(WrongSignal, match=r"'arrived' .* cannot have this value: Expected `int`"):

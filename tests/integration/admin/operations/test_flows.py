@@ -33,8 +33,8 @@ async def test_a_flow_is_begun_looked_at_and_signalled(operator: Operator) -> No
     assert (shown.waits_for, shown.result, shown.forked_from) == (["signal more"], None, None)
     assert (await operator.do("flow.pause", id=begun.id)).status is Status.PAUSED
     assert (await operator.do("flow.resume", id=begun.id)).status is Status.RUNNING
-    with pytest.raises(WrongSignal, match="asks for no signal 'mroe'; did you mean 'more'"):
-        await operator.do("flow.signal", id=begun.id, name="mroe", value=4)
+    with pytest.raises(WrongSignal, match="asks for no signal 'moree'; did you mean 'more'"):
+        await operator.do("flow.signal", id=begun.id, name="moree", value=4)
     with pytest.raises(WrongSignal, match="Expected `int`, got `str`"):
         await operator.do("flow.signal", id=begun.id, name="more", value="abc")
     await operator.do("flow.signal", id=begun.id, name="more", value=4)
