@@ -1,5 +1,6 @@
 """What is in deploy/, checked by the tools it is for."""
 
+import base64
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from postroad import __version__
+from postroad.core.secret import check_secrets
 from postroad.node.reading import load_config
 from tests.support.source_tree import ROOT
 
@@ -26,7 +28,11 @@ CHART = DEPLOY / "helm" / "postroad"
 VARIANTS: dict[str, list[str]] = {
     "default": [],
     "no-volume": ["persistence.enabled=false", "podDisruptionBudget.enabled=false"],
-    "tls": ["tls.existingSecret=certs", "admin.existingSecret=tokens"],
+    "tls": [
+        "tls.existingSecret=certs",
+        "admin.existingSecret=tokens",
+        "secret.existingSecret=known",
+    ],
     "program": ["app.configMap=shop", "app.path=/app/shop.py", "config.mail.tuning.handler_s=60"],
     "postgres": ["store.existingSecret=database", "persistence.storageClass=fast"],
     "store": [
@@ -158,6 +164,9 @@ def test_nodes_of_the_chart_understand_their_configuration(variant: str, tmp_pat
     assert config.node.advertise == "10.0.0.7:26502"
     assert config.node.cluster == "shop"
     assert (config.tls is not None) == (variant == "tls")
+    assert config.is_closed
+    mounted = {it["name"]: it["mountPath"] for it in node["volumeMounts"]}
+    assert config.node.secret_file == f"{mounted['secret']}/secret"
     stores = {
         "store": "postgresql://db/mail?schema=shop_postroad_2&sslmode=require",
         "postgres": "postgresql://db/mail?schema=shop_postroad_2",
@@ -165,6 +174,14 @@ def test_nodes_of_the_chart_understand_their_configuration(variant: str, tmp_pat
     assert config.mail.store == stores.get(variant)
     if variant == "program":
         assert (config.node.app, config.mail.tuning.handler_s) == ("/app/shop.py", 60)
+
+
+def test_the_chart_makes_a_secret_of_its_own() -> None:
+    made = {it["metadata"]["name"]: it for it in resources(render()) if it["kind"] == "Secret"}
+    secret = base64.b64decode(made["shop-postroad-cluster"]["data"]["secret"]).decode()
+    check_secrets((secret,))
+    named = resources(render("secret.existingSecret=known"))
+    assert "shop-postroad-cluster" not in {it["metadata"]["name"] for it in named}
 
 
 def test_nodes_are_given_more_time_than_they_take_to_drain() -> None:
@@ -212,10 +229,13 @@ def test_nodes_of_compose_understand_their_configuration() -> None:
     assert len(nodes) == 3
     for name, service in nodes.items():
         tokens = {"POSTROAD_ADMIN_TOKEN": "0" * 32, "POSTROAD_ADMIN_READ_TOKEN": "1" * 32}
+        assert service["environment"]["POSTROAD_NODE_SECRET"].startswith("${POSTROAD_NODE_SECRET:?")
+        tokens["POSTROAD_NODE_SECRET"] = "2" * 32
         environ: Mapping[str, str] = service["environment"] | tokens
         config = load_config(None, environ=environ).config
         assert config.node.name == name
         assert f"{name}:26502" in config.cluster.contacts
+        assert config.is_closed
 
 
 def test_what_compose_mounts_exists() -> None:

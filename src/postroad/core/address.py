@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import NamedTuple
 
 from .errors import ConfigError
@@ -26,6 +27,16 @@ class Address(NamedTuple):
         if len(digits) > 5 or int(digits) > 65535:
             raise ConfigError(f"address {text!r}: the port must be 0 to 65535")
         return cls(host, int(digits))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs of this machine reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -126,6 +126,14 @@ class Node(Lifecycle):
             secret=settings.read_secrets() or None,
         )
         await self._enter(Part.NETWORK, service)
+        if not (config.is_closed or service.bound.is_loopback):
+            logger.warning(
+                "%s listens at %s without a secret or mutual TLS: whoever reaches that port can "
+                "join cluster %r, call what it serves and send to its queues; set node.secret",
+                self.name,
+                service.bound,
+                self.cluster,
+            )
         if config.has(Layer.CLUSTER):
             await self._start_cluster(service)
         if config.has(Layer.CELLS):

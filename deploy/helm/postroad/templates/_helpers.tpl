@@ -18,6 +18,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{- define "postroad.clusterSecret" -}}
+{{- .Values.secret.existingSecret | default (printf "%s-cluster" (include "postroad.name" .)) -}}
+{{- end -}}
+
 {{- define "postroad.secret" -}}
 {{- .Values.admin.existingSecret | default (printf "%s-admin" (include "postroad.name" .)) -}}
 {{- end -}}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import hmac
-import ipaddress
 from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from postroad.admin.errors import Forbidden
 from postroad.admin.problems import Problem, make_problem
+from postroad.core import Address
 
 from .answers import refusal
 from .errors import Unauthorized
@@ -153,12 +153,7 @@ class Gate:
 
 def is_loopback(host: str) -> bool:
     """Whether only programs of this machine reach a host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return Address(host, 0).is_loopback
 
 
 def own_hosts(host: str) -> frozenset[str] | None:
