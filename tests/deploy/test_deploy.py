@@ -1,5 +1,6 @@
 """What is in deploy/, checked by the tools it is for."""
 
+import base64
 import json
 import re
 import shutil
@@ -17,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from postroad import __version__
+from postroad.core.secret import check_secrets
 from postroad.node.reading import load_config
 from tests.support.source_tree import ROOT
 
@@ -188,6 +190,14 @@ def test_nodes_of_the_chart_understand_their_configuration(variant: str, tmp_pat
     assert config.mail.store == stores.get(variant)
     if variant == "program":
         assert (config.node.app, config.mail.tuning.handler_s) == ("/app/shop.py", 60)
+
+
+def test_the_chart_makes_a_secret_of_its_own() -> None:
+    made = {it["metadata"]["name"]: it for it in resources(render()) if it["kind"] == "Secret"}
+    secret = base64.b64decode(made["shop-postroad-cluster"]["data"]["secret"]).decode()
+    check_secrets((secret,))
+    named = resources(render("secret.existingSecret=shared"))
+    assert "shop-postroad-cluster" not in {it["metadata"]["name"] for it in named}
 
 
 def test_nodes_are_given_more_time_than_they_take_to_drain() -> None:

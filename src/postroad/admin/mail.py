@@ -25,6 +25,8 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A path, or `postgresql://...`."""
     bind: str = "127.0.0.1:0"
     tls: TlsConfig | None = None
+    secrets: tuple[str, ...] = ()
+    """Of the cluster, the one to use first; none if it has none."""
     take_over: bool = False
     """Whether to go on although another bridge has the store; that one stops then."""
 
@@ -43,7 +45,11 @@ async def run_bridge(settings: BridgeSettings, on_ready: Callable[[Address, int]
     await store.open(settings.node, role="bridge", take_over=settings.take_over)
     try:
         service = MessagingService(
-            settings.cluster, f"{settings.node}.bridge", settings.bind, tls=settings.tls
+            settings.cluster,
+            f"{settings.node}.bridge",
+            settings.bind,
+            tls=settings.tls,
+            secret=settings.secrets or None,
         )
         async with service:
             manager = BridgeManager(

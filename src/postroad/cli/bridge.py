@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from postroad.admin import mail
+from postroad.node.settings import read_secret_file
 
 from .helping import Command
 
@@ -18,6 +19,7 @@ from .helping import Command
 @click.option("--store", required=True, metavar="PATH|URL", help="The store of that node.")
 @click.option("--bind", default="127.0.0.1:0", show_default=True, help="Where to listen.")
 @click.option("--certs", type=click.Path(path_type=Path), help="Directory with certificates.")
+@click.option("--secret-file", metavar="PATH", help="File with the secret of the cluster.")
 @click.option("--take-over", is_flag=True, help="Go on although another bridge has the store.")
 def run(
     cluster: str,
@@ -26,6 +28,7 @@ def run(
     store: str,
     bind: str,
     certs: Path | None,
+    secret_file: str | None,
     take_over: bool,
 ) -> None:
     """Carry the mail of a node, as a process of its own.
@@ -51,6 +54,7 @@ def run(
         store=store,
         bind=bind,
         tls=tls,
+        secrets=() if secret_file is None else read_secret_file(secret_file),
         take_over=take_over,
     )
     mail.run(

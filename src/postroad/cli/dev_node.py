@@ -23,6 +23,7 @@ from postroad.node.reading import DEFAULT, Loaded
 
 from .dev import BUSY
 from .running import Failed, run, stop_after
+from .secrets import make_secret
 from .settings import load
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def _load(
         better["node.app"] = _APP
     if loaded.origins["tracing.enabled"] == DEFAULT:
         better["tracing.enabled"] = "yes"
+    better |= make_secret(loaded)
     listener = None
     if loaded.config.admin.enabled:
         wanted = loaded.config.admin_address

@@ -14,6 +14,7 @@ from postroad.node.running import DRAIN_S
 
 from .helping import Command
 from .running import run, stop_after
+from .secrets import find_secret
 from .settings import load, settings_options
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ def start(
       postroad node start --name beta --set cluster.contacts=127.0.0.1:26502 \\
         --set admin.bind=127.0.0.1:8223
     """
-    loaded = load(config, settings, node__app=("--app", app), node__name=("--name", name))
+    given = {"node__app": ("--app", app), "node__name": ("--name", name)}
+    loaded = load(config, settings, **given)
+    if secret := find_secret(loaded):
+        loaded = load(config, {**settings, **secret}, **given)
     if until_eof:
         stop_after(_read_to_end)
     run(loaded, _tell, is_debugging=debug, drain_s=drain_s)

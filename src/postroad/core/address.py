@@ -28,6 +28,11 @@ class Address(NamedTuple):
             raise ConfigError(f"address {text!r}: the port must be 0 to 65535")
         return cls(host, int(digits))
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs of this machine reach it."""
+        return is_loopback(self.host)
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

@@ -92,22 +92,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """The secrets of the cluster, the one to use first; none if it has no secret."""
         if self.secret is not None:
             return (self.secret,)
-        if self.secret_file is None:
-            return ()
-        try:
-            lines = read_file(Path(self.secret_file)).decode("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise ConfigError(
-                f"node.secret_file: {self.secret_file} cannot be read: {why}; "
-                "`openssl rand -hex 32` makes a secret"
-            ) from None
-        secrets = tuple(line.strip() for line in lines if line.strip())
-        try:
-            check_secrets(secrets)
-        except ConfigError as error:
-            raise ConfigError(f"node.secret_file: {self.secret_file}: {error}") from None
-        return secrets
+        return () if self.secret_file is None else read_secret_file(self.secret_file)
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -322,6 +307,23 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 _TOKEN_CHARACTERS_MIN = 16
+
+
+def read_secret_file(path: str) -> tuple[str, ...]:
+    """The secrets in a file, one in a line, the one to use first."""
+    try:
+        lines = read_file(Path(path)).decode("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(
+            f"node.secret_file: {path} cannot be read: {why}; `openssl rand -hex 32` makes a secret"
+        ) from None
+    secrets = tuple(line.strip() for line in lines if line.strip())
+    try:
+        check_secrets(secrets)
+    except ConfigError as error:
+        raise ConfigError(f"node.secret_file: {path}: {error}") from None
+    return secrets
 
 
 def default_name() -> str:

@@ -193,3 +193,19 @@ def test_ctrl_c_in_a_terminal(app: Path) -> None:
     assert b"\x1b[32mINFO" in shown
     # What only its user sees opens the dashboard.
     assert re.search(rb"http://127\.0\.0\.1:\d+/#token=\S{20,}", shown)
+
+
+@pytest.mark.slow
+def test_its_cluster_is_closed_by_a_secret_that_others_beside_it_find(app: Path) -> None:
+    with Command(app.parent, "dev", *QUIET, "--set", "node.bind=127.0.0.1:0") as dev:
+        address = dev.wait_for(r"runs at (127\.0\.0\.1:\d+)")[1]
+        secret = app.parent / ".postroad" / "cluster.secret"
+        assert secret.stat().st_mode & 0o777 == 0o600
+        contact = ("--set", f"cluster.contacts={address}", "--set", "admin.enabled=no")
+        with Command(app.parent, "node", "start", "--name", "beside", *contact) as beside:
+            beside.wait_for(r"beside joined the cluster; members: beside, ")
+        stranger = ("--name", "stranger", "--set", "node.data=elsewhere")
+        with Command(app.parent, "node", "start", *stranger, *contact) as other:
+            other.wait_for(r"goes on alone and keeps looking: .*node\.secret")
+        assert dev.stop(signal.SIGINT) == 0
+        assert secret.read_text().strip() not in dev.output

@@ -273,3 +273,44 @@ async def test_draining_waits_for_steps_and_not_for_flows_that_wait(tmp_path: Pa
         assert await handle.result(DEADLINE_S) == ["worked", "worked"]
         # The first one was not done again.
         assert len(await node.flows.history(begun.id)) == 2
+
+
+SECRET = "correct horse battery staple"
+
+
+async def test_nodes_with_one_secret_are_a_cluster_that_is_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All layers go through it: the tunnels of cells, services and mail too."""
+    secret_file = tmp_path / "secret"
+    secret_file.write_text(f"{SECRET}\n")
+    known = {"node": {"secret_file": str(secret_file)}}
+    async with Node(config_of(tmp_path, "a", **known), App(services=[Greeter()])) as a:
+        contacts = {"contacts": [str(a.service.address)]}
+        config = config_of(tmp_path, "b", node={"secret": SECRET}, cluster=contacts)
+        async with Node(config, App()) as b:
+            await eventually(lambda: b.agent.member("a") and a.agent.member("b"))
+            await b.broker.wait_for_services("greeter", timeout_s=DEADLINE_S)
+            assert await b.broker.call("greeter.hello", {"name": "Ann"}) == "Hello Ann!"
+        async with Node(config_of(tmp_path, "c", cluster=contacts), App()) as c:
+            assert c.agent.member("a") is None
+            assert a.agent.member("c") is None
+    assert "asks for the secret of the cluster" in caplog.text
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [
+        ({"bind": "0.0.0.0:0"}, True),
+        ({"bind": "127.0.0.1:0"}, False),
+        ({"bind": "0.0.0.0:0", "secret": SECRET}, False),
+    ],
+)
+async def test_a_node_that_is_open_to_others_says_so_at_its_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, str], is_told: bool
+) -> None:
+    config = config_of(tmp_path, "a", node={**settings, "layers": ["cluster"]})
+    async with Node(config, App()):
+        warnings = [it.getMessage() for it in caplog.records if it.levelno == logging.WARNING]
+        assert any("can join cluster" in text for text in warnings) is is_told

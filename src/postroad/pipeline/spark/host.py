@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import secrets
 
@@ -86,7 +85,7 @@ class DeskHost:
     async def start(self) -> DeskAddress:
         """Begin to answer; returns where."""
         certificate = b""
-        if not _is_loopback(self._bind.host):
+        if not self._bind.is_loopback:
             certificate = make_certificate()
             if not certificate:
                 logger.warning(
@@ -202,10 +201,3 @@ class DeskHost:
 
 def _gone(number: int) -> Delivery:
     return Delivery(number, "", None, 0, 0, 0, 0)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -35,6 +35,8 @@ class DomainOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where to listen; a core does so where it is listed, unless this says otherwise."""
     zone: str | None = None
     tls: TlsConfig | None = None
+    secret: str | tuple[str, ...] | None = None
+    """What all nodes of the cluster know, if it has a secret."""
     limits: Limits = Limits()
     config: CellsConfig = _CONFIG
 
@@ -46,7 +48,9 @@ def parse_url(url: str) -> dict[str, Address]:
     rest = url[len(SCHEME) :].strip().rstrip("/")
     if "@" in rest or "?" in rest:
         # It is not shown, because it may be a secret.
-        raise ConfigError("the URL of cells has no user, password or options; use certificates")
+        raise ConfigError(
+            "the URL of cells has no user, password or options; use certificates or a secret"
+        )
     cores: dict[str, Address] = {}
     for entry in rest.split(",") if rest else ():
         where, _, name = entry.strip().partition("/")
@@ -105,7 +109,12 @@ class OwnDomain(DomainSource):
         name = options.name or (node_id if node_id in self._cores else name)
         bind = options.bind or self._cores.get(name) or "127.0.0.1:0"
         service = MessagingService(
-            options.cluster, name, bind, tls=options.tls, limits=options.limits
+            options.cluster,
+            name,
+            bind,
+            tls=options.tls,
+            limits=options.limits,
+            secret=options.secret,
         )
         async with AsyncExitStack() as stack:
             await _listen(service)
