@@ -271,18 +271,13 @@ class Mail(StoreOperations, Lifecycle):
             )
             if idempotency_key is not None:
                 return (await self._post((post,)))[0]
-        if OPEN.get() is None:
-            await self._gather(post)
-        else:
-            with outside(self.store):
-                await self._gather(post)
-        return post.id
-
-    async def _gather(self, post: Post) -> None:
+        if OPEN.get() is not None:
+            return (await self._post((post,)))[0]
         writer = self.store.writer
         if not writer.has_room:
             await writer.wait_for_room()
         await gather(writer, post)
+        return post.id
 
     async def _post_traced(
         self,
@@ -305,7 +300,10 @@ class Mail(StoreOperations, Lifecycle):
             if idempotency_key is not None:
                 return (await self._post((post,)))[0]
             with outside(self.store):
-                await self._gather(post)
+                writer = self.store.writer
+                if not writer.has_room:
+                    await writer.wait_for_room()
+                await gather(writer, post)
             return post.id
 
     async def post_all(self, drafts: Iterable[Draft]) -> list[int]:

@@ -36,7 +36,7 @@ class Lane:
     __slots__ = ("chain", "is_broken", "is_taken", "undone", "waiting")
 
     def __init__(self) -> None:
-        self.chain: deque[Entry] = deque()
+        self.chain: list[Entry] = []
         # Most keys never have any.
         self.undone = self.waiting = _NOBODY
         self.is_taken = True
@@ -185,7 +185,13 @@ class Shelf:
         elif key in self._held and not entry.holds_key:
             self._displace(entry)
         else:
-            self._give_key(entry, key, lane)
+            if lane is None:
+                # As `_give_key` does, which most messages save the call of.
+                lane = self._lanes[key] = Lane()
+            else:
+                lane.is_taken = True
+            entry.lane = lane
+            lane.chain.append(entry)
             return True
         return False
 
@@ -271,10 +277,10 @@ class Shelf:
         """What was done with a message of a key is committed."""
         chain = lane.chain
         if chain and chain[0] is entry:
-            chain.popleft()
+            del chain[0]
         elif entry in chain:
             chain.remove(entry)
-        if not chain:
+        if not chain and not lane.is_taken:
             self._drop_if_idle(entry.key, lane)
 
     def _drop_if_idle(self, key: str | None, lane: Lane) -> None:
