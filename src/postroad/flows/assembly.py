@@ -30,10 +30,10 @@ class Assembly:
         self._config = config
         self._payload_max = payload_max
         self._bounds = Bounds(
-            attempts_max=config.attempts_max,
+            attempts=config.attempts_max,
             pause_ms=self._pause_ms,
-            steps_max=config.history_steps_max,
-            bytes_max=config.history_bytes_max,
+            steps=config.history_steps_max,
+            bytes=config.history_bytes_max,
         )
 
     def definition_of(self, head: Head) -> Definition[Any, Any] | None:

@@ -25,13 +25,13 @@ from .transactions import FlowTransaction
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """How much a flow may do."""
 
-    attempts_max: int = 10
+    attempts: int = 10
     """How often it is tried again without any progress."""
     pause_ms: Callable[[int], int] = lambda attempts: 1000 * attempts
     """How long to wait after so many attempts."""
-    steps_max: int = 100_000
+    steps: int = 100_000
     """Steps that it may have; then it is parked."""
-    bytes_max: int = 1 << 28
+    bytes: int = 1 << 28
     """Size of what these were given, all together."""
 
 
@@ -106,11 +106,11 @@ class Lifecycle(ABC):
     def _is_too_long(self) -> bool:
         """Whether it has done as much as can be written down of one flow; then it is parked."""
         bounds = self.bounds
-        if self.steps <= bounds.steps_max and self._bytes <= bounds.bytes_max:
+        if self.steps <= bounds.steps and self._bytes <= bounds.bytes:
             return False
         text = (
             f"flow {self.head.name} has done {self.steps} steps, which were given {self._bytes} "
-            f"bytes, and may do {bounds.steps_max} with {bounds.bytes_max}: let its code begin "
+            f"bytes, and may do {bounds.steps} with {bounds.bytes}: let its code begin "
             "anew with flow.continue_as_new(...) from time to time, or allow more with "
             "history_steps_max and history_bytes_max; then try it again"
         )
@@ -141,7 +141,7 @@ class Lifecycle(ABC):
             self._unrecord_failures()
         if self._transition.records:
             head.attempts = 0
-        happening = HAPPENINGS[diagnose(error, head.attempts, self.bounds.attempts_max)]
+        happening = HAPPENINGS[diagnose(error, head.attempts, self.bounds.attempts)]
         head.attempts = head.attempts + 1 if happening is Happening.AIL else 0
         self._move(happening, self._trouble(error, trace(error)))
 

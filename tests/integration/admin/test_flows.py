@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from postroad import MessagingService
@@ -107,7 +108,10 @@ async def test_flows_are_seen_beside_a_running_node(path: Path) -> None:
         await until(flows, handle.id, Status.PARKED)
         async with reading_flows(str(path)) as first, reading_flows(str(path)) as second:
             assert await first.list() == await flows.list()
-            assert await second.show(handle.id) == await flows.show(handle.id)
+            shown = await flows.show(handle.id)
+            # Where no code is, nobody knows what its parameters are called.
+            unnamed = msgspec.structs.replace(shown, arguments=[["once"], {}])
+            assert await second.show(handle.id) == unnamed
             assert await second.history(handle.id) == await flows.history(handle.id)
             (step,) = await first.history(handle.id)
             assert (step.kind, step.name) == ("step", "list.append")
@@ -120,7 +124,7 @@ async def test_what_is_looked_at_is_not_changed(path: Path) -> None:
         for change in (flows.kill(id), flows.resume(id), flows.fork(id, 0), flows.forget("first")):
             with pytest.raises(UsageError, match="use changing_flows"):
                 await change
-        assert await flows.list() == [before]
+        assert await flows.list() == [msgspec.structs.replace(before, arguments=None)]
 
 
 async def test_lists_are_narrowed_down(path: Path) -> None:

@@ -97,7 +97,7 @@ def test_failed_step_the_flow_could_live_with_is_done_with() -> None:
 
 
 def test_what_may_pass_is_tried_again_a_few_times_then_parked() -> None:
-    driven = begun(calculate, settings={"attempts_max": 2, "pause_ms": lambda it: 100 * it})
+    driven = begun(calculate, settings={"attempts": 2, "pause_ms": lambda it: 100 * it})
     for attempt in (1, 2):
         ailing = driven.tell(StepRaised((0,), ConnectionError("away")))
         assert (driven.head.status, driven.head.attempts) == (Status.RETRYING, attempt)
@@ -111,7 +111,7 @@ def test_what_may_pass_is_tried_again_a_few_times_then_parked() -> None:
 
 
 def test_progress_starts_the_count_anew() -> None:
-    driven = begun(calculate, settings={"attempts_max": 2})
+    driven = begun(calculate, settings={"attempts": 2})
     driven.tell(StepRaised((0,), ConnectionError("away")))
     driven.tell(Retried())
     assert (driven.head.attempts, driven.head.trouble is None) == (1, False)
