@@ -146,7 +146,7 @@ def test_demo_without_spark_adds_up_after_kills(tmp_path: Path) -> None:
     output = demo.finish()
 
     assert demo.process.returncode == 0, output
-    assert re.search(r"^The job runs without Spark: .*postroad\[spark\]", output)
+    assert re.search(r"^The job runs without Spark: .*pip install '\.\[spark\]'", output)
     check_accounts(output)
     assert "\x1b" not in output
     assert re.search(r"\nLook at them: http://127\.0\.0\.1:\d+/#token=\S+\n", output)
