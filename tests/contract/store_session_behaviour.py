@@ -276,6 +276,6 @@ class SessionBehaviour:
     ) -> None:
         monkeypatch.setitem(sys.modules, "sqlalchemy.orm", None)
         tx = Transaction(store, Clerk(MailConfig()))
-        with pytest.raises(MissingExtra, match=r"postroad\[sqlalchemy\]"):
+        with pytest.raises(MissingExtra, match=r"pip install '\.\[sqlalchemy\]'"):
             await tx.run_session(add, 1)
         assert tx.close_untouched()

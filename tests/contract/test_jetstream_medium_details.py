@@ -225,7 +225,7 @@ def test_a_wrong_option_is_named() -> None:
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nats.aio.client", None)
-    with pytest.raises(MissingExtra, match=r"postroad\[jetstream\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[jetstream\]'"):
         await JetStreamInput(URL, "s").open([])
 
 

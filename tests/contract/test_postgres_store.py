@@ -236,5 +236,5 @@ def test_no_text_tells_the_password() -> None:
 
 def test_the_driver_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingExtra, match=r"postroad\[postgres\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[postgres\]'"):
         PostgresStore("postgresql://localhost/mail")

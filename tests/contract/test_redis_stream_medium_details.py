@@ -237,7 +237,7 @@ def test_a_wrong_option_is_named() -> None:
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(MissingExtra, match=r"postroad\[redis\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[redis\]'"):
         await RedisStreamInput(URL, "s").open([])
 
 

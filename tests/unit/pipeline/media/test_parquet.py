@@ -184,7 +184,7 @@ async def test_schemas_that_are_wrong(tmp_path: Path, schema: dict[str, str]) ->
 async def test_without_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (tmp_path / "in.parquet").touch()
-    with pytest.raises(MissingExtra, match=r"postroad\[parquet\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[parquet\]'"):
         await ParquetInput(str(tmp_path / "in.parquet")).open([])
-    with pytest.raises(MissingExtra, match=r"postroad\[parquet\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[parquet\]'"):
         await ParquetOutput(str(tmp_path)).open("job", [])

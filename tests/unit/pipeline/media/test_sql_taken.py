@@ -59,5 +59,5 @@ def test_names() -> None:
 def test_without_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "postroad.pipeline.media.sql_postgres", raising=False)
-    with pytest.raises(MissingExtra, match=r"postroad\[postgres\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[postgres\]'"):
         SqlInput("postgresql://host/name", "table", "key", "reader")

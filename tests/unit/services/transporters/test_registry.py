@@ -47,7 +47,7 @@ def test_other_names_and_missing_packages_are_told_without_secrets(
     for url in ("nats://me:secret@host", "redis://me:secret@host"):
         assert "secret" not in repr(make_transporter(url))
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(MissingExtra, match=r"postroad\[redis\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[redis\]'"):
         make_transporter("redis://host")
 
 
