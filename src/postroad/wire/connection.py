@@ -13,24 +13,21 @@ from collections.abc import Collection
 
 from postroad.core.address import Address
 from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent, RemoteProtocolError
-from postroad.core.limits import HELLO_BYTES_MAX, KIB
+from postroad.core.limits import HELLO_BYTES_MAX
 from postroad.core.tracing import SpanContext
 
 from .codecs import TRACE_BYTES_MAX, Version3Codec
 from .compression import choose_compression
 from .config import WireConfig, make_codec, make_heartbeats, make_proving
 from .events import Event, FrameIgnored, Opened
-from .frames import Cancel, Frame, Goodbye, Hello, Pong, Proof, Reply, Request, Role, Status
+from .frames import Cancel, Frame, Goodbye, Hello, Proof, Reply, Request, Role, Status
 from .handshake import PROVING_VERSION, Handshake
-from .heartbeat import Heartbeats, NextId, PingHeartbeats
+from .heartbeat import NextId, PingHeartbeats
 from .legality import Phase, Verdict, judge
 from .meeting import check_name, check_peer, check_tunnel_server
 from .pending import NEVER
-from .reader import FrameReader
+from .reader import FrameReader, FrameWatch
 from .unfinished import Share
-
-# A frame must make at least this progress, however long its time is.
-_FRAME_BYTES_PER_S_MIN = 64 * KIB
 
 # What the usual traffic of a side consists of.
 _NONE: frozenset[type] = frozenset()
@@ -48,11 +45,9 @@ class Connection:
 
     __slots__ = (
         "_config",
-        "_frame_seen",
         "_handshake",
         "_handshake_deadline",
         "_heartbeats",
-        "_last_frame",
         "_last_read",
         "_proving",
         "_reader",
@@ -60,6 +55,7 @@ class Connection:
         "_share",
         "_ticked_at",
         "_usual",
+        "_watch",
         "awaits_large",
         "certificate_names",
         "codec",
@@ -121,9 +117,8 @@ class Connection:
         self.out: list[bytes] = []
         # Whether a large frame has begun, whose bytes should be read to `room`.
         self.awaits_large = False
-        self._last_read = self.last_write = self._last_frame = self._ticked_at = now
-        # When a tick first found the frame that has begun.
-        self._frame_seen: float | None = None
+        self._last_read = self.last_write = self._ticked_at = now
+        self._watch = FrameWatch(config.limits.frame_timeout_s, now)
         self._reads_paused = False
         # Set by the glue while the socket takes no more.
         self.is_writable = True
@@ -169,7 +164,7 @@ class Connection:
         reader = self._reader
         frames = reader.feed(data)
         if frames and reader.is_plain and self._usual.issuperset(map(type, frames)):
-            self._last_frame = now
+            self._watch.last_frame = now
             self.awaits_large = False
             return frames  # type: ignore[return-value]
         return self._take(frames, [], now)
@@ -206,7 +201,7 @@ class Connection:
     def _take(self, frames: list[Frame], events: list[Event], now: float) -> list[Event]:
         """Look at each frame, and at what the reader has come to."""
         if frames:
-            self._last_frame = now
+            self._watch.last_frame = now
         self._admit_each(frames, events, now)
         if self._reader.failure is not None and self.failure is None:
             self.refuse(self._reader.failure)
@@ -361,7 +356,7 @@ class Connection:
         self._reads_paused = False
         self._heartbeats.resume()
         self._last_read = now
-        self._frame_seen = None
+        self._watch.seen_at = None
 
     # What leaves.
 
@@ -459,46 +454,24 @@ class Connection:
                 allowed = self._config.limits.handshake_timeout_s
                 raise PeerSilent(f"no complete handshake within {allowed:.3g} s")
             return
-        self._check_progress(now)
+        self._watch.check(self._reader, now, is_paused=self._reads_paused)
         self._heartbeats.tick(now, self._read_at(now), self.last_write)
 
     def excuse(self, held_up_s: float, now: float) -> None:
         """This side did not read for a while: that is not counted, and the peer has as much now."""
         self._last_read = min(self._last_read + held_up_s, now)
         self._handshake_deadline = max(self._handshake_deadline, now + held_up_s)
-        if self._frame_seen is not None:
-            self._frame_seen += held_up_s
-
-    def _check_progress(self, now: float) -> None:
-        """Give up a peer that begins a frame and takes too long to end it.
-
-        Ticks look for it, so that nothing has to be noted while bytes arrive.
-        """
-        if not self._reader.is_mid_frame or self._reads_paused:
-            self._frame_seen = None
-        elif self._frame_seen is None or self._last_frame > self._frame_seen:
-            self._frame_seen = now
-        else:
-            allowed = self._config.limits.frame_timeout_s
-            allowed += self._reader.frame_bytes / _FRAME_BYTES_PER_S_MIN
-            if now >= self._frame_seen + allowed:
-                raise PeerSilent(f"a frame was not whole after {allowed:.3g} s")
+        if self._watch.seen_at is not None:
+            self._watch.seen_at += held_up_s
 
     def _read_at(self, now: float) -> float:
         return max(self._last_read, now) if self._reads_paused else self._last_read
 
     def _send_heartbeats(self) -> None:
-        heartbeats: Heartbeats = self._heartbeats
-        if not heartbeats.outgoing:
-            return
-        if self.phase is not Phase.CLOSED and self.is_writable:
-            for frame in heartbeats.outgoing:
+        if self._heartbeats.outgoing:
+            is_writable = self.is_writable and self.phase is not Phase.CLOSED
+            for frame in self._heartbeats.release(is_writable=is_writable):
                 self.send(frame)
-            heartbeats.outgoing.clear()
-        else:
-            # To a peer that does not read they would only pile up; the last answer says it all.
-            held = [frame for frame in heartbeats.outgoing if isinstance(frame, Pong)]
-            heartbeats.outgoing[:] = held[-1:]
 
     def refuse(self, error: RemoteProtocolError) -> None:
         """End the machine, after telling the peer as much as it can understand."""

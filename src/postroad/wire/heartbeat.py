@@ -53,6 +53,15 @@ class Heartbeats:
         """Take a frame that belongs to the heartbeats; False if it is somebody else's."""
         return False
 
+    def release(self, *, is_writable: bool) -> list[Frame]:
+        """Give and forget what is to be sent; to a peer that does not read, nothing for now."""
+        released, self.outgoing = self.outgoing, []
+        if is_writable:
+            return released
+        # They would only pile up; the last answer says it all.
+        self.outgoing = [frame for frame in released if isinstance(frame, Pong)][-1:]
+        return []
+
     def pause(self) -> None:
         """This side has stopped reading."""
 

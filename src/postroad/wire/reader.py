@@ -8,7 +8,7 @@ not whole counts for the total of all connections (`unfinished`).
 
 from __future__ import annotations
 
-from postroad.core.errors import FrameTooLarge, RemoteProtocolError
+from postroad.core.errors import FrameTooLarge, PeerSilent, RemoteProtocolError
 from postroad.core.limits import HELLO_BYTES_MAX, KIB
 
 from .codecs import Codec
@@ -17,6 +17,8 @@ from .unfinished import Share, UnfinishedFrames
 
 # A frame is worth a buffer of its own once so much has arrived and so much is missing.
 LARGE_BYTES_MIN = 64 * KIB
+# A frame must make at least this progress, however long its time is.
+_FRAME_BYTES_PER_S_MIN = 64 * KIB
 _FIRST_BUFFER_BYTES = 256 * KIB
 _GROWTH = 4
 # What a connection may keep without its being counted: less than the connection itself costs.
@@ -204,3 +206,30 @@ class FrameReader:
 
     def _look(self) -> None:
         self.is_plain = self.large is None and self.failure is None and not self.awaits_room
+
+
+class FrameWatch:
+    """Notices a peer that begins a frame and takes too long to end it.
+
+    Ticks look for it, so that nothing has to be noted while bytes arrive.
+    """
+
+    __slots__ = ("_timeout_s", "last_frame", "seen_at")
+
+    def __init__(self, timeout_s: float, now: float) -> None:
+        self._timeout_s = timeout_s
+        # When a frame was whole the last time.
+        self.last_frame = now
+        # When a tick first saw the frame that has begun.
+        self.seen_at: float | None = None
+
+    def check(self, reader: FrameReader, now: float, *, is_paused: bool) -> None:
+        """Raise PeerSilent if the frame that has begun takes too long."""
+        if not reader.is_mid_frame or is_paused:
+            self.seen_at = None
+        elif self.seen_at is None or self.last_frame > self.seen_at:
+            self.seen_at = now
+        else:
+            allowed = self._timeout_s + reader.frame_bytes / _FRAME_BYTES_PER_S_MIN
+            if now >= self.seen_at + allowed:
+                raise PeerSilent(f"a frame was not whole after {allowed:.3g} s")
