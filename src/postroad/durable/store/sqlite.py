@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import mmap
 import os
 import sqlite3
 import time
@@ -196,6 +197,8 @@ class SqliteBackend(Backend):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._locks: dict[str, int] = {}
+        # How many commits were acknowledged: by now, and before this process.
+        self._notes: dict[str, mmap.mmap] = {}
         self._noted: dict[str, int] = {}
 
     def exists(self) -> bool:
@@ -221,6 +224,8 @@ class SqliteBackend(Backend):
         self._locks[role] = lock
         noted = os.pread(lock, _NOTE_BYTES, _PID_BYTES)
         self._noted[role] = int(noted) if noted.isdigit() else 0
+        os.ftruncate(lock, _PID_BYTES + _NOTE_BYTES)
+        self._notes[role] = mmap.mmap(lock, _PID_BYTES + _NOTE_BYTES)
 
     def _check_owners(self, *more: Path) -> None:
         """Refuse files that somebody else has put there; raises ConfigError."""
@@ -307,13 +312,15 @@ class SqliteBackend(Backend):
     def note(self, role: str, commits: int) -> None:
         # Without a sync: it may fall behind what is in the database, and is never ahead of it
         # unless something was lost there.
-        if role in self._locks:
-            os.pwrite(self._locks[role], b"%0*d" % (_NOTE_BYTES, commits), _PID_BYTES)
+        if role in self._notes:
+            self._notes[role][_PID_BYTES:] = b"%0*d" % (_NOTE_BYTES, commits)
 
     def noted(self, role: str) -> int:
         return self._noted.get(role, 0)
 
     def unlock(self) -> None:
+        while self._notes:
+            self._notes.popitem()[1].close()
         while self._locks:
             os.close(self._locks.popitem()[1])
 
