@@ -85,8 +85,25 @@ def _make_machine() -> Membership:
     machine.set_contacts([], _NOW)
     known = News(news=[_make_record(name) for name in _MEMBERS])
     machine.receive(encode_packet(known), _SOURCE, _NOW)
+    # They count once they have answered.
+    for send in machine.take_outgoing():
+        ping = decode_packet(send.payload, news_max=_NEWS_MAX)
+        for record in known.news:
+            if isinstance(ping, Ping) and send.address == record.address:
+                machine.receive(encode_packet(_make_ack(record, ping)), record.address, _NOW)
     machine.take_outgoing()
     return machine
+
+
+def _make_ack(record: Record, ping: Ping) -> Ack:
+    return Ack(
+        number=ping.number,
+        name=record.name,
+        instance=record.instance,
+        farewell=record.farewell,
+        incarnation=record.incarnation,
+        is_member=True,
+    )
 
 
 def _make_record(name: str, state: State = State.ALIVE, instance: int = 1) -> Record:

@@ -30,7 +30,7 @@ from .pulling import Pulled
 from .replies import Replies
 from .store import Store
 from .store import queries as query
-from .store.ledger import Ledger, News
+from .store.ledger import News
 from .store.rows import InPage
 from .store.store import BRIDGE
 from .store.turn import OPEN, check_not_inside, outside
@@ -194,16 +194,16 @@ class Mail(StoreOperations, Lifecycle):
             consumption.reload()
 
     async def _forget_keys(self) -> None:
+        keep_ms = round(self.config.idempotency_s * 1000)
         while True:
             try:
-                await self.store.write(self._forget_old_keys)
+                await self.store.write(
+                    lambda ledger: ledger.outbox.forget_posted(ledger.now_ms - keep_ms)
+                )
             except Exception as error:
                 # Whatever it was, the next time is not far.
                 logger.warning("old idempotency keys stay for now: %s", error)
             await asyncio.sleep(_FORGET_EVERY_S)
-
-    def _forget_old_keys(self, ledger: Ledger) -> None:
-        ledger.outbox.forget_posted(ledger.now_ms - round(self.config.idempotency_s * 1000))
 
     # Posting.
 
@@ -269,9 +269,7 @@ class Mail(StoreOperations, Lifecycle):
             post = self.clerk.post(
                 peer, queue, body, key, idempotency_key, delay, ttl, priority, headers, reply_to
             )
-            if idempotency_key is not None:
-                return (await self._post((post,)))[0]
-        if OPEN.get() is not None:
+        if idempotency_key is not None or OPEN.get() is not None:
             return (await self._post((post,)))[0]
         writer = self.store.writer
         if not writer.has_room:
@@ -297,14 +295,7 @@ class Mail(StoreOperations, Lifecycle):
             post = self.clerk.post(
                 peer, queue, body, key, idempotency_key, delay, ttl, priority, told, reply_to
             )
-            if idempotency_key is not None:
-                return (await self._post((post,)))[0]
-            with outside(self.store):
-                writer = self.store.writer
-                if not writer.has_room:
-                    await writer.wait_for_room()
-                await gather(writer, post)
-            return post.id
+            return (await self._post((post,)))[0]
 
     async def post_all(self, drafts: Iterable[Draft]) -> list[int]:
         """Post several messages, all of them or none."""

@@ -59,7 +59,7 @@ class Heartbeats:
         if is_writable:
             return released
         # They would only pile up; the last answer says it all.
-        self.outgoing = [frame for frame in released if isinstance(frame, Pong)][-1:]
+        self.outgoing += [frame for frame in released if isinstance(frame, Pong)][-1:]
         return []
 
     def pause(self) -> None:
