@@ -41,6 +41,7 @@ OWN = {
     "admin.watchers": "files of this user",
     "cells.choice": "a digest of names",
     "cli": "what a person wrote in a terminal",
+    "core.secret._join": "writes",
     "durable.letters.decode_letter": "the node's own store",
     "durable.posting": "what the application sends",
     "durable.store": "the node's own store",
