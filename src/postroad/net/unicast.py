@@ -280,8 +280,9 @@ class Unicast(Lifecycle):
             self._transport.sendto(frame_datagram(self._preamble, unsealed.answer), source)
         if unsealed.target is not None and self._transport is not None:
             resolved = self._remembered(unsealed.target)
-            for body in unsealed.held if resolved is not None else ():
-                self._send(unsealed.target, body, resolved)
+            if resolved is not None:
+                for body in unsealed.held:
+                    self._send(unsealed.target, body, resolved)
         return None if unsealed.body is None else decode_body(unsealed.body)
 
     def _call(self, listener: Listener, message: Message) -> None:

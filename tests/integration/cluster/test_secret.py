@@ -9,7 +9,7 @@ import pytest
 from postroad.cluster import State
 from postroad.cluster.agent import SUBJECT
 from postroad.cluster.membership import Record
-from postroad.cluster.membership.packets import News, Ping, encode_packet
+from postroad.cluster.membership.packets import News, Packet, Ping, encode_packet
 from postroad.cluster.membership.records import digest_of
 from postroad.core.errors import NameTaken
 from postroad.wire import Datagram, encode_datagram, encode_preamble
@@ -70,7 +70,7 @@ async def test_a_stranger_stays_alone_and_is_told_why(
 async def test_datagrams_of_a_stranger_change_nothing() -> None:
     async with running_cluster("a b", secret=SECRET, config=QUICK) as (a, b):
         forged = Record("ghost", 7, "127.0.0.1", 9, 1, State.ALIVE, 0, digest_of(b"x"), {})
-        packets = [Ping(number=1, name="ghost", instance=7), News(news=[forged])]
+        packets: list[Packet] = [Ping(number=1, name="ghost", instance=7), News(news=[forged])]
         assert a.agent.datagrams is not None
         refused = a.agent.datagrams.statistics().refused
         received = a.agent.statistics().counters.refused
