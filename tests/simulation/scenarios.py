@@ -12,6 +12,7 @@ from tests.simulation.cluster.scenario import run_cluster
 from tests.simulation.durable.scenario import run_durable
 from tests.simulation.flows.scenario import run_flows
 from tests.simulation.guaranteed import run_guaranteed
+from tests.simulation.hostile.scenario import run_hostile
 from tests.simulation.services.scenario import run_services
 from tests.simulation.wire.scenario import run_wire
 from tests.support.tiers import SEED
@@ -21,6 +22,7 @@ PROGRAM = "python -m tests.simulation"
 SCENARIOS: dict[str, Scenario] = {
     "wire": run_wire,
     "cluster": run_cluster,
+    "hostile": run_hostile,
     "durable": run_durable,
     "flows": run_flows,
     "cells": run_cells,

@@ -32,6 +32,7 @@ RUNS = by_tier(quick=1, test=2, nightly=5)
 QUICKLY_FOUND = {
     "wire": "plant_byte_lost_at_split",
     "cluster": "plant_properties_that_come_back",
+    "hostile": "plant_belief_in_hearsay",
     "durable": "plant_forgotten_idempotency_keys",
     "flows": "plant_messages_in_memory",
     "cells": "plant_work_done_twice",

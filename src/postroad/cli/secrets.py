@@ -7,7 +7,8 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from postroad.core.errors import ConfigError
+import click
+
 from postroad.node.reading import DEFAULT, Loaded
 
 FILE = "cluster.secret"
@@ -23,7 +24,9 @@ def find_secret(loaded: Loaded) -> dict[str, str]:
     if _is_closed(loaded) or not path.exists():
         return {}
     if path.stat().st_uid not in (os.getuid(), 0):
-        raise ConfigError(f"{path} belongs to somebody else; remove it, or set node.secret_file")
+        raise click.ClickException(
+            f"{path} belongs to somebody else; remove it, or set node.secret_file"
+        )
     return {"node.secret_file": str(path)}
 
 
@@ -52,6 +55,6 @@ def _write_once(path: Path, content: bytes) -> None:
         with suppress(FileExistsError):
             os.link(temporary, path)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)

@@ -108,10 +108,6 @@ def test_a_protocol_without_proofs_cannot_have_a_secret() -> None:
         MessagingService(CLUSTER, "a", secret="short")
 
 
-def has_note(recorders: Recorders) -> bool:
-    return bool(recorders.all) and recorders.all[0].payloads == [b"x"]
-
-
 async def test_a_tunnel_wants_the_secret_too() -> None:
     for secret, is_open in ((SECRET, True), (OTHER, False), (None, False)):
         client, server = make_service("client", secret), make_service("server")
@@ -123,7 +119,7 @@ async def test_a_tunnel_wants_the_secret_too() -> None:
             if is_open:
                 tunnel = await client.open_tunnel(server.address, near, peer="server")
                 tunnel.post("note", b"x")
-                await eventually(partial(has_note, far))
+                await eventually(partial(_has_heard, far))
             else:
                 with pytest.raises(ConnectionClosed, match="secret"):
                     await client.open_tunnel(server.address, near)
@@ -150,6 +146,10 @@ async def test_with_tls_both_are_asked_for(tmp_path: Path) -> None:
             async with client, server:
                 with pytest.raises(ConnectionClosed, match="knows another secret"):
                     await client.request(server.address, "echo", b"x")
+
+
+def _has_heard(ends: Recorders) -> bool:
+    return bool(ends.all) and ends.all[0].payloads == [b"x"]
 
 
 # Datagrams.
@@ -234,7 +234,7 @@ async def test_a_recorded_datagram_is_never_taken_again() -> None:
     assert len(payloads) == 5
 
 
-def has_refused(receiver: Unicast, count: int) -> bool:
+def _has_refused(receiver: Unicast, count: int) -> bool:
     return receiver.statistics().refused == count
 
 
@@ -246,7 +246,7 @@ async def test_datagrams_without_the_secret_are_refused(
         for count, secret in enumerate(strangers, 1):
             async with Unicast(CLUSTER, "sender", secret=secret) as sender:
                 await sender.send(receiver.address, "tick", b"x")
-                await eventually(partial(has_refused, receiver, count))
+                await eventually(partial(_has_refused, receiver, count))
     assert payloads == []
     assert "does not prove the secret of the cluster" in caplog.text
     async with (

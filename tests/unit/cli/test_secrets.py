@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import click
 import pytest
 
 from postroad.cli.secrets import FILE, find_secret, make_secret
-from postroad.core.errors import ConfigError
 from postroad.core.secret import check_secrets
 from postroad.node.reading import Loaded, load_config
 
@@ -63,11 +63,11 @@ def test_a_file_of_somebody_else_is_refused(
     monkeypatch.setattr(os, "getuid", lambda: 65_534)
     if (tmp_path / FILE).stat().st_uid == 0:
         os.chown(tmp_path / FILE, 12_345, -1)
-    with pytest.raises(ConfigError, match="belongs to somebody else"):
+    with pytest.raises(click.ClickException, match="belongs to somebody else"):
         find_secret(load(tmp_path))
 
 
 def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
-    with pytest.raises((ConfigError, FileExistsError)):
+    with pytest.raises((click.ClickException, FileExistsError)):
         make_secret(load(tmp_path / "data"))

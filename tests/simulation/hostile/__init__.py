@@ -1,0 +1,1 @@
+"""Scenario `hostile`: somebody on the network forges, floods, replays and claims names."""

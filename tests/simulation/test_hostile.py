@@ -1,0 +1,63 @@
+"""Scenario `hostile`: it passes with many seeds, and finds bugs that are planted."""
+
+from typing import Any
+
+import pytest
+
+from postroad.cluster.agent import SUBJECT, Agent
+from postroad.cluster.membership import Record
+from postroad.cluster.membership.hearing import Hearing
+from postroad.cluster.membership.naming import Naming
+from postroad.cluster.membership.roster import Verdict
+from postroad.cluster.membership.vetting import Teller
+from postroad.core.secret import ClusterSecret
+from postroad.net import Message
+from postroad.wire import sealing
+from tests.simulation.planting import CORRECTNESS, SEEDS, Bug, Bugs, check_seeds
+
+BUGS = Bugs()
+
+
+@SEEDS
+def test_seeds_pass(seeds: range) -> None:
+    check_seeds("hostile", seeds)
+
+
+@BUGS.replace(Hearing, "_hear_of_another", CORRECTNESS, 1)
+def plant_belief_in_hearsay(
+    hear: Any, self: Hearing, record: Record, now: float, teller: Teller
+) -> None:
+    if self._roster.merge(record, now) is Verdict.UNPROVEN:
+        self._roster.admit(record, now)
+    else:
+        hear(self, record, now, teller)
+
+
+@BUGS.replace(Naming, "_rule", CORRECTNESS, 1)
+def plant_trust_in_whoever_answers(rule: Any, self: Naming, *args: Any, **more: Any) -> Any:
+    return rule(self, *args, **{**more, "is_vouched": True})
+
+
+@BUGS.replace(Agent, "_on_datagram", CORRECTNESS, 1)
+def plant_answers_to_who_is_named(_: Any, self: Agent, message: Message) -> None:
+    answer = self._receive(message.payload, message.sender)
+    if answer is not None:
+        self._transmission.post(message.sender, SUBJECT, answer)
+    self._pump()
+
+
+@BUGS.replace(sealing._Numbers, "take", CORRECTNESS, 1)
+def plant_numbers_that_come_twice(_: Any, self: sealing._Numbers, number: int) -> bool:
+    return True
+
+
+@BUGS.replace(ClusterSecret, "accepts", CORRECTNESS, 1)
+def plant_any_secret_will_do(
+    _: Any, self: ClusterSecret, proof: bytes, purpose: bytes, *parts: bytes
+) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=str)
+def test_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.check_found_by("hostile", monkeypatch)
