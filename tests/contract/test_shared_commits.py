@@ -370,3 +370,17 @@ async def test_table_that_undoes_everything_fails_only_the_guilty(
     assert await rows(sqlite) == []
     assert (await bodies(sqlite))[-1] == b"beside"
     await execute(sqlite, "INSERT INTO mine VALUES (1)")
+
+
+async def test_only_one_beside_a_statement_that_undid_everything_is_committed(
+    sqlite: Store,
+) -> None:
+    await execute(sqlite, *TABLES)
+    beside = posting_of(PEER, b"beside")
+    sqlite.submit(beside)
+    turn = await sqlite.begin()
+    with pytest.raises(sqlite3.IntegrityError):
+        await turn.execute("INSERT INTO strict VALUES (NULL)")
+    turn.end(None)
+    await beside.done
+    assert (await bodies(sqlite))[-1] == b"beside"

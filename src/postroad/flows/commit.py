@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from postroad.core import tracing
-from postroad.core.errors import PostroadError, TransactionLost
+from postroad.core.errors import (
+    IdempotencyConflict,
+    PostroadError,
+    TransactionLost,
+    UsageError,
+)
 from postroad.core.tracing import AnySpan
 from postroad.durable.handling import Handling
 from postroad.durable.posting import Post, append_posts, check_posts
@@ -17,7 +23,11 @@ from . import tables
 from .asks import Ask
 from .events import Transition
 from .head import Head
+from .records import Position
 from .traces import record_commit
+
+# What the same statements and posts meet again, however often they are tried.
+_FINAL = (UsageError, IdempotencyConflict)
 
 
 class Lane:
@@ -27,6 +37,13 @@ class Lane:
 
     def __init__(self) -> None:
         self.is_broken = False
+
+
+class Refusal(NamedTuple):
+    """Why the store did not take what a step or block did, and how often."""
+
+    error: Exception
+    failures: int
 
 
 class FlowCommit(Unit):
@@ -171,3 +188,32 @@ class FlowCommit(Unit):
             span.end()
         heard = [entry for handling in self._handlings for entry in handling.finished]
         record_commit(self._node, self.head, self.transition, heard)
+
+
+class Refusals:
+    """What the store refused of steps and blocks: those fail when their flow comes to them again.
+
+    Without that they would be run again and again: what they did is undone, and so is what the
+    flow knows of them.
+    """
+
+    def __init__(self) -> None:
+        self._refusals: dict[int, dict[Position, Refusal]] = {}
+
+    def of(self, flow: int) -> dict[Position, Refusal]:
+        """Those of a flow, by the position of the step or block, which takes its own away."""
+        return self._refusals.get(flow, {})
+
+    def note(self, unit: FlowCommit, position: Position) -> None:
+        """Hear what came of a step or block that has statements or posts."""
+        error, refusals = unit.error, self._refusals.pop(unit.flow, {})
+        before = refusals.pop(position, None)
+        is_final = not isinstance(error, PostroadError) or isinstance(error, _FINAL)
+        if error is not None and is_final:
+            refusals[position] = Refusal(error, 1 if before is None else before.failures + 1)
+        if refusals:
+            self._refusals[unit.flow] = refusals
+
+    def forget(self, flow: int) -> None:
+        """A flow has ended."""
+        self._refusals.pop(flow, None)

@@ -34,7 +34,7 @@ from .admission import Admission
 from .alarm import Alarm, now_ms
 from .assembly import Assembly
 from .background import LOADING_MAX, Background
-from .commit import FlowCommit
+from .commit import FlowCommit, Refusals
 from .config import FlowsConfig
 from .definition import Registry
 from .events import (
@@ -57,6 +57,7 @@ from .results import Results, report_parked
 from .seclusion import run_code
 from .slots import ACTIVE
 from .stepping import Stepping
+from .steps import StepTransaction
 from .trials import Trials
 from .writing import Writing
 
@@ -97,6 +98,7 @@ class Engine:
         self._alarm = Alarm(self.store, self._wake)
         self.background = Background()
         self._next_id = itertools.count(1).__next__
+        self.refusals = Refusals()
         self._breaks = 0
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
@@ -158,7 +160,9 @@ class Engine:
             if (definition := self.assembly.definition_of(head)) is not None:
                 head.name = definition.name
         resident.is_counted = resident.was_counted = head.status in ACTIVE
-        return self.assembly.make_machine(resident, head, **known)
+        machine = self.assembly.make_machine(resident, head, **known)
+        machine.refusals = self.refusals.of(head.id)
+        return machine
 
     # Events.
 
@@ -270,7 +274,11 @@ class Engine:
             resolve(done)
             return
 
+        position = tx.position if isinstance(tx, StepTransaction) else transition.block
+
         def on_settled(unit: FlowCommit, error: Exception | None) -> None:
+            if position is not None:
+                self.refusals.note(unit, position)
             self._on_settled(resident, unit, error, done)
 
         unit = self.writing.make_unit(resident, machine, transition, tx, on_settled)
@@ -324,6 +332,7 @@ class Engine:
         for refusal in unit.transition.refusals:
             logger.warning("flow %s goes on without it: %s", show_id(resident.id), refusal)
         if unit.transition.is_over:
+            self.refusals.forget(resident.id)
             self._pass_on(resident)
             self.results.tell(unit.head)
         else:

@@ -141,6 +141,7 @@ class Transition:
         runs: functions to run, once the commit is durable.
         statement: what to run next in the open transaction.
         concludes: whether the open transaction ends, and is kept; None if it does not end.
+        block: where the code has that transaction, if it is kept.
         is_step_kept: whether the step that is done was waited for, so that what it did counts.
         cancels: positions of functions that nobody waits for any more.
         is_over: whether the flow has ended.
@@ -151,6 +152,7 @@ class Transition:
     """
 
     __slots__ = (
+        "block",
         "cancels",
         "concludes",
         "failed",
@@ -189,6 +191,7 @@ class Transition:
         self.runs: list[Ask] = []
         self.statement: Ask | None = None
         self.concludes: bool | None = None
+        self.block: Position | None = None
         self.is_step_kept = False
         self.cancels: list[Position] = []
         self.is_over = False

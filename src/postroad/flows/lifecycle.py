@@ -36,6 +36,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BOUNDS = Bounds()
+# What may have failed for a reason that is over when the flow is tried again.
+_RUN_AGAIN = (Kind.STEP, Kind.TRANSACTION)
 
 
 class Lifecycle(ABC):
@@ -148,7 +150,7 @@ class Lifecycle(ABC):
     def _unrecord_failures(self) -> None:
         """A step that failed is run again with its flow, unless the flow could live with that."""
         records = self._transition.records
-        while records and records[-1].kind is Kind.STEP and records[-1].failure is not None:
+        while records and records[-1].kind in _RUN_AGAIN and records[-1].failure is not None:
             self._transition.failed = records.pop().label
             self.steps -= 1
 

@@ -8,6 +8,7 @@ the machine if that fails; it is made again from what is in the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from postroad.core.errors import UsageError
 from postroad.core.limits import FLOW_RECORDS_MAX
@@ -46,6 +47,9 @@ from .replay import replay
 from .session import Kept, SessionEnd
 from .transactions import encode_results, result_of
 
+if TYPE_CHECKING:
+    from .commit import Refusal
+
 _LIFE: dict[type, Happening] = {
     Began: Happening.BEGIN,
     Retried: Happening.RETRY,
@@ -68,7 +72,7 @@ class Machine(Lifecycle):
         app: the application its code belongs to.
     """
 
-    __slots__ = ("_log", "_make_code", "_statement", "payload_max")
+    __slots__ = ("_log", "_make_code", "_statement", "payload_max", "refusals")
 
     def __init__(
         self,
@@ -85,6 +89,8 @@ class Machine(Lifecycle):
         super().__init__(head, Dialogues(head, heard_max, app), records)
         self.dialogues.recall(records, kept, signals)
         self.payload_max = payload_max
+        # Transactions whose statements could not be committed, by position, and why.
+        self.refusals: dict[Position, Refusal] = {}
         self._make_code = make_code
         self._log = Log(records)
         # The one that runs now.
@@ -231,8 +237,7 @@ class Machine(Lifecycle):
     def _perform(self, ask: Ask) -> Outcome:
         """Do what the code need not wait for."""
         if isinstance(ask, ask_for.Conclude):
-            self._on_conclude(ask)
-            return NOTHING
+            return self._on_conclude(ask)
         try:
             if isinstance(ask, ask_for.SessionAsk):
                 ask.check_size(self.payload_max)
@@ -243,13 +248,17 @@ class Machine(Lifecycle):
         self._record(ask)
         return Outcome(True) if isinstance(ask, ask_for.Patch) else NOTHING
 
-    def _on_conclude(self, ask: ask_for.Conclude) -> None:
-        results = encode_results(ask.transaction)
+    def _on_conclude(self, ask: ask_for.Conclude) -> Outcome:
+        results, transition = encode_results(ask.transaction), self._transition
+        refusal = self.refusals.pop(ask.position, None) if ask.is_kept else None
         if ask.transaction is self._open:
-            self._open, self._transition.concludes = None, ask.is_kept
+            self._open, transition.concludes = None, ask.is_kept and refusal is None
+            transition.block = ask.position if transition.concludes else None
         # A sleep that follows begins now, and not when the block did.
         self._move_time(self._wall_ms)
-        self._record(ask, results)
+        failure = None if refusal is None else values.describe_error(refusal.error)
+        self._record(ask, results, failure)
+        return NOTHING if failure is None else Outcome(error=values.make_error(failure))
 
     def withdraw(self, ask: Ask) -> None:
         """The code does not wait for something any more."""

@@ -194,9 +194,12 @@ class Stepping:
         self, id: int, step: Step, head: Head | None, begun: asyncio.Future[Any] | None = None
     ) -> None:
         """Run a function until it returns or has failed too often; it may have begun already."""
-        failures = 0
+        refusal = self._engine.refusals.of(id).get(step.position)
+        failures = 0 if refusal is None else refusal.failures - 1
         while True:
             try:
+                if refusal is not None:
+                    raise refusal.error
                 await self._try(id, step, head, begun)
                 return
             except asyncio.CancelledError:
@@ -207,9 +210,10 @@ class Stepping:
             except BaseException as raised:
                 error = raised
             failures += 1
-            begun = None
+            begun = refusal = None
             pause = pause_s(step, error, failures)
             if pause is None:
+                self._engine.refusals.of(id).pop(step.position, None)
                 self._engine.tell(id, StepRaised(step.position, error))
                 if not isinstance(error, Exception):
                     raise error

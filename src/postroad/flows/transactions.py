@@ -89,9 +89,11 @@ class FlowTransaction:
         traceback: TracebackType | None,
     ) -> None:
         self._is_over = True
-        if error is None or isinstance(error, Exception):
-            await Conclude(self, is_kept=error is None)
-        self._code.current.transaction = None
+        try:
+            if error is None or isinstance(error, Exception):
+                await Conclude(self, is_kept=error is None)
+        finally:
+            self._code.current.transaction = None
 
 
 def result_of(statement: Statement, value: Any, error: BaseException | None) -> Result:

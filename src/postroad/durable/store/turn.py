@@ -292,7 +292,8 @@ class Turn:
             check_in_transaction(database)
         except TransactionLost:
             if unit is not None:
-                unit.refuse(UsageError("a statement has undone the commit of others too"))
+                # Without `refuse`: what comes before it in its lane is committed all the same.
+                unit.error = UsageError("a statement has undone the commit of others too")
             raise
 
     def _check_statements(self, database: Database, unit: Unit) -> None:

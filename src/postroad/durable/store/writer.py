@@ -339,7 +339,9 @@ class Writer:
             if self.ended.done():
                 self._settle([unit], self.ended.result())
                 continue
-            if unit.error is not None or unit.has_statements or len(units) == 1:
+            # It is the only one that may have failed, unless a turn has undone what others did.
+            is_guilty = len(units) == 1 and not isinstance(error, TransactionLost)
+            if unit.error is not None or unit.has_statements or is_guilty:
                 self._settle([unit], error)
                 continue
             try:
