@@ -7,6 +7,7 @@ import logging
 import os
 import traceback
 from collections.abc import Awaitable, Callable
+from types import CoroutineType
 from typing import TypeAlias
 
 from postroad.core import tracing
@@ -79,7 +80,7 @@ class Worker:
                     await consumer.handle_traced(entry, tx)
                 else:
                     result = consumer.handler(Message(entry), tx)
-                    if result is not None and hasattr(result, "__await__"):
+                    if type(result) is CoroutineType or hasattr(result, "__await__"):
                         await result
             except BaseException as error:
                 consumer.on_error(entry, tx, self, error)

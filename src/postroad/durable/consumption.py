@@ -57,6 +57,7 @@ class Consumption(QueueReading):
         self._in_hand: dict[Entry, None] = {}
         self._acks: list[Entry] = []
         self.uncommitted = 0
+        self._uncommitted_max = config.uncommitted_max
         # Units that are being committed, and those that are once the queue was read again.
         self._submitted: dict[Handling, None] = {}
         self._parked: list[Handling] = []
@@ -73,7 +74,7 @@ class Consumption(QueueReading):
         """The next message to handle; None if there is none at the moment."""
         if self._is_broken or self._is_closed or self.is_paused:
             return None
-        if self.uncommitted >= self._config.uncommitted_max:
+        if self.uncommitted >= self._uncommitted_max:
             return None
         shelf = self._shelf
         entry = shelf.take(now_ms)
@@ -117,13 +118,18 @@ class Consumption(QueueReading):
 
     def acknowledge(self, entry: Entry) -> None:
         """A message was handled, and nothing else follows from it."""
-        if not self._put_down(entry):
-            return
+        if entry.lane is not None or entry.is_void or self._is_broken or self._is_closed:
+            if not self._put_down(entry):
+                return
+            if not self._is_broken:
+                self._shelf.finish(entry)
+        else:
+            # The same for what has no key, which most messages save the calls of.
+            del self._in_hand[entry]
+            self._shelf.size -= 1
         if HANDLED.is_armed:
             HANDLED.reach(entry=entry)
         self.handled += 1
-        if not self._is_broken:
-            self._shelf.finish(entry)
         if not self._acks:
             self._loop.call_soon(self._flush_acks)
         self._acks.append(entry)

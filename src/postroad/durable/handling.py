@@ -169,11 +169,10 @@ class Handling(Unit):
         earlier = self._check(ledger) if self.posts else ()
         lost = self.lost and set(self.lost)
         finished = self.finished
-        for entry in [it for it in finished if it not in lost] if lost else finished:
-            _finish(ledger, entry)
+        _finish(ledger, [it for it in finished if it not in lost] if lost else finished)
         for entry, aside in self.set_aside:
             if entry not in lost:
-                _finish(ledger, entry)
+                _finish(ledger, (entry,))
                 ledger.queues.set_aside(aside)
         for entry, aside in self.postponed:
             if entry not in lost:
@@ -210,7 +209,7 @@ class Handling(Unit):
             burial.failures,
             ledger.now_ms,
         )
-        _finish(ledger, entry)
+        _finish(ledger, (entry,))
 
     def settle(self, error: Exception | None) -> None:
         self.on_settled(self, error)
@@ -218,11 +217,21 @@ class Handling(Unit):
             tell(self.waiter, error)
 
 
-def _finish(ledger: Ledger, entry: Entry) -> None:
-    if entry.page is not None:
-        ledger.queues.finish(entry.page, entry.index)
-    elif entry.aside is not None:
-        ledger.queues.finish_aside(entry.aside, ledger.now_ms)
+def _finish(ledger: Ledger, entries: Sequence[Entry]) -> None:
+    """Messages are done with; most come in the order of their pages, and are written so."""
+    page: InPage | None = None
+    letters = 0
+    for entry in entries:
+        if entry.page is not page:
+            if page is not None:
+                ledger.queues.finish(page, letters)
+            page, letters = entry.page, 0
+        if page is not None:
+            letters |= 1 << entry.index
+        elif entry.aside is not None:
+            ledger.queues.finish_aside(entry.aside, ledger.now_ms)
+    if page is not None:
+        ledger.queues.finish(page, letters)
 
 
 class Confirmation(Unit):

@@ -106,8 +106,8 @@ class QueueReading(ABC):
     def _forget(self, entries: Sequence[Entry]) -> None:
         last: InPage | None = None
         for entry in entries:
-            if entry.lane is not None:
-                self._shelf.settle(entry, entry.lane)
+            if (lane := entry.lane) is not None:
+                self._shelf.settle(entry, lane)
             if (page := entry.page) is not None:
                 if page is not last and not page.pending:
                     self._pages.pop(page.id, None)

@@ -19,7 +19,7 @@ from .store.rows import AsideLetter, InPage
 _NOBODY: deque[Entry] = deque()
 
 
-class Lane:
+class Lane(msgspec.Struct, eq=False):
     """Messages of one key on their way: behind one that fails, none is committed.
 
     The first one that fails may be noticed in the thread of the store, so that not even those of
@@ -33,14 +33,12 @@ class Lane:
         is_broken: whether nothing of the chain may be committed any more.
     """
 
-    __slots__ = ("chain", "is_broken", "is_taken", "undone", "waiting")
-
-    def __init__(self) -> None:
-        self.chain: list[Entry] = []
-        # Most keys never have any.
-        self.undone = self.waiting = _NOBODY
-        self.is_taken = True
-        self.is_broken = False
+    chain: list[Entry]
+    # Most keys never have any.
+    undone: deque[Entry] = _NOBODY
+    waiting: deque[Entry] = _NOBODY
+    is_taken: bool = True
+    is_broken: bool = False
 
     def queue_up(self, entry: Entry) -> None:
         """Have a message wait behind all others."""
@@ -184,24 +182,22 @@ class Shelf:
             lane.queue_up(entry)
         elif key in self._held and not entry.holds_key:
             self._displace(entry)
+        elif lane is None:
+            # As `_give_key` does, which most messages save the call of.
+            entry.lane = self._lanes[key] = Lane([entry])
+            return True
         else:
-            if lane is None:
-                # As `_give_key` does, which most messages save the call of.
-                lane = self._lanes[key] = Lane()
-            else:
-                lane.is_taken = True
-            entry.lane = lane
-            lane.chain.append(entry)
+            self._give_key(entry, key, lane)
             return True
         return False
 
     def _give_key(self, entry: Entry, key: str, lane: Lane | None) -> None:
         if lane is None:
-            lane = self._lanes[key] = Lane()
+            entry.lane = self._lanes[key] = Lane([entry])
         else:
             lane.is_taken = True
-        entry.lane = lane
-        lane.chain.append(entry)
+            entry.lane = lane
+            lane.chain.append(entry)
 
     def _expire(self, entry: Entry, now_ms: int) -> bool:
         if not entry.is_expired(now_ms):
@@ -229,8 +225,12 @@ class Shelf:
             return
         if entry.holds_key:
             self._count_held(entry.key, -1)
-        assert entry.lane is not None
-        self._pass_on(entry.key, entry.lane)
+        lane = entry.lane
+        assert lane is not None
+        if lane.waiting:
+            self._pass_on(entry.key, lane)
+        else:
+            lane.is_taken = False
 
     def _pass_on(self, key: str, lane: Lane) -> None:
         """Give a key to the first message that waits for it."""
@@ -280,12 +280,10 @@ class Shelf:
             del chain[0]
         elif entry in chain:
             chain.remove(entry)
-        if not chain and not lane.is_taken:
-            self._drop_if_idle(entry.key, lane)
+        if not chain and not lane.is_taken and not lane.waiting:
+            self._drop(entry.key, lane)
 
-    def _drop_if_idle(self, key: str | None, lane: Lane) -> None:
-        if lane.is_taken or lane.chain or lane.waiting:
-            return
+    def _drop(self, key: str | None, lane: Lane) -> None:
         if key is not None and self._lanes.get(key) is lane:
             del self._lanes[key]
 
@@ -313,7 +311,8 @@ class Shelf:
             # Only its own place is at stake: see `occupy`.
             lane.chain.remove(entry)
             self._pass_on(key, lane)
-            self._drop_if_idle(key, lane)
+            if not (lane.is_taken or lane.chain or lane.waiting):
+                self._drop(key, lane)
             return None
         lane.give_up(entry)
         last = lane.chain[-1]

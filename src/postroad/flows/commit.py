@@ -117,16 +117,19 @@ class FlowCommit(Unit):
             transition.forgets_mail = has_kept
 
     def apply(self, ledger: Ledger) -> None:
-        units = [*self.earlier, self]
-        handlings = self._all_handlings()
-        posts = [post for unit in units for post in unit._posts]
-        if self._lane.is_broken or any(it.is_lost for it in handlings):
+        units: Sequence[FlowCommit] = (self,)
+        handlings, posts = self._handlings, self._posts
+        if self.earlier:
+            units = (*self.earlier, self)
+            handlings = self._all_handlings()
+            posts = [post for unit in units for post in unit._posts]
+        if self._lane.is_broken or (handlings and any(it.is_lost for it in handlings)):
             self._fence(handlings)
             raise TransactionLost("what comes before this step could not be committed")
         try:
             if self._mail and self._head is None:
                 tables.check_known(ledger.database, self.flow)
-            known = check_posts(ledger, posts)
+            known = check_posts(ledger, posts) if posts else ()
         except PostroadError:
             self._fence(handlings)
             raise
@@ -134,7 +137,7 @@ class FlowCommit(Unit):
             handling.write(ledger)
         for unit in units:
             unit._write(ledger)
-        if not self.is_duplicate:
+        if posts and not self.is_duplicate:
             append_posts(ledger, posts, known)
 
     def refuse(self, error: Exception) -> None:

@@ -290,7 +290,7 @@ class Engine:
         if turn is None:
             resident.held.append(unit)
             resident.release(self.store)
-            if len(resident.held) == 1:
+            if resident.held and len(resident.held) == 1:
                 self._release_later(resident)
         elif turn.is_lost:
             resident.release(self.store)

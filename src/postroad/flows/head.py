@@ -111,8 +111,8 @@ class Head(msgspec.Struct, kw_only=True):
 
     def come_further(self) -> None:
         """Nothing that went wrong before counts any more."""
-        self.attempts = 0
-        self.acquit()
+        self.attempts = self.recoveries = self.trials = self.strikes = 0
+        self.is_suspect = False
 
     def acquit(self) -> None:
         """It has not ended the process."""

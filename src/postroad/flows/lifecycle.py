@@ -105,11 +105,9 @@ class Lifecycle(ABC):
             self.head.is_suspect = False
             self._transition.is_head_changed = True
 
-    def _is_too_long(self) -> bool:
-        """Whether it has done as much as can be written down of one flow; then it is parked."""
+    def _on_too_long(self) -> None:
+        """Park it: it has done as much as can be written down of one flow."""
         bounds = self.bounds
-        if self.steps <= bounds.steps and self._bytes <= bounds.bytes:
-            return False
         text = (
             f"flow {self.head.name} has done {self.steps} steps, which were given {self._bytes} "
             f"bytes, and may do {bounds.steps} with {bounds.bytes}: let its code begin "
@@ -117,7 +115,6 @@ class Lifecycle(ABC):
             "history_steps_max and history_bytes_max; then try it again"
         )
         self._observe(HistoryFull(text))
-        return True
 
     # Ends.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from .asks import Ask, Outcome
 from .errors import FlowMismatch
 from .records import Kind, Record
-from .session import SessionEnd
-from .values import Failure, make_error
+from .values import make_error
 
 # So many steps are shown before the one that differs.
 _SHOWN_BEFORE = 3
@@ -99,28 +98,6 @@ def _compare(ask: Ask, record: Record) -> Iterable[str]:
         yield f"it was about sessions {record.sessions}, and is about {ask.sessions}"
     elif ask.digest and record.digest and ask.digest != record.digest:
         yield "its arguments are others"
-
-
-def make_record(
-    ask: Ask,
-    now_ms: int,
-    sessions: Mapping[int, SessionEnd],
-    value: bytes | None,
-    failure: Failure | None,
-) -> Record:
-    """What is written down of an ask, and of what came of it."""
-    numbers = ask.sessions
-    return Record(
-        position=ask.position,
-        kind=ask.kind,
-        name=ask.name,
-        digest=ask.digest,
-        at_ms=now_ms,
-        value=value,
-        failure=failure,
-        sessions=numbers,
-        peers=tuple([sessions[it].peer for it in numbers]) if numbers else (),
-    )
 
 
 def outcome_of(ask: Ask, record: Record) -> Outcome:

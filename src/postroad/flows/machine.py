@@ -41,7 +41,7 @@ from .events import (
 from .head import Head
 from .life import Happening, Status
 from .lifecycle import Lifecycle
-from .log import Diverged, Log, make_record, outcome_of
+from .log import Diverged, Log, outcome_of
 from .records import Position, Record
 from .replay import replay
 from .session import Kept, SessionEnd
@@ -220,12 +220,8 @@ class Machine(Lifecycle):
             record = self._log.take(ask)
             self._move_time(record.at_ms)
             return outcome_of(ask, record)
-        return None if self._is_full and self._can_wait(ask) else self._perform(ask)
-
-    @property
-    def _is_full(self) -> bool:
-        """Whether so much is to be committed that others must have their turn."""
-        return len(self._transition.records) >= FLOW_RECORDS_MAX
+        is_full = len(self._transition.records) >= FLOW_RECORDS_MAX
+        return None if is_full and self._can_wait(ask) else self._perform(ask)
 
     def _can_wait(self, ask: Ask) -> bool:
         """Whether what the code need not wait for can be done later all the same."""
@@ -272,10 +268,14 @@ class Machine(Lifecycle):
         Code that never does is cut short: it goes on when what it did so far is durable.
         """
         while code.end is None:
-            self._begin_fresh(code)
-            if self._is_too_long():
+            if self._fresh:
+                self._begin_fresh(code)
+            bounds = self.bounds
+            if self.steps > bounds.steps or self._bytes > bounds.bytes:
+                self._on_too_long()
                 return
-            if self._is_full:
+            if len(self._transition.records) >= FLOW_RECORDS_MAX:
+                # Others must have their turn.
                 self._transition.is_cut = True
                 return
             if not self._give_something(code):
@@ -285,8 +285,10 @@ class Machine(Lifecycle):
     def _begin_fresh(self, code: Code) -> None:
         """Have the functions run that the code has just begun to wait for."""
         fresh, self._fresh = self._fresh, []
-        asked = [waiting.asked_at(code, position) for position in fresh]
-        self._transition.runs += [it for it in asked if isinstance(it, ask_for.Step)]
+        for position in fresh:
+            ask = waiting.asked_at(code, position)
+            if isinstance(ask, ask_for.Step):
+                self._transition.runs.append(ask)
 
     def _give_something(self, code: Code) -> bool:
         """Answer one thing the code waits for; False if nothing can be."""
@@ -358,7 +360,18 @@ class Machine(Lifecycle):
     def _record(
         self, ask: Ask, value: bytes | None = None, failure: values.Failure | None = None
     ) -> None:
-        record = make_record(ask, self.now_ms, self.dialogues.sessions, value, failure)
+        numbers, sessions = ask.sessions, self.dialogues.sessions
+        record = Record(
+            position=ask.position,
+            kind=ask.kind,
+            name=ask.name,
+            digest=ask.digest,
+            at_ms=self.now_ms,
+            value=value,
+            failure=failure,
+            sessions=numbers,
+            peers=tuple([sessions[it].peer for it in numbers]) if numbers else (),
+        )
         self._transition.records.append(record)
         self.steps += 1
         if value is not None:

@@ -121,9 +121,10 @@ class Resident:
 
     def release(self, store: Store) -> None:
         """Submit what was held, unless the transaction of a step comes before it."""
-        if not any(it.is_begun and not it.is_lost for it in self.step_txs):
-            for unit in self.take_held():
-                store.submit(unit)
+        if self.step_txs and any(it.is_begun and not it.is_lost for it in self.step_txs):
+            return
+        for unit in self.take_held():
+            store.submit(unit)
 
     def still_asked(self, asks: list[Ask]) -> list[Ask]:
         """Those of them that the code waits for now."""

@@ -138,12 +138,12 @@ def update_head(database: Database, row: Row, *, with_arguments: bool) -> None:
     id, name, status, _, _, _, _, wake_ms, ended_ms, head, arguments = row
     if with_arguments:
         database.execute("UPDATE postroad_flows SET arguments = ? WHERE id = ?", (arguments, id))
-    rows = database.execute(
+    is_known = database.change(
         "UPDATE postroad_flows SET name = ?, status = ?, wake_ms = ?, ended_ms = ?, head = ?"
-        " WHERE id = ? RETURNING id",
+        " WHERE id = ?",
         (name, status, wake_ms, ended_ms, head, id),
     )
-    if not rows:
+    if not is_known:
         # Not a PostroadError: what was done before in this commit must be undone with it.
         raise RuntimeError(
             f"flow {show_id(id)} is not in the store any more, but was when it was read: something "

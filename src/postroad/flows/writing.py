@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -76,10 +76,12 @@ class Writing:
             span = part_of(self._clerk.node, machine.head, name, Kind.PRODUCER, peer=end.peer)
             spans.append(span)
             posts += self._letters(end, messages, headers_of(span))
-        handlings = self._finish(transition)
-        if len(handlings) < len(transition.receipts):
-            # What was consumed comes again: this must not be committed.
-            resident.lane.is_broken = True
+        handlings: Sequence[Handling] = ()
+        if transition.receipts:
+            handlings = self._finish(transition)
+            if len(handlings) < len(transition.receipts):
+                # What was consumed comes again: this must not be committed.
+                resident.lane.is_broken = True
         return FlowCommit(
             machine.head,
             transition,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 
@@ -42,12 +43,7 @@ def sign_in(database: Database, role: str) -> None:
     """Note who works on the store from now on; whoever did so before can commit nothing more."""
     write_meta(database, f"process.{role}", os.urandom(8).hex())
     count = _count_of(read_meta(database, f"commits.{role}"))
-    write_meta(database, f"commits.{role}", _make_mark(count))
-
-
-def _make_mark(count: int) -> str:
-    """What tells a commit from all others, also from those of a copy that went its own way."""
-    return f"{count} {os.urandom(8).hex()}"
+    write_meta(database, f"commits.{role}", f"{count} {os.urandom(8).hex()}")
 
 
 def _count_of(mark: str | None) -> int:
@@ -95,13 +91,18 @@ class Ledger:
         self._mark = read_meta(database, self._counter)
         # That of the commit under way.
         self._next_mark: str | None = None
+        # With the number of an attempt it tells a commit from all others, also from those of a
+        # copy that went its own way.
+        self._source = os.urandom(8).hex()
+        self._next_attempt = itertools.count().__next__
         self.commits = _count_of(self._mark)
 
     def begin(self, now_ms: int) -> None:
         """Begin a commit; raises Displaced if the database is not as the last one left it."""
         self.now_ms = now_ms
-        self._next_mark = _make_mark(self.commits + 1)
-        parameters = (self._next_mark, self._counter, self._mark or "", _SCHEMA)
+        mark = f"{self.commits + 1} {self._source}.{self._next_attempt()}"
+        self._next_mark = mark
+        parameters = (mark, self._counter, self._mark or "", _SCHEMA)
         self.database.begin()
         if not self.database.change(_MARK, parameters):
             raise Displaced(self._explain(self.database))

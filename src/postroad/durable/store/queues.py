@@ -121,11 +121,11 @@ class Queues:
 
     # Handling.
 
-    def finish(self, page: InPage, index: int) -> None:
-        """One letter of a page is done with."""
+    def finish(self, page: InPage, letters: int) -> None:
+        """Letters of a page are done with, each of them a bit."""
         if page.id not in self._changed:
             self._changed[page.id] = (page, page.done)
-        page.done |= 1 << index
+        page.done |= letters
 
     def confirm(self, page: InPage) -> int | None:
         """Correct a page in memory by what is stored; the bits of what is done with there.

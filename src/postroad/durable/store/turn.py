@@ -6,7 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
@@ -103,6 +103,9 @@ def _around() -> Iterator[Scope]:
         scope = scope.outer
 
 
+_ANYWHERE = nullcontext()
+
+
 def check_not_inside(store: object, but: Scope | None = None) -> None:
     """Refuse to wait for a commit that waits for a transaction the caller is in.
 
@@ -119,17 +122,19 @@ def check_not_inside(store: object, but: Scope | None = None) -> None:
             )
 
 
-@contextmanager
-def outside(store: object) -> Iterator[None]:
+def outside(store: object) -> AbstractContextManager[None]:
     """Wait for a commit in the block, which is refused where that would never come.
 
     What is begun in there is not inside any transaction. One that the caller is in, and that has
     no statements yet, gets its turn when the block is left.
     """
     inner = OPEN.get()
-    if inner is None:
-        yield
-        return
+    # Most callers are in none, and save the time of a generator.
+    return _ANYWHERE if inner is None else _leaving(store, inner)
+
+
+@contextmanager
+def _leaving(store: object, inner: Scope) -> Iterator[None]:
     check_not_inside(store)
     scopes = [scope for scope in _around() if scope.store is store and not scope.is_over]
     for scope in scopes:

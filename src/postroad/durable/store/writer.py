@@ -95,6 +95,8 @@ class Writer:
         self.commits = 0
         # Resolved when nothing can be committed any more, with the reason.
         self.ended: asyncio.Future[StoreError] = self._loop.create_future()
+        # The same, for those who ask often.
+        self._is_over = False
         # Held while a transaction is open: whoever shares the connection waits for it.
         self.round = asyncio.Lock()
         self._task = self._loop.create_task(self._run(), name="postroad store writer")
@@ -106,7 +108,7 @@ class Writer:
 
         Lazy ones, which nobody waits for, are committed a moment later, in order among themselves.
         """
-        if self.ended.done():
+        if self._is_over:
             # Whoever submits expects to be told, not to be raised at.
             self._loop.call_soon(self._settle, (unit,), self.ended.result())
             return
@@ -471,6 +473,7 @@ class Writer:
         await self._thread.run(self._let_go)
         self._wake_lazy()
         self.ended.set_result(failure)
+        self._is_over = True
         self._refuse_all(failure)
 
     def _let_go(self) -> None:
