@@ -26,6 +26,9 @@ from .suspicion import Suspicion
 # is known, and beyond what any clock may show, is garbage.
 LEAP_MAX = 1 << 38
 _CLOCK_MAX = 1 << 42
+# Members at one address: one, and those that were started there before it and are not missed yet.
+# Whoever answers there under any name shall not fill the roster.
+_NAMES_AT_ADDRESS_MAX = 8
 
 
 class Verdict(enum.Enum):
@@ -160,7 +163,8 @@ class Roster:
             if not record.state.is_active:
                 # Whoever is not known is not missed.
                 return Verdict.STALE
-            return Verdict.CROWDED if self._is_full else Verdict.UNPROVEN
+            is_crowded = self._is_full or self._is_crowded_at(record.address)
+            return Verdict.CROWDED if is_crowded else Verdict.UNPROVEN
         is_same = record.instance == entry.record.instance
         if is_same and record.state is State.LEFT and not may_leave(record, entry.record.farewell):
             return Verdict.FORGED
@@ -213,6 +217,8 @@ class Roster:
 
     def add(self, record: Record, now: float) -> Verdict:
         """Take in a node that is not known, as it is."""
+        if record.state.is_active and self._is_crowded_at(record.address):
+            return Verdict.CROWDED
         if len(self.entries) >= self._config.members_max and not self._make_room(record):
             return Verdict.CROWDED
         entry = self.entries[record.name] = Entry(record, now)
@@ -338,6 +344,10 @@ class Roster:
     def _is_full(self) -> bool:
         """Whether there are as many members as may be, and all of them live."""
         return len(self.entries) >= self._config.members_max and not self.tombstones
+
+    def _is_crowded_at(self, address: Address) -> bool:
+        """Whether so many claim the address that most of them cannot be right."""
+        return len(self._names_at.get(address, ())) >= _NAMES_AT_ADDRESS_MAX
 
     def _make_room(self, record: Record) -> bool:
         """Forget who went first, for somebody who lives; False if all do."""
