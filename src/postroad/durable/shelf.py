@@ -35,7 +35,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):
         is_broken: whether nothing of the chain may be committed any more.
     """
 
-    first: Entry | None
+    first: Entry | None = None
     # Most keys never have any.
     behind: deque[Entry] = _NOBODY
     undone: deque[Entry] = _NOBODY
