@@ -100,7 +100,7 @@ class HeldBehaviour:
         letters = [make_aside(letter, failures=1) for letter in page.letters]
 
         def set_aside(index: int, ledger: Ledger) -> None:
-            ledger.queues.finish(page, index)
+            ledger.queues.finish(page, 1 << index)
             ledger.queues.set_aside(letters[index])
 
         await store.write(partial(set_aside, 0))

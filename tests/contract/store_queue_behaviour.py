@@ -39,7 +39,7 @@ async def depth(store: Store) -> int:
 async def finish(store: Store, page: InPage, *indexes: int) -> None:
     def write(ledger: Ledger) -> None:
         for index in indexes:
-            ledger.queues.finish(page, index)
+            ledger.queues.finish(page, 1 << index)
 
     await store.write(write)
 

@@ -118,15 +118,23 @@ class Consumption(QueueReading):
 
     def acknowledge(self, entry: Entry) -> None:
         """A message was handled, and nothing else follows from it."""
-        if entry.lane is not None or entry.is_void or self._is_broken or self._is_closed:
+        lane = entry.lane
+        if (
+            entry.is_void
+            or self._is_broken
+            or self._is_closed
+            or (lane is not None and (lane.is_broken or lane.waiting or entry.aside is not None))
+        ):
             if not self._put_down(entry):
                 return
             if not self._is_broken:
                 self._shelf.finish(entry)
         else:
-            # The same for what has no key, which most messages save the calls of.
+            # The same where nobody waits for its key, which most messages save the calls of.
             del self._in_hand[entry]
             self._shelf.size -= 1
+            if lane is not None:
+                lane.is_taken = False
         if HANDLED.is_armed:
             HANDLED.reach(entry=entry)
         self.handled += 1
@@ -434,6 +442,6 @@ class Consumption(QueueReading):
 def _void_behind(entry: Entry) -> None:
     """Have all handled again that were handled after a message, and because of it."""
     if entry.lane is not None:
-        chain = [*entry.lane.chain]
+        chain = entry.lane.chain
         for other in chain[chain.index(entry) + 1 :] if entry in chain else ():
             other.is_void = True

@@ -19,26 +19,50 @@ from .store.rows import AsideLetter, InPage
 _NOBODY: deque[Entry] = deque()
 
 
-class Lane(msgspec.Struct, eq=False):
+class Lane(msgspec.Struct, eq=False, gc=False):
     """Messages of one key on their way: behind one that fails, none is committed.
 
     The first one that fails may be noticed in the thread of the store, so that not even those of
     the same commit get past it.
 
     Attributes:
-        chain: those that were given the key or set aside, in order, until that is committed.
+        first: the first of its chain: those that were given the key or set aside, in order, until
+            that is committed.
+        behind: the others of it.
         undone: those of a broken chain that nobody works on any more.
         waiting: those that come after them.
         is_taken: whether one of the chain has the key: it is being handled, or is the next.
         is_broken: whether nothing of the chain may be committed any more.
     """
 
-    chain: list[Entry]
+    first: Entry | None = None
     # Most keys never have any.
+    behind: deque[Entry] = _NOBODY
     undone: deque[Entry] = _NOBODY
     waiting: deque[Entry] = _NOBODY
     is_taken: bool = True
     is_broken: bool = False
+
+    @property
+    def chain(self) -> list[Entry]:
+        return [] if self.first is None else [self.first, *self.behind]
+
+    def add(self, entry: Entry) -> None:
+        """Make a message the last one of the chain."""
+        entry.lane = self
+        if self.first is None:
+            self.first = entry
+            return
+        if self.behind is _NOBODY:
+            self.behind = deque()
+        self.behind.append(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Take a message out of the chain, if it is there."""
+        if self.first is entry:
+            self.first = self.behind.popleft() if self.behind else None
+        elif entry in self.behind:
+            self.behind.remove(entry)
 
     def queue_up(self, entry: Entry) -> None:
         """Have a message wait behind all others."""
@@ -180,11 +204,11 @@ class Shelf:
         lane = self._lanes.get(key)
         if lane is not None and (lane.is_taken or lane.is_broken):
             lane.queue_up(entry)
-        elif key in self._held and not entry.holds_key:
+        elif self._held and key in self._held and not entry.holds_key:
             self._displace(entry)
         elif lane is None:
             # As `_give_key` does, which most messages save the call of.
-            entry.lane = self._lanes[key] = Lane([entry])
+            entry.lane = self._lanes[key] = Lane(entry)
             return True
         else:
             self._give_key(entry, key, lane)
@@ -193,11 +217,10 @@ class Shelf:
 
     def _give_key(self, entry: Entry, key: str, lane: Lane | None) -> None:
         if lane is None:
-            entry.lane = self._lanes[key] = Lane([entry])
+            entry.lane = self._lanes[key] = Lane(entry)
         else:
             lane.is_taken = True
-            entry.lane = lane
-            lane.chain.append(entry)
+            lane.add(entry)
 
     def _expire(self, entry: Entry, now_ms: int) -> bool:
         if not entry.is_expired(now_ms):
@@ -215,8 +238,7 @@ class Shelf:
         lane = self._lanes.get(entry.key)
         if lane is not None:
             # It is set aside behind what the chain leads to, or not at all.
-            entry.lane = lane
-            lane.chain.append(entry)
+            lane.add(entry)
 
     def finish(self, entry: Entry) -> None:
         """A message was handled or given up: the next one of its key may go."""
@@ -225,12 +247,8 @@ class Shelf:
             return
         if entry.holds_key:
             self._count_held(entry.key, -1)
-        lane = entry.lane
-        assert lane is not None
-        if lane.waiting:
-            self._pass_on(entry.key, lane)
-        else:
-            lane.is_taken = False
+        assert entry.lane is not None
+        self._pass_on(entry.key, entry.lane)
 
     def _pass_on(self, key: str, lane: Lane) -> None:
         """Give a key to the first message that waits for it."""
@@ -275,16 +293,15 @@ class Shelf:
 
     def settle(self, entry: Entry, lane: Lane) -> None:
         """What was done with a message of a key is committed."""
-        chain = lane.chain
-        if chain and chain[0] is entry:
-            del chain[0]
-        elif entry in chain:
-            chain.remove(entry)
-        if not chain and not lane.is_taken and not lane.waiting:
-            self._drop(entry.key, lane)
-
-    def _drop(self, key: str | None, lane: Lane) -> None:
-        if key is not None and self._lanes.get(key) is lane:
+        if lane.first is entry and lane.behind is _NOBODY:
+            lane.first = None
+        else:
+            lane.remove(entry)
+        key = entry.key
+        if lane.first is not None or lane.is_taken or lane.waiting or key is None:
+            return
+        # There may be another one since, of another shelf.
+        if self._lanes.get(key) is lane:
             del self._lanes[key]
 
     def undo(self, entry: Entry, held: int) -> None:
@@ -309,17 +326,15 @@ class Shelf:
             return None if entry.is_gone else entry
         if not lane.is_broken:
             # Only its own place is at stake: see `occupy`.
-            lane.chain.remove(entry)
             self._pass_on(key, lane)
-            if not (lane.is_taken or lane.chain or lane.waiting):
-                self._drop(key, lane)
+            self.settle(entry, lane)
             return None
         lane.give_up(entry)
-        last = lane.chain[-1]
-        if last in self._resumed:
-            self._resumed.remove(last)
-            lane.give_up(last)
-        return self._restore(key, lane) if len(lane.undone) == len(lane.chain) else None
+        chain = lane.chain
+        if chain[-1] in self._resumed:
+            self._resumed.remove(chain[-1])
+            lane.give_up(chain[-1])
+        return self._restore(key, lane) if len(lane.undone) == len(chain) else None
 
     def _restore(self, key: str, broken: Lane) -> Entry | None:
         entries = deque(it for it in broken.chain if not it.is_gone)

@@ -86,7 +86,8 @@ class Transaction(Scope):
             # One for all statements, also if several are begun at the same time.
             if self._beginning is None:
                 check_not_inside(self.store, but=self)
-                self._beginning = asyncio.ensure_future(self._wait_for_turn())
+                waiting = self.store.begin() if self._calls is None else self._wait_for_turn()
+                self._beginning = asyncio.ensure_future(waiting)
             self._turn = await asyncio.shield(self._beginning)
         self.enter()
         return self._turn

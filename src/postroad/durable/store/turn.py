@@ -56,7 +56,7 @@ class Scope(ABC):
 
     def enter(self) -> None:
         """Have everything inside know of it that is called from here on."""
-        if self not in _around():
+        if OPEN.get() is not self and self not in _around():
             self.outer = next((scope for scope in _around() if not scope.is_over), None)
             OPEN.set(self)
 
@@ -113,6 +113,10 @@ def check_not_inside(store: object, but: Scope | None = None) -> None:
         store: where the commit would be.
         but: a transaction that ends before.
     """
+    inner = OPEN.get()
+    if inner is None or (inner is but and inner.outer is None):
+        # As nearly always.
+        return
     for scope in _around():
         if scope is not but and scope.store is store and scope.has_begun:
             raise UsageError(

@@ -268,7 +268,7 @@ async def test_what_a_consumer_left_behind_is_read() -> None:
 
         def handle(ledger: Ledger) -> None:
             (page,) = query.read_inbox(ledger.database, QUEUE, 1, 0, 1)
-            ledger.queues.finish(page, 1)
+            ledger.queues.finish(page, 1 << 1)
             for number, due_ms in ((4, 1), (5, NEVER_MS)):
                 letter = make_letter(number, key="k")
                 ledger.queues.set_aside(make_aside(letter, due_ms=due_ms, holds_key=True))
