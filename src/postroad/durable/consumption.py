@@ -61,7 +61,8 @@ class Consumption(QueueReading):
         # Units that are being committed, and those that are once the queue was read again.
         self._submitted: dict[Handling, None] = {}
         self._parked: list[Handling] = []
-        # Messages that want what the store refuses, until all behind them are put down.
+        # Messages that want what the store refuses, until all behind them are put down, and those
+        # before them are handled again.
         self._refused: dict[Entry, Exception] = {}
         self._failed_in_a_row = 0
         self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
@@ -77,7 +78,9 @@ class Consumption(QueueReading):
         if self.uncommitted >= self._uncommitted_max:
             return None
         shelf = self._shelf
-        entry = shelf.take(now_ms)
+        while (entry := shelf.take(now_ms)) is not None and entry in self._refused:
+            # Those before it had to be handled again first.
+            self._fail(Failure(entry, self._refused.pop(entry)))
         if shelf.displaced or shelf.expired:
             self._clear_shelf()
         if entry is not None:
@@ -314,7 +317,8 @@ class Consumption(QueueReading):
             if not entry.is_gone:
                 _void_behind(entry)
                 if self._is_broken:
-                    entry.is_void = entry not in self._refused
+                    # Void it stays: what was refused behind another one comes after that again.
+                    entry.is_void |= entry not in self._refused
                 else:
                     self._shelf.undo(entry, unit.held_by(entry))
                     self._put_back(entry)

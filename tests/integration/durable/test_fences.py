@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from postroad.core import faults
 from postroad.core.errors import StoreUnavailable
 from postroad.durable import Message, PostgresStore, Retry, SqliteStore, Store, Transaction
 from postroad.durable.handling import Handling
+from postroad.durable.store import writer
 from postroad.durable.store.ledger import Ledger
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.held_commits import held_commit
 from tests.support.durable.mail_pairs import AT_ONCE, QUICK, Station, running_station
 from tests.support.durable.nodes import once, raising
@@ -264,3 +266,37 @@ async def test_lost_connection_has_everything_read_again(dsn: str) -> None:
         handler.go_on.set()
         await wait_for_depth(alpha, 0)
     assert sorted(handler.ended) == ["good1", "good1", "good2", "good2", "slow"]
+
+
+@pytest.mark.parametrize("is_reloaded", [False, True])
+async def test_message_that_undid_the_commit_of_the_one_before_it_comes_after_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reloaded: bool
+) -> None:
+    """Of one key and in one commit: the first is handled again, and the guilty one behind it."""
+    monkeypatch.setattr(writer, "_ROUND_S", DEADLINE_S)
+    handled: list[tuple[bytes, int]] = []
+    async with running_station("alpha", SqliteStore(tmp_path / "alpha.db")) as station:
+        async with station.mail.transaction() as tx:
+            await tx.execute(TABLE)
+            await tx.execute("CREATE TABLE strict (x INTEGER NOT NULL ON CONFLICT ROLLBACK)")
+
+        async def handle(message: Message, tx: Transaction) -> None:
+            handled.append((message.body, message.attempt))
+            if message.body == b"2" and len(handled) == 2:
+                with pytest.raises(sqlite3.IntegrityError):
+                    await tx.execute("INSERT INTO strict VALUES (NULL)")
+                if is_reloaded:
+                    # As if something had been announced and was not committed either.
+                    station.mail.consumptions["orders"].reload()
+                return
+            await tx.execute(f"INSERT INTO booked VALUES ({message.body.decode()})")
+
+        await post_all(station, "1", "2", "3", key="k")
+        await station.mail.consume("orders", handle, concurrency=2, retry=AT_ONCE)
+        await wait_for_depth(station, 0)
+        async with station.mail.transaction() as tx:
+            rows = await tx.execute("SELECT number FROM booked ORDER BY rowid")
+    assert rows == [(1,), (2,), (3,)]
+    # It has failed, which counts unless everything was read again meanwhile.
+    seen = [it for it in handled if it[0] != b"3"]
+    assert seen == [(b"1", 1), (b"2", 1), (b"1", 1), (b"2", 1 if is_reloaded else 2)]
