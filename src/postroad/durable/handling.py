@@ -87,7 +87,11 @@ class Handling(Unit):
     @property
     def is_lost(self) -> bool:
         """Whether some of it cannot be committed, because something before it was not."""
-        return any(entry.is_lost for entry in self.entries())
+        for entry in self.entries():
+            # Not by `entry.is_lost`, which takes twice as long.
+            if entry.is_void or ((lane := entry.lane) is not None and lane.is_broken):
+                return True
+        return False
 
     def results(self) -> Sequence[Entry]:
         """Those that a handler has done something with, unlike those that had to wait or expire."""
