@@ -35,7 +35,8 @@ def test_all_tables_are_right_soon(reports: dict[Size, Report], size: Size, phas
 def test_a_restart_costs_far_less_than_a_start(reports: dict[Size, Report]) -> None:
     report = reports[LARGE]
     assert report.satellite.control_bytes * 4 < report.start.control_bytes
-    assert report.core.control_bytes * 2 < report.start.control_bytes
+    # Every satellite tells the others that this core speaks for it again.
+    assert report.core.control_bytes * 3 < report.start.control_bytes * 2
 
 
 def test_what_an_idle_satellite_sends_does_not_grow(reports: dict[Size, Report]) -> None:

@@ -70,6 +70,8 @@ def test_bridge_dies_and_node_lives() -> None:
         pair = Pair(sim, has_bridge=False)
         carrier = BridgeProcess(pair, "carrier")
         carrier.node.start()
+        holders = pair.alpha.disk.holders
+        sim.run_until(lambda: "bridge" in holders, within=DELIVERY_S, claim="the bridge runs")
         pair.post("a", "b")
         carrier.kill()
         pair.post("c")

@@ -12,6 +12,7 @@ from postroad.cells.content import PING
 from postroad.core import PostroadError, ThrottledLog, tracing
 from postroad.core.limits import MIB
 from postroad.services.errors import QueueIsFullError
+from postroad.services.kinds import Kind
 
 from .cells_lanes import PACKET_BYTES, WINDOW_BYTES, Lane, Letter
 from .cells_letters import encode_letter
@@ -26,6 +27,8 @@ nothing waiting: none may have more than what is still free."""
 _RETRY_S = 0.01
 _PING_TIMEOUT_S = 5.0
 _LOG_INTERVAL_S = 10.0
+# What a node is asked that may be gone: that it does not arrive is an answer too.
+_QUESTIONS = frozenset({Kind.PING.value, Kind.DISCOVER.value})
 
 
 class Outgoing:
@@ -150,9 +153,10 @@ class Outgoing:
 
     def _lose(self, lane: Lane, letter: Letter, error: PostroadError) -> None:
         self.lost += len(letter.packets)
-        self._log.warn(
-            str(lane.path), self._loop.time(), "packets to %s were lost: %s", lane.path, error
-        )
+        if not all(word in _QUESTIONS for word, _ in letter.packets):
+            self._log.warn(
+                str(lane.path), self._loop.time(), "packets to %s were lost: %s", lane.path, error
+            )
         if isinstance(error, NoRoute):
             self._on_missing(lane, error)
 

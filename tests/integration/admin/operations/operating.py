@@ -167,6 +167,7 @@ class Colleagues:
 async def two_operated(directory: Path, **more: Any) -> AsyncIterator[tuple[Operator, Operator]]:
     """Alpha and beta, of one cluster."""
     colleagues = Colleagues()
+    more.setdefault("admin", {"remote": "read"})
     async with Node(config_of(directory, "alpha", **more), make_app()) as alpha:
         contacts = {"cluster": {"contacts": [str(alpha.service.address)]}}
         app = make_app(flows=[], consumers=[])
