@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -214,3 +214,10 @@ class Transition:
             or self.is_new
             or self.forgets_steps
         )
+
+
+class Refusal(NamedTuple):
+    """Why the store did not take what a step or block did, and how often."""
+
+    error: Exception
+    failures: int
