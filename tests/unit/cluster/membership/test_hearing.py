@@ -11,7 +11,7 @@ from postroad.cluster.membership.own import OwnRecord
 from postroad.cluster.membership.packets import Ping, Pull
 from postroad.cluster.membership.probing import Prober
 from postroad.cluster.membership.records import CLAIM_MAX
-from postroad.cluster.membership.roster import LEAP_MAX
+from postroad.cluster.membership.roster import LEAP_MAX, Verdict
 from postroad.cluster.membership.vetting import Teller, Vetting
 from postroad.core import Address
 from tests.support.cluster.membership import (
@@ -311,3 +311,18 @@ def test_members_thought_dead_are_told_so_but_not_all_at_once() -> None:
     ear.hear(make_record("b", incarnation=INCARNATION - 1))
     ear.hear(make_record("c", incarnation=INCARNATION - 1))
     assert take_said(ear.voice) == []
+
+
+def test_whoever_answers_under_many_names_at_one_address_fills_no_roster() -> None:
+    ear, address = Ear(), Address("10.0.0.9", 1)
+    roster = ear.voice.roster
+    records = [make_record(f"n{number}", address=address) for number in range(100)]
+    verdicts = [roster.admit(record, NOW) for record in records]
+    assert verdicts == [Verdict.NEWS] * 8 + [Verdict.CROWDED] * 92
+    assert roster.size == 9
+    assert roster.merge(records[-1], NOW) is Verdict.CROWDED
+    # Others are not concerned, and who goes makes room for the next one there.
+    assert roster.admit(make_record("b"), NOW) is Verdict.NEWS
+    roster.merge(make_record("n0", State.LEFT, address=address), NOW)
+    assert roster.merge(records[-1], NOW) is Verdict.UNPROVEN
+    assert roster.admit(records[-1], NOW) is Verdict.NEWS

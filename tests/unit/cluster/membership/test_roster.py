@@ -2,7 +2,6 @@
 
 import pytest
 
-from postroad import Address
 from postroad.cluster.membership import ChangeKind, MembershipConfig, Record, State
 from postroad.cluster.membership.roster import LEAP_MAX, Entry, Roster, Verdict
 from postroad.cluster.membership.rumours import Rumours
@@ -387,21 +386,6 @@ def test_a_tombstone_is_forgotten_after_a_while_and_the_living_never() -> None:
 
     roster = make_crowd(make_record("b", State.DEAD))
     assert roster.merge(make_record("b", start=1), NOW) is Verdict.UNPROVEN
-
-
-def test_whoever_answers_under_many_names_at_one_address_fills_no_roster() -> None:
-    address = Address("10.0.0.9", 1)
-    roster = make_roster()
-    records = [make_record(f"n{number}", address=address) for number in range(100)]
-    verdicts = [roster.admit(record, NOW) for record in records]
-    assert verdicts == [Verdict.NEWS] * 8 + [Verdict.CROWDED] * 92
-    assert merge(roster, records[-1]) is Verdict.CROWDED
-    assert roster.size == 9
-    # Others are not concerned, and who goes makes room for the next one there.
-    assert roster.admit(make_record("b"), NOW) is Verdict.NEWS
-    roster.merge(make_record("n0", State.LEFT, address=address), NOW)
-    assert merge(roster, records[-1]) is Verdict.UNPROVEN
-    assert roster.admit(records[-1], NOW) is Verdict.NEWS
 
 
 def test_the_oldest_tombstone_makes_room_and_floods_are_bounded() -> None:
