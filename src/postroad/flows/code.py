@@ -17,7 +17,7 @@ from .errors import Nondeterminism
 from .records import Position
 
 RUNNING: ContextVar[object | None] = ContextVar("postroad_flow_code", default=None)
-"""The code of a flow, where it is that which runs: not in its steps, and not in its answers."""
+"""The identity of the code of a flow, where that runs: not in its steps, nor in its answers."""
 
 # Code that wants to wait on its way out is told as often as this that nobody is there.
 _CLOSED_AT_MOST = 16
@@ -106,7 +106,7 @@ class Code:
         withdraw: told that nobody waits for something any more.
     """
 
-    __slots__ = ("_answer", "_ready", "_withdraw", "current", "end", "root", "waiting")
+    __slots__ = ("_answer", "_ready", "_withdraw", "current", "end", "identity", "root", "waiting")
 
     def __init__(
         self,
@@ -116,7 +116,9 @@ class Code:
         withdraw: Callable[[Ask], None],
     ) -> None:
         self.root = Branch(coroutine, (), scope, copy_context())
-        self.root.context.run(RUNNING.set, self)
+        # Not the code itself, which would keep itself alive by its context.
+        self.identity = object()
+        self.root.context.run(RUNNING.set, self.identity)
         self.current = self.root
         self.waiting: dict[Position, Branch] = {}
         # What came of it all.

@@ -279,7 +279,7 @@ class Flow:
         if self._random is None:
             machine = self._machine
             self._random = FlowRandom(
-                machine.code or object(),
+                object() if machine.code is None else machine.code.identity,
                 machine.head.streams,
                 machine.head.run,
                 machine.count_steps,
