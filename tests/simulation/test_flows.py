@@ -171,7 +171,7 @@ def plant_signals_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     _keep_only(monkeypatch, lambda row: row[2] is not None)
 
 
-@BUGS.plant(CORRECTNESS, 0)
+@BUGS.plant(CORRECTNESS, 1)
 def plant_messages_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     _keep_only(monkeypatch, lambda row: row[2] is None)
 
@@ -219,7 +219,7 @@ def plant_commits_overtaken_by_a_step(_: Any, self: Resident, store: Store) -> N
         store.submit(unit)
 
 
-@BUGS.replace(Scheduler, "_begin", CORRECTNESS, 22)
+@BUGS.replace(Scheduler, "_begin", CORRECTNESS, 102)
 async def plant_schedules_apart_from_flows(
     begin: Any, self: Scheduler, schedule: Schedule, moved: Schedule, head: Head
 ) -> Any:
