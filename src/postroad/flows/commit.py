@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from postroad.core import tracing
 from postroad.core.errors import (
@@ -21,7 +20,7 @@ from postroad.durable.store.units import Unit
 
 from . import tables
 from .asks import Ask
-from .events import Transition
+from .events import Refusal, Transition
 from .head import Head
 from .records import Position
 from .traces import record_commit
@@ -37,13 +36,6 @@ class Lane:
 
     def __init__(self) -> None:
         self.is_broken = False
-
-
-class Refusal(NamedTuple):
-    """Why the store did not take what a step or block did, and how often."""
-
-    error: Exception
-    failures: int
 
 
 class FlowCommit(Unit):

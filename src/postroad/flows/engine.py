@@ -274,11 +274,11 @@ class Engine:
             resolve(done)
             return
 
-        position = tx.position if isinstance(tx, StepTransaction) else transition.block
+        place = tx.position if isinstance(tx, StepTransaction) else transition.block
 
         def on_settled(unit: FlowCommit, error: Exception | None) -> None:
-            if position is not None:
-                self.refusals.note(unit, position)
+            if place is not None:
+                self.refusals.note(unit, place)
             self._on_settled(resident, unit, error, done)
 
         unit = self.writing.make_unit(resident, machine, transition, tx, on_settled)

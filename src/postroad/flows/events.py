@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -121,6 +121,13 @@ class KeptSignal(msgspec.Struct, gc=False):
     payload: bytes
     id: int = 0
     """Its number in the store; 0 if it is not there."""
+
+
+class Refusal(NamedTuple):
+    """Why the store did not take what a step or block did, and how often."""
+
+    error: Exception
+    failures: int
 
 
 class Transition:

@@ -8,7 +8,6 @@ the machine if that fails; it is made again from what is in the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from postroad.core.errors import UsageError
 from postroad.core.limits import FLOW_RECORDS_MAX
@@ -28,6 +27,7 @@ from .events import (
     Killed,
     Loaded,
     Paused,
+    Refusal,
     Resumed,
     Retried,
     Signalled,
@@ -46,9 +46,6 @@ from .records import Position, Record
 from .replay import replay
 from .session import Kept, SessionEnd
 from .transactions import encode_results, result_of
-
-if TYPE_CHECKING:
-    from .commit import Refusal
 
 _LIFE: dict[type, Happening] = {
     Began: Happening.BEGIN,
