@@ -123,6 +123,13 @@ class KeptSignal(msgspec.Struct, gc=False):
     """Its number in the store; 0 if it is not there."""
 
 
+class Refusal(NamedTuple):
+    """Why the store did not take what a step or block did, and how often."""
+
+    error: Exception
+    failures: int
+
+
 class Transition:
     """What an event changes. All of it is one commit; then the rest is done.
 
