@@ -221,10 +221,3 @@ class Transition:
             or self.is_new
             or self.forgets_steps
         )
-
-
-class Refusal(NamedTuple):
-    """Why the store did not take what a step or block did, and how often."""
-
-    error: Exception
-    failures: int
