@@ -10,6 +10,7 @@ import pytest
 from postroad.core.errors import StoreError, StoreLocked, StoreMismatch
 from postroad.durable import Mail, Message, StaticDirectory, Store, Transaction
 from postroad.durable.store import queries as query
+from postroad.durable.store.postgres import PostgresBackend
 from postroad.durable.store.schema import MIGRATIONS
 from postroad.flows import Flows
 from postroad.net import MessagingService
@@ -44,6 +45,19 @@ async def check_it_has_ended(store: Store, failure: type[StoreError], text: str)
         await store.read(query.list_peers)
     with pytest.raises(failure, match=text):
         store.read_now(query.list_peers)
+
+
+async def test_idle_store_notices_that_commits_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PostgresBackend, "look_after_s", 0.05)
+    with fresh_database() as dsn:
+        database = ReplicatedDatabase(dsn)
+        async with opened(database.store()) as store:
+            await post(store, PEER, b"1")
+            await asyncio.to_thread(database.copy)
+            await post_when_possible(store, b"2")
+            await asyncio.to_thread(database.fail_over)
+            await eventually(store.ended.done)
+            assert "1 commits behind" in str(store.ended.result())
 
 
 async def test_store_that_lost_commits_ends_and_a_new_one_goes_on(database: Replicated) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeAlias
@@ -9,6 +10,9 @@ from typing import Any, Protocol, TypeAlias
 from postroad.core.errors import StoreError, TransactionLost
 
 Row: TypeAlias = tuple[Any, ...]
+
+
+logger = logging.getLogger("postroad.durable")
 
 
 class Database(Protocol):
@@ -134,6 +138,10 @@ class Backend(Protocol):
     def sync_s(self) -> float:
         """Seconds that a commit seems to take besides; for disks that are simulated."""
 
+    @property
+    def look_after_s(self) -> float:
+        """Seconds without work after which it is asked whether another took its place; 0: never."""
+
     def exists(self) -> bool:
         """Whether there is anything to open."""
 
@@ -164,3 +172,11 @@ class Backend(Protocol):
 
     def unlock(self) -> None:
         """Let another process in; every connection is closed by now."""
+
+
+def close_quietly(database: Database) -> None:
+    """Close a connection that may be broken."""
+    try:
+        database.close()
+    except Exception as error:
+        logger.debug("closing a connection failed: %r", error)

@@ -10,7 +10,7 @@ from postroad.core.errors import StoreError, StoreLocked, StoreMismatch
 from postroad.durable.config import MailConfig
 from postroad.durable.letters import Letter, bind_page, decode_page, encode_letter
 
-from .database import Database
+from .database import Backend, Database, close_quietly
 from .dead import DeadLetters
 from .outbox import Outbox
 from .queues import Queues
@@ -196,11 +196,37 @@ class Ledger:
         self.queues.keep()
         return news
 
-    def reconnect(self, database: Database) -> None:
-        """Go on with another connection."""
+    def roll_back(self) -> News | None:
+        """Make ready for the next commit; what the last one brought if it happened after all."""
+        self.database.rollback()
+        return self._keep_or_forget()
+
+    def _keep_or_forget(self) -> News | None:
+        if self.has_happened():
+            return self.keep()
+        self.forget()
+        return None
+
+    def connect_again(self, backend: Backend) -> News | None:
+        """Go on with another connection; what the last commit brought if it happened after all."""
+        close_quietly(self.database)
+        try:
+            database = backend.connect()
+        except StoreLocked:
+            # By what is left of the last connection, or by whoever came after this process.
+            self._check_from_beside(backend)
+            raise
         self.database = database
         for part in (self.dead, self.outbox, self.queues, self.streams):
             part.database = database
+        return self._keep_or_forget()
+
+    def _check_from_beside(self, backend: Backend) -> None:
+        reader = backend.connect_reader()
+        try:
+            self.has_happened(reader)
+        finally:
+            close_quietly(reader)
 
     def forget(self) -> None:
         """The commit did not happen."""

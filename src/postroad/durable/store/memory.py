@@ -138,6 +138,8 @@ class MemoryBackend(Backend):
         self._database = MemoryDatabase(disk)
         self._roles: list[str] = []
 
+    look_after_s = 0.0
+
     @property
     def sync_s(self) -> float:
         return self._disk.sync_s

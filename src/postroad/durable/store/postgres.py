@@ -252,6 +252,7 @@ class PostgresBackend(Backend):
 
     types = _TYPES
     sync_s = 0.0
+    look_after_s = 5.0
 
     def __init__(self, dsn: str, schema: str) -> None:
         try:

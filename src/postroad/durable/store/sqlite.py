@@ -193,6 +193,7 @@ class SqliteBackend(Backend):
 
     types = TYPES
     sync_s = 0.0
+    look_after_s = 0.0
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -22,13 +22,13 @@ from postroad.core.errors import (
 from postroad.durable.config import MailConfig
 
 from .audience import Audience
-from .database import Backend, Database
+from .database import Backend, Database, close_quietly
 from .ledger import Ledger, sign_in
 from .schema import migrate, read_meta, write_meta
 from .threads import QuickThread, Thread
 from .turn import Turn, check_not_inside, outside
 from .units import Unit, Work
-from .writer import Writer, close_quietly
+from .writer import Writer
 
 logger = logging.getLogger("postroad.durable")
 

@@ -19,14 +19,13 @@ from postroad.core.errors import (
     NotRunning,
     PostroadError,
     StoreError,
-    StoreLocked,
     StoreUnavailable,
     TransactionLost,
 )
 from postroad.durable.config import MailConfig
 
 from .audience import Audience
-from .database import Backend, Database
+from .database import Backend, close_quietly
 from .ledger import Displaced, Ledger, News
 from .rows import InPage
 from .threads import Thread
@@ -174,7 +173,11 @@ class Writer:
 
     async def _run(self) -> None:
         while True:
-            await self._work.wait()
+            if not await self._has_work():
+                await self._look()
+                if self.ended.done():
+                    return
+                continue
             self._work.clear()
             if self._is_lazy_time or self._is_closing:
                 self._wake_lazy()
@@ -187,6 +190,30 @@ class Writer:
                 return
             if self._waiting or self._turns or self._is_closing:
                 self._work.set()
+
+    async def _has_work(self) -> bool:
+        """Wait for work; False if there has been none for so long that the database is asked."""
+        idle_s = self._backend.look_after_s
+        if not idle_s or self._work.is_set():
+            await self._work.wait()
+            return True
+        try:
+            async with asyncio.timeout(idle_s):
+                await self._work.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _look(self) -> None:
+        """Find out whether the database is still as this process left it, though it is idle."""
+        async with self.round:
+            try:
+                await self._thread.run(self._ledger.has_happened)
+            except Displaced as displaced:
+                await self._end(displaced.failure)
+            except StoreError as error:
+                logger.warning("an idle store looks for its database: %s", error)
+                await self._roll_back_or_reconnect()
 
     def _wake_lazy(self) -> None:
         self._is_lazy_time = False
@@ -404,22 +431,12 @@ class Writer:
         """Make ready for the next round; what the last one brought if it happened after all."""
         try:
             try:
-                return await self._thread.run(self._roll_back)
+                return await self._thread.run(self._ledger.roll_back)
             except StoreError as failure:
                 return await self._reconnect(failure)
         except Displaced as displaced:
             await self._end(displaced.failure)
             return None
-
-    def _roll_back(self) -> News | None:
-        self._ledger.database.rollback()
-        return self._keep_or_forget()
-
-    def _keep_or_forget(self) -> News | None:
-        if self._ledger.has_happened():
-            return self._ledger.keep()
-        self._ledger.forget()
-        return None
 
     async def _reconnect(self, error: StoreError) -> News | None:
         """Get a new connection, however long it takes; whoever comes meanwhile is refused."""
@@ -438,7 +455,7 @@ class Writer:
             )
             await asyncio.sleep(pause_s)
             try:
-                news = await self._thread.run(self._connect_again)
+                news = await self._thread.run(self._ledger.connect_again, self._backend)
             except StoreError as failure:
                 error = failure
             else:
@@ -448,24 +465,6 @@ class Writer:
     def _refuse_all(self, error: StoreError) -> None:
         self._settle(self._take(), error)
         self._refuse_turns(error)
-
-    def _connect_again(self) -> News | None:
-        close_quietly(self._ledger.database)
-        try:
-            database = self._backend.connect()
-        except StoreLocked:
-            # By what is left of the last connection, or by whoever came after this process.
-            self._check_from_beside()
-            raise
-        self._ledger.reconnect(database)
-        return self._keep_or_forget()
-
-    def _check_from_beside(self) -> None:
-        reader = self._backend.connect_reader()
-        try:
-            self._ledger.has_happened(reader)
-        finally:
-            close_quietly(reader)
 
     async def _end(self, failure: StoreError) -> None:
         """Commit nothing more, and let go of the store: it may be another process's by now."""
@@ -480,11 +479,3 @@ class Writer:
         close_quietly(self._ledger.database)
         self._backend.unlock()
         self._ledger.forget()
-
-
-def close_quietly(database: Database) -> None:
-    """Close a connection that may be broken."""
-    try:
-        database.close()
-    except Exception as error:
-        logger.debug("closing a connection failed: %r", error)
