@@ -112,6 +112,7 @@ async def test_nothing_jumps_while_numbers_change(dashboard: Dashboard) -> None:
     handled = dashboard.row("receipts").locator("td").nth(5)
     places = "[...document.querySelectorAll('th, td:first-child, .actions')]"
     places += ".map(it => Math.round(it.getBoundingClientRect().left)).join()"
+    await expect(handled).to_be_visible(timeout=WAIT_MS)
     before = await dashboard.evaluate(places)
     for _ in range(5):
         number = await handled.inner_text()
