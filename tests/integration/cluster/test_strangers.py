@@ -49,10 +49,12 @@ HELLO_HEADER = struct.Struct(">IBBHIQ")
 class Rogue(asyncio.Protocol):
     """Says at its port that it is another node, an elder and a member, and lives there."""
 
-    def __init__(self, hello: Hello) -> None:
+    def __init__(self, hello: Hello, ends: list[asyncio.BaseTransport]) -> None:
         self._hello = hello
+        self._ends = ends
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._ends.append(transport)
         body = encode_hello(self._hello)
         header = HELLO_HEADER.pack(16 + len(body), 3, 0, 0, 0, 0)
         assert isinstance(transport, asyncio.WriteTransport) or hasattr(transport, "write")
@@ -115,12 +117,16 @@ async def rogue_of(name: str) -> AsyncIterator[RogueDatagrams]:
         requests_pending_max=10,
         is_member=True,
     )
-    server = await loop.create_server(lambda: Rogue(hello), LOOPBACK, rogue.port)
+    ends: list[asyncio.BaseTransport] = []
+    server = await loop.create_server(lambda: Rogue(hello, ends), LOOPBACK, rogue.port)
     try:
         yield rogue
     finally:
+        # A loop may not end while one of them is open.
         server.close()
-        transport.close()
+        for end in (*ends, transport):
+            end.close()
+        await server.wait_closed()
 
 
 def forge(name: str, number: int = 0, *, port: int = 1, incarnation: int = 1 << 42) -> Record:
