@@ -187,6 +187,7 @@ async def test_a_stranger_does_not_keep_a_node_from_joining() -> None:
 # Answers.
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "packet",
     [
