@@ -7,7 +7,7 @@ Run it with `python -m examples.pipeline`. Here the records are in memory; with 
 
 from postroad import run
 from postroad.durable import MemoryStore
-from postroad.pipeline import LocalRunner, Segment, SeqInput, SeqOutput, new_job
+from postroad.pipeline import LocalRunner, Segment, MemoryInput, MemoryOutput, new_job
 
 PRICES = {"tea": 4, "cake": 6}
 SALES = [{"item": "tea", "count": 2}, {"item": "pie", "count": 1}, {"item": "cake", "count": 3}]
@@ -34,15 +34,15 @@ JOB = (
 
 
 async def main() -> None:
-    report, large, store = SeqOutput(), SeqOutput(), MemoryStore()
+    report, large, store = MemoryOutput(), MemoryOutput(), MemoryStore()
     outputs = {"report": report, "large": large}
-    runner = LocalRunner(JOB, {"sales": SeqInput(SALES)}, outputs, store)
+    runner = LocalRunner(JOB, {"sales": MemoryInput(SALES)}, outputs, store)
     await store.open("sales")
     await runner.run()
     print("report:", report.segments)
     print("large:", large.segments)
-    dead = (await runner.desk.look()).dead
-    print(f"{len(SALES)} sales = {runner.desk.counts.acked} acknowledged + {dead} dead")
+    dead = (await runner.coordinator.status()).dead
+    print(f"{len(SALES)} sales = {runner.coordinator.counts.acked} acknowledged + {dead} dead")
     await store.close()
 
 

@@ -81,7 +81,7 @@ def measure_job(
         )
         elapsed_s = asyncio.run(asyncio.wait_for(run_timed(runner, count), LIMIT_S))
         if runner.restarts or _done(runner) != count:
-            raise BenchmarkFailed(f"{runner.desk.counts} of {count}, {runner.restarts} restarts")
+            raise BenchmarkFailed(f"{runner.coordinator.counts} of {count}, {runner.restarts} restarts")
         return count / elapsed_s
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -90,7 +90,7 @@ def measure_job(
 
 
 def _done(runner: SparkRunner) -> int:
-    return runner.desk.counts.acked + runner.desk.counts.failed
+    return runner.coordinator.counts.acked + runner.coordinator.counts.failed
 
 
 async def run_timed(runner: SparkRunner, count: int) -> float:
@@ -99,7 +99,7 @@ async def run_timed(runner: SparkRunner, count: int) -> float:
     So without what Spark takes to start and to stop a query, which is the same for all.
     """
     running = asyncio.ensure_future(runner.run())
-    started_s = await _moment(lambda: runner.desk.counts.delivered > 0 or running.done())
+    started_s = await _moment(lambda: runner.coordinator.counts.delivered > 0 or running.done())
     ended_s = await _moment(lambda: _done(runner) >= count or running.done())
     await running
     return ended_s - started_s

@@ -75,7 +75,7 @@ async def _run_job(directory: Path) -> float:
 
 async def _wait_for(runner: SparkRunner, acked: int) -> None:
     while True:
-        if runner.desk.counts.acked >= acked:
+        if runner.coordinator.counts.acked >= acked:
             return
         await asyncio.sleep(0.001)
 

@@ -77,9 +77,9 @@ async def _run(directory: Path, samples: dict[str, float]) -> float:
     seen = 0.0
     while not running.done():
         await asyncio.sleep(0.2)
-        if runner.desk.counts.batches >= SETTLING and "then" not in samples:
+        if runner.coordinator.counts.batches >= SETTLING and "then" not in samples:
             samples["then"] = _family_mib()
-        if runner.desk.counts.batches < BATCHES:
+        if runner.coordinator.counts.batches < BATCHES:
             seen = _family_mib()
     await running
     return seen

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from postroad.pipeline.fused.ledger import Edges, Residue
-from postroad.pipeline.fused.making import Made
+from postroad.pipeline.fused.ledger import EdgeBatch, UnackedRemainder
+from postroad.pipeline.fused.making import TaskOutput
 from postroad.pipeline.fused.outcome import encode_part
-from postroad.pipeline.fused.part import Part
-from postroad.pipeline.fused.passing import Pass, Piece
-from postroad.pipeline.fused.sinks import StagingSink
-from postroad.pipeline.media.medium import Chunk, InputMedium, OutputMedium
-from postroad.pipeline.program import Program
-from postroad.pipeline.spark.order import Order
-from postroad.pipeline.spark.queries import Queries
+from postroad.pipeline.fused.part import SingleStagePartition
+from postroad.pipeline.fused.passing import StageExecutor, RootBatch
+from postroad.pipeline.fused.sinks import OutputSink
+from postroad.pipeline.media.medium import RawRecords, InputConnector, OutputConnector
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.spark.order import WorkerContext
+from postroad.pipeline.spark.queries import QueryRunner
 from postroad.pipeline.spark.runner import SparkRunner
-from postroad.pipeline.spark.sink import JobStreamWriter, JobWriter, PartDone
-from postroad.pipeline.spark.source import JobSource
+from postroad.pipeline.spark.sink import JobStreamWriter, JobWriter, PartitionCommitMessage
+from postroad.pipeline.spark.source import JobDataSource
 from postroad.pipeline.spark.stages import read_deliveries
 
 if TYPE_CHECKING:
@@ -29,45 +29,45 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _NOTHING = np.zeros(0, dtype=np.uint64)
-_NO_EDGES = Edges(_NOTHING, np.zeros(0, dtype=np.intp), _NOTHING, 0)
+_NO_EDGES = EdgeBatch(_NOTHING, np.zeros(0, dtype=np.intp), _NOTHING, 0)
 
 
 class NoLedger:
     """Counts nothing."""
 
-    def enter(self) -> Edges:
+    def enter(self) -> EdgeBatch:
         return _NO_EDGES
 
-    def give(self, *arguments: object) -> Edges:
+    def give(self, *arguments: object) -> EdgeBatch:
         return _NO_EDGES
 
-    def join(self, parts: object) -> Edges:
+    def join(self, parts: object) -> EdgeBatch:
         return _NO_EDGES
 
-    def take(self, edges: Edges, failed: Sequence[int] = ()) -> None:
+    def take(self, edges: EdgeBatch, failed: Sequence[int] = ()) -> None:
         return
 
-    def close(self) -> dict[int, Residue]:
+    def close(self) -> dict[int, UnackedRemainder]:
         return {}
 
 
-class UntrackedSink(StagingSink):
+class UntrackedSink(OutputSink):
     """Writes without ids."""
 
-    def put_out(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
+    def write_output(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
         self.write(task, range(len(made.segments)), made.segments)  # type: ignore[arg-type]
 
 
-class UntrackedPart(Part):
+class UntrackedPart(SingleStagePartition):
     """Runs the functions, and writes what they make."""
 
-    def __init__(self, program: Program, outputs: Mapping[str, OutputMedium], name: str) -> None:
+    def __init__(self, program: CompiledJob, outputs: Mapping[str, OutputConnector], name: str) -> None:
         super().__init__(program, outputs, name)
         self._sink = UntrackedSink(program.job.name, name, outputs)
-        self._pass = Pass(program, 0, self._sink)
+        self._pass = StageExecutor(program, 0, self._sink)
 
-    def take_slice(
-        self, number: int, task: str, generation: int, medium: InputMedium, chunks: Iterable[Chunk]
+    def process_split(
+        self, number: int, task: str, generation: int, medium: InputConnector, chunks: Iterable[RawRecords]
     ) -> None:
         from postroad.pipeline.fused.reading import PIECE_SEGMENTS
 
@@ -75,29 +75,29 @@ class UntrackedPart(Part):
         for chunk in chunks:
             for start in range(0, len(chunk.raws), PIECE_SEGMENTS):
                 segments = list(map(medium.decode, chunk.raws[start : start + PIECE_SEGMENTS]))
-                piece = Piece(self._program, _NOTHING, generation)
+                piece = RootBatch(self._program, _NOTHING, generation)
                 piece.ledger = NoLedger()  # type: ignore[assignment]
-                self._pass.enter(piece, task, segments)
+                self._pass.run_roots(piece, task, segments)
 
 
-def _work(order: Order, batches: Iterator[pa.RecordBatch]) -> PartDone:
+def _work(order: WorkerContext, batches: Iterator[pa.RecordBatch]) -> PartitionCommitMessage:
     part = UntrackedPart(order.program, order.outputs, secrets.token_hex(8))
     for it in read_deliveries(batches):
-        part.take_slice(it.number, it.task, 0, order.inputs[it.task], order.read(it))
-    return PartDone(encode_part(part.finish()))
+        part.process_split(it.number, it.task, 0, order.inputs[it.task], order.read(it))
+    return PartitionCommitMessage(encode_part(part.finish()))
 
 
 class _StreamWriter(JobStreamWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartDone:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionCommitMessage:
         return _work(self._order, iterator)
 
 
 class _Writer(JobWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartDone:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionCommitMessage:
         return _work(self._order, iterator)
 
 
-class _Source(JobSource):
+class _Source(JobDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> JobStreamWriter:
         return _StreamWriter(self.order)
 
@@ -108,7 +108,7 @@ class _Source(JobSource):
 class UntrackedRunner(SparkRunner):
     """Runs jobs of one stage without tracking."""
 
-    def _make_queries(self, session: SparkSession, order: Order) -> Queries:
+    def _make_queries(self, session: SparkSession, order: WorkerContext) -> QueryRunner:
         queries: Any = super()._make_queries(session, order)
         name: str = queries._name
         members = {"order": order, "name": classmethod(lambda cls: name)}

@@ -17,7 +17,7 @@ from examples.clearing.job import JOB_FILE
 from examples.clearing.payments import Payment
 from postroad.durable import Message, Transaction
 from postroad.node import Node, consumes, current_node
-from postroad.pipeline import LocalRunner, Meter, TaskType, make_input, make_output, read_job
+from postroad.pipeline import LocalRunner, ProgressSampler, TaskType, make_input, make_output, load_job
 from postroad.services import Context, Service, action
 
 # Spark's JVM lives for seconds: to start is most of what it does.
@@ -54,7 +54,7 @@ class Clearing:
 
     def __init__(self, node: Node) -> None:
         self._runner = _make_runner(node)
-        self._meter: Meter | None = None
+        self._meter: ProgressSampler | None = None
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -66,7 +66,7 @@ class Clearing:
         if not desk.is_open:
             return {}
         if self._meter is None:
-            self._meter = Meter("clearing", os.getpid(), desk)
+            self._meter = ProgressSampler("clearing", os.getpid(), desk)
         now = await self._meter.look()
         return {
             "acked": now.acked,
@@ -77,18 +77,18 @@ class Clearing:
 
 
 def _make_runner(node: Node) -> Any:
-    job, mail = read_job(JOB_FILE), node.mail
+    job, mail = load_job(JOB_FILE), node.mail
     inputs = {it.name: make_input(it, mail) for it in job.catalog if it.type is TaskType.INPUT}
     outputs = {it.name: make_output(it, mail) for it in job.catalog if it.type is TaskType.OUTPUT}
     if not os.environ.get(USES_SPARK):
         return LocalRunner(job, inputs, outputs, mail.store)
-    from postroad.pipeline.spark import SparkRunner, SparkSettings
+    from postroad.pipeline.spark import SparkRunner, SparkConfig
 
     place = Path(os.environ[PLACE])
     _part_with_errors(place / "spark.log")
     # Spark's sockets get names without a directory: there is a limit to how long these may be.
     os.chdir(place)
-    settings = SparkSettings(
+    settings = SparkConfig(
         app_name="postroad-clearing",
         driver_memory="512m",
         python_path=(str(REPOSITORY),),

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from postroad.pipeline import Desk, InputMedium, Segment
-from postroad.pipeline.desk import Outcome
-from postroad.pipeline.media import Chunk, Place, Staged
+from postroad.pipeline import JobCoordinator, InputConnector, Segment
+from postroad.pipeline.desk import BatchResult
+from postroad.pipeline.media import RawRecords, Position, Committable
 from tests.contract.pipeline_media_harness import (
     RUN,
     SEGMENTS,
@@ -109,14 +109,14 @@ class FileInputBehaviour(InDirectories):
         assert {it.source for part in chunks for it in part} == expected
 
 
-async def read_all(medium: InputMedium) -> tuple[list[Place], list[list[Chunk]]]:
+async def read_all(medium: InputConnector) -> tuple[list[Position], list[list[RawRecords]]]:
     """All slices of an input, and what they have."""
     await medium.open([])
-    places: list[Place] = []
-    after: Place | None = None
-    while slices := await medium.cut(after, SEGMENTS):
-        places += [it.place for it in slices]
-        after = slices[-1].end
+    places: list[Position] = []
+    after: Position | None = None
+    while slices := await medium.plan_splits(after, SEGMENTS):
+        places += [it.position for it in slices]
+        after = slices[-1].next_position
     return places, [list(medium.read(it)) for it in places]
 
 
@@ -169,10 +169,10 @@ class FileOutputBehaviour(InDirectories):
         await settle_and_crash(relative, monkeypatch)
         monkeypatch.chdir(elsewhere)
         async with settling(relative, relative.medium()) as desk:
-            assert (await desk.look()).unpublished == 1
+            assert (await desk.status()).unpublished == 1
         monkeypatch.chdir(home)
         async with settling(relative, relative.medium()) as desk:
-            assert (await desk.look()).unpublished == 0
+            assert (await desk.status()).unpublished == 0
         assert in_order(await relative.published()) == count_to(3)
 
     async def test_what_vanished_is_not_taken_for_published(
@@ -186,11 +186,11 @@ class FileOutputBehaviour(InDirectories):
             with caplog.at_level(logging.WARNING, "postroad.pipeline"):
                 await settle(desk, [staged])
             assert "is not there, and was not published" in caplog.text
-            await desk.admit()
-            assert (await desk.look()).unpublished == 1
+            await desk.next_deliveries()
+            assert (await desk.status()).unpublished == 1
             away.rename(file)
-            await desk.admit()
-            assert (await desk.look()).unpublished == 0
+            await desk.next_deliveries()
+            assert (await desk.status()).unpublished == 0
         assert in_order(await directory.published()) == count_to(3)
 
     async def test_what_could_not_be_moved_is_not_taken_for_published_when_it_vanishes(
@@ -202,11 +202,11 @@ class FileOutputBehaviour(InDirectories):
             in_the_way = directory.directory / file.name
             in_the_way.mkdir()
             with pytest.raises(OSError, match="directory"):
-                await medium.publish(staged)
+                await medium.commit(staged)
             in_the_way.rmdir()
             file.unlink()
             with pytest.raises(OSError, match="was not published"):
-                await medium.publish(staged)
+                await medium.commit(staged)
 
     async def test_what_is_gone_for_good_is_given_up_by_hand(self, directory: FileTarget) -> None:
         async with opened(directory) as medium:
@@ -214,7 +214,7 @@ class FileOutputBehaviour(InDirectories):
             (file,) = directory.staged()
             file.unlink()
             (directory.directory / file.name).touch()
-            await medium.publish(staged)
+            await medium.commit(staged)
 
     async def test_what_a_reader_took_away_after_a_crash_is_not_missed(
         self, directory: FileTarget, monkeypatch: pytest.MonkeyPatch
@@ -225,7 +225,7 @@ class FileOutputBehaviour(InDirectories):
         file.unlink()
         for _ in range(2):
             async with settling(directory, directory.medium()) as desk:
-                assert (await desk.look()).unpublished == 0
+                assert (await desk.status()).unpublished == 0
             assert directory.readable() == []
         assert directory.marks() == []
 
@@ -255,9 +255,9 @@ class FileOutputBehaviour(InDirectories):
             assert directory.marks() == []
 
 
-async def settle(desk: Desk, staged: Sequence[Staged]) -> None:
+async def settle(desk: JobCoordinator, staged: Sequence[Committable]) -> None:
     """Settle a batch that wrote this."""
-    await desk.settle("run", 1, Outcome([], staged=[("out", it) for it in staged]))
+    await desk.commit_batch("run", 1, BatchResult([], staged=[("out", it) for it in staged]))
 
 
 async def settle_and_crash(
@@ -265,9 +265,9 @@ async def settle_and_crash(
 ) -> None:
     """Settle three segments, and crash before or after they are published."""
     medium = target.medium()
-    publish = medium.publish
+    publish = medium.commit
 
-    async def crash(staged: Staged) -> None:
+    async def crash(staged: Committable) -> None:
         if is_published:
             await publish(staged)
         raise Crash

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline import InputMedium, LocalRunner, Pen, SeqOutput
-from postroad.pipeline.media import Place
+from postroad.pipeline import InputConnector, LocalRunner, JobStore, MemoryOutput
+from postroad.pipeline.media import Position
 from tests.contract.killed_jobs import run_with_kills
 from tests.contract.pipeline_media_harness import (
     BATCH,
@@ -64,7 +64,7 @@ class ServerSource(Source):
         """Those of the medium."""
         raise AssertionError("each source has its own")
 
-    def medium(self, **more: Any) -> InputMedium:
+    def medium(self, **more: Any) -> InputConnector:
         """A new object."""
         raise AssertionError("each source has its own")
 
@@ -104,7 +104,7 @@ class ServerInputBehaviour:
     ) -> None:
         await source.put(count_to(SEGMENTS))
 
-        async def crash(places: Sequence[Place]) -> None:
+        async def crash(places: Sequence[Position]) -> None:
             raise Crash
 
         async with process_of(source) as first:
@@ -127,10 +127,10 @@ class ServerInputBehaviour:
     ) -> None:
         await source.put(count_to(SEGMENTS))
         async with process_of(source) as first:
-            await first.medium.cut(None, SEGMENTS)
+            await first.medium.plan_splits(None, SEGMENTS)
             assert await source.unacknowledged() == SEGMENTS
         async with process_of(source, batch_size=SEGMENTS) as second:
-            deliveries = await second.desk.admit()
+            deliveries = await second.desk.next_deliveries()
             assert sum(it.segments for it in deliveries) == SEGMENTS
             await second.settle(deliveries)
             await eventually(source.unacknowledged, 0)
@@ -139,22 +139,22 @@ class ServerInputBehaviour:
         await source.put(count_to(SEGMENTS))
         async with process_of(source) as process:
             await process.settle(await process.admit())
-            after = await process.store.read(lambda it: Pen(it, JOB).position("in"))
-            first = await process.medium.cut(after, BATCH)
-            assert list(await process.medium.cut(after, BATCH)) == list(first)
+            after = await process.store.read(lambda it: JobStore(it, JOB).position("in"))
+            first = await process.medium.plan_splits(after, BATCH)
+            assert list(await process.medium.plan_splits(after, BATCH)) == list(first)
             await process.settle_all(SEGMENTS)
         assert_once(process.received, count_to(SEGMENTS))
 
     async def test_who_waits_is_woken(self, source: ServerSource) -> None:
         async with process_of(source) as process:
-            assert await process.desk.admit() == []
+            assert await process.desk.next_deliveries() == []
             waiting = asyncio.create_task(process.medium.wait(DEADLINE_S))
             await asyncio.sleep(0.05)
             assert not waiting.done()
             await source.put(count_to(1))
             # Sooner than whoever is not woken.
             async with asyncio.timeout(DEADLINE_S / 2):
-                while not (deliveries := await process.desk.admit()):
+                while not (deliveries := await process.desk.next_deliveries()):
                     await process.medium.wait(DEADLINE_S)
             waiting.cancel()
             await process.settle(deliveries)
@@ -162,7 +162,7 @@ class ServerInputBehaviour:
 
     async def test_waiting_ends_in_time(self, source: ServerSource) -> None:
         async with process_of(source) as process:
-            assert await process.desk.admit() == []
+            assert await process.desk.next_deliveries() == []
             began = time.monotonic()
             async with asyncio.timeout(DEADLINE_S):
                 await process.medium.wait(0.1)
@@ -171,7 +171,7 @@ class ServerInputBehaviour:
     async def test_waiting_that_is_given_up_loses_nothing(self, source: ServerSource) -> None:
         async with process_of(source) as process:
             for n in range(5):
-                assert await process.desk.admit() == []
+                assert await process.desk.next_deliveries() == []
                 waiting = asyncio.create_task(process.medium.wait(DEADLINE_S))
                 await asyncio.sleep(0.01 * n)
                 waiting.cancel()
@@ -194,7 +194,7 @@ class ServerInputBehaviour:
 
     async def test_a_job_with_an_end_ends(self, source: ServerSource) -> None:
         await source.put(count_to(SEGMENTS))
-        output, inputs = SeqOutput(), {"in": source.medium(until_empty=True)}
+        output, inputs = MemoryOutput(), {"in": source.medium(until_empty=True)}
         async with asyncio.timeout(DEADLINE_S):
             await LocalRunner(job_of(), inputs, {"out": output}, source.store()).run()
         assert numbers(output.segments) == list(range(SEGMENTS))
@@ -210,7 +210,7 @@ class ServerInputBehaviour:
     async def test_an_open_one_can_be_sent_to_another_process(self, source: ServerSource) -> None:
         await source.put(count_to(5))
         async with process_of(source) as process:
-            places = [it.place for it in await process.admit() if it.place]
+            places = [it.position for it in await process.admit() if it.position]
             other = pickle.loads(pickle.dumps(process.medium))
             assert [plain(other.read(it)) for it in places] == [
                 plain(process.medium.read(it)) for it in places
@@ -236,7 +236,7 @@ class ServerInputBehaviour:
             (delivery, *_) = await process.admit()
             await source.delete()
             with pytest.raises(ConfigError, match=source.options()["stream"]):
-                await process.desk.admit()
+                await process.desk.next_deliveries()
             with pytest.raises((ConfigError, OSError), match=source.options()["stream"]):
                 await process.read([delivery])
 
@@ -249,12 +249,12 @@ class LonelyServerBehaviour:
         async with process_of(lonely) as process:
             deliveries = await process.admit()
             lonely.server.kill()
-            assert await process.desk.admit() == []
+            assert await process.desk.next_deliveries() == []
             with pytest.raises(ConnectionError):
                 await process.read(deliveries)
             await process.medium.wait(0.01)
             # That it is settled is known to the job, and told when that is possible.
-            await process.medium.on_settled([it.place for it in deliveries if it.place])
+            await process.medium.on_committed([it.position for it in deliveries if it.position])
         with pytest.raises(ConnectionError):
             await lonely.medium().open([])
 
@@ -264,7 +264,7 @@ class LonelyServerBehaviour:
             await process.settle(await process.admit())
             held = await process.admit()
             lonely.server.kill()
-            assert await process.desk.admit() == []
+            assert await process.desk.next_deliveries() == []
             lonely.server.start()
             await lonely.put(count_to(SEGMENTS + 5, SEGMENTS))
             await process.settle(held)
@@ -281,8 +281,8 @@ class LonelyServerBehaviour:
             lonely.server.pause()
             try:
                 # The rest of its last answer may have been on its way already.
-                deliveries += await process.desk.admit()
-                assert await process.desk.admit() == []
+                deliveries += await process.desk.next_deliveries()
+                assert await process.desk.next_deliveries() == []
                 with pytest.raises(TimeoutError):
                     await process.read(deliveries)
             finally:

@@ -11,7 +11,7 @@ import nats
 import pytest
 from nats.js.api import ConsumerInfo
 
-from postroad.pipeline import InputMedium, Segment
+from postroad.pipeline import InputConnector, Segment
 from postroad.pipeline.media import jetstream_client
 from postroad.pipeline.media.jetstream import JetStreamInput
 from tests.contract.pipeline_media_behaviour import (
@@ -86,7 +86,7 @@ class Messages(ServerSource):
         options = {"servers": self.server.url, "stream": self.name, "slice_segments": 3}
         return options | ({"subject": f"{self.name}.wanted"} if self.is_mixed else {})
 
-    def medium(self, **more: Any) -> InputMedium:
+    def medium(self, **more: Any) -> InputConnector:
         return JetStreamInput(**(self.options() | more))
 
 

@@ -16,7 +16,7 @@ from nats.js.api import ConsumerConfig
 
 from postroad.core.errors import ConfigError, MissingExtra
 from postroad.pipeline import Task, TaskType
-from postroad.pipeline.media import JetStreamInput, Place, jetstream_client, make_input
+from postroad.pipeline.media import JetStreamInput, Position, jetstream_client, make_input
 from tests.contract.pipeline_media_harness import (
     SEGMENTS,
     assert_once,
@@ -70,9 +70,9 @@ async def test_a_stream_of_the_same_name_is_another_one() -> None:
     messages = await messages_in()
     await messages.put(count_to(SEGMENTS))
     async with process_of(messages) as process:
-        old = (await process.admit())[0].place
+        old = (await process.admit())[0].position
         assert old is not None
-        roots = {it.root for it in await process.read(await process.desk.unsettled())}
+        roots = {it.root for it in await process.read(await process.desk.uncommitted())}
         await messages.delete()
         await messages.create()
         await messages.put(count_to(5))
@@ -82,7 +82,7 @@ async def test_a_stream_of_the_same_name_is_another_one() -> None:
         assert roots.isdisjoint(it.root for it in again)
         with pytest.raises(FileNotFoundError, match="messages 1 to 3 are lost"):
             list(process.medium.read(old))
-        await process.medium.on_settled([old])
+        await process.medium.on_committed([old])
         assert await messages.unacknowledged() == 5
 
 
@@ -92,19 +92,19 @@ async def test_a_stream_that_went_back_is_not_read() -> None:
     medium = messages.medium()
     await medium.open([])
     try:
-        (cut,) = await medium.cut(None, 10)
+        (cut,) = await medium.plan_splits(None, 10)
         with pytest.raises(OSError, match="went back to message 3"):
-            await messages_ahead(messages, cut.end)
+            await messages_ahead(messages, cut.next_position)
     finally:
         await medium.close()
 
 
-async def messages_ahead(messages: Messages, end: Place) -> None:
+async def messages_ahead(messages: Messages, end: Position) -> None:
     """Go on behind what the stream has."""
     medium = messages.medium()
     await medium.open([])
     try:
-        await medium.cut(end | {"last": 9}, 10)
+        await medium.plan_splits(end | {"last": 9}, 10)
     finally:
         await medium.close()
 
@@ -122,7 +122,7 @@ async def test_what_the_server_delivers_again_does_not_come_again(retention: str
             await asyncio.sleep(0.2)
             await process.settle(await process.admit())
         await process.settle(held)
-        assert await process.desk.admit() == []
+        assert await process.desk.next_deliveries() == []
         await eventually(messages.unacknowledged, 0)
     assert_once(process.received, count_to(SEGMENTS))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad.pipeline import InputMedium, LinesInput, LinesOutput, OutputMedium, Segment
+from postroad.pipeline import InputConnector, JsonLinesInput, JsonLinesOutput, OutputConnector, Segment
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     OutputBehaviour,
@@ -38,8 +38,8 @@ class LineFiles(FileSource):
     async def put_undecodable(self) -> None:
         self.next_file().write_bytes(b"no json\n")
 
-    def medium(self) -> InputMedium:
-        return LinesInput(self.pattern, slice_bytes=80)
+    def medium(self) -> InputConnector:
+        return JsonLinesInput(self.pattern, slice_bytes=80)
 
 
 class TestLinesInput(
@@ -57,8 +57,8 @@ class TestLinesInput(
 class LinesDirectory(FileTarget):
     """A directory of files of lines."""
 
-    def medium(self) -> OutputMedium:
-        return LinesOutput(str(self.directory))
+    def medium(self) -> OutputConnector:
+        return JsonLinesOutput(str(self.directory))
 
     async def published(self) -> list[Segment]:
         paths = sorted(self.directory.glob("*.jsonl"))

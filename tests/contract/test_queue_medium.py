@@ -17,13 +17,13 @@ from postroad.durable import Letter, MemoryDisk, MemoryStore, PostgresStore, Sql
 from postroad.durable.store import queries as query
 from postroad.durable.store.database import Database
 from postroad.pipeline import (
-    InputMedium,
+    InputConnector,
     LocalRunner,
-    OutputMedium,
+    OutputConnector,
     QueueInput,
     QueueOutput,
     Segment,
-    SeqInput,
+    MemoryInput,
 )
 from tests.contract.pipeline_media_behaviour import (
     JOB,
@@ -104,7 +104,7 @@ class Queue(Source):
                 sender = f"sender{start // PAGE % 2}"
                 await put(store, *letters[start : start + PAGE], sender=sender)
 
-    def medium(self) -> InputMedium:
+    def medium(self) -> InputConnector:
         return QueueInput(self._stores.current(), QUEUE, slice_segments=PAGE)
 
 
@@ -154,7 +154,7 @@ class Outbox(Target):
     def store(self) -> Store:
         return self._stores.next()
 
-    def medium(self) -> OutputMedium:
+    def medium(self) -> OutputConnector:
         return QueueOutput(self._stores.current(), self._peer, "results")
 
     async def published(self) -> list[Segment]:
@@ -176,7 +176,7 @@ class QueueOutputBehaviour(OutputBehaviour, UnwritableBehaviour, PortableOutputB
         self, target: Target, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Nothing is left to publish here; so it is the commits that fail, one after the other."""
-        inputs = {"in": SeqInput(count_to(SEGMENTS))}
+        inputs = {"in": MemoryInput(count_to(SEGMENTS))}
         failures = 0
         for at in range(1, 12):
             outage = Outage(at)

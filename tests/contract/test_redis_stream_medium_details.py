@@ -49,9 +49,9 @@ async def test_what_was_trimmed_before_it_was_cut_is_missed(
     async with process_of(entries) as process, entries.client() as client:
         await process.settle(await process.admit())
         await client.xtrim(entries.key, maxlen=10, approximate=False)
-        assert await process.desk.admit() == []
+        assert await process.desk.next_deliveries() == []
         assert re.search(rf"8 entries after .* are lost: .*{entries.key}", caplog.text)
-        assert await process.desk.admit() == []
+        assert await process.desk.next_deliveries() == []
         assert caplog.text.count("8 entries") == 1, "it is said once"
 
 
@@ -62,7 +62,7 @@ async def test_what_was_trimmed_to_nothing_is_missed(
     async with process_of(entries) as process, entries.client() as client:
         await process.settle(await process.admit())
         await client.xtrim(entries.key, maxlen=0, approximate=False)
-        assert await process.desk.admit() == []
+        assert await process.desk.next_deliveries() == []
         assert "18 entries" in caplog.text
 
 
@@ -99,7 +99,7 @@ async def test_what_is_trimmed_after_it_was_settled_is_not_missed(entries: Entri
             await process.settle_all(start + 5)
             await client.xtrim(entries.key, maxlen=start % 3, approximate=False)
     async with process_of(entries) as again:
-        assert await again.desk.admit() == []
+        assert await again.desk.next_deliveries() == []
     assert_once(process.received, count_to(SEGMENTS))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.pipeline import InputMedium, OutputMedium, Segment
+from postroad.pipeline import InputConnector, OutputConnector, Segment
 from postroad.pipeline.media import SqlInput, SqlOutput
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
@@ -41,7 +41,7 @@ class Table(Source):
         rows = [(self.make_key(it["n"]), it["n"], it["text"]) for it in segments]
         insert(self._database, "INSERT INTO numbers VALUES (?, ?, ?)", rows)
 
-    def medium(self) -> InputMedium:
+    def medium(self) -> InputConnector:
         return SqlInput(
             self._database,
             "numbers",
@@ -114,7 +114,7 @@ class WrittenTable(Target):
             database, "CREATE TABLE numbers (postroad_id BIGINT PRIMARY KEY, n BIGINT, text TEXT)"
         )
 
-    def medium(self) -> OutputMedium:
+    def medium(self) -> OutputConnector:
         return SqlOutput(self._database, "numbers")
 
     async def published(self) -> list[Segment]:

@@ -15,7 +15,7 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline import Segment
-from postroad.pipeline.media import SqlOutput, Staged, Unwritable
+from postroad.pipeline.media import SqlOutput, Committable, UnwritableSegmentsError
 from tests.contract.user_databases import database, execute
 from tests.support.deadlines import DEADLINE_S
 from tests.support.servers.postgres import fresh_database, postgres_server
@@ -36,16 +36,16 @@ async def writing(database: str, **options: Any) -> AsyncIterator[SqlOutput]:
         await medium.close()
 
 
-def stage(medium: SqlOutput, segments: Sequence[Segment], ids: Sequence[int] = ()) -> Staged:
-    stager = medium.begin("job-1")
+def stage(medium: SqlOutput, segments: Sequence[Segment], ids: Sequence[int] = ()) -> Committable:
+    stager = medium.create_writer("job-1")
     stager.write(ids or range(len(segments)), segments)
-    staged = stager.finish()
+    staged = stager.prepare_commit()
     assert staged is not None
     return staged
 
 
 async def write(medium: SqlOutput, *segments: Segment) -> None:
-    await medium.publish(stage(medium, segments))
+    await medium.commit(stage(medium, segments))
 
 
 def rows(database: str, columns: str = "postroad_id, n, text") -> list[Any]:
@@ -56,9 +56,9 @@ async def test_the_id_is_the_key(database: str) -> None:
     execute(database, TABLE)
     async with writing(database) as medium:
         staged = stage(medium, [{"n": 1}, {"n": 2, "text": "two"}], [HIGHEST, 5])
-        await medium.publish(staged)
+        await medium.commit(staged)
         execute(database, "UPDATE numbers SET text = 'changed' WHERE n = 2")
-        await medium.publish(staged)
+        await medium.commit(staged)
     assert rows(database) == [(-1, 1, None), (5, 2, "changed")]
 
 
@@ -67,7 +67,7 @@ async def test_a_key_of_ones_own_is_updated(database: str) -> None:
     async with writing(database, key=["a", "b"]) as medium:
         await write(medium, {"a": 1, "b": "x", "n": 1}, {"a": 1, "b": "y", "n": 2})
         await write(medium, {"a": 1, "b": "x", "n": 3}, {"a": 1, "b": "y"})
-        with pytest.raises(Unwritable) as refused:
+        with pytest.raises(UnwritableSegmentsError) as refused:
             stage(medium, [{"a": 1, "b": "x"}, {"a": 2}, {"a": None, "b": "z"}], [7, 8, 9])
         assert set(refused.value.reasons) == {8, 9}
     assert rows(database, "b, n") == [("x", 3), ("y", 2)]
@@ -92,8 +92,8 @@ async def test_a_row_that_is_refused_harms_no_other(
     async with writing(database) as medium:
         staged = stage(medium, segments)
         with caplog.at_level(logging.WARNING, "postroad.pipeline"):
-            await medium.publish(staged)
-            await medium.publish(staged)
+            await medium.commit(staged)
+            await medium.commit(staged)
     good = [n for n in range(39) if n not in (3, 17, 18)]
     assert rows(database) == [(n, n, str(n)) for n in good]
     refused = execute(database, "SELECT * FROM numbers_postroad_refused ORDER BY id")
@@ -209,9 +209,9 @@ async def test_a_table_that_vanishes_is_waited_for(database: str) -> None:
         staged = stage(medium, [{"n": 1}])
         execute(database, "DROP TABLE numbers")
         with pytest.raises(OSError, match="numbers"):
-            await medium.publish(staged)
+            await medium.commit(staged)
         execute(database, TABLE)
-        await medium.publish(staged)
+        await medium.commit(staged)
     assert rows(database, "n") == [(1,)]
 
 
@@ -224,7 +224,7 @@ async def test_a_server_that_is_down_is_waited_for() -> None:
             async with asyncio.timeout(DEADLINE_S):
                 for _ in range(2):
                     with pytest.raises(OSError, match="postgresql://"):
-                        await medium.publish(staged)
+                        await medium.commit(staged)
             server.start()
-            await medium.publish(staged)
+            await medium.commit(staged)
         assert rows(dsn, "n") == [(1,)]

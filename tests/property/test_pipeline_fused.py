@@ -30,4 +30,4 @@ def test_many_at_a_time_come_to_the_same_as_one_by_one(
         found = run_fused(program, slices, medium, {it: writing.open() for it in names})
     event(f"failed: {bool(expected.failed)}, written: {any(expected.written.values())}")
     event(f"windows: {bool(job.windows)}, added: {len(expected.delta) > 3}")
-    assert alike(found, program.windowed) == alike(expected, program.windowed)
+    assert alike(found, program.windowed_tasks) == alike(expected, program.windowed_tasks)

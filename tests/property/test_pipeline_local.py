@@ -18,13 +18,13 @@ from postroad.pipeline import (
     Job,
     LocalRunner,
     Segment,
-    SeqInput,
+    MemoryInput,
     Task,
     TaskType,
 )
 from postroad.pipeline.functions import Function
 from postroad.pipeline.media.medium import encode_segment
-from postroad.pipeline.pen import Pen
+from postroad.pipeline.pen import JobStore
 from tests.property.pipeline_strategies import SOME
 from tests.support.deadlines import DEADLINE_S
 from tests.support.pipeline.desk_jobs import AT_ONCE, JOB, Appended
@@ -303,7 +303,7 @@ async def carry_out(job: Job, segments: list[Segment], slice_segments: int) -> D
         return lambda segment: FUNCTIONS[name](segment, attempts[segment["id"]])
 
     disk, outputs = MemoryDisk(), {"out0": Appended(), "out1": Appended()}
-    inputs = {"in": SeqInput(segments, slice_segments)}
+    inputs = {"in": MemoryInput(segments, slice_segments)}
     async with asyncio.timeout(DEADLINE_S):
         await LocalRunner(job, inputs, outputs, MemoryStore(disk), find=find).run()
     written = Counter(
@@ -319,7 +319,7 @@ async def dead_in(disk: MemoryDisk, segments: list[Segment]) -> list[int]:
     store = MemoryStore(disk)
     await store.open(JOB)
     try:
-        dead = await store.read(lambda database: Pen(database, JOB).dead(100))
+        dead = await store.read(lambda database: JobStore(database, JOB).list_dead(100))
     finally:
         await store.close()
     ids = {encode_segment(segment): segment["id"] for segment in segments}

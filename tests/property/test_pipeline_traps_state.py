@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store.database import Database
-from postroad.pipeline import Job, LinesOutput, LocalRunner, Segment, SeqInput, SeqOutput
+from postroad.pipeline import Job, JsonLinesOutput, LocalRunner, Segment, MemoryInput, MemoryOutput
 from postroad.pipeline.acks import Acker
-from postroad.pipeline.desk import Counts
+from postroad.pipeline.desk import JobCounters
 from postroad.pipeline.functions import Function
-from postroad.pipeline.media import OutputMedium
+from postroad.pipeline.media import OutputConnector
 from postroad.pipeline.media.parquet import ParquetOutput
-from postroad.pipeline.pen import Pen
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import State
-from postroad.pipeline.windows import WindowState
+from postroad.pipeline.pen import JobStore
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.records import RootState
+from postroad.pipeline.windows import JobWindowState
 from tests.property.pipeline_strategies import SOME
 from tests.support.deadlines import DEADLINE_S
 
@@ -74,16 +74,16 @@ class Ran:
         self._job = job
         self._function = function
         self._disk = MemoryDisk()
-        self.output = SeqOutput()
+        self.output = MemoryOutput()
         self.runner: LocalRunner | None = None
 
-    async def run(self, segments: Sequence[Segment]) -> Counts:
-        source, store = SeqInput(segments, slice_segments=3), MemoryStore(self._disk)
+    async def run(self, segments: Sequence[Segment]) -> JobCounters:
+        source, store = MemoryInput(segments, slice_segments=3), MemoryStore(self._disk)
         outputs = {"out": self.output}
         self.runner = LocalRunner(self._job, {"in": source}, outputs, store, find=self._find)
         async with asyncio.timeout(DEADLINE_S):
             await self.runner.run()
-        return self.runner.desk.counts
+        return self.runner.coordinator.counts
 
     def _find(self, name: str) -> Function:
         return self._function
@@ -108,12 +108,12 @@ async def run_late(times: list[int], batch_size: int) -> None:
         0,
         0,
     )
-    panes = await ran.look(lambda database: Pen(database, "job").panes())
-    program = Program(windowed_job(batch_size, keep_s=0.0), lambda _: same)
-    late = WindowState(program.plan, panes).late("w")
+    panes = await ran.look(lambda database: JobStore(database, "job").panes())
+    program = CompiledJob(windowed_job(batch_size, keep_s=0.0), lambda _: same)
+    late = JobWindowState(program.windows, panes).late("w")
     event(f"late: {bool(late)}")
     assert sum(it["value"] for it in ran.output.segments) + late == len(times)
-    found = await ran.look(lambda it: [Pen(it, "job").count(state) for state in State])
+    found = await ran.look(lambda it: [JobStore(it, "job").count(state) for state in RootState])
     assert found == [0, 0, 0]
 
 
@@ -207,9 +207,9 @@ def only_file(directory: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("make", [LinesOutput, ParquetOutput])
+@pytest.mark.parametrize("make", [JsonLinesOutput, ParquetOutput])
 async def test_what_is_staged_and_published_outlasts_a_loss_of_power(
-    make: Callable[[str], OutputMedium], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[str], OutputConnector], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch is settled when all it wrote is staged. If that were only in the memory of the
     system, a loss of power would take the output, and the account would say that it is there.
@@ -218,12 +218,12 @@ async def test_what_is_staged_and_published_outlasts_a_loss_of_power(
     monkeypatch.setattr(os, "fsync", syncs)
     output = make(str(tmp_path))
     await output.open("job+", [])
-    stager = output.begin("job+part+out")
+    stager = output.create_writer("job+part+out")
     stager.write([1, 2], [{"n": 1}, {"n": 2}])
-    staged = stager.finish()
+    staged = stager.prepare_commit()
     assert staged is not None
     assert syncs.has(only_file(tmp_path))
-    await output.publish(staged)
+    await output.commit(staged)
     published = only_file(tmp_path)
     assert published.parent == tmp_path
     assert syncs.has(published)

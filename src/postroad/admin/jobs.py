@@ -12,7 +12,7 @@ import msgspec
 
 from postroad.core.errors import PostroadError
 from postroad.node import Node
-from postroad.pipeline import Progress, Standing
+from postroad.pipeline import JobProgress, JobStatus
 
 from .errors import NotFound, nearest
 from .pipeline import account_of, look, read_job
@@ -32,7 +32,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """Its file."""
     state: JobState
     """`failed` if its process is gone without having stopped."""
-    progress: Progress | None
+    progress: JobProgress | None
     """What it did since it was started; None if it does not run."""
     dead: int
     """Segments that could not be done."""
@@ -53,7 +53,7 @@ class Jobs:
         self._files = [Path(it) for it in node.config.pipeline.jobs]
         self._directory = node.config.data
         # What jobs that do not run have in their stores.
-        self._standings: dict[Path, Reading[Standing]] = {}
+        self._standings: dict[Path, Reading[JobStatus]] = {}
         self.all = Reading(self._look_at_all)
 
     async def find(self, name: str, *, now: bool) -> JobView:
@@ -96,7 +96,7 @@ class Jobs:
             return _view(_name_of(path), path, "stopped", _NOTHING, problem=str(error))
         return _view(job.name, path, "failed" if killed else "stopped", standing)
 
-    async def _standing(self, path: Path) -> Standing:
+    async def _standing(self, path: Path) -> JobStatus:
         account = await asyncio.to_thread(account_of, path)
         if not account.exists():
             # It never ran, and a look must not make it look otherwise.
@@ -107,11 +107,11 @@ class Jobs:
         return await reading.take()
 
 
-_NOTHING = Standing(0, 0, 0, 0, 0.0)
+_NOTHING = JobStatus(0, 0, 0, 0, 0.0)
 
 
-def _running(path: Path, it: Progress) -> JobView:
-    standing = Standing(it.pending, it.waiting, it.dead, it.unpublished, it.oldest_s)
+def _running(path: Path, it: JobProgress) -> JobView:
+    standing = JobStatus(it.pending, it.waiting, it.dead, it.unpublished, it.oldest_s)
     return _view(it.job, path, "running", standing, progress=it)
 
 
@@ -119,9 +119,9 @@ def _view(
     name: str,
     path: Path,
     state: JobState,
-    standing: Standing,
+    standing: JobStatus,
     *,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
     problem: str | None = None,
 ) -> JobView:
     return JobView(

@@ -16,7 +16,7 @@ from postroad.core import ThrottledLog
 from postroad.flows import Status
 from postroad.node import Node
 from postroad.node.settings import Layer
-from postroad.pipeline import read_job
+from postroad.pipeline import load_job
 
 from .exposition import Exposition
 from .pipeline_metrics import add_job
@@ -219,7 +219,7 @@ async def _gather_flows(node: Node, metrics: Exposition) -> None:
 async def _gather_pipelines(node: Node, metrics: Exposition) -> None:
     for file in node.config.pipeline.jobs:
         path = Path(file)
-        job = await asyncio.to_thread(read_job, path)
+        job = await asyncio.to_thread(load_job, path)
         add_job(metrics, job.name, await asyncio.to_thread(find_progress, path))
 
 

@@ -16,14 +16,14 @@ from postroad.durable import SqliteStore, Store, store_at
 from postroad.durable.store.database import Database
 from postroad.pipeline import (
     Job,
-    Pen,
-    PenRoot,
-    Standing,
-    State,
+    JobStore,
+    StoredRoot,
+    JobStatus,
+    RootState,
     explain_mermaid,
     explain_text,
-    look_at,
-    read_job,
+    read_job_status,
+    load_job,
 )
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "explain_mermaid",
     "explain_text",
     "look",
-    "read_job",
+    "load_job",
     "replay_dead",
     "store_of",
 ]
@@ -68,7 +68,7 @@ def store_of(path: Path, job: Job, location: str | None) -> Store:
 
 def account_of(path: Path) -> Path:
     """The file that the account of a job is kept in, unless another place is named."""
-    return _account(path, read_job(path))
+    return _account(path, load_job(path))
 
 
 def _account(path: Path, job: Job) -> Path:
@@ -77,7 +77,7 @@ def _account(path: Path, job: Job) -> Path:
 
 @asynccontextmanager
 async def _opened(path: Path, location: str | None) -> AsyncIterator[tuple[Store, Job]]:
-    job = read_job(path)
+    job = load_job(path)
     store = store_of(path, job, location)
     # Beside the process that runs the job, if one does; but one operator after the other.
     deadline_s = time.monotonic() + _OPERATOR_S
@@ -98,11 +98,11 @@ async def _opened(path: Path, location: str | None) -> AsyncIterator[tuple[Store
 async def dead_segments(path: Path, store: str | None, limit: int) -> list[DeadSegment]:
     """What died, some of it."""
     async with _opened(path, store) as (opened, job):
-        roots = await opened.read(lambda database: Pen(database, job.name).dead(limit))
+        roots = await opened.read(lambda database: JobStore(database, job.name).list_dead(limit))
     return [_to_dead(root) for root in roots]
 
 
-def _to_dead(root: PenRoot) -> DeadSegment:
+def _to_dead(root: StoredRoot) -> DeadSegment:
     last = root.history[-1]
     return DeadSegment(
         f"{root.root:016x}",
@@ -115,11 +115,11 @@ def _to_dead(root: PenRoot) -> DeadSegment:
     )
 
 
-async def look(path: Path, store: str | None) -> Standing:
+async def look(path: Path, store: str | None) -> JobStatus:
     """How a job stands, whether it runs or not."""
     now_ms = time.time_ns() // 1_000_000
     async with _opened(path, store) as (opened, job):
-        return await opened.read(lambda it: look_at(Pen(it, job.name), now_ms))
+        return await opened.read(lambda it: read_job_status(JobStore(it, job.name), now_ms))
 
 
 async def count_dead(path: Path, store: str | None, id: str | None = None) -> int:
@@ -127,11 +127,11 @@ async def count_dead(path: Path, store: str | None, id: str | None = None) -> in
     root = _to_root(id)
 
     def count(database: Database) -> int:
-        pen = Pen(database, job.name)
+        pen = JobStore(database, job.name)
         if root is None:
-            return pen.count(State.DEAD)
+            return pen.count(RootState.DEAD)
         found = pen.find(root)
-        return int(found is not None and found.state is State.DEAD)
+        return int(found is not None and found.state is RootState.DEAD)
 
     async with _opened(path, store) as (opened, job):
         return await opened.read(count)
@@ -141,14 +141,14 @@ async def replay_dead(path: Path, store: str | None, id: str | None) -> int:
     """Have a dead segment, or all, come again the next time the job runs."""
     root, now_ms = _to_root(id), time.time_ns() // 1_000_000
     async with _opened(path, store) as (opened, job):
-        return await opened.write(lambda it: Pen(it.database, job.name).replay(root, now_ms))
+        return await opened.write(lambda it: JobStore(it.database, job.name).retry_dead(root, now_ms))
 
 
 async def drop_dead(path: Path, store: str | None, id: str | None) -> int:
     """Forget a dead segment, or all."""
     root = _to_root(id)
     async with _opened(path, store) as (opened, job):
-        return await opened.write(lambda it: Pen(it.database, job.name).drop(root))
+        return await opened.write(lambda it: JobStore(it.database, job.name).drop_dead(root))
 
 
 def _to_root(id: str | None) -> int | None:

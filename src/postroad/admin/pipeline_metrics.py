@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from postroad.pipeline.desk import Standing
-from postroad.pipeline.progress import Progress
+from postroad.pipeline.desk import JobStatus
+from postroad.pipeline.progress import JobProgress
 
 from .exposition import Exposition
 
@@ -24,16 +24,16 @@ _GAUGES = {
 }
 
 
-def to_metrics(job: str, found: Progress | Standing) -> str:
+def to_metrics(job: str, found: JobProgress | JobStatus) -> str:
     """What is known of a job: of one that runs, what its process has done too."""
     metrics = Exposition()
     add_job(metrics, job, found)
     return metrics.render()
 
 
-def add_job(metrics: Exposition, job: str, found: Progress | Standing | None) -> None:
+def add_job(metrics: Exposition, job: str, found: JobProgress | JobStatus | None) -> None:
     """Likewise, among other metrics; None if nothing is known but that it does not run."""
-    is_running = isinstance(found, Progress)
+    is_running = isinstance(found, JobProgress)
     metrics.gauge("pipeline_up", "Whether it runs.", int(is_running), job=job)
     if found is None:
         return

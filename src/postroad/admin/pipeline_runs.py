@@ -15,16 +15,16 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline import (
-    Counts,
-    Desk,
+    JobCounters,
+    JobCoordinator,
     Job,
     LocalRunner,
-    Meter,
-    Progress,
+    ProgressSampler,
+    JobProgress,
     TaskType,
     make_input,
     make_output,
-    read_job,
+    load_job,
 )
 
 from .pipeline import look, store_of
@@ -34,7 +34,7 @@ __all__ = [
     "EXIT_DEAD",
     "PROGRESS_S",
     "PROGRESS_SUFFIX",
-    "Progress",
+    "JobProgress",
     "SparkChoice",
     "find_progress",
     "run_job",
@@ -55,7 +55,7 @@ _POLL_S = 0.1
 # Processes that were started here and may run.
 _started: dict[int, None] = {}
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[JobProgress], None]
 
 
 class SparkChoice(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class SparkChoice(msgspec.Struct, frozen=True):
 
 async def run_job(
     path: Path, store: str | None, spark: SparkChoice | None, on_progress: OnProgress
-) -> Counts:
+) -> JobCounters:
     """Run a job in this process until its inputs are drained.
 
     Args:
@@ -79,27 +79,27 @@ async def run_job(
         spark: how to run it on Spark; in plain Python by default.
         on_progress: told about once a second how it is doing.
     """
-    job = read_job(path)
+    job = load_job(path)
     inputs = {it.name: make_input(it) for it in job.catalog if it.type is TaskType.INPUT}
     outputs = {it.name: make_output(it) for it in job.catalog if it.type is TaskType.OUTPUT}
     account = store_of(path, job, store)
     if spark is None:
         local = LocalRunner(job, inputs, outputs, account)
         await _run_measured(path, job, local, on_progress)
-        return local.desk.counts
-    from postroad.pipeline.spark import SparkRunner, SparkSettings
+        return local.coordinator.counts
+    from postroad.pipeline.spark import SparkRunner, SparkConfig
 
-    settings = SparkSettings(app_name=job.name, python_path=spark.python_path)
+    settings = SparkConfig(app_name=job.name, python_path=spark.python_path)
     if spark.master is not None:
         settings = msgspec.structs.replace(settings, master=spark.master)
     checkpoint = None if spark.is_batch else path.with_name(f"{job.name}.spark").absolute()
     runner = SparkRunner(job, inputs, outputs, account, checkpoint, settings)
     await _run_measured(path, job, runner, on_progress)
-    return runner.desk.counts
+    return runner.coordinator.counts
 
 
 class _Runner(Protocol):
-    desk: Desk
+    desk: JobCoordinator
 
     async def run(self) -> None:
         """Run until the job is drained."""
@@ -131,7 +131,7 @@ async def _run_measured(path: Path, job: Job, runner: _Runner, on_progress: OnPr
 
 
 async def _measure(path: Path, job: Job, runner: _Runner, on_progress: OnProgress) -> None:
-    meter = Meter(job.name, os.getpid(), runner.desk)
+    meter = ProgressSampler(job.name, os.getpid(), runner.desk)
     while True:
         if runner.desk.is_open:
             progress = await meter.look(getattr(runner, "restarts", 0))
@@ -163,7 +163,7 @@ def submit_job(path: Path, arguments: Sequence[str]) -> tuple[int, Path]:
     Raises:
         ConfigError: the job runs already, has mistakes, or cannot be started; with its last words.
     """
-    job = read_job(path)
+    job = load_job(path)
     if (progress := find_progress(path)) is not None:
         raise ConfigError(f"job {job.name!r} runs already, as process {progress.pid}")
     log = path.with_name(f"{job.name}.log")
@@ -194,7 +194,7 @@ def _spawn(command: Sequence[str], log: Path) -> int:
     return os.posix_spawn(command[0], [*command], os.environ, file_actions=actions, setsid=True)
 
 
-def find_progress(path: Path) -> Progress | None:
+def find_progress(path: Path) -> JobProgress | None:
     """How a running job is doing; None if it does not run."""
     progress = _read_progress(path)
     return progress if progress is not None and _is_alive(progress) else None
@@ -206,20 +206,20 @@ def was_killed(path: Path) -> bool:
     return progress is not None and not _has_process(progress)
 
 
-def _read_progress(path: Path) -> Progress | None:
+def _read_progress(path: Path) -> JobProgress | None:
     try:
-        content = _progress_path(path, read_job(path)).read_bytes()
-        return msgspec.json.decode(content, type=Progress)
+        content = _progress_path(path, load_job(path)).read_bytes()
+        return msgspec.json.decode(content, type=JobProgress)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def _is_alive(progress: Progress) -> bool:
+def _is_alive(progress: JobProgress) -> bool:
     # Numbers of processes are used again.
     return _has_process(progress) and time.time() - progress.at < _STALE_S
 
 
-def _has_process(progress: Progress) -> bool:
+def _has_process(progress: JobProgress) -> bool:
     _forget_ended()
     try:
         os.kill(progress.pid, 0)
@@ -242,7 +242,7 @@ def _forget_ended() -> None:
 def tell_metrics(path: Path, store: str | None) -> str:
     """How a job is doing, or how it stands if it does not run, as Prometheus reads it."""
     found = find_progress(path) or asyncio.run(look(path, store))
-    return to_metrics(read_job(path).name, found)
+    return to_metrics(load_job(path).name, found)
 
 
 def stop_job(path: Path) -> int:

@@ -1,13 +1,13 @@
 """Data pipelines as data: every segment is accounted for."""
 
 from .building import new_job
-from .desk import Counts, Desk, Standing, look_at
+from .desk import JobCounters, JobCoordinator, JobStatus, read_job_status
 from .explain import explain_mermaid, explain_text
 from .job import (
     FlowAction,
     FlowCondition,
     Job,
-    Lifecycle,
+    TaskLifecycle,
     Refinement,
     RetryPolicy,
     Segment,
@@ -21,50 +21,50 @@ from .job import (
 )
 from .local import LocalRunner
 from .media import (
-    InputMedium,
-    LinesInput,
-    LinesOutput,
-    OutputMedium,
+    InputConnector,
+    JsonLinesInput,
+    JsonLinesOutput,
+    OutputConnector,
     QueueInput,
     QueueOutput,
-    SeqInput,
-    SeqOutput,
+    MemoryInput,
+    MemoryOutput,
     make_input,
     make_output,
 )
-from .pen import Pen
-from .progress import Meter, Progress
-from .reading import job_from_data, job_from_json, job_from_toml, job_to_data, job_to_json, read_job
-from .records import Attempt, PenRoot, State
-from .validation import Problem, find_problems
+from .pen import JobStore
+from .progress import ProgressSampler, JobProgress
+from .reading import job_from_data, job_from_json, job_from_toml, job_to_data, job_to_json, load_job
+from .records import SegmentAttempt, StoredRoot, RootState
+from .validation import JobIssue, find_problems
 
 __all__ = [
-    "Attempt",
-    "Counts",
-    "Desk",
+    "SegmentAttempt",
+    "JobCounters",
+    "JobCoordinator",
     "FlowAction",
     "FlowCondition",
-    "InputMedium",
+    "InputConnector",
     "Job",
-    "Lifecycle",
-    "LinesInput",
-    "LinesOutput",
+    "TaskLifecycle",
+    "JsonLinesInput",
+    "JsonLinesOutput",
     "LocalRunner",
-    "Meter",
-    "OutputMedium",
-    "Pen",
-    "PenRoot",
-    "Problem",
-    "Progress",
+    "ProgressSampler",
+    "OutputConnector",
+    "JobStore",
+    "StoredRoot",
+    "JobIssue",
+    "JobProgress",
     "QueueInput",
     "QueueOutput",
     "Refinement",
     "RetryPolicy",
     "Segment",
-    "SeqInput",
-    "SeqOutput",
-    "Standing",
-    "State",
+    "MemoryInput",
+    "MemoryOutput",
+    "JobStatus",
+    "RootState",
     "Task",
     "TaskKind",
     "TaskType",
@@ -80,9 +80,9 @@ __all__ = [
     "job_from_toml",
     "job_to_data",
     "job_to_json",
-    "look_at",
+    "read_job_status",
     "make_input",
     "make_output",
     "new_job",
-    "read_job",
+    "load_job",
 ]

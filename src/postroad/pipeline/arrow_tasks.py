@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.core.errors import MissingExtra
 
-from .functions import Function, NotASegment
+from .functions import Function, InvalidResultError
 from .job import Segment
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class ArrowTask:
+class ArrowFunction:
     """Calls such a function with one segment, or with many."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
 
-    def with_arguments(self, **given: Any) -> ArrowTask:
+    def bind(self, **given: Any) -> ArrowFunction:
         """The same with further keyword arguments."""
-        return ArrowTask(partial(self._function, **given))
+        return ArrowFunction(partial(self._function, **given))
 
     def __call__(self, segment: Segment) -> Segment:
         return self._call([segment])[0]
 
-    def call_all(self, segments: Sequence[Segment]) -> tuple[list[Any], dict[int, Exception]]:
+    def call_batch(self, segments: Sequence[Segment]) -> tuple[list[Any], dict[int, Exception]]:
         """Call it with all at once.
 
         Returns:
@@ -59,7 +59,7 @@ class ArrowTask:
         rows = getattr(made, "num_rows", None)
         if rows != len(segments):
             found = f"{rows} rows" if rows is not None else type(made).__name__
-            raise NotASegment(
+            raise InvalidResultError(
                 f"an arrow function returns a record batch with a row for each of"
                 f" {len(segments)} rows, not {found}"
             )

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .job import Segment
-from .media.medium import Undecodable, encode_segment
+from .media.medium import UndecodableRecord, encode_segment
 from .media.packing import UNENCODABLE
-from .records import Attempt, FailedRoot
+from .records import SegmentAttempt, FailedRoot
 
 _ERROR_CHARS_MAX = 2_000
 # What bytes begin with in MsgPack.
 _RAW_MARKS = (0xC4, 0xC5, 0xC6)
 
 
-def to_attempt(
+def make_failed_attempt(
     generation: int,
     now_ms: int,
     entry: str,
     failures: Sequence[tuple[str, str]],
     missing: int,
-) -> Attempt:
+) -> SegmentAttempt:
     """Tell what happened.
 
     Args:
@@ -33,10 +33,10 @@ def to_attempt(
     tasks = [task for task, _ in failures]
     lost = f"{missing} of what was made of it never arrived"
     error = failures[0][1] if failures else lost
-    return Attempt(generation, now_ms, tasks[0] if tasks else entry, error, tasks)
+    return SegmentAttempt(generation, now_ms, tasks[0] if tasks else entry, error, tasks)
 
 
-def tell(error: Exception) -> str:
+def describe_exception(error: Exception) -> str:
     """An exception in so many words; even if it cannot be told."""
     try:
         text = str(error)
@@ -50,7 +50,7 @@ def _printable(text: str) -> str:
     return text[:_ERROR_CHARS_MAX].encode(errors="backslashreplace").decode()
 
 
-def keep(segment: Segment, raw: bytes) -> bytes:
+def encode_for_retry(segment: Segment, raw: bytes) -> bytes:
     """A segment as the pen keeps it; what cannot be kept so, as the input has it."""
     try:
         return encode_segment(segment)
@@ -58,15 +58,15 @@ def keep(segment: Segment, raw: bytes) -> bytes:
         return encode_segment(raw)
 
 
-def is_kept(kept: bytes) -> bool:
+def can_retry(kept: bytes) -> bool:
     """Whether that is a segment, which can come again."""
     return kept[0] not in _RAW_MARKS
 
 
-def refuse(root: int, task: str, generation: int, found: Undecodable, now_ms: int) -> FailedRoot:
+def reject_undecodable(root: int, task: str, generation: int, found: UndecodableRecord, now_ms: int) -> FailedRoot:
     """What never was a segment is dead at once."""
     error = _printable(f"it is no segment: {found.reason}")
-    attempt = Attempt(generation, now_ms, task, error)
+    attempt = SegmentAttempt(generation, now_ms, task, error)
     return FailedRoot(
-        root, task, generation, encode_segment(found.raw), attempt, [], is_hopeless=True
+        root, task, generation, encode_segment(found.raw), attempt, [], is_permanent=True
     )

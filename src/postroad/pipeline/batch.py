@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .acks import Acker, Verdict
-from .attempts import is_kept, keep, refuse, tell, to_attempt
-from .delivered import Delivered
+from .acks import Acker, AckStatus
+from .attempts import can_retry, encode_for_retry, reject_undecodable, describe_exception, make_failed_attempt
+from .delivered import RootInput
 from .job import Segment
-from .media.medium import Undecodable
-from .program import Program
+from .media.medium import UndecodableRecord
+from .program import CompiledJob
 from .records import FailedRoot
-from .tree import Failure, Tree, grow
-from .windows import Delta, DeltaMaker
+from .tree import TaskFailure, SegmentTree, execute_tree
+from .windows import JobWindowDelta, WindowDeltaBuilder
 
 
-class Batch:
+class PlainBatchExecutor:
     """What some deliveries come to."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: CompiledJob) -> None:
         self._program = program
         self._acker = Acker()
-        self._trees: list[tuple[Delivered, Tree, bytes]] = []
+        self._trees: list[tuple[RootInput, SegmentTree, bytes]] = []
         self._failed: list[FailedRoot] = []
-        self._windows = DeltaMaker(program.plan)
+        self._windows = WindowDeltaBuilder(program.windows)
         self._unwritable: set[int] = set()
 
-    def take(self, delivered: Delivered, now_ms: int) -> None:
+    def process(self, delivered: RootInput, now_ms: int) -> None:
         """Run the job on one root."""
-        if isinstance(delivered.segment, Undecodable):
+        if isinstance(delivered.segment, UndecodableRecord):
             self._refuse(delivered, delivered.segment, now_ms)
             return
         # Now, because functions may change what they are given.
-        payload = keep(delivered.segment, delivered.raw)
-        if self._program.is_staged and not is_kept(payload):
-            found = Undecodable(delivered.raw, "it cannot go from one stage to the next")
+        payload = encode_for_retry(delivered.segment, delivered.raw)
+        if self._program.is_multi_stage and not can_retry(payload):
+            found = UndecodableRecord(delivered.raw, "it cannot go from one stage to the next")
             self._refuse(delivered, found, now_ms)
             return
-        tree = grow(
+        tree = execute_tree(
             self._program,
             delivered.task,
             delivered.root,
@@ -48,11 +48,11 @@ class Batch:
             self._acker.add(report)
         self._trees.append((delivered, tree, payload))
 
-    def _refuse(self, delivered: Delivered, found: Undecodable, now_ms: int) -> None:
+    def _refuse(self, delivered: RootInput, found: UndecodableRecord, now_ms: int) -> None:
         root, task, generation = delivered.root, delivered.task, delivered.generation
-        self._failed.append(refuse(root, task, generation, found, now_ms))
+        self._failed.append(reject_undecodable(root, task, generation, found, now_ms))
 
-    def written(self, task: str) -> tuple[list[int], list[Segment]]:
+    def pending_output(self, task: str) -> tuple[list[int], list[Segment]]:
         """What is for an output, with its ids, without what it has already."""
         ids, segments = [], []
         for delivered, tree, _ in self._trees:
@@ -63,7 +63,7 @@ class Batch:
                 segments.append(it.segment)
         return ids, segments
 
-    def refuse(self, reasons: Mapping[int, str]) -> None:
+    def mark_unwritable(self, reasons: Mapping[int, str]) -> None:
         """Some of what is for an output can never be written there."""
         self._unwritable |= reasons.keys()
         for _, tree, _ in self._trees:
@@ -71,7 +71,7 @@ class Batch:
                 if it.id in reasons:
                     self._acker.add(tree.report_unwritten(it, reasons[it.id]))
 
-    def on_written(self, tasks: Iterable[str]) -> None:
+    def mark_written(self, tasks: Iterable[str]) -> None:
         """What was for some outputs is where it cannot be lost."""
         names = set(tasks)
         for _, tree, _ in self._trees:
@@ -79,7 +79,7 @@ class Batch:
                 if it.task in names and it.id not in self._unwritable:
                     self._acker.add(tree.report_written(it.task, it.edge))
 
-    def close(self, now_ms: int) -> tuple[list[FailedRoot], Delta]:
+    def finish(self, now_ms: int) -> tuple[list[FailedRoot], JobWindowDelta]:
         """Roots that are not done with, and what those that are add to windows."""
         failed = list(self._failed)
         for delivered, tree, payload in self._trees:
@@ -91,10 +91,10 @@ class Batch:
         return failed, self._windows.delta
 
     def _fail(
-        self, delivered: Delivered, tree: Tree, payload: bytes, now_ms: int, verdict: Verdict
+        self, delivered: RootInput, tree: SegmentTree, payload: bytes, now_ms: int, verdict: AckStatus
     ) -> FailedRoot:
-        failures = [(it.task, tell(it.error)) for it in tree.failures]
-        attempt = to_attempt(tree.generation, now_ms, delivered.task, failures, verdict.missing)
+        failures = [(it.task, describe_exception(it.error)) for it in tree.failures]
+        attempt = make_failed_attempt(tree.generation, now_ms, delivered.task, failures, verdict.missing)
         made = (it.id for it in tree.outputs if it.id not in self._unwritable)
         published = [*delivered.published, *made]
         return FailedRoot(
@@ -104,19 +104,19 @@ class Batch:
             payload,
             attempt,
             sorted(set(published)),
-            is_hopeless=not is_kept(payload),
+            is_permanent=not can_retry(payload),
         )
 
-    def _add_to_windows(self, tree: Tree, verdict: Verdict) -> Verdict:
+    def _add_to_windows(self, tree: SegmentTree, verdict: AckStatus) -> AckStatus:
         """All that a root adds, or nothing of it."""
         if not tree.additions:
             return verdict
-        one = DeltaMaker(self._program.plan)
+        one = WindowDeltaBuilder(self._program.windows)
         for it in tree.additions:
             try:
                 one.add(it.task, it.group, it.segment, order=it.order)
             except Exception as error:
-                failure = Failure(it.task, it.edge, it.segment, error.with_traceback(None))
+                failure = TaskFailure(it.task, it.edge, it.segment, error.with_traceback(None))
                 tree.failures.append(failure)
                 return verdict._replace(has_failed=True)
         self._windows.merge(one.delta)

@@ -33,16 +33,16 @@ from .job import (
 )
 from .validation import require_valid
 
-Named: TypeAlias = str | Callable[..., Any]
+FunctionRef: TypeAlias = str | Callable[..., Any]
 """An import path, or what is found there."""
-Condition: TypeAlias = Named | dict[str, Any]
+Condition: TypeAlias = FunctionRef | dict[str, Any]
 """A predicate, or several put together: `{"and": [...]}`, `{"or": [...]}`, `{"not": ...}`."""
 
 # Keys with an import path, or predicates put together of some.
 _NAMED = frozenset({"fn", "predicate", "post_transform", "aggregation", "emit", "calls"})
 
 
-class TaskKeys(TypedDict, total=False):
+class TaskOptions(TypedDict, total=False):
     """What every task may have besides."""
 
     doc: str
@@ -53,7 +53,7 @@ class TaskKeys(TypedDict, total=False):
     time_limit_s: float
 
 
-class InputKeys(TaskKeys, total=False):
+class InputOptions(TaskOptions, total=False):
     """What an input may have besides."""
 
     options: dict[str, Any]
@@ -63,35 +63,35 @@ class InputKeys(TaskKeys, total=False):
     retry: RetryPolicy | dict[str, Any]
 
 
-class FunctionKeys(TaskKeys, total=False):
+class FunctionOptions(TaskOptions, total=False):
     """What a function may have besides."""
 
     group_by: str | list[str]
 
 
-class OutputKeys(FunctionKeys, total=False):
+class OutputOptions(FunctionOptions, total=False):
     """What an output may have besides."""
 
     options: dict[str, Any]
 
 
-class RaisedKeys(TypedDict, total=False):
+class ExceptionConditionOptions(TypedDict, total=False):
     """What a condition on exceptions may have besides."""
 
     params: dict[str, Any]
     exclude_keys: list[str]
     action: FlowAction | str
-    post_transform: Named
+    post_transform: FunctionRef
 
 
-class ConditionKeys(RaisedKeys, total=False):
+class FlowConditionOptions(ExceptionConditionOptions, total=False):
     """What a condition may have besides."""
 
     exceptions: bool
     short_circuit: bool
 
 
-class WindowKeys(TypedDict, total=False):
+class WindowOptions(TypedDict, total=False):
     """What a window may have besides."""
 
     key: str
@@ -102,13 +102,13 @@ class WindowKeys(TypedDict, total=False):
     keep_s: float
 
 
-class TriggerKeys(TypedDict, total=False):
+class TriggerOptions(TypedDict, total=False):
     """What a trigger may have besides."""
 
     threshold: float
-    predicate: Named
+    predicate: FunctionRef
     refinement: Refinement | str
-    emit: Named
+    emit: FunctionRef
 
 
 class JobBuilder:
@@ -122,7 +122,7 @@ class JobBuilder:
         return require_valid(self._data)
 
     def input(
-        self, name: str, fn: Named | None = None, *, medium: str, **keys: Unpack[InputKeys]
+        self, name: str, fn: FunctionRef | None = None, *, medium: str, **keys: Unpack[InputOptions]
     ) -> JobBuilder:
         """Add an input."""
         return self._add("catalog", name=name, type=TaskType.INPUT, fn=fn, medium=medium, **keys)
@@ -130,10 +130,10 @@ class JobBuilder:
     def function(
         self,
         name: str,
-        fn: Named | None = None,
+        fn: FunctionRef | None = None,
         *,
         after: str | Sequence[str] | None = None,
-        **keys: Unpack[FunctionKeys],
+        **keys: Unpack[FunctionOptions],
     ) -> JobBuilder:
         """Add a function after one or several tasks; by default after the one added last."""
         followed = self._follow(name, after)
@@ -142,11 +142,11 @@ class JobBuilder:
     def output(
         self,
         name: str,
-        fn: Named | None = None,
+        fn: FunctionRef | None = None,
         *,
         medium: str,
         after: str | Sequence[str] | None = None,
-        **keys: Unpack[OutputKeys],
+        **keys: Unpack[OutputOptions],
     ) -> JobBuilder:
         """Add an output after one or several tasks; by default after the one added last."""
         followed = self._follow(name, after)
@@ -160,7 +160,7 @@ class JobBuilder:
         predicate: Condition | None = None,
         *,
         to: str | list[str],
-        **keys: Unpack[ConditionKeys],
+        **keys: Unpack[FlowConditionOptions],
     ) -> JobBuilder:
         """Say where what a task makes goes; without a predicate, always."""
         entry = {"from": source, "to": to, "predicate": predicate, **keys}
@@ -172,7 +172,7 @@ class JobBuilder:
         predicate: Condition | None = None,
         *,
         to: str | list[str],
-        **keys: Unpack[RaisedKeys],
+        **keys: Unpack[ExceptionConditionOptions],
     ) -> JobBuilder:
         """Say where a segment goes whose function raised; without a predicate, whatever it was."""
         return self.when(source, predicate, to=to, exceptions=True, short_circuit=True, **keys)
@@ -183,8 +183,8 @@ class JobBuilder:
         *,
         task: str,
         type: WindowType | str,
-        aggregation: Named,
-        **keys: Unpack[WindowKeys],
+        aggregation: FunctionRef,
+        **keys: Unpack[WindowOptions],
     ) -> JobBuilder:
         """Gather the segments of a task."""
         return self._add(
@@ -192,13 +192,13 @@ class JobBuilder:
         )
 
     def trigger(
-        self, window: str, *, on: TriggerType | str, **keys: Unpack[TriggerKeys]
+        self, window: str, *, on: TriggerType | str, **keys: Unpack[TriggerOptions]
     ) -> JobBuilder:
         """Say when the contents of a window go on."""
         return self._add("triggers", window=window, on=on, **keys)
 
     def lifecycle(
-        self, task: str, calls: Named, *, params: dict[str, Any] | None = None
+        self, task: str, calls: FunctionRef, *, params: dict[str, Any] | None = None
     ) -> JobBuilder:
         """Hook something into a task, or into all."""
         return self._add("lifecycles", task=task, calls=calls, params=params)

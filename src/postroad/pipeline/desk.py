@@ -19,17 +19,17 @@ from postroad.durable.store import Store
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
 
-from .delivered import Delivered, decode, deliver_again
+from .delivered import RootInput, decode_or_reject, to_retry_input
 from .job import Task
-from .media.medium import Chunk, InputMedium, OutputMedium, Place, Slice, Staged
-from .pen import Pen, create_tables
-from .program import Program
-from .publishing import Publisher
-from .records import Delivery, FailedRoot, PenRoot, State
-from .staging import stage_prefix
+from .media.medium import RawRecords, InputConnector, OutputConnector, Position, Split, Committable
+from .pen import JobStore, create_tables
+from .program import CompiledJob
+from .publishing import OutputCommitter
+from .records import InputDelivery, FailedRoot, StoredRoot, RootState
+from .staging import writer_id_prefix
 from .traces import BatchSpans
-from .window_keeper import WindowKeeper
-from .windows import Delta
+from .window_keeper import WindowStore
+from .windows import JobWindowDelta
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -41,18 +41,18 @@ _BATCHES_BETWEEN = 3
 _LOOK_S = 0.5
 
 
-class Outcome(msgspec.Struct):
+class BatchResult(msgspec.Struct):
     """What came of a batch."""
 
-    deliveries: list[Delivery]
+    deliveries: list[InputDelivery]
     failed: list[FailedRoot] = []
-    staged: list[tuple[str, Staged]] = []
+    staged: list[tuple[str, Committable]] = []
     """What output tasks are to write."""
-    delta: Delta = msgspec.field(default_factory=Delta)
+    delta: JobWindowDelta = msgspec.field(default_factory=JobWindowDelta)
     """What it adds to windows."""
 
 
-class Counts(msgspec.Struct):
+class JobCounters(msgspec.Struct):
     """What happened since this process began."""
 
     delivered: int = 0
@@ -62,7 +62,7 @@ class Counts(msgspec.Struct):
     batches: int = 0
 
 
-class Standing(msgspec.Struct, frozen=True):
+class JobStatus(msgspec.Struct, frozen=True):
     """How things stand, by the store."""
 
     pending: int
@@ -72,20 +72,20 @@ class Standing(msgspec.Struct, frozen=True):
     oldest_s: float
 
 
-def look_at(pen: Pen, now_ms: int) -> Standing:
+def read_job_status(pen: JobStore, now_ms: int) -> JobStatus:
     """How things stand in a pen."""
     deliveries = pen.deliveries()
-    oldest_ms = min((it.admitted_ms for it in deliveries), default=now_ms)
-    return Standing(
+    oldest_ms = min((it.started_ms for it in deliveries), default=now_ms)
+    return JobStatus(
         sum(it.segments for it in deliveries),
-        pen.count(State.WAITING),
-        pen.count(State.DEAD),
-        len(pen.publications()),
+        pen.count(RootState.WAITING),
+        pen.count(RootState.DEAD),
+        len(pen.pending_commits()),
         max(now_ms - oldest_ms, 0) / 1000,
     )
 
 
-class Settled(enum.Enum):
+class CommitResult(enum.Enum):
     """What came of settling a batch."""
 
     NOW = enum.auto()
@@ -95,7 +95,7 @@ class Settled(enum.Enum):
     """Some of it was delivered again since, and will be settled there."""
 
 
-class Desk:
+class JobCoordinator:
     """The account of one job. One process has it.
 
     Args:
@@ -107,10 +107,10 @@ class Desk:
 
     def __init__(
         self,
-        program: Program,
+        program: CompiledJob,
         store: Store,
-        inputs: Mapping[str, InputMedium],
-        outputs: Mapping[str, OutputMedium],
+        inputs: Mapping[str, InputConnector],
+        outputs: Mapping[str, OutputConnector],
     ) -> None:
         self._program = program
         self._store = store
@@ -118,22 +118,22 @@ class Desk:
         self._outputs = outputs
         self._job = program.job.name
         self._tasks = program.graph.tasks
-        self.counts = Counts()
-        self._windows = WindowKeeper(program)
+        self.counts = JobCounters()
+        self._windows = WindowStore(program)
         # Inputs that had nothing more the last time they were asked.
         self._silent: set[str] = set()
-        self._publisher = Publisher(store, self._job, outputs, self._complain)
+        self._publisher = OutputCommitter(store, self._job, outputs, self._warn_once)
         # What is being settled must not be thrown away meanwhile.
         self._settling = asyncio.Lock()
         # What was said last about inputs and outputs that do not work.
         self._complaints: dict[str, str | None] = {}
         self._spans = BatchSpans(self._job)
         # What was delivered again since the last admission.
-        self._again: list[Delivery] = []
+        self._again: list[InputDelivery] = []
         self.is_open = False
         """Whether it has an account to look at."""
 
-    async def open(self, staged: Sequence[tuple[str, Staged]] = ()) -> None:
+    async def open(self, staged: Sequence[tuple[str, Committable]] = ()) -> None:
         """Get everything ready, and publish what was settled and not published before a crash.
 
         Args:
@@ -145,17 +145,17 @@ class Desk:
             await self.close()
             raise
 
-    async def _open_all(self, staged: Sequence[tuple[str, Staged]]) -> None:
+    async def _open_all(self, staged: Sequence[tuple[str, Committable]]) -> None:
         await self._store.write(self._open)
-        unsettled = await self.unsettled()
+        unsettled = await self.uncommitted()
         for name, source in self._inputs.items():
-            await source.open([it.place for it in unsettled if it.task == name and it.place])
-        publications = await self._store.read(lambda it: self._pen(it).publications())
+            await source.open([it.position for it in unsettled if it.task == name and it.position])
+        publications = await self._store.read(lambda it: self._pen(it).pending_commits())
         wanted = [*staged, *((task, it) for _, task, it in publications)]
         for name, target in self._outputs.items():
-            prefix = stage_prefix(self._job, name)
+            prefix = writer_id_prefix(self._job, name)
             await target.open(prefix, [it for task, it in wanted if task == name])
-        await self._publisher.publish()
+        await self._publisher.commit()
         self.is_open = True
 
     def _open(self, ledger: Ledger) -> None:
@@ -173,14 +173,14 @@ class Desk:
                 closing.push_async_callback(target.close)
             await self._publisher.close()
 
-    def _pen(self, database: Database) -> Pen:
-        return Pen(database, self._job)
+    def _pen(self, database: Database) -> JobStore:
+        return JobStore(database, self._job)
 
     # Delivering.
 
-    async def admit(self) -> list[Delivery]:
+    async def next_deliveries(self) -> list[InputDelivery]:
         """What is delivered now: what is late, what comes again, what is new."""
-        if self._publisher.has_unpublished and not await self._publisher.publish():
+        if self._publisher.has_uncommitted and not await self._publisher.commit():
             return []
         deliveries, self._again = self._again, []
         if await self._store.read(self._has_old):
@@ -191,146 +191,146 @@ class Desk:
         for it in deliveries:
             if it.generation > 0:
                 self.counts.replayed += it.segments
-            elif it.place is not None:
+            elif it.position is not None:
                 self.counts.delivered += it.segments
-            elif it.task not in self._program.windowed:
+            elif it.task not in self._program.windowed_tasks:
                 # What windows emit comes that way too, for the first time.
                 self.counts.replayed += it.segments
         if deliveries and tracing.tracer is not None:
             self._spans.begin(self._store.owner, self._contexts(deliveries))
         return deliveries
 
-    def _contexts(self, deliveries: Iterable[Delivery]) -> Iterator[SpanContext]:
+    def _contexts(self, deliveries: Iterable[InputDelivery]) -> Iterator[SpanContext]:
         """The spans that what was delivered belongs to, as far as inputs know."""
         for it in deliveries:
-            if it.place is not None:
-                yield from self._inputs[it.task].contexts(it.place)
+            if it.position is not None:
+                yield from self._inputs[it.task].span_contexts(it.position)
 
     def _has_room(self) -> bool:
         for name, target in self._outputs.items():
             try:
-                target.check_room()
+                target.check_capacity()
             except OSError as error:
-                self._complain(name, f"nothing new is read, output {name!r} has no room: {error}")
+                self._warn_once(name, f"nothing new is read, output {name!r} has no room: {error}")
                 return False
-            self._complain(name, None)
+            self._warn_once(name, None)
         return True
 
     def _has_old(self, database: Database) -> bool:
         """Whether there may be something late or due: to find out is cheaper than to commit."""
-        if self._program.windowed:
+        if self._program.windowed_tasks:
             return True
         pen, now_ms = self._pen(database), _now_ms()
         due_ms = pen.next_due_ms()
         if due_ms is not None and due_ms <= now_ms:
             return True
         timeouts = {name: self._tasks[name].pending_timeout_s * 1000 for name in self._inputs}
-        return any(it.admitted_ms + timeouts.get(it.task, 0.0) < now_ms for it in pen.deliveries())
+        return any(it.started_ms + timeouts.get(it.task, 0.0) < now_ms for it in pen.deliveries())
 
-    def _admit_old(self, ledger: Ledger) -> list[Delivery]:
+    def _admit_old(self, ledger: Ledger) -> list[InputDelivery]:
         pen, now_ms = self._pen(ledger.database), _now_ms()
-        self._windows.on_time(pen, now_ms)
+        self._windows.fire_timers(pen, now_ms)
         _, settled = pen.counters()
-        deliveries: list[Delivery] = []
-        for name in (*self._inputs, *sorted(self._program.windowed)):
+        deliveries: list[InputDelivery] = []
+        for name in (*self._inputs, *sorted(self._program.windowed_tasks)):
             before_ms = now_ms - round(self._tasks[name].pending_timeout_s * 1000)
-            deliveries += pen.expire(name, before_ms, settled - _BATCHES_BETWEEN, now_ms)
+            deliveries += pen.redeliver_expired(name, before_ms, settled - _BATCHES_BETWEEN, now_ms)
             room = max(round(self._tasks[name].max_pending * _REPLAYS_SHARE), 1)
-            deliveries += pen.admit_due(name, now_ms, room - pen.pending_again(name))
+            deliveries += pen.take_due_retries(name, now_ms, room - pen.pending_retries(name))
         return deliveries
 
-    async def _admit_new(self, task: Task, medium: InputMedium) -> list[Delivery]:
+    async def _admit_new(self, task: Task, medium: InputConnector) -> list[InputDelivery]:
         pending = await self._store.read(lambda it: self._pen(it).pending(task.name))
         room = min(task.max_pending - pending, task.batch_size)
         if room <= 0:
             return []
         after = await self._store.read(lambda it: self._pen(it).position(task.name))
         try:
-            slices = await medium.cut(after, room)
+            slices = await medium.plan_splits(after, room)
         except OSError as error:
-            self._complain(task.name, f"input {task.name!r} cannot be read: {error}")
+            self._warn_once(task.name, f"input {task.name!r} cannot be read: {error}")
             return []
-        self._complain(task.name, None)
+        self._warn_once(task.name, None)
         if not slices:
             self._silent.add(task.name)
             return []
         self._silent.discard(task.name)
         return await self._store.write(lambda ledger: self._admit_slices(ledger, task, slices))
 
-    def _admit_slices(self, ledger: Ledger, task: Task, slices: Sequence[Slice]) -> list[Delivery]:
+    def _admit_slices(self, ledger: Ledger, task: Task, slices: Sequence[Split]) -> list[InputDelivery]:
         pen, now_ms = self._pen(ledger.database), _now_ms()
-        return [pen.admit_slice(task.name, it.place, it.count, it.end, now_ms) for it in slices]
+        return [pen.add_split(task.name, it.position, it.estimated_segments, it.next_position, now_ms) for it in slices]
 
-    async def read(self, delivery: Delivery) -> Iterator[Delivered]:
+    async def read(self, delivery: InputDelivery) -> Iterator[RootInput]:
         """The roots of a delivery: the same whenever it is read."""
-        if delivery.place is not None:
-            return self._read_slice(delivery, delivery.place)
-        roots = await self._store.read(lambda it: self._pen(it).roots_of(delivery.number))
-        return (deliver_again(root) for root in roots)
+        if delivery.position is not None:
+            return self._read_slice(delivery, delivery.position)
+        roots = await self._store.read(lambda it: self._pen(it).delivery_roots(delivery.number))
+        return (to_retry_input(root) for root in roots)
 
-    def _read_slice(self, delivery: Delivery, place: Place) -> Iterator[Delivered]:
-        task, bits, medium = delivery.task, self._program.bits, self._inputs[delivery.task]
+    def _read_slice(self, delivery: InputDelivery, place: Position) -> Iterator[RootInput]:
+        task, bits, medium = delivery.task, self._program.ack_ids, self._inputs[delivery.task]
         for chunk in medium.read(place):
             for position, raw in zip(chunk.positions, chunk.raws, strict=True):
                 root = bits.root(task, chunk.source, position)
-                segment = decode(raw, medium.decode)
-                yield Delivered(root, task, delivery.generation, segment, raw=raw)
+                segment = decode_or_reject(raw, medium.decode)
+                yield RootInput(root, task, delivery.generation, segment, raw=raw)
 
-    async def read_chunks(self, delivery: Delivery) -> list[Chunk]:
+    async def read_chunks(self, delivery: InputDelivery) -> list[RawRecords]:
         """What a slice has, as the input has it."""
-        place = delivery.place
+        place = delivery.position
         if place is None:
             raise UsageError(f"delivery {delivery.number} is no slice")
         medium = self._inputs[delivery.task]
         return await asyncio.to_thread(lambda: list(medium.read(place)))
 
-    async def roots_again(self, number: int, after: int | None, limit: int) -> list[PenRoot]:
+    async def retry_roots(self, number: int, after: int | None, limit: int) -> list[StoredRoot]:
         """Some of the roots that come again with a delivery; `after` is the last one before."""
-        return await self._store.read(lambda it: self._pen(it).roots_of(number, after, limit))
+        return await self._store.read(lambda it: self._pen(it).delivery_roots(number, after, limit))
 
-    async def unsettled(self, after: int = 0, upto: int | None = None) -> list[Delivery]:
+    async def uncommitted(self, after: int = 0, upto: int | None = None) -> list[InputDelivery]:
         """What was delivered and not settled, in order."""
         return await self._store.read(lambda it: self._pen(it).deliveries(after, upto))
 
-    async def settled_upto(self) -> int:
+    async def committed_offset(self) -> int:
         """The number before the first delivery that is not settled."""
-        unsettled = await self.unsettled()
-        return unsettled[0].number - 1 if unsettled else await self.delivered()
+        unsettled = await self.uncommitted()
+        return unsettled[0].number - 1 if unsettled else await self.last_delivery()
 
-    async def admit_after(self, number: int, wait_s: float) -> int:
+    async def poll_after(self, number: int, wait_s: float) -> int:
         """Admit what there is; returns the number of the last delivery, when that is above the
         given one or when the time is over."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         while True:
-            await self.admit()
-            latest = await self.delivered()
+            await self.next_deliveries()
+            latest = await self.last_delivery()
             left_s = deadline_s - loop.time()
             if latest > number or left_s <= 0:
                 return latest
             await self.wait(min(left_s, _LOOK_S))
 
-    async def delivered(self) -> int:
+    async def last_delivery(self) -> int:
         """The number of the last delivery."""
         return (await self._store.read(lambda it: self._pen(it).counters()))[0]
 
     # Settling.
 
-    async def settle(self, run: str, batch: int, outcome: Outcome) -> Settled:
+    async def commit_batch(self, run: str, batch: int, outcome: BatchResult) -> CommitResult:
         """Account for a batch, once, and publish what it wrote."""
         async with self._settling:
             settled, again = await self._store.write(
                 lambda ledger: self._settle(ledger, run, batch, outcome)
             )
         self._again += again
-        if settled is Settled.NOW:
+        if settled is CommitResult.NOW:
             self._count(outcome)
-            places = [(it.task, it.place) for it in outcome.deliveries if it.place is not None]
+            places = [(it.task, it.position) for it in outcome.deliveries if it.position is not None]
             for task, place in places:
                 await self._tell_settled(task, place)
         else:
-            await self.discard(outcome.staged)
-        await self._publisher.publish()
+            await self.abort_outputs(outcome.staged)
+        await self._publisher.commit()
         self._spans.end(
             self._store.owner,
             batch,
@@ -340,69 +340,69 @@ class Desk:
         )
         return settled
 
-    async def _tell_settled(self, task: str, place: Place) -> None:
+    async def _tell_settled(self, task: str, place: Position) -> None:
         try:
-            await self._inputs[task].on_settled([place])
+            await self._inputs[task].on_committed([place])
         except OSError as error:
             # It is settled here, which is what counts.
             logger.warning("input %r was not told what is done: %s", task, error)
 
-    async def publish(self) -> None:
+    async def commit_outputs(self) -> None:
         """Publish what was settled, however long that takes; not what cannot be published now."""
-        while not await self._publisher.publish():
+        while not await self._publisher.commit():
             continue
 
-    def _complain(self, name: str, text: str | None) -> None:
+    def _warn_once(self, name: str, text: str | None) -> None:
         """Say what is wrong, once as long as it is the same; None if nothing is."""
         if text is not None and self._complaints.get(name) != text:
             logger.warning("%s", text)
         self._complaints[name] = text
 
-    async def discard(self, staged: Iterable[tuple[str, Staged]]) -> None:
+    async def abort_outputs(self, staged: Iterable[tuple[str, Committable]]) -> None:
         """Throw away what was staged for outputs, unless a batch was settled with it."""
         async with self._settling:
-            await self._publisher.discard(staged)
+            await self._publisher.abort(staged)
 
     def _settle(
-        self, ledger: Ledger, run: str, batch: int, outcome: Outcome
-    ) -> tuple[Settled, list[Delivery]]:
+        self, ledger: Ledger, run: str, batch: int, outcome: BatchResult
+    ) -> tuple[CommitResult, list[InputDelivery]]:
         pen, now_ms = self._pen(ledger.database), _now_ms()
-        if pen.last_batch(run) >= batch:
-            return Settled.BEFORE, []
+        if pen.last_committed_batch(run) >= batch:
+            return CommitResult.BEFORE, []
         if self._publisher.has_discarded(outcome.staged):
             # Whoever said so does the batch again.
             raise RuntimeError(f"what batch {batch} wrote was thrown away")
-        if not all(pen.has(it) for it in outcome.deliveries):
+        if not all(pen.is_current(it) for it in outcome.deliveries):
             # Some of it was delivered again meanwhile, and is accounted for there. The rest has to
             # come again too: nobody else has it.
-            rest = [it for it in outcome.deliveries if pen.has(it)]
-            return Settled.TOO_LATE, [pen.deliver_again(it, now_ms) for it in rest]
-        pen.note_batch(run, batch)
+            rest = [it for it in outcome.deliveries if pen.is_current(it)]
+            return CommitResult.TOO_LATE, [pen.redeliver(it, now_ms) for it in rest]
+        pen.record_batch(run, batch)
         # Before they are settled, because those that failed before have a history there.
         policies = {name: task.retry for name, task in self._tasks.items()}
-        pen.put_back(outcome.failed, policies, now_ms, random.random)
+        pen.record_failures(outcome.failed, policies, now_ms, random.random)
         for it in outcome.deliveries:
-            pen.settle(it)
-            if it.place is not None:
-                self._inputs[it.task].settle(ledger, it.place)
+            pen.complete_delivery(it)
+            if it.position is not None:
+                self._inputs[it.task].commit(ledger, it.position)
         for name, staged in outcome.staged:
-            unpublished = self._outputs[name].settle(ledger, staged)
+            unpublished = self._outputs[name].commit_in_transaction(ledger, staged)
             if unpublished is not None:
-                pen.note_publication(name, unpublished)
+                pen.add_pending_commit(name, unpublished)
         if outcome.delta.windows:
             self._windows.apply(pen, outcome.delta, now_ms)
-        return Settled.NOW, []
+        return CommitResult.NOW, []
 
-    def _count(self, outcome: Outcome) -> None:
+    def _count(self, outcome: BatchResult) -> None:
         self.counts.batches += 1
         self.counts.failed += len(outcome.failed)
         self.counts.acked += sum(it.segments for it in outcome.deliveries) - len(outcome.failed)
 
     # Looks.
 
-    async def look(self) -> Standing:
+    async def status(self) -> JobStatus:
         """How things stand."""
-        return await self._store.read(lambda it: look_at(self._pen(it), _now_ms()))
+        return await self._store.read(lambda it: read_job_status(self._pen(it), _now_ms()))
 
     async def wait(self, timeout_s: float) -> None:
         """Return when there may be something to admit, or after some time."""
@@ -425,12 +425,12 @@ class Desk:
             return False
         # What windows emit at the end is more to do.
         return not await self._store.write(
-            lambda ledger: self._windows.on_drained(self._pen(ledger.database), _now_ms())
+            lambda ledger: self._windows.fire_drained(self._pen(ledger.database), _now_ms())
         )
 
     def _is_empty(self, database: Database) -> bool:
         pen = self._pen(database)
-        return not (pen.deliveries() or pen.count(State.WAITING) or pen.publications())
+        return not (pen.deliveries() or pen.count(RootState.WAITING) or pen.pending_commits())
 
 
 def _now_ms() -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from postroad.core.durations import format_seconds
 
-from .graph import Graph, Stage
+from .graph import JobGraph, Stage
 from .job import (
     ALL,
     NONE,
@@ -27,7 +27,7 @@ _RULE_WIDTH = 60
 
 def explain_text(job: Job) -> str:
     """Draw a valid job as text: stage after stage, each task with what follows it."""
-    graph = Graph(job)
+    graph = JobGraph(job)
     tasks, stages = _count(len(graph.order), "task"), _count(len(graph.stages), "stage")
     lines = [f"job {job.name}: {tasks} in {stages}"]
     lines += [f"  {line}" for line in job.doc.splitlines()]
@@ -41,7 +41,7 @@ def explain_text(job: Job) -> str:
 
 def explain_mermaid(job: Job) -> str:
     """Draw a valid job as a Mermaid flowchart, with a subgraph for each stage."""
-    graph = Graph(job)
+    graph = JobGraph(job)
     nodes = {name: f"t{place}" for place, name in enumerate(graph.order)}
     lines = ["flowchart LR"]
     for stage in graph.stages:
@@ -56,7 +56,7 @@ def explain_mermaid(job: Job) -> str:
 # Text.
 
 
-def _stage_heading(graph: Graph, stage: Stage) -> Iterator[str]:
+def _stage_heading(graph: JobGraph, stage: Stage) -> Iterator[str]:
     if stage.shuffled:
         groups = (f"{name} by {_group(graph.tasks[name])}" for name in stage.shuffled)
         yield f"== shuffle: {', '.join(groups)} ".ljust(_RULE_WIDTH, "=")
@@ -65,7 +65,7 @@ def _stage_heading(graph: Graph, stage: Stage) -> Iterator[str]:
     yield f"stage {stage.index}"
 
 
-def _task_lines(graph: Graph, name: str) -> Iterator[str]:
+def _task_lines(graph: JobGraph, name: str) -> Iterator[str]:
     yield f"  {name}: {', '.join(_facts(graph.tasks[name]))}"
     for note in _notes(graph.job, name):
         yield f"      {note}"
@@ -102,13 +102,13 @@ _ESCAPES = str.maketrans(
 )
 
 
-def _node(graph: Graph, name: str) -> str:
+def _node(graph: JobGraph, name: str) -> str:
     task = graph.tasks[name]
     windows = (f"window {it.name}: {_window(it)}" for it in graph.job.windows if it.task == name)
     return _SHAPES[task.type].format(_quoted([name, *_facts(task), *windows]))
 
 
-def _arrows(graph: Graph, nodes: dict[str, str], source: str) -> Iterator[str]:
+def _arrows(graph: JobGraph, nodes: dict[str, str], source: str) -> Iterator[str]:
     conditions = [it for it in graph.job.flow_conditions if it.source in (source, ALL)]
     for child in graph.children[source]:
         leading = [it for it in conditions if it.to == ALL or child in _targets(it)]

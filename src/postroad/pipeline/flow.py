@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 
 from postroad.core.errors import ConfigError
 
-from .functions import Function, NotASegment
+from .functions import Function, InvalidResultError
 from .job import ALL, NONE, FlowAction, FlowCondition, Predicate, Segment
 
 Resolve = Callable[[str], Function]
 Test = Callable[[Any, Any], Any]
 
 
-class Route(NamedTuple):
+class SegmentRoute(NamedTuple):
     """Where a segment goes, and how."""
 
     targets: tuple[str, ...]
     segment: Segment
-    retries: bool = False
+    retry: bool = False
     """Whether its whole root comes again instead."""
 
 
@@ -33,7 +33,7 @@ class _Condition(NamedTuple):
     transform: Function | None
 
 
-class Router:
+class FlowRouter:
     """The flow conditions of one task."""
 
     def __init__(
@@ -80,37 +80,37 @@ class Router:
         return not self.children
 
     @property
-    def is_plain(self) -> bool:
+    def is_unconditional(self) -> bool:
         """Whether everything that is returned goes to all that follow."""
         return not self._normal
 
-    def route(self, new: Segment, old: Segment) -> Route:
+    def route(self, new: Segment, old: Segment) -> SegmentRoute:
         """Where a segment goes that was made of another."""
         if not self._normal:
-            return Route(self.children, new)
+            return SegmentRoute(self.children, new)
         targets: set[str] = set()
         excluded: set[str] = set()
         for it in self._normal:
             if not it.test(new, old):
                 continue
             if it.is_last:
-                return Route(it.targets, _without(new, it.excluded), it.retries)
+                return SegmentRoute(it.targets, _without(new, it.excluded), it.retries)
             targets.update(it.targets)
             excluded |= it.excluded
         # As they follow the task, not as the conditions name them.
-        return Route(
+        return SegmentRoute(
             tuple(name for name in self.children if name in targets), _without(new, excluded)
         )
 
-    def route_exception(self, error: Exception, segment: Segment) -> Route | None:
+    def route_exception(self, error: Exception, segment: Segment) -> SegmentRoute | None:
         """Where a segment goes whose function raised; None if nothing is said about that."""
         for it in self._exceptional:
             if not it.test(error, segment):
                 continue
             made = segment if it.transform is None else it.transform(error, segment)
             if not isinstance(made, dict):
-                raise NotASegment(f"a post_transform returns a segment, not {type(made).__name__}")
-            return Route(it.targets, _without(made, it.excluded), it.retries)
+                raise InvalidResultError(f"a post_transform returns a segment, not {type(made).__name__}")
+            return SegmentRoute(it.targets, _without(made, it.excluded), it.retries)
         return None
 
 

@@ -25,7 +25,7 @@ class Stage(msgspec.Struct, frozen=True):
     """Those of them whose expressions Spark computes before; none in the first stage either."""
 
 
-class Graph:
+class JobGraph:
     """A valid job, looked at as a graph.
 
     Attributes:

@@ -193,7 +193,7 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     the segment."""
 
 
-class Lifecycle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TaskLifecycle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Hooks of a task: what is done before and after, wherever it runs."""
 
     task: str
@@ -213,6 +213,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     flow_conditions: list[FlowCondition] = []
     windows: list[Window] = []
     triggers: list[Trigger] = []
-    lifecycles: list[Lifecycle] = []
+    lifecycles: list[TaskLifecycle] = []
     doc: str = ""
     metadata: dict[str, Any] = {}

@@ -20,7 +20,7 @@ from .job import ALL, Job
 HOOKS = ("before_task", "before_batch", "after_batch", "after_task")
 
 
-class Lifecycles:
+class LifecycleHooks:
     """The lifecycles of a job, in order."""
 
     def __init__(self, job: Job, find: Callable[[str], Any]) -> None:

@@ -14,14 +14,14 @@ from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError
 from postroad.durable.store import MemoryStore, Store
 
-from .batch import Batch
-from .desk import Desk, Outcome
-from .functions import Function, resolve_function
+from .batch import PlainBatchExecutor
+from .desk import JobCoordinator, BatchResult
+from .functions import Function, import_function
 from .job import Job
-from .media.medium import InputMedium, OutputMedium, Staged
-from .program import Program
-from .records import Delivery
-from .staging import stage_all, stage_name
+from .media.medium import InputConnector, OutputConnector, Committable
+from .program import CompiledJob
+from .records import InputDelivery
+from .staging import write_batch_output, writer_id
 
 T = TypeVar("T")
 
@@ -54,18 +54,18 @@ class LocalRunner:
     def __init__(
         self,
         job: Job,
-        inputs: Mapping[str, InputMedium],
-        outputs: Mapping[str, OutputMedium],
+        inputs: Mapping[str, InputConnector],
+        outputs: Mapping[str, OutputConnector],
         store: Store | None = None,
         *,
-        find: Callable[[str], Function] = resolve_function,
+        find: Callable[[str], Function] = import_function,
     ) -> None:
-        self._program = Program(job, find)
-        for name in sorted(self._program.computed):
+        self._program = CompiledJob(job, find)
+        for name in sorted(self._program.sql_tasks):
             raise ConfigError(f"task {name!r} is of kind sql, which needs Spark")
         self._store = MemoryStore() if store is None else store
         self._outputs = outputs
-        self.desk = Desk(self._program, self._store, inputs, outputs)
+        self.coordinator = JobCoordinator(self._program, self._store, inputs, outputs)
         # Names of this run's batches, unlike those of any other.
         self._run = secrets.token_hex(8)
         self._batch = 0
@@ -82,57 +82,57 @@ class LocalRunner:
                 await self._store.close()
 
     async def _run_job(self) -> None:
-        await self.desk.open()
+        await self.coordinator.open()
         try:
             self._program.start()
             await self._run_all()
         finally:
             self._program.lifecycles.stop()
-            await self.desk.close()
+            await self.coordinator.close()
 
     async def _run_all(self) -> None:
         # First what was delivered before a crash and never settled.
-        deliveries = await self.desk.unsettled()
+        deliveries = await self.coordinator.uncommitted()
         while True:
             if deliveries:
                 await self._run_batch(deliveries)
-            elif await self.desk.is_drained():
+            elif await self.coordinator.is_drained():
                 return
             else:
-                await self.desk.wait(_IDLE_S)
-            deliveries = await self.desk.admit()
+                await self.coordinator.wait(_IDLE_S)
+            deliveries = await self.coordinator.next_deliveries()
 
-    async def _run_batch(self, deliveries: Sequence[Delivery]) -> None:
+    async def _run_batch(self, deliveries: Sequence[InputDelivery]) -> None:
         self._batch += 1
         self._program.lifecycles.before_batch()
         batch = await self._insist("an input cannot be read", lambda _: self._take(deliveries))
         staged = await self._stage_all(batch)
-        batch.on_written(self._outputs)
-        failed, delta = batch.close(_now_ms())
-        outcome = Outcome(list(deliveries), failed, staged, delta)
-        await self.desk.settle(self._run, self._batch, outcome)
+        batch.mark_written(self._outputs)
+        failed, delta = batch.finish(_now_ms())
+        outcome = BatchResult(list(deliveries), failed, staged, delta)
+        await self.coordinator.commit_batch(self._run, self._batch, outcome)
         self._program.lifecycles.after_batch()
 
-    async def _stage_all(self, batch: Batch) -> list[tuple[str, Staged]]:
+    async def _stage_all(self, batch: PlainBatchExecutor) -> list[tuple[str, Committable]]:
         staged = [(task, await self._stage(task, batch)) for task in self._outputs]
         return [(task, it) for task, it in staged if it is not None]
 
-    async def _take(self, deliveries: Sequence[Delivery]) -> Batch:
-        batch = Batch(self._program)
+    async def _take(self, deliveries: Sequence[InputDelivery]) -> PlainBatchExecutor:
+        batch = PlainBatchExecutor(self._program)
         for delivery in deliveries:
-            for delivered in await self.desk.read(delivery):
-                batch.take(delivered, _now_ms())
+            for delivered in await self.coordinator.read(delivery):
+                batch.process(delivered, _now_ms())
                 # Functions that never wait must not keep everything else waiting.
                 await asyncio.sleep(0)
         return batch
 
-    async def _stage(self, task: str, batch: Batch) -> Staged | None:
+    async def _stage(self, task: str, batch: PlainBatchExecutor) -> Committable | None:
         """Stage what is for an output."""
 
-        async def stage(attempt: int) -> Staged | None:
+        async def stage(attempt: int) -> Committable | None:
             part = f"{self._run}-{self._batch:08d}-{attempt}"
-            name = stage_name(self._program.job.name, part, task)
-            return await asyncio.to_thread(stage_all, self._outputs[task], name, task, batch)
+            name = writer_id(self._program.job.name, part, task)
+            return await asyncio.to_thread(write_batch_output, self._outputs[task], name, task, batch)
 
         return await self._insist(f"output {task!r} cannot be written", stage)
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .flow import Route, Router
-from .functions import to_segments
+from .flow import SegmentRoute, FlowRouter
+from .functions import normalize_result
 from .job import Segment
 
 
-class RetryWanted(Exception):
+class SegmentRetryRequestedError(Exception):
     """A flow condition wants the whole root to come again."""
 
 
-class Routed(NamedTuple):
+class RoutingResult(NamedTuple):
     """What a call made, with where that goes."""
 
-    routes: list[Route]
-    is_exceptional: bool = False
+    routes: list[SegmentRoute]
+    is_from_exception: bool = False
     """Whether it was made of an exception."""
 
 
-def to_routes(
-    router: Router, segment: Segment, result: object, raised: Exception | None = None
-) -> Routed:
+def route_result(
+    router: FlowRouter, segment: Segment, result: object, raised: Exception | None = None
+) -> RoutingResult:
     """Where what a task made of a segment goes.
 
     Args:
@@ -39,14 +39,14 @@ def to_routes(
     try:
         if raised is not None:
             raise raised
-        routes = [router.route(new, segment) for new in to_segments(result)]
+        routes = [router.route(new, segment) for new in normalize_result(result)]
     except Exception as error:
         route = router.route_exception(error, segment)
         if route is None:
             raise
         is_exceptional = True
         # An output has nothing behind it: what is said about its exceptions drops them.
-        routes = [route] if route.retries or not router.is_end else []
-    if any(route.retries for route in routes):
-        raise RetryWanted(f"a flow condition of {router.task!r} wants it to come again")
-    return Routed(routes, is_exceptional)
+        routes = [route] if route.retry or not router.is_end else []
+    if any(route.retry for route in routes):
+        raise SegmentRetryRequestedError(f"a flow condition of {router.task!r} wants it to come again")
+    return RoutingResult(routes, is_exceptional)

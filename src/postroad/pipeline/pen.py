@@ -20,8 +20,8 @@ from postroad.durable.store.database import Database
 from postroad.durable.store.schema import read_meta, write_meta
 
 from .job import RetryPolicy
-from .media.medium import Place, Staged
-from .records import Attempt, Delivery, FailedRoot, PenRoot, State, to_signed, to_unsigned
+from .media.medium import Position, Committable
+from .records import SegmentAttempt, InputDelivery, FailedRoot, StoredRoot, RootState, to_signed, to_unsigned
 
 _SCHEMA = "pipeline.schema"
 _TABLES = (
@@ -66,7 +66,7 @@ def create_tables(types: Mapping[str, str], database: Database) -> None:
         write_meta(database, _SCHEMA, "1")
 
 
-class Pen:
+class JobStore:
     """The pen of one job."""
 
     def __init__(self, database: Database, job: str) -> None:
@@ -83,7 +83,7 @@ class Pen:
 
     # How far things are.
 
-    def position(self, task: str) -> Place | None:
+    def position(self, task: str) -> Position | None:
         """Where the next slice of an input begins; None at the very beginning."""
         rows = self._execute(
             "SELECT position FROM postroad_pipeline_inputs WHERE job = ? AND task = ?", task
@@ -99,7 +99,7 @@ class Pen:
         )
         return int(rows[0][0])
 
-    def pending_again(self, task: str) -> int:
+    def pending_retries(self, task: str) -> int:
         """Those of them that come again."""
         rows = self._execute(
             "SELECT COALESCE(SUM(segments), 0) FROM postroad_pipeline_deliveries"
@@ -113,7 +113,7 @@ class Pen:
         rows = self._execute("SELECT delivered, settled FROM postroad_pipeline_jobs WHERE job = ?")
         return (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
 
-    def count(self, state: State) -> int:
+    def count(self, state: RootState) -> int:
         """Roots in a state."""
         rows = self._execute(
             "SELECT COUNT(*) FROM postroad_pipeline_roots WHERE job = ? AND state = ?", state
@@ -129,9 +129,9 @@ class Pen:
 
     # Delivering.
 
-    def admit_slice(
-        self, task: str, place: Place, segments: int, end: Place, now_ms: int
-    ) -> Delivery:
+    def add_split(
+        self, task: str, place: Position, segments: int, end: Position, now_ms: int
+    ) -> InputDelivery:
         """Deliver a slice of an input: its clock starts."""
         self._execute_plain(
             "INSERT INTO postroad_pipeline_inputs (job, task, position)"
@@ -141,7 +141,7 @@ class Pen:
         )
         return self._deliver(task, place, segments, 0, now_ms)
 
-    def admit_due(self, task: str, now_ms: int, limit: int) -> list[Delivery]:
+    def take_due_retries(self, task: str, now_ms: int, limit: int) -> list[InputDelivery]:
         """Deliver roots of a task whose turn has come, at most so many, in one go."""
         rows = self._execute(
             "SELECT root FROM postroad_pipeline_roots WHERE job = ? AND state = 'waiting'"
@@ -162,10 +162,10 @@ class Pen:
         return [delivery]
 
     def _deliver(
-        self, task: str, place: Place | None, segments: int, generation: int, now_ms: int
-    ) -> Delivery:
+        self, task: str, place: Position | None, segments: int, generation: int, now_ms: int
+    ) -> InputDelivery:
         delivered, settled = self.counters()
-        delivery = Delivery(delivered + 1, task, place, segments, generation, now_ms, settled)
+        delivery = InputDelivery(delivered + 1, task, place, segments, generation, now_ms, settled)
         self._execute_plain(
             "UPDATE postroad_pipeline_jobs SET delivered = ? WHERE job = ?",
             (delivery.number, self._job),
@@ -178,7 +178,7 @@ class Pen:
         )
         return delivery
 
-    def deliveries(self, after: int = 0, upto: int | None = None) -> list[Delivery]:
+    def deliveries(self, after: int = 0, upto: int | None = None) -> list[InputDelivery]:
         """Those that are not settled, in order."""
         rows = self._execute_plain(
             "SELECT number, task, place, segments, generation, admitted_ms, settled_then"
@@ -187,13 +187,13 @@ class Pen:
             (self._job, after, (1 << 62) if upto is None else upto),
         )
         return [
-            Delivery(number, task, _to_place(place), segments, generation, admitted_ms, then)
+            InputDelivery(number, task, _to_place(place), segments, generation, admitted_ms, then)
             for number, task, place, segments, generation, admitted_ms, then in rows
         ]
 
-    def roots_of(
+    def delivery_roots(
         self, delivery: int, after: int | None = None, limit: int = 1 << 62
-    ) -> list[PenRoot]:
+    ) -> list[StoredRoot]:
         """The roots that come again with a delivery; `after` is the last one of those before."""
         where, last = ("", ()) if after is None else (" AND root > ?", (to_signed(after),))
         return self._roots(
@@ -203,7 +203,7 @@ class Pen:
             limit,
         )
 
-    def expire(self, task: str, before_ms: int, settled_max: int, now_ms: int) -> list[Delivery]:
+    def redeliver_expired(self, task: str, before_ms: int, settled_max: int, now_ms: int) -> list[InputDelivery]:
         """Deliver again what was delivered before some time and never settled.
 
         Args:
@@ -216,15 +216,15 @@ class Pen:
         late = [
             it
             for it in self.deliveries()
-            if it.task == task and it.admitted_ms < before_ms and it.settled_then <= settled_max
+            if it.task == task and it.started_ms < before_ms and it.committed_batches_at_start <= settled_max
         ]
-        return [self.deliver_again(it, now_ms) for it in late]
+        return [self.redeliver(it, now_ms) for it in late]
 
-    def deliver_again(self, delivery: Delivery, now_ms: int) -> Delivery:
+    def redeliver(self, delivery: InputDelivery, now_ms: int) -> InputDelivery:
         """Deliver something under a new number, as if for the first time but for its generation."""
         self._remove_delivery(delivery.number)
         new = self._deliver(
-            delivery.task, delivery.place, delivery.segments, delivery.generation + 1, now_ms
+            delivery.task, delivery.position, delivery.segments, delivery.generation + 1, now_ms
         )
         self._execute_plain(
             "UPDATE postroad_pipeline_roots SET delivery = ?, generation = generation + 1"
@@ -235,14 +235,14 @@ class Pen:
 
     # Settling.
 
-    def last_batch(self, run: str) -> int:
+    def last_committed_batch(self, run: str) -> int:
         """The last batch of a run that was settled; -1 if none was."""
         rows = self._execute(
             "SELECT batch FROM postroad_pipeline_batches WHERE job = ? AND run = ?", run
         )
         return int(rows[0][0]) if rows else -1
 
-    def note_batch(self, run: str, batch: int) -> None:
+    def record_batch(self, run: str, batch: int) -> None:
         """A batch is settled with this commit."""
         self._execute_plain(
             "INSERT INTO postroad_pipeline_batches (job, run, batch) VALUES (?, ?, ?)"
@@ -251,7 +251,7 @@ class Pen:
         )
         self._execute("UPDATE postroad_pipeline_jobs SET settled = settled + 1 WHERE job = ?")
 
-    def has(self, delivery: Delivery) -> bool:
+    def is_current(self, delivery: InputDelivery) -> bool:
         """Whether a delivery is still in the pen, and was not delivered again since."""
         rows = self._execute(
             "SELECT 1 FROM postroad_pipeline_deliveries WHERE job = ? AND number = ?",
@@ -259,7 +259,7 @@ class Pen:
         )
         return bool(rows)
 
-    def settle(self, delivery: Delivery) -> None:
+    def complete_delivery(self, delivery: InputDelivery) -> None:
         """A delivery is done with."""
         self._remove_delivery(delivery.number)
         self._execute(
@@ -273,13 +273,13 @@ class Pen:
             "DELETE FROM postroad_pipeline_deliveries WHERE job = ? AND number = ?", number
         )
 
-    def put_back(
+    def record_failures(
         self,
         failed: Sequence[FailedRoot],
         policies: Mapping[str, RetryPolicy],
         now_ms: int,
         chance: Callable[[], float],
-    ) -> list[State]:
+    ) -> list[RootState]:
         """Keep roots that a batch could not finish: for another attempt, or as dead letters.
 
         Args:
@@ -299,14 +299,14 @@ class Pen:
                 history = [*before.history, it.attempt]
                 published = sorted({*before.published, *published})
             policy, failures = policies[it.task], len(history)
-            state, due_ms = State.DEAD, now_ms
-            if not it.is_hopeless and failures < policy.attempts:
+            state, due_ms = RootState.DEAD, now_ms
+            if not it.is_permanent and failures < policy.attempts:
                 pause_s = backoff(
                     failures, first_s=policy.first_s, max_s=policy.max_s, chance=chance()
                 )
-                state, due_ms = State.WAITING, now_ms + round(pause_s * 1000)
+                state, due_ms = RootState.WAITING, now_ms + round(pause_s * 1000)
             kept.append(
-                PenRoot(
+                StoredRoot(
                     it.root,
                     it.task,
                     state,
@@ -320,20 +320,20 @@ class Pen:
         self._put(kept)
         return [it.state for it in kept]
 
-    def _known(self, roots: Sequence[int]) -> dict[int, PenRoot]:
+    def _known(self, roots: Sequence[int]) -> dict[int, StoredRoot]:
         """Those of some roots that are here."""
-        found: dict[int, PenRoot] = {}
+        found: dict[int, StoredRoot] = {}
         for start in range(0, len(roots), _ROOTS_AT_ONCE):
             some = [to_signed(root) for root in roots[start : start + _ROOTS_AT_ONCE]]
             marks = ", ".join("?" * len(some))
             found |= {it.root: it for it in self._roots(f"root IN ({marks})", *some)}
         return found
 
-    def put_new(self, root: int, task: str, segment: bytes, now_ms: int) -> None:
+    def insert_root(self, root: int, task: str, segment: bytes, now_ms: int) -> None:
         """Take in a root that no input gave: what a window emitted."""
-        self._put([PenRoot(root, task, State.WAITING, 0, now_ms, segment, [], [])])
+        self._put([StoredRoot(root, task, RootState.WAITING, 0, now_ms, segment, [], [])])
 
-    def _put(self, roots: Iterable[PenRoot]) -> None:
+    def _put(self, roots: Iterable[StoredRoot]) -> None:
         self._database.execute_many(
             f"INSERT INTO postroad_pipeline_roots (job, {_ROOT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
             f" ON CONFLICT (job, root) DO UPDATE SET delivery = NULL, {_REPLACED}",
@@ -355,7 +355,7 @@ class Pen:
 
     # Outputs.
 
-    def note_publication(self, task: str, staged: Staged) -> None:
+    def add_pending_commit(self, task: str, staged: Committable) -> None:
         """Note that something was staged, and is to be published for certain."""
         self._execute(
             "INSERT INTO postroad_pipeline_publications (job, task, staged) VALUES (?, ?, ?)",
@@ -363,14 +363,14 @@ class Pen:
             msgspec.msgpack.encode(staged),
         )
 
-    def publications(self) -> list[tuple[int, str, Staged]]:
+    def pending_commits(self) -> list[tuple[int, str, Committable]]:
         """What is to be published: ids, output tasks and what they staged, in order."""
         rows = self._execute(
             "SELECT id, task, staged FROM postroad_pipeline_publications WHERE job = ? ORDER BY id"
         )
         return [(id, task, msgspec.msgpack.decode(staged)) for id, task, staged in rows]
 
-    def forget_publication(self, id: int) -> None:
+    def remove_pending_commit(self, id: int) -> None:
         """It is published."""
         self._execute("DELETE FROM postroad_pipeline_publications WHERE job = ? AND id = ?", id)
 
@@ -386,7 +386,7 @@ class Pen:
         rows = self._execute("SELECT panes FROM postroad_pipeline_jobs WHERE job = ?")
         return int(rows[0][0])
 
-    def change_panes(self, changes: Mapping[bytes, bytes | None]) -> int:
+    def write_panes(self, changes: Mapping[bytes, bytes | None]) -> int:
         """Store what has changed, None deleting a pane; returns the new version."""
         for pane, content in changes.items():
             self._execute("DELETE FROM postroad_pipeline_panes WHERE job = ? AND pane = ?", pane)
@@ -403,7 +403,7 @@ class Pen:
 
     # Dead letters.
 
-    def dead(self, limit: int, after: int | None = None) -> list[PenRoot]:
+    def list_dead(self, limit: int, after: int | None = None) -> list[StoredRoot]:
         """Dead letters, some at a time; `after` is the last one of those before."""
         if after is None:
             return self._roots("state = 'dead' ORDER BY root LIMIT ?", limit)
@@ -411,12 +411,12 @@ class Pen:
             "state = 'dead' AND root > ? ORDER BY root LIMIT ?", to_signed(after), limit
         )
 
-    def find(self, root: int) -> PenRoot | None:
+    def find(self, root: int) -> StoredRoot | None:
         """A root that failed, if it is here."""
         found = self._roots("root = ?", to_signed(root))
         return found[0] if found else None
 
-    def replay(self, root: int | None, now_ms: int) -> int:
+    def retry_dead(self, root: int | None, now_ms: int) -> int:
         """Have a dead letter, or all, come again with a clean record; returns how many."""
         return self._change_dead(
             "UPDATE postroad_pipeline_roots SET state = 'waiting', due_ms = ?, history = ?",
@@ -424,7 +424,7 @@ class Pen:
             (now_ms, msgspec.msgpack.encode([])),
         )
 
-    def drop(self, root: int | None) -> int:
+    def drop_dead(self, root: int | None) -> int:
         """Forget a dead letter, or all; returns how many."""
         return self._change_dead("DELETE FROM postroad_pipeline_roots", root, ())
 
@@ -438,19 +438,19 @@ class Pen:
 
     # Statements.
 
-    def _roots(self, where: str, *parameters: object) -> list[PenRoot]:
+    def _roots(self, where: str, *parameters: object) -> list[StoredRoot]:
         rows = self._execute(
             f"SELECT {_ROOT} FROM postroad_pipeline_roots WHERE job = ? AND {where}", *parameters
         )
         return [
-            PenRoot(
+            StoredRoot(
                 to_unsigned(root),
                 task,
-                State(state),
+                RootState(state),
                 generation,
                 due_ms,
                 bytes(segment),
-                msgspec.msgpack.decode(history, type=list[Attempt]),
+                msgspec.msgpack.decode(history, type=list[SegmentAttempt]),
                 msgspec.msgpack.decode(published, type=list[int]),
             )
             for root, task, state, generation, due_ms, segment, history, published in rows
@@ -464,5 +464,5 @@ class Pen:
         return self._database.execute(statement, parameters)
 
 
-def _to_place(text: str | None) -> Place | None:
+def _to_place(text: str | None) -> Position | None:
     return None if text is None else msgspec.json.decode(text)

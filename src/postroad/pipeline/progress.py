@@ -6,10 +6,10 @@ import time
 
 import msgspec
 
-from .desk import Desk
+from .desk import JobCoordinator
 
 
-class Progress(msgspec.Struct, frozen=True):
+class JobProgress(msgspec.Struct, frozen=True):
     """What a running job did, and how it stands."""
 
     job: str
@@ -38,26 +38,26 @@ class Progress(msgspec.Struct, frozen=True):
     """How often Spark failed and was started again."""
 
 
-class Meter:
+class ProgressSampler:
     """Looks at a desk every now and then, and tells rates."""
 
-    def __init__(self, job: str, pid: int, desk: Desk) -> None:
+    def __init__(self, job: str, pid: int, desk: JobCoordinator) -> None:
         self._job = job
         self._pid = pid
         self._desk = desk
         self._then_s = time.monotonic()
         self._before = (0, 0, 0)
 
-    async def look(self, restarts: int = 0) -> Progress:
+    async def look(self, restarts: int = 0) -> JobProgress:
         """How it is now; rates are since the last look."""
-        standing = await self._desk.look()
+        standing = await self._desk.status()
         counts = self._desk.counts
         now_s = time.monotonic()
         past_s = max(now_s - self._then_s, 1e-9)
         delivered, acked, batches = self._before
         self._then_s, self._before = now_s, (counts.delivered, counts.acked, counts.batches)
         new_batches = counts.batches - batches
-        return Progress(
+        return JobProgress(
             job=self._job,
             pid=self._pid,
             at=time.time(),

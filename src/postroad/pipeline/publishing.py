@@ -12,8 +12,8 @@ import msgspec
 from postroad.durable.store import Store
 from postroad.durable.store.database import Database
 
-from .media.medium import OutputMedium, Staged
-from .pen import Pen
+from .media.medium import OutputConnector, Committable
+from .pen import JobStore
 
 # Whoever settles a batch waits so long for its publication, and not for longer.
 _WAIT_S = 10.0
@@ -21,7 +21,7 @@ _WAIT_S = 10.0
 _DISCARDED_MAX = 10_000
 
 
-class Publisher:
+class OutputCommitter:
     """Publishes what was settled, one thing after the other.
 
     Args:
@@ -35,7 +35,7 @@ class Publisher:
         self,
         store: Store,
         job: str,
-        outputs: Mapping[str, OutputMedium],
+        outputs: Mapping[str, OutputConnector],
         complain: Callable[[str, str | None], None],
     ) -> None:
         self._store = store
@@ -49,11 +49,11 @@ class Publisher:
         self._discarded: dict[bytes, None] = {}
 
     @property
-    def has_unpublished(self) -> bool:
+    def has_uncommitted(self) -> bool:
         """Whether something is still to be published."""
         return self._has_news or self._is_stuck or self._publishing is not None
 
-    async def publish(self) -> bool:
+    async def commit(self) -> bool:
         """Publish everything that was settled, as far as that is possible now.
 
         Returns:
@@ -78,35 +78,35 @@ class Publisher:
 
     async def _publish_noted(self) -> None:
         stuck: set[str] = set()
-        for id, name, staged in await self._store.read(lambda it: self._pen(it).publications()):
+        for id, name, staged in await self._store.read(lambda it: self._pen(it).pending_commits()):
             # In order; and an output that cannot be written to keeps no other waiting.
             if name in stuck:
                 continue
             try:
-                await self._outputs[name].publish(staged)
+                await self._outputs[name].commit(staged)
             except OSError as error:
                 self._complain(name, f"output {name!r} cannot be published to: {error}")
                 stuck.add(name)
                 continue
             self._complain(name, None)
             await self._store.write(
-                lambda ledger, id=id: self._pen(ledger.database).forget_publication(id)  # type: ignore[misc]
+                lambda ledger, id=id: self._pen(ledger.database).remove_pending_commit(id)  # type: ignore[misc]
             )
         self._is_stuck = bool(stuck)
 
-    async def discard(self, staged: Iterable[tuple[str, Staged]]) -> None:
+    async def abort(self, staged: Iterable[tuple[str, Committable]]) -> None:
         """Throw away what was staged, but for what is still to be published."""
-        noted = await self._store.read(lambda it: self._pen(it).publications())
+        noted = await self._store.read(lambda it: self._pen(it).pending_commits())
         wanted = {_key(name, it) for _, name, it in noted}
         for name, it in staged:
             key = _key(name, it)
             if key not in wanted:
                 self._discarded[key] = None
-                await self._outputs[name].discard(it)
+                await self._outputs[name].abort(it)
         while len(self._discarded) > _DISCARDED_MAX:
             del self._discarded[next(iter(self._discarded))]
 
-    def has_discarded(self, staged: Iterable[tuple[str, Staged]]) -> bool:
+    def has_discarded(self, staged: Iterable[tuple[str, Committable]]) -> bool:
         """Whether some of it was thrown away."""
         # Mostly nothing was, and then what may be large needs no look.
         return bool(self._discarded) and any(_key(*it) in self._discarded for it in staged)
@@ -118,10 +118,10 @@ class Publisher:
             publishing.cancel()
             await asyncio.gather(publishing, return_exceptions=True)
 
-    def _pen(self, database: Database) -> Pen:
-        return Pen(database, self._job)
+    def _pen(self, database: Database) -> JobStore:
+        return JobStore(database, self._job)
 
 
-def _key(name: str, staged: Staged) -> bytes:
+def _key(name: str, staged: Committable) -> bytes:
     encoded = msgspec.msgpack.encode((name, staged), order="sorted")
     return hashlib.blake2b(encoded, digest_size=16).digest()

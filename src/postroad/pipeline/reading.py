@@ -17,7 +17,7 @@ import msgspec
 from postroad.core.errors import ConfigError, JobInvalid
 
 from .job import Job
-from .validation import Problem, require_valid
+from .validation import JobIssue, require_valid
 from .validation.problems import fields_of
 
 
@@ -44,7 +44,7 @@ def job_from_toml(text: str | bytes) -> Job:
     return require_valid(data)
 
 
-def read_job(path: str | os.PathLike[str]) -> Job:
+def load_job(path: str | os.PathLike[str]) -> Job:
     """The job in a file, `.json` or `.toml`; its problems name the file."""
     file = Path(path)
     decode = _DECODERS.get(file.suffix.lower())
@@ -84,7 +84,7 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _not_a(language: str, error: Exception) -> JobInvalid:
-    problem = Problem("job", f"is not {language}: {error}")
+    problem = JobIssue("job", f"is not {language}: {error}")
     return JobInvalid(f"the job cannot be read: {problem}", [problem])
 
 

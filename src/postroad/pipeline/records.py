@@ -6,10 +6,10 @@ import enum
 
 import msgspec
 
-from .media.medium import Place
+from .media.medium import Position
 
 
-class State(enum.StrEnum):
+class RootState(enum.StrEnum):
     """Where a root is that failed before."""
 
     WAITING = "waiting"
@@ -20,7 +20,7 @@ class State(enum.StrEnum):
     """It comes again only if somebody says so."""
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class SegmentAttempt(msgspec.Struct, frozen=True):
     """One delivery of a root that was not done with."""
 
     generation: int
@@ -32,22 +32,22 @@ class Attempt(msgspec.Struct, frozen=True):
     """All tasks that failed."""
 
 
-class PenRoot(msgspec.Struct, frozen=True):
+class StoredRoot(msgspec.Struct, frozen=True):
     """A root that failed."""
 
     root: int
     task: str
     """The task it comes in by."""
-    state: State
+    state: RootState
     generation: int
     due_ms: int
     segment: bytes
-    history: list[Attempt]
+    history: list[SegmentAttempt]
     published: list[int]
     """Ids of outputs that are written already, and not to be written again."""
 
 
-class KeptRoot(msgspec.Struct, frozen=True, array_like=True):
+class RetryRoot(msgspec.Struct, frozen=True, array_like=True):
     """As much of it as it takes to do it again."""
 
     root: int
@@ -56,17 +56,17 @@ class KeptRoot(msgspec.Struct, frozen=True, array_like=True):
     published: list[int]
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class InputDelivery(msgspec.Struct, frozen=True):
     """What a runner gets in one go."""
 
     number: int
     task: str
-    place: Place | None
+    position: Position | None
     """Where to read; None if it is roots that come again."""
     segments: int
     generation: int
-    admitted_ms: int
-    settled_then: int
+    started_ms: int
+    committed_batches_at_start: int
     """How many batches of the job were settled before it was admitted."""
 
 
@@ -77,9 +77,9 @@ class FailedRoot(msgspec.Struct, frozen=True):
     task: str
     generation: int
     segment: bytes
-    attempt: Attempt
+    attempt: SegmentAttempt
     published: list[int]
-    is_hopeless: bool = False
+    is_permanent: bool = False
     """Whether to try again would change nothing."""
 
 

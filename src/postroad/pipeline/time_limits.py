@@ -14,15 +14,15 @@ from postroad.core.errors import UsageError
 _AGAIN_S = 0.5
 
 
-class TookTooLong(Exception):
+class FunctionTimeoutError(Exception):
     """A function had not ended when its time was up."""
 
 
-class _TimeIsUp(BaseException):
+class _TimeLimitReached(BaseException):
     """Raised within a function; no handler of ordinary errors takes it for one."""
 
 
-class Limited:
+class TimeLimitedFunction:
     """A function with a limit on each call. It works in the main thread only.
 
     Python code is interrupted wherever it is; a call into C is when it comes back.
@@ -39,8 +39,8 @@ class Limited:
         before = signal.signal(signal.SIGALRM, self._on_alarm)
         try:
             return self._run(*args, **kwargs)
-        except _TimeIsUp:
-            raise TookTooLong(f"it took more than {self._limit_s:g} s") from None
+        except _TimeLimitReached:
+            raise FunctionTimeoutError(f"it took more than {self._limit_s:g} s") from None
         finally:
             self._is_running = False
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -57,4 +57,4 @@ class Limited:
 
     def _on_alarm(self, signum: int, frame: FrameType | None) -> None:
         if self._is_running:
-            raise _TimeIsUp
+            raise _TimeLimitReached

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .acks import Report, report_done, report_failed, report_init
-from .flow import Route
+from .acks import AckReport, ack_task, fail_task, ack_root
+from .flow import SegmentRoute
 from .functions import Function
 from .job import Segment
 from .media.medium import decode_any, encode_segment
-from .outcomes import to_routes
-from .program import Program
+from .outcomes import route_result
+from .program import CompiledJob
 
 
-class Output(NamedTuple):
+class OutputSegment(NamedTuple):
     """A segment for an output task."""
 
     task: str
@@ -28,7 +28,7 @@ class Output(NamedTuple):
     segment: Segment
 
 
-class Addition(NamedTuple):
+class WindowInput(NamedTuple):
     """A segment that is added to the windows of a task."""
 
     task: str
@@ -43,7 +43,7 @@ class Addition(NamedTuple):
         return self.edge.to_bytes(8, "big") + self.ordinal.to_bytes(4, "big")
 
 
-class Failure(NamedTuple):
+class TaskFailure(NamedTuple):
     """A segment whose function raised, and nothing said what to do then."""
 
     task: str
@@ -52,7 +52,7 @@ class Failure(NamedTuple):
     error: Exception
 
 
-class Tree:
+class SegmentTree:
     """What came of one delivery of a root.
 
     Attributes:
@@ -63,40 +63,40 @@ class Tree:
     def __init__(self, root: int, generation: int) -> None:
         self.root = root
         self.generation = generation
-        self.outputs: list[Output] = []
-        self.additions: list[Addition] = []
-        self.failures: list[Failure] = []
-        self.reports: list[Report] = []
+        self.outputs: list[OutputSegment] = []
+        self.additions: list[WindowInput] = []
+        self.failures: list[TaskFailure] = []
+        self.reports: list[AckReport] = []
 
-    def report_written(self, task: str, edge: int) -> Report:
+    def report_written(self, task: str, edge: int) -> AckReport:
         """The outputs that came along an edge are written."""
-        return report_done(self.root, self.generation, task, edge, ())
+        return ack_task(self.root, self.generation, task, edge, ())
 
-    def report_unwritten(self, output: Output, reason: str) -> Report:
+    def report_unwritten(self, output: OutputSegment, reason: str) -> AckReport:
         """One of them cannot be."""
         error = TypeError(f"it cannot be written: {reason}")
-        self.failures.append(Failure(output.task, output.edge, output.segment, error))
-        return report_failed(self.root, self.generation, output.task, output.edge)
+        self.failures.append(TaskFailure(output.task, output.edge, output.segment, error))
+        return fail_task(self.root, self.generation, output.task, output.edge)
 
 
-def grow(program: Program, entry: str, root: int, generation: int, segment: Segment) -> Tree:
+def execute_tree(program: CompiledJob, entry: str, root: int, generation: int, segment: Segment) -> SegmentTree:
     """Run the functions of a job on a root and all that is made of it."""
-    grower = _Grower(program, Tree(root, generation))
+    grower = _TreeExecutor(program, SegmentTree(root, generation))
     grower.enter(entry, segment)
     while grower.waiting:
         grower.work(*grower.waiting.pop())
     return grower.tree
 
 
-def group_of(keys: str | list[str] | None, segment: Segment) -> object:
+def group_key(keys: str | list[str] | None, segment: Segment) -> object:
     """What decides which segments meet; a key that is not there counts as nothing."""
     if keys is None or isinstance(keys, str):
         return None if keys is None else segment.get(keys)
     return tuple(segment.get(key) for key in keys)
 
 
-class _Grower:
-    def __init__(self, program: Program, tree: Tree) -> None:
+class _TreeExecutor:
+    def __init__(self, program: CompiledJob, tree: SegmentTree) -> None:
         self._program = program
         self.tree = tree
         # Segments on their way, with the task they are for and the edge they come along.
@@ -107,15 +107,15 @@ class _Grower:
     def enter(self, task: str, segment: Segment) -> None:
         """The root comes in by a task; what a trigger emitted, by the one that has the window."""
         tree = self.tree
-        if task in self._program.windowed:
+        if task in self._program.windowed_tasks:
             given = self._give(task, tree.root, self._route(task, tree.root, segment))
         else:
             given = self._send(task, tree.root, segment)
         if given is None:
-            failed = report_failed(tree.root, tree.generation, task, tree.root)
+            failed = fail_task(tree.root, tree.generation, task, tree.root)
             tree.reports.append(failed._replace(is_init=True, consumed=0))
         else:
-            tree.reports.append(report_init(tree.root, tree.generation, task, given))
+            tree.reports.append(ack_root(tree.root, tree.generation, task, given))
 
     def work(self, task: str, edge: int, segment: Segment) -> None:
         """Have a task take a segment."""
@@ -124,53 +124,53 @@ class _Grower:
             try:
                 segment = decode_any(encode_segment(segment))
             except Exception as error:
-                tree.failures.append(Failure(task, edge, segment, error.with_traceback(None)))
-                tree.reports.append(report_failed(tree.root, tree.generation, task, edge))
+                tree.failures.append(TaskFailure(task, edge, segment, error.with_traceback(None)))
+                tree.reports.append(fail_task(tree.root, tree.generation, task, edge))
                 return
         if task in self._program.graph.outputs:
             self._put_out(task, edge, segment)
             return
         given = self._send(task, edge, segment)
         if given is None:
-            tree.reports.append(report_failed(tree.root, tree.generation, task, edge))
+            tree.reports.append(fail_task(tree.root, tree.generation, task, edge))
         else:
-            tree.reports.append(report_done(tree.root, tree.generation, task, edge, given))
+            tree.reports.append(ack_task(tree.root, tree.generation, task, edge, given))
 
     def _put_out(self, task: str, edge: int, segment: Segment) -> None:
         made = self._call(task, edge, segment)
         if made is None:
             tree = self.tree
-            tree.reports.append(report_failed(tree.root, tree.generation, task, edge))
+            tree.reports.append(fail_task(tree.root, tree.generation, task, edge))
             return
         for ordinal, route in enumerate(made):
-            id = self._program.bits.edge(edge, task, task, ordinal)
-            self.tree.outputs.append(Output(task, edge, id, route.segment))
+            id = self._program.ack_ids.edge(edge, task, task, ordinal)
+            self.tree.outputs.append(OutputSegment(task, edge, id, route.segment))
         if not made:
             self.tree.reports.append(self.tree.report_written(task, edge))
 
     def _send(self, task: str, edge: int, segment: Segment) -> list[int] | None:
         """Call a task's function and send on what it made: the edges; None if it failed."""
-        is_windowed = task in self._program.windowed
+        is_windowed = task in self._program.windowed_tasks
         # Before its function may change it.
         keys = self._program.graph.tasks[task].group_by if is_windowed else None
-        group = group_of(keys, segment)
+        group = group_key(keys, segment)
         made = self._call(task, edge, segment)
         if made is None:
             return None
         if is_windowed and not self._is_exceptional:
             for ordinal, route in enumerate(made):
-                self.tree.additions.append(Addition(task, edge, ordinal, group, route.segment))
+                self.tree.additions.append(WindowInput(task, edge, ordinal, group, route.segment))
             return []
         return self._give(task, edge, made)
 
-    def _give(self, task: str, edge: int, made: list[Route] | None) -> list[int] | None:
+    def _give(self, task: str, edge: int, made: list[SegmentRoute] | None) -> list[int] | None:
         if made is None:
             return None
         given: list[int] = []
         sent: set[int] = set()
         for ordinal, route in enumerate(made):
             for target in route.targets:
-                edge_there = self._program.bits.edge(edge, task, target, ordinal)
+                edge_there = self._program.ack_ids.edge(edge, task, target, ordinal)
                 given.append(edge_there)
                 # Each has its own: a function may change what it is given.
                 is_new = id(route.segment) not in sent
@@ -179,13 +179,13 @@ class _Grower:
                 self.waiting.append((target, edge_there, segment))
         return given
 
-    def _call(self, task: str, edge: int, segment: Segment) -> list[Route] | None:
+    def _call(self, task: str, edge: int, segment: Segment) -> list[SegmentRoute] | None:
         """What a task makes of a segment, with where that goes; None if it failed."""
         return self._route(task, edge, segment, self._program.functions[task])
 
     def _route(
         self, task: str, edge: int, segment: Segment, function: Function | None = None
-    ) -> list[Route] | None:
+    ) -> list[SegmentRoute] | None:
         self._is_exceptional = False
         result: object = segment
         raised = None
@@ -195,9 +195,9 @@ class _Grower:
         except Exception as error:
             raised = error
         try:
-            made = to_routes(self._program.routers[task], segment, result, raised)
+            made = route_result(self._program.routers[task], segment, result, raised)
         except Exception as error:
-            self.tree.failures.append(Failure(task, edge, segment, error.with_traceback(None)))
+            self.tree.failures.append(TaskFailure(task, edge, segment, error.with_traceback(None)))
             return None
-        self._is_exceptional = made.is_exceptional
+        self._is_exceptional = made.is_from_exception
         return made.routes

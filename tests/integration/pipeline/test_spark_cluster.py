@@ -13,9 +13,9 @@ import pyarrow.parquet
 import pytest
 
 from postroad.durable import MemoryStore
-from postroad.pipeline import LinesInput, LinesOutput, new_job
+from postroad.pipeline import JsonLinesInput, JsonLinesOutput, new_job
 from postroad.pipeline.media import ParquetOutput
-from postroad.pipeline.spark import SparkSettings, stop_spark
+from postroad.pipeline.spark import SparkConfig, stop_spark
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.support.servers.spark import (
     QUICK_JAVA,
@@ -44,7 +44,7 @@ class Cluster(NamedTuple):
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
     with spark_cluster(directory) as cluster:
-        settings = SparkSettings(
+        settings = SparkConfig(
             master=cluster.master,
             driver_memory="512m",
             executor_memory="512m",
@@ -110,8 +110,8 @@ async def test_relative_paths_are_those_of_the_process_that_runs_the_job(
     )
     runner = SparkRunner(
         job,
-        {"in": LinesInput("payments/*.jsonl")},
-        {"lines": LinesOutput("cleared/lines"), "rows": ParquetOutput("cleared/rows")},
+        {"in": JsonLinesInput("payments/*.jsonl")},
+        {"lines": JsonLinesOutput("cleared/lines"), "rows": ParquetOutput("cleared/rows")},
         MemoryStore(),
         session=cluster.session,
         # As for executors on other machines: through TLS.
@@ -120,7 +120,7 @@ async def test_relative_paths_are_those_of_the_process_that_runs_the_job(
 
     await asyncio.wait_for(runner.run(), LIMIT_S)
 
-    assert runner.desk.counts.acked == SEGMENTS
+    assert runner.coordinator.counts.acked == SEGMENTS
     lines = [it.read_text() for it in (tmp_path / "cleared/lines").glob("*.jsonl")]
     written = [json.loads(line)["n"] for it in lines for line in it.splitlines()]
     assert sorted(written) == list(range(SEGMENTS))

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from postroad.pipeline import Job, SeqInput
+from postroad.pipeline import Job, MemoryInput
 from postroad.pipeline.validation import require_valid
 
 FUNCTIONS = "tests.support.pipeline.random_job_functions:"
@@ -136,8 +136,8 @@ def descendants(edges: Sequence[Edge], names: Sequence[str]) -> set[str]:
     return found
 
 
-def random_inputs(names: Sequence[str]) -> dict[str, SeqInput]:
+def random_inputs(names: Sequence[str]) -> dict[str, MemoryInput]:
     return {
-        name: SeqInput(({"n": n, "of": name} for n in range(SEGMENTS)), slice_segments=60)
+        name: MemoryInput(({"n": n, "of": name} for n in range(SEGMENTS)), slice_segments=60)
         for name in names
     }

@@ -11,7 +11,7 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import Job, LinesInput, SeqInput, new_job
+from postroad.pipeline import Job, JsonLinesInput, MemoryInput, new_job
 from postroad.pipeline.building import JobBuilder
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import (
@@ -96,8 +96,8 @@ async def test_job_on_spark_has_outputs_and_dead_letters_of_plain_python(
     assert (there.counts.delivered, there.counts.acked) == (SEGMENTS, here.counts.acked)
 
 
-def count_to(count: int) -> SeqInput:
-    return SeqInput(({"n": n} for n in range(count)), slice_segments=100)
+def count_to(count: int) -> MemoryInput:
+    return MemoryInput(({"n": n} for n in range(count)), slice_segments=100)
 
 
 async def test_bad_segments_among_many_are_dead_letters_and_harm_no_other(
@@ -113,7 +113,7 @@ async def test_bad_segments_among_many_are_dead_letters_and_harm_no_other(
         .output("out", medium="seq")
         .build()
     )
-    inputs = {"in": LinesInput(str(tmp_path / "in.jsonl"), slice_bytes=5_000)}
+    inputs = {"in": JsonLinesInput(str(tmp_path / "in.jsonl"), slice_bytes=5_000)}
     came = await run_on_spark(job, inputs, spark, tmp_path / "checkpoint")
     assert len(came.outputs["out"]) == 1_000 - len(bad)
     assert len(came.dead) == len(bad)

@@ -17,9 +17,9 @@ SEGMENTS = 1_500
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
-    from postroad.pipeline.spark.postroad_source import PostroadSource
+    from postroad.pipeline.spark.postroad_source import PostroadDataSource
 
-    spark.dataSource.register(PostroadSource)
+    spark.dataSource.register(PostroadDataSource)
     return spark
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.durable import MemoryStore
-from postroad.pipeline import Job, Segment, SeqInput, new_job
+from postroad.pipeline import Job, Segment, MemoryInput, new_job
 from postroad.pipeline.building import JobBuilder
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import FUNCTIONS, outputs_of, run_here, run_on_spark
@@ -71,8 +71,8 @@ def segments() -> Iterator[Segment]:
 async def test_expressions_come_to_what_functions_come_to(
     is_streamed: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
-    here = await run_here(in_both(False), {"in": SeqInput(segments(), slice_segments=50)})
-    inputs = {"in": SeqInput(segments(), slice_segments=50)}
+    here = await run_here(in_both(False), {"in": MemoryInput(segments(), slice_segments=50)})
+    inputs = {"in": MemoryInput(segments(), slice_segments=50)}
     checkpoint = tmp_path / "checkpoint" if is_streamed else None
     there = await run_on_spark(in_both(True), inputs, spark, checkpoint)
     assert here.dead, "some of it must fail"
@@ -98,7 +98,7 @@ async def test_expression_that_spark_does_not_understand_is_an_error_with_its_re
             .output("out", medium="seq")
             .build()
         )
-        inputs = {"in": SeqInput([])}
+        inputs = {"in": MemoryInput([])}
         runner = SparkRunner(job, inputs, outputs_of(job), MemoryStore(), session=spark)
         refusal = rf"task 'price': Spark does not understand.*{reason}"
         with pytest.raises(ConfigError, match=refusal):
@@ -109,6 +109,6 @@ async def test_session_that_computes_common_parts_ahead_is_refused(spark: SparkS
     other = spark.newSession()
     other.conf.set("spark.sql.subexpressionElimination.enabled", "true")
     job = in_both(True)
-    runner = SparkRunner(job, {"in": SeqInput([])}, outputs_of(job), MemoryStore(), session=other)
+    runner = SparkRunner(job, {"in": MemoryInput([])}, outputs_of(job), MemoryStore(), session=other)
     with pytest.raises(ConfigError, match=r"need a Spark session with .*Elimination"):
         await runner.run()

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import msgspec
 import pyarrow as pa
 
-from postroad.pipeline.delivered import Delivered, to_delivered
-from postroad.pipeline.fused.outcome import PartOutcome, decode_part
-from postroad.pipeline.fused.rows import DDL, Row, from_batch, to_batch
-from postroad.pipeline.media.medium import Chunk, InputMedium
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import Delivery, KeptRoot
-from postroad.pipeline.spark.client import DeskClient
-from postroad.pipeline.spark.order import Order
-from postroad.pipeline.spark.questions import DeskAddress
-from postroad.pipeline.spark.sink import work
+from postroad.pipeline.delivered import RootInput, to_root_input
+from postroad.pipeline.fused.outcome import PartitionResult, decode_part
+from postroad.pipeline.fused.rows import DDL, ShuffleRow, from_batch, to_batch
+from postroad.pipeline.media.medium import RawRecords, InputConnector
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.records import InputDelivery, RetryRoot
+from postroad.pipeline.spark.client import CoordinatorClient
+from postroad.pipeline.spark.order import WorkerContext
+from postroad.pipeline.spark.questions import CoordinatorEndpoint
+from postroad.pipeline.spark.sink import run_partition
 from postroad.pipeline.spark.stages import add_stages
-from postroad.pipeline.windows import DeltaMaker
+from postroad.pipeline.windows import WindowDeltaBuilder
 from tests.support.pipeline.both_ways import (
     Comparable,
     Kept,
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Batches: TypeAlias = list["pa.RecordBatch"]
-OnWay: TypeAlias = Callable[[int, list[Row]], list[Row]]
+OnWay: TypeAlias = Callable[[int, list[ShuffleRow]], list[ShuffleRow]]
 
 
-def leave_alone(hop: int, rows: list[Row]) -> list[Row]:
+def leave_alone(hop: int, rows: list[ShuffleRow]) -> list[ShuffleRow]:
     return rows
 
 
@@ -49,11 +49,11 @@ class Again(msgspec.Struct, frozen=True):
     """Roots of a task that come again."""
 
     task: str
-    roots: list[KeptRoot]
+    roots: list[RetryRoot]
 
-    def deliver(self) -> list[Delivered]:
+    def deliver(self) -> list[RootInput]:
         return [
-            to_delivered(it.root, self.task, it.generation, it.segment, it.published)
+            to_root_input(it.root, self.task, it.generation, it.segment, it.published)
             for it in self.roots
         ]
 
@@ -61,24 +61,24 @@ class Again(msgspec.Struct, frozen=True):
 class Given(msgspec.Struct, frozen=True):
     """What a batch is given."""
 
-    medium: InputMedium
+    medium: InputConnector
     slices: list[Slices]
     again: list[Again] = []
 
-    def deliveries(self) -> list[Delivery]:
+    def deliveries(self) -> list[InputDelivery]:
         """All of it, numbered from 1 on."""
         first = 1 + len(self.slices)
         slices = [
-            Delivery(1 + at, it.task, {"slice": at}, _count(it), it.generation, 0, 0)
+            InputDelivery(1 + at, it.task, {"slice": at}, _count(it), it.generation, 0, 0)
             for at, it in enumerate(self.slices)
         ]
         again = [
-            Delivery(first + at, it.task, None, len(it.roots), 0, 0, 0)
+            InputDelivery(first + at, it.task, None, len(it.roots), 0, 0, 0)
             for at, it in enumerate(self.again)
         ]
         return slices + again
 
-    def deliver(self, program: Program) -> list[Delivered]:
+    def deliver(self, program: CompiledJob) -> list[RootInput]:
         """All roots, new at each call: functions change them."""
         read = [root for it in self.slices for root in deliver(program, it, self.medium)]
         return read + [root for it in self.again for root in it.deliver()]
@@ -88,34 +88,34 @@ def _count(slice: Slices) -> int:
     return sum(len(chunk.raws) for chunk in slice.chunks)
 
 
-class LocalOrder(Order):
+class LocalOrder(WorkerContext):
     """An order whose desk and inputs are at hand."""
 
     def __init__(
-        self, program: Program, given: Given, outputs: Mapping[str, Kept], partitions: int
+        self, program: CompiledJob, given: Given, outputs: Mapping[str, Kept], partitions: int
     ) -> None:
         inputs = dict.fromkeys(program.graph.inputs, given.medium)
-        desk = DeskAddress("nowhere", "token")
+        desk = CoordinatorEndpoint("nowhere", "token")
         super().__init__(program.job, inputs, outputs, desk, "run", partitions, 0)
         self._program = program
         self._given = given
 
     @property
-    def program(self) -> Program:
+    def program(self) -> CompiledJob:
         return self._program
 
     @property
-    def desk(self) -> DeskClient:
-        return cast("DeskClient", self)
+    def coordinator(self) -> CoordinatorClient:
+        return cast("CoordinatorClient", self)
 
-    def begin(self) -> Program:
+    def prepare(self) -> CompiledJob:
         return self._program
 
-    def read(self, delivery: Delivery) -> Iterator[Chunk]:
-        assert delivery.place is not None
-        return iter(self._given.slices[delivery.place["slice"]].chunks)
+    def read(self, delivery: InputDelivery) -> Iterator[RawRecords]:
+        assert delivery.position is not None
+        return iter(self._given.slices[delivery.position["slice"]].chunks)
 
-    def read_again(self, delivery: Delivery) -> Iterator[KeptRoot]:
+    def read_again(self, delivery: InputDelivery) -> Iterator[RetryRoot]:
         first = 1 + len(self._given.slices)
         return iter(self._given.again[delivery.number - first].roots)
 
@@ -153,7 +153,7 @@ class Frame:
         assert column == "shard"
         how, chance = self._shuffling, random.Random(f"{self._shuffling.seed} {self._hop}")
         rows = [row for part in self.partitions for batch in part for row in from_batch(batch)]
-        divided: list[list[Row]] = [[] for _ in range(count)]
+        divided: list[list[ShuffleRow]] = [[] for _ in range(count)]
         for row in how.on_way(self._hop, rows):
             divided[hash((how.seed, row.shard)) % count].append(row)
         for part in divided:
@@ -161,7 +161,7 @@ class Frame:
         return Frame([_cut(part, how, chance) for part in divided], how, self._hop + 1)
 
 
-def _cut(rows: list[Row], how: Shuffling, chance: random.Random) -> Batches:
+def _cut(rows: list[ShuffleRow], how: Shuffling, chance: random.Random) -> Batches:
     batches = []
     while rows:
         size = chance.randint(1, how.batch_rows)
@@ -171,31 +171,31 @@ def _cut(rows: list[Row], how: Shuffling, chance: random.Random) -> Batches:
 
 
 def work_without_spark(
-    program: Program, given: Given, outputs: Mapping[str, Kept], how: Shuffling
-) -> list[PartOutcome]:
+    program: CompiledJob, given: Given, outputs: Mapping[str, Kept], how: Shuffling
+) -> list[PartitionResult]:
     """What the parts of a batch come to."""
     order = LocalOrder(program, given, outputs, how.partitions)
     chance = random.Random(how.seed)
-    divided: list[list[Delivery]] = [[] for _ in range(how.partitions)]
+    divided: list[list[InputDelivery]] = [[] for _ in range(how.partitions)]
     for it in given.deliveries():
         chance.choice(divided).append(it)
     source = Frame([[_source_row(part)] for part in divided], how)
     frame = cast("Frame", add_stages(cast("DataFrame", source), order))
-    done = [work(order, iter(it)).outcome for it in frame.partitions]
+    done = [run_partition(order, iter(it)).outcome for it in frame.partitions]
     return [decode_part(cast("bytes", it)) for it in done]
 
 
-def _source_row(deliveries: Sequence[Delivery]) -> pa.RecordBatch:
+def _source_row(deliveries: Sequence[InputDelivery]) -> pa.RecordBatch:
     encoded = pa.array([msgspec.msgpack.encode(deliveries)], pa.binary())
     return pa.RecordBatch.from_arrays([encoded], names=["deliveries"])
 
 
 def run_shuffled(
-    program: Program, given: Given, outputs: Mapping[str, Kept], how: Shuffling
+    program: CompiledJob, given: Given, outputs: Mapping[str, Kept], how: Shuffling
 ) -> Comparable:
     """What a batch comes to, as the desk puts it together."""
     parts = work_without_spark(program, given, outputs, how)
-    windows = DeltaMaker(program.plan)
+    windows = WindowDeltaBuilder(program.windows)
     for part in parts:
         windows.merge(part.delta)
     numbers = {number for part in parts for number in part.deliveries}
@@ -204,6 +204,6 @@ def run_shuffled(
     return comparable(outputs, [it for part in parts for it in part.failed], windows.delta)
 
 
-def run_in_order(program: Program, given: Given, outputs: Mapping[str, Kept]) -> Comparable:
+def run_in_order(program: CompiledJob, given: Given, outputs: Mapping[str, Kept]) -> Comparable:
     """What it comes to root by root."""
     return run_delivered(program, given.deliver(program), outputs)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from postroad.pipeline.spark import SparkSettings, find_java_home, start_spark, stop_spark
+from postroad.pipeline.spark import SparkConfig, find_java_home, start_spark, stop_spark
 from tests.support.servers.process import ServerProcess, free_port, send_signal
 from tests.support.servers.spark_classes import CLASSES, spark_home
 from tests.support.source_tree import ROOT
@@ -64,7 +64,7 @@ def look_around() -> Surroundings:
 class SharedSession:
     """The session of all tests of a process that want no particular one: it takes long to start."""
 
-    SETTINGS = SparkSettings(
+    SETTINGS = SparkConfig(
         app_name="shared", driver_memory="512m", java_options=QUICK_JAVA, python_path=(str(ROOT),)
     )
 
@@ -92,7 +92,7 @@ class SharedSession:
 shared_session = SharedSession()
 
 
-def start_quickly(settings: SparkSettings) -> SparkSession:
+def start_quickly(settings: SparkConfig) -> SparkSession:
     """Start a session whose JVM finds the quick home."""
     before = os.environ.get("SPARK_HOME")
     os.environ["SPARK_HOME"] = str(spark_home())

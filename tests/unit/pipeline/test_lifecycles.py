@@ -10,11 +10,11 @@ import pytest
 from postroad.core.errors import ConfigError
 from postroad.pipeline import (
     Job,
-    Lifecycle,
+    TaskLifecycle,
     LocalRunner,
     Segment,
-    SeqInput,
-    SeqOutput,
+    MemoryInput,
+    MemoryOutput,
     Task,
     TaskKind,
     TaskType,
@@ -73,16 +73,16 @@ def runner_of(numbers: list[int], calls: str = "Connection", **keys: object) -> 
             Task(name="out", type=TaskType.OUTPUT, medium="seq"),
         ],
         lifecycles=[
-            Lifecycle(task="use", calls=calls, params={"place": "here"}),
-            Lifecycle(task="all", calls="Loud"),
+            TaskLifecycle(task="use", calls=calls, params={"place": "here"}),
+            TaskLifecycle(task="all", calls="Loud"),
         ],
     )
     return LocalRunner(
-        job, {"in": SeqInput({"n": n} for n in numbers)}, {"out": OUT}, find=NAMES.__getitem__
+        job, {"in": MemoryInput({"n": n} for n in numbers)}, {"out": OUT}, find=NAMES.__getitem__
     )
 
 
-OUT = SeqOutput()
+OUT = MemoryOutput()
 
 
 @pytest.fixture(autouse=True)

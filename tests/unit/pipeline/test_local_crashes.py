@@ -8,8 +8,8 @@ from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store.database import Database
 from postroad.pipeline import Job, LocalRunner, Segment, Task, TaskType
 from postroad.pipeline.functions import Function
-from postroad.pipeline.pen import Pen
-from postroad.pipeline.records import State
+from postroad.pipeline.pen import JobStore
+from postroad.pipeline.records import RootState
 from tests.support.pipeline.crashes import POISON, CrashBehaviour, Killer, Mortal, RollsBack
 from tests.support.pipeline.desk_jobs import (
     JOB,
@@ -73,9 +73,9 @@ class Pipeline(Mortal):
 
     @staticmethod
     def _look(database: Database) -> list[object]:
-        pen = Pen(database, JOB)
-        waits = [pen.count(State.WAITING), len(pen.deliveries()), len(pen.publications())]
-        return [[it.segment for it in pen.dead(10)], *waits]
+        pen = JobStore(database, JOB)
+        waits = [pen.count(RootState.WAITING), len(pen.deliveries()), len(pen.pending_commits())]
+        return [[it.segment for it in pen.list_dead(10)], *waits]
 
 
 class TestLocalCrashes(CrashBehaviour):

@@ -13,7 +13,7 @@ from postroad.pipeline.reading import (
     job_from_toml,
     job_to_data,
     job_to_json,
-    read_job,
+    load_job,
 )
 from tests.support.pipeline.jobs import clearing_data
 
@@ -92,31 +92,31 @@ def test_the_json_is_for_people() -> None:
 def test_a_job_of_a_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text(TOML, encoding="utf-8")
-    assert read_job(path) == job_from_toml(TOML)
-    assert read_job(str(path)) == job_from_toml(TOML)
+    assert load_job(path) == job_from_toml(TOML)
+    assert load_job(str(path)) == job_from_toml(TOML)
 
 
 def test_a_job_of_a_json_file(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(job_to_json(job_from_toml(TOML)), encoding="utf-8")
-    assert read_job(path) == job_from_toml(TOML)
+    assert load_job(path) == job_from_toml(TOML)
 
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ends in \.json or \.toml"):
-        read_job(tmp_path / "job.yaml")
+        load_job(tmp_path / "job.yaml")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"job\.json: cannot be read: No such file"):
-        read_job(tmp_path / "job.json")
+        load_job(tmp_path / "job.json")
 
 
 def test_problems_of_a_file_name_it(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text(TOML.replace("fn =", "function ="), encoding="utf-8")
     with pytest.raises(JobInvalid) as caught:
-        read_job(path)
+        load_job(path)
     assert str(caught.value).startswith(f"{path}: job 'plain' has 2 problems:\n")
     assert [problem.entry for problem in caught.value.problems] == ["catalog 'parse'"] * 2
 

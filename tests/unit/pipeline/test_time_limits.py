@@ -10,7 +10,7 @@ import time
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.pipeline.time_limits import Limited, TookTooLong
+from postroad.pipeline.time_limits import TimeLimitedFunction, FunctionTimeoutError
 
 LIMIT_S = 0.02
 
@@ -38,8 +38,8 @@ def swallow_even_that(segment: object) -> str:
 
 @pytest.mark.parametrize("function", [loop_for_ever, swallow_everything, swallow_even_that])
 def test_a_function_that_does_not_end_is_ended(function: object) -> None:
-    with pytest.raises(TookTooLong, match=r"it took more than 0\.02 s"):
-        Limited(function, LIMIT_S)({})  # type: ignore[arg-type]
+    with pytest.raises(FunctionTimeoutError, match=r"it took more than 0\.02 s"):
+        TimeLimitedFunction(function, LIMIT_S)({})  # type: ignore[arg-type]
 
 
 def test_another_thread_is_refused() -> None:
@@ -47,7 +47,7 @@ def test_another_thread_is_refused() -> None:
 
     def work() -> None:
         try:
-            Limited(loop_for_ever, LIMIT_S)({})
+            TimeLimitedFunction(loop_for_ever, LIMIT_S)({})
         except UsageError as error:
             caught.append(error)
 
@@ -58,19 +58,19 @@ def test_another_thread_is_refused() -> None:
 
 
 def test_in_time_nothing_is_noticed_of_it() -> None:
-    assert Limited(lambda segment, n: {**segment, "n": n}, 10.0)({"a": 1}, n=2) == {"a": 1, "n": 2}
+    assert TimeLimitedFunction(lambda segment, n: {**segment, "n": n}, 10.0)({"a": 1}, n=2) == {"a": 1, "n": 2}
     with pytest.raises(KeyError):
-        Limited(lambda segment: segment["no"], 10.0)({})
+        TimeLimitedFunction(lambda segment: segment["no"], 10.0)({})
 
 
 def test_an_end_in_the_last_moment_harms_nobody_afterwards() -> None:
-    function = Limited(lambda segment: time.sleep(segment), 0.001)
+    function = TimeLimitedFunction(lambda segment: time.sleep(segment), 0.001)
     outcomes = set()
     for number in range(60):
         try:
             function(0.0008 + number * 0.00001)
             outcomes.add("in time")
-        except TookTooLong:
+        except FunctionTimeoutError:
             outcomes.add("too long")
         # A late alarm must not arrive out here.
         for _ in range(50):

@@ -6,7 +6,7 @@ import pytest
 
 from postroad.core.errors import ConfigError, JobInvalid
 from postroad.pipeline.job import Job, RetryPolicy, Task, TaskType, Window, WindowType
-from postroad.pipeline.validation import Problem, find_problems, require_valid
+from postroad.pipeline.validation import JobIssue, find_problems, require_valid
 from tests.support.pipeline.jobs import IN, PARSE, TOTAL, broken, clearing_data, complaints
 
 
@@ -199,7 +199,7 @@ def test_one_problem_of_a_job_without_a_name() -> None:
 
 def test_a_problem_knows_its_entry_and_keys() -> None:
     assert find_problems(broken("catalog", IN, max_pending=99)) == [
-        Problem(
+        JobIssue(
             "catalog 'in'",
             "max_pending=99 is less than batch_size=100",
             ("max_pending", "batch_size"),

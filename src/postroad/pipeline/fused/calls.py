@@ -8,7 +8,7 @@ from typing import Any
 from postroad.pipeline.functions import Function
 
 
-def call_all(
+def map_function(
     function: Function, segments: Sequence[object]
 ) -> tuple[list[Any], dict[int, Exception]]:
     """Call a function with each segment, or whatever else it takes.
@@ -29,7 +29,7 @@ def call_all(
     return results, raised
 
 
-def forget_frames(*errors: BaseException) -> None:
+def drop_tracebacks(*errors: BaseException) -> None:
     """Take the tracebacks from exceptions and those behind them: they keep all segments alive."""
     waiting: list[BaseException | None] = list(errors)
     seen: set[int] = set()

@@ -20,11 +20,11 @@ from postroad.pipeline.functions import Function
 _INDEX = struct.Struct("<q")
 
 
-class ProcessEnded(RuntimeError):
+class WorkerCrashedError(RuntimeError):
     """A function ended the process that called it."""
 
 
-def find_deadly(function: Function, segments: Sequence[Any]) -> dict[int, Exception]:
+def find_crashing_segments(function: Function, segments: Sequence[Any]) -> dict[int, Exception]:
     """The segments that a function must not be called with, by position, and why."""
     deadly: dict[int, Exception] = {}
     with mmap.mmap(-1, _INDEX.size) as progress:
@@ -34,7 +34,7 @@ def find_deadly(function: Function, segments: Sequence[Any]) -> dict[int, Except
             (place,) = _INDEX.unpack_from(progress)
             if place == len(segments):
                 break
-            deadly[place] = ProcessEnded(f"it ended the process that ran it ({_tell(status)})")
+            deadly[place] = WorkerCrashedError(f"it ended the process that ran it ({_tell(status)})")
             start = place + 1
     return deadly
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 import msgspec
 
-from postroad.pipeline.acks import bits_of
-from postroad.pipeline.attempts import tell
+from postroad.pipeline.acks import ack_value
+from postroad.pipeline.attempts import describe_exception
 from postroad.pipeline.media.medium import AnySegment
 from postroad.pipeline.records import FailedRoot
-from postroad.pipeline.tree import Addition
+from postroad.pipeline.tree import WindowInput
 
-from .calls import call_all
-from .rows import Kind, Row, decode_again
-from .working import PartWork
+from .calls import map_function
+from .rows import ShuffleRowKind, ShuffleRow, decode_again
+from .working import PartitionExecutor
 
 _decode_outputs = msgspec.msgpack.Decoder(list[tuple[int, AnySegment]]).decode
 _decode_addition = msgspec.msgpack.Decoder(tuple[int, int, object, AnySegment]).decode
@@ -23,7 +23,7 @@ _decode_failed = msgspec.msgpack.Decoder(FailedRoot).decode
 _WRITE_SEGMENTS = 4096
 
 
-class _Root:
+class _RootAccount:
     """What is known of a root."""
 
     __slots__ = (
@@ -45,7 +45,7 @@ class _Root:
         self.bits = 0
         self.missing = 0
         self.failures: list[tuple[str, str]] = []
-        self.additions: list[Addition] = []
+        self.additions: list[WindowInput] = []
         self.published: frozenset[int] = frozenset()
         self.put: list[int] = []
 
@@ -54,32 +54,32 @@ class _Root:
         return self.task is not None and not (self.failures or self.bits or self.missing)
 
 
-class GatheredPart(PartWork):
+class ShuffledPartition(PartitionExecutor):
     """Takes rows, and accounts for their roots."""
 
-    def take_rows(self, rows: Iterable[Row]) -> None:
+    def take_rows(self, rows: Iterable[ShuffleRow]) -> None:
         """Take all rows of some roots; those that come twice count once."""
-        roots: dict[int, _Root] = {}
-        outputs: dict[str, list[Row]] = {}
-        seen: set[Row] = set()
+        roots: dict[int, _RootAccount] = {}
+        outputs: dict[str, list[ShuffleRow]] = {}
+        seen: set[ShuffleRow] = set()
         for row in rows:
             # A task may well fail twice in the same way.
-            if row.kind != Kind.FAILURE:
+            if row.kind != ShuffleRowKind.FAILURE:
                 if row in seen:
                     continue
                 seen.add(row)
-            if row.kind == Kind.DELIVERY:
+            if row.kind == ShuffleRowKind.DELIVERY:
                 self._outcome.deliveries.append(row.edge)
                 self._outcome.segments += row.missing
-            elif row.kind == Kind.REFUSED:
+            elif row.kind == ShuffleRowKind.REFUSED:
                 self._outcome.failed.append(_decode_failed(row.payload))
             else:
                 root = roots.get(row.root)
                 if root is None:
-                    root = roots[row.root] = _Root()
+                    root = roots[row.root] = _RootAccount()
                 root.bits ^= row.bits
                 root.missing += row.missing
-                if row.kind == Kind.OUTPUT:
+                if row.kind == ShuffleRowKind.OUTPUT:
                     outputs.setdefault(row.task, []).append(row)
                 else:
                     _learn(root, row)
@@ -89,10 +89,10 @@ class GatheredPart(PartWork):
         for id, root in roots.items():
             self._close(id, root)
 
-    def _put_out(self, task: str, rows: list[Row], roots: dict[int, _Root]) -> None:
-        made, raised = call_all(_decode_outputs, [row.payload for row in rows])
+    def _put_out(self, task: str, rows: list[ShuffleRow], roots: dict[int, _RootAccount]) -> None:
+        made, raised = map_function(_decode_outputs, [row.payload for row in rows])
         for place, error in raised.items():
-            roots[rows[place].root].failures.append((task, tell(error)))
+            roots[rows[place].root].failures.append((task, describe_exception(error)))
             made[place] = []
         made = [
             [it for it in those if it[0] not in roots[row.root].published]
@@ -107,13 +107,13 @@ class GatheredPart(PartWork):
             reasons = [refused[id] for id, _ in those if id in refused]
             root.failures += [(task, f"TypeError: it cannot be written: {it}") for it in reasons]
             if not reasons:
-                root.bits ^= bits_of(row.edge, row.generation)
+                root.bits ^= ack_value(row.edge, row.generation)
                 root.missing -= 1
 
-    def _close(self, id: int, root: _Root) -> None:
+    def _close(self, id: int, root: _RootAccount) -> None:
         failure = self._add_to_windows(root.additions) if root.is_done else None
         if failure is not None:
-            root.failures = [(failure[0], tell(failure[1]))]
+            root.failures = [(failure[0], describe_exception(failure[1]))]
         if root.is_done:
             return
         if root.task is None:
@@ -129,18 +129,18 @@ class GatheredPart(PartWork):
         )
 
 
-def _learn(root: _Root, row: Row) -> None:
+def _learn(root: _RootAccount, row: ShuffleRow) -> None:
     match row.kind:
-        case Kind.ROOT:
+        case ShuffleRowKind.ROOT:
             root.task, root.generation, root.segment = row.task, row.generation, row.payload
-        case Kind.AGAIN:
+        case ShuffleRowKind.AGAIN:
             root.task, root.generation = row.task, row.generation
             root.segment, published = decode_again(row.payload)
             root.published = frozenset(published)
-        case Kind.FAILURE:
+        case ShuffleRowKind.FAILURE:
             root.failures.append((row.task, row.payload.decode()))
-        case Kind.ADDITION:
+        case ShuffleRowKind.ADDITION:
             try:
-                root.additions.append(Addition(row.task, *_decode_addition(row.payload)))
+                root.additions.append(WindowInput(row.task, *_decode_addition(row.payload)))
             except Exception as error:
-                root.failures.append((row.task, tell(error)))
+                root.failures.append((row.task, describe_exception(error)))

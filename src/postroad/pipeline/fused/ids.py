@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from postroad.pipeline.acks import Bits
+from postroad.pipeline.acks import AckIds
 
 Ids: TypeAlias = NDArray[np.uint64]
 Indexes: TypeAlias = NDArray[np.intp]
@@ -19,7 +19,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
-def mix(values: Ids) -> Ids:
+def mix64_all(values: Ids) -> Ids:
     """What `acks.mix` makes of each; in place."""
     shifted = values >> _30
     np.bitwise_xor(values, shifted, out=values)
@@ -32,14 +32,14 @@ def mix(values: Ids) -> Ids:
     return values
 
 
-def root_ids(bits: Bits, task: str, source: str, positions: Sequence[int | str]) -> Ids:
+def root_ids(bits: AckIds, task: str, source: str, positions: Sequence[int | str]) -> Ids:
     """The ids of roots from some positions of a source."""
     if positions and isinstance(positions[0], str):
         return np.array([bits.root(task, source, it) for it in positions], dtype=np.uint64)
     places = np.asarray(positions, dtype=np.int64).astype(np.uint64)
     places *= _GOLDEN
     places += np.uint64(bits.source_key(task, source))
-    return mix(places)
+    return mix64_all(places)
 
 
 def edge_ids(parents: Ids, key: int, ordinals: Ids | None) -> Ids:
@@ -50,15 +50,15 @@ def edge_ids(parents: Ids, key: int, ordinals: Ids | None) -> Ids:
         key: what all edges between the two tasks have in common.
         ordinals: the place of each among those made together; None if each is the only one.
     """
-    values = mix(parents ^ np.uint64(key))
+    values = mix64_all(parents ^ np.uint64(key))
     if ordinals is not None:
         values += ordinals * _GOLDEN
-    return mix(values)
+    return mix64_all(values)
 
 
-def bits_of(ids: Ids, generation: int) -> Ids:
+def ack_values(ids: Ids, generation: int) -> Ids:
     """The bits of edges in one delivery of their roots; may be the ids themselves."""
     if generation == 0:
         return ids
-    mixed = mix(np.array([generation], dtype=np.uint64) * _GOLDEN)
-    return mix(ids ^ mixed)
+    mixed = mix64_all(np.array([generation], dtype=np.uint64) * _GOLDEN)
+    return mix64_all(ids ^ mixed)

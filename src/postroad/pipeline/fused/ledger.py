@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from postroad.pipeline.acks import Bits
+from postroad.pipeline.acks import AckIds
 
-from .ids import Ids, Indexes, bits_of, edge_ids
+from .ids import Ids, Indexes, ack_values, edge_ids
 
 
-class Edges:
+class EdgeBatch:
     """The edges along which some segments came to a task.
 
     Attributes:
@@ -35,7 +35,7 @@ class Edges:
         self.sign = sign
 
 
-class Residue(NamedTuple):
+class UnackedRemainder(NamedTuple):
     """What is left over of a root."""
 
     bits: int
@@ -43,7 +43,7 @@ class Residue(NamedTuple):
     """Edges given and not taken; less than none if they were taken and given elsewhere."""
 
 
-class Ledger:
+class AckAccumulator:
     """Counts for one piece: some roots, and what is made of them in one pass.
 
     Args:
@@ -52,28 +52,28 @@ class Ledger:
         generation: how often they were delivered before.
     """
 
-    def __init__(self, bits: Bits, roots: Ids, generation: int) -> None:
+    def __init__(self, bits: AckIds, roots: Ids, generation: int) -> None:
         self._bits = bits
         self._roots = roots
         self._generation = generation
-        self._all: list[Edges] = []
+        self._all: list[EdgeBatch] = []
 
-    def enter(self) -> Edges:
+    def add_roots(self) -> EdgeBatch:
         """The roots come in: nobody gave these."""
-        return Edges(self._roots, np.arange(len(self._roots)), self._roots, 0)
+        return EdgeBatch(self._roots, np.arange(len(self._roots)), self._roots, 0)
 
-    def arrive(self, ids: Ids, origins: Indexes) -> Edges:
+    def add_received(self, ids: Ids, origins: Indexes) -> EdgeBatch:
         """Segments come that another pass gave."""
-        return self._keep(Edges(ids, origins, np.zeros_like(ids), -1))
+        return self._keep(EdgeBatch(ids, origins, np.zeros_like(ids), -1))
 
-    def give(
+    def add_sent(
         self,
-        taken: Edges,
+        taken: EdgeBatch,
         source: str,
         target: str,
         parents: Indexes | None = None,
         ordinals: Ids | None = None,
-    ) -> Edges:
+    ) -> EdgeBatch:
         """Segments go on from one task to another.
 
         Args:
@@ -85,11 +85,11 @@ class Ledger:
         """
         ids = self.make_ids(taken, source, target, parents, ordinals)
         origins = taken.origins if parents is None else taken.origins[parents]
-        return self._keep(Edges(ids, origins, bits_of(ids, self._generation).copy(), 1))
+        return self._keep(EdgeBatch(ids, origins, ack_values(ids, self._generation).copy(), 1))
 
     def make_ids(
         self,
-        taken: Edges,
+        taken: EdgeBatch,
         source: str,
         target: str,
         parents: Indexes | None = None,
@@ -99,21 +99,21 @@ class Ledger:
         above = taken.ids if parents is None else taken.ids[parents]
         return edge_ids(above, self._bits.edge_key(source, target), ordinals)
 
-    def take(self, edges: Edges, failed: Sequence[int] = ()) -> None:
+    def mark_processed(self, edges: EdgeBatch, failed: Sequence[int] = ()) -> None:
         """A task is done with what came along some edges, but for some positions."""
         if edges.sign == 0:
             return
-        taken = bits_of(edges.ids, self._generation)
+        taken = ack_values(edges.ids, self._generation)
         if failed:
             taken = taken.copy()
             taken[failed] = 0
         np.bitwise_xor(edges.open, taken, out=edges.open)
 
-    def join(self, parts: Sequence[Edges]) -> Edges:
+    def concat(self, parts: Sequence[EdgeBatch]) -> EdgeBatch:
         """Several as one."""
         self._all = [it for it in self._all if it not in parts]
         return self._keep(
-            Edges(
+            EdgeBatch(
                 np.concatenate([it.ids for it in parts]),
                 np.concatenate([it.origins for it in parts]),
                 np.concatenate([it.open for it in parts]),
@@ -121,7 +121,7 @@ class Ledger:
             )
         )
 
-    def close(self) -> dict[int, Residue]:
+    def unacked(self) -> dict[int, UnackedRemainder]:
         """What is left over, by the root's place in the piece; of most, nothing."""
         parts = [it for it in self._all if it.open.any()]
         if not parts:
@@ -139,10 +139,10 @@ class Ledger:
         missing = np.add.reduceat(signs[order], starts).tolist()
         places = origins[starts].tolist()
         return {
-            place: Residue(sum, count)
+            place: UnackedRemainder(sum, count)
             for place, sum, count in zip(places, sums, missing, strict=True)
         }
 
-    def _keep(self, edges: Edges) -> Edges:
+    def _keep(self, edges: EdgeBatch) -> EdgeBatch:
         self._all.append(edges)
         return edges

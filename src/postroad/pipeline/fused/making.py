@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from postroad.pipeline.arrow_tasks import ArrowTask
-from postroad.pipeline.flow import Route, Router
+from postroad.pipeline.arrow_tasks import ArrowFunction
+from postroad.pipeline.flow import SegmentRoute, FlowRouter
 from postroad.pipeline.functions import Function
 from postroad.pipeline.job import Segment
-from postroad.pipeline.outcomes import to_routes
-from postroad.pipeline.program import Program
+from postroad.pipeline.outcomes import route_result
+from postroad.pipeline.program import CompiledJob
 
-from .calls import call_all, forget_frames
-from .careful import find_deadly
+from .calls import map_function, drop_tracebacks
+from .careful import find_crashing_segments
 from .ids import Ids, Indexes
 
 
-class Made:
+class TaskOutput:
     """What a task made of some segments.
 
     Attributes:
@@ -49,9 +49,9 @@ class Made:
             ordinals = np.arange(len(self.parents)) - np.repeat(firsts, counts)
             self.ordinals = ordinals.astype(np.uint64)
 
-    def only(self, places: list[int]) -> Made:
+    def select(self, places: list[int]) -> TaskOutput:
         """Some of them, in order."""
-        chosen = Made([self.segments[place] for place in places])
+        chosen = TaskOutput([self.segments[place] for place in places])
         parents = np.arange(len(self.segments)) if self.parents is None else self.parents
         chosen.parents = parents[places]
         if self.targets is not None:
@@ -61,49 +61,49 @@ class Made:
         return chosen
 
 
-def make(program: Program, task: str, segments: list[Segment]) -> Made:
+def run_task(program: CompiledJob, task: str, segments: list[Segment]) -> TaskOutput:
     """Call the function of a task with each segment, and find out where its results go."""
     function, router = program.functions[task], program.routers[task]
     raised: dict[int, Exception] = {}
     results = segments
     if function is not None:
-        call = call_carefully if program.is_careful else call_some
+        call = call_isolated if program.isolate_functions else call_function
         results, raised = call(function, segments)
-    made = route_all(router, segments, results, raised)
-    forget_frames(*raised.values())
+    made = route_outputs(router, segments, results, raised)
+    drop_tracebacks(*raised.values())
     return made
 
 
-def call_some(
+def call_function(
     function: Function, segments: Sequence[Segment]
 ) -> tuple[list[Any], dict[int, Exception]]:
     """Call a function with segments, in the way that suits it."""
-    if isinstance(function, ArrowTask):
-        return function.call_all(segments)
-    return call_all(function, segments)
+    if isinstance(function, ArrowFunction):
+        return function.call_batch(segments)
+    return map_function(function, segments)
 
 
-def call_carefully(
+def call_isolated(
     function: Function, segments: Sequence[Segment]
 ) -> tuple[list[Any], dict[int, Exception]]:
     """The same, but not with those that it would end this process with."""
-    deadly = find_deadly(function, segments)
+    deadly = find_crashing_segments(function, segments)
     if not deadly:
-        return call_some(function, segments)
+        return call_function(function, segments)
     places = [place for place in range(len(segments)) if place not in deadly]
-    made, raised = call_some(function, [segments[place] for place in places])
+    made, raised = call_function(function, [segments[place] for place in places])
     results: list[Any] = [None] * len(segments)
     for place, result in zip(places, made, strict=True):
         results[place] = result
     return results, deadly | {places[at]: error for at, error in raised.items()}
 
 
-def route_all(
-    router: Router,
+def route_outputs(
+    router: FlowRouter,
     segments: Sequence[Segment],
     results: list[Any],
     raised: Mapping[int, Exception],
-) -> Made:
+) -> TaskOutput:
     """Find out where what a task made of some segments goes.
 
     Args:
@@ -112,23 +112,23 @@ def route_all(
         results: what it returned, one for each.
         raised: what it raised instead, by position.
     """
-    if not router.is_plain:
+    if not router.is_unconditional:
         return _route_each(router, segments, results, raised)
     types = list(map(type, results))
     if types.count(dict) == len(types):
-        return Made(results)
+        return TaskOutput(results)
     return _route_odd(router, segments, results, raised, types)
 
 
 def _route_odd(
-    router: Router,
+    router: FlowRouter,
     segments: Sequence[Segment],
     results: list[Any],
     raised: Mapping[int, Exception],
     types: Sequence[type],
-) -> Made:
+) -> TaskOutput:
     """Everything goes everywhere: only those that are not one segment need a look."""
-    made = Made([])
+    made = TaskOutput([])
     counts = np.ones(len(results), dtype=np.intp)
     # What is made of an exception may go its own ways.
     special: dict[int, tuple[str, ...]] = {}
@@ -137,7 +137,7 @@ def _route_odd(
         made.segments += results[start:position]
         start = position + 1
         result, error = results[position], raised.get(position)
-        routes: Sequence[Route] = ()
+        routes: Sequence[SegmentRoute] = ()
         if result is not None or error is not None:
             routes = _route(router, made, position, segments[position], result, error)
         for route in routes:
@@ -153,12 +153,12 @@ def _route_odd(
 
 
 def _route_each(
-    router: Router,
+    router: FlowRouter,
     segments: Sequence[Segment],
     results: Sequence[Any],
     raised: Mapping[int, Exception],
-) -> Made:
-    made = Made([])
+) -> TaskOutput:
+    made = TaskOutput([])
     made.targets = []
     counts = np.zeros(len(results), dtype=np.intp)
     for position, (segment, result) in enumerate(zip(segments, results, strict=True)):
@@ -172,20 +172,20 @@ def _route_each(
 
 
 def _route(
-    router: Router,
-    made: Made,
+    router: FlowRouter,
+    made: TaskOutput,
     position: int,
     segment: Segment,
     result: object,
     error: Exception | None,
-) -> Sequence[Route]:
+) -> Sequence[SegmentRoute]:
     """Where what was made of one segment goes; nowhere, if it failed."""
     try:
-        routed = to_routes(router, segment, result, error)
+        routed = route_result(router, segment, result, error)
     except Exception as failure:
-        forget_frames(failure)
+        drop_tracebacks(failure)
         made.failed[position] = failure
         return ()
-    if routed.is_exceptional:
+    if routed.is_from_exception:
         made.exceptional.update(range(len(made.segments), len(made.segments) + len(routed.routes)))
     return routed.routes

@@ -4,57 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from postroad.pipeline.attempts import tell
-from postroad.pipeline.media.medium import Chunk, InputMedium, OutputMedium
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import KeptRoot
-from postroad.pipeline.tree import Addition
+from postroad.pipeline.attempts import describe_exception
+from postroad.pipeline.media.medium import RawRecords, InputConnector, OutputConnector
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.records import RetryRoot
+from postroad.pipeline.tree import WindowInput
 
-from .passing import Pass, Piece
-from .reading import Read, read_again, read_pieces
-from .working import PartWork
+from .passing import StageExecutor, RootBatch
+from .reading import DecodedRoots, decode_retries, decode_split
+from .working import PartitionExecutor
 
 
-class Part(PartWork):
+class SingleStagePartition(PartitionExecutor):
     """Works on some deliveries, and accounts for them."""
 
-    def __init__(self, program: Program, outputs: Mapping[str, OutputMedium], name: str) -> None:
+    def __init__(self, program: CompiledJob, outputs: Mapping[str, OutputConnector], name: str) -> None:
         super().__init__(program, outputs, name)
-        self._pass = Pass(program, 0, self._sink)
+        self._pass = StageExecutor(program, 0, self._sink)
 
-    def take_slice(
-        self, number: int, task: str, generation: int, medium: InputMedium, chunks: Iterable[Chunk]
+    def process_split(
+        self, number: int, task: str, generation: int, medium: InputConnector, chunks: Iterable[RawRecords]
     ) -> None:
         """Work on a slice of an input."""
-        self._take(number, task, read_pieces(self._program, task, generation, medium, chunks))
+        self._take(number, task, decode_split(self._program, task, generation, medium, chunks))
 
-    def take_again(self, number: int, task: str, roots: Iterable[KeptRoot]) -> None:
+    def process_retries(self, number: int, task: str, roots: Iterable[RetryRoot]) -> None:
         """Work on roots that come again."""
-        self._take(number, task, read_again(task, roots))
+        self._take(number, task, decode_retries(task, roots))
 
-    def _take(self, number: int, task: str, pieces: Iterable[Read]) -> None:
+    def _take(self, number: int, task: str, pieces: Iterable[DecodedRoots]) -> None:
         self._outcome.deliveries.append(number)
         for read in pieces:
             self._outcome.segments += read.total
-            self._outcome.failed += read.refused
-            piece = Piece(self._program, read.roots, read.generation, read.published)
-            self._pass.enter(piece, task, read.segments)
+            self._outcome.failed += read.rejected
+            piece = RootBatch(self._program, read.roots, read.generation, read.published)
+            self._pass.run_roots(piece, task, read.segments)
             self._close(piece, task, read)
 
-    def _close(self, piece: Piece, task: str, read: Read) -> None:
+    def _close(self, piece: RootBatch, task: str, read: DecodedRoots) -> None:
         """Account for the roots of a piece."""
-        residues = piece.ledger.close()
+        residues = piece.ledger.unacked()
         failures: dict[int, list[tuple[str, str]]] = {}
         for it in piece.failures:
-            failures.setdefault(it.origin, []).append((it.task, tell(it.error)))
+            failures.setdefault(it.origin, []).append((it.task, describe_exception(it.error)))
         for place, additions in _by_origin(piece.additions).items():
             # Only if the rest of it is done.
             if place in residues or place in failures:
                 continue
             if (failure := self._add_to_windows(additions)) is not None:
-                failures[place] = [(failure[0], tell(failure[1]))]
+                failures[place] = [(failure[0], describe_exception(failure[1]))]
         failed = sorted(residues.keys() | failures.keys())
-        published = self._sink.take_put(failed)
+        published = self._sink.take_written_ids(failed)
         for place in failed:
             self._fail(
                 int(piece.roots[place]),
@@ -67,8 +67,8 @@ class Part(PartWork):
             )
 
 
-def _by_origin(additions: Iterable[tuple[int, Addition]]) -> dict[int, list[Addition]]:
-    found: dict[int, list[Addition]] = {}
+def _by_origin(additions: Iterable[tuple[int, WindowInput]]) -> dict[int, list[WindowInput]]:
+    found: dict[int, list[WindowInput]] = {}
     for origin, addition in additions:
         found.setdefault(origin, []).append(addition)
     return found

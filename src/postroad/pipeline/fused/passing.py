@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from postroad.pipeline.job import Segment
-from postroad.pipeline.program import Program
-from postroad.pipeline.tree import Addition, group_of
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.tree import WindowInput, group_key
 
 from .ids import Ids, Indexes
-from .ledger import Edges, Ledger
-from .making import Made, make, route_all
+from .ledger import EdgeBatch, AckAccumulator
+from .making import TaskOutput, run_task, route_outputs
 
 
-class Failed(NamedTuple):
+class SegmentFailure(NamedTuple):
     """A segment that failed."""
 
     origin: int
@@ -23,7 +23,7 @@ class Failed(NamedTuple):
     error: Exception
 
 
-class Piece:
+class RootBatch:
     """What is worked on at a time.
 
     Attributes:
@@ -37,7 +37,7 @@ class Piece:
 
     def __init__(
         self,
-        program: Program,
+        program: CompiledJob,
         roots: Ids,
         generation: int,
         published: Mapping[int, Sequence[int]] | None = None,
@@ -45,56 +45,56 @@ class Piece:
         self.roots = roots
         self.generation = generation
         self.published = published or {}
-        self.ledger = Ledger(program.bits, roots, generation)
-        self.failures: list[Failed] = []
-        self.additions: list[tuple[int, Addition]] = []
+        self.ledger = AckAccumulator(program.ack_ids, roots, generation)
+        self.failures: list[SegmentFailure] = []
+        self.additions: list[tuple[int, WindowInput]] = []
 
 
-class Sink(Protocol):
+class StageSink(Protocol):
     """Where a pass leaves what is not for its own tasks."""
 
-    def put_out(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
+    def write_output(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
         """Take what an output task made of what came along some edges."""
 
-    def send(self, piece: Piece, task: str, edges: Edges, segments: list[Segment]) -> None:
+    def send_downstream(self, piece: RootBatch, task: str, edges: EdgeBatch, segments: list[Segment]) -> None:
         """Take segments for a task of a later stage."""
 
 
-Waiting: TypeAlias = dict[str, list[tuple[Edges, list[Segment]]]]
+Waiting: TypeAlias = dict[str, list[tuple[EdgeBatch, list[Segment]]]]
 """What is on its way to tasks of the pass."""
-Given: TypeAlias = tuple[str, Edges, list[Segment]]
+Given: TypeAlias = tuple[str, EdgeBatch, list[Segment]]
 """What goes on, and where to."""
 Results: TypeAlias = tuple[list[Any], dict[int, Exception]]
 """What a function returned for each of some segments, and what it raised, by position."""
 
 
-class Pass:
+class StageExecutor:
     """Runs one stage of a job."""
 
-    def __init__(self, program: Program, stage: int, sink: Sink) -> None:
+    def __init__(self, program: CompiledJob, stage: int, sink: StageSink) -> None:
         self._program = program
         self._tasks = program.graph.stages[stage].tasks
         self._here = frozenset(self._tasks)
         self._outputs = frozenset(program.graph.outputs)
         self._sink = sink
 
-    def enter(self, piece: Piece, task: str, segments: list[Segment]) -> None:
+    def run_roots(self, piece: RootBatch, task: str, segments: list[Segment]) -> None:
         """The roots of a piece come in by a task; what was emitted, by the one with the window."""
-        edges = piece.ledger.enter()
-        if task not in self._program.windowed:
+        edges = piece.ledger.add_roots()
+        if task not in self._program.windowed_tasks:
             self._run(piece, {task: [(edges, segments)]})
             return
-        made = route_all(self._program.routers[task], segments, segments, {})
+        made = route_outputs(self._program.routers[task], segments, segments, {})
         self._note_failures(piece, task, edges, made)
         waiting: Waiting = {}
         self._pass_on(piece, waiting, self._give(piece, task, edges, made))
         self._run(piece, waiting)
 
-    def arrive(
+    def run_received(
         self,
-        piece: Piece,
+        piece: RootBatch,
         task: str,
-        edges: Edges,
+        edges: EdgeBatch,
         segments: list[Segment],
         results: Results | None = None,
     ) -> None:
@@ -111,75 +111,75 @@ class Pass:
         self._pass_on(piece, waiting, self._work(piece, task, edges, segments, results))
         self._run(piece, waiting)
 
-    def _run(self, piece: Piece, waiting: Waiting) -> None:
+    def _run(self, piece: RootBatch, waiting: Waiting) -> None:
         for task in self._tasks:
             parts = waiting.pop(task, None)
             if parts is None:
                 continue
             edges, segments = parts[0]
             if len(parts) > 1:
-                edges = piece.ledger.join([part for part, _ in parts])
+                edges = piece.ledger.concat([part for part, _ in parts])
                 segments = [segment for _, part in parts for segment in part]
             self._pass_on(piece, waiting, self._work(piece, task, edges, segments))
 
-    def _pass_on(self, piece: Piece, waiting: Waiting, given: list[Given]) -> None:
+    def _pass_on(self, piece: RootBatch, waiting: Waiting, given: list[Given]) -> None:
         for target, edges, segments in given:
             if target in self._here:
                 waiting.setdefault(target, []).append((edges, segments))
             else:
-                self._sink.send(piece, target, edges, segments)
+                self._sink.send_downstream(piece, target, edges, segments)
 
     def _work(
         self,
-        piece: Piece,
+        piece: RootBatch,
         task: str,
-        edges: Edges,
+        edges: EdgeBatch,
         segments: list[Segment],
         results: Results | None = None,
     ) -> list[Given]:
         """Have a task take segments; returns what goes on, and where to."""
-        is_windowed = task in self._program.windowed
+        is_windowed = task in self._program.windowed_tasks
         # Before its function may change them.
         keys = self._program.graph.tasks[task].group_by
-        groups = [group_of(keys, segment) for segment in segments] if is_windowed else []
+        groups = [group_key(keys, segment) for segment in segments] if is_windowed else []
         if results is None:
-            made = make(self._program, task, segments)
+            made = run_task(self._program, task, segments)
         else:
-            made = route_all(self._program.routers[task], segments, *results)
+            made = route_outputs(self._program.routers[task], segments, *results)
         self._note_failures(piece, task, edges, made)
         if task in self._outputs:
-            self._sink.put_out(piece, task, edges, made)
+            self._sink.write_output(piece, task, edges, made)
             return []
-        piece.ledger.take(edges, list(made.failed))
+        piece.ledger.mark_processed(edges, list(made.failed))
         if is_windowed:
             made = _add(piece, task, edges, groups, made)
         return self._give(piece, task, edges, made)
 
-    def _note_failures(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
+    def _note_failures(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
         for position, error in made.failed.items():
-            piece.failures.append(Failed(int(edges.origins[position]), task, error))
+            piece.failures.append(SegmentFailure(int(edges.origins[position]), task, error))
 
-    def _give(self, piece: Piece, task: str, edges: Edges, made: Made) -> list[Given]:
+    def _give(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> list[Given]:
         given = []
         children = self._program.graph.children[task]
         if made.targets is None:
             for place, target in enumerate(children):
-                along = piece.ledger.give(edges, task, target, made.parents, made.ordinals)
+                along = piece.ledger.add_sent(edges, task, target, made.parents, made.ordinals)
                 # Each has its own: a function may change what it is given.
-                copies = list(map(dict, made.segments)) if place else _apart(made)
+                copies = list(map(dict, made.segments)) if place else _copy_duplicates(made)
                 given.append((target, along, copies))
             return given
         parents, ordinals = made.parents, made.ordinals
         assert parents is not None
-        for target, places, sent in _choose(children, made.targets, parents, made.segments):
-            along = piece.ledger.give(
+        for target, places, sent in _group_by_target(children, made.targets, parents, made.segments):
+            along = piece.ledger.add_sent(
                 edges, task, target, parents[places], None if ordinals is None else ordinals[places]
             )
             given.append((target, along, sent))
         return given
 
 
-def _apart(made: Made) -> list[Segment]:
+def _copy_duplicates(made: TaskOutput) -> list[Segment]:
     """All that was made, no object twice: what one task makes of it must not change another."""
     segments = made.segments
     if made.ordinals is None or len(set(map(id, segments))) == len(segments):
@@ -192,7 +192,7 @@ def _apart(made: Made) -> list[Segment]:
     return copies
 
 
-def _choose(
+def _group_by_target(
     children: Sequence[str],
     targets: Sequence[tuple[str, ...]],
     parents: Indexes,
@@ -213,7 +213,7 @@ def _choose(
     return [(name, places, copies) for name, (places, copies) in chosen.items() if places]
 
 
-def _add(piece: Piece, task: str, edges: Edges, groups: list[object], made: Made) -> Made:
+def _add(piece: RootBatch, task: str, edges: EdgeBatch, groups: list[object], made: TaskOutput) -> TaskOutput:
     """Add to windows what is no exception; returns what is one."""
     parents = range(len(made.segments)) if made.parents is None else made.parents.tolist()
     ordinals = [0] * len(made.segments) if made.ordinals is None else made.ordinals.tolist()
@@ -221,6 +221,6 @@ def _add(piece: Piece, task: str, edges: Edges, groups: list[object], made: Made
         if place in made.exceptional:
             continue
         parent = parents[place]
-        added = Addition(task, int(edges.ids[parent]), ordinals[place], groups[parent], segment)
+        added = WindowInput(task, int(edges.ids[parent]), ordinals[place], groups[parent], segment)
         piece.additions.append((int(edges.origins[parent]), added))
-    return made.only(sorted(made.exceptional))
+    return made.select(sorted(made.exceptional))

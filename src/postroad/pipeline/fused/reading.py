@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from postroad.pipeline.attempts import keep, refuse
-from postroad.pipeline.delivered import to_delivered
+from postroad.pipeline.attempts import encode_for_retry, reject_undecodable
+from postroad.pipeline.delivered import to_root_input
 from postroad.pipeline.job import Segment
 from postroad.pipeline.media.medium import (
-    Chunk,
-    InputMedium,
-    Undecodable,
+    RawRecords,
+    InputConnector,
+    UndecodableRecord,
     decode_segment,
     encode_segment,
 )
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import FailedRoot, KeptRoot
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.records import FailedRoot, RetryRoot
 
-from .calls import call_all, forget_frames
+from .calls import map_function, drop_tracebacks
 from .clock import now_ms
 from .ids import Ids, root_ids
 
@@ -28,14 +28,14 @@ PIECE_SEGMENTS = 2048
 """Few enough for a processor's cache, many enough to pay for the calls of NumPy."""
 
 
-class Read(NamedTuple):
+class DecodedRoots(NamedTuple):
     """What a piece has."""
 
     generation: int
     roots: Ids
     raws: Sequence[bytes]
     segments: list[Segment]
-    refused: list[FailedRoot]
+    rejected: list[FailedRoot]
     """Besides: what is no segment, or none that can go on."""
     decode: Callable[[bytes], Segment]
     """What made segments of what was read."""
@@ -45,28 +45,28 @@ class Read(NamedTuple):
     @property
     def total(self) -> int:
         """How many roots it has."""
-        return len(self.segments) + len(self.refused)
+        return len(self.segments) + len(self.rejected)
 
-    def keep(self, place: int) -> bytes:
+    def encode_for_retry(self, place: int) -> bytes:
         """A root as the pen keeps it, even if its segment was changed since."""
         raw = self.raws[place]
-        return keep(self.decode(raw), raw)
+        return encode_for_retry(self.decode(raw), raw)
 
 
-def read_pieces(
-    program: Program, task: str, generation: int, medium: InputMedium, chunks: Iterable[Chunk]
-) -> Iterator[Read]:
+def decode_split(
+    program: CompiledJob, task: str, generation: int, medium: InputConnector, chunks: Iterable[RawRecords]
+) -> Iterator[DecodedRoots]:
     """The pieces of a slice."""
     for chunk in chunks:
         for start in range(0, len(chunk.raws), PIECE_SEGMENTS):
             stop = start + PIECE_SEGMENTS
-            roots = root_ids(program.bits, task, chunk.source, chunk.positions[start:stop])
+            roots = root_ids(program.ack_ids, task, chunk.source, chunk.positions[start:stop])
             yield _decode(program, task, generation, medium, roots, chunk.raws[start:stop])
 
 
-def read_again(task: str, roots: Iterable[KeptRoot]) -> Iterator[Read]:
+def decode_retries(task: str, roots: Iterable[RetryRoot]) -> Iterator[DecodedRoots]:
     """Roots that come again, in pieces of one generation each."""
-    waiting: dict[int, list[KeptRoot]] = {}
+    waiting: dict[int, list[RetryRoot]] = {}
     for root in roots:
         those = waiting.setdefault(root.generation, [])
         those.append(root)
@@ -76,47 +76,47 @@ def read_again(task: str, roots: Iterable[KeptRoot]) -> Iterator[Read]:
         yield _unpack(task, generation, those)
 
 
-def _unpack(task: str, generation: int, roots: Sequence[KeptRoot]) -> Read:
+def _unpack(task: str, generation: int, roots: Sequence[RetryRoot]) -> DecodedRoots:
     segments: list[Segment] = []
-    kept: list[KeptRoot] = []
+    kept: list[RetryRoot] = []
     refused: list[FailedRoot] = []
     for it in roots:
-        found = to_delivered(it.root, task, it.generation, it.segment, it.published).segment
-        if isinstance(found, Undecodable):
-            refused.append(refuse(it.root, task, it.generation, found, now_ms()))
+        found = to_root_input(it.root, task, it.generation, it.segment, it.published).segment
+        if isinstance(found, UndecodableRecord):
+            refused.append(reject_undecodable(it.root, task, it.generation, found, now_ms()))
         else:
             segments.append(found)
             kept.append(it)
     ids = np.array([it.root for it in kept], dtype=np.uint64)
     published = {place: it.published for place, it in enumerate(kept) if it.published}
     raws = [it.segment for it in kept]
-    return Read(generation, ids, raws, segments, refused, decode_segment, published)
+    return DecodedRoots(generation, ids, raws, segments, refused, decode_segment, published)
 
 
 def _decode(
-    program: Program,
+    program: CompiledJob,
     task: str,
     generation: int,
-    medium: InputMedium,
+    medium: InputConnector,
     roots: Ids,
     raws: Sequence[bytes],
-) -> Read:
-    segments, raised = call_all(medium.decode, raws)
+) -> DecodedRoots:
+    segments, raised = map_function(medium.decode, raws)
     odd = {place: str(error) for place, error in raised.items()}
-    forget_frames(*raised.values())
+    drop_tracebacks(*raised.values())
     # Other formats than the pen's own have numbers, or whatever else, that rows cannot carry.
-    if program.is_staged and medium.decode is not decode_segment:
-        _, unkept = call_all(encode_segment, segments)
+    if program.is_multi_stage and medium.decode is not decode_segment:
+        _, unkept = map_function(encode_segment, segments)
         odd |= dict.fromkeys(unkept, "it cannot go from one stage to the next")
-        forget_frames(*unkept.values())
+        drop_tracebacks(*unkept.values())
     if not odd:
-        return Read(generation, roots, raws, segments, [], medium.decode)
+        return DecodedRoots(generation, roots, raws, segments, [], medium.decode)
     refused = [
-        refuse(int(roots[place]), task, generation, Undecodable(raws[place], reason), now_ms())
+        reject_undecodable(int(roots[place]), task, generation, UndecodableRecord(raws[place], reason), now_ms())
         for place, reason in odd.items()
     ]
     kept = [place for place in range(len(raws)) if place not in odd]
-    return Read(
+    return DecodedRoots(
         generation,
         roots[kept],
         [raws[place] for place in kept],

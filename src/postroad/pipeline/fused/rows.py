@@ -35,7 +35,7 @@ decode_again = msgspec.msgpack.Decoder(tuple[bytes, list[int]]).decode
 """A root that comes again: its segment as the pen keeps it, and ids of what is published."""
 
 
-class Kind(enum.IntEnum):
+class ShuffleRowKind(enum.IntEnum):
     """What a row tells."""
 
     DELIVERY = 0
@@ -58,7 +58,7 @@ class Kind(enum.IntEnum):
     """A root never was a segment; `payload` is what the pen keeps of it."""
 
 
-class Row(NamedTuple):
+class ShuffleRow(NamedTuple):
     """One row. Bits and ids have no sign here."""
 
     shard: int
@@ -93,22 +93,22 @@ def schema() -> pa.Schema:
 _UNSIGNED = ("shard", "root", "edge", "bits")
 
 
-def to_batch(rows: list[Row]) -> pa.RecordBatch:
+def to_batch(rows: list[ShuffleRow]) -> pa.RecordBatch:
     """Rows as Spark takes them."""
     import pyarrow as pa
 
-    columns = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
+    columns = dict(zip(ShuffleRow._fields, zip(*rows, strict=True), strict=True))
     del columns["computed"]
     for name in _UNSIGNED:
         columns[name] = tuple(map(to_signed, columns[name]))
     return pa.RecordBatch.from_pydict(columns, schema=schema())
 
 
-def from_batch(batch: pa.RecordBatch) -> Iterator[Row]:
+def from_batch(batch: pa.RecordBatch) -> Iterator[ShuffleRow]:
     """Rows as Spark gives them."""
     columns = {name: batch.column(name).to_pylist() for name, _ in COLUMNS}
     for name in _UNSIGNED:
         columns[name] = list(map(to_unsigned, columns[name]))
     if "computed" in batch.schema.names:
         columns["computed"] = batch.column("computed").to_pylist()
-    return starmap(Row, zip(*columns.values(), strict=True))
+    return starmap(ShuffleRow, zip(*columns.values(), strict=True))

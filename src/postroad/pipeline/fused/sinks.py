@@ -8,16 +8,16 @@ from itertools import chain
 import numpy as np
 
 from postroad.pipeline.job import Segment
-from postroad.pipeline.media.medium import OutputMedium, Staged, Stager, Unwritable
-from postroad.pipeline.staging import stage_name
+from postroad.pipeline.media.medium import OutputConnector, Committable, OutputWriter, UnwritableSegmentsError
+from postroad.pipeline.staging import writer_id
 
 from .ids import Ids, Indexes
-from .ledger import Edges
-from .making import Made
-from .passing import Failed, Piece
+from .ledger import EdgeBatch
+from .making import TaskOutput
+from .passing import SegmentFailure, RootBatch
 
 
-class StagingSink:
+class OutputSink:
     """Stages what a part of a batch writes.
 
     Args:
@@ -26,17 +26,17 @@ class StagingSink:
         outputs: by the names of their tasks.
     """
 
-    def __init__(self, job: str, part: str, outputs: Mapping[str, OutputMedium]) -> None:
+    def __init__(self, job: str, part: str, outputs: Mapping[str, OutputConnector]) -> None:
         self._job = job
         self._part = part
         self._outputs = outputs
-        self._stagers: dict[str, Stager] = {}
+        self._stagers: dict[str, OutputWriter] = {}
         self._put: list[tuple[Indexes, Ids]] = []
 
-    def send(self, piece: Piece, task: str, edges: Edges, segments: list[Segment]) -> None:
+    def send_downstream(self, piece: RootBatch, task: str, edges: EdgeBatch, segments: list[Segment]) -> None:
         raise AssertionError(f"{task!r} is of a later stage, and there is none")
 
-    def put_out(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
+    def write_output(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
         ids = piece.ledger.make_ids(edges, task, task, made.parents, made.ordinals)
         origins = edges.origins if made.parents is None else edges.origins[made.parents]
         failed = set(made.failed)
@@ -53,11 +53,11 @@ class StagingSink:
             bad = np.flatnonzero(np.isin(ids, np.array(list(reasons), dtype=np.uint64)))
             for place in bad.tolist():
                 error = TypeError(f"it cannot be written: {reasons[int(ids[place])]}")
-                piece.failures.append(Failed(int(origins[place]), task, error))
+                piece.failures.append(SegmentFailure(int(origins[place]), task, error))
                 failed.add(place if parents is None else int(parents[place]))
             origins, ids = np.delete(origins, bad), np.delete(ids, bad)
         self._put.append((origins, ids))
-        piece.ledger.take(edges, sorted(failed))
+        piece.ledger.mark_processed(edges, sorted(failed))
 
     def write(self, task: str, ids: list[int], segments: list[Segment]) -> dict[int, str]:
         """Write what can be written; returns why the rest cannot be."""
@@ -65,12 +65,12 @@ class StagingSink:
         while ids:
             stager = self._stagers.get(task)
             if stager is None:
-                name = stage_name(self._job, self._part, task)
-                stager = self._stagers[task] = self._outputs[task].begin(name)
+                name = writer_id(self._job, self._part, task)
+                stager = self._stagers[task] = self._outputs[task].create_writer(name)
             try:
                 stager.write(ids, segments)
                 break
-            except Unwritable as error:
+            except UnwritableSegmentsError as error:
                 refused |= error.reasons
                 kept = [at for at, id in enumerate(ids) if id not in error.reasons]
                 if len(kept) == len(ids):
@@ -78,7 +78,7 @@ class StagingSink:
                 ids, segments = [ids[at] for at in kept], [segments[at] for at in kept]
         return refused
 
-    def take_put(self, origins: Sequence[int]) -> dict[int, list[int]]:
+    def take_written_ids(self, origins: Sequence[int]) -> dict[int, list[int]]:
         """Ids of what was written since the last time, for some roots of the piece."""
         put, self._put = self._put, []
         found: dict[int, list[int]] = {origin: [] for origin in origins}
@@ -92,12 +92,12 @@ class StagingSink:
                 found[origin].append(id)
         return found
 
-    def finish(self) -> list[tuple[str, Staged]]:
+    def prepare_commit(self) -> list[tuple[str, Committable]]:
         """Have everything where a crash does not lose it."""
-        staged = [(task, stager.finish()) for task, stager in self._stagers.items()]
+        staged = [(task, stager.prepare_commit()) for task, stager in self._stagers.items()]
         return [(task, it) for task, it in staged if it is not None]
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Throw everything away."""
         for stager in self._stagers.values():
-            stager.abandon()
+            stager.abort()

@@ -10,8 +10,8 @@ import msgspec
 from postroad.pipeline.job import Segment
 from postroad.pipeline.media.medium import AnySegment, decode_any
 
-from .calls import call_all
-from .rows import Kind, Row, to_batch
+from .calls import map_function
+from .rows import ShuffleRowKind, ShuffleRow, to_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _decode_computed = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class NotComputed(ValueError):
+class SqlExpressionError(ValueError):
     """Spark could not compute the expressions of a task for a segment."""
 
 
@@ -28,7 +28,7 @@ def column_name(place: int) -> str:
     return f"columns_{place}"
 
 
-def to_batch_with_columns(rows: list[Row], columns: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+def to_batch_with_columns(rows: list[ShuffleRow], columns: Mapping[str, pa.DataType]) -> pa.RecordBatch:
     """Rows as Spark takes them, and beside those for some tasks, what their expressions see.
 
     Args:
@@ -38,7 +38,7 @@ def to_batch_with_columns(rows: list[Row], columns: Mapping[str, pa.DataType]) -
     batch = to_batch(rows)
     for place, (task, type_) in enumerate(columns.items()):
         segments = [
-            _read(row.payload) if row.kind == Kind.SEGMENT and row.task == task else None
+            _read(row.payload) if row.kind == ShuffleRowKind.SEGMENT and row.task == task else None
             for row in rows
         ]
         batch = batch.append_column(column_name(place), _to_array(segments, type_))
@@ -84,10 +84,10 @@ def take_computed(
     def take(pair: tuple[Segment, bytes | None]) -> Segment:
         segment, values = pair
         if values is None:
-            raise NotComputed(_reason(segment, type_))
+            raise SqlExpressionError(_reason(segment, type_))
         return {**segment, **_decode_computed(values)}
 
-    return call_all(take, list(zip(segments, computed, strict=True)))
+    return map_function(take, list(zip(segments, computed, strict=True)))
 
 
 def _reason(segment: Segment, type_: pa.DataType) -> str:

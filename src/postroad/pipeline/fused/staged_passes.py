@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from postroad.pipeline.attempts import keep, tell
+from postroad.pipeline.attempts import encode_for_retry, describe_exception
 from postroad.pipeline.job import Segment
-from postroad.pipeline.media.medium import Chunk, InputMedium, decode_any, encode_segment
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import KeptRoot
-from postroad.pipeline.tree import group_of
-from postroad.pipeline.windows import UnfitSegment, encode_group
+from postroad.pipeline.media.medium import RawRecords, InputConnector, decode_any, encode_segment
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.records import RetryRoot
+from postroad.pipeline.tree import group_key
+from postroad.pipeline.windows import InvalidSegmentError, encode_group
 
-from .calls import call_all, forget_frames
-from .ledger import Edges
-from .making import Made
-from .passing import Failed, Pass, Piece
-from .reading import PIECE_SEGMENTS, Read, read_again, read_pieces
-from .rows import Kind, Row
+from .calls import map_function, drop_tracebacks
+from .ledger import EdgeBatch
+from .making import TaskOutput
+from .passing import SegmentFailure, StageExecutor, RootBatch
+from .reading import PIECE_SEGMENTS, DecodedRoots, decode_retries, decode_split
+from .rows import ShuffleRowKind, ShuffleRow
 from .sql_columns import take_computed
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 _encode_in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
-class RowSink:
+class ShuffleSink:
     """Keeps what leaves a pass, as rows."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: CompiledJob) -> None:
         self._program = program
-        self.rows: list[Row] = []
+        self.rows: list[ShuffleRow] = []
 
-    def send(self, piece: Piece, task: str, edges: Edges, segments: list[Segment]) -> None:
+    def send_downstream(self, piece: RootBatch, task: str, edges: EdgeBatch, segments: list[Segment]) -> None:
         for place, segment in enumerate(segments):
             origin = int(edges.origins[place])
             root, edge = int(piece.roots[origin]), int(edges.ids[place])
@@ -46,9 +46,9 @@ class RowSink:
                 shard = self._shard(task, root, segment)
                 payload = encode_segment(segment)
             except Exception as error:
-                piece.failures.append(Failed(origin, task, error.with_traceback(None)))
+                piece.failures.append(SegmentFailure(origin, task, error.with_traceback(None)))
                 continue
-            row = Row(shard, Kind.SEGMENT, task, root, piece.generation, edge, payload=payload)
+            row = ShuffleRow(shard, ShuffleRowKind.SEGMENT, task, root, piece.generation, edge, payload=payload)
             self.rows.append(row)
 
     def _shard(self, task: str, root: int, segment: Segment) -> int:
@@ -56,17 +56,17 @@ class RowSink:
         keys = self._program.graph.tasks[task].group_by
         if keys is None:
             return root
-        group = group_of(keys, segment)
+        group = group_key(keys, segment)
         try:
             encoded = encode_group(group)
-        except UnfitSegment:
+        except InvalidSegmentError:
             # Windows keep what they group by; functions need not.
-            if task in self._program.windowed:
+            if task in self._program.windowed_tasks:
                 raise
             encoded = _encode_in_order(group)
         return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "little")
 
-    def put_out(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
+    def write_output(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
         ids = piece.ledger.make_ids(edges, task, task, made.parents, made.ordinals).tolist()
         parents = range(len(ids)) if made.parents is None else made.parents.tolist()
         outputs: dict[int, list[tuple[int, Segment]]] = {}
@@ -75,10 +75,10 @@ class RowSink:
         for parent, those in outputs.items():
             self._put(piece, task, int(edges.origins[parent]), int(edges.ids[parent]), those)
         # What was made is taken when it is written; where nothing was made, now.
-        piece.ledger.take(edges, sorted({*outputs, *made.failed}))
+        piece.ledger.mark_processed(edges, sorted({*outputs, *made.failed}))
 
     def _put(
-        self, piece: Piece, task: str, origin: int, edge: int, those: list[tuple[int, Segment]]
+        self, piece: RootBatch, task: str, origin: int, edge: int, those: list[tuple[int, Segment]]
     ) -> None:
         root = int(piece.roots[origin])
         try:
@@ -86,45 +86,45 @@ class RowSink:
         except Exception:
             kept = [it for it in those if _is_writable(piece, task, origin, it)]
             payload, lacking = msgspec.msgpack.encode(kept), len(those) - len(kept)
-        row = Row(root, Kind.OUTPUT, task, root, piece.generation, edge, 0, lacking, payload)
+        row = ShuffleRow(root, ShuffleRowKind.OUTPUT, task, root, piece.generation, edge, 0, lacking, payload)
         self.rows.append(row)
 
-    def close(self, piece: Piece) -> dict[int, tuple[int, int]]:
+    def close(self, piece: RootBatch) -> dict[int, tuple[int, int]]:
         """Leave what else is to be told of a piece; returns what is left over of its roots."""
-        left = {origin: (it.bits, it.missing) for origin, it in piece.ledger.close().items()}
+        left = {origin: (it.bits, it.missing) for origin, it in piece.ledger.unacked().items()}
         for origin, addition in piece.additions:
             try:
                 payload = msgspec.msgpack.encode(addition[1:])
             except Exception as error:
-                piece.failures.append(Failed(origin, addition.task, error))
+                piece.failures.append(SegmentFailure(origin, addition.task, error))
                 continue
-            self._tell(piece, origin, Kind.ADDITION, addition.task, payload, -1)
+            self._tell(piece, origin, ShuffleRowKind.ADDITION, addition.task, payload, -1)
             _miss(left, origin)
         for it in piece.failures:
-            self._tell(piece, it.origin, Kind.FAILURE, it.task, tell(it.error).encode())
+            self._tell(piece, it.origin, ShuffleRowKind.FAILURE, it.task, describe_exception(it.error).encode())
             _miss(left, it.origin)
         return left
 
     def _tell(
-        self, piece: Piece, origin: int, kind: Kind, task: str, payload: bytes, missing: int = 0
+        self, piece: RootBatch, origin: int, kind: ShuffleRowKind, task: str, payload: bytes, missing: int = 0
     ) -> None:
         root = int(piece.roots[origin])
-        self.rows.append(Row(root, kind, task, root, piece.generation, 0, 0, missing, payload))
+        self.rows.append(ShuffleRow(root, kind, task, root, piece.generation, 0, 0, missing, payload))
 
-    def take(self) -> list[Row]:
+    def take(self) -> list[ShuffleRow]:
         """The rows, which are then somebody else's."""
         rows, self.rows = self.rows, []
         return rows
 
 
-def _is_writable(piece: Piece, task: str, origin: int, output: tuple[int, Segment]) -> bool:
+def _is_writable(piece: RootBatch, task: str, origin: int, output: tuple[int, Segment]) -> bool:
     """Whether an output can get a segment; if not, that is noted."""
     try:
         # As deep as it will be among others.
         msgspec.msgpack.encode([output])
     except Exception as error:
         failure = TypeError(f"it cannot be written: {error}")
-        piece.failures.append(Failed(origin, task, failure))
+        piece.failures.append(SegmentFailure(origin, task, failure))
         return False
     return True
 
@@ -135,53 +135,53 @@ def _miss(left: dict[int, tuple[int, int]], origin: int) -> None:
     left[origin] = (bits, missing + 1)
 
 
-class FirstPass:
+class SourceStage:
     """The first stage: takes slices of inputs."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: CompiledJob) -> None:
         self._program = program
-        self._sink = RowSink(program)
-        self._pass = Pass(program, 0, self._sink)
+        self._sink = ShuffleSink(program)
+        self._pass = StageExecutor(program, 0, self._sink)
 
-    def take_slice(
-        self, number: int, task: str, generation: int, medium: InputMedium, chunks: Iterable[Chunk]
-    ) -> Iterator[list[Row]]:
+    def process_split(
+        self, number: int, task: str, generation: int, medium: InputConnector, chunks: Iterable[RawRecords]
+    ) -> Iterator[list[ShuffleRow]]:
         """Work on a slice; gives rows, piece by piece."""
         return self._take(
-            number, task, read_pieces(self._program, task, generation, medium, chunks)
+            number, task, decode_split(self._program, task, generation, medium, chunks)
         )
 
-    def take_again(self, number: int, task: str, roots: Iterable[KeptRoot]) -> Iterator[list[Row]]:
+    def process_retries(self, number: int, task: str, roots: Iterable[RetryRoot]) -> Iterator[list[ShuffleRow]]:
         """Work on roots that come again; gives rows, piece by piece."""
-        return self._take(number, task, read_again(task, roots))
+        return self._take(number, task, decode_retries(task, roots))
 
-    def _take(self, number: int, task: str, pieces: Iterable[Read]) -> Iterator[list[Row]]:
+    def _take(self, number: int, task: str, pieces: Iterable[DecodedRoots]) -> Iterator[list[ShuffleRow]]:
         count = 0
         for read in pieces:
             count += read.total
             self._take_piece(task, read)
             yield self._sink.take()
-        yield [Row(0, Kind.DELIVERY, task, 0, edge=number, missing=count)]
+        yield [ShuffleRow(0, ShuffleRowKind.DELIVERY, task, 0, edge=number, missing=count)]
 
-    def _take_piece(self, task: str, read: Read) -> None:
-        for it in read.refused:
+    def _take_piece(self, task: str, read: DecodedRoots) -> None:
+        for it in read.rejected:
             payload = msgspec.msgpack.encode(it)
-            self._sink.rows.append(Row(it.root, Kind.REFUSED, task, it.root, payload=payload))
+            self._sink.rows.append(ShuffleRow(it.root, ShuffleRowKind.REFUSED, task, it.root, payload=payload))
         # Now, because functions may change what they are given.
-        payloads = list(map(keep, read.segments, read.raws))
-        piece = Piece(self._program, read.roots, read.generation)
-        self._pass.enter(piece, task, read.segments)
+        payloads = list(map(encode_for_retry, read.segments, read.raws))
+        piece = RootBatch(self._program, read.roots, read.generation)
+        self._pass.run_roots(piece, task, read.segments)
         left = self._sink.close(piece)
         for place, (root, payload) in enumerate(zip(piece.roots.tolist(), payloads, strict=True)):
             bits, missing = left.get(place, (0, 0))
-            kind, published = Kind.ROOT, read.published.get(place)
+            kind, published = ShuffleRowKind.ROOT, read.published.get(place)
             if published:
-                kind, payload = Kind.AGAIN, msgspec.msgpack.encode((payload, published))
-            row = Row(root, kind, task, root, read.generation, 0, bits, missing, payload)
+                kind, payload = ShuffleRowKind.AGAIN, msgspec.msgpack.encode((payload, published))
+            row = ShuffleRow(root, kind, task, root, read.generation, 0, bits, missing, payload)
             self._sink.rows.append(row)
 
 
-class LaterPass:
+class ShuffleStage:
     """A later stage: takes segments that were on their way to it, and leaves other rows alone.
 
     Args:
@@ -191,22 +191,22 @@ class LaterPass:
     """
 
     def __init__(
-        self, program: Program, stage: int, columns: Mapping[str, pa.DataType] | None = None
+        self, program: CompiledJob, stage: int, columns: Mapping[str, pa.DataType] | None = None
     ) -> None:
         self._columns = columns or {}
         self._program = program
         self._stage = stage
-        self._sink = RowSink(program)
-        self._pass = Pass(program, stage, self._sink)
+        self._sink = ShuffleSink(program)
+        self._pass = StageExecutor(program, stage, self._sink)
 
-    def take(self, rows: Iterable[Row]) -> Iterator[list[Row]]:
+    def take(self, rows: Iterable[ShuffleRow]) -> Iterator[list[ShuffleRow]]:
         """Work on rows; gives others."""
-        mine: dict[tuple[str, int], list[Row]] = {}
-        others: list[Row] = []
+        mine: dict[tuple[str, int], list[ShuffleRow]] = {}
+        others: list[ShuffleRow] = []
         for row in rows:
-            if row.kind == Kind.SEGMENT and self._program.graph.stage_of[row.task] == self._stage:
+            if row.kind == ShuffleRowKind.SEGMENT and self._program.graph.stage_of[row.task] == self._stage:
                 mine.setdefault((row.task, row.generation), []).append(row)
-            elif row.kind == Kind.SEGMENT:
+            elif row.kind == ShuffleRowKind.SEGMENT:
                 others.append(row)
             else:
                 others.append(row._replace(shard=row.root))
@@ -217,27 +217,27 @@ class LaterPass:
                 self._take_piece(task, generation, those[start : start + PIECE_SEGMENTS])
                 yield self._sink.take()
 
-    def _take_piece(self, task: str, generation: int, rows: Sequence[Row]) -> None:
+    def _take_piece(self, task: str, generation: int, rows: Sequence[ShuffleRow]) -> None:
         ids = np.array([row.root for row in rows], dtype=np.uint64)
         roots, origins = np.unique(ids, return_inverse=True)
-        piece = Piece(self._program, roots, generation)
-        segments, raised = call_all(decode_any, [row.payload for row in rows])
+        piece = RootBatch(self._program, roots, generation)
+        segments, raised = map_function(decode_any, [row.payload for row in rows])
         for place, error in raised.items():
-            piece.failures.append(Failed(int(origins[place]), task, error))
-        forget_frames(*raised.values())
+            piece.failures.append(SegmentFailure(int(origins[place]), task, error))
+        drop_tracebacks(*raised.values())
         if raised:
             kept = [place for place in range(len(rows)) if place not in raised]
             rows, origins = [rows[place] for place in kept], origins[kept]
             segments = [segments[place] for place in kept]
         edges = np.array([row.edge for row in rows], dtype=np.uint64)
-        arrived = piece.ledger.arrive(edges, origins)
+        arrived = piece.ledger.add_received(edges, origins)
         results = None
-        if task in self._program.computed:
+        if task in self._program.sql_tasks:
             computed = [row.computed for row in rows]
             results = take_computed(segments, computed, self._columns[task])
-        self._pass.arrive(piece, task, arrived, segments, results)
-        forget_frames(*results[1].values() if results else ())
+        self._pass.run_received(piece, task, arrived, segments, results)
+        drop_tracebacks(*results[1].values() if results else ())
         for origin, (bits, missing) in self._sink.close(piece).items():
             root = int(roots[origin])
-            row = Row(root, Kind.LEDGER, task, root, generation, 0, bits, missing)
+            row = ShuffleRow(root, ShuffleRowKind.LEDGER, task, root, generation, 0, bits, missing)
             self._sink.rows.append(row)

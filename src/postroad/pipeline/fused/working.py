@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from postroad.pipeline.attempts import is_kept, to_attempt
-from postroad.pipeline.media.medium import OutputMedium
-from postroad.pipeline.program import Program
+from postroad.pipeline.attempts import can_retry, make_failed_attempt
+from postroad.pipeline.media.medium import OutputConnector
+from postroad.pipeline.program import CompiledJob
 from postroad.pipeline.records import FailedRoot
-from postroad.pipeline.tree import Addition
-from postroad.pipeline.windows import DeltaMaker
+from postroad.pipeline.tree import WindowInput
+from postroad.pipeline.windows import WindowDeltaBuilder
 
-from .calls import forget_frames
+from .calls import drop_tracebacks
 from .clock import now_ms
-from .outcome import PartOutcome
-from .sinks import StagingSink
+from .outcome import PartitionResult
+from .sinks import OutputSink
 
 
-class PartWork:
+class PartitionExecutor:
     """A part of a batch.
 
     Args:
@@ -26,20 +26,20 @@ class PartWork:
         name: one that no other part has.
     """
 
-    def __init__(self, program: Program, outputs: Mapping[str, OutputMedium], name: str) -> None:
+    def __init__(self, program: CompiledJob, outputs: Mapping[str, OutputConnector], name: str) -> None:
         self._program = program
-        self._sink = StagingSink(program.job.name, name, outputs)
-        self._windows = DeltaMaker(program.plan)
-        self._outcome = PartOutcome()
+        self._sink = OutputSink(program.job.name, name, outputs)
+        self._windows = WindowDeltaBuilder(program.windows)
+        self._outcome = PartitionResult()
 
-    def _add_to_windows(self, additions: Sequence[Addition]) -> tuple[str, Exception] | None:
+    def _add_to_windows(self, additions: Sequence[WindowInput]) -> tuple[str, Exception] | None:
         """All that a root adds, or nothing of it; returns the task that failed, and with what."""
-        one = DeltaMaker(self._program.plan)
+        one = WindowDeltaBuilder(self._program.windows)
         for it in additions:
             try:
                 one.add(it.task, it.group, it.segment, order=it.order)
             except Exception as error:
-                forget_frames(error)
+                drop_tracebacks(error)
                 return it.task, error
         self._windows.merge(one.delta)
         return None
@@ -55,19 +55,19 @@ class PartWork:
         published: Iterable[int],
     ) -> None:
         """A root is not done with."""
-        attempt = to_attempt(generation, now_ms(), task, failures, missing)
+        attempt = make_failed_attempt(generation, now_ms(), task, failures, missing)
         ids = sorted(set(published))
         failed = FailedRoot(
-            root, task, generation, segment, attempt, ids, is_hopeless=not is_kept(segment)
+            root, task, generation, segment, attempt, ids, is_permanent=not can_retry(segment)
         )
         self._outcome.failed.append(failed)
 
-    def finish(self) -> PartOutcome:
+    def finish(self) -> PartitionResult:
         """Stage everything for good; returns what it came to."""
-        self._outcome.staged = self._sink.finish()
+        self._outcome.staged = self._sink.prepare_commit()
         self._outcome.delta = self._windows.delta
         return self._outcome
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Throw away what was staged."""
-        self._sink.abandon()
+        self._sink.abort()

@@ -5,50 +5,50 @@ from __future__ import annotations
 from .comma_separated import CsvInput
 from .files import files_input
 from .jetstream import JetStreamInput
-from .lines import LinesInput, LinesOutput
+from .lines import JsonLinesInput, JsonLinesOutput
 from .medium import (
-    Chunk,
-    InputMedium,
-    OutputMedium,
-    Place,
-    Slice,
-    Staged,
-    Stager,
-    Undecodable,
-    Unwritable,
+    RawRecords,
+    InputConnector,
+    OutputConnector,
+    Position,
+    Split,
+    Committable,
+    OutputWriter,
+    UndecodableRecord,
+    UnwritableSegmentsError,
 )
 from .parquet import ParquetInput, ParquetOutput
 from .queue_input import QueueInput
 from .queue_output import QueueOutput
 from .redis_stream import RedisStreamInput
 from .registry import make_input, make_output
-from .seq import SeqInput, SeqOutput
+from .seq import MemoryInput, MemoryOutput
 from .sql_input import SqlInput
 from .sql_output import SqlOutput
 
 __all__ = [
-    "Chunk",
+    "RawRecords",
     "CsvInput",
-    "InputMedium",
+    "InputConnector",
     "JetStreamInput",
-    "LinesInput",
-    "LinesOutput",
-    "OutputMedium",
+    "JsonLinesInput",
+    "JsonLinesOutput",
+    "OutputConnector",
     "ParquetInput",
     "ParquetOutput",
-    "Place",
+    "Position",
     "QueueInput",
     "QueueOutput",
     "RedisStreamInput",
-    "SeqInput",
-    "SeqOutput",
-    "Slice",
+    "MemoryInput",
+    "MemoryOutput",
+    "Split",
     "SqlInput",
     "SqlOutput",
-    "Staged",
-    "Stager",
-    "Undecodable",
-    "Unwritable",
+    "Committable",
+    "OutputWriter",
+    "UndecodableRecord",
+    "UnwritableSegmentsError",
     "files_input",
     "make_input",
     "make_output",

@@ -13,8 +13,8 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.job import Segment
 
 from .columns import check_types
-from .lines import LinesInput
-from .medium import Chunk, Place, Slice, decode_segment, encode_segment
+from .lines import JsonLinesInput
+from .medium import RawRecords, Position, Split, decode_segment, encode_segment
 
 _SLICE_BYTES = 4 * 1024 * 1024
 # A quotation mark that is never closed must not take the rest of the file with it.
@@ -36,7 +36,7 @@ _TYPES: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-class CsvInput(LinesInput):
+class CsvInput(JsonLinesInput):
     """Reads files in the order of their names. Each has a first line with names.
 
     Values are text, unless `columns` has another type for a name: `int`, `float` or `bool`; where
@@ -66,7 +66,7 @@ class CsvInput(LinesInput):
                 known = ", ".join(sorted(_TYPES))
                 raise ConfigError(f"option 'columns': {name!r} is {type!r}; there are {known}")
 
-    def _cut_file(self, file: BinaryIO, name: str, start: int, segments: int) -> Slice | None:
+    def _cut_file(self, file: BinaryIO, name: str, start: int, segments: int) -> Split | None:
         _, header_bytes = self._read_header(file)
         start = max(start, header_bytes)
         file.seek(start)
@@ -81,7 +81,7 @@ class CsvInput(LinesInput):
             return None
         stop = start + length
         place = {"file": name, "start": start, "stop": stop}
-        return Slice(place, count, {"file": name, "start": stop})
+        return Split(place, count, {"file": name, "start": stop})
 
     def _read_header(self, file: BinaryIO) -> tuple[list[str], int]:
         """The names, and how long the record is that has them."""
@@ -125,7 +125,7 @@ class CsvInput(LinesInput):
             return text.rstrip("\r\n").split(self._delimiter)
         return next(csv.reader([text], delimiter=self._delimiter, strict=True))
 
-    def read(self, place: Place) -> Iterator[Chunk]:
+    def read(self, place: Position) -> Iterator[RawRecords]:
         name, start, stop = place["file"], place["start"], place["stop"]
         with self._open_file(name) as file:
             names, _ = self._read_header(file)
@@ -137,7 +137,7 @@ class CsvInput(LinesInput):
         starts = accumulate(map(len, records), initial=start)
         filled = [(at, it) for at, it in zip(starts, records, strict=False) if it.strip()]
         positions = [at for at, _ in filled]
-        yield Chunk(name, positions, [self._pack(names, it) for _, it in filled])
+        yield RawRecords(name, positions, [self._pack(names, it) for _, it in filled])
 
     def _split(self, data: bytes) -> Iterator[bytes]:
         file = BytesIO(data)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from postroad.core.errors import ConfigError
 
-from .medium import OutputMedium, Staged
+from .medium import OutputConnector, Committable
 
 _STAGING = "_staging"
 _PUBLISHED = "_published"
 
 
-class FoundFiles:
+class FileSet:
     """The files of an input, the same in whatever directory a process runs.
 
     Their names are as the path has them, relative if it is: they are in the places that stores
@@ -51,7 +51,7 @@ class FoundFiles:
         return os.path.join(self._base, name)
 
 
-class DirectoryOutput(OutputMedium):
+class DirectoryOutput(OutputConnector):
     """What such outputs have in common: files are staged aside and moved when they are settled.
 
     A file that is not staged any more may have been published before a crash, and whoever reads
@@ -68,7 +68,7 @@ class DirectoryOutput(OutputMedium):
         self._directory = Path(path).absolute()
         self._last_published: str | None = None
 
-    async def open(self, prefix: str, unpublished: Sequence[Staged]) -> None:
+    async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
         await asyncio.to_thread(self._open, prefix, [it["file"] for it in unpublished])
 
     def _open(self, prefix: str, wanted: Sequence[str]) -> None:
@@ -84,7 +84,7 @@ class DirectoryOutput(OutputMedium):
         # Readers of directories take nothing whose name begins so.
         return _in_directory(self._directory / _PUBLISHED, f"_{name}")
 
-    async def publish(self, staged: Staged) -> None:
+    async def commit(self, staged: Committable) -> None:
         await asyncio.to_thread(self._publish, staged["file"])
 
     def _publish(self, name: str) -> None:
@@ -116,7 +116,7 @@ class DirectoryOutput(OutputMedium):
         if last is not None and last != name:
             self._mark_of(last).unlink(missing_ok=True)
 
-    async def discard(self, staged: Staged) -> None:
+    async def abort(self, staged: Committable) -> None:
         self.staging_path(staged["file"]).unlink(missing_ok=True)
 
 

@@ -9,13 +9,13 @@ from typing import Any
 from postroad.core.errors import ConfigError
 
 from .comma_separated import CsvInput
-from .lines import LinesInput
-from .medium import InputMedium
+from .lines import JsonLinesInput
+from .medium import InputConnector
 from .parquet import ParquetInput
 
-_FORMATS: Mapping[str, Callable[..., InputMedium]] = {
+_FORMATS: Mapping[str, Callable[..., InputConnector]] = {
     "csv": CsvInput,
-    "lines": LinesInput,
+    "lines": JsonLinesInput,
     "parquet": ParquetInput,
 }
 _ENDINGS: Mapping[str, str] = {
@@ -29,7 +29,7 @@ _ENDINGS: Mapping[str, str] = {
 }
 
 
-def files_input(path: str, format: str | None = None, **options: Any) -> InputMedium:
+def files_input(path: str, format: str | None = None, **options: Any) -> InputConnector:
     """Files of lines, comma-separated values or Parquet.
 
     Args:

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 
 from postroad.core.errors import ConfigError
 
-from .jetstream_client import StreamClient
-from .jetstream_desk import StreamDesk
-from .jetstream_messages import Access, Found
-from .kept import Kept, LoopThread
-from .medium import Chunk, Place, Slice
-from .options import Tls, check_name, check_url
+from .jetstream_client import JetStreamClient
+from .jetstream_desk import JetStreamSplitPlanner
+from .jetstream_messages import JetStreamEndpoint, StreamMessage
+from .kept import IdlePool, EventLoopThread
+from .medium import RawRecords, Position, Split
+from .options import ClientTlsFiles, check_name, check_url
 from .stream_input import SLICE_BYTES, SLICE_SEGMENTS, StreamInput
 
 _READ_S = 120.0
@@ -26,7 +26,7 @@ _SCHEMES = ("nats", "tls", "ws", "wss")
 _NOT_IN_NAMES = ".*>/\\"
 
 
-class JetStreamInput(StreamInput[StreamDesk]):
+class JetStreamInput(StreamInput[JetStreamSplitPlanner]):
     """Gives the messages of a stream.
 
     It has no end, unless `until_empty` is set. Messages that the stream drops by its own limits
@@ -71,32 +71,32 @@ class JetStreamInput(StreamInput[StreamDesk]):
         slice_bytes: int = SLICE_BYTES,
     ) -> None:
         super().__init__(codec, until_empty, slice_segments, slice_bytes)
-        self._access = Access(
+        self._access = JetStreamEndpoint(
             _check_servers(servers),
             check_name("stream", stream, _NOT_IN_NAMES),
             None if subject is None else check_name("subject", subject),
             user,
             password,
             token,
-            Tls(tls_ca, tls_cert, tls_key),
+            ClientTlsFiles(tls_ca, tls_cert, tls_key),
         )
         self._durable = check_name("durable", durable, _NOT_IN_NAMES)
 
-    def _make_account(self, unsettled: Sequence[Place]) -> StreamDesk:
-        return StreamDesk(self._access, self._durable, unsettled)
+    def _make_account(self, unsettled: Sequence[Position]) -> JetStreamSplitPlanner:
+        return JetStreamSplitPlanner(self._access, self._durable, unsettled)
 
     def _close_reader(self) -> None:
         _readers.close(self._access)
 
-    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         desk = self._account
-        position = await desk.look(after, segments)
-        return desk.cut(position, segments, self._slice_segments, self._slice_bytes)
+        position = await desk.fetch_ahead(after, segments)
+        return desk.plan_splits(position, segments, self._slice_segments, self._slice_bytes)
 
-    def read(self, place: Place) -> Iterator[Chunk]:
-        with _readers.borrow(self._access, lambda: _Reader(self._access)) as reader:
+    def read(self, place: Position) -> Iterator[RawRecords]:
+        with _readers.borrow(self._access, lambda: _JetStreamSplitReader(self._access)) as reader:
             found = reader.read(place)
-        yield Chunk(
+        yield RawRecords(
             f"{self._access.stream}@{place['created']}",
             [it.sequence for it in found],
             [it.data for it in found],
@@ -110,26 +110,26 @@ def _check_servers(servers: object) -> tuple[str, ...]:
     return tuple(check_url("servers", it, _SCHEMES) for it in listed)
 
 
-class _Reader:
+class _JetStreamSplitReader:
     """Reads slices, from a thread of its own."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: JetStreamEndpoint) -> None:
         self._access = access
-        self._client = StreamClient(access)
-        self._thread = LoopThread("postroad-jetstream")
+        self._client = JetStreamClient(access)
+        self._thread = EventLoopThread("postroad-jetstream")
 
-    def read(self, place: Place) -> list[Found]:
+    def read(self, place: Position) -> list[StreamMessage]:
         return self._thread.call(self._read(place), _READ_S)
 
-    async def _read(self, place: Place) -> list[Found]:
-        facts = await self._client.facts()
+    async def _read(self, place: Position) -> list[StreamMessage]:
+        facts = await self._client.stream_info()
         first, last = place["first"], place["last"]
         if facts.created != place["created"]:
             raise FileNotFoundError(
                 f"{self._access.shown} is not the one it was: it was deleted and created again,"
                 f" and messages {first} to {last} are lost"
             )
-        return await self._client.scan(facts, first, last, expected=place["count"])
+        return await self._client.read_range(facts, first, last, expected=place["count"])
 
     def close(self) -> None:
         try:
@@ -138,4 +138,4 @@ class _Reader:
             self._thread.close()
 
 
-_readers: Kept[_Reader] = Kept()
+_readers: IdlePool[_JetStreamSplitReader] = IdlePool()

@@ -17,7 +17,7 @@ import msgspec
 
 from postroad.core.errors import ConfigError, MissingExtra
 
-from .jetstream_messages import NOT_FOUND, Access, Found, Pull, Refused, StreamFacts
+from .jetstream_messages import NOT_FOUND, JetStreamEndpoint, StreamMessage, PullRequest, JetStreamError, StreamInfo
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -54,19 +54,19 @@ def read_answer(data: bytes, server: str) -> dict[str, Any]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as malformed:
         raise OSError(f"{server} does not answer like JetStream: {malformed}") from None
     if error is not None:
-        raise Refused(error.code, f"{server}: {error.description}")
+        raise JetStreamError(error.code, f"{server}: {error.description}")
     return answer
 
 
-class StreamClient:
+class JetStreamClient:
     """A connection that is opened when it is needed, also again after it was lost."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: JetStreamEndpoint) -> None:
         self._access = access
         self._connection: Any = None
         self.number = 0
         """Of the connection: each is another."""
-        self._pulls: dict[Pull, Any] = {}
+        self._pulls: dict[PullRequest, Any] = {}
         self._ending: set[asyncio.Future[None]] = set()
 
     @property
@@ -159,7 +159,7 @@ class StreamClient:
 
     # Questions.
 
-    async def ask(self, what: str, body: object = None) -> dict[str, Any]:
+    async def request(self, what: str, body: object = None) -> dict[str, Any]:
         """Ask the interface of JetStream something.
 
         Raises:
@@ -172,21 +172,21 @@ class StreamClient:
             reply = await connection.request(f"$JS.API.{what}", payload, timeout=_REQUEST_S)
         return read_answer(reply.data, self._access.shown)
 
-    async def facts(self) -> StreamFacts:
+    async def stream_info(self) -> StreamInfo:
         """What the stream is.
 
         Raises:
             ConfigError: there is none.
         """
         try:
-            answer = await self.ask(f"STREAM.INFO.{self._access.stream}")
-        except Refused as error:
+            answer = await self.request(f"STREAM.INFO.{self._access.stream}")
+        except JetStreamError as error:
             if error.status == NOT_FOUND:
                 raise ConfigError(f"there is no {self._access.shown}") from error
             raise
         created = datetime.fromisoformat(answer["created"]).timestamp()
         is_readable = answer["config"].get("retention", "limits") == "limits"
-        return StreamFacts(round(created * 1_000_000), is_readable, answer["state"]["last_seq"])
+        return StreamInfo(round(created * 1_000_000), is_readable, answer["state"]["last_seq"])
 
     async def publish(self, messages: Iterable[tuple[str, bytes]]) -> None:
         """Send messages, and know that the server has them."""
@@ -200,12 +200,12 @@ class StreamClient:
         self,
         consumer: str,
         batch: int,
-        on_found: Callable[[Found], None],
+        on_found: Callable[[StreamMessage], None],
         timeout_s: float | None = None,
-    ) -> Pull:
+    ) -> PullRequest:
         """Ask a consumer for messages: those that are there, or the next ones within some time."""
         connection = await self.connect()
-        pull = Pull(self._access, batch, on_found)
+        pull = PullRequest(self._access, batch, on_found)
         wanted: dict[str, object] = {"batch": batch}
         if timeout_s is None:
             wanted["no_wait"] = True
@@ -222,7 +222,7 @@ class StreamClient:
             await connection.publish(subject, _encode(wanted), reply=inbox)
         return pull
 
-    def _on_pulled(self, pull: Pull) -> None:
+    def _on_pulled(self, pull: PullRequest) -> None:
         subscription = self._pulls.pop(pull, None)
         if subscription is not None and self.is_connected:
             ending = asyncio.ensure_future(_unsubscribe(subscription))
@@ -231,16 +231,16 @@ class StreamClient:
 
     # Reading by sequences.
 
-    async def scan(
+    async def read_range(
         self,
-        facts: StreamFacts,
+        facts: StreamInfo,
         first: int,
         last: int,
         *,
         limit: int | None = None,
         expected: int | None = None,
         headers_only: bool = False,
-    ) -> list[Found]:
+    ) -> list[StreamMessage]:
         """The messages of a range that are still there, in order.
 
         Args:
@@ -268,9 +268,9 @@ class StreamClient:
 
     async def _scan_by_consumer(
         self, first: int, last: int, limit: int | None, batch: int, headers_only: bool
-    ) -> list[Found]:
+    ) -> list[StreamMessage]:
         consumer = await self._create_reader(first, headers_only)
-        found: list[Found] = []
+        found: list[StreamMessage] = []
         try:
             while not found or (found[-1].sequence < last and limit is None):
                 pull = await self.pull(consumer, batch, found.append)
@@ -295,17 +295,17 @@ class StreamClient:
             "headers_only": headers_only,
         } | ({} if subject is None else {"filter_subject": subject})
         request = {"stream_name": stream, "config": config}
-        answer = await self.ask(f"CONSUMER.CREATE.{stream}", request)
+        answer = await self.request(f"CONSUMER.CREATE.{stream}", request)
         return str(answer["name"])
 
     async def _delete_consumer(self, consumer: str) -> None:
         if self.is_connected:
             try:
-                await self.ask(f"CONSUMER.DELETE.{self._access.stream}.{consumer}")
+                await self.request(f"CONSUMER.DELETE.{self._access.stream}.{consumer}")
             except OSError as error:
                 logger.debug("a reader of %s stays for a while: %s", self._access.shown, error)
 
-    async def _walk_all(self, first: int, last: int) -> list[Found]:
+    async def _walk_all(self, first: int, last: int) -> list[StreamMessage]:
         length = -(-(last - first + 1) // _WALKERS)
         walks = [
             asyncio.ensure_future(self._walk(start, min(start + length - 1, last)))
@@ -317,8 +317,8 @@ class StreamClient:
             for walk in walks:
                 walk.cancel()
 
-    async def _walk(self, first: int, last: int) -> Sequence[Found]:
-        found: list[Found] = []
+    async def _walk(self, first: int, last: int) -> Sequence[StreamMessage]:
+        found: list[StreamMessage] = []
         while first <= last:
             message = await self._get_next(first)
             if message is None or message.sequence > last:
@@ -327,18 +327,18 @@ class StreamClient:
             first = message.sequence + 1
         return found
 
-    async def _get_next(self, sequence: int) -> Found | None:
+    async def _get_next(self, sequence: int) -> StreamMessage | None:
         """The first message from a sequence on."""
         wanted = {"seq": sequence, "next_by_subj": self._access.subject or ">"}
         try:
-            answer = await self.ask(f"STREAM.MSG.GET.{self._access.stream}", wanted)
-        except Refused as error:
+            answer = await self.request(f"STREAM.MSG.GET.{self._access.stream}", wanted)
+        except JetStreamError as error:
             if error.status == NOT_FOUND:
                 return None
             raise
         message = answer["message"]
         data = base64.b64decode(message.get("data", ""))
-        return Found(message["seq"], len(data), data)
+        return StreamMessage(message["seq"], len(data), data)
 
 
 async def _close(connection: Any) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from postroad.core.errors import ConfigError
 
-from .jetstream_client import StreamClient
-from .jetstream_messages import NOT_FOUND, Access, Found, Pull, Refused, StreamFacts
-from .medium import Place, Slice
+from .jetstream_client import JetStreamClient
+from .jetstream_messages import NOT_FOUND, JetStreamEndpoint, StreamMessage, PullRequest, JetStreamError, StreamInfo
+from .medium import Position, Split
 from .stream_input import PAUSE_S
 
 logger = logging.getLogger("postroad.pipeline")
@@ -25,14 +25,14 @@ _Range = tuple[int, int, int]
 """When the stream was created, and the first and last sequence."""
 
 
-class StreamDesk:
+class JetStreamSplitPlanner:
     """Cuts a stream into slices, and tells its durable consumer what is done."""
 
-    def __init__(self, access: Access, durable: str, unsettled: Iterable[Place]) -> None:
+    def __init__(self, access: JetStreamEndpoint, durable: str, unsettled: Iterable[Position]) -> None:
         self._access = access
         self._durable = durable
-        self._client = StreamClient(access)
-        self._facts: StreamFacts | None = None
+        self._client = JetStreamClient(access)
+        self._facts: StreamInfo | None = None
         # Ranges that were admitted and not settled, with the sequences that we know to be in them.
         self._unsettled: dict[_Range, list[int] | None] = dict.fromkeys(map(_range_of, unsettled))
         # Messages above the position that were seen, with their sizes.
@@ -46,12 +46,12 @@ class StreamDesk:
         self._synced = 0
         # What is to be acknowledged.
         self._done: list[tuple[_Range, list[int] | None]] = []
-        self._waiting: Pull | None = None
+        self._waiting: PullRequest | None = None
         # Where the stream ends for us.
         self._stop: int | None = None
 
     async def open(self, is_bounded: bool) -> None:
-        facts = self._facts = await self._client.facts()
+        facts = self._facts = await self._client.stream_info()
         await self._consumer()
         if is_bounded:
             self._stop = facts.last
@@ -65,12 +65,12 @@ class StreamDesk:
 
     # Looking for messages.
 
-    async def look(self, after: Place | None, segments: int) -> int:
+    async def fetch_ahead(self, after: Position | None, segments: int) -> int:
         """See to it that so many messages above the position are known, if there are."""
         try:
             try:
                 await self._look_all(after, segments)
-            except (Refused, TimeoutError):
+            except (JetStreamError, TimeoutError):
                 # The consumer is not there any more, or the stream: see what there is now. Some
                 # servers are silent then, 2.9 for one.
                 self._synced = 0
@@ -81,7 +81,7 @@ class StreamDesk:
             raise
         return self._position
 
-    async def _look_all(self, after: Place | None, segments: int) -> None:
+    async def _look_all(self, after: Position | None, segments: int) -> None:
         await self._sync(after)
         self._forget()
         await self._acknowledge()
@@ -105,14 +105,14 @@ class StreamDesk:
 
     async def _look_for_missed(self, segments: int) -> bool:
         first, last = self._missed[0], self._missed[-1]
-        found = await self._client.scan(
+        found = await self._client.read_range(
             self._known_facts, first, last, limit=segments, headers_only=True
         )
         self._known.update((it.sequence, it.size) for it in found)
         self._missed = range(found[-1].sequence + 1, last + 1) if found else range(0)
         return True
 
-    def _on_found(self, found: Found) -> None:
+    def _on_found(self, found: StreamMessage) -> None:
         if found.sequence > self._position:
             self._known[found.sequence] = found.size
         elif not self._is_unsettled(found.sequence):
@@ -135,7 +135,7 @@ class StreamDesk:
             del self._unsettled[range_]
 
     @property
-    def _known_facts(self) -> StreamFacts:
+    def _known_facts(self) -> StreamInfo:
         assert self._facts is not None, "open() comes first"
         return self._facts
 
@@ -145,11 +145,11 @@ class StreamDesk:
     def _is_synced(self) -> bool:
         return self._client.is_connected and self._client.number == self._synced
 
-    async def _sync(self, after: Place | None) -> None:
+    async def _sync(self, after: Position | None) -> None:
         if self._is_synced:
             self._position = _position_in(self._known_facts, after)
             return
-        facts = await self._client.facts()
+        facts = await self._client.stream_info()
         if facts.created != self._known_facts.created:
             self._known.clear()
             self._stop = None if self._stop is None else facts.last
@@ -185,8 +185,8 @@ class StreamDesk:
         """What the durable consumer is; made, if there is none."""
         name = f"{self._access.stream}.{self._durable}"
         try:
-            consumer = await self._client.ask(f"CONSUMER.INFO.{name}")
-        except Refused as error:
+            consumer = await self._client.request(f"CONSUMER.INFO.{name}")
+        except JetStreamError as error:
             if error.status != NOT_FOUND:
                 raise
             consumer = await self._create_consumer(name)
@@ -206,8 +206,8 @@ class StreamDesk:
             config["filter_subject"] = self._access.subject
         request = {"stream_name": self._access.stream, "config": config}
         try:
-            return await self._client.ask(f"CONSUMER.DURABLE.CREATE.{name}", request)
-        except Refused as error:
+            return await self._client.request(f"CONSUMER.DURABLE.CREATE.{name}", request)
+        except JetStreamError as error:
             # On a queue, for instance, there may be only one for the same messages.
             raise ConfigError(f"durable {self._durable!r} cannot be made: {error}") from error
 
@@ -226,14 +226,14 @@ class StreamDesk:
 
     # Cutting.
 
-    def cut(
+    def plan_splits(
         self, position: int, segments: int, slice_segments: int, slice_bytes: int
-    ) -> list[Slice]:
+    ) -> list[Split]:
         """Slices of what is known. Each begins where the last one ended.
 
         So there is nothing between them that could be missed.
         """
-        slices: list[Slice] = []
+        slices: list[Split] = []
         sequences: list[int] = []
         size = 0
         stop = self._stop
@@ -247,11 +247,11 @@ class StreamDesk:
         self._cut_upto = position
         return slices
 
-    def _slice(self, first: int, sequences: list[int]) -> Slice:
+    def _slice(self, first: int, sequences: list[int]) -> Split:
         created, last = self._known_facts.created, sequences[-1]
         self._unsettled[created, first, last] = sequences
         place = {"created": created, "first": first, "last": last, "count": len(sequences)}
-        return Slice(place, len(sequences), {"created": created, "last": last})
+        return Split(place, len(sequences), {"created": created, "last": last})
 
     # Waiting.
 
@@ -271,7 +271,7 @@ class StreamDesk:
 
     # Acknowledging.
 
-    async def on_settled(self, places: Iterable[Place]) -> None:
+    async def on_settled(self, places: Iterable[Position]) -> None:
         for place in places:
             range_ = _range_of(place)
             self._done.append((range_, self._unsettled.pop(range_, None)))
@@ -294,7 +294,7 @@ class StreamDesk:
 
     async def _acknowledge_range(self, first: int, last: int, sequences: list[int] | None) -> None:
         while sequences is None and first <= last:
-            found = await self._client.scan(
+            found = await self._client.read_range(
                 self._known_facts, first, last, limit=_ACKS_AT_ONCE, headers_only=True
             )
             await self._publish_acks(it.sequence for it in found)
@@ -308,9 +308,9 @@ class StreamDesk:
         await self._client.publish((f"{prefix}.{it}.0.0.0", b"+ACK") for it in sequences)
 
 
-def _range_of(place: Place) -> _Range:
+def _range_of(place: Position) -> _Range:
     return place["created"], place["first"], place["last"]
 
 
-def _position_in(facts: StreamFacts, after: Place | None) -> int:
+def _position_in(facts: StreamInfo, after: Position | None) -> int:
     return int(after["last"]) if after is not None and after["created"] == facts.created else 0

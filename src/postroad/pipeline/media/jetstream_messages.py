@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from .options import Tls
+from .options import ClientTlsFiles
 
 NOT_FOUND = 404
 _IDLE = 100
 _NOT_IN_TIME = 408
 
 
-class Access(msgspec.Struct, frozen=True):
+class JetStreamEndpoint(msgspec.Struct, frozen=True):
     """A stream and how to get at it."""
 
     servers: tuple[str, ...]
@@ -26,7 +26,7 @@ class Access(msgspec.Struct, frozen=True):
     user: str | None = None
     password: str | None = None
     token: str | None = None
-    tls: Tls = Tls()
+    tls: ClientTlsFiles = ClientTlsFiles()
 
     @property
     def shown(self) -> str:
@@ -35,7 +35,7 @@ class Access(msgspec.Struct, frozen=True):
         return f"stream {self.stream!r} of NATS at {hosts}"
 
 
-class Refused(OSError):
+class JetStreamError(OSError):
     """The server answered that it will not; `status` is as in HTTP."""
 
     def __init__(self, status: int, detail: str) -> None:
@@ -43,7 +43,7 @@ class Refused(OSError):
         self.status = status
 
 
-class StreamFacts(NamedTuple):
+class StreamInfo(NamedTuple):
     """What a stream is and has."""
 
     created: int
@@ -53,7 +53,7 @@ class StreamFacts(NamedTuple):
     last: int
 
 
-class Found(NamedTuple):
+class StreamMessage(NamedTuple):
     """A message in a stream."""
 
     sequence: int
@@ -61,10 +61,10 @@ class Found(NamedTuple):
     data: bytes
 
 
-class Pull:
+class PullRequest:
     """A request for messages. What it brings is handed on, even if nobody waits for it any more."""
 
-    def __init__(self, access: Access, batch: int, on_found: Callable[[Found], None]) -> None:
+    def __init__(self, access: JetStreamEndpoint, batch: int, on_found: Callable[[StreamMessage], None]) -> None:
         self._access = access
         self._batch = batch
         self._on_found = on_found
@@ -80,7 +80,7 @@ class Pull:
             return
         size = int(headers.get("Nats-Msg-Size", len(message.data)))
         self.received += 1
-        self._on_found(Found(_read_sequence(message.reply), size, message.data))
+        self._on_found(StreamMessage(_read_sequence(message.reply), size, message.data))
         # Not already when the server says that no more are there: one that is published at this
         # moment would still be sent to us.
         if self.received == self._batch:
@@ -91,7 +91,7 @@ class Pull:
             return
         # Nothing there, or not in time.
         is_harmless = status in (NOT_FOUND, _NOT_IN_TIME)
-        self.end(None if is_harmless else Refused(status, f"{self._access.shown}: {description}"))
+        self.end(None if is_harmless else JetStreamError(status, f"{self._access.shown}: {description}"))
 
     def end(self, error: Exception | None = None) -> None:
         """No more will come."""

@@ -16,17 +16,17 @@ _STOP_S = 10.0
 T = TypeVar("T")
 
 
-class Closable(Protocol):
+class SupportsClose(Protocol):
     """Something that is open until it is closed."""
 
     def close(self) -> None:
         """Let go of it."""
 
 
-C = TypeVar("C", bound=Closable)
+C = TypeVar("C", bound=SupportsClose)
 
 
-class Kept(Generic[C]):
+class IdlePool(Generic[C]):
     """Open things of this process, by keys.
 
     Args:
@@ -41,7 +41,7 @@ class Kept(Generic[C]):
     def _forget(self) -> None:
         # Those of the parent are the parent's alone, to use and to close.
         self._inherited = getattr(self, "_entries", None)
-        self._entries: dict[Hashable, _Entry[C]] = {}
+        self._entries: dict[Hashable, _PooledClient[C]] = {}
         self._lock = threading.Lock()
 
     @contextmanager
@@ -55,11 +55,11 @@ class Kept(Generic[C]):
                 entry.users -= 1
                 entry.used_at = time.monotonic()
 
-    def _take(self, key: Hashable, make: Callable[[], C]) -> _Entry[C]:
+    def _take(self, key: Hashable, make: Callable[[], C]) -> _PooledClient[C]:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
-                entry = self._entries[key] = _Entry(make())
+                entry = self._entries[key] = _PooledClient(make())
                 self._look_again(key, self._idle_s)
             entry.users += 1
             return entry
@@ -92,7 +92,7 @@ class Kept(Generic[C]):
         self.close(key)
 
 
-class _Entry(Generic[C]):
+class _PooledClient(Generic[C]):
     timer: threading.Timer
 
     def __init__(self, thing: C) -> None:
@@ -101,7 +101,7 @@ class _Entry(Generic[C]):
         self.used_at = time.monotonic()
 
 
-class LoopThread:
+class EventLoopThread:
     """An event loop in a thread of its own, for those who block."""
 
     def __init__(self, name: str) -> None:

@@ -13,8 +13,8 @@ import msgspec
 
 from postroad.pipeline.job import Segment
 
-from .directory import DirectoryOutput, FoundFiles, sync_directory
-from .medium import Chunk, InputMedium, Place, Slice, Staged, Stager
+from .directory import DirectoryOutput, FileSet, sync_directory
+from .medium import RawRecords, InputConnector, Position, Split, Committable, OutputWriter
 from .packing import encode_all
 
 _SLICE_BYTES = 4 * 1024 * 1024
@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], Segment] = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class LinesInput(InputMedium):
+class JsonLinesInput(InputConnector):
     """Reads files in the order of their names, cut at line ends.
 
     Args:
@@ -34,17 +34,17 @@ class LinesInput(InputMedium):
     """
 
     def __init__(self, path: str, slice_bytes: int = _SLICE_BYTES) -> None:
-        self._files = FoundFiles(path)
+        self._files = FileSet(path)
         self._slice_bytes = slice_bytes
 
-    async def open(self, unsettled: Sequence[Place]) -> None:
+    async def open(self, unsettled: Sequence[Position]) -> None:
         self._files.check()
 
-    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         return await asyncio.to_thread(self._cut, after or {"file": "", "start": 0}, segments)
 
-    def _cut(self, after: Place, segments: int) -> list[Slice]:
-        slices: list[Slice] = []
+    def _cut(self, after: Position, segments: int) -> list[Split]:
+        slices: list[Split] = []
         for name in self._files.names():
             if name < after["file"] or segments <= 0:
                 continue
@@ -52,14 +52,14 @@ class LinesInput(InputMedium):
             with self._open_file(name) as file:
                 while segments > 0 and (found := self._cut_file(file, name, start, segments)):
                     slices.append(found)
-                    segments -= found.count
-                    start = found.end["start"]
+                    segments -= found.estimated_segments
+                    start = found.next_position["start"]
         return slices
 
     def _open_file(self, name: str) -> BinaryIO:
         return open(self._files.locate(name), "rb")
 
-    def _cut_file(self, file: BinaryIO, name: str, start: int, segments: int) -> Slice | None:
+    def _cut_file(self, file: BinaryIO, name: str, start: int, segments: int) -> Split | None:
         file.seek(start)
         count = length = 0
         while count < segments and length < self._slice_bytes:
@@ -71,11 +71,11 @@ class LinesInput(InputMedium):
         if not count:
             return None
         stop = start + length
-        return Slice(
+        return Split(
             {"file": name, "start": start, "stop": stop}, count, {"file": name, "start": stop}
         )
 
-    def read(self, place: Place) -> Iterator[Chunk]:
+    def read(self, place: Position) -> Iterator[RawRecords]:
         name, start, stop = place["file"], place["start"], place["stop"]
         with self._open_file(name) as file:
             file.seek(start)
@@ -86,21 +86,21 @@ class LinesInput(InputMedium):
         starts = accumulate((len(line) + 1 for line in lines[:-1]), initial=start)
         # What follows the last line end, and lines with nothing in them.
         filled = [bool(line.strip()) for line in lines]
-        yield Chunk(name, list(compress(starts, filled)), list(compress(lines, filled)))
+        yield RawRecords(name, list(compress(starts, filled)), list(compress(lines, filled)))
 
     @property
     def decode(self) -> Callable[[bytes], Segment]:
         return _decode
 
 
-class LinesOutput(DirectoryOutput):
+class JsonLinesOutput(DirectoryOutput):
     """Writes files of JSON lines into a directory, one for each part of a batch."""
 
-    def begin(self, stage: str) -> Stager:
-        return _LinesStager(self.staging_path(f"{stage}.jsonl"))
+    def create_writer(self, stage: str) -> OutputWriter:
+        return _JsonLinesWriter(self.staging_path(f"{stage}.jsonl"))
 
 
-class _LinesStager(Stager):
+class _JsonLinesWriter(OutputWriter):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
@@ -113,7 +113,7 @@ class _LinesStager(Stager):
         lines.append(b"")
         self._file.write(b"\n".join(lines))
 
-    def finish(self) -> Staged | None:
+    def prepare_commit(self) -> Committable | None:
         if self._file is None:
             return None
         with self._file as file:
@@ -122,7 +122,7 @@ class _LinesStager(Stager):
         sync_directory(self._path.parent)
         return {"file": self._path.name}
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         if self._file is not None:
             self._file.close()
             self._path.unlink(missing_ok=True)

@@ -18,10 +18,10 @@ from postroad.core.tracing import SpanContext
 from postroad.durable.store.ledger import Ledger
 from postroad.pipeline.job import Segment
 
-Place: TypeAlias = dict[str, Any]
+Position: TypeAlias = dict[str, Any]
 """Where to read, as plain data that goes into JSON."""
 
-Staged: TypeAlias = dict[str, Any]
+Committable: TypeAlias = dict[str, Any]
 """What was staged and where, as plain data that goes into MsgPack."""
 
 encode_segment: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
@@ -37,24 +37,24 @@ decode_any: Callable[[bytes], AnySegment] = msgspec.msgpack.Decoder(AnySegment).
 _WAIT_S = 0.05
 
 
-class Slice(msgspec.Struct, frozen=True):
+class Split(msgspec.Struct, frozen=True):
     """A stretch of an input."""
 
-    place: Place
-    count: int
+    position: Position
+    estimated_segments: int
     """About how many segments it has."""
-    end: Place
+    next_position: Position
     """Where the next slice begins."""
 
 
-class Undecodable(NamedTuple):
+class UndecodableRecord(NamedTuple):
     """Something in an input that is no segment."""
 
     raw: bytes
     reason: str
 
 
-class Chunk(NamedTuple):
+class RawRecords(NamedTuple):
     """Segments that were read together, as the input has them."""
 
     source: str
@@ -65,7 +65,7 @@ class Chunk(NamedTuple):
     """What `decode` makes segments of."""
 
 
-class InputMedium(Protocol):
+class InputConnector(Protocol):
     """A place that segments come from. Subclasses need `cut` and `read`.
 
     Objects go to other processes, so they hold nothing open before `open` or `read`.
@@ -76,7 +76,7 @@ class InputMedium(Protocol):
     is_portable: bool = True
     """Whether slices can be read in any process; otherwise only in the one that called `open`."""
 
-    async def open(self, unsettled: Sequence[Place]) -> None:
+    async def open(self, unsettled: Sequence[Position]) -> None:
         """Get ready to be cut into slices. Called in one process only.
 
         Args:
@@ -88,7 +88,7 @@ class InputMedium(Protocol):
         """Let go of what `open` took."""
         return
 
-    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         """The next slices, with about so many segments in all; none if there is nothing now.
 
         Args:
@@ -100,7 +100,7 @@ class InputMedium(Protocol):
         """Return when there may be something new to cut, or after some time."""
         await asyncio.sleep(min(timeout_s, _WAIT_S))
 
-    def read(self, place: Place) -> Iterator[Chunk]:
+    def read(self, place: Position) -> Iterator[RawRecords]:
         """What a slice has. May be called again after failures, and blocks."""
 
     @property
@@ -108,20 +108,20 @@ class InputMedium(Protocol):
         """What makes a segment of something raw; whatever it raises says that there is none."""
         return decode_segment
 
-    def contexts(self, place: Place) -> Sequence[SpanContext]:
+    def span_contexts(self, place: Position) -> Sequence[SpanContext]:
         """Some of the spans that a slice belongs to, where that is known without looking for it."""
         return ()
 
-    def settle(self, ledger: Ledger, place: Place) -> None:
+    def commit(self, ledger: Ledger, place: Position) -> None:
         """A slice is done with: say so in the transaction that does away with it."""
         return
 
-    async def on_settled(self, places: Sequence[Place]) -> None:
+    async def on_committed(self, places: Sequence[Position]) -> None:
         """Slices are durably done with; may be told twice."""
         return
 
 
-class Unwritable(Exception):
+class UnwritableSegmentsError(Exception):
     """Some of what was to be staged cannot be written, ever.
 
     Args:
@@ -133,7 +133,7 @@ class Unwritable(Exception):
         self.reasons = reasons
 
 
-class Stager(Protocol):
+class OutputWriter(Protocol):
     """Takes what a part of a batch writes to an output."""
 
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
@@ -148,26 +148,26 @@ class Stager(Protocol):
             OSError: it is not possible now; nothing that was taken counts.
         """
 
-    def finish(self) -> Staged | None:
+    def prepare_commit(self) -> Committable | None:
         """Have all that was taken where a crash does not lose it; None if there is nothing.
 
         Raises:
             OSError: as above.
         """
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Throw away what was taken."""
         return
 
 
-class OutputMedium(Protocol):
+class OutputConnector(Protocol):
     """A place that segments go to. Subclasses need `begin`.
 
     What a batch writes is staged first, in any process; then the batch is settled, then it is
     published. What was settled is published for certain, perhaps twice; what was not, never.
     """
 
-    async def open(self, prefix: str, unpublished: Sequence[Staged]) -> None:
+    async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
         """Get ready to publish. Called in one process only, as all that follow but `begin`.
 
         Args:
@@ -180,7 +180,7 @@ class OutputMedium(Protocol):
         """Let go of what `open` took."""
         return
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         """Say whether more can be written soon; blocks. Nothing new is read until it can.
 
         Raises:
@@ -188,10 +188,10 @@ class OutputMedium(Protocol):
         """
         return
 
-    def begin(self, stage: str) -> Stager:
+    def create_writer(self, stage: str) -> OutputWriter:
         """Begin to stage what a part of a batch writes; `stage` is a name that nothing else has."""
 
-    def settle(self, ledger: Ledger, staged: Staged) -> Staged | None:
+    def commit_in_transaction(self, ledger: Ledger, staged: Committable) -> Committable | None:
         """Write within the transaction that settles the batch, where that is possible.
 
         Returns:
@@ -199,7 +199,7 @@ class OutputMedium(Protocol):
         """
         return staged
 
-    async def publish(self, staged: Staged) -> None:
+    async def commit(self, staged: Committable) -> None:
         """Make visible what was staged; doing it again changes nothing.
 
         Raises:
@@ -207,6 +207,6 @@ class OutputMedium(Protocol):
         """
         return
 
-    async def discard(self, staged: Staged) -> None:
+    async def abort(self, staged: Committable) -> None:
         """Throw away what was staged; it may be gone already."""
         return

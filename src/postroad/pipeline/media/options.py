@@ -22,7 +22,7 @@ CODECS: Mapping[str, Callable[[bytes], Segment]] = {
 """How segments may be encoded, and what decodes them."""
 
 
-class Tls(msgspec.Struct, frozen=True):
+class ClientTlsFiles(msgspec.Struct, frozen=True):
     """Files for TLS; what is not given is as the machine has it.
 
     It keeps absolute paths, because it goes to processes that run in other directories.
@@ -45,7 +45,7 @@ class Tls(msgspec.Struct, frozen=True):
     @property
     def is_given(self) -> bool:
         """Whether there is any."""
-        return self != Tls()
+        return self != ClientTlsFiles()
 
     def context(self) -> ssl.SSLContext:
         """For a client.

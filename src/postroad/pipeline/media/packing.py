@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from postroad.pipeline.job import Segment
 
-from .medium import Staged, Stager, Unwritable, encode_segment
+from .medium import Committable, OutputWriter, UnwritableSegmentsError, encode_segment
 
 UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
 """What encoders raise of what they cannot encode."""
 
 
-class PackingStager(Stager):
+class InlineWriter(OutputWriter):
     """Encodes segments and keeps them."""
 
     def __init__(self, encode: Callable[[Segment], bytes] = encode_segment) -> None:
@@ -24,14 +24,14 @@ class PackingStager(Stager):
         self._packed += encode_all(self._encode, ids, segments)
         self._ids += ids
 
-    def finish(self) -> Staged | None:
+    def prepare_commit(self) -> Committable | None:
         return {"ids": self._ids, "packed": self._packed} if self._ids else None
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         self._ids, self._packed = [], []
 
 
-def unpack(staged: Staged) -> Iterator[tuple[int, bytes]]:
+def unpack(staged: Committable) -> Iterator[tuple[int, bytes]]:
     """The ids and encoded segments of what was staged."""
     return zip(staged["ids"], staged["packed"], strict=True)
 
@@ -47,7 +47,7 @@ def encode_all(
     try:
         return list(map(encode, segments))
     except UNENCODABLE:
-        raise Unwritable(_find_reasons(encode, ids, segments)) from None
+        raise UnwritableSegmentsError(_find_reasons(encode, ids, segments)) from None
 
 
 def _find_reasons(

@@ -16,8 +16,8 @@ from postroad.core.errors import ConfigError, MissingExtra
 from postroad.pipeline.job import Segment
 
 from .columns import check_columns, check_types
-from .directory import DirectoryOutput, FoundFiles, sync_directory
-from .medium import Chunk, InputMedium, Place, Slice, Staged, Stager, Unwritable
+from .directory import DirectoryOutput, FileSet, sync_directory
+from .medium import RawRecords, InputConnector, Position, Split, Committable, OutputWriter, UnwritableSegmentsError
 from .options import check_positive
 from .packing import UNENCODABLE
 
@@ -42,7 +42,7 @@ def _arrow() -> Any:
     return pyarrow
 
 
-class ParquetInput(InputMedium):
+class ParquetInput(InputConnector):
     """Reads files in the order of their names, row by row.
 
     Numbers, texts, bytes, nulls, lists, structures and times with a zone come as they are; times
@@ -62,11 +62,11 @@ class ParquetInput(InputMedium):
         slice_segments: int = _SLICE_SEGMENTS,
     ) -> None:
         check_positive("slice_segments", slice_segments)
-        self._files = FoundFiles(path)
+        self._files = FileSet(path)
         self._columns = check_columns(columns)
         self._slice_segments = slice_segments
 
-    async def open(self, unsettled: Sequence[Place]) -> None:
+    async def open(self, unsettled: Sequence[Position]) -> None:
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
@@ -87,23 +87,23 @@ class ParquetInput(InputMedium):
         except arrow.ArrowInvalid as error:
             raise OSError(f"{name} is no Parquet file: {error}") from error
 
-    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         return await asyncio.to_thread(self._cut, after or {"file": "", "row": 0}, segments)
 
-    def _cut(self, after: Place, segments: int) -> list[Slice]:
-        slices: list[Slice] = []
+    def _cut(self, after: Position, segments: int) -> list[Split]:
+        slices: list[Split] = []
         for name in self._files.names():
             if name < after["file"] or segments <= 0:
                 continue
             row = after["row"] if name == after["file"] else 0
             found = self._cut_file(name, row, segments)
-            segments -= sum(it.count for it in found)
+            segments -= sum(it.estimated_segments for it in found)
             slices += found
         return slices
 
-    def _cut_file(self, name: str, row: int, segments: int) -> list[Slice]:
+    def _cut_file(self, name: str, row: int, segments: int) -> list[Split]:
         metadata = self._metadata(name)
-        slices: list[Slice] = []
+        slices: list[Split] = []
         group_start = 0
         for group in range(metadata.num_row_groups):
             group_stop = group_start + metadata.row_group(group).num_rows
@@ -111,21 +111,21 @@ class ParquetInput(InputMedium):
                 count = min(self._slice_segments, segments, group_stop - row)
                 place = {"file": name, "group": group, "skip": row - group_start, "row": row}
                 slices.append(
-                    Slice({**place, "count": count}, count, {"file": name, "row": row + count})
+                    Split({**place, "count": count}, count, {"file": name, "row": row + count})
                 )
                 row += count
                 segments -= count
             group_start = group_stop
         return slices
 
-    def read(self, place: Place) -> Iterator[Chunk]:
+    def read(self, place: Position) -> Iterator[RawRecords]:
         name, row, skip, left = place["file"], place["row"], place["skip"], place["count"]
         with self._reading(name) as file:
             for batch in file.iter_batches(_READ_ROWS, [place["group"]], columns=self._columns):
                 found = batch.slice(skip, left)
                 skip -= min(skip, batch.num_rows)
                 if found.num_rows:
-                    yield Chunk(name, range(row, row + found.num_rows), _encode_rows(found))
+                    yield RawRecords(name, range(row, row + found.num_rows), _encode_rows(found))
                     row += found.num_rows
                     left -= found.num_rows
                 if not left:
@@ -178,7 +178,7 @@ class ParquetOutput(DirectoryOutput):
             raise ConfigError("option 'schema' is empty; it has the types of the columns")
         self._schema = None if schema is None else check_types("schema", schema)
 
-    async def open(self, prefix: str, unpublished: Sequence[Staged]) -> None:
+    async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
         await asyncio.to_thread(self._make_schema)
         await super().open(prefix, unpublished)
 
@@ -188,8 +188,8 @@ class ParquetOutput(DirectoryOutput):
             return None
         return arrow.schema([(name, _type_of(name, type)) for name, type in self._schema.items()])
 
-    def begin(self, stage: str) -> Stager:
-        return _ParquetStager(self.staging_path(f"{stage}.parquet"), self._make_schema())
+    def create_writer(self, stage: str) -> OutputWriter:
+        return _ParquetWriter(self.staging_path(f"{stage}.parquet"), self._make_schema())
 
 
 def _type_of(name: str, type: str) -> pyarrow.DataType:
@@ -206,7 +206,7 @@ def _type_of(name: str, type: str) -> pyarrow.DataType:
         raise ConfigError(f"option 'schema': {name!r} is {type!r}, which is no type") from None
 
 
-class _ParquetStager(Stager):
+class _ParquetWriter(OutputWriter):
     def __init__(self, path: Path, schema: pyarrow.Schema | None) -> None:
         self._arrow = _arrow()
         self._path = path
@@ -220,7 +220,7 @@ class _ParquetStager(Stager):
         schema = self._infer(segments) if self._schema is None else self._schema
         names = schema.names
         if not names:
-            raise Unwritable(dict.fromkeys(ids, "it has nothing that could be a column"))
+            raise UnwritableSegmentsError(dict.fromkeys(ids, "it has nothing that could be a column"))
         try:
             columns = [[segment[name] for segment in segments] for name in names]
             # None has less than all, so that none has more if the sum is right.
@@ -236,7 +236,7 @@ class _ParquetStager(Stager):
             except self._unfit:
                 reasons |= self._find_unfit(field, ids, values)
         if reasons:
-            raise Unwritable(reasons)
+            raise UnwritableSegmentsError(reasons)
         self._schema = schema
         self._batches.append(self._arrow.record_batch(arrays, schema=schema))
         self._rows += len(segments)
@@ -286,7 +286,7 @@ class _ParquetStager(Stager):
         self._writer.write_table(table, _GROUP_ROWS)
         self._batches, self._rows = [], 0
 
-    def finish(self) -> Staged | None:
+    def prepare_commit(self) -> Committable | None:
         if self._batches:
             self._flush()
         if self._file is None:
@@ -298,7 +298,7 @@ class _ParquetStager(Stager):
         sync_directory(self._path.parent)
         return {"file": self._path.name}
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         self._batches, self._rows = [], 0
         if self._file is not None:
             self._file.close()

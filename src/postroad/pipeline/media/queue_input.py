@@ -20,10 +20,10 @@ from postroad.durable.store.ledger import Ledger, News
 from postroad.durable.store.stretches import AsideStretch, Bundle, Stretch, read_stretch
 from postroad.pipeline.job import Segment
 
-from .medium import Chunk, InputMedium, Place, Slice
+from .medium import RawRecords, InputConnector, Position, Split
 from .options import CODECS, check_codec, check_flag, check_name, check_positive
 from .queue_output import check_account, store_of
-from .queue_slices import Cutter, Frontier, Piece, bury, find_expired, find_frontier, look
+from .queue_slices import QueueSplitPlanner, QueuePosition, QueueSplit, bury, find_expired, find_frontier, look
 
 _SLICE_SEGMENTS = 10_000
 # So much of what was cut stays in memory until it is settled, so that it need not be read again.
@@ -32,7 +32,7 @@ _KEPT_BYTES_MAX = 64 * 1024 * 1024
 _TRACED_LETTERS = 32
 
 
-class QueueInput(InputMedium):
+class QueueInput(InputConnector):
     """Reads the messages of a queue, each once.
 
     The job keeps its account in the same store, so a message leaves the queue when what was made
@@ -72,12 +72,12 @@ class QueueInput(InputMedium):
         self._next_due_ms: int | None = None
         # The number of the queue, and what of it is in slices. Known when it is open.
         self._id = 0
-        self._frontier = Frontier()
+        self._frontier = QueuePosition()
         self._asides: set[int] = set()
         # What was cut last, until it is known whether it was admitted.
-        self._offers: list[_Offer] = []
+        self._offers: list[_PlannedSplit] = []
         # What slices have, by their numbers.
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _CachedSplit] = {}
         self._kept_bytes = 0
         # Spans that the first letters of slices belong to, if anybody traces them.
         self._contexts: dict[int, list[SpanContext]] = {}
@@ -94,7 +94,7 @@ class QueueInput(InputMedium):
 
     # Life.
 
-    async def open(self, unsettled: Sequence[Place]) -> None:
+    async def open(self, unsettled: Sequence[Position]) -> None:
         store = self._node_store()
         if not store.is_open:
             raise UsageError(f"queue {self._queue!r} cannot be read: start the node's mail first")
@@ -136,16 +136,16 @@ class QueueInput(InputMedium):
 
     # Cutting.
 
-    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         admitted = 0 if after is None else int(after["slice"])
         self._take_back(admitted)
         self._news.clear()
-        pieces: Iterable[Piece] | None = None
+        pieces: Iterable[QueueSplit] | None = None
         while pieces is None:
             pieces = await self._find(segments)
         return [self._offer(number, piece) for number, piece in enumerate(pieces, admitted + 1)]
 
-    async def _find(self, segments: int) -> list[Piece] | None:
+    async def _find(self, segments: int) -> list[QueueSplit] | None:
         """What comes next; None if one has to look again."""
         store, now_ms = self._node_store(), _now_ms()
         sight = await store.read(look, self._queue, self._frontier, self._asides, segments, now_ms)
@@ -153,20 +153,20 @@ class QueueInput(InputMedium):
         if expired := find_expired(sight, self._frontier, now_ms):
             await store.write(lambda ledger: bury(ledger, self._id, expired))
             return None
-        cutter = Cutter(self._id, segments, self._slice_segments)
+        cutter = QueueSplitPlanner(self._id, segments, self._slice_segments)
         return list(cutter.cut(sight, self._frontier))
 
-    def _offer(self, number: int, piece: Piece) -> Slice:
-        self._offers.append(_Offer(number, self._frontier, piece.stretch))
+    def _offer(self, number: int, piece: QueueSplit) -> Split:
+        self._offers.append(_PlannedSplit(number, self._frontier, piece.stretch))
         self._frontier = piece.behind or self._frontier
         self._asides.update(_asides_of(piece.stretch))
         if self._kept_bytes + piece.size <= _KEPT_BYTES_MAX:
             self._kept_bytes += piece.size
-            self._kept[number] = _Kept(_to_chunks(piece.bundles), piece.size)
+            self._kept[number] = _CachedSplit(_to_chunks(piece.bundles), piece.size)
         if tracing.tracer is not None:
             self._contexts[number] = _contexts_of(piece.bundles)
         place = {"slice": number, **msgspec.to_builtins(piece.stretch)}
-        return Slice(place, piece.segments, {"slice": number})
+        return Split(place, piece.segments, {"slice": number})
 
     def _take_back(self, admitted: int) -> None:
         """Forget slices that were cut, and then not admitted."""
@@ -194,7 +194,7 @@ class QueueInput(InputMedium):
 
     # Slices.
 
-    def read(self, place: Place) -> Iterator[Chunk]:
+    def read(self, place: Position) -> Iterator[RawRecords]:
         kept = self._kept.get(place["slice"])
         if kept is not None:
             return iter(kept.chunks)
@@ -205,33 +205,33 @@ class QueueInput(InputMedium):
     def decode(self) -> Callable[[bytes], Segment]:
         return CODECS[self._codec]
 
-    def contexts(self, place: Place) -> Sequence[SpanContext]:
+    def span_contexts(self, place: Position) -> Sequence[SpanContext]:
         return self._contexts.get(place["slice"], ())
 
-    def settle(self, ledger: Ledger, place: Place) -> None:
+    def commit(self, ledger: Ledger, place: Position) -> None:
         check_account(self._store, ledger)
         ledger.queues.take_out(_stretch_at(place))
 
-    async def on_settled(self, places: Sequence[Place]) -> None:
+    async def on_committed(self, places: Sequence[Position]) -> None:
         for place in places:
             self._let_go(place["slice"], _stretch_at(place))
 
 
-class _Offer(NamedTuple):
+class _PlannedSplit(NamedTuple):
     """A slice that was cut."""
 
     number: int
-    frontier: Frontier
+    frontier: QueuePosition
     """Where it was before."""
     stretch: Stretch
 
 
-class _Kept(NamedTuple):
-    chunks: list[Chunk]
+class _CachedSplit(NamedTuple):
+    chunks: list[RawRecords]
     size: int
 
 
-def _stretch_at(place: Place) -> Stretch:
+def _stretch_at(place: Position) -> Stretch:
     stretch: Stretch = msgspec.convert(place, Stretch)
     return stretch
 
@@ -246,13 +246,13 @@ def _contexts_of(bundles: Iterable[Bundle]) -> list[SpanContext]:
     return [it for it in found if it is not None]
 
 
-def _to_chunks(bundles: Iterable[Bundle]) -> list[Chunk]:
+def _to_chunks(bundles: Iterable[Bundle]) -> list[RawRecords]:
     """One for all in a row of one sender: their ids tell them apart for ever."""
     chunks = []
     for sender, group in groupby(bundles, key=itemgetter(0)):
         same = [letters for _, letters in group]
         ids = [it.id for letters in same for it in letters]
-        chunks.append(Chunk(sender, ids, [it.body for letters in same for it in letters]))
+        chunks.append(RawRecords(sender, ids, [it.body for letters in same for it in letters]))
     return chunks
 
 

@@ -17,7 +17,7 @@ from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.queries import find_peer
 from postroad.pipeline.job import Segment
 
-from .medium import OutputMedium, Staged, Stager, Unwritable, encode_segment
+from .medium import OutputConnector, Committable, OutputWriter, UnwritableSegmentsError, encode_segment
 from .options import check_codec, check_name
 from .packing import encode_all
 
@@ -32,7 +32,7 @@ _ENCODERS: Mapping[str, Callable[[Segment], bytes]] = {
 _encode_letter = msgspec.msgpack.Encoder().encode
 
 
-class QueueOutput(OutputMedium):
+class QueueOutput(OutputConnector):
     """Posts segments to a queue of a peer, or of this node itself, each once.
 
     The job keeps its account in the same store, so a message is posted if and only if what it was
@@ -62,15 +62,15 @@ class QueueOutput(OutputMedium):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_store": None}
 
-    async def open(self, prefix: str, unpublished: Sequence[Staged]) -> None:
+    async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
         if self._store is not None:
             self._config = self._store.config
 
-    def begin(self, stage: str) -> Stager:
-        self.check_room()
-        return _LetterStager(self._queue, _ENCODERS[self._codec], self._key, self._config)
+    def create_writer(self, stage: str) -> OutputWriter:
+        self.check_capacity()
+        return _MessageWriter(self._queue, _ENCODERS[self._codec], self._key, self._config)
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         """Raise OSError if as much waits for the peer as this node keeps; blocks a moment.
 
         Other processes that stage cannot tell: it is for whoever gives them more to do.
@@ -85,13 +85,13 @@ class QueueOutput(OutputMedium):
                 f"{self._config.outbox_messages_max} (outbox_messages_max)"
             )
 
-    def settle(self, ledger: Ledger, staged: Staged) -> Staged | None:
+    def commit_in_transaction(self, ledger: Ledger, staged: Committable) -> Committable | None:
         check_account(self._store, ledger)
         ledger.append_pages(self._peer, staged["pages"])
         return None
 
 
-class _LetterStager(Stager):
+class _MessageWriter(OutputWriter):
     """Makes letters and binds them to pages, as the outbox keeps them."""
 
     def __init__(
@@ -135,16 +135,16 @@ class _LetterStager(Stager):
                 for id, size in zip(ids, sizes, strict=True)
                 if size > bytes_max
             }
-            raise Unwritable(too_large)
+            raise UnwritableSegmentsError(too_large)
 
-    def finish(self) -> Staged | None:
+    def prepare_commit(self) -> Committable | None:
         if not self._letters:
             return None
         config = self._config
         pages = split_letters(self._letters, config.page_letters_max, config.page_bytes_max)
         return {"pages": [(len(letters), bind_page(letters)) for letters in pages]}
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         self._letters = []
 
 
@@ -159,7 +159,7 @@ def _keys_of(name: str, ids: Sequence[int], segments: Sequence[Segment]) -> list
         except ConfigError as error:
             reasons[id] = str(error)
     if reasons:
-        raise Unwritable(reasons)
+        raise UnwritableSegmentsError(reasons)
     return keys
 
 

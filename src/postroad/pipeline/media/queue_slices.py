@@ -35,7 +35,7 @@ _SIGHT_BYTES = 32 * 1024 * 1024
 _SLICE_BYTES = 4 * 1024 * 1024
 
 
-class Frontier(NamedTuple):
+class QueuePosition(NamedTuple):
     """The first letter of the pages that is in no slice."""
 
     page: int = 0
@@ -43,20 +43,20 @@ class Frontier(NamedTuple):
     """Its index in that page."""
 
 
-def find_frontier(database: Database, queue: int, stretches: Iterable[Stretch]) -> Frontier:
+def find_frontier(database: Database, queue: int, stretches: Iterable[Stretch]) -> QueuePosition:
     """Where to go on behind stretches that are in slices already."""
-    frontier = Frontier()
+    frontier = QueuePosition()
     for it in stretches:
         if not isinstance(it, PageStretch) or it.queue != queue:
             continue
         # It is not there any more if the queue was purged.
         if (last := last_page(database, it)) is not None:
-            end = Frontier(last + 1) if it.stop is None else Frontier(last, it.stop)
+            end = QueuePosition(last + 1) if it.stop is None else QueuePosition(last, it.stop)
             frontier = max(frontier, end)
     return frontier
 
 
-class Sight(msgspec.Struct):
+class QueueSnapshot(msgspec.Struct):
     """What is in a queue and in no slice, as far as one looks at once."""
 
     pages: list[InPage] = []
@@ -71,15 +71,15 @@ class Sight(msgspec.Struct):
 def look(
     database: Database,
     queue: str,
-    frontier: Frontier,
+    frontier: QueuePosition,
     taken: set[int],
     segments: int,
     now_ms: int,
-) -> Sight:
+) -> QueueSnapshot:
     """Look for letters behind the frontier, and for those set aside that are not taken."""
     id, is_paused = query.list_queues(database)[queue]
     if is_paused:
-        return Sight()
+        return QueueSnapshot()
     limit = _ASIDES_AT_ONCE + len(taken)
     asides = [
         it
@@ -87,7 +87,7 @@ def look(
         if it.id not in taken
     ]
     pages, is_end = _look_at_pages(database, queue, id, frontier, segments)
-    return Sight(
+    return QueueSnapshot(
         pages,
         [it for it in asides if it.letter.priority >= 0],
         [it for it in asides if it.letter.priority < 0 and is_end],
@@ -96,7 +96,7 @@ def look(
 
 
 def _look_at_pages(
-    database: Database, queue: str, id: int, frontier: Frontier, segments: int
+    database: Database, queue: str, id: int, frontier: QueuePosition, segments: int
 ) -> tuple[list[InPage], bool]:
     """About as many pages as have so many letters; and whether there are no more."""
     pages: list[InPage] = []
@@ -118,7 +118,7 @@ def _look_at_pages(
 # Letters whose time is over.
 
 
-class Expired(msgspec.Struct):
+class ExpiredMessages(msgspec.Struct):
     """Letters that were found too late."""
 
     pages: list[tuple[InPage, list[int]]]
@@ -129,7 +129,7 @@ class Expired(msgspec.Struct):
         return bool(self.pages or self.asides)
 
 
-def find_expired(sight: Sight, frontier: Frontier, now_ms: int) -> Expired:
+def find_expired(sight: QueueSnapshot, frontier: QueuePosition, now_ms: int) -> ExpiredMessages:
     """Those in sight that may not be handled any more."""
     pages = []
     for page in sight.pages:
@@ -147,10 +147,10 @@ def find_expired(sight: Sight, frontier: Frontier, now_ms: int) -> Expired:
         for it in (*sight.urgent, *sight.patient)
         if 0 < it.letter.expires_ms <= now_ms - it.ahead_ms
     ]
-    return Expired(pages, asides)
+    return ExpiredMessages(pages, asides)
 
 
-def bury(ledger: Ledger, queue: int, expired: Expired) -> None:
+def bury(ledger: Ledger, queue: int, expired: ExpiredMessages) -> None:
     """Make dead letters of them."""
     for page, late in expired.pages:
         bits = sum(1 << index for index in late)
@@ -170,24 +170,24 @@ def _bury(ledger: Ledger, sender: str, letter: Letter, failures: int) -> None:
 # Slices.
 
 
-class Piece(NamedTuple):
+class QueueSplit(NamedTuple):
     """What one slice has."""
 
     stretch: Stretch
     bundles: list[Bundle]
     segments: int
     size: int
-    behind: Frontier | None
+    behind: QueuePosition | None
     """Where the frontier is then; None if it stays where it is."""
 
 
-class _Unfinished(NamedTuple):
+class _OpenPage(NamedTuple):
     page: InPage
     start: int
     letters: list[Letter]
 
 
-class Cutter:
+class QueueSplitPlanner:
     """Cuts what is in sight.
 
     Args:
@@ -203,14 +203,14 @@ class Cutter:
         # Whether there are pages that more is left of than was wanted.
         self._has_more = False
 
-    def cut(self, sight: Sight, frontier: Frontier) -> Iterator[Piece]:
+    def cut(self, sight: QueueSnapshot, frontier: QueuePosition) -> Iterator[QueueSplit]:
         """The next pieces, in order."""
         yield from self._cut_asides(sight.urgent)
         yield from self._cut_pages(sight.pages, frontier)
         if not self._has_more:
             yield from self._cut_asides(sight.patient)
 
-    def _cut_asides(self, asides: Sequence[AsideLetter]) -> Iterator[Piece]:
+    def _cut_asides(self, asides: Sequence[AsideLetter]) -> Iterator[QueueSplit]:
         asides = asides[: max(self._left, 0)]
         self._left -= len(asides)
         if asides:
@@ -218,9 +218,9 @@ class Cutter:
                 self._queue, [it.id for it in asides], max(it.received_ms for it in asides)
             )
             bundles = [(it.sender, [it.letter]) for it in asides]
-            yield Piece(stretch, bundles, len(asides), _size(bundles), None)
+            yield QueueSplit(stretch, bundles, len(asides), _size(bundles), None)
 
-    def _cut_pages(self, pages: Sequence[InPage], frontier: Frontier) -> Iterator[Piece]:
+    def _cut_pages(self, pages: Sequence[InPage], frontier: QueuePosition) -> Iterator[QueueSplit]:
         """Whole pages as many as are wanted; of the first one, so many letters as are wanted."""
         unfinished_pages = list(_unfinished_of(pages, frontier))
         if unfinished_pages and self._left > 0:
@@ -231,7 +231,7 @@ class Cutter:
         for together in self._gather(unfinished_pages):
             yield self._bind(together)
 
-    def _cut_part(self, it: _Unfinished) -> Piece:
+    def _cut_part(self, it: _OpenPage) -> QueueSplit:
         page, letters = it.page, it.letters[: self._left]
         self._left -= len(letters)
         left = [
@@ -240,17 +240,17 @@ class Cutter:
         stop = left[0] if left else len(page.letters)
         self._has_more = bool(left)
         bundles = [(page.sender, letters)]
-        return Piece(
+        return QueueSplit(
             PageStretch(self._queue, page.id, page.id, page.received_ms, it.start, stop),
             bundles,
             len(letters),
             _size(bundles),
-            Frontier(page.id, stop) if left else Frontier(page.id + 1),
+            QueuePosition(page.id, stop) if left else QueuePosition(page.id + 1),
         )
 
-    def _gather(self, pages: Iterable[_Unfinished]) -> Iterator[list[_Unfinished]]:
+    def _gather(self, pages: Iterable[_OpenPage]) -> Iterator[list[_OpenPage]]:
         """Whole pages that make a slice each."""
-        together: list[_Unfinished] = []
+        together: list[_OpenPage] = []
         count = size = 0
         for it in pages:
             if len(it.letters) > self._left:
@@ -266,23 +266,23 @@ class Cutter:
         if together:
             yield together
 
-    def _bind(self, together: Sequence[_Unfinished]) -> Piece:
+    def _bind(self, together: Sequence[_OpenPage]) -> QueueSplit:
         first, last = together[0].page.id, together[-1].page.id
         received_ms = max(it.page.received_ms for it in together)
-        return Piece(
+        return QueueSplit(
             PageStretch(self._queue, first, last, received_ms),
             [(it.page.sender, it.letters) for it in together],
             sum(len(it.letters) for it in together),
             sum(it.page.size for it in together),
-            Frontier(last + 1),
+            QueuePosition(last + 1),
         )
 
 
-def _unfinished_of(pages: Iterable[InPage], frontier: Frontier) -> Iterator[_Unfinished]:
+def _unfinished_of(pages: Iterable[InPage], frontier: QueuePosition) -> Iterator[_OpenPage]:
     for page in pages:
         start = frontier.start if page.id == frontier.page else 0
         if letters := unfinished(page.letters, page.done, start):
-            yield _Unfinished(page, start, letters)
+            yield _OpenPage(page, start, letters)
 
 
 def _size(bundles: Iterable[Bundle]) -> int:

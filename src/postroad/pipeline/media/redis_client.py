@@ -11,7 +11,7 @@ import msgspec
 
 from postroad.core.errors import ConfigError, MissingExtra
 
-from .options import Tls
+from .options import ClientTlsFiles
 
 CONNECT_S = 5.0
 REQUEST_S = 10.0
@@ -24,7 +24,7 @@ _PART_MAX = (1 << 64) - 1
 Fields: TypeAlias = Mapping[bytes, bytes]
 
 
-class Entry(NamedTuple):
+class StreamEntry(NamedTuple):
     """An entry of a stream."""
 
     id: EntryId
@@ -52,19 +52,19 @@ def id_after(id: EntryId) -> EntryId:
     return (id[0], id[1] + 1) if id[1] < _PART_MAX else (id[0] + 1, 0)
 
 
-def parse_entries(entries: Any) -> list[Entry]:
+def parse_entries(entries: Any) -> list[StreamEntry]:
     """Entries as redis-py gives them. Those that were deleted while they were pending are gone."""
-    return [Entry(parse_id(id), fields) for id, fields in entries or () if fields]
+    return [StreamEntry(parse_id(id), fields) for id, fields in entries or () if fields]
 
 
-class Access(msgspec.Struct, frozen=True):
+class RedisStreamEndpoint(msgspec.Struct, frozen=True):
     """A stream and how to get at it."""
 
     url: str
     stream: str
     user: str | None = None
     password: str | None = None
-    tls: Tls = Tls()
+    tls: ClientTlsFiles = ClientTlsFiles()
 
     @property
     def shown(self) -> str:
@@ -104,12 +104,12 @@ def need_redis() -> None:
         raise MissingExtra("redis", "reading Redis streams") from None
 
 
-class NoGroup(OSError):
+class ConsumerGroupNotFoundError(OSError):
     """The group of consumers is not there, or the stream itself."""
 
 
 @contextmanager
-def mapped_errors(access: Access) -> Iterator[None]:
+def mapped_errors(access: RedisStreamEndpoint) -> Iterator[None]:
     """Have errors of redis-py as everybody knows them."""
     from redis import exceptions
 
@@ -124,7 +124,7 @@ def mapped_errors(access: Access) -> Iterator[None]:
     except exceptions.ResponseError as error:
         text = str(error)
         if text.startswith("NOGROUP"):
-            raise NoGroup(f"{access.shown}: {text}") from error
+            raise ConsumerGroupNotFoundError(f"{access.shown}: {text}") from error
         if text.startswith("WRONGTYPE"):
             raise ConfigError(f"{access.shown} is no stream") from error
         if "no such key" in text or "requires the key to exist" in text:

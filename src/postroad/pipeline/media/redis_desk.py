@@ -7,14 +7,14 @@ import logging
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .medium import Place, Slice
+from .medium import Position, Split
 from .redis_client import (
     REQUEST_S,
     START,
-    Access,
-    Entry,
+    RedisStreamEndpoint,
+    StreamEntry,
     EntryId,
-    NoGroup,
+    ConsumerGroupNotFoundError,
     id_after,
     mapped_errors,
     need_redis,
@@ -35,7 +35,7 @@ _REPLY_BYTES = 1024 * 1024
 _Range = tuple[EntryId, EntryId]
 
 
-class _Stream(NamedTuple):
+class _RedisStreamInfo(NamedTuple):
     """What a stream has."""
 
     first: EntryId | None
@@ -47,7 +47,7 @@ class _Stream(NamedTuple):
     """How many entries it ever had; before version 7 no server knows."""
 
 
-class StreamDesk:
+class RedisSplitPlanner:
     """Cuts a stream into slices, and tells its group of consumers what is done.
 
     Args:
@@ -58,7 +58,7 @@ class StreamDesk:
     """
 
     def __init__(
-        self, access: Access, group: str, unsettled: Iterable[Place], skip_lost: bool
+        self, access: RedisStreamEndpoint, group: str, unsettled: Iterable[Position], skip_lost: bool
     ) -> None:
         self._access = access
         self._group = group
@@ -131,12 +131,12 @@ class StreamDesk:
 
     # Looking for entries.
 
-    async def look(self, after: Place | None, segments: int) -> None:
+    async def fetch_ahead(self, after: Position | None, segments: int) -> None:
         """See to it that so many entries above the position are known, if there are."""
         try:
             try:
                 await self._look_all(after, segments)
-            except NoGroup:
+            except ConsumerGroupNotFoundError:
                 # Somebody did away with it, perhaps with the stream.
                 self._is_synced = False
                 await self._look_all(after, segments)
@@ -145,7 +145,7 @@ class StreamDesk:
             self._is_synced = False
             raise
 
-    async def _look_all(self, after: Place | None, segments: int) -> None:
+    async def _look_all(self, after: Position | None, segments: int) -> None:
         self._position = START if after is None else parse_id(after["id"])
         self._known = {it: size for it, size in self._known.items() if it > self._position}
         # Those that were cut and never admitted.
@@ -180,12 +180,12 @@ class StreamDesk:
             self._entry_bytes = max(sum(it.size for it in entries) // len(entries), 1)
         return bool(entries) or reached < self._missed_upto
 
-    async def _range(self, first: EntryId, last: EntryId, count: int) -> list[Entry]:
+    async def _range(self, first: EntryId, last: EntryId, count: int) -> list[StreamEntry]:
         stream = self._access.stream
         found = await self._ask("XRANGE", stream, show_id(first), show_id(last), "COUNT", count)
         return parse_entries(found)
 
-    async def _take(self, count: int) -> list[Entry]:
+    async def _take(self, count: int) -> list[StreamEntry]:
         """Entries that went to nobody of the group."""
         group, stream = (self._group, _CONSUMER), self._access.stream
         found = await self._ask(
@@ -193,7 +193,7 @@ class StreamDesk:
         )
         return parse_entries(found[0][1]) if found else []
 
-    def _on_found(self, entry: Entry) -> None:
+    def _on_found(self, entry: StreamEntry) -> None:
         if entry.id > self._position:
             self._known[entry.id] = entry.size
         elif not any(first <= entry.id <= last for first, last in self._unsettled):
@@ -202,17 +202,17 @@ class StreamDesk:
 
     # Being sure of how far things are.
 
-    async def _look_at_stream(self) -> _Stream:
+    async def _look_at_stream(self) -> _RedisStreamInfo:
         facts = await self._ask("XINFO STREAM", self._access.stream)
         first = facts["first-entry"]
-        return _Stream(
+        return _RedisStreamInfo(
             parse_id(first[0]) if first else None,
             parse_id(facts["last-generated-id"]),
             facts["length"],
             facts.get("entries-added"),
         )
 
-    def _check_for_lost(self, stream: _Stream, after: Place | None) -> None:
+    def _check_for_lost(self, stream: _RedisStreamInfo, after: Position | None) -> None:
         """Whether entries are gone that nobody has read: then their numbers do not add up."""
         self._number = None if after is None else after["number"]
         is_above = stream.first is None or stream.first > self._position
@@ -260,12 +260,12 @@ class StreamDesk:
 
     # Cutting.
 
-    def cut(self, segments: int, slice_segments: int, slice_bytes: int) -> list[Slice]:
+    def plan_splits(self, segments: int, slice_segments: int, slice_bytes: int) -> list[Split]:
         """Slices of what is known. Each begins where the last one ended.
 
         So there is nothing between them that could be missed.
         """
-        slices: list[Slice] = []
+        slices: list[Split] = []
         position, number, stop = self._position, self._number, self._stop
         known = sorted(it for it in self._known if stop is None or it <= stop)[:segments]
         count = size = 0
@@ -279,10 +279,10 @@ class StreamDesk:
         self._cut_upto = position
         return slices
 
-    def _slice(self, first: EntryId, last: EntryId, count: int, number: int | None) -> Slice:
+    def _slice(self, first: EntryId, last: EntryId, count: int, number: int | None) -> Split:
         self._unsettled.add((first, last))
         place = {"first": show_id(first), "last": show_id(last), "count": count}
-        return Slice(place, count, {"id": show_id(last), "number": number})
+        return Split(place, count, {"id": show_id(last), "number": number})
 
     # Waiting.
 
@@ -302,7 +302,7 @@ class StreamDesk:
 
     # Acknowledging.
 
-    async def on_settled(self, places: Iterable[Place]) -> None:
+    async def on_settled(self, places: Iterable[Position]) -> None:
         ranges = [range_of(it) for it in places]
         self._unsettled.difference_update(ranges)
         self._done += ranges
@@ -337,6 +337,6 @@ class StreamDesk:
             await self._ask("XACK", self._access.stream, self._group, *shown)
 
 
-def range_of(place: Place) -> _Range:
+def range_of(place: Position) -> _Range:
     """The first and last id of a slice."""
     return parse_id(place["first"]), parse_id(place["last"])

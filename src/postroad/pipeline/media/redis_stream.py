@@ -15,11 +15,11 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 
-from .kept import Kept
-from .medium import Chunk, Place, Slice
-from .options import Tls, check_flag, check_name, check_url
-from .redis_client import Access, Entry, Fields, mapped_errors, need_redis, parse_entries, show_id
-from .redis_desk import StreamDesk
+from .kept import IdlePool
+from .medium import RawRecords, Position, Split
+from .options import ClientTlsFiles, check_flag, check_name, check_url
+from .redis_client import RedisStreamEndpoint, StreamEntry, Fields, mapped_errors, need_redis, parse_entries, show_id
+from .redis_desk import RedisSplitPlanner
 from .stream_input import SLICE_BYTES, SLICE_SEGMENTS, StreamInput
 
 logger = logging.getLogger("postroad.pipeline")
@@ -34,7 +34,7 @@ _encoders: dict[str, Callable[[object], bytes]] = {
 }
 
 
-class RedisStreamInput(StreamInput[StreamDesk]):
+class RedisStreamInput(StreamInput[RedisSplitPlanner]):
     """Gives the entries of a stream.
 
     It has no end, unless `until_empty` is set. A segment is what is in one field of an entry. An
@@ -84,34 +84,34 @@ class RedisStreamInput(StreamInput[StreamDesk]):
     ) -> None:
         super().__init__(codec, until_empty, slice_segments, slice_bytes)
         check_url("url", url, _SCHEMES)
-        tls = Tls(tls_ca, tls_cert, tls_key)
+        tls = ClientTlsFiles(tls_ca, tls_cert, tls_key)
         if tls.is_given and urlsplit(url).scheme != "rediss":
             raise ConfigError("tls_ca, tls_cert and tls_key need a url with rediss")
-        self._access = Access(url, check_name("stream", stream), user, password, tls)
+        self._access = RedisStreamEndpoint(url, check_name("stream", stream), user, password, tls)
         self._group = check_name("group", group)
         self._field = check_name("field", field).encode()
         self._skip_lost = check_flag("skip_lost", skip_lost)
 
-    def _make_account(self, unsettled: Sequence[Place]) -> StreamDesk:
-        return StreamDesk(self._access, self._group, unsettled, self._skip_lost)
+    def _make_account(self, unsettled: Sequence[Position]) -> RedisSplitPlanner:
+        return RedisSplitPlanner(self._access, self._group, unsettled, self._skip_lost)
 
     def _close_reader(self) -> None:
         _readers.close(self._access)
 
-    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
-        await self._account.look(after, segments)
-        return self._account.cut(segments, self._slice_segments, self._slice_bytes)
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
+        await self._account.fetch_ahead(after, segments)
+        return self._account.plan_splits(segments, self._slice_segments, self._slice_bytes)
 
-    def read(self, place: Place) -> Iterator[Chunk]:
-        with _readers.borrow(self._access, lambda: _Reader(self._access)) as reader:
+    def read(self, place: Position) -> Iterator[RawRecords]:
+        with _readers.borrow(self._access, lambda: _RedisSplitReader(self._access)) as reader:
             entries = reader.read(place)
         lost = place["count"] - len(entries)
         if lost > 0:
             self._on_lost(place, lost)
         ids = [show_id(it.id) for it in entries]
-        yield Chunk(self._access.stream, ids, [self._to_raw(it.fields) for it in entries])
+        yield RawRecords(self._access.stream, ids, [self._to_raw(it.fields) for it in entries])
 
-    def _on_lost(self, place: Place, lost: int) -> None:
+    def _on_lost(self, place: Position, lost: int) -> None:
         text = (
             f"{lost} of {place['count']} entries from {place['first']} to {place['last']} are lost:"
             f" they were trimmed or deleted before they were read; {self._access.shown}"
@@ -130,10 +130,10 @@ class RedisStreamInput(StreamInput[StreamDesk]):
         return _encoders[self._codec](texts)
 
 
-class _Reader:
+class _RedisSplitReader:
     """Reads slices, with connections of its own."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: RedisStreamEndpoint) -> None:
         need_redis()
         from redis import Redis
         from redis.backoff import NoBackoff
@@ -144,7 +144,7 @@ class _Reader:
         retry = Retry(NoBackoff(), 1)
         self._client = Redis.from_url(access.url, **access.options(), retry=retry)
 
-    def read(self, place: Place) -> list[Entry]:
+    def read(self, place: Position) -> list[StreamEntry]:
         with mapped_errors(self._access):
             return parse_entries(
                 self._client.xrange(self._access.stream, place["first"], place["last"])
@@ -154,4 +154,4 @@ class _Reader:
         self._client.close()
 
 
-_readers: Kept[_Reader] = Kept()
+_readers: IdlePool[_RedisSplitReader] = IdlePool()

@@ -19,8 +19,8 @@ from postroad.pipeline.job import Task, TaskType
 from .comma_separated import CsvInput
 from .files import files_input
 from .jetstream import JetStreamInput
-from .lines import LinesInput, LinesOutput
-from .medium import InputMedium, OutputMedium
+from .lines import JsonLinesInput, JsonLinesOutput
+from .medium import InputConnector, OutputConnector
 from .parquet import ParquetInput, ParquetOutput
 from .queue_input import QueueInput
 from .queue_output import QueueOutput
@@ -30,20 +30,20 @@ from .sql_output import SqlOutput
 
 M = TypeVar("M")
 
-INPUTS: Mapping[str, Callable[..., InputMedium]] = {
+INPUTS: Mapping[str, Callable[..., InputConnector]] = {
     "csv": CsvInput,
     "files": files_input,
     "jetstream": JetStreamInput,
     "parquet": ParquetInput,
     "sql": SqlInput,
-    "lines": LinesInput,
+    "lines": JsonLinesInput,
     "queue": QueueInput,
     "redis_stream": RedisStreamInput,
 }
-OUTPUTS: Mapping[str, Callable[..., OutputMedium]] = {
+OUTPUTS: Mapping[str, Callable[..., OutputConnector]] = {
     "parquet": ParquetOutput,
     "sql": SqlOutput,
-    "lines": LinesOutput,
+    "lines": JsonLinesOutput,
     "queue": QueueOutput,
 }
 
@@ -52,7 +52,7 @@ OUTPUTS: Mapping[str, Callable[..., OutputMedium]] = {
 _OF_A_NODE = frozenset({"queue"})
 
 
-def make_input(task: Task, mail: Mail | Store | None = None) -> InputMedium:
+def make_input(task: Task, mail: Mail | Store | None = None) -> InputConnector:
     """The input of a task.
 
     Args:
@@ -65,7 +65,7 @@ def make_input(task: Task, mail: Mail | Store | None = None) -> InputMedium:
     return _make(task, mail, INPUTS, "postroad.pipeline.inputs")
 
 
-def make_output(task: Task, mail: Mail | Store | None = None) -> OutputMedium:
+def make_output(task: Task, mail: Mail | Store | None = None) -> OutputConnector:
     """The output of a task, likewise."""
     return _make(task, mail, OUTPUTS, "postroad.pipeline.outputs")
 

@@ -8,20 +8,20 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.job import Segment
 
 from .medium import (
-    Chunk,
-    InputMedium,
-    OutputMedium,
-    Place,
-    Slice,
-    Staged,
-    Stager,
+    RawRecords,
+    InputConnector,
+    OutputConnector,
+    Position,
+    Split,
+    Committable,
+    OutputWriter,
     decode_segment,
     encode_segment,
 )
-from .packing import UNENCODABLE, PackingStager, unpack
+from .packing import UNENCODABLE, InlineWriter, unpack
 
 
-class SeqInput(InputMedium):
+class MemoryInput(InputConnector):
     """Gives the segments of a list, each by its place in it.
 
     Raises:
@@ -43,22 +43,22 @@ class SeqInput(InputMedium):
         # It is read where it is; others only decode.
         return self.__dict__ | {"_raws": []}
 
-    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         start = 0 if after is None else int(after["index"])
         stop = min(start + segments, len(self._raws))
         bounds = range(start, stop, self._slice_segments)
         return [_slice(first, min(first + self._slice_segments, stop)) for first in bounds]
 
-    def read(self, place: Place) -> Iterator[Chunk]:
+    def read(self, place: Position) -> Iterator[RawRecords]:
         start, stop = place["start"], place["stop"]
-        yield Chunk("", range(start, stop), self._raws[start:stop])
+        yield RawRecords("", range(start, stop), self._raws[start:stop])
 
 
-def _slice(start: int, stop: int) -> Slice:
-    return Slice({"start": start, "stop": stop}, stop - start, {"index": stop})
+def _slice(start: int, stop: int) -> Split:
+    return Split({"start": start, "stop": stop}, stop - start, {"index": stop})
 
 
-class SeqOutput(OutputMedium):
+class MemoryOutput(OutputConnector):
     """Keeps what is published, in order; `segments` has it."""
 
     def __init__(self) -> None:
@@ -67,10 +67,10 @@ class SeqOutput(OutputMedium):
     def __getstate__(self) -> dict[str, object]:
         return {"_published": {}}
 
-    def begin(self, stage: str) -> Stager:
-        return PackingStager()
+    def create_writer(self, stage: str) -> OutputWriter:
+        return InlineWriter()
 
-    async def publish(self, staged: Staged) -> None:
+    async def commit(self, staged: Committable) -> None:
         for id, packed in unpack(staged):
             self._published[id] = decode_segment(packed)
 

@@ -29,7 +29,7 @@ class SqlConnection(Protocol):
 
     begin: str
     """The statement that begins to write."""
-    check_at_once: str
+    immediate_constraints: str
     """The statement that has a transaction find out about wrong rows when they are written."""
     failures: type[Exception]
     """What it raises, whatever is wrong."""
@@ -45,13 +45,13 @@ class SqlConnection(Protocol):
     def describe(self, statement: str) -> list[str]:
         """The names of the columns that a statement yields."""
 
-    def among(self, column: str, keys: Sequence[int | str]) -> tuple[str, Sequence[Any]]:
+    def in_clause(self, column: str, keys: Sequence[int | str]) -> tuple[str, Sequence[Any]]:
         """The condition that a column has one of some values, and its parameters."""
 
-    def is_lost(self, error: Exception) -> bool:
+    def is_connection_error(self, error: Exception) -> bool:
         """Whether a failure is the database's, and not of what it was asked."""
 
-    def find_fault(self, error: Exception) -> str | None:
+    def row_error(self, error: Exception) -> str | None:
         """What is wrong with a row that was not written; None if it is not the row's fault."""
 
     def adapt(self, value: Any) -> Any:
@@ -112,7 +112,7 @@ class SqlDatabase:
         return SqlDatabase, (self._location,)
 
     @contextmanager
-    def connected(self) -> Iterator[SqlConnection]:
+    def connection(self) -> Iterator[SqlConnection]:
         """A connection for a while; raises OSError whenever the database cannot be used."""
         connection = self._connect(self._location)
         try:
@@ -122,7 +122,7 @@ class SqlDatabase:
             connection.close()
 
     @contextmanager
-    def kept(self) -> Iterator[SqlConnection]:
+    def pooled(self) -> Iterator[SqlConnection]:
         """The same connection each time, as long as nothing is wrong with it."""
         with self._turn:
             if self._kept is None:
@@ -171,7 +171,7 @@ class SqliteConnection(SqlConnection):
 
     # At once, so that waiting for others happens here and not in the middle.
     begin = "BEGIN IMMEDIATE"
-    check_at_once = "PRAGMA defer_foreign_keys = OFF"
+    immediate_constraints = "PRAGMA defer_foreign_keys = OFF"
     failures = sqlite3.Error
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
@@ -187,14 +187,14 @@ class SqliteConnection(SqlConnection):
     def describe(self, statement: str) -> list[str]:
         return [it[0] for it in self._connection.execute(statement).description]
 
-    def among(self, column: str, keys: Sequence[int | str]) -> tuple[str, Sequence[Any]]:
+    def in_clause(self, column: str, keys: Sequence[int | str]) -> tuple[str, Sequence[Any]]:
         return f"{column} IN ({', '.join('?' * len(keys))})", keys
 
-    def is_lost(self, error: Exception) -> bool:
+    def is_connection_error(self, error: Exception) -> bool:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         return code & 0xFF != sqlite3.SQLITE_ERROR
 
-    def find_fault(self, error: Exception) -> str | None:
+    def row_error(self, error: Exception) -> str | None:
         if isinstance(error, OverflowError | UnicodeError):
             return str(error)
         if not isinstance(error, sqlite3.Error):
@@ -247,7 +247,7 @@ def quote_table(name: object) -> str:
     return ".".join(map(quote, parts))
 
 
-def name_beside(table: str, purpose: str) -> str:
+def side_table_name(table: str, purpose: str) -> str:
     """The name of a table of ours beside a user's."""
     name = f"{table}_postroad_{purpose}"
     if len(name.rpartition(".")[2].encode()) > _NAME_BYTES_MAX:

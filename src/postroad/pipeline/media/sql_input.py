@@ -13,19 +13,19 @@ import msgspec
 from postroad.core.errors import ConfigError
 
 from .columns import check_columns
-from .medium import Chunk, InputMedium, Place, Slice
+from .medium import RawRecords, InputConnector, Position, Split
 from .options import check_flag, check_name, check_positive
 from .packing import UNENCODABLE
 from .sql_connections import (
     Row,
     SqlConnection,
     SqlDatabase,
-    name_beside,
+    side_table_name,
     quote,
     quote_table,
     transaction,
 )
-from .sql_taken import Key, TakenKeys, as_key
+from .sql_taken import Key, ProcessedKeys, as_key
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ _READ_ROWS = 500
 _encode = msgspec.msgpack.Encoder(enc_hook=str).encode
 
 
-class SqlInput(InputMedium):
+class SqlInput(InputConnector):
     """Reads every row of a table once, in the order of a key.
 
     Rows that appear with keys below those already read are found too: a transaction that took its
@@ -85,7 +85,7 @@ class SqlInput(InputMedium):
         self._table = quote_table(table)
         self._key = f"t.{quote(key)}"
         self._columns = "t.*" if names is None else ", ".join(f"t.{quote(it)}" for it in names)
-        self._taken = TakenKeys(name_beside(table, reader), self._table, self._key)
+        self._taken = ProcessedKeys(side_table_name(table, reader), self._table, self._key)
         self.is_bounded = not follow
         self._late_s = late_s
         self._slice_segments = slice_segments
@@ -97,12 +97,12 @@ class SqlInput(InputMedium):
         self._last = 0
         self._looked_at = 0.0
 
-    async def open(self, unsettled: Sequence[Place]) -> None:
+    async def open(self, unsettled: Sequence[Position]) -> None:
         self._unsettled = {it["slice"] for it in unsettled}
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
-        with self._database.kept() as connection:
+        with self._database.pooled() as connection:
             self._describe(connection)
             null = f"SELECT 1 FROM {self._table} t WHERE {self._key} IS NULL LIMIT 1"
             if connection.execute(null):
@@ -116,7 +116,7 @@ class SqlInput(InputMedium):
         try:
             return connection.describe(statement)
         except connection.failures as error:
-            if connection.is_lost(error):
+            if connection.is_connection_error(error):
                 raise
             raise ConfigError(f"table {self._name!r} cannot be read: {error}") from error
 
@@ -125,17 +125,17 @@ class SqlInput(InputMedium):
 
     # Cutting.
 
-    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
-        place: Place = {"slice": 0, "key": None} if after is None else after
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
+        place: Position = {"slice": 0, "key": None} if after is None else after
         return await asyncio.to_thread(self._cut, place["slice"], place["key"], segments)
 
-    def _cut(self, last: int, upto: Key | None, segments: int) -> list[Slice]:
+    def _cut(self, last: int, upto: Key | None, segments: int) -> list[Split]:
         """The slices after one with a number, in which `upto` is the highest key taken so far."""
-        with self._database.kept() as connection:
+        with self._database.pooled() as connection:
             self._tidy(connection, last, is_new=upto is None)
             late, keys = [], self._find_next(connection, upto, segments)
             if upto is not None and self._is_time_to_look(is_idle=not keys):
-                late = self._taken.find_late(connection, upto, segments)
+                late = self._taken.find_skipped(connection, upto, segments)
                 self._looked_at = time.monotonic()
             parts = [(part, upto) for part in _split(late, self._slice_segments)]
             rest = keys[: segments - len(late)]
@@ -145,9 +145,9 @@ class SqlInput(InputMedium):
             self._last = last + len(parts)
             with transaction(connection):
                 for number, (part, _) in enumerate(parts, last + 1):
-                    self._taken.take(connection, number, part)
+                    self._taken.claim(connection, number, part)
         return [
-            Slice({"slice": number}, len(part), {"slice": number, "key": highest})
+            Split({"slice": number}, len(part), {"slice": number, "key": highest})
             for number, (part, highest) in enumerate(parts, last + 1)
         ]
 
@@ -175,31 +175,31 @@ class SqlInput(InputMedium):
                     f"table {self._taken.name!r} has keys that another job has taken, or this one"
                     " before its account was lost: choose another 'reader', or drop that table"
                 )
-            self._taken.give_back(connection, last)
+            self._taken.release_after(connection, last)
             if self._unsettled is not None:
                 settled |= self._taken.unsettled(connection) - self._unsettled
             for number in sorted(settled):
-                self._taken.settle(connection, number)
+                self._taken.mark_processed(connection, number)
         self._last = last
         self._unsettled = None
         self._settled -= settled
 
-    async def on_settled(self, places: Sequence[Place]) -> None:
+    async def on_committed(self, places: Sequence[Position]) -> None:
         # Noted with the next cut; a crash until then is made up for by `open`.
         self._settled |= {it["slice"] for it in places}
 
     # Reading.
 
-    def read(self, place: Place) -> Iterator[Chunk]:
+    def read(self, place: Position) -> Iterator[RawRecords]:
         number = place["slice"]
-        with self._database.connected() as connection:
+        with self._database.connection() as connection:
             names = self._describe(connection)[1:]
-            keys = self._taken.keys_of(connection, number)
+            keys = self._taken.claimed_keys(connection, number)
             if not keys:
                 raise OSError(f"table {self._taken.name!r} has lost the keys of slice {number}")
             for part in _split(keys, _READ_ROWS):
                 # Not by a join of the two tables: databases think of bad ways to do that.
-                where, which = connection.among(self._key, part)
+                where, which = connection.in_clause(self._key, part)
                 rows = connection.execute(
                     f"SELECT {self._key}, {self._columns} FROM {self._table} t"
                     f" WHERE {where} ORDER BY {self._key}",
@@ -212,7 +212,7 @@ class SqlInput(InputMedium):
                         self._name,
                     )
                 found = [as_key(it[0]) for it in rows]
-                yield Chunk(self._name, found, [_encode_row(names, it[1:]) for it in rows])
+                yield RawRecords(self._name, found, [_encode_row(names, it[1:]) for it in rows])
 
 
 def _encode_row(names: Sequence[str], row: Row) -> bytes:

@@ -16,13 +16,13 @@ from postroad.pipeline.job import Segment
 from postroad.pipeline.records import to_signed
 
 from .columns import check_columns
-from .medium import OutputMedium, Staged, Stager, Unwritable, decode_segment
-from .packing import UNENCODABLE, PackingStager, unpack
+from .medium import OutputConnector, Committable, OutputWriter, UnwritableSegmentsError, decode_segment
+from .packing import UNENCODABLE, InlineWriter, unpack
 from .sql_connections import (
     Row,
     SqlConnection,
     SqlDatabase,
-    name_beside,
+    side_table_name,
     quote,
     quote_table,
     savepoint,
@@ -34,7 +34,7 @@ logger = logging.getLogger("postroad.pipeline")
 _ID = "postroad_id"
 
 
-class SqlOutput(OutputMedium):
+class SqlOutput(OutputConnector):
     """Writes a row for each segment: keys are names of columns.
 
     Each output of a job has an id that never changes, and that goes into the column `postroad_id`
@@ -64,7 +64,7 @@ class SqlOutput(OutputMedium):
         self._keys = (key,) if isinstance(key, str) else tuple(key)
         names = check_columns(columns)
         self._columns = None if names is None else frozenset(names)
-        self._refused = quote_table(name_beside(table, "refused"))
+        self._refused = quote_table(side_table_name(table, "refused"))
         if not self._keys:
             raise ConfigError("option 'key' is empty; it has the columns by which a row is known")
         if self._columns is not None and not self._has_ids and not self._columns >= {*self._keys}:
@@ -74,12 +74,12 @@ class SqlOutput(OutputMedium):
     def _has_ids(self) -> bool:
         return self._keys == (_ID,)
 
-    async def open(self, prefix: str, unpublished: Sequence[Staged]) -> None:
+    async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
         keys = ", ".join(map(quote, self._keys))
-        with self._database.kept() as connection:
+        with self._database.pooled() as connection:
             try:
                 # Writes nothing, and tells whether it could be written.
                 connection.execute(
@@ -87,23 +87,23 @@ class SqlOutput(OutputMedium):
                     f" WHERE 1 = 0 ON CONFLICT ({keys}) DO NOTHING"
                 )
             except connection.failures as error:
-                if connection.is_lost(error):
+                if connection.is_connection_error(error):
                     raise
                 raise ConfigError(f"table {self._name!r} cannot be written: {error}") from error
 
     async def close(self) -> None:
         await asyncio.to_thread(self._database.close)
 
-    def begin(self, stage: str) -> Stager:
-        return PackingStager() if self._has_ids else _KeyedStager(self._keys)
+    def create_writer(self, stage: str) -> OutputWriter:
+        return InlineWriter() if self._has_ids else _KeyedWriter(self._keys)
 
-    async def publish(self, staged: Staged) -> None:
+    async def commit(self, staged: Committable) -> None:
         await asyncio.to_thread(self._publish, staged)
 
-    def _publish(self, staged: Staged) -> None:
-        refused: list[_Refused] = []
-        with self._database.kept() as connection, transaction(connection):
-            connection.execute(connection.check_at_once)
+    def _publish(self, staged: Committable) -> None:
+        refused: list[_RejectedRow] = []
+        with self._database.pooled() as connection, transaction(connection):
+            connection.execute(connection.immediate_constraints)
             rows = self._rows(connection, staged, refused)
             for statement, group in groupby(rows, key=attrgetter("statement")):
                 self._write(connection, statement, list(group), refused)
@@ -118,8 +118,8 @@ class SqlOutput(OutputMedium):
             )
 
     def _rows(
-        self, connection: SqlConnection, staged: Staged, refused: list[_Refused]
-    ) -> Iterator[_Values]:
+        self, connection: SqlConnection, staged: Committable, refused: list[_RejectedRow]
+    ) -> Iterator[_RowWrite]:
         statements: dict[tuple[str, ...], str] = {}
         for id, packed in unpack(staged):
             try:
@@ -128,10 +128,10 @@ class SqlOutput(OutputMedium):
                 if names not in statements:
                     statements[names] = self._upsert(names)
                 values = tuple(map(connection.adapt, columns.values()))
-                yield _Values(id, statements[names], values, packed)
+                yield _RowWrite(id, statements[names], values, packed)
             except UNENCODABLE as error:
                 # What is no name of a column, or no JSON.
-                refused.append(_Refused(id, str(error), packed))
+                refused.append(_RejectedRow(id, str(error), packed))
 
     def _columns_of(self, id: int, segment: Segment) -> Mapping[str, object]:
         columns = segment
@@ -153,25 +153,25 @@ class SqlOutput(OutputMedium):
         self,
         connection: SqlConnection,
         statement: str,
-        rows: Sequence[_Values],
-        refused: list[_Refused],
+        rows: Sequence[_RowWrite],
+        refused: list[_RejectedRow],
     ) -> None:
         """Write rows; where some are refused, halve them until it is known which."""
         try:
             with savepoint(connection):
                 connection.execute_many(statement, [it.values for it in rows])
         except Exception as error:
-            reason = connection.find_fault(error)
+            reason = connection.row_error(error)
             if reason is None:
                 raise
             if len(rows) == 1:
-                refused.append(_Refused(rows[0].id, reason, rows[0].packed))
+                refused.append(_RejectedRow(rows[0].id, reason, rows[0].packed))
                 return
             middle = len(rows) // 2
             self._write(connection, statement, rows[:middle], refused)
             self._write(connection, statement, rows[middle:], refused)
 
-    def _keep(self, connection: SqlConnection, refused: Sequence[_Refused]) -> None:
+    def _keep(self, connection: SqlConnection, refused: Sequence[_RejectedRow]) -> None:
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {self._refused}"
             " (id BIGINT PRIMARY KEY, reason TEXT NOT NULL, segment TEXT NOT NULL)"
@@ -183,7 +183,7 @@ class SqlOutput(OutputMedium):
         )
 
 
-class _Values(NamedTuple):
+class _RowWrite(NamedTuple):
     """What is written of a segment."""
 
     id: int
@@ -192,7 +192,7 @@ class _Values(NamedTuple):
     packed: bytes
 
 
-class _Refused(NamedTuple):
+class _RejectedRow(NamedTuple):
     """What was not."""
 
     id: int
@@ -207,7 +207,7 @@ def _to_json(packed: bytes) -> str:
         return repr(packed)
 
 
-class _KeyedStager(PackingStager):
+class _KeyedWriter(InlineWriter):
     """Refuses segments without the key of a row."""
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -222,5 +222,5 @@ class _KeyedStager(PackingStager):
             if segment.get(key) is None
         }
         if reasons:
-            raise Unwritable(reasons)
+            raise UnwritableSegmentsError(reasons)
         super().write(ids, segments)

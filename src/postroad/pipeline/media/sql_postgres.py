@@ -33,7 +33,7 @@ class PostgresConnection(SqlConnection):
     """A connection to a server."""
 
     begin = "BEGIN"
-    check_at_once = "SET CONSTRAINTS ALL IMMEDIATE"
+    immediate_constraints = "SET CONSTRAINTS ALL IMMEDIATE"
     failures = psycopg.Error
 
     def __init__(self, connection: psycopg.Connection[Row], where: str) -> None:
@@ -52,14 +52,14 @@ class PostgresConnection(SqlConnection):
         description = self._connection.execute(_translate(statement)).description
         return [it.name for it in description or ()]
 
-    def among(self, column: str, keys: Sequence[int | str]) -> tuple[str, Sequence[Any]]:
+    def in_clause(self, column: str, keys: Sequence[int | str]) -> tuple[str, Sequence[Any]]:
         # As text, which the server takes for values of the type that the column has.
         return f"{column} = ANY(?)", ["{" + ",".join(map(_to_element, keys)) + "}"]
 
-    def is_lost(self, error: Exception) -> bool:
+    def is_connection_error(self, error: Exception) -> bool:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
-    def find_fault(self, error: Exception) -> str | None:
+    def row_error(self, error: Exception) -> str | None:
         if not isinstance(error, psycopg.Error):
             return None
         state = error.sqlstate
@@ -82,7 +82,7 @@ def connect_postgres(dsn: str) -> PostgresConnection:
     """Connect to a server; raises ConnectionError if it does not answer."""
     where, options = _describe(dsn)
     try:
-        connection = _Impatient.connect(
+        connection = _TimeoutConnection.connect(
             dsn,
             autocommit=True,
             connect_timeout=_CONNECT_S,
@@ -123,7 +123,7 @@ def _to_element(key: int | str) -> str:
     return '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-class _Impatient(psycopg.Connection[Row]):
+class _TimeoutConnection(psycopg.Connection[Row]):
     """A connection that gives up when its server says nothing for too long."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:

@@ -19,7 +19,7 @@ _BELOW = f"CASE WHEN b.low > {-(1 << 63) + 1} - 1 THEN CAST(b.low AS BIGINT) - 1
 _ABOVE = f"CASE WHEN b.high < {(1 << 63) - 1} THEN CAST(b.high AS BIGINT) + 1 END"
 
 
-class TakenKeys:
+class ProcessedKeys:
     """Ranges of keys, each with the number of the slice that has them; 0 when it is settled.
 
     Whole numbers that follow one another are one range, so that nothing can ever come between.
@@ -50,11 +50,11 @@ class TakenKeys:
             index = quote(f"{self._index}_{column}")
             connection.execute(f"CREATE {kind} IF NOT EXISTS {index} ON {self.quoted} ({column})")
 
-    def take(self, connection: SqlConnection, number: int, keys: Sequence[Key]) -> None:
+    def claim(self, connection: SqlConnection, number: int, keys: Sequence[Key]) -> None:
         """Keys belong to a slice."""
         self._insert(connection, ranges_of(keys), number)
 
-    def give_back(self, connection: SqlConnection, after: int) -> None:
+    def release_after(self, connection: SqlConnection, after: int) -> None:
         """Slices with higher numbers were never admitted."""
         connection.execute(f"DELETE FROM {self.quoted} WHERE slice > ?", (after,))
 
@@ -63,7 +63,7 @@ class TakenKeys:
         rows = connection.execute(f"SELECT DISTINCT slice FROM {self.quoted} WHERE slice > 0")
         return {int(number) for (number,) in rows}
 
-    def keys_of(self, connection: SqlConnection, number: int) -> list[Key]:
+    def claimed_keys(self, connection: SqlConnection, number: int) -> list[Key]:
         """The keys of a slice that is not settled, in order."""
         rows = connection.execute(
             f"SELECT low, high FROM {self.quoted} WHERE slice = ? ORDER BY low", (number,)
@@ -74,7 +74,7 @@ class TakenKeys:
         """Whether any slice ever was."""
         return bool(connection.execute(f"SELECT 1 FROM {self.quoted} WHERE slice = 0 LIMIT 1"))
 
-    def settle(self, connection: SqlConnection, number: int) -> None:
+    def mark_processed(self, connection: SqlConnection, number: int) -> None:
         """A slice is settled: what adjoins other such ranges becomes one with them."""
         own = connection.execute(f"SELECT low, high FROM {self.quoted} WHERE slice = ?", (number,))
         if own and isinstance(own[0][0], int):
@@ -104,7 +104,7 @@ class TakenKeys:
             [(low, high, number) for low, high in ranges],
         )
 
-    def find_late(self, connection: SqlConnection, upto: Key, limit: int) -> list[Key]:
+    def find_skipped(self, connection: SqlConnection, upto: Key, limit: int) -> list[Key]:
         """Keys that were not taken although higher ones were, in order."""
         rows = connection.execute(
             *(

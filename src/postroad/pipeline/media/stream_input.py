@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from postroad.pipeline.job import Segment
 
-from .medium import InputMedium, Place
+from .medium import InputConnector, Position
 from .options import CODECS, check_codec, check_flag, check_positive
 
 SLICE_SEGMENTS = 10_000
@@ -18,7 +18,7 @@ PAUSE_S = 0.05
 """How often to look whether there is more, where nobody tells."""
 
 
-class StreamAccount(Protocol):
+class StreamSplitPlanner(Protocol):
     """Knows how far a stream is read, and asks the server for more."""
 
     async def open(self, is_bounded: bool) -> None:
@@ -30,14 +30,14 @@ class StreamAccount(Protocol):
     async def wait(self, timeout_s: float) -> None:
         """Return when there may be more, or after some time."""
 
-    async def on_settled(self, places: Sequence[Place]) -> None:
+    async def on_settled(self, places: Sequence[Position]) -> None:
         """Tell the server that slices are done."""
 
 
-A = TypeVar("A", bound=StreamAccount)
+A = TypeVar("A", bound=StreamSplitPlanner)
 
 
-class StreamInput(InputMedium, Generic[A]):
+class StreamInput(InputConnector, Generic[A]):
     """A stream: one process keeps account of it, and any can read slices.
 
     Args:
@@ -60,7 +60,7 @@ class StreamInput(InputMedium, Generic[A]):
         return self.__dict__ | {"_opened": None}
 
     @abstractmethod
-    def _make_account(self, unsettled: Sequence[Place]) -> A:
+    def _make_account(self, unsettled: Sequence[Position]) -> A:
         """What keeps account of the stream, not opened yet."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class StreamInput(InputMedium, Generic[A]):
         assert self._opened is not None, "open() comes first"
         return self._opened
 
-    async def open(self, unsettled: Sequence[Place]) -> None:
+    async def open(self, unsettled: Sequence[Position]) -> None:
         account = self._make_account(unsettled)
         try:
             await account.open(self.is_bounded)
@@ -95,7 +95,7 @@ class StreamInput(InputMedium, Generic[A]):
         else:
             await self._account.wait(timeout_s)
 
-    async def on_settled(self, places: Sequence[Place]) -> None:
+    async def on_committed(self, places: Sequence[Position]) -> None:
         await self._account.on_settled(places)
 
     @property

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 from .java import find_java_home
 from .session import require_packages, spark_session, start_spark, stop_spark
-from .settings import SparkSettings, configuration, environment
+from .settings import SparkConfig, configuration, environment
 
 if TYPE_CHECKING:
     from .runner import SparkRunner
 
 __all__ = [
     "SparkRunner",
-    "SparkSettings",
+    "SparkConfig",
     "configuration",
     "environment",
     "find_java_home",

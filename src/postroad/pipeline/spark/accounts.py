@@ -11,11 +11,11 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from postroad.durable import store_at
-from postroad.pipeline.desk import Desk, Outcome
+from postroad.pipeline.desk import JobCoordinator, BatchResult
 from postroad.pipeline.job import Job, Task, TaskType
-from postroad.pipeline.media.medium import InputMedium, OutputMedium, Staged
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import Delivery
+from postroad.pipeline.media.medium import InputConnector, OutputConnector, Committable
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.records import InputDelivery
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ INPUT, OUTPUT = "in", "out"
 _CALL_S = 60.0
 
 
-class Account:
+class StandaloneCoordinator:
     """What was read or written under a name, and how far that is.
 
     Args:
@@ -39,14 +39,14 @@ class Account:
         self,
         name: str,
         store: str,
-        inputs: Mapping[str, InputMedium],
-        outputs: Mapping[str, OutputMedium],
+        inputs: Mapping[str, InputConnector],
+        outputs: Mapping[str, OutputConnector],
         segments_max: int,
-        staged: Sequence[Staged] = (),
+        staged: Sequence[Committable] = (),
     ) -> None:
         job = _job(name, inputs, outputs, segments_max)
         self._store = store_at(store)
-        self._desk = Desk(Program(job), self._store, inputs, outputs)
+        self._desk = JobCoordinator(CompiledJob(job), self._store, inputs, outputs)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="account", daemon=True).start()
         self._call(self._open(name, [(OUTPUT, it) for it in staged]))
@@ -54,7 +54,7 @@ class Account:
     def _call(self, doing: Coroutine[Any, Any, T], wait_s: float = 0.0) -> T:
         return asyncio.run_coroutine_threadsafe(doing, self._loop).result(_CALL_S + wait_s)
 
-    async def _open(self, name: str, staged: Sequence[tuple[str, Staged]]) -> None:
+    async def _open(self, name: str, staged: Sequence[tuple[str, Committable]]) -> None:
         await self._store.open(name)
         await self._desk.open(staged)
 
@@ -67,39 +67,39 @@ class Account:
         await self._desk.close()
         await self._store.close()
 
-    def first(self) -> int:
+    def initial_offset(self) -> int:
         """The number before the first delivery that is not settled."""
-        return self._call(self._desk.settled_upto())
+        return self._call(self._desk.committed_offset())
 
-    def latest(self, after: int, wait_s: float) -> int:
+    def poll(self, after: int, wait_s: float) -> int:
         """The number of the last delivery, after waiting for one if there is none."""
-        return self._call(self._desk.admit_after(after, wait_s), wait_s)
+        return self._call(self._desk.poll_after(after, wait_s), wait_s)
 
-    def plan(self, after: int, upto: int) -> list[Delivery]:
+    def list_deliveries(self, after: int, upto: int) -> list[InputDelivery]:
         """What of a range of deliveries is to be read."""
-        return self._call(self._desk.unsettled(after, upto))
+        return self._call(self._desk.uncommitted(after, upto))
 
-    def commit_read(self, upto: int) -> None:
+    def commit_input(self, upto: int) -> None:
         """Everything up to a delivery is done with."""
-        deliveries = self._call(self._desk.unsettled(0, upto))
+        deliveries = self._call(self._desk.uncommitted(0, upto))
         if deliveries:
-            self._call(self._desk.settle("read", upto, Outcome(deliveries)))
+            self._call(self._desk.commit_batch("read", upto, BatchResult(deliveries)))
 
-    def commit_written(self, run: str, batch: int, staged: Iterable[Staged]) -> None:
+    def commit_output(self, run: str, batch: int, staged: Iterable[Committable]) -> None:
         """Publish what a batch wrote, once."""
-        outcome = Outcome([], staged=[(OUTPUT, it) for it in staged])
-        self._call(self._desk.settle(run, batch, outcome))
-        asyncio.run_coroutine_threadsafe(self._desk.publish(), self._loop).result()
+        outcome = BatchResult([], staged=[(OUTPUT, it) for it in staged])
+        self._call(self._desk.commit_batch(run, batch, outcome))
+        asyncio.run_coroutine_threadsafe(self._desk.commit_outputs(), self._loop).result()
 
-    def discard(self, staged: Iterable[Staged]) -> None:
+    def abort_outputs(self, staged: Iterable[Committable]) -> None:
         """Throw away what was staged, unless it was committed."""
-        self._call(self._desk.discard([(OUTPUT, it) for it in staged]))
+        self._call(self._desk.abort_outputs([(OUTPUT, it) for it in staged]))
 
 
 def _job(
     name: str,
-    inputs: Mapping[str, InputMedium],
-    outputs: Mapping[str, OutputMedium],
+    inputs: Mapping[str, InputConnector],
+    outputs: Mapping[str, OutputConnector],
     segments_max: int,
 ) -> Job:
     # Spark commits a batch when it has found out about the next one: there must be room for both.

@@ -13,7 +13,7 @@ from postroad.core.errors import ConfigError
 _FILE = "postroad.json"
 
 
-class _Mark(msgspec.Struct):
+class _CheckpointOwner(msgspec.Struct):
     job: str
     run: str
 
@@ -31,7 +31,7 @@ def open_checkpoint(path: Path, job: str) -> str:
             raise ConfigError(f"{path} is no checkpoint of a job, and not empty")
         return _mark(file, job)
     try:
-        mark = msgspec.json.decode(file.read_bytes(), type=_Mark)
+        mark = msgspec.json.decode(file.read_bytes(), type=_CheckpointOwner)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{file} is damaged: {error}") from None
     if mark.job != job:
@@ -43,7 +43,7 @@ def _mark(file: Path, job: str) -> str:
     run = secrets.token_hex(8)
     temporary = file.with_suffix(".new")
     with temporary.open("wb") as opened:
-        opened.write(msgspec.json.encode(_Mark(job, run)))
+        opened.write(msgspec.json.encode(_CheckpointOwner(job, run)))
         opened.flush()
         os.fsync(opened.fileno())
     temporary.replace(file)

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from postroad.net import MessagingService
-from postroad.pipeline.media.medium import Chunk
-from postroad.pipeline.records import Delivery, KeptRoot
+from postroad.pipeline.media.medium import RawRecords
+from postroad.pipeline.records import InputDelivery, RetryRoot
 
 from .certificate import CertificateFiles
 from .questions import (
@@ -21,20 +21,20 @@ from .questions import (
     REPLY_S,
     SUBJECT,
     WORKER,
-    Careful,
-    DeskAddress,
-    Discard,
-    First,
-    Latest,
-    Leave,
-    Parts,
-    Plan,
+    GetIsolationMode,
+    CoordinatorEndpoint,
+    AbortBatch,
+    GetInitialOffset,
+    PollDeliveries,
+    StorePartitionResult,
+    PartitionResults,
+    ListDeliveries,
     Question,
-    RawChunk,
-    ReadAgain,
-    ReadSlice,
-    Refuse,
-    Settle,
+    EncodedRecords,
+    ReadRetries,
+    ReadSplit,
+    ReportFatalError,
+    CommitBatch,
     encode,
 )
 
@@ -43,10 +43,10 @@ T = TypeVar("T")
 _START_S = 10.0
 
 
-class DeskClient:
+class CoordinatorClient:
     """Asks a desk."""
 
-    def __init__(self, desk: DeskAddress) -> None:
+    def __init__(self, desk: CoordinatorEndpoint) -> None:
         self._desk = desk
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="desk", daemon=True).start()
@@ -68,59 +68,59 @@ class DeskClient:
         asking = self._service.request(address, SUBJECT, payload, timeout=timeout_s)
         return msgspec.msgpack.decode(self._wait(asking, timeout_s + _START_S), type=answer)
 
-    def first(self) -> int:
+    def initial_offset(self) -> int:
         """The number before the first delivery that is not settled."""
-        return self._ask(First(), int)
+        return self._ask(GetInitialOffset(), int)
 
-    def latest(self, after: int, wait_s: float) -> int:
+    def poll(self, after: int, wait_s: float) -> int:
         """The number of the last delivery, after waiting for one if there is none."""
-        return self._ask(Latest(after, wait_s), int, wait_s)
+        return self._ask(PollDeliveries(after, wait_s), int, wait_s)
 
-    def plan(self, after: int, upto: int) -> list[Delivery]:
+    def list_deliveries(self, after: int, upto: int) -> list[InputDelivery]:
         """What of a range of deliveries is to be done."""
-        return self._ask(Plan(after, upto), list[Delivery])
+        return self._ask(ListDeliveries(after, upto), list[InputDelivery])
 
-    def read_slice(self, delivery: Delivery) -> Iterator[Chunk]:
+    def read_split(self, delivery: InputDelivery) -> Iterator[RawRecords]:
         """What a slice has that only the desk can read."""
-        for it in self._ask(ReadSlice(delivery.number), list[RawChunk]):
-            yield Chunk(it.source, it.positions, it.raws)
+        for it in self._ask(ReadSplit(delivery.number), list[EncodedRecords]):
+            yield RawRecords(it.source, it.positions, it.raws)
 
-    def read_again(self, delivery: Delivery) -> Iterator[KeptRoot]:
+    def read_retries(self, delivery: InputDelivery) -> Iterator[RetryRoot]:
         """The roots that come again with a delivery."""
         after = None
-        while roots := self._ask(ReadAgain(delivery.number, after), list[KeptRoot]):
+        while roots := self._ask(ReadRetries(delivery.number, after), list[RetryRoot]):
             yield from roots
             after = roots[-1].root
 
-    def is_careful(self) -> bool:
+    def is_isolated(self) -> bool:
         """Whether functions are to be tried in a process of their own."""
-        return self._ask(Careful(), bool)
+        return self._ask(GetIsolationMode(), bool)
 
-    def leave(self, name: str, part: bytes) -> None:
+    def store_result(self, name: str, part: bytes) -> None:
         """Have the desk keep what a part came to."""
-        self._ask(Leave(name, part), bool)
+        self._ask(StorePartitionResult(name, part), bool)
 
-    def settle(self, run: str, batch: int, parts: Parts) -> None:
+    def commit_batch(self, run: str, batch: int, parts: PartitionResults) -> None:
         """Account for a batch."""
-        self._ask(Settle(run, batch, parts), bool)
+        self._ask(CommitBatch(run, batch, parts), bool)
 
-    def discard(self, parts: Parts) -> None:
+    def abort_batch(self, parts: PartitionResults) -> None:
         """Throw away what parts of a batch have staged."""
-        self._ask(Discard(parts), bool)
+        self._ask(AbortBatch(parts), bool)
 
-    def refuse(self, reason: str) -> None:
+    def report_fatal_error(self, reason: str) -> None:
         """Say that the job cannot be run here, nor elsewhere."""
-        self._ask(Refuse(reason), bool)
+        self._ask(ReportFatalError(reason), bool)
 
 
 # One for each desk in a process. Processes fork, and threads stay behind.
-_clients: dict[tuple[int, DeskAddress], DeskClient] = {}
+_clients: dict[tuple[int, CoordinatorEndpoint], CoordinatorClient] = {}
 
 
-def desk_client(desk: DeskAddress) -> DeskClient:
+def desk_client(desk: CoordinatorEndpoint) -> CoordinatorClient:
     """This process's way to a desk."""
     key = (os.getpid(), desk)
     client = _clients.get(key)
     if client is None:
-        client = _clients[key] = DeskClient(desk)
+        client = _clients[key] = CoordinatorClient(desk)
     return client

@@ -8,11 +8,11 @@ import secrets
 
 from postroad.core import Limits, to_address
 from postroad.net import Message, MessagingService
-from postroad.pipeline.desk import Desk, Outcome
-from postroad.pipeline.fused.outcome import PartOutcome, decode_part
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import Delivery, KeptRoot
-from postroad.pipeline.windows import DeltaMaker
+from postroad.pipeline.desk import JobCoordinator, BatchResult
+from postroad.pipeline.fused.outcome import PartitionResult, decode_part
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.records import InputDelivery, RetryRoot
+from postroad.pipeline.windows import WindowDeltaBuilder
 
 from .certificate import CertificateFiles, make_certificate
 from .questions import (
@@ -20,20 +20,20 @@ from .questions import (
     DESK,
     LIMITS,
     SUBJECT,
-    Careful,
-    DeskAddress,
-    Discard,
-    First,
-    Latest,
-    Leave,
-    Parts,
-    Plan,
+    GetIsolationMode,
+    CoordinatorEndpoint,
+    AbortBatch,
+    GetInitialOffset,
+    PollDeliveries,
+    StorePartitionResult,
+    PartitionResults,
+    ListDeliveries,
     Question,
-    RawChunk,
-    ReadAgain,
-    ReadSlice,
-    Refuse,
-    Settle,
+    EncodedRecords,
+    ReadRetries,
+    ReadSplit,
+    ReportFatalError,
+    CommitBatch,
     encode,
     read_question,
 )
@@ -46,7 +46,7 @@ _LEFT_MAX = 1_000
 _CAREFUL_BATCHES = 50
 
 
-class DeskHost:
+class CoordinatorServer:
     """Answers what Spark's processes ask.
 
     Whoever connects must prove the token first, and cannot send more than a few bytes before. Off
@@ -61,8 +61,8 @@ class DeskHost:
 
     def __init__(
         self,
-        program: Program,
-        desk: Desk,
+        program: CompiledJob,
+        desk: JobCoordinator,
         bind: str = "127.0.0.1:0",
         *,
         limits: Limits = LIMITS,
@@ -76,13 +76,13 @@ class DeskHost:
         self._admitting = asyncio.Lock()
         self._asking = 0
         # What parts of the batch came to, by their names.
-        self._left: dict[str, PartOutcome] = {}
+        self._left: dict[str, PartitionResult] = {}
         # For so many more batches functions are tried first.
         self._careful_batches = 0
-        self.refusal: str | None = None
+        self.fatal_error: str | None = None
         """Why workers cannot run the job, if they cannot."""
 
-    async def start(self) -> DeskAddress:
+    async def start(self) -> CoordinatorEndpoint:
         """Begin to answer; returns where."""
         certificate = b""
         if not self._bind.is_loopback:
@@ -99,7 +99,7 @@ class DeskHost:
             )
             self._service.subscribe(SUBJECT, self._answer)
             await self._service.start()
-        return DeskAddress(str(self._service.address), self._token, certificate)
+        return CoordinatorEndpoint(str(self._service.address), self._token, certificate)
 
     async def stop(self) -> None:
         """Answer no more."""
@@ -111,33 +111,33 @@ class DeskHost:
 
     async def _answer_question(self, question: Question) -> object:
         match question:
-            case Latest():
+            case PollDeliveries():
                 return await self._latest(question.after, question.wait_s)
-            case First():
-                return await self._desk.settled_upto()
-            case Plan():
-                return await self._desk.unsettled(question.after, question.upto)
-            case ReadSlice():
+            case GetInitialOffset():
+                return await self._desk.committed_offset()
+            case ListDeliveries():
+                return await self._desk.uncommitted(question.after, question.upto)
+            case ReadSplit():
                 return await self._read_slice(question.number)
-            case ReadAgain():
-                roots = await self._desk.roots_again(question.number, question.after, _AGAIN_ROOTS)
-                return [KeptRoot(it.root, it.generation, it.segment, it.published) for it in roots]
-            case Careful():
+            case ReadRetries():
+                roots = await self._desk.retry_roots(question.number, question.after, _AGAIN_ROOTS)
+                return [RetryRoot(it.root, it.generation, it.segment, it.published) for it in roots]
+            case GetIsolationMode():
                 return self._careful_batches > 0
-            case Leave():
-                self._leave(question.name, decode_part(question.part))
+            case StorePartitionResult():
+                self._store_result(question.name, decode_part(question.part))
                 return True
-            case Settle():
+            case CommitBatch():
                 return await self._settle(question)
-            case Discard():
+            case AbortBatch():
                 parts = self._take(question.parts)
-                await self._desk.discard([it for part in parts for it in part.staged])
+                await self._desk.abort_outputs([it for part in parts for it in part.staged])
                 return True
-            case Refuse():
-                self.refusal = question.reason
+            case ReportFatalError():
+                self.fatal_error = question.reason
                 return True
 
-    def suspect_functions(self) -> None:
+    def enable_isolation(self) -> None:
         """Have functions tried in a process of their own for a while."""
         self._careful_batches = _CAREFUL_BATCHES
 
@@ -150,54 +150,54 @@ class DeskHost:
         self._asking += 1
         try:
             async with self._admitting:
-                return await self._desk.admit_after(after, wait_s)
+                return await self._desk.poll_after(after, wait_s)
         finally:
             self._asking -= 1
 
-    async def _read_slice(self, number: int) -> list[RawChunk]:
-        found = await self._desk.unsettled(number - 1, number)
+    async def _read_slice(self, number: int) -> list[EncodedRecords]:
+        found = await self._desk.uncommitted(number - 1, number)
         if not found:
             raise LookupError(f"delivery {number} is settled, or was delivered again since")
         chunks = await self._desk.read_chunks(found[0])
-        return [RawChunk(it.source, list(it.positions), list(it.raws)) for it in chunks]
+        return [EncodedRecords(it.source, list(it.positions), list(it.raws)) for it in chunks]
 
-    def _leave(self, name: str, part: PartOutcome) -> None:
+    def _store_result(self, name: str, part: PartitionResult) -> None:
         self._left[name] = part
         # Attempts that Spark has given up leave theirs too.
         while len(self._left) > _LEFT_MAX:
             del self._left[next(iter(self._left))]
 
-    def _take(self, parts: Parts) -> list[PartOutcome]:
+    def _take(self, parts: PartitionResults) -> list[PartitionResult]:
         left = [self._left[name] for name in parts.left if name in self._left]
         return [*map(decode_part, parts.inline), *left]
 
-    async def _settle(self, question: Settle) -> bool:
+    async def _settle(self, question: CommitBatch) -> bool:
         parts = self._take(question.parts)
         if len(parts) < len(question.parts.inline) + len(question.parts.left):
             raise LookupError(f"not all parts of batch {question.batch} are here")
         deliveries = await self._find(parts)
-        outcome = Outcome(deliveries)
-        windows = DeltaMaker(self._program.plan)
+        outcome = BatchResult(deliveries)
+        windows = WindowDeltaBuilder(self._program.windows)
         for part in parts:
             outcome.failed += part.failed
             outcome.staged += part.staged
             windows.merge(part.delta)
         outcome.delta = windows.delta
-        await self._desk.settle(question.run, question.batch, outcome)
+        await self._desk.commit_batch(question.run, question.batch, outcome)
         # There is one batch at a time: nobody will ask for the rest.
         self._left.clear()
         self._careful_batches = max(self._careful_batches - 1, 0)
         return True
 
-    async def _find(self, parts: list[PartOutcome]) -> list[Delivery]:
+    async def _find(self, parts: list[PartitionResult]) -> list[InputDelivery]:
         """What the parts had; deliveries that are gone are still named, to be refused."""
         numbers = {number for part in parts for number in part.deliveries}
         if not numbers:
             return []
-        known = await self._desk.unsettled(min(numbers) - 1, max(numbers))
+        known = await self._desk.uncommitted(min(numbers) - 1, max(numbers))
         found = {it.number: it for it in known if it.number in numbers}
         return [found.get(number) or _gone(number) for number in sorted(numbers)]
 
 
-def _gone(number: int) -> Delivery:
-    return Delivery(number, "", None, 0, 0, 0, 0)
+def _gone(number: int) -> InputDelivery:
+    return InputDelivery(number, "", None, 0, 0, 0, 0)

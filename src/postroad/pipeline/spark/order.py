@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.graph import Graph
+from postroad.pipeline.graph import JobGraph
 from postroad.pipeline.job import Job
-from postroad.pipeline.media.medium import Chunk, InputMedium, OutputMedium
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import Delivery
+from postroad.pipeline.media.medium import RawRecords, InputConnector, OutputConnector
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.records import InputDelivery
 
-from .client import DeskClient, desk_client
-from .questions import DeskAddress
+from .client import CoordinatorClient, desk_client
+from .questions import CoordinatorEndpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Order:
+class WorkerContext:
     """A job, where its desk is, and what is at hand everywhere.
 
     Attributes:
@@ -46,9 +46,9 @@ class Order:
     def __init__(
         self,
         job: Job,
-        inputs: Mapping[str, InputMedium],
-        outputs: Mapping[str, OutputMedium],
-        desk: DeskAddress,
+        inputs: Mapping[str, InputConnector],
+        outputs: Mapping[str, OutputConnector],
+        desk: CoordinatorEndpoint,
         run: str,
         partitions: int,
         worker_bytes: int,
@@ -56,7 +56,7 @@ class Order:
     ) -> None:
         self._job = msgspec.json.encode(job)
         self.job_name = job.name
-        self.graph = Graph(job)
+        self.graph = JobGraph(job)
         self.columns: Mapping[str, pa.DataType] = {}
         self.inputs = inputs
         self.outputs = outputs
@@ -66,26 +66,26 @@ class Order:
         self._worker_bytes = worker_bytes
         self._python_path = python_path
 
-    def columns_at(self, stage: int) -> dict[str, pa.DataType]:
+    def columns_of_stage(self, stage: int) -> dict[str, pa.DataType]:
         """What the expressions of a stage's tasks see, by the names of these."""
         stages = self.graph.stages
         computed = stages[stage].computed if stage < len(stages) else ()
         return {name: self.columns[name] for name in computed}
 
     @property
-    def desk(self) -> DeskClient:
+    def coordinator(self) -> CoordinatorClient:
         """This process's way to the desk."""
         return desk_client(self._desk)
 
-    def read(self, delivery: Delivery) -> Iterator[Chunk]:
+    def read(self, delivery: InputDelivery) -> Iterator[RawRecords]:
         """What a slice has, from wherever it can be read."""
         medium = self.inputs[delivery.task]
-        if delivery.place is not None and medium.is_portable:
-            return medium.read(delivery.place)
-        return self.desk.read_slice(delivery)
+        if delivery.position is not None and medium.is_portable:
+            return medium.read(delivery.position)
+        return self.coordinator.read_split(delivery)
 
     @property
-    def program(self) -> Program:
+    def program(self) -> CompiledJob:
         """The job in this process, with its lifecycles begun."""
         key = (os.getpid(), self._job)
         program = _programs.get(key)
@@ -93,9 +93,9 @@ class Order:
             # The environment has these too, but not that of every worker through Spark Connect.
             sys.path += [it for it in self._python_path if it not in sys.path]
             try:
-                program = Program(msgspec.json.decode(self._job, type=Job))
+                program = CompiledJob(msgspec.json.decode(self._job, type=Job))
             except ConfigError as error:
-                self.desk.refuse(f"Spark's workers cannot run the job: {error}")
+                self.coordinator.report_fatal_error(f"Spark's workers cannot run the job: {error}")
                 raise
             # A function that takes all memory is to fail by itself, and not to be killed with
             # everything beside it.
@@ -105,11 +105,11 @@ class Order:
             _programs[key] = program
         return program
 
-    def begin(self) -> Program:
+    def prepare(self) -> CompiledJob:
         """The same, as it is to be run just now."""
         program = self.program
-        program.is_careful = self.desk.is_careful()
+        program.isolate_functions = self.coordinator.is_isolated()
         return program
 
 
-_programs: dict[tuple[int, bytes], Program] = {}
+_programs: dict[tuple[int, bytes], CompiledJob] = {}

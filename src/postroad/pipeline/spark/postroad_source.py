@@ -44,22 +44,22 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.acks import Bits
-from postroad.pipeline.delivered import decode
+from postroad.pipeline.acks import AckIds
+from postroad.pipeline.delivered import decode_or_reject
 from postroad.pipeline.fused.ids import root_ids
 from postroad.pipeline.job import Task, TaskType
 from postroad.pipeline.media import make_input, make_output
 from postroad.pipeline.media.medium import (
-    Chunk,
-    InputMedium,
-    Place,
-    Staged,
-    Undecodable,
+    RawRecords,
+    InputConnector,
+    Position,
+    Committable,
+    UndecodableRecord,
 )
-from postroad.pipeline.staging import stage_name
+from postroad.pipeline.staging import writer_id
 
-from .accounts import INPUT, OUTPUT, Account
-from .source import divide
+from .accounts import INPUT, OUTPUT, StandaloneCoordinator
+from .source import balance_partitions
 
 # What is not for the medium; the last one is Spark's.
 _OWN = ("medium", "name", "store", "segments_max", "checkpointlocation")
@@ -71,7 +71,7 @@ _PARTITIONS = 8
 _encode = msgspec.json.Encoder().encode
 
 
-class _Given:
+class _SourceOptions:
     """What a user wants, as far as it can go to other processes."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -93,7 +93,7 @@ class _Given:
         return Task(name=name, type=type_, medium=self._medium, options=self._options)
 
 
-class _GivenInput(_Given):
+class _InputSource(_SourceOptions):
     """What is to be read. The medium is made where the user is: paths are relative to that."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -102,52 +102,52 @@ class _GivenInput(_Given):
         if not self.medium.is_portable:
             raise ConfigError(f"a {self._medium!r} is read by jobs only")
 
-    def account(self) -> Account:
+    def account(self) -> StandaloneCoordinator:
         """The account of what is read, in the one process that asks for it."""
         key = (os.getpid(), self._store, self.name)
         account = _accounts.get(key)
         if account is None:
             inputs = {INPUT: self.medium}
-            account = Account(self.name, self._store, inputs, {}, self.segments_max)
+            account = StandaloneCoordinator(self.name, self._store, inputs, {}, self.segments_max)
             _accounts[key] = account
         return account
 
-    def read(self, place: Place) -> Iterator[pa.RecordBatch]:
+    def read(self, place: Position) -> Iterator[pa.RecordBatch]:
         """The rows of a slice."""
-        medium, bits = self.medium, Bits(self.name)
+        medium, bits = self.medium, AckIds(self.name)
         for chunk in medium.read(place):
             for start in range(0, len(chunk.raws), _ROWS):
                 yield _rows(medium, bits, chunk, start)
 
 
-class _GivenOutput(_Given):
+class _OutputTarget(_SourceOptions):
     """What is to be written."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self.medium = make_output(self._task(OUTPUT, TaskType.OUTPUT))
 
-    def publish(self, run: str, batch: int, staged: Sequence[Staged]) -> None:
+    def publish(self, run: str, batch: int, staged: Sequence[Committable]) -> None:
         """Publish what a batch wrote, once; each is committed by whatever process."""
         with self._account(staged) as account:
-            account.commit_written(run, batch, staged)
+            account.commit_output(run, batch, staged)
 
-    def discard(self, staged: Sequence[Staged]) -> None:
+    def discard(self, staged: Sequence[Committable]) -> None:
         """Throw away what was staged, unless it was committed."""
         with self._account(staged) as account:
-            account.discard(staged)
+            account.abort_outputs(staged)
 
     @contextmanager
-    def _account(self, staged: Sequence[Staged]) -> Iterator[Account]:
+    def _account(self, staged: Sequence[Committable]) -> Iterator[StandaloneCoordinator]:
         outputs = {OUTPUT: self.medium}
-        account = Account(self.name, self._store, {}, outputs, self.segments_max, staged)
+        account = StandaloneCoordinator(self.name, self._store, {}, outputs, self.segments_max, staged)
         try:
             yield account
         finally:
             account.close()
 
 
-_accounts: dict[tuple[int, str, str], Account] = {}
+_accounts: dict[tuple[int, str, str], StandaloneCoordinator] = {}
 
 
 def _value(text: str) -> object:
@@ -157,14 +157,14 @@ def _value(text: str) -> object:
         return text
 
 
-def _rows(medium: InputMedium, bits: Bits, chunk: Chunk, start: int) -> pa.RecordBatch:
+def _rows(medium: InputConnector, bits: AckIds, chunk: RawRecords, start: int) -> pa.RecordBatch:
     stop = start + _ROWS
     ids = root_ids(bits, INPUT, chunk.source, chunk.positions[start:stop])
     segments: list[bytes | None] = []
     raws: list[bytes | None] = []
     for raw in chunk.raws[start:stop]:
-        found = decode(raw, medium.decode)
-        is_segment = not isinstance(found, Undecodable)
+        found = decode_or_reject(raw, medium.decode)
+        is_segment = not isinstance(found, UndecodableRecord)
         segments.append(_encode(found) if is_segment else None)
         raws.append(None if is_segment else raw)
     texts = pa.array(segments, pa.binary()).cast(pa.string())
@@ -175,7 +175,7 @@ def _rows(medium: InputMedium, bits: Bits, chunk: Chunk, start: int) -> pa.Recor
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are numbers of deliveries."""
 
-    def __init__(self, given: _GivenInput) -> None:
+    def __init__(self, given: _InputSource) -> None:
         self._given = given
         self._wait_s = _WAIT_S
 
@@ -183,7 +183,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wait_s = 0.0
 
     def initialOffset(self) -> dict[str, int]:
-        return {"delivery": self._given.account().first()}
+        return {"delivery": self._given.account().initial_offset()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         # How much is pending, the account knows.
@@ -191,39 +191,39 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         after = start["delivery"]
-        latest = self._given.account().latest(after, self._wait_s)
+        latest = self._given.account().poll(after, self._wait_s)
         return {"delivery": max(latest, after)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        deliveries = self._given.account().plan(start["delivery"], end["delivery"])
-        parts = divide(deliveries, _PARTITIONS)
-        return [InputPartition([it.place for it in part]) for part in parts]
+        deliveries = self._given.account().list_deliveries(start["delivery"], end["delivery"])
+        parts = balance_partitions(deliveries, _PARTITIONS)
+        return [InputPartition([it.position for it in part]) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         for place in partition.value:
             yield from self._given.read(place)
 
     def commit(self, end: dict[str, int]) -> None:
-        self._given.account().commit_read(end["delivery"])
+        self._given.account().commit_input(end["delivery"])
 
 
-class _Reader(DataSourceReader):
+class _PostroadReader(DataSourceReader):
     """Everything that is there now."""
 
-    def __init__(self, given: _GivenInput) -> None:
+    def __init__(self, given: _InputSource) -> None:
         self._given = given
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(place) for place in asyncio.run(self._places())]
 
-    async def _places(self) -> list[Place]:
+    async def _places(self) -> list[Position]:
         medium, places = self._given.medium, []
         await medium.open([])
         try:
-            after: Place | None = None
-            while slices := await medium.cut(after, _SEGMENTS_MAX):
-                places += [it.place for it in slices]
-                after = slices[-1].end
+            after: Position | None = None
+            while slices := await medium.plan_splits(after, _SEGMENTS_MAX):
+                places += [it.position for it in slices]
+                after = slices[-1].next_position
         finally:
             await medium.close()
         return places
@@ -233,13 +233,13 @@ class _Reader(DataSourceReader):
 
 
 @dataclass
-class _Written(WriterCommitMessage):
-    staged: Staged | None
+class _CommitMessage(WriterCommitMessage):
+    staged: Committable | None
 
 
-def _stage(given: _GivenOutput, batches: Iterator[pa.RecordBatch]) -> _Written:
+def _stage(given: _OutputTarget, batches: Iterator[pa.RecordBatch]) -> _CommitMessage:
     part = secrets.token_hex(8)
-    stager = given.medium.begin(stage_name(given.name, part, OUTPUT))
+    stager = given.medium.create_writer(writer_id(given.name, part, OUTPUT))
     first = int(part, 16)
     try:
         for batch in batches:
@@ -247,23 +247,23 @@ def _stage(given: _GivenOutput, batches: Iterator[pa.RecordBatch]) -> _Written:
             ids = [(first + place) % (1 << 64) for place in range(len(segments))]
             first += len(segments)
             stager.write(ids, segments)
-        return _Written(stager.finish())
+        return _CommitMessage(stager.prepare_commit())
     except BaseException:
-        stager.abandon()
+        stager.abort()
         raise
 
 
-def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
-    return [it.staged for it in messages if isinstance(it, _Written) and it.staged is not None]
+def _staged(messages: list[WriterCommitMessage | None]) -> list[Committable]:
+    return [it.staged for it in messages if isinstance(it, _CommitMessage) and it.staged is not None]
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
     """Publishes each micro-batch once."""
 
-    def __init__(self, given: _GivenOutput) -> None:
+    def __init__(self, given: _OutputTarget) -> None:
         self._given = given
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _CommitMessage:
         return _stage(self._given, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -276,10 +276,10 @@ class _StreamWriter(DataSourceStreamArrowWriter):
 class _Writer(DataSourceArrowWriter):
     """Publishes a batch."""
 
-    def __init__(self, given: _GivenOutput) -> None:
+    def __init__(self, given: _OutputTarget) -> None:
         self._given = given
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _CommitMessage:
         return _stage(self._given, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -289,7 +289,7 @@ class _Writer(DataSourceArrowWriter):
         self._given.discard(_staged(messages))
 
 
-class PostroadSource(DataSource):
+class PostroadDataSource(DataSource):
     """Media of Postroad as a data source of Spark."""
 
     @classmethod
@@ -300,13 +300,13 @@ class PostroadSource(DataSource):
         return "id bigint, segment string, raw binary"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return _StreamReader(_GivenInput(self.options))
+        return _StreamReader(_InputSource(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(_GivenInput(self.options))
+        return _PostroadReader(_InputSource(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        return _StreamWriter(_GivenOutput(self.options))
+        return _StreamWriter(_OutputTarget(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return _Writer(_GivenOutput(self.options))
+        return _Writer(_OutputTarget(self.options))

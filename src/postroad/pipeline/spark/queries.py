@@ -7,10 +7,10 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from postroad.pipeline.desk import Desk
+from postroad.pipeline.desk import JobCoordinator
 
-from .host import DeskHost
-from .order import Order
+from .host import CoordinatorServer
+from .order import WorkerContext
 from .session import activate
 from .stages import add_stages
 
@@ -24,14 +24,14 @@ _LOOK_S = 0.05
 _WAIT_S = 1.0
 
 
-class Queries(Protocol):
+class QueryRunner(Protocol):
     """Runs a job until it is drained."""
 
     async def run(self) -> BaseException | None:
         """Run until the job is drained; returns what failed, if anything did."""
 
 
-class Streaming(Queries):
+class StreamingQueryRunner(QueryRunner):
     """One query with a batch after the other, each a fraction of a second after what it brings.
 
     Args:
@@ -47,9 +47,9 @@ class Streaming(Queries):
         self,
         session: SparkSession,
         name: str,
-        order: Order,
-        desk: Desk,
-        host: DeskHost,
+        order: WorkerContext,
+        desk: JobCoordinator,
+        host: CoordinatorServer,
         checkpoint: Path,
     ) -> None:
         self._session = session
@@ -101,7 +101,7 @@ def _stop(query: StreamingQuery) -> None:
         logger.debug("a query could not be stopped", exc_info=True)
 
 
-class Batches(Queries):
+class BatchQueryRunner(QueryRunner):
     """A query for all that there is, then one for what came again: for inputs that have an end.
 
     Args:
@@ -111,7 +111,7 @@ class Batches(Queries):
         desk: of the job.
     """
 
-    def __init__(self, session: SparkSession, name: str, order: Order, desk: Desk) -> None:
+    def __init__(self, session: SparkSession, name: str, order: WorkerContext, desk: JobCoordinator) -> None:
         self._session = session
         self._name = name
         self._order = order
@@ -120,11 +120,11 @@ class Batches(Queries):
 
     async def run(self) -> BaseException | None:
         while True:
-            while await self._desk.admit():
+            while await self._desk.next_deliveries():
                 continue
-            if await self._desk.unsettled():
+            if await self._desk.uncommitted():
                 self._batch += 1
-                upto = await self._desk.delivered()
+                upto = await self._desk.last_delivery()
                 try:
                     await asyncio.to_thread(self._work, upto, self._batch)
                 except Exception as error:

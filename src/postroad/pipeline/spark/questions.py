@@ -29,7 +29,7 @@ REPLY_S = 30.0
 """Time for an answer; more than any transaction takes, less than anybody would wait for."""
 
 
-class DeskAddress(msgspec.Struct, frozen=True):
+class CoordinatorEndpoint(msgspec.Struct, frozen=True):
     """Where the desk of a job is."""
 
     address: str
@@ -43,7 +43,7 @@ class DeskAddress(msgspec.Struct, frozen=True):
         return f"DeskAddress({self.address!r})"
 
 
-class Latest(msgspec.Struct, frozen=True, tag=True):
+class PollDeliveries(msgspec.Struct, frozen=True, tag=True):
     """Deliver what there is; answered by the number of the last delivery when it is above `after`,
     or when the time is over."""
 
@@ -51,38 +51,38 @@ class Latest(msgspec.Struct, frozen=True, tag=True):
     wait_s: float
 
 
-class First(msgspec.Struct, frozen=True, tag=True):
+class GetInitialOffset(msgspec.Struct, frozen=True, tag=True):
     """Where to begin: answered by the number before the first delivery that is not settled."""
 
 
-class Plan(msgspec.Struct, frozen=True, tag=True):
+class ListDeliveries(msgspec.Struct, frozen=True, tag=True):
     """Answered by the deliveries of a range of numbers that are not settled."""
 
     after: int
     upto: int
 
 
-class ReadSlice(msgspec.Struct, frozen=True, tag=True):
+class ReadSplit(msgspec.Struct, frozen=True, tag=True):
     """Answered by the chunks of a delivery."""
 
     number: int
 
 
-class ReadAgain(msgspec.Struct, frozen=True, tag=True):
+class ReadRetries(msgspec.Struct, frozen=True, tag=True):
     """Answered by some of the roots that come again with a delivery, after the last one before."""
 
     number: int
     after: int | None
 
 
-class Leave(msgspec.Struct, frozen=True, tag=True):
+class StorePartitionResult(msgspec.Struct, frozen=True, tag=True):
     """Keep what a part of a batch came to until the batch is settled."""
 
     name: str
     part: bytes
 
 
-class Parts(msgspec.Struct, frozen=True):
+class PartitionResults(msgspec.Struct, frozen=True):
     """What the parts of a batch came to."""
 
     inline: list[bytes]
@@ -90,36 +90,36 @@ class Parts(msgspec.Struct, frozen=True):
     """Names of those that were left at the desk."""
 
 
-class Settle(msgspec.Struct, frozen=True, tag=True):
+class CommitBatch(msgspec.Struct, frozen=True, tag=True):
     """Account for a batch."""
 
     run: str
     batch: int
-    parts: Parts
+    parts: PartitionResults
 
 
-class Discard(msgspec.Struct, frozen=True, tag=True):
+class AbortBatch(msgspec.Struct, frozen=True, tag=True):
     """Throw away what parts of a batch have staged."""
 
-    parts: Parts
+    parts: PartitionResults
 
 
-class Careful(msgspec.Struct, frozen=True, tag=True):
+class GetIsolationMode(msgspec.Struct, frozen=True, tag=True):
     """Whether functions are to be tried in a process of their own: answered by yes or no."""
 
 
-class Refuse(msgspec.Struct, frozen=True, tag=True):
+class ReportFatalError(msgspec.Struct, frozen=True, tag=True):
     """A worker cannot run the job, and no other could: it is told why."""
 
     reason: str
 
 
 Question: TypeAlias = (
-    Latest | First | Plan | ReadSlice | ReadAgain | Careful | Leave | Settle | Discard | Refuse
+    PollDeliveries | GetInitialOffset | ListDeliveries | ReadSplit | ReadRetries | GetIsolationMode | StorePartitionResult | CommitBatch | AbortBatch | ReportFatalError
 )
 
 
-class RawChunk(msgspec.Struct, frozen=True, array_like=True):
+class EncodedRecords(msgspec.Struct, frozen=True, array_like=True):
     """A chunk of a slice."""
 
     source: str

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError
 from postroad.durable.store import Store
-from postroad.pipeline.desk import Desk
+from postroad.pipeline.desk import JobCoordinator
 from postroad.pipeline.job import Job
-from postroad.pipeline.media.medium import InputMedium, OutputMedium
-from postroad.pipeline.program import Program
+from postroad.pipeline.media.medium import InputConnector, OutputConnector
+from postroad.pipeline.program import CompiledJob
 
 from .checkpoint import open_checkpoint
 from .expressions import find_columns
-from .host import DeskHost
-from .order import Order
-from .queries import Batches, Queries, Streaming
+from .host import CoordinatorServer
+from .order import WorkerContext
+from .queries import BatchQueryRunner, QueryRunner, StreamingQueryRunner
 from .session import activate, has_jvm, start_spark, stop_spark
-from .settings import SparkSettings
+from .settings import SparkConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,9 +36,9 @@ logger = logging.getLogger("postroad.pipeline")
 _PAUSE_FIRST_S = 0.5
 _PAUSE_MAX_S = 60.0
 # A query that ran so long without failing is well again.
-_WELL_S = 60.0
+_STABLE_AFTER_S = 60.0
 # So many queries may fail in a row, and none settle anything, before functions are suspected.
-_BARREN_MAX = 2
+_FAILURES_WITHOUT_PROGRESS_MAX = 2
 _TEXT_MAX = 500
 # The last line of a traceback in a worker.
 _OWN_ERROR = re.compile(r"[\w.]+(Error|Exception|Failure): ")
@@ -65,24 +65,24 @@ class SparkRunner:
     def __init__(
         self,
         job: Job,
-        inputs: Mapping[str, InputMedium],
-        outputs: Mapping[str, OutputMedium],
+        inputs: Mapping[str, InputConnector],
+        outputs: Mapping[str, OutputConnector],
         store: Store,
         checkpoint: str | Path | None = None,
-        settings: SparkSettings | None = None,
+        settings: SparkConfig | None = None,
         *,
         session: SparkSession | None = None,
-        bind: str = "127.0.0.1:0",
+        register_data_source: str = "127.0.0.1:0",
     ) -> None:
-        self._program = Program(job)
+        self._program = CompiledJob(job)
         self._inputs = inputs
         self._outputs = outputs
         self._store = store
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
-        self._settings = settings or SparkSettings()
+        self._settings = settings or SparkConfig()
         self._session = session
-        self.desk = Desk(self._program, store, inputs, outputs)
-        self._host = DeskHost(self._program, self.desk, bind)
+        self.coordinator = JobCoordinator(self._program, store, inputs, outputs)
+        self._host = CoordinatorServer(self._program, self.coordinator, register_data_source)
         self.restarts = 0
         """How often Spark failed and was started again."""
 
@@ -95,11 +95,11 @@ class SparkRunner:
         if is_ours:
             await self._store.open(self._program.job.name)
         try:
-            await self.desk.open()
+            await self.coordinator.open()
             try:
                 await self._run_hosted(run)
             finally:
-                await self.desk.close()
+                await self.coordinator.close()
         finally:
             if is_ours:
                 await self._store.close()
@@ -107,7 +107,7 @@ class SparkRunner:
     async def _run_hosted(self, run: str) -> None:
         desk = await self._host.start()
         try:
-            order = Order(
+            order = WorkerContext(
                 self._program.job,
                 self._inputs,
                 self._outputs,
@@ -126,7 +126,7 @@ class SparkRunner:
         finally:
             await self._host.stop()
 
-    async def _with_session(self, order: Order) -> bool:
+    async def _with_session(self, order: WorkerContext) -> bool:
         """Run the job in a session of its own; returns whether it is done."""
         starting = asyncio.ensure_future(asyncio.to_thread(start_spark, self._settings))
         try:
@@ -140,7 +140,7 @@ class SparkRunner:
         finally:
             await asyncio.to_thread(stop_spark, session)
 
-    async def _supervise(self, session: SparkSession, order: Order) -> bool:
+    async def _supervise(self, session: SparkSession, order: WorkerContext) -> bool:
         """Run queries until the job is drained, again whenever one fails, as long as they can.
 
         Returns:
@@ -149,44 +149,44 @@ class SparkRunner:
         queries = await asyncio.to_thread(self._make_queries, session, order)
         failures = barren = 0
         while True:
-            started_s, settled = time.monotonic(), self.desk.counts.batches
+            started_s, settled = time.monotonic(), self.coordinator.counts.batches
             failure = await queries.run()
             if failure is None:
                 return True
-            if self._host.refusal is not None:
-                raise ConfigError(self._host.refusal)
-            failures = 1 if time.monotonic() - started_s > _WELL_S else failures + 1
+            if self._host.fatal_error is not None:
+                raise ConfigError(self._host.fatal_error)
+            failures = 1 if time.monotonic() - started_s > _STABLE_AFTER_S else failures + 1
             pause_s = backoff(
                 failures, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S, chance=random.random()
             )
             self.restarts += 1
-            barren = barren + 1 if self.desk.counts.batches == settled else 0
-            if barren >= _BARREN_MAX:
-                self._host.suspect_functions()
+            barren = barren + 1 if self.coordinator.counts.batches == settled else 0
+            if barren >= _FAILURES_WITHOUT_PROGRESS_MAX:
+                self._host.enable_isolation()
             logger.warning(
                 "job %r failed on Spark and starts again in %.1f s: %s",
                 self._program.job.name,
                 pause_s,
-                _tell(failure),
+                _summarize_failure(failure),
                 exc_info=failure if logger.isEnabledFor(logging.DEBUG) else None,
             )
             await asyncio.sleep(pause_s)
             if self._session is None and not has_jvm(session):
                 return False
 
-    def _make_queries(self, session: SparkSession, order: Order) -> Queries:
-        from .source import bind
+    def _make_queries(self, session: SparkSession, order: WorkerContext) -> QueryRunner:
+        from .source import register_data_source
 
         activate(session)
         name = f"postroad_{order.run}"
         order.columns = find_columns(session, self._program.job)
-        session.dataSource.register(bind(name, order))
+        session.dataSource.register(register_data_source(name, order))
         if self._checkpoint is None:
-            return Batches(session, name, order, self.desk)
-        return Streaming(session, name, order, self.desk, self._host, self._checkpoint)
+            return BatchQueryRunner(session, name, order, self.coordinator)
+        return StreamingQueryRunner(session, name, order, self.coordinator, self._host, self._checkpoint)
 
 
-def _tell(failure: BaseException) -> str:
+def _summarize_failure(failure: BaseException) -> str:
     """What matters of what Spark says, which goes on for pages."""
     lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
     own = [line for line in lines if _OWN_ERROR.match(line)]

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from postroad.core.errors import ConfigError, MissingExtra, UsageError
 
 from .java import find_java_home
-from .settings import ELIMINATION, SparkSettings, configuration, environment
+from .settings import ELIMINATION, SparkConfig, configuration, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ _starting = threading.Lock()
 
 
 @contextmanager
-def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
+def spark_session(settings: SparkConfig | None = None) -> Iterator[SparkSession]:
     """A session that is stopped at the end, however that comes."""
     session = start_spark(settings)
     # Not sooner: a missing package was told by then.
@@ -61,7 +61,7 @@ def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSessio
         stop_spark(session)
 
 
-def start_spark(settings: SparkSettings | None = None) -> SparkSession:
+def start_spark(settings: SparkConfig | None = None) -> SparkSession:
     """Start a JVM and a session in it. A process has one at a time.
 
     Raises:
@@ -69,7 +69,7 @@ def start_spark(settings: SparkSettings | None = None) -> SparkSession:
         MissingExtra: the `spark` extra is not installed.
         UsageError: this process runs a session already.
     """
-    settings = settings or SparkSettings()
+    settings = settings or SparkConfig()
     require_packages()
     if settings.is_remote:
         return _connect(settings.master)

@@ -50,7 +50,7 @@ def local_master() -> str:
     return f"local[{count_cores()},{_LOCAL_ATTEMPTS}]"
 
 
-class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
+class SparkConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How to start Spark. The defaults run jobs on all cores of this machine."""
 
     master: str = msgspec.field(default_factory=local_master)
@@ -115,7 +115,7 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_local or _LOOPBACK_MASTER.fullmatch(self.master) is not None
 
 
-def configuration(settings: SparkSettings) -> dict[str, str]:
+def configuration(settings: SparkConfig) -> dict[str, str]:
     """The properties to start Spark with."""
     conf = {
         "spark.master": settings.master,
@@ -153,7 +153,7 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
     return conf | settings.conf
 
 
-def environment(settings: SparkSettings, *, java_home: Path) -> dict[str, str]:
+def environment(settings: SparkConfig, *, java_home: Path) -> dict[str, str]:
     """The variables that the driver's JVM is started with, besides those of this process."""
     variables = {
         "JAVA_HOME": str(java_home),
@@ -166,7 +166,7 @@ def environment(settings: SparkSettings, *, java_home: Path) -> dict[str, str]:
     return variables
 
 
-def _java_options(settings: SparkSettings) -> str:
+def _java_options(settings: SparkConfig) -> str:
     # `spark.log.level` comes too late: Spark has said much by the time it reads its properties.
     options = (
         f'"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}"',
@@ -176,13 +176,13 @@ def _java_options(settings: SparkSettings) -> str:
     return " ".join(filter(None, options))
 
 
-def _loopback_lines(settings: SparkSettings) -> dict[str, str]:
+def _loopback_lines(settings: SparkConfig) -> dict[str, str]:
     if not settings.is_loopback:
         return {}
     return {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
 
 
-def _cluster_lines(settings: SparkSettings) -> dict[str, str]:
+def _cluster_lines(settings: SparkConfig) -> dict[str, str]:
     if settings.is_local:
         return {}
     return {
@@ -191,7 +191,7 @@ def _cluster_lines(settings: SparkSettings) -> dict[str, str]:
     }
 
 
-def _checkpoint_lines(settings: SparkSettings) -> dict[str, str]:
+def _checkpoint_lines(settings: SparkConfig) -> dict[str, str]:
     """Quicker logs of offsets and commits: 7 ms for each batch instead of 62."""
     if not settings.has_local_checkpoints:
         return {}

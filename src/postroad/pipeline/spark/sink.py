@@ -13,14 +13,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from postroad.pipeline.fused.gathered import GatheredPart
+from postroad.pipeline.fused.gathered import ShuffledPartition
 from postroad.pipeline.fused.outcome import encode_part
-from postroad.pipeline.fused.part import Part
+from postroad.pipeline.fused.part import SingleStagePartition
 from postroad.pipeline.fused.rows import from_batch
-from postroad.pipeline.fused.working import PartWork
+from postroad.pipeline.fused.working import PartitionExecutor
 
-from .order import Order
-from .questions import Parts
+from .order import WorkerContext
+from .questions import PartitionResults
 from .stages import read_deliveries
 
 # What is larger goes to the desk itself, and not through a JVM and another process.
@@ -28,19 +28,19 @@ _INLINE_BYTES_MAX = 64 * 1024
 
 
 @dataclass
-class PartDone(WriterCommitMessage):
+class PartitionCommitMessage(WriterCommitMessage):
     """What a part came to, or the name under which it was left at the desk."""
 
     outcome: bytes | str
 
 
-def work(order: Order, batches: Iterator[pa.RecordBatch]) -> PartDone:
+def run_partition(order: WorkerContext, batches: Iterator[pa.RecordBatch]) -> PartitionCommitMessage:
     """Do a part of a batch."""
-    program, name = order.begin(), secrets.token_hex(8)
-    whole = Part(program, order.outputs, name)
-    gathered = GatheredPart(program, order.outputs, name)
+    program, name = order.prepare(), secrets.token_hex(8)
+    whole = SingleStagePartition(program, order.outputs, name)
+    gathered = ShuffledPartition(program, order.outputs, name)
     is_whole = len(program.graph.stages) == 1
-    part: PartWork = whole if is_whole else gathered
+    part: PartitionExecutor = whole if is_whole else gathered
     try:
         program.lifecycles.before_batch()
         if is_whole:
@@ -48,29 +48,29 @@ def work(order: Order, batches: Iterator[pa.RecordBatch]) -> PartDone:
         else:
             gathered.take_rows(row for batch in batches for row in from_batch(batch))
         outcome = encode_part(part.finish())
-        done = PartDone(outcome)
+        done = PartitionCommitMessage(outcome)
         if len(outcome) > _INLINE_BYTES_MAX:
-            order.desk.leave(name, outcome)
-            done = PartDone(name)
+            order.coordinator.store_result(name, outcome)
+            done = PartitionCommitMessage(name)
         program.lifecycles.after_batch()
         return done
     except BaseException:
-        part.abandon()
+        part.abort()
         raise
 
 
-def _work_whole(order: Order, part: Part, batches: Iterator[pa.RecordBatch]) -> None:
+def _work_whole(order: WorkerContext, part: SingleStagePartition, batches: Iterator[pa.RecordBatch]) -> None:
     for it in read_deliveries(batches):
-        if it.place is None:
-            part.take_again(it.number, it.task, order.desk.read_again(it))
+        if it.position is None:
+            part.process_retries(it.number, it.task, order.coordinator.read_retries(it))
         else:
             medium = order.inputs[it.task]
-            part.take_slice(it.number, it.task, it.generation, medium, order.read(it))
+            part.process_split(it.number, it.task, it.generation, medium, order.read(it))
 
 
-def _parts(messages: list[WriterCommitMessage | None]) -> Parts:
-    outcomes = [it.outcome for it in messages if isinstance(it, PartDone)]
-    return Parts(
+def _parts(messages: list[WriterCommitMessage | None]) -> PartitionResults:
+    outcomes = [it.outcome for it in messages if isinstance(it, PartitionCommitMessage)]
+    return PartitionResults(
         [it for it in outcomes if isinstance(it, bytes)],
         [it for it in outcomes if isinstance(it, str)],
     )
@@ -79,31 +79,31 @@ def _parts(messages: list[WriterCommitMessage | None]) -> Parts:
 class JobStreamWriter(DataSourceStreamArrowWriter):
     """Settles each micro-batch."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: WorkerContext) -> None:
         self._order = order
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartDone:
-        return work(self._order, iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionCommitMessage:
+        return run_partition(self._order, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._order.desk.settle(self._order.run, batchId, _parts(messages))
+        self._order.coordinator.commit_batch(self._order.run, batchId, _parts(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._order.desk.discard(_parts(messages))
+        self._order.coordinator.abort_batch(_parts(messages))
 
 
 class JobWriter(DataSourceArrowWriter):
     """Settles a batch."""
 
-    def __init__(self, order: Order, batch: int) -> None:
+    def __init__(self, order: WorkerContext, batch: int) -> None:
         self._order = order
         self._batch = batch
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartDone:
-        return work(self._order, iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionCommitMessage:
+        return run_partition(self._order, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._order.desk.settle(self._order.run, self._batch, _parts(messages))
+        self._order.coordinator.commit_batch(self._order.run, self._batch, _parts(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._order.desk.discard(_parts(messages))
+        self._order.coordinator.abort_batch(_parts(messages))

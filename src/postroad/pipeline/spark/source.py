@@ -19,9 +19,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
-from postroad.pipeline.records import Delivery
+from postroad.pipeline.records import InputDelivery
 
-from .order import Order
+from .order import WorkerContext
 from .sink import JobStreamWriter, JobWriter
 
 SCHEMA = "deliveries binary"
@@ -33,11 +33,11 @@ _WAIT_S = 5.0
 _PART_SEGMENTS = 2_000
 
 
-def divide(deliveries: Sequence[Delivery], parts: int) -> list[list[Delivery]]:
+def balance_partitions(deliveries: Sequence[InputDelivery], parts: int) -> list[list[InputDelivery]]:
     """Deliveries in parts of about the same size; the larger ones first."""
     total = sum(it.segments for it in deliveries)
     count = max(min(parts, total // _PART_SEGMENTS, len(deliveries)), 1)
-    divided: list[list[Delivery]] = [[] for _ in range(count)]
+    divided: list[list[InputDelivery]] = [[] for _ in range(count)]
     loads = [0] * count
     for it in sorted(deliveries, key=lambda it: (-it.segments, it.number)):
         least = loads.index(min(loads))
@@ -46,8 +46,8 @@ def divide(deliveries: Sequence[Delivery], parts: int) -> list[list[Delivery]]:
     return [part for part in divided if part]
 
 
-def _partitions(order: Order, after: int, upto: int) -> list[InputPartition]:
-    parts = divide(order.desk.plan(after, upto), order.partitions)
+def _partitions(order: WorkerContext, after: int, upto: int) -> list[InputPartition]:
+    parts = balance_partitions(order.coordinator.list_deliveries(after, upto), order.partitions)
     return [InputPartition(msgspec.msgpack.encode(part)) for part in parts]
 
 
@@ -59,11 +59,11 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 class JobStreamReader(DataSourceStreamReader):
     """Offsets are numbers of deliveries."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: WorkerContext) -> None:
         self._order = order
 
     def initialOffset(self) -> dict[str, int]:
-        return {"delivery": self._order.desk.first()}
+        return {"delivery": self._order.coordinator.initial_offset()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         # How much is pending, the desk knows.
@@ -71,7 +71,7 @@ class JobStreamReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         after = start["delivery"]
-        return {"delivery": max(self._order.desk.latest(after, _WAIT_S), after)}
+        return {"delivery": max(self._order.coordinator.poll(after, _WAIT_S), after)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         return _partitions(self._order, start["delivery"], end["delivery"])
@@ -83,7 +83,7 @@ class JobStreamReader(DataSourceStreamReader):
 class JobReader(DataSourceReader):
     """Everything that is delivered and not settled."""
 
-    def __init__(self, order: Order, upto: int) -> None:
+    def __init__(self, order: WorkerContext, upto: int) -> None:
         self._order = order
         self._upto = upto
 
@@ -94,7 +94,7 @@ class JobReader(DataSourceReader):
         return _read(partition)
 
 
-class JobSource(DataSource):
+class JobDataSource(DataSource):
     """What a job reads and writes. Each run makes a sub-class with its order.
 
     Options:
@@ -102,7 +102,7 @@ class JobSource(DataSource):
         batch: for batches, their number.
     """
 
-    order: Order
+    order: WorkerContext
 
     def schema(self) -> str:
         return SCHEMA
@@ -120,10 +120,10 @@ class JobSource(DataSource):
         return JobWriter(self.order, int(self.options["batch"]))
 
 
-def bind(format_name: str, order: Order) -> type[JobSource]:
+def register_data_source(format_name: str, order: WorkerContext) -> type[JobDataSource]:
     """A source and sink for one run of a job, under a name of its own."""
 
     def name(cls: Any) -> str:
         return format_name
 
-    return type("BoundSource", (JobSource,), {"order": order, "name": classmethod(name)})
+    return type("BoundSource", (JobDataSource,), {"order": order, "name": classmethod(name)})

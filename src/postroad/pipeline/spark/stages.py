@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from postroad.pipeline.fused.rows import Row, from_batch
+from postroad.pipeline.fused.rows import ShuffleRow, from_batch
 from postroad.pipeline.fused.sql_columns import to_batch_with_columns
-from postroad.pipeline.fused.staged_passes import FirstPass, LaterPass
-from postroad.pipeline.records import Delivery
+from postroad.pipeline.fused.staged_passes import SourceStage, ShuffleStage
+from postroad.pipeline.records import InputDelivery
 
 from .expressions import compute, ddl_with_columns
-from .order import Order
+from .order import WorkerContext
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_decode = msgspec.msgpack.Decoder(list[Delivery]).decode
+_decode = msgspec.msgpack.Decoder(list[InputDelivery]).decode
 
 Operator = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
-def add_stages(deliveries: DataFrame, order: Order) -> DataFrame:
+def add_stages(deliveries: DataFrame, order: WorkerContext) -> DataFrame:
     """Deliveries as they are for a job of one stage; otherwise the rows that they come to."""
     if len(order.graph.stages) == 1:
         return deliveries
@@ -41,16 +41,16 @@ def add_stages(deliveries: DataFrame, order: Order) -> DataFrame:
     return rows.repartition(order.partitions, "shard")
 
 
-def read_deliveries(batches: Iterator[pa.RecordBatch]) -> Iterator[Delivery]:
+def read_deliveries(batches: Iterator[pa.RecordBatch]) -> Iterator[InputDelivery]:
     """The deliveries that rows of the source name."""
     for batch in batches:
         for row in batch.column(0):
             yield from _decode(row.as_py())
 
 
-def _first_operator(order: Order) -> Operator:
+def _first_operator(order: WorkerContext) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        first, columns = FirstPass(order.begin()), order.columns_at(1)
+        first, columns = SourceStage(order.prepare()), order.columns_of_stage(1)
         for delivery in read_deliveries(batches):
             for rows in _work(order, first, delivery):
                 if rows:
@@ -59,19 +59,19 @@ def _first_operator(order: Order) -> Operator:
     return run
 
 
-def _work(order: Order, first: FirstPass, delivery: Delivery) -> Iterator[list[Row]]:
+def _work(order: WorkerContext, first: SourceStage, delivery: InputDelivery) -> Iterator[list[ShuffleRow]]:
     number, task = delivery.number, delivery.task
-    if delivery.place is None:
-        yield from first.take_again(number, task, order.desk.read_again(delivery))
+    if delivery.position is None:
+        yield from first.process_retries(number, task, order.coordinator.read_retries(delivery))
         return
     medium = order.inputs[task]
-    yield from first.take_slice(number, task, delivery.generation, medium, order.read(delivery))
+    yield from first.process_split(number, task, delivery.generation, medium, order.read(delivery))
 
 
-def _later_operator(order: Order, stage: int) -> Operator:
+def _later_operator(order: WorkerContext, stage: int) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        later = LaterPass(order.begin(), stage, order.columns_at(stage))
-        columns = order.columns_at(stage + 1)
+        later = ShuffleStage(order.prepare(), stage, order.columns_of_stage(stage))
+        columns = order.columns_of_stage(stage + 1)
         for batch in batches:
             for rows in later.take(from_batch(batch)):
                 if rows:

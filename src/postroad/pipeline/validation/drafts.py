@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from postroad.pipeline.job import Edge, FlowCondition, Job, Lifecycle, Task, Trigger, Window
+from postroad.pipeline.job import Edge, FlowCondition, Job, TaskLifecycle, Task, Trigger, Window
 
-from .entries import Entry, Notes, as_mapping, read_entry, read_value, repair, type_name
+from .entries import Entry, IssueCollector, as_mapping, read_entry, read_value, repair, type_name
 from .problems import fields_of
 
 Label = Callable[[int, Mapping[str, Any]], str]
@@ -18,11 +18,11 @@ JOB = "job"
 SECTIONS = ("workflow", "catalog", "flow_conditions", "windows", "triggers", "lifecycles")
 
 
-class Draft:
+class ParsedJob:
     """What could be read of a job."""
 
     def __init__(self, data: Job | Mapping[str, Any]) -> None:
-        self.notes = Notes()
+        self.notes = IssueCollector()
         # Sections that are missing or no lists, and those with entries that could not be read.
         self.unreadable: set[str] = set()
         self.incomplete: set[str] = set()
@@ -41,7 +41,7 @@ class Draft:
         self.triggers = self._read(
             "triggers", Trigger, _by_number("trigger", "of window", "window")
         )
-        self.lifecycles = self._read("lifecycles", Lifecycle, _by_number("lifecycle", "of", "task"))
+        self.lifecycles = self._read("lifecycles", TaskLifecycle, _by_number("lifecycle", "of", "task"))
 
     @property
     def task_names(self) -> list[str]:

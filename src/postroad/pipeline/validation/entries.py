@@ -13,27 +13,27 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from .problems import Problem, fields_of, nearest, suggestion
+from .problems import JobIssue, fields_of, nearest, suggestion
 
 Entry = TypeVar("Entry", bound=msgspec.Struct)
 
 
-class Notes:
+class IssueCollector:
     """What went wrong while reading."""
 
     def __init__(self) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[JobIssue] = []
         self.doubtful: set[tuple[str, str]] = set()
 
     def report(self, entry: str, text: str, *keys: str) -> None:
         """Add a problem."""
-        self.problems.append(Problem(entry, text, keys))
+        self.problems.append(JobIssue(entry, text, keys))
 
     def doubt(self, entry: str, key: str) -> None:
         """Remember that nothing is known of a value."""
         self.doubtful.add((entry, key))
 
-    def has_doubts_about(self, problem: Problem) -> bool:
+    def has_doubts_about(self, problem: JobIssue) -> bool:
         """Whether it is about a value that could not be read, and was reported for that."""
         return any((problem.entry, key) in self.doubtful for key in problem.keys)
 
@@ -68,7 +68,7 @@ def repair(
 
 
 def read_entry(
-    notes: Notes, entry: str, raw: Mapping[str, Any], kind: type[Entry], prefix: str = ""
+    notes: IssueCollector, entry: str, raw: Mapping[str, Any], kind: type[Entry], prefix: str = ""
 ) -> Entry | None:
     """The entry with what could be read of it, or None where that is too little."""
     repaired, complaints = repair(raw, kind, prefix)
@@ -83,7 +83,7 @@ def read_entry(
 
 
 def _read_field(
-    notes: Notes,
+    notes: IssueCollector,
     entry: str,
     raw: Mapping[str, Any],
     field: msgspec.structs.FieldInfo,
@@ -98,7 +98,7 @@ def _read_field(
 
 
 def read_value(
-    notes: Notes, entry: str, key: str, value: Any, field: msgspec.structs.FieldInfo
+    notes: IssueCollector, entry: str, key: str, value: Any, field: msgspec.structs.FieldInfo
 ) -> Any:
     """A value as a field wants it, or UNSET when it cannot be one."""
     nested = as_mapping(value)

@@ -14,7 +14,7 @@ import msgspec
 _WORDS_LISTED_MAX = 20
 
 
-class Problem(msgspec.Struct, frozen=True):
+class JobIssue(msgspec.Struct, frozen=True):
     """A mistake in a job."""
 
     entry: str
@@ -66,35 +66,35 @@ def default_of(kind: type[msgspec.Struct], key: str) -> Any:
     return field.default
 
 
-def bad_import_path(entry: str, key: str, path: str | None) -> Iterator[Problem]:
+def bad_import_path(entry: str, key: str, path: str | None) -> Iterator[JobIssue]:
     """Report what cannot be an import path; None is none at all."""
     if path is not None and not is_import_path(path):
         text = f"{key} {path!r} is not an import path like 'package.module:name'"
-        yield Problem(entry, text, (key,))
+        yield JobIssue(entry, text, (key,))
 
 
-def bad_name(entry: str, name: str) -> Iterator[Problem]:
+def bad_name(entry: str, name: str) -> Iterator[JobIssue]:
     """Report a name that cannot be shown to people."""
     if not name or not name.isprintable():
-        yield Problem(entry, f"name {name!r} must be printable characters, one or more", ("name",))
+        yield JobIssue(entry, f"name {name!r} must be printable characters, one or more", ("name",))
 
 
 def bad_numbers(
     entry: str, values: msgspec.Struct, keys: Iterable[str], prefix: str = ""
-) -> Iterator[Problem]:
+) -> Iterator[JobIssue]:
     """Report numbers that are not finite and above 0; None is none at all."""
     for key in keys:
         value = getattr(values, key)
         if value is not None and not 0 < value < math.inf:
             text = f"{prefix}{key}={value!r} must be a finite number above 0"
-            yield Problem(entry, text, (prefix + key,))
+            yield JobIssue(entry, text, (prefix + key,))
 
 
-def bad_data(entry: str, key: str, value: Any) -> Iterator[Problem]:
+def bad_data(entry: str, key: str, value: Any) -> Iterator[JobIssue]:
     """Report what would not survive being written down as JSON and read again."""
     for path, odd in _odd_values(key, value):
         text = f"{path}={odd!r} is not plain data: null, booleans, finite numbers, strings, "
-        yield Problem(entry, text + "lists, and tables with strings for keys", (key,))
+        yield JobIssue(entry, text + "lists, and tables with strings for keys", (key,))
 
 
 def _odd_values(path: str, value: Any) -> Iterator[tuple[str, Any]]:

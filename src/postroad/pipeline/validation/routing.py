@@ -7,14 +7,14 @@ from typing import Any
 
 from postroad.pipeline.job import ALL, NONE, FlowAction, FlowCondition, Predicate
 
-from .drafts import Draft
-from .problems import Problem, bad_data, bad_import_path, suggestion
+from .drafts import ParsedJob
+from .problems import JobIssue, bad_data, bad_import_path, suggestion
 from .workflow import corrected_edges, nearest_task
 
 JUNCTIONS = ("and", "or", "not")
 
 
-def condition_problems(draft: Draft) -> Iterator[Problem]:
+def condition_problems(draft: ParsedJob) -> Iterator[JobIssue]:
     """Every condition by itself, then the order of all."""
     for label, condition in draft.conditions:
         yield from _target_words(label, condition)
@@ -26,7 +26,7 @@ def condition_problems(draft: Draft) -> Iterator[Problem]:
     yield from _order_problems(draft)
 
 
-def lifecycle_problems(draft: Draft) -> Iterator[Problem]:
+def lifecycle_problems(draft: ParsedJob) -> Iterator[JobIssue]:
     """Unknown tasks and things that cannot be hooks."""
     for label, lifecycle in draft.lifecycles:
         yield from bad_import_path(label, "calls", lifecycle.calls)
@@ -35,12 +35,12 @@ def lifecycle_problems(draft: Draft) -> Iterator[Problem]:
 
 
 def unknown_task(
-    draft: Draft, label: str, key: str, name: str, others: tuple[str, ...] = ()
-) -> Iterator[Problem]:
+    draft: ParsedJob, label: str, key: str, name: str, others: tuple[str, ...] = ()
+) -> Iterator[JobIssue]:
     """Report a name that no task has."""
     if "catalog" not in draft.unreadable and name not in (*draft.task_names, *others):
         text = f"{key} {name!r} is not in the catalog"
-        yield Problem(label, text + suggestion(name, [*draft.task_names, *others]), (key,))
+        yield JobIssue(label, text + suggestion(name, [*draft.task_names, *others]), (key,))
 
 
 def targets(condition: FlowCondition) -> list[str]:
@@ -50,20 +50,20 @@ def targets(condition: FlowCondition) -> list[str]:
     return [condition.to] if isinstance(condition.to, str) else condition.to
 
 
-def _target_words(label: str, condition: FlowCondition) -> Iterator[Problem]:
+def _target_words(label: str, condition: FlowCondition) -> Iterator[JobIssue]:
     if condition.to in (ALL, NONE) and not condition.short_circuit:
-        yield Problem(label, f"to {condition.to!r} needs short_circuit", ("to", "short_circuit"))
+        yield JobIssue(label, f"to {condition.to!r} needs short_circuit", ("to", "short_circuit"))
     named = targets(condition)
     if condition.to == []:
-        yield Problem(label, f"to is empty; write {NONE!r} if that is meant", ("to",))
+        yield JobIssue(label, f"to is empty; write {NONE!r} if that is meant", ("to",))
     for name in dict.fromkeys(named):
         if name in (ALL, NONE):
-            yield Problem(label, f"to {name!r} must stand alone, not in a list", ("to",))
+            yield JobIssue(label, f"to {name!r} must stand alone, not in a list", ("to",))
         elif named.count(name) > 1:
-            yield Problem(label, f"to has {name!r} {named.count(name)} times", ("to",))
+            yield JobIssue(label, f"to has {name!r} {named.count(name)} times", ("to",))
 
 
-def _unknown_names(draft: Draft, label: str, condition: FlowCondition) -> Iterator[Problem]:
+def _unknown_names(draft: ParsedJob, label: str, condition: FlowCondition) -> Iterator[JobIssue]:
     yield from unknown_task(draft, label, "from", condition.source, others=(ALL,))
     others = (ALL, NONE) if isinstance(condition.to, str) else ()
     for name in targets(condition):
@@ -71,7 +71,7 @@ def _unknown_names(draft: Draft, label: str, condition: FlowCondition) -> Iterat
             yield from unknown_task(draft, label, "to", name, others)
 
 
-def _missing_edges(draft: Draft, label: str, condition: FlowCondition) -> Iterator[Problem]:
+def _missing_edges(draft: ParsedJob, label: str, condition: FlowCondition) -> Iterator[JobIssue]:
     """A condition of `all` is about the tasks that have an edge to where it leads."""
     source = condition.source
     if source != ALL:
@@ -80,10 +80,10 @@ def _missing_edges(draft: Draft, label: str, condition: FlowCondition) -> Iterat
         return
     followers = {target for origin, target in corrected_edges(draft) if source in (ALL, origin)}
     if condition.to == ALL and not followers:
-        yield Problem(label, f"to {ALL!r}, but nothing follows {source!r}", ("to", "from"))
+        yield JobIssue(label, f"to {ALL!r}, but nothing follows {source!r}", ("to", "from"))
     for name in targets(condition):
         if name in draft.task_names and name not in followers:
-            yield Problem(label, _no_edge(source, name), ("to", "from"))
+            yield JobIssue(label, _no_edge(source, name), ("to", "from"))
 
 
 def _no_edge(source: str, target: str) -> str:
@@ -91,33 +91,33 @@ def _no_edge(source: str, target: str) -> str:
     return f"to {target!r}, but no edge leads there from {origin}"
 
 
-def _exception_problems(label: str, condition: FlowCondition) -> Iterator[Problem]:
+def _exception_problems(label: str, condition: FlowCondition) -> Iterator[JobIssue]:
     is_short = condition.short_circuit
     if condition.exceptions and not is_short:
-        yield Problem(label, "exceptions need short_circuit", ("exceptions", "short_circuit"))
+        yield JobIssue(label, "exceptions need short_circuit", ("exceptions", "short_circuit"))
     if condition.post_transform is not None and not condition.exceptions:
         text = "post_transform is for exceptions only"
-        yield Problem(label, text, ("post_transform", "exceptions"))
+        yield JobIssue(label, text, ("post_transform", "exceptions"))
     yield from bad_import_path(label, "post_transform", condition.post_transform)
     if condition.action is FlowAction.RETRY and not (condition.to == NONE and is_short):
         text = f"action 'retry' needs to {NONE!r} and short_circuit"
-        yield Problem(label, text, ("action", "to", "short_circuit"))
+        yield JobIssue(label, text, ("action", "to", "short_circuit"))
 
 
-def _excluded_keys(label: str, condition: FlowCondition) -> Iterator[Problem]:
+def _excluded_keys(label: str, condition: FlowCondition) -> Iterator[JobIssue]:
     if "" in condition.exclude_keys:
-        yield Problem(label, "exclude_keys has an empty key", ("exclude_keys",))
+        yield JobIssue(label, "exclude_keys has an empty key", ("exclude_keys",))
 
 
-def _predicate_problems(label: str, condition: FlowCondition) -> Iterator[Problem]:
+def _predicate_problems(label: str, condition: FlowCondition) -> Iterator[JobIssue]:
     yield from bad_data(label, "params", condition.params)
     if condition.predicate is None:
         if condition.params:
             text = "params without a predicate mean nothing"
-            yield Problem(label, text, ("params", "predicate"))
+            yield JobIssue(label, text, ("params", "predicate"))
         return
     for text in _malformed("predicate", condition.predicate):
-        yield Problem(label, text, ("predicate",))
+        yield JobIssue(label, text, ("predicate",))
 
 
 def _malformed(path: str, predicate: Predicate | Any) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _rank(condition: FlowCondition) -> int:
 _RANKS = ("to 'all'", "to 'none'", "with short_circuit", "without short_circuit")
 
 
-def _order_problems(draft: Draft) -> Iterator[Problem]:
+def _order_problems(draft: ParsedJob) -> Iterator[JobIssue]:
     for source in dict.fromkeys(condition.source for _, condition in draft.conditions):
         applying = [it for it in draft.conditions if it[1].source in (source, ALL)]
         # What is returned and what is raised never meet the same conditions.
@@ -161,12 +161,12 @@ def _order_problems(draft: Draft) -> Iterator[Problem]:
         yield from _disorder([it for it in applying if it[1].exceptions])
 
 
-def _disorder(conditions: list[tuple[str, FlowCondition]]) -> Iterator[Problem]:
+def _disorder(conditions: list[tuple[str, FlowCondition]]) -> Iterator[JobIssue]:
     highest, first = -1, ""
     for label, condition in conditions:
         rank = _rank(condition)
         if rank < highest:
             text = f"is {_RANKS[rank]} and must come before {first}, which is {_RANKS[highest]}"
-            yield Problem(label, text, ("to", "short_circuit", "from", "exceptions"))
+            yield JobIssue(label, text, ("to", "short_circuit", "from", "exceptions"))
         elif rank > highest:
             highest, first = rank, label

@@ -8,16 +8,16 @@ from itertools import pairwise
 
 from postroad.pipeline.job import Edge, TaskType
 
-from .drafts import Draft
-from .problems import Problem, nearest, suggestion
+from .drafts import ParsedJob
+from .problems import JobIssue, nearest, suggestion
 
 WORKFLOW = "workflow"
 
 
-def workflow_problems(draft: Draft) -> Iterator[Problem]:
+def workflow_problems(draft: ParsedJob) -> Iterator[JobIssue]:
     """Unknown names, edges that are there twice, cycles, and tasks that are wrongly connected."""
     if not draft.edges and WORKFLOW not in draft.incomplete:
-        yield Problem(WORKFLOW, "has no edges")
+        yield JobIssue(WORKFLOW, "has no edges")
         return
     if "catalog" not in draft.unreadable:
         yield from _unknown_names(draft)
@@ -28,7 +28,7 @@ def workflow_problems(draft: Draft) -> Iterator[Problem]:
         yield from _wrong_ends(draft, edges)
 
 
-def corrected_edges(draft: Draft) -> list[Edge]:
+def corrected_edges(draft: ParsedJob) -> list[Edge]:
     """The edges, with names taken for the nearest ones where they are unknown."""
     return [
         (nearest_task(draft, source), nearest_task(draft, target))
@@ -36,30 +36,30 @@ def corrected_edges(draft: Draft) -> list[Edge]:
     ]
 
 
-def nearest_task(draft: Draft, name: str) -> str:
+def nearest_task(draft: ParsedJob, name: str) -> str:
     """The name if there is such a task, else the one that was probably meant."""
     if name in draft.task_names:
         return name
     return nearest(name, draft.task_names) or name
 
 
-def _unknown_names(draft: Draft) -> Iterator[Problem]:
+def _unknown_names(draft: ParsedJob) -> Iterator[JobIssue]:
     for label, edge in draft.edges:
         for name in dict.fromkeys(edge):
             if name not in draft.task_names:
                 text = f"{name!r} is not in the catalog{suggestion(name, draft.task_names)}"
-                yield Problem(label, text)
+                yield JobIssue(label, text)
 
 
-def _repeated_edges(draft: Draft) -> Iterator[Problem]:
+def _repeated_edges(draft: ParsedJob) -> Iterator[JobIssue]:
     first: dict[Edge, str] = {}
     for label, edge in draft.edges:
         if edge in first:
-            yield Problem(label, f"repeats {first[edge]}")
+            yield JobIssue(label, f"repeats {first[edge]}")
         first.setdefault(edge, label)
 
 
-def _cycles(edges: list[Edge]) -> Iterator[Problem]:
+def _cycles(edges: list[Edge]) -> Iterator[JobIssue]:
     """Report a cycle, break it, and look for the next."""
     remaining = set(edges)
     while True:
@@ -72,25 +72,25 @@ def _cycles(edges: list[Edge]) -> Iterator[Problem]:
             cycle: list[str] = error.args[1]
         else:
             return
-        yield Problem(WORKFLOW, f"has a cycle: {' -> '.join(map(repr, cycle))}")
+        yield JobIssue(WORKFLOW, f"has a cycle: {' -> '.join(map(repr, cycle))}")
         remaining.difference_update(pairwise(cycle))
 
 
-def _wrong_ends(draft: Draft, edges: list[Edge]) -> Iterator[Problem]:
+def _wrong_ends(draft: ParsedJob, edges: list[Edge]) -> Iterator[JobIssue]:
     sources = {source for source, _ in edges}
     targets = {target for _, target in edges}
     for label, task in draft.tasks:
         follows, leads = task.name in targets, task.name in sources
         if not follows and not leads:
-            yield Problem(label, "is not used in the workflow")
+            yield JobIssue(label, "is not used in the workflow")
         elif task.type is TaskType.INPUT and follows:
-            yield Problem(label, "is an input: no edge may lead to it", ("type",))
+            yield JobIssue(label, "is an input: no edge may lead to it", ("type",))
         elif task.type is not TaskType.INPUT and not follows:
-            yield Problem(label, f"is {_article(task.type)}: an edge must lead to it", ("type",))
+            yield JobIssue(label, f"is {_article(task.type)}: an edge must lead to it", ("type",))
         if task.type is TaskType.OUTPUT and leads:
-            yield Problem(label, "is an output: no edge may leave it", ("type",))
+            yield JobIssue(label, "is an output: no edge may leave it", ("type",))
         elif task.type is not TaskType.OUTPUT and follows and not leads:
-            yield Problem(label, f"is {_article(task.type)}: an edge must leave it", ("type",))
+            yield JobIssue(label, f"is {_article(task.type)}: an edge must leave it", ("type",))
 
 
 def _article(type_: TaskType) -> str:

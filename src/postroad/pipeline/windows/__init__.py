@@ -5,21 +5,21 @@ order; `WindowState` takes the whole and tells what goes on, and which rows to s
 """
 
 from .aggregations import Aggregation
-from .deltas import Delta, DeltaMaker
+from .deltas import JobWindowDelta, WindowDeltaBuilder
 from .extents import Extent
 from .plain import decode_group, encode_group
-from .plan import WindowPlan
-from .segments import UnfitSegment
-from .state import WindowState
+from .plan import CompiledWindows
+from .segments import InvalidSegmentError
+from .state import JobWindowState
 
 __all__ = [
     "Aggregation",
-    "Delta",
-    "DeltaMaker",
+    "JobWindowDelta",
+    "WindowDeltaBuilder",
     "Extent",
-    "UnfitSegment",
-    "WindowPlan",
-    "WindowState",
+    "InvalidSegmentError",
+    "CompiledWindows",
+    "JobWindowState",
     "decode_group",
     "encode_group",
 ]

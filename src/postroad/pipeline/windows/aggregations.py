@@ -15,8 +15,8 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.job import Segment, Window
 
 from . import exact
-from .plain import decode_plain, encode_plain
-from .segments import INT_MAX, INT_MIN, UnfitSegment, canonical, is_number, number_of, value_of
+from .plain import decode_plain, encode_canonical
+from .segments import INT_MAX, INT_MIN, InvalidSegmentError, canonical, is_number, number_of, value_of
 
 _SORTED_IN_MAX = 8
 """Up to so many items are sorted in one by one."""
@@ -78,7 +78,7 @@ class Count(Aggregation):
         return state
 
 
-class _OfKey(Aggregation):
+class _KeyAggregation(Aggregation):
     """Something about the values of a key, which must be given."""
 
     def __init__(self, key: str | None = None) -> None:
@@ -88,7 +88,7 @@ class _OfKey(Aggregation):
         self._key = key
 
 
-class Sum(_OfKey):
+class Sum(_KeyAggregation):
     """The sum of a key, rounded once; whole while all its numbers are."""
 
     def init(self) -> list[Any]:
@@ -108,7 +108,7 @@ class Sum(_OfKey):
         return exact.rounded(packed) if has_floats or not INT_MIN <= whole <= INT_MAX else whole
 
 
-class Average(_OfKey):
+class Average(_KeyAggregation):
     """The mean of a key, rounded once; None of no segments."""
 
     def init(self) -> list[Any]:
@@ -126,7 +126,7 @@ class Average(_OfKey):
         return exact.rounded(packed, count) if count else None
 
 
-class _Extreme(_OfKey):
+class _ExtremeValue(_KeyAggregation):
     """The first value of a key in an order that knows numbers and text, numbers first."""
 
     def init(self) -> Any:
@@ -136,7 +136,7 @@ class _Extreme(_OfKey):
         value = value_of(segment, self._key)
         if not isinstance(value, str):
             if not is_number(value):
-                raise UnfitSegment(
+                raise InvalidSegmentError(
                     f"key {self._key!r} is {value!r:.80}; its window needs a number or text"
                 )
             value = canonical(value)
@@ -160,14 +160,14 @@ def _rank(value: Any) -> tuple[bool, Any, bool]:
     return isinstance(value, str), value, isinstance(value, float)
 
 
-class Min(_Extreme):
+class Min(_ExtremeValue):
     """The least value of a key."""
 
     def _choose(self, left: Any, right: Any) -> Any:
         return min(left, right, key=_rank)
 
 
-class Max(_Extreme):
+class Max(_ExtremeValue):
     """The greatest value of a key."""
 
     def _choose(self, left: Any, right: Any) -> Any:
@@ -187,7 +187,7 @@ class Collect(Aggregation):
         self, state: list[list[bytes]], segment: Segment, order: bytes
     ) -> list[list[bytes]]:
         value = segment if self.key is None else value_of(segment, self.key)
-        return self.merge(state, [[order, encode_plain(value)]])
+        return self.merge(state, [[order, encode_canonical(value)]])
 
     def merge(self, left: list[list[bytes]], right: list[list[bytes]]) -> list[list[bytes]]:
         if len(right) <= _SORTED_IN_MAX:

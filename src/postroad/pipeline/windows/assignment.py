@@ -21,7 +21,7 @@ from postroad.pipeline.job import Window, WindowType
 from .decimals import is_closer, plus
 
 
-class Stretch(Protocol):
+class TimeRange(Protocol):
     """Something about an extent."""
 
     lower: float
@@ -32,7 +32,7 @@ class Stretch(Protocol):
 _lower = attrgetter("lower")
 
 
-class Assignment(abc.ABC):
+class WindowAssigner(abc.ABC):
     """How time is cut."""
 
     @abc.abstractmethod
@@ -43,13 +43,13 @@ class Assignment(abc.ABC):
     def upper(self, lower: float, latest: float) -> float:
         """Where an extent ends."""
 
-    def meeting(self, line: Sequence[Stretch], lower: float, latest: float) -> tuple[int, int]:
+    def meeting(self, line: Sequence[TimeRange], lower: float, latest: float) -> tuple[int, int]:
         """From where to where stretches of a group, in their order, are one with another."""
         place = bisect_left(line, lower, key=_lower)
         return place, place + (place < len(line) and line[place].lower == lower)
 
 
-class Everything(Assignment):
+class GlobalAssigner(WindowAssigner):
     """One extent without bounds."""
 
     def lowers(self, time_s: float) -> list[float]:
@@ -59,7 +59,7 @@ class Everything(Assignment):
         return math.inf
 
 
-class WholeSteps(Assignment):
+class IntegerStepAssigner(WindowAssigner):
     """Extents of whole seconds, at whole seconds."""
 
     def __init__(self, range_s: int, slide_s: int) -> None:
@@ -75,7 +75,7 @@ class WholeSteps(Assignment):
         return lower + self._range_s
 
 
-class BrokenSteps(Assignment):
+class DecimalStepAssigner(WindowAssigner):
     """Extents of parts of a second: 0.3 is where the fourth of those of 0.1 begins.
 
     It would not be if 0.1 were the float, which is a bit more than a tenth.
@@ -95,7 +95,7 @@ class BrokenSteps(Assignment):
         return plus(lower, self._length_s)
 
 
-class Sessions(Assignment):
+class SessionAssigner(WindowAssigner):
     """Extents that end when nothing came for some time."""
 
     def __init__(self, gap_s: float) -> None:
@@ -107,7 +107,7 @@ class Sessions(Assignment):
     def upper(self, lower: float, latest: float) -> float:
         return plus(latest, self._gap_s)
 
-    def meeting(self, line: Sequence[Stretch], lower: float, latest: float) -> tuple[int, int]:
+    def meeting(self, line: Sequence[TimeRange], lower: float, latest: float) -> tuple[int, int]:
         gap_s = self._gap_s
         first = after = bisect_right(line, lower, key=_lower)
         while first > 0 and is_closer(line[first - 1].latest, lower, gap_s):
@@ -117,13 +117,13 @@ class Sessions(Assignment):
         return first, after
 
 
-def assignment_of(window: Window) -> Assignment:
+def assignment_of(window: Window) -> WindowAssigner:
     """How a window cuts time."""
     match window.type:
         case WindowType.GLOBAL:
-            return Everything()
+            return GlobalAssigner()
         case WindowType.SESSION:
-            return Sessions(_seconds(window, "gap_s"))
+            return SessionAssigner(_seconds(window, "gap_s"))
         case WindowType.FIXED:
             return _steps(_seconds(window, "range_s"), _seconds(window, "range_s"))
         case WindowType.SLIDING:
@@ -137,8 +137,8 @@ def _seconds(window: Window, name: str) -> float:
     return value
 
 
-def _steps(range_s: float, slide_s: float) -> Assignment:
+def _steps(range_s: float, slide_s: float) -> WindowAssigner:
     whole_range_s, whole_slide_s = int(range_s), int(slide_s)
     if (whole_range_s, whole_slide_s) == (range_s, slide_s):
-        return WholeSteps(whole_range_s, whole_slide_s)
-    return BrokenSteps(range_s, slide_s)
+        return IntegerStepAssigner(whole_range_s, whole_slide_s)
+    return DecimalStepAssigner(range_s, slide_s)

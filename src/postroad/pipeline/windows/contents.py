@@ -9,35 +9,35 @@ from collections.abc import Callable, Iterable, Iterator
 
 from postroad.pipeline.job import Refinement, TriggerType
 
-from .deadlines import Deadlines
-from .deltas import Addition, WindowDelta
+from .deadlines import WatermarkTimers
+from .deltas import PaneDelta, WindowDelta
 from .extents import Extent
-from .panes import Head, Pane, PaneKey, encode_row, head_row_key, pane_row_key
+from .panes import WindowProgress, Pane, PaneKey, encode_row, head_row_key, pane_row_key
 from .plain import decode_group
-from .plan import PlannedTrigger, PlannedWindow
-from .timers import Timers
+from .plan import CompiledTrigger, CompiledWindow
+from .timers import ProcessingTimeTimers
 
 
-class WindowContents:
+class WindowOperator:
     """The panes of one window."""
 
-    def __init__(self, window: PlannedWindow) -> None:
+    def __init__(self, window: CompiledWindow) -> None:
         self._window = window
         self._lines: dict[bytes, list[Pane]] = {}
-        self.head = Head()
+        self.head = WindowProgress()
         # Rows to be stored, or deleted if there is no such pane any more.
         self._changed: set[PaneKey] = set()
         self._is_head_changed = False
         # What a batch has touched, with the triggers its segments have set off.
         self._touched: dict[PaneKey, set[int]] = {}
-        self._timers = Timers(window)
+        self._timers = ProcessingTimeTimers(window)
         self._ends = {
-            planned.index: Deadlines(planned.trigger.threshold, self._upper_of)
+            planned.index: WatermarkTimers(planned.trigger.threshold, self._upper_of)
             for planned in window.of_type(TriggerType.WATERMARK)
         }
-        self._oblivion: Deadlines | None = None
+        self._oblivion: WatermarkTimers | None = None
         if window.keep_s is not None:
-            self._oblivion = Deadlines(window.keep_s, self._upper_of)
+            self._oblivion = WatermarkTimers(window.keep_s, self._upper_of)
 
     # Finding.
 
@@ -71,9 +71,9 @@ class WindowContents:
 
     # Rows.
 
-    def load(self, group: bytes, content: Pane | Head) -> None:
+    def load(self, group: bytes, content: Pane | WindowProgress) -> None:
         """Take what was stored; panes of a group may come in any order."""
-        if isinstance(content, Head):
+        if isinstance(content, WindowProgress):
             self.head = content
             return
         line = self._lines.setdefault(group, [])
@@ -124,7 +124,7 @@ class WindowContents:
 
     # Adding.
 
-    def _add(self, group: bytes, addition: Addition) -> None:
+    def _add(self, group: bytes, addition: PaneDelta) -> None:
         window, line = self._window, self._lines.setdefault(group, [])
         first, after = window.assignment.meeting(line, addition.lower, addition.latest)
         if first == after:
@@ -147,13 +147,13 @@ class WindowContents:
             self._number(pane)
         self._on_touched(PaneKey(group, pane.lower), pane, marks)
 
-    def _is_late(self, addition: Addition) -> bool:
+    def _is_late(self, addition: PaneDelta) -> bool:
         if self._oblivion is None:
             return False
         upper = self._window.assignment.upper(addition.lower, addition.latest)
         return self._oblivion.is_passed(upper, self.head.latest)
 
-    def _drop(self, group: bytes, addition: Addition) -> None:
+    def _drop(self, group: bytes, addition: PaneDelta) -> None:
         self.head.late += addition.segments
         self._is_head_changed = True
         if not self._lines[group]:
@@ -186,7 +186,7 @@ class WindowContents:
 
     # Emitting.
 
-    def _is_due(self, planned: PlannedTrigger, pane: Pane, marks: set[int]) -> bool:
+    def _is_due(self, planned: CompiledTrigger, pane: Pane, marks: set[int]) -> bool:
         """Whether a trigger emits a pane that was touched, or has ended."""
         index, threshold = planned.index, planned.trigger.threshold
         match planned.trigger.on:
@@ -202,7 +202,7 @@ class WindowContents:
     def _emit(
         self,
         due: dict[PaneKey, set[int]],
-        is_due: Callable[[PlannedTrigger, Pane, set[int]], bool],
+        is_due: Callable[[CompiledTrigger, Pane, set[int]], bool],
     ) -> list[Extent]:
         """Emit those panes that triggers want and that have something new for them."""
         extents = []
@@ -219,7 +219,7 @@ class WindowContents:
             self._refine(key, pane, firing)
         return extents
 
-    def _extent(self, planned: PlannedTrigger, group: bytes, pane: Pane) -> Extent:
+    def _extent(self, planned: CompiledTrigger, group: bytes, pane: Pane) -> Extent:
         window = self._window
         pane.firings += 1
         pane.fired[planned.index] = pane.total
@@ -235,7 +235,7 @@ class WindowContents:
             trigger_index=planned.index,
         )
 
-    def _refine(self, key: PaneKey, pane: Pane, fired: Iterable[PlannedTrigger]) -> None:
+    def _refine(self, key: PaneKey, pane: Pane, fired: Iterable[CompiledTrigger]) -> None:
         """Empty a pane that was emitted, if one of the triggers wants it."""
         refinements = {planned.trigger.refinement for planned in fired}
         if refinements:
@@ -277,6 +277,6 @@ class WindowContents:
             self._is_head_changed = True
 
 
-def _as_pane(addition: Addition) -> Pane:
+def _as_pane(addition: PaneDelta) -> Pane:
     count = addition.segments
     return Pane(addition.lower, addition.latest, addition.state, count, count)

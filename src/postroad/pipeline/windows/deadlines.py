@@ -9,7 +9,7 @@ from .decimals import plus
 from .panes import PaneKey
 
 
-class Deadlines:
+class WatermarkTimers:
     """The extents that have not ended long enough ago.
 
     An extent may be gone, or end later than it was to, without this being told: what `upper_of`

@@ -18,18 +18,18 @@ Packed: TypeAlias = list[int | str]
 ZERO = (0, 0)
 
 
-def pack(whole: int, exponent: int) -> Packed:
+def encode_sum(whole: int, exponent: int) -> Packed:
     """A sum as plain data."""
     return [whole if INT_MIN <= whole <= INT_MAX else hex(whole), exponent]
 
 
-def unpack(packed: Packed) -> tuple[int, int]:
+def decode_sum(packed: Packed) -> tuple[int, int]:
     """The whole number and the exponent of a sum."""
     whole, exponent = packed
     return whole if isinstance(whole, int) else int(whole, 16), int(exponent)
 
 
-def exactly(value: int | float) -> tuple[int, int]:
+def from_number(value: int | float) -> tuple[int, int]:
     """A number as a sum of its own."""
     whole, divisor = value.as_integer_ratio()
     return whole, 1 - divisor.bit_length()
@@ -37,15 +37,15 @@ def exactly(value: int | float) -> tuple[int, int]:
 
 def add(left: Packed, right: Packed) -> Packed:
     """The sum of two sums."""
-    (left_whole, left_exponent), (right_whole, right_exponent) = unpack(left), unpack(right)
+    (left_whole, left_exponent), (right_whole, right_exponent) = decode_sum(left), decode_sum(right)
     exponent = min(left_exponent, right_exponent)
     whole = (left_whole << left_exponent - exponent) + (right_whole << right_exponent - exponent)
-    return pack(whole, exponent)
+    return encode_sum(whole, exponent)
 
 
-def rounded(packed: Packed, divisor: int = 1) -> float:
+def to_float(packed: Packed, divisor: int = 1) -> float:
     """The float nearest to a sum, or to its part; infinite when it is too large for one."""
-    whole, exponent = unpack(packed)
+    whole, exponent = decode_sum(packed)
     try:
         return whole / (divisor << -exponent)
     except OverflowError:

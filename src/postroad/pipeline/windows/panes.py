@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .plan import NO_TIME, PlannedWindow
+from .plan import NO_TIME, CompiledWindow
 
 
 class PaneKey(NamedTuple):
@@ -40,7 +40,7 @@ class Pane(msgspec.Struct, array_like=True):
         """Whether there is something that a trigger has not emitted."""
         return self.segments > 0 and self.total > self.fired.get(trigger_index, 0)
 
-    def absorb(self, other: Pane, window: PlannedWindow) -> None:
+    def absorb(self, other: Pane, window: CompiledWindow) -> None:
         """Become one with another pane."""
         self.lower = min(self.lower, other.lower)
         self.latest = max(self.latest, other.latest)
@@ -52,7 +52,7 @@ class Pane(msgspec.Struct, array_like=True):
             self.fired[index] = self.fired.get(index, 0) + total
 
 
-class Head(msgspec.Struct, array_like=True):
+class WindowProgress(msgspec.Struct, array_like=True):
     """What is known of a whole window."""
 
     latest: float = NO_TIME
@@ -67,7 +67,7 @@ class Head(msgspec.Struct, array_like=True):
 
 
 _decode_pane = msgspec.msgpack.Decoder(Pane).decode
-_decode_head = msgspec.msgpack.Decoder(Head).decode
+_decode_head = msgspec.msgpack.Decoder(WindowProgress).decode
 _encode = msgspec.msgpack.encode
 
 
@@ -81,25 +81,25 @@ def pane_row_key(window: str, key: PaneKey) -> bytes:
     return _encode([window, key.group, key.lower])
 
 
-def encode_row(value: Pane | Head) -> bytes:
+def encode_row(value: Pane | WindowProgress) -> bytes:
     """The value of a row."""
     return _encode(value)
 
 
-class Row(NamedTuple):
+class PaneRow(NamedTuple):
     """A row that was read: a pane with its group, or a head without."""
 
     window: str
     group: bytes
-    content: Pane | Head
+    content: Pane | WindowProgress
 
 
-def decode_row(key: bytes, value: bytes) -> Row:
+def decode_row(key: bytes, value: bytes) -> PaneRow:
     """What a row says."""
     match msgspec.msgpack.decode(key):
         case [str(window)]:
-            return Row(window, b"", _decode_head(value))
+            return PaneRow(window, b"", _decode_head(value))
         case [str(window), bytes(group), float()]:
-            return Row(window, group, _decode_pane(value))
+            return PaneRow(window, group, _decode_pane(value))
         case other:
             raise ValueError(f"{other!r:.80} is not the key of a row of windows")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from .segments import INT_MAX, INT_MIN, UnfitSegment
+from .segments import INT_MAX, INT_MIN, InvalidSegmentError
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoder = msgspec.msgpack.Decoder()
@@ -17,7 +17,7 @@ _decoder = msgspec.msgpack.Decoder()
 _NAN = float("nan")
 
 
-def encode_plain(value: object) -> bytes:
+def encode_canonical(value: object) -> bytes:
     """A value as bytes, as it is; tuples become lists, and dicts lose the order of their keys.
 
     Raises:
@@ -52,7 +52,7 @@ def _encode(value: object) -> bytes:
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError) as error:
-        raise UnfitSegment(f"{value!r:.80} cannot be stored: {error}") from error
+        raise InvalidSegmentError(f"{value!r:.80} cannot be stored: {error}") from error
 
 
 def _plain(value: object, *, is_group: bool) -> object:
@@ -61,15 +61,15 @@ def _plain(value: object, *, is_group: bool) -> object:
     if isinstance(value, int) and INT_MIN <= value <= INT_MAX:
         return value
     if isinstance(value, float):
-        return _unified(value) if is_group else value
+        return _canonical_number(value) if is_group else value
     if isinstance(value, (list, tuple)):
         return [_plain(item, is_group=is_group) for item in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: _plain(item, is_group=is_group) for key, item in value.items()}
-    raise UnfitSegment(f"{value!r:.80} is of type {type(value).__name__}, or too large, to store")
+    raise InvalidSegmentError(f"{value!r:.80} is of type {type(value).__name__}, or too large, to store")
 
 
-def _unified(value: float) -> int | float:
+def _canonical_number(value: float) -> int | float:
     """The one number among equal ones."""
     if value.is_integer() and INT_MIN <= value <= INT_MAX:
         return int(value)

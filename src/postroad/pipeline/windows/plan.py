@@ -18,7 +18,7 @@ NO_TIME = float("-inf")
 """The time of segments in windows that do not ask for it."""
 
 
-class PlannedTrigger(msgspec.Struct, frozen=True):
+class CompiledTrigger(msgspec.Struct, frozen=True):
     """A trigger, and where in the job's list it is."""
 
     index: int
@@ -26,11 +26,11 @@ class PlannedTrigger(msgspec.Struct, frozen=True):
     predicate: Callable[[Segment], object] | None
 
 
-class PlannedWindow:
+class CompiledWindow:
     """A window with all that is needed to fill and empty it."""
 
     def __init__(
-        self, window: Window, triggers: list[PlannedTrigger], resolve: Callable[[str], Any]
+        self, window: Window, triggers: list[CompiledTrigger], resolve: Callable[[str], Any]
     ) -> None:
         self.window = window
         self.name = window.name
@@ -44,7 +44,7 @@ class PlannedWindow:
         if not self.is_global and window.time_key is None:
             raise ConfigError(f"window {window.name!r} needs a time_key")
 
-    def of_type(self, *types: TriggerType) -> list[PlannedTrigger]:
+    def of_type(self, *types: TriggerType) -> list[CompiledTrigger]:
         """The triggers of some types."""
         return [planned for planned in self.triggers if planned.trigger.on in types]
 
@@ -88,7 +88,7 @@ def _stored(state: Any) -> Any:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(state))
 
 
-class WindowPlan:
+class CompiledWindows:
     """All windows of a job."""
 
     def __init__(
@@ -106,7 +106,7 @@ class WindowPlan:
         """
         planned = [_planned(index, trigger, resolve) for index, trigger in enumerate(triggers)]
         self.windows = [
-            PlannedWindow(
+            CompiledWindow(
                 window, [one for one in planned if one.trigger.window == window.name], resolve
             )
             for window in windows
@@ -117,20 +117,20 @@ class WindowPlan:
                 raise ConfigError(
                     f"a trigger names the window {trigger.window!r}, which is not there"
                 )
-        self._of_tasks: dict[str, list[PlannedWindow]] = {}
+        self._of_tasks: dict[str, list[CompiledWindow]] = {}
         for window in self.windows:
             self._of_tasks.setdefault(window.window.task, []).append(window)
 
-    def of_task(self, task: str) -> list[PlannedWindow]:
+    def of_task(self, task: str) -> list[CompiledWindow]:
         """The windows of a task."""
         return self._of_tasks.get(task, [])
 
 
-def _planned(index: int, trigger: Trigger, resolve: Callable[[str], Any]) -> PlannedTrigger:
+def _planned(index: int, trigger: Trigger, resolve: Callable[[str], Any]) -> CompiledTrigger:
     if trigger.on is TriggerType.SEGMENTS and not trigger.threshold > 0:
         raise ConfigError(f"a trigger of {trigger.window!r} has no threshold above 0")
     if trigger.on is not TriggerType.PUNCTUATION:
-        return PlannedTrigger(index, trigger, None)
+        return CompiledTrigger(index, trigger, None)
     if trigger.predicate is None:
         raise ConfigError(f"a punctuation trigger of {trigger.window!r} has no predicate")
-    return PlannedTrigger(index, trigger, resolve(trigger.predicate))
+    return CompiledTrigger(index, trigger, resolve(trigger.predicate))

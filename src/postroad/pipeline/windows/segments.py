@@ -14,7 +14,7 @@ INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 """What can be stored."""
 
 
-class UnfitSegment(ValueError):
+class InvalidSegmentError(ValueError):
     """A segment lacks something its window needs; the segment has failed, nothing was changed."""
 
 
@@ -23,7 +23,7 @@ def value_of(segment: Segment, key: str) -> Any:
     try:
         return segment[key]
     except KeyError:
-        raise UnfitSegment(f"the segment has no key {key!r}, which its window needs") from None
+        raise InvalidSegmentError(f"the segment has no key {key!r}, which its window needs") from None
 
 
 def is_number(value: object) -> bool:
@@ -39,7 +39,7 @@ def number_of(segment: Segment, key: str) -> int | float:
     """The number a key must hold."""
     value = value_of(segment, key)
     if not is_number(value):
-        raise UnfitSegment(f"key {key!r} is {value!r:.80}; its window needs a number of 64 bits")
+        raise InvalidSegmentError(f"key {key!r} is {value!r:.80}; its window needs a number of 64 bits")
     return canonical(value)
 
 
@@ -52,5 +52,5 @@ def time_of(segment: Segment, key: str) -> float:
     """The time of a segment, in seconds."""
     value = value_of(segment, key)
     if not is_number(value) or not -TIME_MAX_S <= value <= TIME_MAX_S:
-        raise UnfitSegment(f"key {key!r} is {value!r:.80}; its window needs a time in seconds")
+        raise InvalidSegmentError(f"key {key!r} is {value!r:.80}; its window needs a time in seconds")
     return float(value) + 0.0

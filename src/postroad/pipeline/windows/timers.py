@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from postroad.pipeline.job import TriggerType
 
-from .panes import Head, Pane, PaneKey
-from .plan import PlannedWindow
+from .panes import WindowProgress, Pane, PaneKey
+from .plan import CompiledWindow
 
 
-class Timers:
+class ProcessingTimeTimers:
     """The timers of a window, and what waits for them.
 
     When they go off is kept in the head of the window.
     """
 
-    def __init__(self, window: PlannedWindow) -> None:
+    def __init__(self, window: CompiledWindow) -> None:
         self._after_s = {
             planned.index: planned.trigger.threshold
             for planned in window.of_type(TriggerType.TIMER)
@@ -42,7 +42,7 @@ class Timers:
         for waiting in self._waiting.values():
             waiting.discard(key)
 
-    def start(self, head: Head, now_s: float) -> bool:
+    def start(self, head: WindowProgress, now_s: float) -> bool:
         """Start those for which something waits; whether there are any that did not run."""
         idle = [
             index for index, waiting in self._waiting.items() if waiting and index not in head.due_s
@@ -51,7 +51,7 @@ class Timers:
             head.due_s[index] = now_s + self._after_s[index]
         return bool(idle)
 
-    def take_due(self, head: Head, now_s: float) -> dict[int, set[PaneKey]]:
+    def take_due(self, head: WindowProgress, now_s: float) -> dict[int, set[PaneKey]]:
         """Those that go off now, each with the panes it emits."""
         passed = [index for index, due_s in sorted(head.due_s.items()) if due_s <= now_s]
         for index in passed:

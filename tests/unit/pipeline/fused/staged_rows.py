@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from postroad.pipeline import Segment
-from postroad.pipeline.fused.rows import Kind, Row
-from postroad.pipeline.fused.staged_passes import FirstPass, LaterPass
-from postroad.pipeline.media.medium import Chunk, encode_segment
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import KeptRoot
+from postroad.pipeline.fused.rows import ShuffleRowKind, ShuffleRow
+from postroad.pipeline.fused.staged_passes import SourceStage, ShuffleStage
+from postroad.pipeline.media.medium import RawRecords, encode_segment
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.records import RetryRoot
 from tests.support.pipeline.both_ways import RawInput
 
 NUMBER = 7
@@ -27,41 +27,41 @@ def count(stop: int) -> list[bytes]:
     return [encode_segment({"n": n}) for n in range(stop)]
 
 
-def first_rows(program: Program, raws: Sequence[bytes], generation: int = 0) -> list[Row]:
+def first_rows(program: CompiledJob, raws: Sequence[bytes], generation: int = 0) -> list[ShuffleRow]:
     """What the first stage leaves."""
-    chunk = Chunk("file", range(len(raws)), raws)
-    slice = FirstPass(program).take_slice(NUMBER, "in", generation, RawInput(), [chunk])
+    chunk = RawRecords("file", range(len(raws)), raws)
+    slice = SourceStage(program).process_split(NUMBER, "in", generation, RawInput(), [chunk])
     return [row for rows in slice for row in rows]
 
 
-def later_rows(program: Program, stage: int, rows: Iterable[Row]) -> list[Row]:
+def later_rows(program: CompiledJob, stage: int, rows: Iterable[ShuffleRow]) -> list[ShuffleRow]:
     """What a later one leaves."""
-    return [row for those in LaterPass(program, stage).take(rows) for row in those]
+    return [row for those in ShuffleStage(program, stage).take(rows) for row in those]
 
 
-def last_rows(program: Program, raws: Sequence[bytes], generation: int = 0) -> list[Row]:
+def last_rows(program: CompiledJob, raws: Sequence[bytes], generation: int = 0) -> list[ShuffleRow]:
     """What comes to the end."""
     return _to_the_end(program, first_rows(program, raws, generation))
 
 
-def rows_again(program: Program, roots: Iterable[KeptRoot]) -> list[Row]:
+def rows_again(program: CompiledJob, roots: Iterable[RetryRoot]) -> list[ShuffleRow]:
     """What comes to the end of roots that come again."""
-    again = FirstPass(program).take_again(NUMBER, "in", roots)
+    again = SourceStage(program).process_retries(NUMBER, "in", roots)
     return _to_the_end(program, [row for rows in again for row in rows])
 
 
-def _to_the_end(program: Program, rows: list[Row]) -> list[Row]:
+def _to_the_end(program: CompiledJob, rows: list[ShuffleRow]) -> list[ShuffleRow]:
     for stage in range(1, len(program.graph.stages)):
         rows = later_rows(program, stage, rows)
     return rows
 
 
-def of_kind(rows: Iterable[Row], kind: Kind) -> list[Row]:
+def of_kind(rows: Iterable[ShuffleRow], kind: ShuffleRowKind) -> list[ShuffleRow]:
     return [row for row in rows if row.kind == kind]
 
 
-def root_at(program: Program, position: int) -> int:
-    return program.bits.root("in", "file", position)
+def root_at(program: CompiledJob, position: int) -> int:
+    return program.ack_ids.root("in", "file", position)
 
 
 def same(segment: Segment) -> Segment:

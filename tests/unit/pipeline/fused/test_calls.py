@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.pipeline.fused.calls import call_all, forget_frames
+from postroad.pipeline.fused.calls import map_function, drop_tracebacks
 
 
 class Ended(StopIteration):
@@ -31,7 +31,7 @@ def test_what_is_returned_and_raised_is_in_its_place(course: list[type[Exception
             raise error
         return f"result {place}"
 
-    results, raised = call_all(function, range(len(course)))
+    results, raised = map_function(function, range(len(course)))
     assert results == [
         f"result {place}" if error is None else None for place, error in enumerate(errors)
     ]
@@ -42,7 +42,7 @@ def test_what_a_stop_iteration_says_is_kept() -> None:
     def stop(segment: int) -> None:
         raise Ended(segment)
 
-    _, raised = call_all(stop, [7])
+    _, raised = map_function(stop, [7])
     assert repr(raised[0]) == "Ended(7)"
 
 
@@ -55,7 +55,7 @@ def test_it_is_called_once_for_each_in_order() -> None:
             raise StopIteration
         return segment
 
-    call_all(refuse_some, range(10))
+    map_function(refuse_some, range(10))
     assert calls == list(range(10))
 
 
@@ -73,7 +73,7 @@ def test_what_is_not_about_a_segment_goes_through(error: BaseException, place: i
         raise ValueError("an ordinary one")
 
     with pytest.raises(type(error)) as found:
-        call_all(interrupt, range(3))
+        map_function(interrupt, range(3))
     assert found.value is error
     assert calls == list(range(place + 1))
 
@@ -104,7 +104,7 @@ def fail_while_failing(segment: object) -> None:
 
 
 def fail_in_a_group(segment: object) -> None:
-    _, raised = call_all(fail_while_failing, [segment])
+    _, raised = map_function(fail_while_failing, [segment])
     raise ExceptionGroup("all of them", list(raised.values()))
 
 
@@ -126,8 +126,8 @@ def test_exceptions_keep_no_segments() -> None:
         watched = [weakref.ref(thing) for thing in things]
         gc.disable()
         try:
-            _, raised = call_all(function, things)
-            forget_frames(*raised.values())
+            _, raised = map_function(function, things)
+            drop_tracebacks(*raised.values())
             things.clear()
             assert [ref() for ref in watched] == [None] * 5, function
         finally:
@@ -136,13 +136,13 @@ def test_exceptions_keep_no_segments() -> None:
 
 
 def test_exceptions_in_a_circle() -> None:
-    _, raised = call_all(fail, [1, 2])
+    _, raised = map_function(fail, [1, 2])
     raised[0].__context__, raised[1].__context__ = raised[1], raised[0]
-    forget_frames(*raised.values())
+    drop_tracebacks(*raised.values())
     assert [error.__traceback__ for error in raised.values()] == [None, None]
 
 
 def test_what_is_behind_an_exception_stays() -> None:
-    _, raised = call_all(fail_because, [1])
-    forget_frames(raised[0])
+    _, raised = map_function(fail_because, [1])
+    drop_tracebacks(raised[0])
     assert repr(raised[0].__cause__) == "ValueError('no')"

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import pytest
 
 from postroad.pipeline import Segment
-from postroad.pipeline.arrow_tasks import ArrowTask
-from postroad.pipeline.fused.careful import find_deadly
-from postroad.pipeline.fused.making import call_carefully
+from postroad.pipeline.arrow_tasks import ArrowFunction
+from postroad.pipeline.fused.careful import find_crashing_segments
+from postroad.pipeline.fused.making import call_isolated
 
 SEGMENTS: list[Segment] = [{"n": n} for n in range(20)]
 
@@ -48,7 +48,7 @@ def die(how: Callable[[], object]) -> Callable[[Segment], Segment]:
 )
 def test_they_are_not_called_with_what_is_deadly(how: Callable[[], object], told: str) -> None:
     segments = [dict(it) for it in SEGMENTS]
-    results, raised = call_carefully(die(how), segments)
+    results, raised = call_isolated(die(how), segments)
     assert sorted(raised) == [0, 7, 8, 19]
     assert str(raised[7]) == f"it ended the process that ran it ({told})"
     assert str(raised[8]) == "eight"
@@ -59,7 +59,7 @@ def test_they_are_not_called_with_what_is_deadly(how: Callable[[], object], told
 
 def test_what_is_tried_changes_nothing() -> None:
     segments = [dict(it) for it in SEGMENTS]
-    assert find_deadly(die(lambda: None), segments) == {}
+    assert find_crashing_segments(die(lambda: None), segments) == {}
     assert segments == SEGMENTS
 
 
@@ -69,6 +69,6 @@ def test_functions_on_record_batches_are_tried_one_by_one() -> None:
             os._exit(1)
         return batch
 
-    results, raised = call_carefully(ArrowTask(work), SEGMENTS)
+    results, raised = call_isolated(ArrowFunction(work), SEGMENTS)
     assert list(raised) == [7]
     assert [it["n"] for it in results if it] == [n for n in range(20) if n != 7]

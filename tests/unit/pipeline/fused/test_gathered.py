@@ -11,12 +11,12 @@ import pytest
 
 from postroad.pipeline import Segment, Window, WindowType
 from postroad.pipeline.fused import gathered
-from postroad.pipeline.fused.gathered import GatheredPart
-from postroad.pipeline.fused.outcome import PartOutcome
-from postroad.pipeline.fused.rows import Kind, Row
+from postroad.pipeline.fused.gathered import ShuffledPartition
+from postroad.pipeline.fused.outcome import PartitionResult
+from postroad.pipeline.fused.rows import ShuffleRowKind, ShuffleRow
 from postroad.pipeline.media.medium import encode_segment
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import FailedRoot, KeptRoot
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.records import FailedRoot, RetryRoot
 from tests.support.pipeline.both_ways import Kept
 from tests.support.pipeline.small_jobs import grouped_program_of
 from tests.unit.pipeline.fused.staged_rows import (
@@ -35,7 +35,7 @@ WORKFLOW = [("in", "a"), ("in", "out_b"), ("a", "out")]
 SUMS = Window(name="w", task="a", type=WindowType.GLOBAL, aggregation="sum", key="n")
 
 
-def refusing(windows: Iterable[Window] = ()) -> Program:
+def refusing(windows: Iterable[Window] = ()) -> CompiledJob:
     return grouped_program_of(WORKFLOW, windows=windows, groups={"a": "n"}, a=refuse_odd)
 
 
@@ -43,18 +43,18 @@ def outputs() -> dict[str, Kept]:
     return {"out": Kept(), "out_b": Kept()}
 
 
-def gather(program: Program, rows: Iterable[Row], to: dict[str, Kept] | None = None) -> PartOutcome:
-    part = GatheredPart(program, outputs() if to is None else to, "part")
+def gather(program: CompiledJob, rows: Iterable[ShuffleRow], to: dict[str, Kept] | None = None) -> PartitionResult:
+    part = ShuffledPartition(program, outputs() if to is None else to, "part")
     part.take_rows(rows)
     return part.finish()
 
 
-def only(outcome: PartOutcome) -> FailedRoot:
+def only(outcome: PartitionResult) -> FailedRoot:
     (failed,) = outcome.failed
     return failed
 
 
-def without(rows: Iterable[Row], kind: Kind) -> list[Row]:
+def without(rows: Iterable[ShuffleRow], kind: ShuffleRowKind) -> list[ShuffleRow]:
     return [row for row in rows if row.kind != kind]
 
 
@@ -71,7 +71,7 @@ def test_nothing_is_told_of_what_is_done_with() -> None:
 
 
 def test_nothing_at_all_comes_to_nothing() -> None:
-    assert gather(refusing(), []) == PartOutcome()
+    assert gather(refusing(), []) == PartitionResult()
 
 
 def test_what_failed_is_told() -> None:
@@ -86,8 +86,8 @@ def test_what_failed_is_told() -> None:
             generation
         )
         assert attempt.error == "ValueError: 1 is odd", generation
-        edge = program.bits.edge(root, "in", "out_b", 0)
-        assert failed.published == [program.bits.edge(edge, "out_b", "out_b", 0)], generation
+        edge = program.ack_ids.edge(root, "in", "out_b", 0)
+        assert failed.published == [program.ack_ids.edge(edge, "out_b", "out_b", 0)], generation
 
 
 def test_rows_may_come_in_any_order() -> None:
@@ -107,14 +107,14 @@ def test_rows_may_come_in_any_order() -> None:
 def test_what_is_no_segment_is_put_away_as_it_came() -> None:
     program = refusing()
     failed = only(gather(program, last_rows(program, [b"\xc1"])))
-    assert (failed.root, failed.is_hopeless) == (root_at(program, 0), True)
+    assert (failed.root, failed.is_permanent) == (root_at(program, 0), True)
 
 
 # What is lost.
 
 
 def test_a_root_is_not_done_with_where_something_is_lost() -> None:
-    for kind in (Kind.LEDGER, Kind.OUTPUT):
+    for kind in (ShuffleRowKind.LEDGER, ShuffleRowKind.OUTPUT):
         program = refusing()
         rows = last_rows(program, count(1))
         failed = only(gather(program, without(rows, kind)))
@@ -126,7 +126,7 @@ def test_a_failure_that_is_lost_was_one() -> None:
     for where in ("in", "a"):
         functions: dict[str, Any] = {where: refuse_odd}
         program = grouped_program_of(WORKFLOW, groups={"a": "n"}, **functions)
-        rows = without(last_rows(program, count(2)), Kind.FAILURE)
+        rows = without(last_rows(program, count(2)), ShuffleRowKind.FAILURE)
         failed = only(gather(program, rows))
         assert (failed.root, failed.attempt.missing) == (root_at(program, 1), []), where
 
@@ -134,7 +134,7 @@ def test_a_failure_that_is_lost_was_one() -> None:
 def test_an_addition_that_is_lost_leaves_nothing_in_windows() -> None:
     program = grouped_program_of(WORKFLOW, windows=[SUMS], groups={"a": "n"}, a=three)
     rows = last_rows(program, count(1))
-    lost = of_kind(rows, Kind.ADDITION)[1]
+    lost = of_kind(rows, ShuffleRowKind.ADDITION)[1]
     outcome = gather(program, [row for row in rows if row is not lost])
     assert only(outcome).attempt.error == "1 of what was made of it never arrived"
     assert outcome.delta.windows == {}
@@ -142,7 +142,7 @@ def test_an_addition_that_is_lost_leaves_nothing_in_windows() -> None:
 
 def test_rows_without_their_root_are_not_passed_over() -> None:
     program = refusing()
-    rows = without(last_rows(program, count(1)), Kind.ROOT)
+    rows = without(last_rows(program, count(1)), ShuffleRowKind.ROOT)
     with pytest.raises(RuntimeError, match=f"{root_at(program, 0):016x} came without it"):
         gather(program, rows)
 
@@ -151,7 +151,7 @@ def test_rows_without_their_root_are_not_passed_over() -> None:
 
 
 def test_what_comes_twice_counts_once() -> None:
-    for kind in [it for it in Kind if it not in (Kind.SEGMENT, Kind.AGAIN)]:
+    for kind in [it for it in ShuffleRowKind if it not in (ShuffleRowKind.SEGMENT, ShuffleRowKind.AGAIN)]:
         program = grouped_program_of(
             [("in", "a"), ("in", "b"), ("in", "out_b"), ("a", "out"), ("b", "out")],
             windows=[SUMS],
@@ -189,15 +189,15 @@ def test_a_task_may_fail_twice_in_the_same_way() -> None:
 def test_roots_that_come_again_write_what_is_not_yet_written() -> None:
     program, to = refusing(), outputs()
     again = [
-        KeptRoot(5, 1, encode_segment({"n": 0}), []),
-        KeptRoot(6, 1, encode_segment({"n": 1}), []),
+        RetryRoot(5, 1, encode_segment({"n": 0}), []),
+        RetryRoot(6, 1, encode_segment({"n": 1}), []),
     ]
     first = gather(program, rows_again(program, again), to)
     assert (first.deliveries, first.segments) == ([NUMBER], 2)
     failed = only(first)
     assert (failed.root, failed.published) == (6, [id for id, _ in to["out_b"].written][1:])
     # Once more, with what is written by now.
-    kept = KeptRoot(6, 2, failed.segment, failed.published)
+    kept = RetryRoot(6, 2, failed.segment, failed.published)
     second = only(gather(program, rows_again(program, [kept]), to))
     assert (second.generation, second.published) == (2, failed.published)
     assert [to[name].written.total() for name in ("out", "out_b")] == [1, 2]

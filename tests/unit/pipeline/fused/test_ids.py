@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.pipeline import acks
-from postroad.pipeline.acks import Bits
+from postroad.pipeline.acks import AckIds
 from postroad.pipeline.fused import ids
 from postroad.pipeline.fused.ids import Ids
 
-BITS = Bits("job")
+BITS = AckIds("job")
 EDGES = [0, 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1]
 
 WORDS = st.lists(st.sampled_from(EDGES) | st.integers(0, 2**64 - 1), max_size=20)

@@ -8,14 +8,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.pipeline.acks import Acker, Bits, bits_of, report_done, report_init
+from postroad.pipeline.acks import Acker, AckIds, ack_value, ack_task, ack_root
 from postroad.pipeline.fused.ids import Ids, Indexes
-from postroad.pipeline.fused.ledger import Edges, Ledger, Residue
+from postroad.pipeline.fused.ledger import EdgeBatch, AckAccumulator, UnackedRemainder
 
-BITS = Bits("job")
+BITS = AckIds("job")
 ROOTS = [0, 4711, 2**63, 2**64 - 1]
 TASKS = ("a", "b", "c")
-NOTHING = Residue(0, 0)
+NOTHING = UnackedRemainder(0, 0)
 
 
 def words(values: list[int]) -> Ids:
@@ -54,8 +54,8 @@ class Waiting(NamedTuple):
     """Edges along which something comes to a task, as a ledger has them."""
 
     task: str
-    ledger: Ledger
-    edges: Edges
+    ledger: AckAccumulator
+    edges: EdgeBatch
 
 
 class Course:
@@ -63,30 +63,30 @@ class Course:
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
-        self.passes = [Ledger(BITS, words(ROOTS), generation) for _ in range(2)]
+        self.passes = [AckAccumulator(BITS, words(ROOTS), generation) for _ in range(2)]
         self.acker = Acker()
         self.waiting = [self._begin()]
 
     def _begin(self) -> Waiting:
         """Every root goes on along one edge."""
         ledger = self.passes[0]
-        entered = ledger.enter()
-        ledger.take(entered)
+        entered = ledger.add_roots()
+        ledger.mark_processed(entered)
         for root in ROOTS:
             edge = BITS.edge(root, "in", "a", 0)
-            self.acker.add(report_init(root, self.generation, "in", [edge]))
-        return Waiting("a", ledger, ledger.give(entered, "in", "a"))
+            self.acker.add(ack_root(root, self.generation, "in", [edge]))
+        return Waiting("a", ledger, ledger.add_sent(entered, "in", "a"))
 
     def follow(self, step: Step) -> None:
         """A task takes all that waits for it in one of the passes, and gives what it makes."""
         task, ledger, edges = self._next()
         if step.is_elsewhere:
             ledger = self.passes[1 - self.passes.index(ledger)]
-            edges = ledger.arrive(edges.ids, edges.origins)
+            edges = ledger.add_received(edges.ids, edges.origins)
         places = range(len(edges.ids))
         lost = [at for at in places if step.lost[at % len(step.lost)]]
         counts = [0 if at in lost else step.counts[at % len(step.counts)] for at in places]
-        ledger.take(edges, lost)
+        ledger.mark_processed(edges, lost)
         for target in step.targets:
             given = self._give(ledger, edges, task, target, counts)
             self.waiting.append(Waiting(target, ledger, given))
@@ -100,31 +100,31 @@ class Course:
         self.waiting = [it for it in self.waiting if it not in alike]
         if len(alike) == 1:
             return first
-        return first._replace(edges=first.ledger.join([it.edges for it in alike]))
+        return first._replace(edges=first.ledger.concat([it.edges for it in alike]))
 
     def _give(
-        self, ledger: Ledger, edges: Edges, task: str, target: str, counts: list[int]
-    ) -> Edges:
+        self, ledger: AckAccumulator, edges: EdgeBatch, task: str, target: str, counts: list[int]
+    ) -> EdgeBatch:
         if all(count == 1 for count in counts):
-            return ledger.give(edges, task, target)
+            return ledger.add_sent(edges, task, target)
         parents = indexes([at for at, count in enumerate(counts) for _ in range(count)])
         ordinals = words([ordinal for count in counts for ordinal in range(count)])
-        return ledger.give(edges, task, target, parents, ordinals)
+        return ledger.add_sent(edges, task, target, parents, ordinals)
 
-    def _report(self, edges: Edges, at: int, task: str, targets: list[str], count: int) -> None:
+    def _report(self, edges: EdgeBatch, at: int, task: str, targets: list[str], count: int) -> None:
         root, edge = ROOTS[edges.origins[at]], int(edges.ids[at])
         made = [
             BITS.edge(edge, task, target, ordinal) for target in targets for ordinal in range(count)
         ]
-        self.acker.add(report_done(root, self.generation, task, edge, made))
+        self.acker.add(ack_task(root, self.generation, task, edge, made))
 
 
-def add_up(ledgers: list[Ledger], place: int) -> Residue:
+def add_up(ledgers: list[AckAccumulator], place: int) -> UnackedRemainder:
     bits, missing = NOTHING
     for ledger in ledgers:
-        more = ledger.close().get(place, NOTHING)
+        more = ledger.unacked().get(place, NOTHING)
         bits, missing = bits ^ more.bits, missing + more.missing
-    return Residue(bits, missing)
+    return UnackedRemainder(bits, missing)
 
 
 @given(STEPS, st.sampled_from([0, 1, 5]))
@@ -134,7 +134,7 @@ def test_what_is_left_over_is_what_reports_come_to(steps: list[Step], generation
         course.follow(step)
     for place, root in enumerate(ROOTS):
         verdict = course.acker.verdict(root, generation)
-        assert add_up(course.passes, place) == Residue(verdict.residue, verdict.missing)
+        assert add_up(course.passes, place) == UnackedRemainder(verdict.residue, verdict.missing)
 
 
 @given(STEPS, st.sampled_from([0, 1, 5]))
@@ -145,40 +145,40 @@ def test_when_all_is_taken_nothing_is_left_over(steps: list[Step], generation: i
     while course.waiting:
         course.follow(Step([0], [False], ["a"], is_elsewhere=False))
         course.waiting = [it for it in course.waiting if len(it.edges.ids)]
-    assert course.passes[0].close() == {}
+    assert course.passes[0].unacked() == {}
 
 
 # One by one.
 
 
-def begun(generation: int = 0) -> tuple[Ledger, Edges]:
+def begun(generation: int = 0) -> tuple[AckAccumulator, EdgeBatch]:
     """A ledger where every root went on along one edge."""
-    ledger = Ledger(BITS, words(ROOTS), generation)
-    entered = ledger.enter()
-    ledger.take(entered)
-    return ledger, ledger.give(entered, "in", "a")
+    ledger = AckAccumulator(BITS, words(ROOTS), generation)
+    entered = ledger.add_roots()
+    ledger.mark_processed(entered)
+    return ledger, ledger.add_sent(entered, "in", "a")
 
 
 def bits_to_a(place: int, generation: int = 0) -> int:
-    return bits_of(BITS.edge(ROOTS[place], "in", "a", 0), generation)
+    return ack_value(BITS.edge(ROOTS[place], "in", "a", 0), generation)
 
 
 def test_what_failed_is_left_over() -> None:
     for generation in (0, 3):
         ledger, edges = begun(generation)
-        ledger.take(edges, [1, 3])
-        assert ledger.close() == {
-            1: Residue(bits_to_a(1, generation), 1),
-            3: Residue(bits_to_a(3, generation), 1),
+        ledger.mark_processed(edges, [1, 3])
+        assert ledger.unacked() == {
+            1: UnackedRemainder(bits_to_a(1, generation), 1),
+            3: UnackedRemainder(bits_to_a(3, generation), 1),
         }, generation
 
 
 def test_what_is_taken_twice_is_never_done_with() -> None:
     for generation in (0, 3):
         ledger, edges = begun(generation)
-        ledger.take(edges)
-        ledger.take(edges, [0, 2])
-        assert {place: it.bits for place, it in ledger.close().items()} == {
+        ledger.mark_processed(edges)
+        ledger.mark_processed(edges, [0, 2])
+        assert {place: it.bits for place, it in ledger.unacked().items()} == {
             1: bits_to_a(1, generation),
             3: bits_to_a(3, generation),
         }, generation
@@ -187,18 +187,18 @@ def test_what_is_taken_twice_is_never_done_with() -> None:
 def test_taking_changes_no_ids() -> None:
     ledger, edges = begun()
     before = edges.ids.tolist()
-    ledger.take(edges, [1])
-    ledger.close()
+    ledger.mark_processed(edges, [1])
+    ledger.unacked()
     assert edges.ids.tolist() == before
 
 
 def test_what_another_pass_gave_is_left_over_here_and_makes_up_for_it_there() -> None:
     first, given = begun(2)
-    second = Ledger(BITS, words(ROOTS), 2)
-    second.take(second.arrive(given.ids[1:], given.origins[1:]), [0])
-    assert second.close() == {
-        2: Residue(bits_to_a(2, 2), -1),
-        3: Residue(bits_to_a(3, 2), -1),
+    second = AckAccumulator(BITS, words(ROOTS), 2)
+    second.mark_processed(second.add_received(given.ids[1:], given.origins[1:]), [0])
+    assert second.unacked() == {
+        2: UnackedRemainder(bits_to_a(2, 2), -1),
+        3: UnackedRemainder(bits_to_a(3, 2), -1),
     }
     assert [add_up([first, second], place).missing for place in range(4)] == [1, 1, 0, 0]
     assert [add_up([first, second], place).bits == 0 for place in range(4)] == [False] * 2 + [
@@ -208,14 +208,14 @@ def test_what_another_pass_gave_is_left_over_here_and_makes_up_for_it_there() ->
 
 def test_of_joined_edges_each_counts_once() -> None:
     ledger, edges = begun()
-    ledger.take(edges)
-    one, other = ledger.give(edges, "a", "b"), ledger.give(edges, "a", "b", indexes([2]))
-    joined = ledger.join([one, other])
+    ledger.mark_processed(edges)
+    one, other = ledger.add_sent(edges, "a", "b"), ledger.add_sent(edges, "a", "b", indexes([2]))
+    joined = ledger.concat([one, other])
     assert joined.ids.tolist() == [*one.ids.tolist(), *other.ids.tolist()]
     assert joined.origins.tolist() == [0, 1, 2, 3, 2]
-    assert {place: it.missing for place, it in ledger.close().items()} == {0: 1, 1: 1, 2: 2, 3: 1}
-    ledger.take(joined)
-    assert ledger.close() == {}
+    assert {place: it.missing for place, it in ledger.unacked().items()} == {0: 1, 1: 1, 2: 2, 3: 1}
+    ledger.mark_processed(joined)
+    assert ledger.unacked() == {}
 
 
 def test_ids_are_those_of_one_by_one() -> None:
@@ -227,11 +227,11 @@ def test_ids_are_those_of_one_by_one() -> None:
         BITS.edge(first, "a", "a", 1),
         BITS.edge(last, "a", "a", 0),
     ]
-    assert len(ledger.close()) == len(ROOTS)
+    assert len(ledger.unacked()) == len(ROOTS)
 
 
 def test_without_roots_nothing_is_left_over() -> None:
-    ledger = Ledger(BITS, words([]), 0)
-    edges = ledger.give(ledger.enter(), "in", "a")
-    ledger.take(edges)
-    assert ledger.close() == {}
+    ledger = AckAccumulator(BITS, words([]), 0)
+    edges = ledger.add_sent(ledger.add_roots(), "in", "a")
+    ledger.mark_processed(edges)
+    assert ledger.unacked() == {}

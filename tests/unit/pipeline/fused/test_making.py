@@ -6,9 +6,9 @@ import traceback
 from typing import Any
 
 from postroad.pipeline import FlowAction, FlowCondition, Segment
-from postroad.pipeline.functions import Function, NotASegment
-from postroad.pipeline.fused.making import Made, make
-from postroad.pipeline.outcomes import RetryWanted
+from postroad.pipeline.functions import Function, InvalidResultError
+from postroad.pipeline.fused.making import TaskOutput, run_task
+from postroad.pipeline.outcomes import SegmentRetryRequestedError
 from tests.support.pipeline.small_jobs import count, program_of
 
 EDGES = [("in", "f"), ("f", "out"), ("f", "out_b")]
@@ -17,9 +17,9 @@ CATCH = FlowCondition(source="f", to=["out_b"], exceptions=True, short_circuit=T
 
 def make_with(
     function: Function, *conditions: FlowCondition, segments: list[Segment] | None = None
-) -> Made:
+) -> TaskOutput:
     program = program_of(EDGES, conditions, f=function, is_odd=is_odd, locate=locate)
-    return make(program, "f", count() if segments is None else segments)
+    return run_task(program, "f", count() if segments is None else segments)
 
 
 def is_odd(new: Segment, old: Segment) -> bool:
@@ -36,11 +36,11 @@ def refuse_odd(segment: Segment) -> Segment:
     return segment
 
 
-def numbers(made: Made) -> list[Any]:
+def numbers(made: TaskOutput) -> list[Any]:
     return [segment.get("n") for segment in made.segments]
 
 
-def places(made: Made) -> tuple[list[int] | None, list[int] | None]:
+def places(made: TaskOutput) -> tuple[list[int] | None, list[int] | None]:
     """Parents and ordinals."""
     return (
         None if made.parents is None else made.parents.tolist(),
@@ -58,7 +58,7 @@ def test_one_for_each_needs_no_places() -> None:
 
 
 def test_a_task_without_a_function_passes_on_what_it_is_given() -> None:
-    made = make(program_of(EDGES), "in", count())
+    made = run_task(program_of(EDGES), "in", count())
     assert (numbers(made), places(made)) == ([0, 1, 2, 3], (None, None))
 
 
@@ -88,7 +88,7 @@ def test_what_fails_is_told_by_its_place() -> None:
 def test_nonsense_fails() -> None:
     made = make_with(lambda it: [7, "text", [it, 7], it][it["n"]])
     assert sorted(made.failed) == [0, 1, 2]
-    assert all(isinstance(error, NotASegment) for error in made.failed.values())
+    assert all(isinstance(error, InvalidResultError) for error in made.failed.values())
     assert (numbers(made), places(made)) == ([3], ([3], None))
 
 
@@ -127,7 +127,7 @@ def test_one_that_is_wanted_again_fails_with_all_that_was_made_with_it() -> None
     )
     made = make_with(lambda it: [{"n": 0}, it], again)
     assert sorted(made.failed) == [1, 3]
-    assert all(isinstance(error, RetryWanted) for error in made.failed.values())
+    assert all(isinstance(error, SegmentRetryRequestedError) for error in made.failed.values())
     assert places(made) == ([0, 0, 2, 2], [0, 1, 0, 1])
 
 
@@ -141,11 +141,11 @@ def test_some_of_them() -> None:
     made = make_with(
         lambda it: [it, it] if it["n"] % 2 else it, FlowCondition(source="f", to=["out"])
     )
-    some = made.only([2, 4])
+    some = made.select([2, 4])
     assert (numbers(some), places(some)) == ([1, 3], ([1, 3], [1, 0]))
     assert some.targets == [("out",)] * 2
 
 
 def test_none_of_them() -> None:
-    none = make_with(lambda it: it).only([])
+    none = make_with(lambda it: it).select([])
     assert (none.segments, places(none)) == ([], ([], None))

@@ -9,11 +9,11 @@ import pytest
 
 from postroad.pipeline import Segment, Window, WindowType
 from postroad.pipeline.fused import reading
-from postroad.pipeline.fused.outcome import PartOutcome, decode_part, encode_part
-from postroad.pipeline.fused.part import Part
-from postroad.pipeline.media.medium import Chunk, decode_segment, encode_segment
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import FailedRoot, KeptRoot
+from postroad.pipeline.fused.outcome import PartitionResult, decode_part, encode_part
+from postroad.pipeline.fused.part import SingleStagePartition
+from postroad.pipeline.media.medium import RawRecords, decode_segment, encode_segment
+from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.records import FailedRoot, RetryRoot
 from tests.support.pipeline.both_ways import (
     Comparable,
     Kept,
@@ -35,7 +35,7 @@ def refuse_odd(segment: Segment) -> Segment:
     return {"n": n}
 
 
-def refusing() -> Program:
+def refusing() -> CompiledJob:
     return program_of([("in", "a"), ("in", "out_b"), ("a", "out")], a=refuse_odd)
 
 
@@ -47,23 +47,23 @@ def outputs() -> dict[str, Kept]:
     return {"out": Kept(), "out_b": Kept()}
 
 
-def chunk_of(raws: list[bytes]) -> Chunk:
-    return Chunk("file", range(len(raws)), raws)
+def chunk_of(raws: list[bytes]) -> RawRecords:
+    return RawRecords("file", range(len(raws)), raws)
 
 
-def take(program: Program, *chunks: Chunk, medium: RawInput | None = None) -> PartOutcome:
-    part = Part(program, outputs(), "part")
-    part.take_slice(7, "in", 0, medium or RawInput(), chunks)
+def take(program: CompiledJob, *chunks: RawRecords, medium: RawInput | None = None) -> PartitionResult:
+    part = SingleStagePartition(program, outputs(), "part")
+    part.process_split(7, "in", 0, medium or RawInput(), chunks)
     return part.finish()
 
 
-def by_root(program: Program, failed: list[FailedRoot], source: str = "file") -> dict[int, Segment]:
+def by_root(program: CompiledJob, failed: list[FailedRoot], source: str = "file") -> dict[int, Segment]:
     """What failed, by its position."""
-    positions = {program.bits.root("in", source, at): at for at in range(100)}
+    positions = {program.ack_ids.root("in", source, at): at for at in range(100)}
     return {positions[it.root]: msgspec.msgpack.decode(it.segment) for it in failed}
 
 
-def both_ways(program: Program, raws: list[bytes], medium: RawInput) -> Comparable:
+def both_ways(program: CompiledJob, raws: list[bytes], medium: RawInput) -> Comparable:
     """What comes of it, which is the same both ways."""
     slices = [Slices("in", 0, [chunk_of(raws)])]
     expected = run_one_by_one(program, slices, medium, outputs())
@@ -92,7 +92,7 @@ def test_an_outcome_comes_through_as_bytes() -> None:
 def test_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch, piece_segments: int) -> None:
     monkeypatch.setattr(reading, "PIECE_SEGMENTS", piece_segments)
     program = refusing()
-    outcome = take(program, chunk_of(count(4)), Chunk("other", ["x"], count(1)))
+    outcome = take(program, chunk_of(count(4)), RawRecords("other", ["x"], count(1)))
     assert by_root(program, outcome.failed) == {1: {"n": 1}, 3: {"n": 3}}
     assert outcome.segments == 5
     assert sorted(outcome.staged) == [("out", {"count": 3}), ("out_b", {"count": 5})]
@@ -129,7 +129,7 @@ def test_where_nothing_is_a_segment() -> None:
 
 
 def test_a_slice_without_anything() -> None:
-    outcome = take(refusing(), Chunk("file", [], []))
+    outcome = take(refusing(), RawRecords("file", [], []))
     assert (outcome.deliveries, outcome.segments) == ([7], 0)
     assert (outcome.failed, outcome.staged) == ([], [])
 
@@ -137,11 +137,11 @@ def test_a_slice_without_anything() -> None:
 def test_outputs_of_what_failed_are_told() -> None:
     program = refusing()
     (first, _) = take(program, chunk_of(count(4))).failed
-    edge = program.bits.edge(first.root, "in", "out_b", 0)
-    assert first.published == [program.bits.edge(edge, "out_b", "out_b", 0)]
+    edge = program.ack_ids.edge(first.root, "in", "out_b", 0)
+    assert first.published == [program.ack_ids.edge(edge, "out_b", "out_b", 0)]
 
 
-def windowed() -> Program:
+def windowed() -> CompiledJob:
     window = Window(name="w", task="a", type=WindowType.GLOBAL, aggregation="sum", key="n")
     return program_of(
         [("in", "a"), ("in", "b"), ("a", "out"), ("b", "out_b")],
@@ -168,14 +168,14 @@ def test_what_a_window_cannot_use_has_failed() -> None:
 
 def test_roots_that_come_again_write_what_is_not_yet_written() -> None:
     program = program_of([("in", "out"), ("in", "out_b")])
-    root = program.bits.root("in", "file", 0)
+    root = program.ack_ids.root("in", "file", 0)
     ids = {
-        name: program.bits.edge(program.bits.edge(root, "in", name, 0), name, name, 0)
+        name: program.ack_ids.edge(program.ack_ids.edge(root, "in", name, 0), name, name, 0)
         for name in ("out", "out_b")
     }
     kept = outputs()
-    part = Part(program, kept, "part")
-    part.take_again(8, "in", [KeptRoot(root, 3, encode_segment({"n": 1}), [ids["out"]])])
+    part = SingleStagePartition(program, kept, "part")
+    part.process_retries(8, "in", [RetryRoot(root, 3, encode_segment({"n": 1}), [ids["out"]])])
     outcome = part.finish()
     assert (outcome.deliveries, outcome.segments, outcome.failed) == ([8], 1, [])
     assert [id for id, _ in kept["out_b"].written] == [ids["out_b"]]
@@ -184,15 +184,15 @@ def test_roots_that_come_again_write_what_is_not_yet_written() -> None:
 
 def test_roots_that_come_again_fail_again_with_all_that_is_written() -> None:
     program = refusing()
-    root = program.bits.root("in", "file", 0)
+    root = program.ack_ids.root("in", "file", 0)
     kept = outputs()
     kept["out_b"].refuses = lambda segment: bool(segment["n"] == 4)
-    part = Part(program, kept, "part")
+    part = SingleStagePartition(program, kept, "part")
     roots = [
-        KeptRoot(root, 3, encode_segment({"n": 3}), [5]),
-        KeptRoot(9, 1, encode_segment({"n": 4}), []),
+        RetryRoot(root, 3, encode_segment({"n": 3}), [5]),
+        RetryRoot(9, 1, encode_segment({"n": 4}), []),
     ]
-    part.take_again(8, "in", roots)
+    part.process_retries(8, "in", roots)
     first, second = part.finish().failed
     assert (first.root, first.generation, len(first.published)) == (root, 3, 2)
     assert 5 in first.published
@@ -202,7 +202,7 @@ def test_roots_that_come_again_fail_again_with_all_that_is_written() -> None:
 
 def test_what_is_abandoned_is_thrown_away() -> None:
     kept = outputs()
-    part = Part(refusing(), kept, "part")
-    part.take_slice(7, "in", 0, RawInput(), [chunk_of(count(4))])
-    part.abandon()
+    part = SingleStagePartition(refusing(), kept, "part")
+    part.process_split(7, "in", 0, RawInput(), [chunk_of(count(4))])
+    part.abort()
     assert [it.abandoned for it in kept.values()] == [1, 1]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from postroad.pipeline import FlowCondition, Job, Segment, Task, TaskType, Window, WindowType
-from postroad.pipeline.fused.ledger import Edges
-from postroad.pipeline.fused.making import Made
-from postroad.pipeline.fused.passing import Pass, Piece
-from postroad.pipeline.program import Program
+from postroad.pipeline.fused.ledger import EdgeBatch
+from postroad.pipeline.fused.making import TaskOutput
+from postroad.pipeline.fused.passing import StageExecutor, RootBatch
+from postroad.pipeline.program import CompiledJob
 from tests.support.pipeline.small_jobs import ROOTS, count, piece_of, program_of
 
 
@@ -24,20 +24,20 @@ class Kept:
         """Task, place of the root, and number."""
         self.sent: list[tuple[str, int, int]] = []
 
-    def put_out(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
+    def put_out(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
         parents = range(len(made.segments)) if made.parents is None else made.parents.tolist()
         for parent, segment in zip(parents, made.segments, strict=True):
             self.written.append((task, int(edges.origins[parent]), segment["n"]))
-        piece.ledger.take(edges, list(made.failed))
+        piece.ledger.mark_processed(edges, list(made.failed))
 
-    def send(self, piece: Piece, task: str, edges: Edges, segments: list[Segment]) -> None:
+    def send(self, piece: RootBatch, task: str, edges: EdgeBatch, segments: list[Segment]) -> None:
         for origin, segment in zip(edges.origins.tolist(), segments, strict=True):
             self.sent.append((task, origin, segment["n"]))
 
 
-def run(program: Program, piece: Piece, entry: str = "in") -> Kept:
+def run(program: CompiledJob, piece: RootBatch, entry: str = "in") -> Kept:
     sink = Kept()
-    Pass(program, 0, sink).enter(piece, entry, count())
+    StageExecutor(program, 0, sink).run_roots(piece, entry, count())
     return sink
 
 
@@ -65,7 +65,7 @@ def test_a_diamond_comes_together() -> None:
         assert written == sorted(
             ("out", place, n) for place in range(len(ROOTS)) for n in (place, place, place + 10)
         ), generation
-        assert piece.ledger.close() == {}, generation
+        assert piece.ledger.unacked() == {}, generation
 
 
 def test_each_that_follows_has_its_own() -> None:
@@ -93,14 +93,14 @@ def test_what_is_routed_has_its_own_edges() -> None:
     piece, ids = piece_of(program), []
 
     class Noting(Kept):
-        def put_out(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
+        def put_out(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
             ids.extend(edges.ids.tolist())
             super().put_out(piece, task, edges, made)
 
-    Pass(program, 0, Noting()).enter(piece, "in", count())
-    taken = [program.bits.edge(root, "in", "twice", 0) for root in ROOTS]
+    StageExecutor(program, 0, Noting()).run_roots(piece, "in", count())
+    taken = [program.ack_ids.edge(root, "in", "twice", 0) for root in ROOTS]
     assert ids == [
-        program.bits.edge(edge, "twice", "out_b", ordinal) for edge in taken for ordinal in (0, 1)
+        program.ack_ids.edge(edge, "twice", "out_b", ordinal) for edge in taken for ordinal in (0, 1)
     ]
 
 
@@ -114,7 +114,7 @@ def test_what_failed_is_left_over() -> None:
         (1, "a", "ValueError('odd')"),
         (3, "a", "ValueError('odd')"),
     ]
-    assert {place: it.missing for place, it in piece.ledger.close().items()} == {1: 1, 3: 1}
+    assert {place: it.missing for place, it in piece.ledger.unacked().items()} == {1: 1, 3: 1}
 
 
 def test_an_input_that_fails_leaves_nothing_over_but_has_failed() -> None:
@@ -122,7 +122,7 @@ def test_an_input_that_fails_leaves_nothing_over_but_has_failed() -> None:
     piece = piece_of(program)
     assert [place for _, place, _ in run(program, piece, "in_").written] == [0, 2]
     assert [it.origin for it in piece.failures] == [1, 3]
-    assert piece.ledger.close() == {}
+    assert piece.ledger.unacked() == {}
 
 
 def test_windows_keep_what_is_for_them_and_pass_on_exceptions() -> None:
@@ -135,9 +135,9 @@ def test_windows_keep_what_is_for_them_and_pass_on_exceptions() -> None:
         (0, 0, 0),
         (2, 0, 2),
     ]
-    edges = [program.bits.edge(ROOTS[place], "in", "a", 0) for place in (0, 2)]
+    edges = [program.ack_ids.edge(ROOTS[place], "in", "a", 0) for place in (0, 2)]
     assert [it.edge for _, it in piece.additions] == edges
-    assert piece.ledger.close() == {}
+    assert piece.ledger.unacked() == {}
 
 
 def test_what_is_for_a_later_stage_is_sent_and_left_over() -> None:
@@ -148,13 +148,13 @@ def test_what_is_for_a_later_stage_is_sent_and_left_over() -> None:
     ]
     edges = [("in", "sum"), ("sum", "out"), ("in", "out")]
     job = Job(name="job", workflow=edges, catalog=catalog)
-    program = Program(job, {"sum": change}.__getitem__)
+    program = CompiledJob(job, {"sum": change}.__getitem__)
     piece = piece_of(program)
     sink = run(program, piece)
     # Also the output runs there, where all that is for it is.
     assert sorted(sink.sent) == [(name, n, n) for name in ("out", "sum") for n in range(4)]
     assert not sink.written
-    assert {it.missing for it in piece.ledger.close().values()} == {2}
+    assert {it.missing for it in piece.ledger.unacked().values()} == {2}
 
 
 def test_segments_arrive_from_another_pass() -> None:
@@ -164,14 +164,14 @@ def test_segments_arrive_from_another_pass() -> None:
         Task(name="out", type=TaskType.OUTPUT, medium="seq"),
     ]
     job = Job(name="job", workflow=[("in", "sum"), ("sum", "out")], catalog=catalog)
-    program = Program(job, {"sum": refuse_odd}.__getitem__)
+    program = CompiledJob(job, {"sum": refuse_odd}.__getitem__)
     first, second = piece_of(program), piece_of(program)
-    given = first.ledger.give(first.ledger.enter(), "in", "sum")
-    edges = second.ledger.arrive(given.ids, given.origins)
+    given = first.ledger.add_sent(first.ledger.add_roots(), "in", "sum")
+    edges = second.ledger.add_received(given.ids, given.origins)
     sink = Kept()
-    Pass(program, 1, sink).arrive(second, "sum", edges, count())
+    StageExecutor(program, 1, sink).run_received(second, "sum", edges, count())
     assert sink.written == [("out", 0, 0), ("out", 2, 2)]
-    left, made_up = first.ledger.close(), second.ledger.close()
+    left, made_up = first.ledger.unacked(), second.ledger.unacked()
     assert {place for place in left if left[place].bits != made_up.get(place, (0, 0))[0]} == {1, 3}
     assert [it.origin for it in second.failures] == [1, 3]
 
@@ -231,7 +231,7 @@ def test_failures_keep_no_segments(
     watched = [weakref.ref(segment) for segment in segments]
     gc.disable()
     try:
-        Pass(program, 0, Kept()).enter(piece, "in", segments)
+        StageExecutor(program, 0, Kept()).run_roots(piece, "in", segments)
         del segments
         assert [ref() for ref in watched] == [None] * len(ROOTS)
     finally:

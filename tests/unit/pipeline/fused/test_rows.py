@@ -9,8 +9,8 @@ import pytest
 from postroad.pipeline.fused.rows import (
     COLUMNS,
     DDL,
-    Kind,
-    Row,
+    ShuffleRowKind,
+    ShuffleRow,
     from_batch,
     schema,
     to_batch,
@@ -18,10 +18,10 @@ from postroad.pipeline.fused.rows import (
 from postroad.pipeline.media.medium import decode_any
 
 ROWS = [
-    Row(0, Kind.DELIVERY, "in", 0),
-    Row(2**63 - 1, Kind.SEGMENT, "päckchen", 2**63, 1, 2**64 - 1, payload=b"\x00\xff"),
-    Row(2**64 - 1, Kind.LEDGER, "", 1, 2**40, 2**63, 2**64 - 1, -(2**31)),
-    Row(2**63, Kind.REFUSED, "in", 2**64 - 1, 2**62, 7, 8, 2**31 - 1, b"x" * 100_000),
+    ShuffleRow(0, ShuffleRowKind.DELIVERY, "in", 0),
+    ShuffleRow(2**63 - 1, ShuffleRowKind.SEGMENT, "päckchen", 2**63, 1, 2**64 - 1, payload=b"\x00\xff"),
+    ShuffleRow(2**64 - 1, ShuffleRowKind.LEDGER, "", 1, 2**40, 2**63, 2**64 - 1, -(2**31)),
+    ShuffleRow(2**63, ShuffleRowKind.REFUSED, "in", 2**64 - 1, 2**62, 7, 8, 2**31 - 1, b"x" * 100_000),
 ]
 
 
@@ -30,9 +30,9 @@ def test_rows_come_back_as_they_were() -> None:
 
 
 def test_kinds_come_back_as_they_were() -> None:
-    for kind in Kind:
-        (row,) = from_batch(to_batch([Row(1, kind, "task", 2)]))
-        assert Kind(row.kind) is kind, kind
+    for kind in ShuffleRowKind:
+        (row,) = from_batch(to_batch([ShuffleRow(1, kind, "task", 2)]))
+        assert ShuffleRowKind(row.kind) is kind, kind
 
 
 def test_a_part_of_a_batch_is_one() -> None:
@@ -44,7 +44,7 @@ def test_a_batch_without_rows_has_none() -> None:
 
 
 def test_batches_are_what_spark_is_told() -> None:
-    assert [name for name, _ in COLUMNS] == list(Row._fields)[:-1] == schema().names
+    assert [name for name, _ in COLUMNS] == list(ShuffleRow._fields)[:-1] == schema().names
     assert f"{DDL}, ".startswith("shard bigint, kind tinyint, task string, root bigint, ")
     types = dict(zip(schema().names, schema().types, strict=True))
     assert (types["generation"], types["payload"]) == (pa.int64(), pa.binary())

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from postroad.pipeline import OutputMedium, Segment
-from postroad.pipeline.acks import Bits
-from postroad.pipeline.fused.making import make
-from postroad.pipeline.fused.passing import Piece
-from postroad.pipeline.fused.sinks import StagingSink
-from postroad.pipeline.media import Staged, Stager
-from postroad.pipeline.media.medium import Unwritable
-from postroad.pipeline.program import Program
+from postroad.pipeline import OutputConnector, Segment
+from postroad.pipeline.acks import AckIds
+from postroad.pipeline.fused.making import run_task
+from postroad.pipeline.fused.passing import RootBatch
+from postroad.pipeline.fused.sinks import OutputSink
+from postroad.pipeline.media import Committable, OutputWriter
+from postroad.pipeline.media.medium import UnwritableSegmentsError
+from postroad.pipeline.program import CompiledJob
 from tests.support.pipeline.both_ways import Kept, tell
 from tests.support.pipeline.small_jobs import ROOTS, count, piece_of, program_of
 
-BITS = Bits("job")
+BITS = AckIds("job")
 EDGES = [BITS.edge(root, "in", "out", 0) for root in ROOTS]
 """Of all that goes from the input to the output."""
 
@@ -34,35 +34,35 @@ def is_odd(segment: Segment) -> bool:
     return bool(segment["n"] % 2)
 
 
-def put_out(sink: StagingSink, program: Program) -> Piece:
+def put_out(sink: OutputSink, program: CompiledJob) -> RootBatch:
     """Give an output a segment of each root."""
     piece = piece_of(program)
-    edges = piece.ledger.give(piece.ledger.enter(), "in", "out")
-    sink.put_out(piece, "out", edges, make(program, "out", count()))
+    edges = piece.ledger.add_sent(piece.ledger.add_roots(), "in", "out")
+    sink.write_output(piece, "out", edges, run_task(program, "out", count()))
     return piece
 
 
-def one_each() -> Program:
+def one_each() -> CompiledJob:
     return program_of([("in", "out")])
 
 
-def two_each() -> Program:
+def two_each() -> CompiledJob:
     return program_of([("in", "out")], out=lambda it: [it, {"n": it["n"] + 1}])
 
 
 def test_what_is_written_is_taken() -> None:
     output = Kept()
-    sink = StagingSink("job", "part", {"out": output})
+    sink = OutputSink("job", "part", {"out": output})
     piece = put_out(sink, one_each())
     assert dict(output.written) == {(output_id(n), tell({"n": n})): 1 for n in range(4)}
-    assert piece.ledger.close() == {}
-    assert sink.finish() == [("out", {"count": 4})]
+    assert piece.ledger.unacked() == {}
+    assert sink.prepare_commit() == [("out", {"count": 4})]
 
 
 def test_what_cannot_be_written_has_failed_and_the_rest_is_written() -> None:
     for at_once in (1, 100):
         output = Kept(is_odd, at_once)
-        sink = StagingSink("job", "part", {"out": output})
+        sink = OutputSink("job", "part", {"out": output})
         piece = put_out(sink, one_each())
         assert sorted(output.written) == sorted((output_id(n), tell({"n": n})) for n in (0, 2)), (
             at_once
@@ -71,19 +71,19 @@ def test_what_cannot_be_written_has_failed_and_the_rest_is_written() -> None:
             (n, "out", f"TypeError('it cannot be written: {output_id(n)} is refused')")
             for n in (1, 3)
         ], at_once
-        assert sorted(piece.ledger.close()) == [1, 3], at_once
-        assert sink.take_put([0, 1]) == {0: [output_id(0)], 1: []}, at_once
+        assert sorted(piece.ledger.unacked()) == [1, 3], at_once
+        assert sink.take_written_ids([0, 1]) == {0: [output_id(0)], 1: []}, at_once
 
 
 def test_of_several_from_one_edge_each_is_written_that_can_be() -> None:
     output = Kept(is_two)
-    sink = StagingSink("job", "part", {"out": output})
+    sink = OutputSink("job", "part", {"out": output})
     piece = put_out(sink, two_each())
     # The second one of 1, and the first one of 2.
     assert [it.origin for it in piece.failures] == [1, 2]
-    assert sorted(piece.ledger.close()) == [1, 2]
+    assert sorted(piece.ledger.unacked()) == [1, 2]
     assert output.written.total() == 6
-    assert sink.take_put([1, 2, 3]) == {
+    assert sink.take_written_ids([1, 2, 3]) == {
         1: [output_id(1, 0)],
         2: [output_id(2, 1)],
         3: [output_id(3, 0), output_id(3, 1)],
@@ -92,10 +92,10 @@ def test_of_several_from_one_edge_each_is_written_that_can_be() -> None:
 
 def test_where_all_are_refused_nothing_is_staged() -> None:
     output = Kept(lambda segment: True)
-    sink = StagingSink("job", "part", {"out": output})
+    sink = OutputSink("job", "part", {"out": output})
     piece = put_out(sink, one_each())
-    assert sorted(piece.ledger.close()) == [0, 1, 2, 3]
-    assert sink.finish() == []
+    assert sorted(piece.ledger.unacked()) == [0, 1, 2, 3]
+    assert sink.prepare_commit() == []
 
 
 def test_what_failed_at_the_output_is_left_over() -> None:
@@ -105,91 +105,91 @@ def test_what_failed_at_the_output_is_left_over() -> None:
         return segment if segment["n"] else None
 
     output = Kept()
-    sink = StagingSink("job", "part", {"out": output})
+    sink = OutputSink("job", "part", {"out": output})
     piece = put_out(sink, program_of([("in", "out")], out=refuse_two))
     assert sorted(output.written) == sorted((output_id(n), tell({"n": n})) for n in (1, 3))
-    assert sorted(piece.ledger.close()) == [2]
+    assert sorted(piece.ledger.unacked()) == [2]
 
 
 def test_what_was_put_is_told_once() -> None:
-    sink = StagingSink("job", "part", {"out": Kept()})
+    sink = OutputSink("job", "part", {"out": Kept()})
     put_out(sink, one_each())
-    assert sink.take_put([]) == {}
-    assert sink.take_put([0]) == {0: []}
+    assert sink.take_written_ids([]) == {}
+    assert sink.take_written_ids([0]) == {0: []}
 
 
 def test_a_part_stages_once_for_each_output_and_only_if_there_is_something() -> None:
     output, other = Kept(), Kept()
-    sink = StagingSink("a job", "part", {"out": output, "other": other})
+    sink = OutputSink("a job", "part", {"out": output, "other": other})
     program = one_each()
     put_out(sink, program)
     put_out(sink, program)
     assert len(output.stages) == 1
     assert output.stages[0].startswith("a%20job+out+")
     assert other.stages == []
-    assert sink.finish() == [("out", {"count": 8})]
+    assert sink.prepare_commit() == [("out", {"count": 8})]
 
 
 def test_what_is_abandoned() -> None:
     output = Kept()
-    sink = StagingSink("job", "part", {"out": output})
+    sink = OutputSink("job", "part", {"out": output})
     put_out(sink, one_each())
-    sink.abandon()
+    sink.abort()
     assert output.abandoned == 1
 
 
 def test_what_comes_from_elsewhere_is_written_too() -> None:
     output = Kept(is_odd)
-    sink = StagingSink("job", "part", {"out": output})
+    sink = OutputSink("job", "part", {"out": output})
     reasons = sink.write("out", [5, 6], [{"n": 1}, {"n": 2}])
     assert reasons == {5: "5 is refused"}
     assert dict(output.written) == {(6, tell({"n": 2})): 1}
 
 
 def test_there_is_no_later_stage() -> None:
-    sink = StagingSink("job", "part", {"out": Kept()})
+    sink = OutputSink("job", "part", {"out": Kept()})
     piece = piece_of(one_each())
     with pytest.raises(AssertionError, match="'sum' is of a later stage"):
-        sink.send(piece, "sum", piece.ledger.enter(), count())
+        sink.send_downstream(piece, "sum", piece.ledger.add_roots(), count())
 
 
-class Confused(OutputMedium):
+class Confused(OutputConnector):
     """Refuses what nobody gave it."""
 
-    def begin(self, stage: str) -> Stager:
+    def create_writer(self, stage: str) -> OutputWriter:
         return _ConfusedStager()
 
 
-class _ConfusedStager(Stager):
+class _ConfusedStager(OutputWriter):
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
-        raise Unwritable({7: "who is that?"})
+        raise UnwritableSegmentsError({7: "who is that?"})
 
-    def finish(self) -> Staged | None:
+    def prepare_commit(self) -> Committable | None:
         return None
 
 
 def test_an_output_that_refuses_what_it_was_not_given_is_not_asked_for_ever() -> None:
-    sink = StagingSink("job", "part", {"out": Confused()})
+    sink = OutputSink("job", "part", {"out": Confused()})
     with pytest.raises(AssertionError, match="'out' refuses what it was not given"):
         put_out(sink, one_each())
 
 
-class Full(OutputMedium):
+class Full(OutputConnector):
     """Has no room now."""
 
-    def begin(self, stage: str) -> Stager:
+    def create_writer(self, stage: str) -> OutputWriter:
         return _FullStager()
 
 
-class _FullStager(Stager):
+class _FullStager(OutputWriter):
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
         raise OSError("no room")
 
-    def finish(self) -> Staged | None:
+    def prepare_commit(self) -> Committable | None:
         return None
 
 
 def test_what_is_not_possible_now_is_for_others_to_deal_with() -> None:
-    sink = StagingSink("job", "part", {"out": Full()})
+    sink = OutputSink("job", "part", {"out": Full()})
     with pytest.raises(OSError, match="no room"):
         put_out(sink, one_each())

@@ -9,7 +9,7 @@ import msgspec
 
 from postroad.durable import Letter, MailConfig, MemoryDisk, MemoryStore, Store
 from postroad.pipeline import QueueInput
-from postroad.pipeline.media import Place, Slice
+from postroad.pipeline.media import Position, Split
 from tests.support.durable.nodes import QUEUE, make_letter, opened
 
 NODE = "alpha"
@@ -18,28 +18,28 @@ NODE = "alpha"
 class Reading:
     """A queue that is being read, as a desk reads it."""
 
-    def __init__(self, store: Store, medium: QueueInput, after: Place | None = None) -> None:
+    def __init__(self, store: Store, medium: QueueInput, after: Position | None = None) -> None:
         self.store = store
         self.medium = medium
         self.after = after
 
-    async def cut(self, segments: int = 1_000) -> list[Slice]:
+    async def cut(self, segments: int = 1_000) -> list[Split]:
         """Cut and admit."""
-        slices = list(await self.medium.cut(self.after, segments))
+        slices = list(await self.medium.plan_splits(self.after, segments))
         if slices:
-            self.after = as_json(slices[-1].end)
+            self.after = as_json(slices[-1].next_position)
         return slices
 
-    def ids(self, slices: Iterable[Slice]) -> list[int | str]:
+    def ids(self, slices: Iterable[Split]) -> list[int | str]:
         """The letters of slices, as they are read."""
-        places = [as_json(it.place) for it in slices]
+        places = [as_json(it.position) for it in slices]
         return [id for it in places for chunk in self.medium.read(it) for id in chunk.positions]
 
-    async def settle(self, slices: Sequence[Slice]) -> None:
-        places = [as_json(it.place) for it in slices]
+    async def settle(self, slices: Sequence[Split]) -> None:
+        places = [as_json(it.position) for it in slices]
         for place in places:
-            await self.store.write(lambda ledger, it=place: self.medium.settle(ledger, it))  # type: ignore[misc]
-        await self.medium.on_settled(places)
+            await self.store.write(lambda ledger, it=place: self.medium.commit(ledger, it))  # type: ignore[misc]
+        await self.medium.on_committed(places)
 
     async def read_all(self) -> list[int | str]:
         """Cut, read and settle until there is nothing."""
@@ -50,17 +50,17 @@ class Reading:
         return found
 
 
-def as_json(place: Place) -> Place:
+def as_json(place: Position) -> Position:
     """A place as it comes back from the account of a job."""
-    found: Place = msgspec.json.decode(msgspec.json.encode(place))
+    found: Position = msgspec.json.decode(msgspec.json.encode(place))
     return found
 
 
 @asynccontextmanager
 async def reading(
     disk: MemoryDisk | None = None,
-    unsettled: Iterable[Slice] = (),
-    after: Place | None = None,
+    unsettled: Iterable[Split] = (),
+    after: Position | None = None,
     *,
     until_empty: bool = False,
     config: MailConfig | None = None,
@@ -68,7 +68,7 @@ async def reading(
     """A process that reads the queue."""
     async with opened(MemoryStore(disk), NODE, config) as store:
         medium = QueueInput(store, QUEUE, until_empty=until_empty)
-        await medium.open([as_json(it.place) for it in unsettled])
+        await medium.open([as_json(it.position) for it in unsettled])
         try:
             yield Reading(store, medium, after)
         finally:

@@ -12,22 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.media import Chunk, CsvInput, Slice
+from postroad.pipeline.media import RawRecords, CsvInput, Split
 
 # Everything that has a meaning in such files, and some that has none.
 CHARACTERS = 'ab",;\n\r \u2028\x0bä'
 VALUES = st.text(CHARACTERS, max_size=6)
 
 
-async def read_all(medium: CsvInput, segments: int = 1_000) -> tuple[list[Slice], list[Chunk]]:
+async def read_all(medium: CsvInput, segments: int = 1_000) -> tuple[list[Split], list[RawRecords]]:
     await medium.open([])
-    slices: list[Slice] = []
-    while found := await medium.cut(slices[-1].end if slices else None, segments):
+    slices: list[Split] = []
+    while found := await medium.plan_splits(slices[-1].next_position if slices else None, segments):
         slices += found
-    return slices, [chunk for it in slices for chunk in medium.read(it.place)]
+    return slices, [chunk for it in slices for chunk in medium.read(it.position)]
 
 
-def segments_of(medium: CsvInput, chunks: list[Chunk]) -> list[Any]:
+def segments_of(medium: CsvInput, chunks: list[RawRecords]) -> list[Any]:
     """Segments, and the bytes of what is none."""
     found: list[Any] = []
     for raw in (raw for it in chunks for raw in it.raws):
@@ -82,7 +82,7 @@ async def test_a_record_keeps_its_position_however_it_is_cut(tmp_path: Path) -> 
             medium = CsvInput(str(tmp_path / "in.csv"), slice_bytes=slice_bytes)
             slices, chunks = await read_all(medium, segments)
             assert [at for it in chunks for at in it.positions] == [2, 5, 11]
-            assert sum(it.count for it in slices) == 3
+            assert sum(it.estimated_segments for it in slices) == 3
 
 
 async def test_a_quotation_mark_that_is_never_closed_harms_its_line_only(tmp_path: Path) -> None:
@@ -153,10 +153,10 @@ async def test_a_file_that_vanishes_or_shrinks(tmp_path: Path) -> None:
     slices, _ = await read_all(medium)
     path.write_text("a\n1\n")
     with pytest.raises(OSError, match="shorter"):
-        list(medium.read(slices[0].place))
+        list(medium.read(slices[0].position))
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        list(medium.read(slices[0].place))
+        list(medium.read(slices[0].position))
     with pytest.raises(ConfigError, match="there is no file"):
         await medium.open([])
 

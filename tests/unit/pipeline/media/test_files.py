@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline import LinesInput, LinesOutput, Task, TaskType, make_input, make_output
+from postroad.pipeline import JsonLinesInput, JsonLinesOutput, Task, TaskType, make_input, make_output
 from postroad.pipeline.media import (
     CsvInput,
     ParquetInput,
@@ -19,20 +19,20 @@ from postroad.pipeline.media import (
     SqlOutput,
     files_input,
 )
-from postroad.pipeline.media.directory import FoundFiles
-from postroad.pipeline.media.options import Tls
-from postroad.pipeline.staging import stage_name, stage_prefix
+from postroad.pipeline.media.directory import FileSet
+from postroad.pipeline.media.options import ClientTlsFiles
+from postroad.pipeline.staging import writer_id, writer_id_prefix
 
 
 def test_the_format() -> None:
     for path, options, expected in (
-        ("in/*.jsonl", {}, LinesInput),
-        ("in.ndjson", {}, LinesInput),
+        ("in/*.jsonl", {}, JsonLinesInput),
+        ("in.ndjson", {}, JsonLinesInput),
         ("in.CSV", {}, CsvInput),
         ("in.tsv", {}, CsvInput),
         ("in/*.parquet", {"slice_segments": 5}, ParquetInput),
         ("in.txt", {"format": "csv", "delimiter": ";"}, CsvInput),
-        ("in.csv", {"format": "lines"}, LinesInput),
+        ("in.csv", {"format": "lines"}, JsonLinesInput),
     ):
         task = Task(
             name="in", type=TaskType.INPUT, medium="files", options={"path": path} | options
@@ -56,8 +56,8 @@ def test_options_of_another_format() -> None:
 async def test_values_with_tabs_between(tmp_path: Any) -> None:
     (tmp_path / "in.tsv").write_text("a\tb\n1,5\t2\n")
     medium = files_input(str(tmp_path / "in.tsv"))
-    (only,) = await medium.cut(None, 10)
-    ((_, _, raws),) = medium.read(only.place)
+    (only,) = await medium.plan_splits(None, 10)
+    ((_, _, raws),) = medium.read(only.position)
     assert [medium.decode(it) for it in raws] == [{"a": "1,5", "b": "2"}]
 
 
@@ -95,7 +95,7 @@ def test_names_of_files_are_as_the_pattern_has_them(
         (home / name).write_text(name)
     monkeypatch.chdir(home)
     pattern = f"{home}/{pattern}" if is_absolute else pattern
-    files, expected = FoundFiles(pattern), sorted(glob.glob(pattern, recursive=True))
+    files, expected = FileSet(pattern), sorted(glob.glob(pattern, recursive=True))
     monkeypatch.chdir(tmp_path)
     assert files.names() == expected
     texts = [Path(files.locate(it)).read_text() for it in expected]
@@ -105,7 +105,7 @@ def test_names_of_files_are_as_the_pattern_has_them(
 def test_it_is_told_where_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=rf"there is no file 'in/\*' in {tmp_path}"):
-        FoundFiles("in/*").check()
+        FileSet("in/*").check()
 
 
 def test_files_for_tls_are_those_of_the_process_that_named_them(
@@ -114,23 +114,23 @@ def test_files_for_tls_are_those_of_the_process_that_named_them(
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.chdir(home)
-    tls = Tls("ca.pem", "/etc/cert.pem", "../key.pem")
+    tls = ClientTlsFiles("ca.pem", "/etc/cert.pem", "../key.pem")
     monkeypatch.chdir(tmp_path)
     tls = pickle.loads(pickle.dumps(tls))
-    assert tls == Tls(f"{home}/ca.pem", "/etc/cert.pem", f"{tmp_path}/key.pem")
-    assert not Tls().is_given
+    assert tls == ClientTlsFiles(f"{home}/ca.pem", "/etc/cert.pem", f"{tmp_path}/key.pem")
+    assert not ClientTlsFiles().is_given
 
 
 async def test_outputs_in_one_directory_leave_each_other_alone(tmp_path: Path) -> None:
-    first, second = LinesOutput(str(tmp_path)), LinesOutput(str(tmp_path))
-    stager = first.begin(stage_name("job", "part", "a"))
+    first, second = JsonLinesOutput(str(tmp_path)), JsonLinesOutput(str(tmp_path))
+    stager = first.create_writer(writer_id("job", "part", "a"))
     stager.write([1], [{"n": 1}])
-    staged = stager.finish()
+    staged = stager.prepare_commit()
     assert staged is not None
     # As after a crash, when what nobody wants is removed.
-    await second.open(stage_prefix("job", "b"), [])
-    await first.open(stage_prefix("job", "a"), [staged])
-    await first.publish(staged)
+    await second.open(writer_id_prefix("job", "b"), [])
+    await first.open(writer_id_prefix("job", "a"), [staged])
+    await first.commit(staged)
     assert read_all(tmp_path) == [b'{"n":1}\n']
 
 

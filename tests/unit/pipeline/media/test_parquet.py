@@ -14,15 +14,15 @@ import pytest
 
 from postroad.core.errors import ConfigError, MissingExtra
 from postroad.pipeline import Segment
-from postroad.pipeline.media import ParquetInput, ParquetOutput, Unwritable
+from postroad.pipeline.media import ParquetInput, ParquetOutput, UnwritableSegmentsError
 
 AT = datetime(2024, 2, 29, 12, 0, 1, 500, tzinfo=UTC)
 
 
 async def read_all(medium: ParquetInput) -> list[Segment]:
     await medium.open([])
-    slices = await medium.cut(None, 1_000_000)
-    chunks = [chunk for it in slices for chunk in medium.read(it.place)]
+    slices = await medium.plan_splits(None, 1_000_000)
+    chunks = [chunk for it in slices for chunk in medium.read(it.position)]
     return [medium.decode(raw) for it in chunks for raw in it.raws]
 
 
@@ -30,15 +30,15 @@ async def write(path: Path, segments: list[Segment], schema: dict[str, str] | No
     """The table that comes of segments whose ids are their places."""
     output = ParquetOutput(str(path), schema)
     await output.open("job", [])
-    stager = output.begin("job-1")
+    stager = output.create_writer("job-1")
     try:
         stager.write(range(len(segments)), segments)
-        staged = stager.finish()
+        staged = stager.prepare_commit()
     except BaseException:
-        stager.abandon()
+        stager.abort()
         raise
     assert staged is not None
-    await output.publish(staged)
+    await output.commit(staged)
     return pyarrow.parquet.read_table(path / "job-1.parquet")
 
 
@@ -77,11 +77,11 @@ async def test_rows_are_counted_over_the_whole_file(tmp_path: Path) -> None:
     table = pyarrow.table({"n": list(range(20_000))})
     pyarrow.parquet.write_table(table, tmp_path / "in.parquet", row_group_size=13_000)
     medium = ParquetInput(str(tmp_path / "in.parquet"), slice_segments=6_000)
-    slices = [*await medium.cut(None, 19_000)]
-    assert [it.count for it in slices] == [6_000, 6_000, 1_000, 6_000]
-    slices += await medium.cut(slices[-1].end, 19_000)
-    assert await medium.cut(slices[-1].end, 19_000) == []
-    chunks = [chunk for it in slices for chunk in medium.read(it.place)]
+    slices = [*await medium.plan_splits(None, 19_000)]
+    assert [it.estimated_segments for it in slices] == [6_000, 6_000, 1_000, 6_000]
+    slices += await medium.plan_splits(slices[-1].next_position, 19_000)
+    assert await medium.plan_splits(slices[-1].next_position, 19_000) == []
+    chunks = [chunk for it in slices for chunk in medium.read(it.position)]
     assert [at for it in chunks for at in it.positions] == list(range(20_000))
     found = [medium.decode(raw)["n"] for it in chunks for raw in it.raws]
     assert found == list(range(20_000))
@@ -104,10 +104,10 @@ async def test_a_file_that_shrinks(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2, 3]}), path)
     medium = ParquetInput(str(path))
-    (only,) = await medium.cut(None, 10)
+    (only,) = await medium.plan_splits(None, 10)
     pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2]}), path)
     with pytest.raises(OSError, match="fewer rows"):
-        list(medium.read(only.place))
+        list(medium.read(only.position))
 
 
 async def test_a_schema(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_types_are_those_of_the_first_segments(tmp_path: Path) -> None:
 
 async def test_segments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     segments: list[Segment] = [{"n": 1}, {"n": "two"}, {"n": 3, "m": 3}, {"n": 1 << 40}, {}]
-    with pytest.raises(Unwritable) as refused:
+    with pytest.raises(UnwritableSegmentsError) as refused:
         await write(tmp_path, segments, {"n": "int32"})
     assert set(refused.value.reasons) == {1, 2, 3}
     assert "'n' is not int32" in refused.value.reasons[1]
@@ -148,13 +148,13 @@ async def test_segments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 async def test_segments_unlike_the_first_ones_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unwritable) as refused:
+    with pytest.raises(UnwritableSegmentsError) as refused:
         await write(tmp_path, [{"n": 1}, {"n": "two"}, {"n": 3}])
     assert set(refused.value.reasons) == {1}
 
 
 async def test_segments_with_nothing_in_them_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unwritable) as refused:
+    with pytest.raises(UnwritableSegmentsError) as refused:
         await write(tmp_path, [{}, {}])
     assert set(refused.value.reasons) == {0, 1}
     assert (await write(tmp_path, [{"n": 1}, {}])).to_pylist() == [{"n": 1}, {"n": None}]
@@ -163,13 +163,13 @@ async def test_segments_with_nothing_in_them_are_refused(tmp_path: Path) -> None
 async def test_groups_are_of_middling_size(tmp_path: Path) -> None:
     output = ParquetOutput(str(tmp_path))
     await output.open("job", [])
-    stager = output.begin("job-1")
+    stager = output.create_writer("job-1")
     for start in range(0, 150_000, 10_000):
         ids = range(start, start + 10_000)
         stager.write(ids, [{"n": n} for n in ids])
-    staged = stager.finish()
+    staged = stager.prepare_commit()
     assert staged is not None
-    await output.publish(staged)
+    await output.commit(staged)
     metadata = pyarrow.parquet.read_metadata(tmp_path / "job-1.parquet")
     assert metadata.num_rows == 150_000
     assert 2 <= metadata.num_row_groups <= 5

@@ -16,12 +16,12 @@ from postroad.durable.store import queries as query
 from postroad.pipeline import (
     Job,
     LocalRunner,
-    Pen,
+    JobStore,
     QueueInput,
     QueueOutput,
     Segment,
-    SeqInput,
-    SeqOutput,
+    MemoryInput,
+    MemoryOutput,
     Task,
     TaskType,
 )
@@ -94,9 +94,9 @@ class Node(Mortal):
             await self._check_account(store)
 
     async def _check_account(self, store: Store) -> None:
-        dead = await store.read(lambda it: Pen(it, JOB).dead(10))
+        dead = await store.read(lambda it: JobStore(it, JOB).list_dead(10))
         assert [msgspec.msgpack.decode(it.segment) for it in dead] == [{"n": POISON}]
-        assert await store.read(lambda it: Pen(it, JOB).deliveries()) == []
+        assert await store.read(lambda it: JobStore(it, JOB).deliveries()) == []
         # What is counted for senders is what is there.
         sizes = await store.read(query.sizes_by_sender)
         assert set(sizes) == {NODE}
@@ -122,12 +122,12 @@ async def test_an_account_in_another_store_is_refused(is_input: bool) -> None:
     )
     async with opened(MemoryStore(), NODE) as mail, opened(MemoryStore(), JOB) as account:
         await put(mail, make_letter(1, body=b"{}"))
-        source = QueueInput(mail, QUEUE, until_empty=True) if is_input else SeqInput([{"n": 1}])
-        target = SeqOutput() if is_input else QueueOutput(mail, PEER, "out")
+        source = QueueInput(mail, QUEUE, until_empty=True) if is_input else MemoryInput([{"n": 1}])
+        target = MemoryOutput() if is_input else QueueOutput(mail, PEER, "out")
         runner = LocalRunner(job, {"in": source}, {"out": target}, account)
         with pytest.raises(RuntimeError, match="in the store of the node's mail"):
             await runner.run()
         # Nothing was settled, not even in part.
-        assert len(await account.read(lambda it: Pen(it, JOB).deliveries())) == 1
+        assert len(await account.read(lambda it: JobStore(it, JOB).deliveries())) == 1
         assert len(await mail.read(query.browse_queue, QUEUE, 9)) == 1
         assert await account.read(query.browse_outbox, PEER, 9) == []

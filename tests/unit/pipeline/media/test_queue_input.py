@@ -52,7 +52,7 @@ async def test_a_letter_is_told_from_all_others_by_its_sender_and_its_id() -> No
         await put(it.store, *letters(9), sender="beta")
         await put(it.store, *letters(7), sender="gamma")
         (found,) = await it.cut()
-        chunks = list(it.medium.read(found.place))
+        chunks = list(it.medium.read(found.position))
     assert [(chunk.source, list(chunk.positions)) for chunk in chunks] == [
         ("beta", [7, 8, 9]),
         ("gamma", [7]),
@@ -80,7 +80,7 @@ async def test_few_large_letters_are_cut_at_once(monkeypatch: pytest.MonkeyPatch
         for id in range(1, 21):
             await put(it.store, make_letter(id, body=bytes(1_000)))
         slices = await it.cut()
-        assert [it.count for it in slices] == [2] * 5
+        assert [it.estimated_segments for it in slices] == [2] * 5
         assert it.ids(slices) == list(range(1, 11))
         assert await it.read_all() == list(range(11, 21))
 
@@ -106,7 +106,7 @@ async def test_what_is_settled_is_not_kept() -> None:
         slices = [*await it.cut(5), *await it.cut(5)]
         await it.settle(slices)
         await it.cut()
-        await it.medium.cut(it.after, 1_000)
+        await it.medium.plan_splits(it.after, 1_000)
         await it.settle(slices)
         assert list(it.medium._kept) == [3]
         assert it.medium._kept_bytes == sum(kept.size for kept in it.medium._kept.values()) > 0
@@ -116,7 +116,7 @@ async def test_slices_that_were_not_admitted_are_cut_again() -> None:
     async with reading() as it:
         await put(it.store, *letters(*range(1, 10)), make_letter(10, priority=1))
         first = await it.cut(4)
-        lost = await it.medium.cut(it.after, 3)
+        lost = await it.medium.plan_splits(it.after, 3)
         assert it.ids(lost) == [4, 5, 6]
         await put(it.store, make_letter(11, priority=1))
         again = await it.cut(4)
@@ -135,7 +135,7 @@ async def test_a_crash_in_the_middle_of_a_page() -> None:
         copy.restore(disk.backup())
         async with reading(copy, unsettled, it.after) as again:
             assert again.ids(unsettled) == [
-                id for it in unsettled for id in again_ids(it.place["start"])
+                id for it in unsettled for id in again_ids(it.position["start"])
             ]
             expected = {*range(1, 6), *range(11, 21)} - set(again.ids(unsettled))
             assert set(await again.read_all()) == expected
@@ -223,7 +223,7 @@ async def test_expired_letters_are_dead() -> None:
         await put_now(it, make_letter(10, expires_ms=past + 100_000))
         slices = await it.cut()
         assert it.ids(slices) == [2, 4, 6, 10]
-        assert sum(it.count for it in slices) == 4
+        assert sum(it.estimated_segments for it in slices) == 4
         dead = await it.store.read(query.list_dead, QUEUE, 0, 100)
         assert sorted(it.letter.id for it in dead) == [1, 3, 5, 7, 8, 9]
         assert {it.reason for it in dead} == {Reason.EXPIRED}
@@ -343,7 +343,7 @@ async def test_another_process_can_only_decode() -> None:
         assert copy.decode(b'{"n":1}') == {"n": 1}
         assert not copy.is_portable
         with pytest.raises(UsageError, match="in its node's own process only"):
-            copy.read(found.place)
+            copy.read(found.position)
 
 
 def test_other_codecs() -> None:

@@ -12,9 +12,9 @@ from postroad.core.errors import ConfigError
 from postroad.durable import MailConfig, MemoryStore, Store
 from postroad.durable.names import KEY_BYTES_MAX
 from postroad.durable.store import queries as query
-from postroad.pipeline import LocalRunner, QueueOutput, Segment, SeqInput, Task, make_output
+from postroad.pipeline import LocalRunner, QueueOutput, Segment, MemoryInput, Task, make_output
 from postroad.pipeline.job import TaskType
-from postroad.pipeline.media import Staged, Unwritable, make_input
+from postroad.pipeline.media import Committable, UnwritableSegmentsError, make_input
 from tests.support.durable.nodes import PEER, opened, post
 from tests.support.pipeline.desk_jobs import input_task, job_of
 from tests.unit.pipeline.media.queue_stores import NODE
@@ -22,16 +22,16 @@ from tests.unit.pipeline.media.queue_stores import NODE
 RESULTS = "results"
 
 
-def stage(medium: QueueOutput, *segments: Segment, ids: list[int] | None = None) -> Staged:
-    stager = medium.begin("stage")
+def stage(medium: QueueOutput, *segments: Segment, ids: list[int] | None = None) -> Committable:
+    stager = medium.create_writer("stage")
     stager.write(ids or list(range(len(segments))), segments)
-    staged = stager.finish()
+    staged = stager.prepare_commit()
     assert staged is not None
     return staged
 
 
-async def settle(store: Store, medium: QueueOutput, staged: Staged) -> None:
-    assert await store.write(lambda ledger: medium.settle(ledger, staged)) is None
+async def settle(store: Store, medium: QueueOutput, staged: Committable) -> None:
+    assert await store.write(lambda ledger: medium.commit_in_transaction(ledger, staged)) is None
 
 
 async def test_a_message_has_the_id_of_the_output_and_no_more_bits_than_it_may() -> None:
@@ -61,14 +61,14 @@ async def test_what_is_too_large_for_a_message_is_refused() -> None:
     async with opened(MemoryStore(), NODE, MailConfig(message_bytes_max=100)) as store:
         medium = QueueOutput(store, PEER, RESULTS)
         await medium.open("job+", [])
-        stager = medium.begin("stage")
-        with pytest.raises(Unwritable) as refused:
+        stager = medium.create_writer("stage")
+        with pytest.raises(UnwritableSegmentsError) as refused:
             stager.write([1, 2, 3], [{"n": 1}, {"text": "x" * 100}, {"n": 3}])
         (reason,) = refused.value.reasons.values()
         assert list(refused.value.reasons) == [2]
         assert reason.startswith("the message takes 1")
         assert reason.endswith("message_bytes_max is 100")
-        assert stager.finish() is None
+        assert stager.prepare_commit() is None
 
 
 async def test_messages_may_have_keys() -> None:
@@ -83,8 +83,8 @@ async def test_messages_may_have_keys() -> None:
 async def test_what_cannot_be_a_key_is_refused() -> None:
     for key in ("x" * (KEY_BYTES_MAX + 1), "\0", "\ud800"):
         medium = QueueOutput(MemoryStore(), PEER, RESULTS, codec="msgpack", key="account")
-        with pytest.raises(Unwritable) as refused:
-            medium.begin("stage").write([1, 2], [{"n": 1}, {"account": key}])
+        with pytest.raises(UnwritableSegmentsError) as refused:
+            medium.create_writer("stage").write([1, 2], [{"n": 1}, {"account": key}])
         assert list(refused.value.reasons) == [2], key
 
 
@@ -97,7 +97,7 @@ async def test_a_full_outbox_takes_no_more_until_there_is_room() -> None:
         # What is staged is posted, though that is more than it keeps.
         await settle(store, medium, staged)
         with pytest.raises(OSError, match="4 messages wait for 'beta'"):
-            medium.begin("stage")
+            medium.create_writer("stage")
         own, other = QueueOutput(store, NODE, RESULTS), QueueOutput(store, "gamma", RESULTS)
         stage(own, {"n": 1})
         stage(other, {"n": 1})
@@ -112,7 +112,7 @@ async def test_a_full_outbox_takes_no_more_until_there_is_room() -> None:
 async def test_a_job_waits_for_room_in_the_outbox() -> None:
     config = MailConfig(outbox_messages_max=5)
     async with opened(MemoryStore(), NODE, config) as store:
-        inputs = {"in": SeqInput({"n": n} for n in range(20))}
+        inputs = {"in": MemoryInput({"n": n} for n in range(20))}
         outputs = {"out": QueueOutput(store, PEER, RESULTS)}
         job = job_of(input_task(batch_size=4))
         running = asyncio.create_task(LocalRunner(job, inputs, outputs, store).run())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from postroad.durable.letters import encode_page
 from postroad.durable.store.rows import InPage
 from postroad.durable.store.stretches import AsideStretch, PageStretch, bits_between, unfinished
-from postroad.pipeline.media.queue_slices import Cutter, Frontier, Piece, Sight, find_expired
+from postroad.pipeline.media.queue_slices import QueueSplitPlanner, QueuePosition, QueueSplit, QueueSnapshot, find_expired
 from tests.support.durable.nodes import NOW_MS, QUEUE, SENDER, make_aside, make_letter
 
 QUEUE_ID = 3
@@ -35,13 +35,13 @@ def pages(draw: st.DrawFn) -> list[InPage]:
     return found
 
 
-def cut_all(found: list[InPage], segments: int, slice_segments: int) -> Iterator[tuple[int, Piece]]:
+def cut_all(found: list[InPage], segments: int, slice_segments: int) -> Iterator[tuple[int, QueueSplit]]:
     """Cut again and again until there is nothing; the pieces, each with the number of its cut."""
-    frontier, cuts = Frontier(), 0
+    frontier, cuts = QueuePosition(), 0
     while True:
         cuts += 1
-        sight = Sight(pages=[it for it in found if it.id >= frontier.page])
-        pieces = list(Cutter(QUEUE_ID, segments, slice_segments).cut(sight, frontier))
+        sight = QueueSnapshot(pages=[it for it in found if it.id >= frontier.page])
+        pieces = list(QueueSplitPlanner(QUEUE_ID, segments, slice_segments).cut(sight, frontier))
         if not pieces:
             return
         for piece in pieces:
@@ -86,19 +86,19 @@ def test_whole_pages_in_a_row_are_one_slice() -> None:
         page_of(6, range(4, 7)),
         page_of(9, range(7, 10), sender="delta"),
     ]
-    (piece,) = Cutter(QUEUE_ID, 100, 100).cut(Sight(pages=found), Frontier())
+    (piece,) = QueueSplitPlanner(QUEUE_ID, 100, 100).cut(QueueSnapshot(pages=found), QueuePosition())
     assert piece.stretch == PageStretch(QUEUE_ID, 4, 9, NOW_MS + 9)
     assert [(sender, len(letters)) for sender, letters in piece.bundles] == [
         (SENDER, 3),
         (SENDER, 3),
         ("delta", 3),
     ]
-    assert (piece.segments, piece.behind) == (9, Frontier(10))
+    assert (piece.segments, piece.behind) == (9, QueuePosition(10))
 
 
 def test_slices_have_about_so_many_letters() -> None:
     found = [page_of(id, range(id * 10, id * 10 + 5)) for id in range(1, 6)]
-    pieces = Cutter(QUEUE_ID, 100, 10).cut(Sight(pages=found), Frontier())
+    pieces = QueueSplitPlanner(QUEUE_ID, 100, 10).cut(QueueSnapshot(pages=found), QueuePosition())
     assert [it.segments for it in pieces] == [10, 10, 5]
 
 
@@ -114,21 +114,21 @@ def test_a_page_is_cut_in_parts_only_where_it_comes_first() -> None:
 
 
 def test_urgent_letters_come_before_the_pages_and_patient_ones_behind() -> None:
-    sight = Sight(
+    sight = QueueSnapshot(
         pages=[page_of(1, range(1, 4))],
         urgent=[make_aside(make_letter(10, priority=5), id=7)],
         patient=[make_aside(make_letter(11, priority=-5), id=8)],
     )
-    urgent, middle, patient = Cutter(QUEUE_ID, 5, 100).cut(sight, Frontier())
+    urgent, middle, patient = QueueSplitPlanner(QUEUE_ID, 5, 100).cut(sight, QueuePosition())
     assert urgent.stretch == AsideStretch(QUEUE_ID, [7], NOW_MS)
     assert urgent.behind is None
     assert middle.segments == 3
     assert patient.stretch == AsideStretch(QUEUE_ID, [8], NOW_MS)
-    assert [it.segments for it in Cutter(QUEUE_ID, 4, 100).cut(sight, Frontier())] == [1, 3]
+    assert [it.segments for it in QueueSplitPlanner(QUEUE_ID, 4, 100).cut(sight, QueuePosition())] == [1, 3]
     sight.pages.append(page_of(2, range(4, 9)))
-    assert [it.segments for it in Cutter(QUEUE_ID, 8, 100).cut(sight, Frontier())] == [1, 3]
-    assert [it.segments for it in Cutter(QUEUE_ID, 2, 100).cut(sight, Frontier())] == [1, 1]
-    assert [it.segments for it in Cutter(QUEUE_ID, 1, 100).cut(sight, Frontier())] == [1]
+    assert [it.segments for it in QueueSplitPlanner(QUEUE_ID, 8, 100).cut(sight, QueuePosition())] == [1, 3]
+    assert [it.segments for it in QueueSplitPlanner(QUEUE_ID, 2, 100).cut(sight, QueuePosition())] == [1, 1]
+    assert [it.segments for it in QueueSplitPlanner(QUEUE_ID, 1, 100).cut(sight, QueuePosition())] == [1]
 
 
 def test_expired_letters_are_found_by_the_clock_of_their_sender() -> None:
@@ -139,10 +139,10 @@ def test_expired_letters_are_found_by_the_clock_of_their_sender() -> None:
         make_aside(make_letter(7, expires_ms=NOW_MS + 4), ahead_ms=2),
         make_aside(make_letter(8, expires_ms=NOW_MS + 5), ahead_ms=2),
     ]
-    sight = Sight(pages=[page], urgent=asides)
-    expired = find_expired(sight, Frontier(1, 0), NOW_MS + 6)
+    sight = QueueSnapshot(pages=[page], urgent=asides)
+    expired = find_expired(sight, QueuePosition(1, 0), NOW_MS + 6)
     assert [indexes for _, indexes in expired.pages] == [[0, 2, 4]]
     assert [it.letter.id for it in expired.asides] == [7]
     # What is in a slice already is not looked at.
-    assert [it for _, it in find_expired(sight, Frontier(1, 3), NOW_MS + 6).pages] == [[4]]
-    assert not find_expired(sight, Frontier(), NOW_MS)
+    assert [it for _, it in find_expired(sight, QueuePosition(1, 3), NOW_MS + 6).pages] == [[4]]
+    assert not find_expired(sight, QueuePosition(), NOW_MS)

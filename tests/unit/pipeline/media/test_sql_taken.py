@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from postroad.core.errors import ConfigError, MissingExtra
 from postroad.pipeline.media import SqlInput
-from postroad.pipeline.media.sql_connections import name_beside, quote, quote_table
+from postroad.pipeline.media.sql_connections import side_table_name, quote, quote_table
 from postroad.pipeline.media.sql_taken import merge, ranges_of
 
 NUMBERS = st.sets(st.integers(-40, 40))
@@ -50,7 +50,7 @@ def test_a_key_that_is_there_twice() -> None:
 def test_names() -> None:
     assert quote('a"b.c') == '"a""b.c"'
     assert quote_table("schema.table") == '"schema"."table"'
-    assert name_beside("schema.table", "job") == "schema.table_postroad_job"
+    assert side_table_name("schema.table", "job") == "schema.table_postroad_job"
     for name in ("", "a?", "a\0"):
         with pytest.raises(ConfigError):
             quote(name)

@@ -10,7 +10,7 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.spark.settings import (
-    SparkSettings,
+    SparkConfig,
     configuration,
     count_cores,
     environment,
@@ -22,7 +22,7 @@ JAVA_HOME = Path("/java")
 
 
 def test_defaults_use_all_cores_and_retry_tasks() -> None:
-    conf = configuration(SparkSettings())
+    conf = configuration(SparkConfig())
     cores = count_cores()
 
     assert conf["spark.master"] == f"local[{cores},4]"
@@ -31,7 +31,7 @@ def test_defaults_use_all_cores_and_retry_tasks() -> None:
 
 
 def test_settings_reach_the_configuration() -> None:
-    settings = SparkSettings(
+    settings = SparkConfig(
         master="local[3,2]",
         app_name="words",
         driver_memory="512m",
@@ -51,7 +51,7 @@ def test_settings_reach_the_configuration() -> None:
 
 
 def test_log_configuration_exists() -> None:
-    options = configuration(SparkSettings())["spark.driver.extraJavaOptions"]
+    options = configuration(SparkConfig())["spark.driver.extraJavaOptions"]
     _, _, rest = options.partition("-Dlog4j2.configurationFile=file://")
 
     assert "rootLogger" in Path(rest.partition('"')[0]).read_text()
@@ -59,14 +59,14 @@ def test_log_configuration_exists() -> None:
 
 def test_own_properties_win() -> None:
     own = {"spark.ui.enabled": "true", "spark.executorEnv.PYTHONPATH": "lib"}
-    conf = configuration(SparkSettings(conf=own))
+    conf = configuration(SparkConfig(conf=own))
 
     assert conf.items() >= own.items()
 
 
 def test_workers_keep_their_memory() -> None:
     for master in ("local[2,4]", "spark://north:7077"):
-        conf = configuration(SparkSettings(master=master))
+        conf = configuration(SparkConfig(master=master))
         assert conf["spark.executorEnv.MALLOC_TRIM_THRESHOLD_"] == "1000000000"
         assert conf["spark.executorEnv.MALLOC_MMAP_THRESHOLD_"] == "1000000000"
         assert conf["spark.executorEnv.MALLOC_TOP_PAD_"] == "67108864"
@@ -79,7 +79,7 @@ def test_quick_checkpoints_only_where_they_work() -> None:
         (False, False, set()),
         (True, False, set()),
     ):
-        settings = SparkSettings(
+        settings = SparkConfig(
             is_stateful=is_stateful, has_local_checkpoints=has_local_checkpoints
         )
 
@@ -100,7 +100,7 @@ def test_driver_hides_from_other_machines_only_if_they_do_not_need_it() -> None:
         ("spark://127.0.0.1:7077,north:7077", False, False),
         ("spark://north:7077", False, False),
     ):
-        settings = SparkSettings(master=master)
+        settings = SparkConfig(master=master)
         conf = configuration(settings)
         variables = environment(settings, java_home=JAVA_HOME)
 
@@ -116,7 +116,7 @@ def test_driver_hides_from_other_machines_only_if_they_do_not_need_it() -> None:
 
 
 def test_environment_names_java_and_python() -> None:
-    variables = environment(SparkSettings(), java_home=JAVA_HOME)
+    variables = environment(SparkConfig(), java_home=JAVA_HOME)
 
     assert variables["JAVA_HOME"] == "/java"
     assert variables["PYSPARK_PYTHON"] == sys.executable
@@ -134,4 +134,4 @@ def test_wrong_setting_is_named() -> None:
     ]
     for key, value in wrong:
         with pytest.raises(ConfigError, match=f"Spark setting {key} is {value!r}; it must be"):
-            SparkSettings(**{key: value})
+            SparkConfig(**{key: value})

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from postroad.pipeline.job import Refinement, Segment, Trigger, TriggerType, Window, WindowType
-from postroad.pipeline.windows import Delta, DeltaMaker, Extent, WindowPlan, WindowState
+from postroad.pipeline.windows import JobWindowDelta, WindowDeltaBuilder, Extent, CompiledWindows, JobWindowState
 
 FIXED = Window(
     name="w", task="t", type=WindowType.FIXED, aggregation="count", time_key="at", range_s=10
@@ -28,11 +28,11 @@ class Bench:
 
     def __init__(self, window: Window, *triggers: Trigger, **changes: Any) -> None:
         window = msgspec.structs.replace(window, **changes)
-        self.plan = WindowPlan([window], triggers, lambda path: lambda segment: segment["is_last"])
-        self.state = WindowState(self.plan)
+        self.plan = CompiledWindows([window], triggers, lambda path: lambda segment: segment["is_last"])
+        self.state = JobWindowState(self.plan)
 
-    def delta(self, segments: list[Segment], group: Any = "g") -> Delta:
-        maker = DeltaMaker(self.plan)
+    def delta(self, segments: list[Segment], group: Any = "g") -> JobWindowDelta:
+        maker = WindowDeltaBuilder(self.plan)
         for segment in segments:
             maker.add("t", group, segment)
         return maker.delta
@@ -265,11 +265,11 @@ class TestRows:
         bench = Bench(FIXED)
         bench.feed(1)
         rows = [(key, row) for key, row in bench.state.take_changes().items() if row is not None]
-        other = WindowPlan([msgspec.structs.replace(FIXED, name="v")], [], lambda path: None)
-        state = WindowState(other, rows)
+        other = CompiledWindows([msgspec.structs.replace(FIXED, name="v")], [], lambda path: None)
+        state = JobWindowState(other, rows)
         assert len(state) == 0
         assert state.take_changes() == {}
 
     def test_a_foreign_row_is_refused(self) -> None:
         with pytest.raises(ValueError, match="not the key of a row"):
-            WindowState(Bench(FIXED).plan, [(msgspec.msgpack.encode([1, 2]), b"")])
+            JobWindowState(Bench(FIXED).plan, [(msgspec.msgpack.encode([1, 2]), b"")])
