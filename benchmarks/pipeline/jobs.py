@@ -43,7 +43,7 @@ def make_job(source: Path, target: Path, *, batch_size: int, unlucky: int | None
         new_job("bench")
         .input(
             "in",
-            medium="lines",
+            connector="jsonl",
             options={"path": str(source), "slice_bytes": 2 << 20},
             batch_size=batch_size,
             max_pending=4 * batch_size,
@@ -52,8 +52,8 @@ def make_job(source: Path, target: Path, *, batch_size: int, unlucky: int | None
         .function("first", **first)
         .function("left", f"{FUNCTIONS}:left", after="first")
         .function("right", f"{FUNCTIONS}:right", after="first")
-        .output("out_a", medium="parquet", options={"path": str(target / "a")}, after="left")
-        .output("out_b", medium="parquet", options={"path": str(target / "b")}, after="right")
+        .output("out_a", connector="parquet", options={"path": str(target / "a")}, after="left")
+        .output("out_b", connector="parquet", options={"path": str(target / "b")}, after="right")
         .build()
     )
 
@@ -81,7 +81,9 @@ def measure_job(
         )
         elapsed_s = asyncio.run(asyncio.wait_for(run_timed(runner, count), LIMIT_S))
         if runner.restarts or _done(runner) != count:
-            raise BenchmarkFailed(f"{runner.coordinator.counts} of {count}, {runner.restarts} restarts")
+            raise BenchmarkFailed(
+                f"{runner.coordinator.counts} of {count}, {runner.restarts} restarts"
+            )
         return count / elapsed_s
     finally:
         shutil.rmtree(place, ignore_errors=True)

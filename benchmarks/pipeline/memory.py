@@ -56,13 +56,13 @@ async def _run(directory: Path, samples: dict[str, float]) -> float:
         new_job("memory")
         .input(
             "in",
-            medium="lines",
+            connector="jsonl",
             options={"path": str(source)},
             batch_size=SEGMENTS,
             max_pending=SEGMENTS,
         )
         .function("first", "benchmarks.pipeline.functions:first")
-        .output("out", medium="lines", options={"path": str(directory / "out")})
+        .output("out", connector="jsonl", options={"path": str(directory / "out")})
         .build()
     )
     runner = SparkRunner(

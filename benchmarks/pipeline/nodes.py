@@ -35,7 +35,7 @@ def make_job(*, batch_size: int, until_empty: bool) -> Job:
         new_job("queues")
         .input(
             "in",
-            medium="queue",
+            connector="queue",
             options={"queue": QUEUE, "until_empty": until_empty},
             batch_size=batch_size,
             max_pending=4 * batch_size,
@@ -43,7 +43,7 @@ def make_job(*, batch_size: int, until_empty: bool) -> Job:
         .function("first", f"{FUNCTIONS}:first")
         .function("left", f"{FUNCTIONS}:left", after="first")
         .function("right", f"{FUNCTIONS}:right", after="first")
-        .output("out_a", medium="queue", options=out, after="left")
-        .output("out_b", medium="queue", options=out, after="right")
+        .output("out_a", connector="queue", options=out, after="left")
+        .output("out_b", connector="queue", options=out, after="right")
         .build()
     )

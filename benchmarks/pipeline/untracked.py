@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from postroad.pipeline.fused.ledger import EdgeBatch, UnackedRemainder
-from postroad.pipeline.fused.making import TaskOutput
-from postroad.pipeline.fused.outcome import encode_part
-from postroad.pipeline.fused.part import SingleStagePartition
-from postroad.pipeline.fused.passing import StageExecutor, RootBatch
-from postroad.pipeline.fused.sinks import OutputSink
-from postroad.pipeline.media.medium import RawRecords, InputConnector, OutputConnector
-from postroad.pipeline.program import CompiledJob
-from postroad.pipeline.spark.order import WorkerContext
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import InputConnector, OutputConnector, RawRecords
 from postroad.pipeline.spark.queries import QueryRunner
 from postroad.pipeline.spark.runner import SparkRunner
 from postroad.pipeline.spark.sink import JobStreamWriter, JobWriter, PartitionCommitMessage
 from postroad.pipeline.spark.source import JobDataSource
 from postroad.pipeline.spark.stages import read_deliveries
+from postroad.pipeline.spark.worker_context import WorkerContext
+from postroad.pipeline.vectorized.acks import EdgeBatch, UnackedRemainder
+from postroad.pipeline.vectorized.partition import OutputSink, SingleStagePartition, encode_part
+from postroad.pipeline.vectorized.stage_executor import RootBatch, StageExecutor
+from postroad.pipeline.vectorized.task_calls import TaskOutput
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,20 +59,27 @@ class UntrackedSink(OutputSink):
 class UntrackedPart(SingleStagePartition):
     """Runs the functions, and writes what they make."""
 
-    def __init__(self, program: CompiledJob, outputs: Mapping[str, OutputConnector], name: str) -> None:
+    def __init__(
+        self, program: CompiledJob, outputs: Mapping[str, OutputConnector], name: str
+    ) -> None:
         super().__init__(program, outputs, name)
         self._sink = UntrackedSink(program.job.name, name, outputs)
         self._pass = StageExecutor(program, 0, self._sink)
 
     def process_split(
-        self, number: int, task: str, generation: int, medium: InputConnector, chunks: Iterable[RawRecords]
+        self,
+        number: int,
+        task: str,
+        generation: int,
+        connector: InputConnector,
+        chunks: Iterable[RawRecords],
     ) -> None:
-        from postroad.pipeline.fused.reading import PIECE_SEGMENTS
+        from postroad.pipeline.vectorized.decoding import PIECE_SEGMENTS
 
         self._outcome.deliveries.append(number)
         for chunk in chunks:
             for start in range(0, len(chunk.raws), PIECE_SEGMENTS):
-                segments = list(map(medium.decode, chunk.raws[start : start + PIECE_SEGMENTS]))
+                segments = list(map(connector.decode, chunk.raws[start : start + PIECE_SEGMENTS]))
                 piece = RootBatch(self._program, _NOTHING, generation)
                 piece.ledger = NoLedger()  # type: ignore[assignment]
                 self._pass.run_roots(piece, task, segments)

@@ -17,7 +17,14 @@ from examples.clearing.job import JOB_FILE
 from examples.clearing.payments import Payment
 from postroad.durable import Message, Transaction
 from postroad.node import Node, consumes, current_node
-from postroad.pipeline import LocalRunner, ProgressSampler, TaskType, make_input, make_output, load_job
+from postroad.pipeline import (
+    LocalRunner,
+    ProgressSampler,
+    TaskType,
+    load_job,
+    make_input,
+    make_output,
+)
 from postroad.services import Context, Service, action
 
 # Spark's JVM lives for seconds: to start is most of what it does.
@@ -82,7 +89,7 @@ def _make_runner(node: Node) -> Any:
     outputs = {it.name: make_output(it, mail) for it in job.catalog if it.type is TaskType.OUTPUT}
     if not os.environ.get(USES_SPARK):
         return LocalRunner(job, inputs, outputs, mail.store)
-    from postroad.pipeline.spark import SparkRunner, SparkConfig
+    from postroad.pipeline.spark import SparkConfig, SparkRunner
 
     place = Path(os.environ[PLACE])
     _part_with_errors(place / "spark.log")

@@ -1,4 +1,4 @@
-"""What every medium of pipelines does. Each kind of medium inherits the suites that it can keep.
+"""What every connector of pipelines does: each kind inherits the suites that it can keep.
 
 An input has a `source` fixture and inherits `InputBehaviour`, and `PortableInputBehaviour`,
 `UnboundedBehaviour` and `UndecodableBehaviour` where they apply. An output has a `target` fixture
@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 import pytest
 
-from postroad.pipeline import LocalRunner, JobStore, MemoryInput
-from postroad.pipeline.desk import BatchResult
-from postroad.pipeline.media import Position, Committable, UnwritableSegmentsError
-from postroad.pipeline.staging import writer_id_prefix
+from postroad.pipeline import JobStore, LocalRunner, MemoryInput
+from postroad.pipeline.connectors import Committable, Position, UnwritableSegmentsError
+from postroad.pipeline.coordinator.committer import writer_id_prefix
+from postroad.pipeline.coordinator.coordinator import BatchResult
 from tests.contract.pipeline_media_harness import (
     BATCH,
     JOB,
@@ -76,11 +76,11 @@ class InputBehaviour:
             assert 1 <= sum(it.segments for it in deliveries) <= 3
             assert len(await process.read(deliveries)) == sum(it.segments for it in deliveries)
             # A slice is the same whenever it is read.
-            first = [plain(process.medium.read(it)) for it in places]
-            assert [plain(process.medium.read(it)) for it in places] == first
+            first = [plain(process.connector.read(it)) for it in places]
+            assert [plain(process.connector.read(it)) for it in places] == first
             await process.settle(deliveries)
             # The input may hear of it twice.
-            await process.medium.on_committed(places)
+            await process.connector.on_committed(places)
             await process.settle_all(SEGMENTS)
         assert_once(process.received, count_to(SEGMENTS))
 
@@ -112,7 +112,7 @@ class InputBehaviour:
         async with process_of(source) as first:
             await first.settle(await first.admit())
             after = await first.store.read(lambda it: JobStore(it, JOB).position("in"))
-            await first.medium.plan_splits(after, BATCH)
+            await first.connector.plan_splits(after, BATCH)
         async with process_of(source) as second:
             await second.settle_all(SEGMENTS - len(first.received))
         assert_once([*first.received, *second.received], count_to(SEGMENTS))
@@ -120,7 +120,7 @@ class InputBehaviour:
     async def test_a_crash_after_the_very_first_cut_loses_nothing(self, source: Source) -> None:
         await source.put(count_to(SEGMENTS))
         async with process_of(source) as first:
-            await first.medium.plan_splits(None, BATCH)
+            await first.connector.plan_splits(None, BATCH)
         async with process_of(source) as second:
             await second.settle_all(SEGMENTS)
         assert_once(second.received, count_to(SEGMENTS))
@@ -134,7 +134,7 @@ class InputBehaviour:
             raise Crash
 
         async with process_of(source) as first:
-            monkeypatch.setattr(first.medium, "on_settled", crash)
+            monkeypatch.setattr(first.connector, "on_settled", crash)
             with pytest.raises(Crash):
                 await first.settle(await first.admit())
         async with process_of(source) as second:
@@ -155,10 +155,10 @@ class PortableInputBehaviour:
         await source.put(count_to(SEGMENTS))
         async with process_of(source) as process:
             places = [it.position for it in await process.admit() if it.position is not None]
-            here = [plain(process.medium.read(it)) for it in places]
-            chunks = await asyncio.to_thread(read_elsewhere, source.medium(), places)
+            here = [plain(process.connector.read(it)) for it in places]
+            chunks = await asyncio.to_thread(read_elsewhere, source.connector(), places)
         assert [plain(it) for it in chunks] == here
-        assert source.medium().is_portable
+        assert source.connector().is_portable
 
 
 class UnboundedBehaviour:
@@ -204,34 +204,34 @@ class OutputBehaviour:
     """For every output."""
 
     async def test_only_what_was_settled_is_seen(self, target: Target) -> None:
-        async with opened(target) as medium:
-            stage(medium, "never settled", count_to(3))
-        medium = target.medium()
-        async with settling(target, medium) as desk:
+        async with opened(target) as connector:
+            stage(connector, "never settled", count_to(3))
+        connector = target.connector()
+        async with settling(target, connector) as desk:
             await desk.commit_batch("run", 1, BatchResult([]))
             assert await target.published() == []
-            staged = [("out", stage(medium, name, part)) for name, part in parts_of(9)]
+            staged = [("out", stage(connector, name, part)) for name, part in parts_of(9)]
             await desk.commit_batch("run", 2, BatchResult([], staged=staged))
             assert in_order(await target.published()) == count_to(9)
 
     async def test_what_is_published_twice_is_seen_once(self, target: Target) -> None:
-        medium = target.medium()
-        async with settling(target, medium) as desk:
-            staged = stage(medium, "0", count_to(5))
+        connector = target.connector()
+        async with settling(target, connector) as desk:
+            staged = stage(connector, "0", count_to(5))
             await desk.commit_batch("run", 1, BatchResult([], staged=[("out", staged)]))
-            await medium.commit(staged)
-            other = stage(medium, "1", count_to(7, 5))
+            await connector.commit(staged)
+            other = stage(connector, "1", count_to(7, 5))
             await desk.commit_batch("run", 2, BatchResult([], staged=[("out", other)]))
-            await medium.commit(staged)
+            await connector.commit(staged)
         async with opened(target, [staged]) as again:
             await again.commit(staged)
             assert in_order(await target.published()) == count_to(7)
 
     async def test_a_batch_that_is_settled_twice_is_seen_once(self, target: Target) -> None:
-        medium = target.medium()
-        async with settling(target, medium) as desk:
+        connector = target.connector()
+        async with settling(target, connector) as desk:
             for attempt in range(2):
-                staged = stage(medium, str(attempt), count_to(5))
+                staged = stage(connector, str(attempt), count_to(5))
                 await desk.commit_batch("run", 1, BatchResult([], staged=[("out", staged)]))
             assert numbers(await target.published()) == list(range(5))
         assert await target.leftovers() == []
@@ -239,39 +239,39 @@ class OutputBehaviour:
     async def test_what_is_empty_or_discarded_or_abandoned_leaves_nothing(
         self, target: Target
     ) -> None:
-        async with opened(target) as medium:
-            assert medium.create_writer(f"{RUN}-0").prepare_commit() is None
+        async with opened(target) as connector:
+            assert connector.create_writer(f"{RUN}-0").prepare_commit() is None
             assert await target.leftovers() == []
-            staged = stage(medium, "1", count_to(3))
-            await medium.abort(staged)
-            await medium.abort(staged)
+            staged = stage(connector, "1", count_to(3))
+            await connector.abort(staged)
+            await connector.abort(staged)
             assert await target.leftovers() == []
-            medium.create_writer(f"{RUN}-2").abort()
-            stager = medium.create_writer(f"{RUN}-3")
+            connector.create_writer(f"{RUN}-2").abort()
+            stager = connector.create_writer(f"{RUN}-3")
             stager.write([0], count_to(1))
             stager.abort()
             assert await target.published() == []
             assert await target.leftovers() == []
 
     async def test_what_a_crashed_process_staged_is_removed(self, target: Target) -> None:
-        async with opened(target) as medium:
-            wanted = stage(medium, "0", count_to(3))
-            stage(medium, "1", count_to(5, 3))
+        async with opened(target) as connector:
+            wanted = stage(connector, "0", count_to(3))
+            stage(connector, "1", count_to(5, 3))
         async with opened(target, [wanted]) as again:
             assert len(await target.leftovers()) <= 1
             await again.commit(wanted)
             assert await target.leftovers() == []
 
     async def test_what_another_job_staged_is_left_alone(self, target: Target) -> None:
-        async with opened(target) as medium:
-            other = stage(medium, "0", count_to(3), writer_id_prefix(f"{JOB}-2", "out"))
-        async with settling(target, target.medium()) as desk:
+        async with opened(target) as connector:
+            other = stage(connector, "0", count_to(3), writer_id_prefix(f"{JOB}-2", "out"))
+        async with settling(target, target.connector()) as desk:
             await desk.commit_batch("run", 1, BatchResult([], staged=[("out", other)]))
             assert in_order(await target.published()) == count_to(3)
 
     async def test_a_job_from_end_to_end(self, target: Target) -> None:
         inputs = {"in": MemoryInput(count_to(SEGMENTS))}
-        runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
+        runner = LocalRunner(job_of(), inputs, {"out": target.connector()}, target.store())
         async with asyncio.timeout(DEADLINE_S):
             await runner.run()
         assert in_order(await target.published()) == count_to(SEGMENTS)
@@ -283,8 +283,8 @@ class OutputBehaviour:
         """It dies when something is published and nobody has noted that."""
         inputs = {"in": MemoryInput(count_to(SEGMENTS))}
         for _ in range(3):
-            medium = target.medium()
-            publish = medium.commit
+            connector = target.connector()
+            publish = connector.commit
 
             async def publish_and_crash(
                 staged: Committable, publish: Callable[[Committable], Awaitable[None]] = publish
@@ -292,13 +292,13 @@ class OutputBehaviour:
                 await publish(staged)
                 raise Crash
 
-            runner = LocalRunner(job_of(), inputs, {"out": medium}, target.store())
+            runner = LocalRunner(job_of(), inputs, {"out": connector}, target.store())
             with monkeypatch.context() as patched, pytest.raises(Crash):
-                patched.setattr(medium, "publish", publish_and_crash)
+                patched.setattr(connector, "publish", publish_and_crash)
                 async with asyncio.timeout(DEADLINE_S):
                     await runner.run()
-            await medium.close()
-        runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
+            await connector.close()
+        runner = LocalRunner(job_of(), inputs, {"out": target.connector()}, target.store())
         async with asyncio.timeout(DEADLINE_S):
             await runner.run()
         assert in_order(await target.published()) == count_to(SEGMENTS)
@@ -310,9 +310,9 @@ class UnwritableBehaviour:
     async def test_what_cannot_be_written_is_refused_and_the_rest_is_written(
         self, target: Target
     ) -> None:
-        medium = target.medium()
-        async with settling(target, medium) as desk:
-            stager = medium.create_writer(f"{RUN}-0")
+        connector = target.connector()
+        async with settling(target, connector) as desk:
+            stager = connector.create_writer(f"{RUN}-0")
             first, third = count_to(1)[0], count_to(3, 2)[0]
             with pytest.raises(UnwritableSegmentsError) as refused:
                 stager.write([10, 11, 12], [first, target.unwritable(), third])
@@ -329,10 +329,10 @@ class PortableOutputBehaviour:
     """For outputs of which parts are staged by other processes."""
 
     async def test_what_another_process_staged_is_published(self, target: Target) -> None:
-        medium = target.medium()
-        async with settling(target, medium) as desk:
+        connector = target.connector()
+        async with settling(target, connector) as desk:
             staged = await asyncio.to_thread(
-                stage_elsewhere, target.medium(), f"{RUN}-0", [7, 1 << 63], count_to(2)
+                stage_elsewhere, target.connector(), f"{RUN}-0", [7, 1 << 63], count_to(2)
             )
             assert staged is not None
             await desk.commit_batch("run", 1, BatchResult([], staged=[("out", staged)]))
@@ -340,7 +340,7 @@ class PortableOutputBehaviour:
 
     async def test_what_a_killed_process_staged_is_removed(self, target: Target) -> None:
         async with opened(target):
-            die_while_staging(target.medium(), "0", count_to(1_000))
+            die_while_staging(target.connector(), "0", count_to(1_000))
             assert await target.published() == []
         async with opened(target):
             assert await target.leftovers() == []

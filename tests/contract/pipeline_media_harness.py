@@ -1,4 +1,4 @@
-"""Sources, targets and processes, for what every medium of pipelines does."""
+"""Sources, targets and processes, for what every connector of pipelines does."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore, Store
 from postroad.pipeline import (
-    JobCoordinator,
     InputConnector,
     Job,
-    LocalRunner,
-    OutputConnector,
+    JobCoordinator,
     JobStore,
-    StoredRoot,
-    RetryPolicy,
-    Segment,
+    LocalRunner,
     MemoryInput,
     MemoryOutput,
+    OutputConnector,
+    RetryPolicy,
+    Segment,
+    StoredRoot,
     Task,
     TaskType,
 )
-from postroad.pipeline.delivered import RootInput
-from postroad.pipeline.desk import BatchResult
-from postroad.pipeline.media import RawRecords, Position, Committable
-from postroad.pipeline.program import CompiledJob
-from postroad.pipeline.records import InputDelivery
-from postroad.pipeline.staging import writer_id_prefix
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors import Committable, Position, RawRecords
+from postroad.pipeline.coordinator.committer import writer_id_prefix
+from postroad.pipeline.coordinator.coordinator import BatchResult
+from postroad.pipeline.coordinator.records import InputDelivery, RootInput
 from tests.support.deadlines import DEADLINE_S, eventually
 
-# How long a medium on a server may take until it gives what was just put there.
+# How long a connector on a server may take until it gives what was just put there.
 PAUSE_S = 0.02
 JOB = "job"
 RUN = f"{writer_id_prefix(JOB, 'out')}run"
@@ -70,7 +69,7 @@ class Source:
         """Have something come in that is no segment."""
         raise AssertionError("a source that can have it says how")
 
-    def medium(self) -> InputConnector:
+    def connector(self) -> InputConnector:
         """A new object, as another process would make it."""
         raise AssertionError("each source has its own")
 
@@ -85,7 +84,7 @@ class Target:
         """The store with the account of the job, not open; a new one sees what others wrote."""
         return MemoryStore(self._disk)
 
-    def medium(self) -> OutputConnector:
+    def connector(self) -> OutputConnector:
         """A new object, as another process would make it."""
         raise AssertionError("each target has its own")
 
@@ -121,8 +120,8 @@ def job_of(**fields: Any) -> Job:
         "retry": RetryPolicy(attempts=2, first_s=0.001, max_s=0.01),
     }
     tasks = [
-        Task(name="in", type=TaskType.INPUT, medium="seq", **(facts | fields)),
-        Task(name="out", type=TaskType.OUTPUT, medium="seq"),
+        Task(name="in", type=TaskType.INPUT, connector="memory", **(facts | fields)),
+        Task(name="out", type=TaskType.OUTPUT, connector="memory"),
     ]
     return Job(name=JOB, workflow=[("in", "out")], catalog=tasks)
 
@@ -135,10 +134,12 @@ def plain(chunks: Iterable[RawRecords]) -> list[tuple[str, list[int | str], list
 class Process:
     """A process that has the account of the job, until it ends in one way or another."""
 
-    def __init__(self, store: Store, medium: InputConnector, job: Job) -> None:
+    def __init__(self, store: Store, connector: InputConnector, job: Job) -> None:
         self.store = store
-        self.medium = medium
-        self.desk = JobCoordinator(CompiledJob(job), store, {"in": medium}, {"out": MemoryOutput()})
+        self.connector = connector
+        self.desk = JobCoordinator(
+            CompiledJob(job), store, {"in": connector}, {"out": MemoryOutput()}
+        )
         self.received: list[RootInput] = []
         """What was settled here."""
         # As no other process calls its batches.
@@ -175,12 +176,12 @@ class Process:
 
 @asynccontextmanager
 async def process_of(
-    source: Source, medium: InputConnector | None = None, **fields: Any
+    source: Source, connector: InputConnector | None = None, **fields: Any
 ) -> AsyncIterator[Process]:
     """A process that ends without settling what it did not settle."""
     store = source.store()
     await store.open(JOB)
-    process = Process(store, medium or source.medium(), job_of(**fields))
+    process = Process(store, connector or source.connector(), job_of(**fields))
     try:
         await process.desk.open()
         yield process
@@ -198,42 +199,42 @@ def assert_once(received: Iterable[RootInput], expected: Sequence[Segment]) -> N
     assert len(segments) == len(received)
 
 
-def read_elsewhere(medium: InputConnector, places: Sequence[Position]) -> list[list[RawRecords]]:
+def read_elsewhere(connector: InputConnector, places: Sequence[Position]) -> list[list[RawRecords]]:
     """Read slices in another process."""
     program = (
         "import pickle, sys\n"
-        "medium, places = pickle.load(sys.stdin.buffer)\n"
-        "pickle.dump([list(medium.read(it)) for it in places], sys.stdout.buffer)\n"
+        "connector, places = pickle.load(sys.stdin.buffer)\n"
+        "pickle.dump([list(connector.read(it)) for it in places], sys.stdout.buffer)\n"
     )
-    return call_elsewhere(program, (medium, places))  # type: ignore[no-any-return]
+    return call_elsewhere(program, (connector, places))  # type: ignore[no-any-return]
 
 
 def stage_elsewhere(
-    medium: OutputConnector, stage: str, ids: Sequence[int], segments: Sequence[Segment]
+    connector: OutputConnector, stage: str, ids: Sequence[int], segments: Sequence[Segment]
 ) -> Committable | None:
     """Stage segments in another process."""
     program = (
         "import pickle, sys\n"
-        "medium, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
-        "stager = medium.begin(stage)\n"
+        "connector, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
+        "stager = connector.begin(stage)\n"
         "stager.write(ids, segments)\n"
         "pickle.dump(stager.finish(), sys.stdout.buffer)\n"
     )
-    return call_elsewhere(program, (medium, stage, ids, segments))  # type: ignore[no-any-return]
+    return call_elsewhere(program, (connector, stage, ids, segments))  # type: ignore[no-any-return]
 
 
-def die_while_staging(medium: OutputConnector, name: str, segments: Sequence[Segment]) -> None:
+def die_while_staging(connector: OutputConnector, name: str, segments: Sequence[Segment]) -> None:
     """Begin to stage segments in another process, which is then killed."""
     program = (
         "import os, pickle, signal, sys\n"
-        "medium, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
-        "stager = medium.begin(stage)\n"
+        "connector, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
+        "stager = connector.begin(stage)\n"
         "stager.write(ids, segments)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ids = range(len(segments))
     with pytest.raises(subprocess.CalledProcessError) as ended:
-        call_elsewhere(program, (medium, f"{RUN}-{name}", list(ids), segments))
+        call_elsewhere(program, (connector, f"{RUN}-{name}", list(ids), segments))
     assert ended.value.returncode == -signal.SIGKILL
 
 
@@ -250,12 +251,12 @@ def call_elsewhere(program: str, given: object) -> Any:
 
 async def run_job(source: Source, count: int) -> tuple[list[Segment], LocalRunner]:
     """Run a job until it ends; one that has no end, until so much is written."""
-    medium, output = source.medium(), MemoryOutput()
-    runner = LocalRunner(job_of(), {"in": medium}, {"out": output}, source.store())
+    connector, output = source.connector(), MemoryOutput()
+    runner = LocalRunner(job_of(), {"in": connector}, {"out": output}, source.store())
     running = asyncio.create_task(runner.run())
     try:
         await eventually(
-            lambda: running.done() or (not medium.is_bounded and len(output.segments) >= count),
+            lambda: running.done() or (not connector.is_bounded and len(output.segments) >= count),
             f"{count} are written",
             DEADLINE_S,
         )
@@ -275,9 +276,11 @@ async def dead_in(store: Store) -> list[StoredRoot]:
         await store.close()
 
 
-def stage(medium: OutputConnector, name: str, segments: Sequence[Segment], run: str = RUN) -> Committable:
+def stage(
+    connector: OutputConnector, name: str, segments: Sequence[Segment], run: str = RUN
+) -> Committable:
     """Stage segments in two goes; their numbers are their ids."""
-    stager = medium.create_writer(f"{run}-{name}")
+    stager = connector.create_writer(f"{run}-{name}")
     for part in (segments[:2], segments[2:]):
         if part:
             stager.write([it["n"] for it in part], part)
@@ -288,22 +291,24 @@ def stage(medium: OutputConnector, name: str, segments: Sequence[Segment], run: 
 
 
 @asynccontextmanager
-async def opened(target: Target, unpublished: Sequence[Committable] = ()) -> AsyncIterator[OutputConnector]:
+async def opened(
+    target: Target, unpublished: Sequence[Committable] = ()
+) -> AsyncIterator[OutputConnector]:
     """An output without a desk."""
-    medium = target.medium()
-    await medium.open(writer_id_prefix(JOB, "out"), unpublished)
+    connector = target.connector()
+    await connector.open(writer_id_prefix(JOB, "out"), unpublished)
     try:
-        yield medium
+        yield connector
     finally:
-        await medium.close()
+        await connector.close()
 
 
 @asynccontextmanager
-async def settling(target: Target, medium: OutputConnector) -> AsyncIterator[JobCoordinator]:
+async def settling(target: Target, connector: OutputConnector) -> AsyncIterator[JobCoordinator]:
     """A desk that has an output."""
     store = target.store()
     await store.open(JOB)
-    desk = JobCoordinator(CompiledJob(job_of()), store, {"in": MemoryInput([])}, {"out": medium})
+    desk = JobCoordinator(CompiledJob(job_of()), store, {"in": MemoryInput([])}, {"out": connector})
     try:
         await desk.open()
         yield desk

@@ -12,9 +12,9 @@ from typing import TypeVar
 import pytest
 
 from postroad.durable import Store
-from postroad.pipeline.media import Position
-from postroad.pipeline.pen import JobStore, create_tables
-from postroad.pipeline.records import InputDelivery, StoredRoot, RootState
+from postroad.pipeline.connectors import Position
+from postroad.pipeline.coordinator.job_store import JobStore, create_tables
+from postroad.pipeline.coordinator.records import InputDelivery, RootState, StoredRoot
 
 T = TypeVar("T")
 
@@ -63,7 +63,9 @@ def stretch(start: int, stop: int) -> Position:
     return {"start": start, "stop": stop}
 
 
-def admit(pen: JobStore, start: int, stop: int, task: str = "in", now_ms: int = NOW_MS) -> InputDelivery:
+def admit(
+    pen: JobStore, start: int, stop: int, task: str = "in", now_ms: int = NOW_MS
+) -> InputDelivery:
     """Deliver a slice of an input."""
     return pen.add_split(task, stretch(start, stop), stop - start, {"index": stop}, now_ms)
 
@@ -165,7 +167,11 @@ class AccountBehaviour:
             pen.record_batch("first", 0)
             pen.record_batch("second", 7)
             pen.record_batch("first", 1)
-            return pen.last_committed_batch("first"), pen.last_committed_batch("second"), pen.last_committed_batch("third")
+            return (
+                pen.last_committed_batch("first"),
+                pen.last_committed_batch("second"),
+                pen.last_committed_batch("third"),
+            )
 
         assert await pens.do(settle) == (1, 7, -1)
         assert await pens.do(lambda pen: pen.counters()) == (0, 3)
@@ -220,7 +226,11 @@ class ExpiryBehaviour:
         def deliver(pen: JobStore) -> list[InputDelivery]:
             times = range(NOW_MS + 1, NOW_MS + 4)
             admit(pen, 0, 3)
-            return [again for now_ms in times for again in pen.redeliver_expired("in", now_ms, 0, now_ms)]
+            return [
+                again
+                for now_ms in times
+                for again in pen.redeliver_expired("in", now_ms, 0, now_ms)
+            ]
 
         again = await pens.do(deliver)
         assert [(it.generation, it.number) for it in again] == [(1, 2), (2, 3), (3, 4)]

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from postroad.pipeline import RetryPolicy
-from postroad.pipeline.pen import JobStore
-from postroad.pipeline.records import SegmentAttempt, FailedRoot, StoredRoot, RootState
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import FailedRoot, RootState, SegmentAttempt, StoredRoot
 from tests.contract.pipeline_pen_behaviour import (
     HIGHEST,
     NOW_MS,
@@ -165,7 +165,9 @@ class RetryBehaviour:
 
     async def test_one_attempt_may_be_all(self, pens: PenStore) -> None:
         policies = {"in": RetryPolicy(attempts=1)}
-        states = await pens.do(lambda pen: pen.record_failures([failure()], policies, NOW_MS, lambda: 0.0))
+        states = await pens.do(
+            lambda pen: pen.record_failures([failure()], policies, NOW_MS, lambda: 0.0)
+        )
         assert states == [RootState.DEAD]
 
     async def test_many_are_put_back_at_once(self, pens: PenStore) -> None:
@@ -210,7 +212,12 @@ class DeadBehaviour:
     async def test_they_are_listed_some_at_a_time(self, pens: PenStore) -> None:
         def list_all(pen: JobStore) -> list[int]:
             kill(pen, *range(5))
-            pages = [pen.list_dead(2), pen.list_dead(2, after=1), pen.list_dead(2, after=3), pen.list_dead(2, after=4)]
+            pages = [
+                pen.list_dead(2),
+                pen.list_dead(2, after=1),
+                pen.list_dead(2, after=3),
+                pen.list_dead(2, after=4),
+            ]
             assert [len(page) for page in pages] == [2, 2, 1, 0]
             return [it.root for page in pages for it in page]
 
@@ -292,5 +299,7 @@ class DeadBehaviour:
             pen.complete_delivery(delivery)
 
         await pens.do(settle)
-        counts = await pens.do(lambda pen: (pen.count(RootState.WAITING), pen.count(RootState.DEAD)))
+        counts = await pens.do(
+            lambda pen: (pen.count(RootState.WAITING), pen.count(RootState.DEAD))
+        )
         assert counts == (1, 1)

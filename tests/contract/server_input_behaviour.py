@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline import InputConnector, LocalRunner, JobStore, MemoryOutput
-from postroad.pipeline.media import Position
+from postroad.pipeline import InputConnector, JobStore, LocalRunner, MemoryOutput
+from postroad.pipeline.connectors import Position
 from tests.contract.killed_jobs import run_with_kills
 from tests.contract.pipeline_media_harness import (
     BATCH,
@@ -58,13 +58,13 @@ class ServerSource(Source):
 
     server: Any
     kind: str
-    """The name of the medium."""
+    """The name of the connector."""
 
     def options(self) -> dict[str, Any]:
-        """Those of the medium."""
+        """Those of the connector."""
         raise AssertionError("each source has its own")
 
-    def medium(self, **more: Any) -> InputConnector:
+    def connector(self, **more: Any) -> InputConnector:
         """A new object."""
         raise AssertionError("each source has its own")
 
@@ -109,7 +109,7 @@ class ServerInputBehaviour:
 
         async with process_of(source) as first:
             held = await first.admit()
-            monkeypatch.setattr(first.medium, "on_settled", crash)
+            monkeypatch.setattr(first.connector, "on_settled", crash)
             with pytest.raises(Crash):
                 await first.settle(await first.admit())
         async with process_of(source) as second:
@@ -127,7 +127,7 @@ class ServerInputBehaviour:
     ) -> None:
         await source.put(count_to(SEGMENTS))
         async with process_of(source) as first:
-            await first.medium.plan_splits(None, SEGMENTS)
+            await first.connector.plan_splits(None, SEGMENTS)
             assert await source.unacknowledged() == SEGMENTS
         async with process_of(source, batch_size=SEGMENTS) as second:
             deliveries = await second.desk.next_deliveries()
@@ -140,22 +140,22 @@ class ServerInputBehaviour:
         async with process_of(source) as process:
             await process.settle(await process.admit())
             after = await process.store.read(lambda it: JobStore(it, JOB).position("in"))
-            first = await process.medium.plan_splits(after, BATCH)
-            assert list(await process.medium.plan_splits(after, BATCH)) == list(first)
+            first = await process.connector.plan_splits(after, BATCH)
+            assert list(await process.connector.plan_splits(after, BATCH)) == list(first)
             await process.settle_all(SEGMENTS)
         assert_once(process.received, count_to(SEGMENTS))
 
     async def test_who_waits_is_woken(self, source: ServerSource) -> None:
         async with process_of(source) as process:
             assert await process.desk.next_deliveries() == []
-            waiting = asyncio.create_task(process.medium.wait(DEADLINE_S))
+            waiting = asyncio.create_task(process.connector.wait(DEADLINE_S))
             await asyncio.sleep(0.05)
             assert not waiting.done()
             await source.put(count_to(1))
             # Sooner than whoever is not woken.
             async with asyncio.timeout(DEADLINE_S / 2):
                 while not (deliveries := await process.desk.next_deliveries()):
-                    await process.medium.wait(DEADLINE_S)
+                    await process.connector.wait(DEADLINE_S)
             waiting.cancel()
             await process.settle(deliveries)
         assert_once(process.received, count_to(1))
@@ -165,14 +165,14 @@ class ServerInputBehaviour:
             assert await process.desk.next_deliveries() == []
             began = time.monotonic()
             async with asyncio.timeout(DEADLINE_S):
-                await process.medium.wait(0.1)
+                await process.connector.wait(0.1)
             assert time.monotonic() - began > 0.05
 
     async def test_waiting_that_is_given_up_loses_nothing(self, source: ServerSource) -> None:
         async with process_of(source) as process:
             for n in range(5):
                 assert await process.desk.next_deliveries() == []
-                waiting = asyncio.create_task(process.medium.wait(DEADLINE_S))
+                waiting = asyncio.create_task(process.connector.wait(DEADLINE_S))
                 await asyncio.sleep(0.01 * n)
                 waiting.cancel()
                 await asyncio.wait([waiting])
@@ -182,19 +182,19 @@ class ServerInputBehaviour:
 
     async def test_an_end_where_it_was_at_the_beginning(self, source: ServerSource) -> None:
         await source.put(count_to(SEGMENTS))
-        medium = source.medium(until_empty=True)
-        assert medium.is_bounded
-        async with process_of(source, medium) as process:
+        connector = source.connector(until_empty=True)
+        assert connector.is_bounded
+        async with process_of(source, connector) as process:
             await source.put(count_to(SEGMENTS + 5, SEGMENTS))
             await process.settle_all(SEGMENTS)
             assert await process.desk.is_drained()
-        async with process_of(source, source.medium(until_empty=True)) as again:
+        async with process_of(source, source.connector(until_empty=True)) as again:
             await again.settle_all(5)
         assert_once([*process.received, *again.received], count_to(SEGMENTS + 5))
 
     async def test_a_job_with_an_end_ends(self, source: ServerSource) -> None:
         await source.put(count_to(SEGMENTS))
-        output, inputs = MemoryOutput(), {"in": source.medium(until_empty=True)}
+        output, inputs = MemoryOutput(), {"in": source.connector(until_empty=True)}
         async with asyncio.timeout(DEADLINE_S):
             await LocalRunner(job_of(), inputs, {"out": output}, source.store()).run()
         assert numbers(output.segments) == list(range(SEGMENTS))
@@ -202,7 +202,9 @@ class ServerInputBehaviour:
 
     async def test_a_slice_has_a_limited_length(self, source: ServerSource) -> None:
         await source.put(count_to(10))
-        async with process_of(source, source.medium(slice_bytes=60, slice_segments=9)) as process:
+        async with process_of(
+            source, source.connector(slice_bytes=60, slice_segments=9)
+        ) as process:
             deliveries = await process.admit()
             assert len(deliveries) > 2
             assert max(it.segments for it in deliveries) <= 3
@@ -211,9 +213,9 @@ class ServerInputBehaviour:
         await source.put(count_to(5))
         async with process_of(source) as process:
             places = [it.position for it in await process.admit() if it.position]
-            other = pickle.loads(pickle.dumps(process.medium))
+            other = pickle.loads(pickle.dumps(process.connector))
             assert [plain(other.read(it)) for it in places] == [
-                plain(process.medium.read(it)) for it in places
+                plain(process.connector.read(it)) for it in places
             ]
 
     @pytest.mark.slow
@@ -228,7 +230,7 @@ class ServerInputBehaviour:
     async def test_a_source_that_is_not_there(self, source: ServerSource) -> None:
         await source.delete()
         with pytest.raises(ConfigError, match=f"there is no stream '{source.options()['stream']}'"):
-            await source.medium().open([])
+            await source.connector().open([])
 
     async def test_a_source_that_vanishes(self, source: ServerSource) -> None:
         await source.put(count_to(SEGMENTS))
@@ -252,11 +254,11 @@ class LonelyServerBehaviour:
             assert await process.desk.next_deliveries() == []
             with pytest.raises(ConnectionError):
                 await process.read(deliveries)
-            await process.medium.wait(0.01)
+            await process.connector.wait(0.01)
             # That it is settled is known to the job, and told when that is possible.
-            await process.medium.on_committed([it.position for it in deliveries if it.position])
+            await process.connector.on_committed([it.position for it in deliveries if it.position])
         with pytest.raises(ConnectionError):
-            await lonely.medium().open([])
+            await lonely.connector().open([])
 
     async def test_a_server_that_is_killed_and_comes_back(self, lonely: ServerSource) -> None:
         await lonely.put(count_to(SEGMENTS))

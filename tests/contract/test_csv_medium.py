@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from postroad.pipeline import InputConnector, Segment
-from postroad.pipeline.media import CsvInput
+from postroad.pipeline.connectors import CsvInput
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     PortableInputBehaviour,
@@ -31,7 +31,7 @@ class CsvFiles(FileSource):
     async def put_undecodable(self) -> None:
         self.next_file().write_text("n,text\none,is no number\n")
 
-    def medium(self) -> InputConnector:
+    def connector(self) -> InputConnector:
         return CsvInput(self.pattern, columns={"n": "int"}, slice_bytes=30)
 
 

@@ -49,8 +49,8 @@ def job_of(inputs: tuple[str, dict[str, Any]], outputs: tuple[str, dict[str, Any
         "name": "job",
         "workflow": [["in", "out"]],
         "catalog": [
-            {"name": "in", "type": "input", "medium": reads, "options": from_, "batch_size": 10},
-            {"name": "out", "type": "output", "medium": writes, "options": to},
+            {"name": "in", "type": "input", "connector": reads, "options": from_, "batch_size": 10},
+            {"name": "out", "type": "output", "connector": writes, "options": to},
         ],
     }
     return json.dumps(job)

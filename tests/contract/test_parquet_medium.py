@@ -1,4 +1,4 @@
-"""Parquet files do what every medium does."""
+"""Parquet files do what every connector does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from postroad.pipeline import InputConnector, OutputConnector, Segment
-from postroad.pipeline.media import ParquetInput, ParquetOutput
+from postroad.pipeline.connectors import ParquetInput, ParquetOutput
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     OutputBehaviour,
@@ -39,7 +39,7 @@ class ParquetFiles(FileSource):
         table = pyarrow.Table.from_pylist(list(segments))
         pyarrow.parquet.write_table(table, path, row_group_size=4)
 
-    def medium(self) -> InputConnector:
+    def connector(self) -> InputConnector:
         return ParquetInput(self.pattern, slice_segments=3)
 
 
@@ -56,7 +56,7 @@ class TestParquetInput(InputBehaviour, PortableInputBehaviour, FileInputBehaviou
 class ParquetDirectory(FileTarget):
     """A directory of Parquet files."""
 
-    def medium(self) -> OutputConnector:
+    def connector(self) -> OutputConnector:
         return ParquetOutput(str(self.directory), {"n": "int64", "text": "string"})
 
     async def published(self) -> list[Segment]:
@@ -67,7 +67,7 @@ class ParquetDirectory(FileTarget):
 class InferredDirectory(ParquetDirectory):
     """The same, with types as they come."""
 
-    def medium(self) -> OutputConnector:
+    def connector(self) -> OutputConnector:
         return ParquetOutput(str(self.directory))
 
 

@@ -1,4 +1,4 @@
-"""Queues of a node do what every medium does. The job keeps its account in the same store."""
+"""Queues of a node do what every connector does. The job keeps its account in the same store."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from postroad.durable.store.database import Database
 from postroad.pipeline import (
     InputConnector,
     LocalRunner,
+    MemoryInput,
     OutputConnector,
     QueueInput,
     QueueOutput,
     Segment,
-    MemoryInput,
 )
 from tests.contract.pipeline_media_behaviour import (
     JOB,
@@ -104,7 +104,7 @@ class Queue(Source):
                 sender = f"sender{start // PAGE % 2}"
                 await put(store, *letters[start : start + PAGE], sender=sender)
 
-    def medium(self) -> InputConnector:
+    def connector(self) -> InputConnector:
         return QueueInput(self._stores.current(), QUEUE, slice_segments=PAGE)
 
 
@@ -154,7 +154,7 @@ class Outbox(Target):
     def store(self) -> Store:
         return self._stores.next()
 
-    def medium(self) -> OutputConnector:
+    def connector(self) -> OutputConnector:
         return QueueOutput(self._stores.current(), self._peer, "results")
 
     async def published(self) -> list[Segment]:
@@ -180,7 +180,7 @@ class QueueOutputBehaviour(OutputBehaviour, UnwritableBehaviour, PortableOutputB
         failures = 0
         for at in range(1, 12):
             outage = Outage(at)
-            runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
+            runner = LocalRunner(job_of(), inputs, {"out": target.connector()}, target.store())
             with faults.armed("durable.commit.before", outage):
                 try:
                     async with asyncio.timeout(DEADLINE_S):

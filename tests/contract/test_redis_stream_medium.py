@@ -11,8 +11,8 @@ import pytest
 from redis.asyncio import Redis
 
 from postroad.pipeline import InputConnector, Segment
-from postroad.pipeline.media import redis_client
-from postroad.pipeline.media.redis_stream import RedisStreamInput
+from postroad.pipeline.connectors.redis import client as redis_client
+from postroad.pipeline.connectors.redis.input import RedisStreamInput
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     PortableInputBehaviour,
@@ -73,7 +73,7 @@ class Entries(ServerSource):
     def options(self) -> dict[str, Any]:
         return {"url": self.server.url, "stream": self.key, "slice_segments": 3} | self.more
 
-    def medium(self, **more: Any) -> InputConnector:
+    def connector(self, **more: Any) -> InputConnector:
         return RedisStreamInput(**(self.options() | more))
 
 

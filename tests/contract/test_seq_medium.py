@@ -1,4 +1,4 @@
-"""Lists in memory do what every medium does."""
+"""Lists in memory do what every connector does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from postroad.pipeline import InputConnector, OutputConnector, Segment, MemoryInput, MemoryOutput
+from postroad.pipeline import InputConnector, MemoryInput, MemoryOutput, OutputConnector, Segment
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     OutputBehaviour,
@@ -26,7 +26,7 @@ class Listed(Source):
     async def put(self, segments: Sequence[Segment]) -> None:
         self._segments += segments
 
-    def medium(self) -> InputConnector:
+    def connector(self) -> InputConnector:
         return MemoryInput(self._segments, slice_segments=3)
 
 
@@ -43,7 +43,7 @@ class Kept(Target):
         super().__init__()
         self._output = MemoryOutput()
 
-    def medium(self) -> OutputConnector:
+    def connector(self) -> OutputConnector:
         return self._output
 
     async def published(self) -> list[Segment]:

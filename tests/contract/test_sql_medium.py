@@ -1,4 +1,4 @@
-"""Tables do what every medium does, in both kinds of databases; PostgreSQL is a real one."""
+"""Tables do what every connector does, in both kinds of databases; PostgreSQL is a real one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from postroad.pipeline import InputConnector, OutputConnector, Segment
-from postroad.pipeline.media import SqlInput, SqlOutput
+from postroad.pipeline.connectors import SqlInput, SqlOutput
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     OutputBehaviour,
@@ -41,7 +41,7 @@ class Table(Source):
         rows = [(self.make_key(it["n"]), it["n"], it["text"]) for it in segments]
         insert(self._database, "INSERT INTO numbers VALUES (?, ?, ?)", rows)
 
-    def medium(self) -> InputConnector:
+    def connector(self) -> InputConnector:
         return SqlInput(
             self._database,
             "numbers",
@@ -114,7 +114,7 @@ class WrittenTable(Target):
             database, "CREATE TABLE numbers (postroad_id BIGINT PRIMARY KEY, n BIGINT, text TEXT)"
         )
 
-    def medium(self) -> OutputConnector:
+    def connector(self) -> OutputConnector:
         return SqlOutput(self._database, "numbers")
 
     async def published(self) -> list[Segment]:

@@ -15,7 +15,7 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline import Segment
-from postroad.pipeline.media import SqlOutput, Committable, UnwritableSegmentsError
+from postroad.pipeline.connectors import Committable, SqlOutput, UnwritableSegmentsError
 from tests.contract.user_databases import database, execute
 from tests.support.deadlines import DEADLINE_S
 from tests.support.servers.postgres import fresh_database, postgres_server
@@ -28,24 +28,26 @@ HIGHEST = (1 << 64) - 1
 
 @asynccontextmanager
 async def writing(database: str, **options: Any) -> AsyncIterator[SqlOutput]:
-    medium = SqlOutput(database, "numbers", **options)
-    await medium.open("job", [])
+    connector = SqlOutput(database, "numbers", **options)
+    await connector.open("job", [])
     try:
-        yield medium
+        yield connector
     finally:
-        await medium.close()
+        await connector.close()
 
 
-def stage(medium: SqlOutput, segments: Sequence[Segment], ids: Sequence[int] = ()) -> Committable:
-    stager = medium.create_writer("job-1")
+def stage(
+    connector: SqlOutput, segments: Sequence[Segment], ids: Sequence[int] = ()
+) -> Committable:
+    stager = connector.create_writer("job-1")
     stager.write(ids or range(len(segments)), segments)
     staged = stager.prepare_commit()
     assert staged is not None
     return staged
 
 
-async def write(medium: SqlOutput, *segments: Segment) -> None:
-    await medium.commit(stage(medium, segments))
+async def write(connector: SqlOutput, *segments: Segment) -> None:
+    await connector.commit(stage(connector, segments))
 
 
 def rows(database: str, columns: str = "postroad_id, n, text") -> list[Any]:
@@ -54,29 +56,29 @@ def rows(database: str, columns: str = "postroad_id, n, text") -> list[Any]:
 
 async def test_the_id_is_the_key(database: str) -> None:
     execute(database, TABLE)
-    async with writing(database) as medium:
-        staged = stage(medium, [{"n": 1}, {"n": 2, "text": "two"}], [HIGHEST, 5])
-        await medium.commit(staged)
+    async with writing(database) as connector:
+        staged = stage(connector, [{"n": 1}, {"n": 2, "text": "two"}], [HIGHEST, 5])
+        await connector.commit(staged)
         execute(database, "UPDATE numbers SET text = 'changed' WHERE n = 2")
-        await medium.commit(staged)
+        await connector.commit(staged)
     assert rows(database) == [(-1, 1, None), (5, 2, "changed")]
 
 
 async def test_a_key_of_ones_own_is_updated(database: str) -> None:
     execute(database, "CREATE TABLE numbers (a BIGINT, b TEXT, n BIGINT, PRIMARY KEY (a, b))")
-    async with writing(database, key=["a", "b"]) as medium:
-        await write(medium, {"a": 1, "b": "x", "n": 1}, {"a": 1, "b": "y", "n": 2})
-        await write(medium, {"a": 1, "b": "x", "n": 3}, {"a": 1, "b": "y"})
+    async with writing(database, key=["a", "b"]) as connector:
+        await write(connector, {"a": 1, "b": "x", "n": 1}, {"a": 1, "b": "y", "n": 2})
+        await write(connector, {"a": 1, "b": "x", "n": 3}, {"a": 1, "b": "y"})
         with pytest.raises(UnwritableSegmentsError) as refused:
-            stage(medium, [{"a": 1, "b": "x"}, {"a": 2}, {"a": None, "b": "z"}], [7, 8, 9])
+            stage(connector, [{"a": 1, "b": "x"}, {"a": 2}, {"a": None, "b": "z"}], [7, 8, 9])
         assert set(refused.value.reasons) == {8, 9}
     assert rows(database, "b, n") == [("x", 3), ("y", 2)]
 
 
 async def test_only_some_columns(database: str) -> None:
     execute(database, TABLE)
-    async with writing(database, columns=["n"]) as medium:
-        await write(medium, {"n": 1, "text": "left out", "other": 1})
+    async with writing(database, columns=["n"]) as connector:
+        await write(connector, {"n": 1, "text": "left out", "other": 1})
     assert rows(database) == [(0, 1, None)]
 
 
@@ -89,11 +91,11 @@ async def test_a_row_that_is_refused_harms_no_other(
     segments[17] = {"n": 100, "text": "too high"}
     segments[18] = {"n": 18, "text": "18", "unknown": 1}
     segments[39] = {"n": 1 << 63, "text": "too long"}
-    async with writing(database) as medium:
-        staged = stage(medium, segments)
+    async with writing(database) as connector:
+        staged = stage(connector, segments)
         with caplog.at_level(logging.WARNING, "postroad.pipeline"):
-            await medium.commit(staged)
-            await medium.commit(staged)
+            await connector.commit(staged)
+            await connector.commit(staged)
     good = [n for n in range(39) if n not in (3, 17, 18)]
     assert rows(database) == [(n, n, str(n)) for n in good]
     refused = execute(database, "SELECT * FROM numbers_postroad_refused ORDER BY id")
@@ -114,8 +116,8 @@ async def test_segments_that_no_statement_can_have(database: str) -> None:
         {"n": 5, "100%": 1},
         {"n": 6, "text": "%s ?"},
     ]
-    async with writing(database) as medium:
-        await write(medium, *segments)
+    async with writing(database) as connector:
+        await write(connector, *segments)
     assert rows(database, "n, text") == [(0, None), (6, "%s ?")]
     refused = execute(database, "SELECT id FROM numbers_postroad_refused ORDER BY id")
     assert refused == [(1,), (2,), (3,), (4,), (5,)]
@@ -123,8 +125,8 @@ async def test_segments_that_no_statement_can_have(database: str) -> None:
 
 async def test_rows_that_are_all_refused(database: str) -> None:
     execute(database, TABLE.replace("n BIGINT", "n BIGINT CHECK (n < 0)"))
-    async with writing(database) as medium:
-        await write(medium, *({"n": n} for n in range(20)))
+    async with writing(database) as connector:
+        await write(connector, *({"n": n} for n in range(20)))
     assert rows(database) == []
     assert execute(database, "SELECT COUNT(*) FROM numbers_postroad_refused") == [(20,)]
 
@@ -139,8 +141,8 @@ async def test_constraints_that_wait_for_the_end(tmp_path: Path) -> None:
             "ALTER TABLE numbers ADD FOREIGN KEY (n) REFERENCES others"
             " DEFERRABLE INITIALLY DEFERRED",
         )
-        async with writing(dsn) as medium:
-            await write(medium, {"n": 1}, {"n": 2})
+        async with writing(dsn) as connector:
+            await write(connector, {"n": 1}, {"n": 2})
         assert rows(dsn, "n") == [(1,)]
         assert execute(dsn, "SELECT id FROM numbers_postroad_refused") == [(1,)]
 
@@ -154,8 +156,8 @@ async def test_values_in_postgres() -> None:
         )
         at = datetime(2024, 2, 29, tzinfo=UTC)
         segment = {"d": "1.50", "at": at, "day": "2024-02-29", "j": {"a": [1]}, "b": b"\0", "f": 1}
-        async with writing(dsn) as medium:
-            await write(medium, segment, {"j": [1, "x"]}, {"d": "no number"}, {"day": "\0"})
+        async with writing(dsn) as connector:
+            await write(connector, segment, {"j": [1, "x"]}, {"d": "no number"}, {"day": "\0"})
         found = execute(dsn, "SELECT d::text, at, day::text, j, b, f FROM numbers ORDER BY 1")
         assert found == [
             ("1.50", at, "2024-02-29", {"a": [1]}, b"\0", 1.0),
@@ -168,9 +170,9 @@ async def test_values_in_postgres() -> None:
 async def test_values_in_sqlite(tmp_path: Path) -> None:
     path = str(tmp_path / "user.db")
     execute(path, TABLE)
-    async with writing(path) as medium:
+    async with writing(path) as connector:
         at = datetime(2024, 2, 29, tzinfo=UTC)
-        await write(medium, {"text": {"a": [1]}}, {"text": at}, {"text": b"\0"})
+        await write(connector, {"text": {"a": [1]}}, {"text": at}, {"text": b"\0"})
     assert rows(path, "postroad_id, text") == [
         (0, '{"a":[1]}'),
         (1, "2024-02-29T00:00:00+00:00"),
@@ -205,26 +207,26 @@ async def test_options_that_are_wrong() -> None:
 
 async def test_a_table_that_vanishes_is_waited_for(database: str) -> None:
     execute(database, TABLE)
-    async with writing(database) as medium:
-        staged = stage(medium, [{"n": 1}])
+    async with writing(database) as connector:
+        staged = stage(connector, [{"n": 1}])
         execute(database, "DROP TABLE numbers")
         with pytest.raises(OSError, match="numbers"):
-            await medium.commit(staged)
+            await connector.commit(staged)
         execute(database, TABLE)
-        await medium.commit(staged)
+        await connector.commit(staged)
     assert rows(database, "n") == [(1,)]
 
 
 async def test_a_server_that_is_down_is_waited_for() -> None:
     with postgres_server() as server, server.database() as dsn:
         execute(dsn, TABLE)
-        async with writing(dsn) as medium:
-            staged = stage(medium, [{"n": 1}])
+        async with writing(dsn) as connector:
+            staged = stage(connector, [{"n": 1}])
             server.kill()
             async with asyncio.timeout(DEADLINE_S):
                 for _ in range(2):
                     with pytest.raises(OSError, match="postgresql://"):
-                        await medium.commit(staged)
+                        await connector.commit(staged)
             server.start()
-            await medium.commit(staged)
+            await connector.commit(staged)
         assert rows(dsn, "n") == [(1,)]

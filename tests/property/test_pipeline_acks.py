@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.pipeline.acks import Acker, AckIds, AckReport, ack_value, ack_task, ack_root
+from postroad.pipeline.acks import Acker, AckIds, AckReport, ack_root, ack_task, ack_value
 
 ROOT = 4711
 TASKS = ("a", "b", "c")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from postroad.pipeline.explain import explain_mermaid, explain_text
 from postroad.pipeline.graph import JobGraph
 from postroad.pipeline.job import TaskKind
-from postroad.pipeline.reading import job_from_data, job_from_json, job_to_data, job_to_json
+from postroad.pipeline.job_files import job_from_data, job_from_json, job_to_data, job_to_json
 from postroad.pipeline.validation import find_problems
 from tests.property.pipeline_strategies import SOME
 from tests.support.pipeline.jobs import complaints
@@ -54,7 +54,7 @@ def inputs(draw: st.DrawFn, name: str) -> Data:
     return told(
         name=name,
         type="input",
-        medium=draw(words),
+        connector=draw(words),
         options=draw(tables),
         batch_size=batch,
         max_pending=batch + draw(st.integers(0, 10)),
@@ -75,7 +75,7 @@ def functions(draw: st.DrawFn, name: str) -> Data:
 
 @st.composite
 def outputs(draw: st.DrawFn, name: str) -> Data:
-    return told(name=name, type="output", medium=draw(words), group_by=draw(groups))
+    return told(name=name, type="output", connector=draw(words), group_by=draw(groups))
 
 
 @st.composite
@@ -295,7 +295,9 @@ def repeat_a_task(data: Data, chance: st.DataObject) -> str:
 
 def add_an_idle_task(data: Data, chance: st.DataObject) -> str:
     place = chance.draw(st.integers(0, len(data["catalog"])))
-    data["catalog"].insert(place, {"name": "nowhere at all", "type": "output", "medium": "seq"})
+    data["catalog"].insert(
+        place, {"name": "nowhere at all", "type": "output", "connector": "memory"}
+    )
     return "catalog 'nowhere at all'"
 
 

@@ -17,14 +17,14 @@ from postroad.pipeline import (
     FlowCondition,
     Job,
     LocalRunner,
-    Segment,
     MemoryInput,
+    Segment,
     Task,
     TaskType,
 )
+from postroad.pipeline.connectors.connector import encode_segment
+from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.functions import Function
-from postroad.pipeline.media.medium import encode_segment
-from postroad.pipeline.pen import JobStore
 from tests.property.pipeline_strategies import SOME
 from tests.support.deadlines import DEADLINE_S
 from tests.support.pipeline.desk_jobs import AT_ONCE, JOB, Appended
@@ -115,10 +115,12 @@ def jobs(draw: st.DrawFn) -> Job:
         is_leaf = all(it != source for it, _ in edges)
         outputs = draw(some_of(["out0", "out1"], at_least=int(is_leaf)))
         edges += [(source, it) for it in outputs]
-    catalog = [Task(name="in", type=TaskType.INPUT, medium="seq", fn="deliver", retry=AT_ONCE)]
+    catalog = [
+        Task(name="in", type=TaskType.INPUT, connector="memory", fn="deliver", retry=AT_ONCE)
+    ]
     functions = st.sampled_from(sorted(FUNCTIONS))
     catalog += [Task(name=it, type=TaskType.FUNCTION, fn=draw(functions)) for it in names]
-    catalog += [Task(name=it, type=TaskType.OUTPUT, medium="seq") for it in ("out0", "out1")]
+    catalog += [Task(name=it, type=TaskType.OUTPUT, connector="memory") for it in ("out0", "out1")]
     conditions = draw(st.lists(conditions_of(draw(st.permutations(edges))), max_size=4))
     return Job(name=JOB, workflow=edges, catalog=catalog, flow_conditions=conditions)
 

@@ -14,13 +14,13 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from postroad.pipeline import Job
-from postroad.pipeline.fused import reading
-from postroad.pipeline.fused.rows import ShuffleRowKind, ShuffleRow
-from postroad.pipeline.media.medium import encode_segment
-from postroad.pipeline.program import CompiledJob
-from postroad.pipeline.records import RetryRoot
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import encode_segment
+from postroad.pipeline.coordinator.records import RetryRoot
 from postroad.pipeline.tree import execute_tree
 from postroad.pipeline.validation import find_problems
+from postroad.pipeline.vectorized import decoding as reading
+from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind
 from tests.property.pipeline_strategies import SOME, WRITING, Writing, alike, deliveries, jobs
 from tests.support.pipeline.both_ways import (
     Comparable,
@@ -43,8 +43,19 @@ from tests.support.pipeline.without_spark import (
 
 # The rare ones first. Without one of the others a delivery is never settled, or the rest of a root
 # has no root; only of what never was a segment nothing else tells.
-GUARDED = (ShuffleRowKind.ADDITION, ShuffleRowKind.OUTPUT, ShuffleRowKind.LEDGER, ShuffleRowKind.SEGMENT, ShuffleRowKind.FAILURE)
-OTHERS = (ShuffleRowKind.REFUSED, ShuffleRowKind.AGAIN, ShuffleRowKind.ROOT, ShuffleRowKind.DELIVERY)
+GUARDED = (
+    ShuffleRowKind.ADDITION,
+    ShuffleRowKind.OUTPUT,
+    ShuffleRowKind.LEDGER,
+    ShuffleRowKind.SEGMENT,
+    ShuffleRowKind.FAILURE,
+)
+OTHERS = (
+    ShuffleRowKind.REFUSED,
+    ShuffleRowKind.AGAIN,
+    ShuffleRowKind.ROOT,
+    ShuffleRowKind.DELIVERY,
+)
 
 # What is given.
 
@@ -80,7 +91,9 @@ def coming_again(draw: st.DrawFn, program: CompiledJob) -> Again:
 class Way:
     """A job, what it is given, and how its rows travel."""
 
-    def __init__(self, program: CompiledJob, given: Given, writing: Writing, how: Shuffling) -> None:
+    def __init__(
+        self, program: CompiledJob, given: Given, writing: Writing, how: Shuffling
+    ) -> None:
         self.program = program
         self._given = given
         self._writing = writing

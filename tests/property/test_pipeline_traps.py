@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from pyspark import TaskContext
 
 from postroad.pipeline import Segment
-from postroad.pipeline.acks import Acker, AckIds, AckReport, ack_value, ack_task, ack_root
-from postroad.pipeline.fused.gathered import ShuffledPartition
-from postroad.pipeline.fused.rows import ShuffleRowKind, ShuffleRow
-from postroad.pipeline.media.medium import RawRecords, encode_segment
-from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.acks import Acker, AckIds, AckReport, ack_root, ack_task, ack_value
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import RawRecords, encode_segment
+from postroad.pipeline.vectorized.partition import ShuffledPartition
+from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind
 from tests.support.pipeline.both_ways import Comparable, Kept, RawInput, Slices
 from tests.support.pipeline.small_jobs import grouped_program_of
 from tests.support.pipeline.without_spark import Given, Shuffling, run_shuffled
@@ -71,12 +71,16 @@ def verdict_of(*reports: AckReport) -> bool:
 
 def gather(*rows: ShuffleRow) -> list[int]:
     """The roots that are not done with, by their rows."""
-    part = ShuffledPartition(grouped_program_of([("in", "out")], groups={}), {"out": Kept()}, "part")
+    part = ShuffledPartition(
+        grouped_program_of([("in", "out")], groups={}), {"out": Kept()}, "part"
+    )
     part.take_rows(rows)
     return [it.root for it in part.finish().failed]
 
 
-def ledger_row(task: str, bits: int, missing: int, kind: ShuffleRowKind = ShuffleRowKind.LEDGER) -> ShuffleRow:
+def ledger_row(
+    task: str, bits: int, missing: int, kind: ShuffleRowKind = ShuffleRowKind.LEDGER
+) -> ShuffleRow:
     payload = encode_segment({}) if kind is ShuffleRowKind.ROOT else b""
     return ShuffleRow(ROOT, kind, task, ROOT, 0, 0, bits, missing, payload)
 

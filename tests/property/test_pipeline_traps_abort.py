@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from postroad.durable import MemoryDisk
-from postroad.pipeline import publishing
-from postroad.pipeline.desk import BatchResult, CommitResult
-from postroad.pipeline.media import Committable
+from postroad.pipeline.connectors import Committable
+from postroad.pipeline.coordinator import committer as publishing
+from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult
 from tests.support.pipeline.desk_jobs import (
     Appended,
     count_to,

@@ -12,12 +12,16 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from postroad.durable import MemoryDisk
-from postroad.pipeline import RetryPolicy, MemoryInput
-from postroad.pipeline.delivered import RootInput
-from postroad.pipeline.desk import BatchResult, CommitResult
-from postroad.pipeline.media import Committable
-from postroad.pipeline.media.medium import Position, encode_segment
-from postroad.pipeline.records import SegmentAttempt, InputDelivery, FailedRoot
+from postroad.pipeline import MemoryInput, RetryPolicy
+from postroad.pipeline.connectors import Committable
+from postroad.pipeline.connectors.connector import Position, encode_segment
+from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult
+from postroad.pipeline.coordinator.records import (
+    FailedRoot,
+    InputDelivery,
+    RootInput,
+    SegmentAttempt,
+)
 from tests.property.pipeline_strategies import SOME
 from tests.support.pipeline.desk_jobs import (
     Appended,
@@ -38,7 +42,7 @@ BATCHES_BETWEEN = 3
 def moved_clock() -> Iterator[Clock]:
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("postroad.pipeline.desk._now_ms", clock)
+        patch.setattr("postroad.pipeline.coordinator.coordinator._now_ms", clock)
         yield clock
 
 
@@ -244,7 +248,9 @@ async def run_ticks(ticks: list[Tick]) -> None:
                 since |= {one.number: (clock.now_ms, it.batch) for one in admitted}
 
 
-def is_late(one: InputDelivery, since: dict[int, tuple[int, int]], clock: Clock, batches: int) -> bool:
+def is_late(
+    one: InputDelivery, since: dict[int, tuple[int, int]], clock: Clock, batches: int
+) -> bool:
     admitted_ms, batches_then = since[one.number]
     has_had_its_time = clock.now_ms - admitted_ms > TIMEOUTS_S[one.task] * 1000
     return has_had_its_time and batches - batches_then >= BATCHES_BETWEEN
@@ -294,7 +300,9 @@ async def run_rounds(rounds: list[Round]) -> None:
                 await it.desk.next_deliveries()
             chosen = (await it.desk.uncommitted())[: round.settles]
             await it.settle(chosen, failed=await it.fail(chosen) if round.fails else [])
-            pending, again = await it.see(lambda pen: (pen.pending("in"), pen.pending_retries("in")))
+            pending, again = await it.see(
+                lambda pen: (pen.pending("in"), pen.pending_retries("in"))
+            )
             event(f"again: {again}")
             assert again <= share
             assert pending <= MAX_PENDING + share

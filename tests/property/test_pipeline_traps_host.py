@@ -10,12 +10,15 @@ from typing import TypeVar
 import pytest
 
 from postroad.core.errors import RemoteHandlerFailure
-from postroad.pipeline.fused.outcome import PartitionResult, encode_part
-from postroad.pipeline.program import CompiledJob
-from postroad.pipeline.records import InputDelivery
-from postroad.pipeline.spark.client import CoordinatorClient, desk_client
-from postroad.pipeline.spark.host import CoordinatorServer
-from postroad.pipeline.spark.questions import PartitionResults
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.coordinator.records import InputDelivery
+from postroad.pipeline.spark.coordinator_client import (
+    CoordinatorClient,
+    PartitionResults,
+    desk_client,
+)
+from postroad.pipeline.spark.coordinator_server import CoordinatorServer
+from postroad.pipeline.vectorized.partition import PartitionResult, encode_part
 from tests.support.pipeline.desk_jobs import (
     OpenDesk,
     count_to,
@@ -40,7 +43,9 @@ class Hosted:
         return await asyncio.to_thread(question, self._client)
 
     async def settle(self, batch: int, parts: Iterable[bytes]) -> None:
-        await self.ask(lambda client: client.commit_batch("run", batch, PartitionResults(list(parts), [])))
+        await self.ask(
+            lambda client: client.commit_batch("run", batch, PartitionResults(list(parts), []))
+        )
 
     async def do(self, name: str, deliveries: Iterable[InputDelivery]) -> bytes:
         """A part of a batch that has written all of some deliveries."""
@@ -115,7 +120,9 @@ async def test_what_was_left_at_the_desk_counts_like_what_came_with_the_commit()
         deliveries = await it.desk.desk.next_deliveries()
         part = await it.do("first", deliveries)
         with pytest.raises(RemoteHandlerFailure, match="not all parts of batch 0 are here"):
-            await it.ask(lambda client: client.commit_batch("run", 0, PartitionResults([], ["one"])))
+            await it.ask(
+                lambda client: client.commit_batch("run", 0, PartitionResults([], ["one"]))
+            )
         await it.ask(lambda client: client.store_result("one", part))
         await it.ask(lambda client: client.commit_batch("run", 0, PartitionResults([], ["one"])))
         assert numbers(it.desk.output) == [0, 1, 2]

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store.database import Database
-from postroad.pipeline import Job, JsonLinesOutput, LocalRunner, Segment, MemoryInput, MemoryOutput
+from postroad.pipeline import Job, JsonLinesOutput, LocalRunner, MemoryInput, MemoryOutput, Segment
 from postroad.pipeline.acks import Acker
-from postroad.pipeline.desk import JobCounters
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors import OutputConnector
+from postroad.pipeline.connectors.files.parquet import ParquetOutput
+from postroad.pipeline.coordinator.coordinator import JobCounters
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import RootState
 from postroad.pipeline.functions import Function
-from postroad.pipeline.media import OutputConnector
-from postroad.pipeline.media.parquet import ParquetOutput
-from postroad.pipeline.pen import JobStore
-from postroad.pipeline.program import CompiledJob
-from postroad.pipeline.records import RootState
 from postroad.pipeline.windows import JobWindowState
 from tests.property.pipeline_strategies import SOME
 from tests.support.deadlines import DEADLINE_S
@@ -43,12 +43,12 @@ def windowed_job(batch_size: int, keep_s: float | None) -> Job:
                 {
                     "name": "in",
                     "type": "input",
-                    "medium": "seq",
+                    "connector": "memory",
                     "batch_size": batch_size,
                     "retry": QUICK,
                 },
                 {"name": "count", "type": "function", "fn": "count"},
-                {"name": "out", "type": "output", "medium": "seq"},
+                {"name": "out", "type": "output", "connector": "memory"},
             ],
             "windows": [
                 {

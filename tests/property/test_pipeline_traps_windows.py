@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from postroad.core import faults
 from postroad.core.errors import StoreUnavailable
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import JobCoordinator, Job, Segment, MemoryInput, MemoryOutput, TriggerType
-from postroad.pipeline.desk import BatchResult, CommitResult
-from postroad.pipeline.emissions import EmittedRoot, emit_roots
+from postroad.pipeline import Job, JobCoordinator, MemoryInput, MemoryOutput, Segment, TriggerType
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.window_store import EmittedRoot, emit_roots
 from postroad.pipeline.functions import Function
-from postroad.pipeline.pen import JobStore
-from postroad.pipeline.program import CompiledJob
-from postroad.pipeline.windows import WindowDeltaBuilder, Extent, JobWindowState
+from postroad.pipeline.windows import Extent, JobWindowState, WindowDeltaBuilder
 from tests.property.pipeline_strategies import SOME
 
 WINDOWS: list[dict[str, Any]] = [
@@ -31,9 +31,9 @@ JOB = msgspec.convert(
         "name": "job",
         "workflow": [["in", "count"], ["count", "out"]],
         "catalog": [
-            {"name": "in", "type": "input", "medium": "seq", "batch_size": 1},
+            {"name": "in", "type": "input", "connector": "memory", "batch_size": 1},
             {"name": "count", "type": "function", "fn": "count"},
-            {"name": "out", "type": "output", "medium": "seq"},
+            {"name": "out", "type": "output", "connector": "memory"},
         ],
         "windows": WINDOWS,
         "triggers": [{"window": "u", "on": "drained", "emit": "twice"}],

@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.pipeline.job import Refinement, Segment, Trigger, TriggerType, Window, WindowType
-from postroad.pipeline.windows import JobWindowDelta, WindowDeltaBuilder, Extent, CompiledWindows, JobWindowState
+from postroad.pipeline.windows import (
+    CompiledWindows,
+    Extent,
+    JobWindowDelta,
+    JobWindowState,
+    WindowDeltaBuilder,
+)
 from postroad.pipeline.windows.aggregations import BUILT_IN, Aggregation
-from postroad.pipeline.windows.assignment import assignment_of
+from postroad.pipeline.windows.assigners import assignment_of
 from postroad.pipeline.windows.panes import Pane, decode_row
 from tests.support.pipeline.window_model import Emission, Model, is_punctuation
 

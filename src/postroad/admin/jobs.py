@@ -15,7 +15,7 @@ from postroad.node import Node
 from postroad.pipeline import JobProgress, JobStatus
 
 from .errors import NotFound, nearest
-from .pipeline import account_of, look, read_job
+from .pipeline import account_of, load_job, look
 from .pipeline_runs import PROGRESS_SUFFIX, find_progress, was_killed
 from .readings import Reading
 
@@ -86,7 +86,7 @@ class Jobs:
 
     async def _look_at(self, path: Path) -> JobView:
         try:
-            job = await asyncio.to_thread(read_job, path)
+            job = await asyncio.to_thread(load_job, path)
             progress = await asyncio.to_thread(find_progress, path)
             if progress is not None:
                 return _running(path, progress)
@@ -140,7 +140,7 @@ def _view(
 def _name_of(path: Path) -> str:
     """What the job in a file is called; the file, if that cannot be read."""
     try:
-        return read_job(path).name
+        return load_job(path).name
     except PostroadError:
         return path.stem
 

@@ -16,14 +16,14 @@ from postroad.durable import SqliteStore, Store, store_at
 from postroad.durable.store.database import Database
 from postroad.pipeline import (
     Job,
-    JobStore,
-    StoredRoot,
     JobStatus,
+    JobStore,
     RootState,
+    StoredRoot,
     explain_mermaid,
     explain_text,
-    read_job_status,
     load_job,
+    read_job_status,
 )
 
 __all__ = [
@@ -35,8 +35,8 @@ __all__ = [
     "drop_dead",
     "explain_mermaid",
     "explain_text",
-    "look",
     "load_job",
+    "look",
     "replay_dead",
     "store_of",
 ]
@@ -141,7 +141,9 @@ async def replay_dead(path: Path, store: str | None, id: str | None) -> int:
     """Have a dead segment, or all, come again the next time the job runs."""
     root, now_ms = _to_root(id), time.time_ns() // 1_000_000
     async with _opened(path, store) as (opened, job):
-        return await opened.write(lambda it: JobStore(it.database, job.name).retry_dead(root, now_ms))
+        return await opened.write(
+            lambda it: JobStore(it.database, job.name).retry_dead(root, now_ms)
+        )
 
 
 async def drop_dead(path: Path, store: str | None, id: str | None) -> int:

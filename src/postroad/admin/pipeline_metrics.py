@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from postroad.pipeline.desk import JobStatus
-from postroad.pipeline.progress import JobProgress
+from postroad.pipeline.coordinator.coordinator import JobStatus
+from postroad.pipeline.coordinator.progress import JobProgress
 
 from .exposition import Exposition
 

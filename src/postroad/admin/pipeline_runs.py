@@ -15,16 +15,16 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline import (
-    JobCounters,
-    JobCoordinator,
     Job,
+    JobCoordinator,
+    JobCounters,
+    JobProgress,
     LocalRunner,
     ProgressSampler,
-    JobProgress,
     TaskType,
+    load_job,
     make_input,
     make_output,
-    load_job,
 )
 
 from .pipeline import look, store_of
@@ -87,7 +87,7 @@ async def run_job(
         local = LocalRunner(job, inputs, outputs, account)
         await _run_measured(path, job, local, on_progress)
         return local.coordinator.counts
-    from postroad.pipeline.spark import SparkRunner, SparkConfig
+    from postroad.pipeline.spark import SparkConfig, SparkRunner
 
     settings = SparkConfig(app_name=job.name, python_path=spark.python_path)
     if spark.master is not None:
@@ -99,7 +99,7 @@ async def run_job(
 
 
 class _Runner(Protocol):
-    desk: JobCoordinator
+    coordinator: JobCoordinator
 
     async def run(self) -> None:
         """Run until the job is drained."""
@@ -131,9 +131,9 @@ async def _run_measured(path: Path, job: Job, runner: _Runner, on_progress: OnPr
 
 
 async def _measure(path: Path, job: Job, runner: _Runner, on_progress: OnProgress) -> None:
-    meter = ProgressSampler(job.name, os.getpid(), runner.desk)
+    meter = ProgressSampler(job.name, os.getpid(), runner.coordinator)
     while True:
-        if runner.desk.is_open:
+        if runner.coordinator.is_open:
             progress = await meter.look(getattr(runner, "restarts", 0))
             file = _progress_path(path, job)
             temporary = file.with_suffix(".new")
@@ -253,7 +253,7 @@ def stop_job(path: Path) -> int:
     """
     progress = find_progress(path)
     if progress is None:
-        raise ConfigError(f"job {read_job(path).name!r} does not run")
+        raise ConfigError(f"job {load_job(path).name!r} does not run")
     os.kill(progress.pid, signal.SIGTERM)
     deadline_s = time.monotonic() + _STOP_S
     while find_progress(path) is not None:

@@ -82,7 +82,7 @@ def explain(job: Path, mermaid: bool) -> None:
     Example:
       postroad pipeline explain clearing.toml
     """
-    read = admin.read_job(job)
+    read = admin.load_job(job)
     click.echo(admin.explain_mermaid(read) if mermaid else admin.explain_text(read))
 
 
@@ -134,7 +134,7 @@ class _Shown:
         self._is_terminal = sys.stderr.isatty()
         self._last: tuple[int, ...] = ()
 
-    def show(self, it: runs.Progress) -> None:
+    def show(self, it: runs.JobProgress) -> None:
         told = (it.acked, it.pending, it.waiting, it.dead, it.unpublished, it.restarts)
         if self._is_terminal:
             click.echo(f"\r\x1b[K{_tell_progress(it)}", nl=False, err=True)
@@ -147,7 +147,7 @@ class _Shown:
             click.echo(err=True)
 
 
-def _tell_progress(it: runs.Progress) -> str:
+def _tell_progress(it: runs.JobProgress) -> str:
     return (
         f"{it.acked:,} acknowledged ({it.acked_per_s:,.0f}/s), {it.pending:,} pending"
         f" (oldest {it.oldest_s:.1f} s), {it.replayed:,} replayed, {it.waiting:,} waiting,"

@@ -1,72 +1,84 @@
 """Data pipelines as data: every segment is accounted for."""
 
-from .building import new_job
-from .desk import JobCounters, JobCoordinator, JobStatus, read_job_status
-from .explain import explain_mermaid, explain_text
-from .job import (
+from postroad.pipeline.builder import new_job
+from postroad.pipeline.connectors import (
+    InputConnector,
+    JsonLinesInput,
+    JsonLinesOutput,
+    MemoryInput,
+    MemoryOutput,
+    OutputConnector,
+    QueueInput,
+    QueueOutput,
+    make_input,
+    make_output,
+)
+from postroad.pipeline.coordinator.coordinator import (
+    JobCoordinator,
+    JobCounters,
+    JobStatus,
+    read_job_status,
+)
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.progress import JobProgress, ProgressSampler
+from postroad.pipeline.coordinator.records import RootState, SegmentAttempt, StoredRoot
+from postroad.pipeline.explain import explain_mermaid, explain_text
+from postroad.pipeline.job import (
     FlowAction,
     FlowCondition,
     Job,
-    TaskLifecycle,
     Refinement,
     RetryPolicy,
     Segment,
     Task,
     TaskKind,
+    TaskLifecycle,
     TaskType,
     Trigger,
     TriggerType,
     Window,
     WindowType,
 )
-from .local import LocalRunner
-from .media import (
-    InputConnector,
-    JsonLinesInput,
-    JsonLinesOutput,
-    OutputConnector,
-    QueueInput,
-    QueueOutput,
-    MemoryInput,
-    MemoryOutput,
-    make_input,
-    make_output,
+from postroad.pipeline.job_files import (
+    job_from_data,
+    job_from_json,
+    job_from_toml,
+    job_to_data,
+    job_to_json,
+    load_job,
 )
-from .pen import JobStore
-from .progress import ProgressSampler, JobProgress
-from .reading import job_from_data, job_from_json, job_from_toml, job_to_data, job_to_json, load_job
-from .records import SegmentAttempt, StoredRoot, RootState
-from .validation import JobIssue, find_problems
+from postroad.pipeline.local_runner import LocalRunner
+from postroad.pipeline.validation import JobIssue, find_problems
 
 __all__ = [
-    "SegmentAttempt",
-    "JobCounters",
-    "JobCoordinator",
     "FlowAction",
     "FlowCondition",
     "InputConnector",
     "Job",
-    "TaskLifecycle",
+    "JobCoordinator",
+    "JobCounters",
+    "JobIssue",
+    "JobProgress",
+    "JobStatus",
+    "JobStore",
     "JsonLinesInput",
     "JsonLinesOutput",
     "LocalRunner",
-    "ProgressSampler",
+    "MemoryInput",
+    "MemoryOutput",
     "OutputConnector",
-    "JobStore",
-    "StoredRoot",
-    "JobIssue",
-    "JobProgress",
+    "ProgressSampler",
     "QueueInput",
     "QueueOutput",
     "Refinement",
     "RetryPolicy",
-    "Segment",
-    "MemoryInput",
-    "MemoryOutput",
-    "JobStatus",
     "RootState",
+    "Segment",
+    "SegmentAttempt",
+    "StoredRoot",
     "Task",
     "TaskKind",
+    "TaskLifecycle",
     "TaskType",
     "Trigger",
     "TriggerType",
@@ -80,9 +92,9 @@ __all__ = [
     "job_from_toml",
     "job_to_data",
     "job_to_json",
-    "read_job_status",
+    "load_job",
     "make_input",
     "make_output",
     "new_job",
-    "load_job",
+    "read_job_status",
 ]

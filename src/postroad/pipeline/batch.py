@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .acks import Acker, AckStatus
-from .attempts import can_retry, encode_for_retry, reject_undecodable, describe_exception, make_failed_attempt
-from .delivered import RootInput
-from .job import Segment
-from .media.medium import UndecodableRecord
-from .program import CompiledJob
-from .records import FailedRoot
-from .tree import TaskFailure, SegmentTree, execute_tree
-from .windows import JobWindowDelta, WindowDeltaBuilder
+from postroad.pipeline.acks import Acker, AckStatus
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import UndecodableRecord
+from postroad.pipeline.coordinator.records import (
+    FailedRoot,
+    RootInput,
+    can_retry,
+    describe_exception,
+    encode_for_retry,
+    make_failed_attempt,
+    reject_undecodable,
+)
+from postroad.pipeline.job import Segment
+from postroad.pipeline.tree import SegmentTree, TaskFailure, execute_tree
+from postroad.pipeline.windows import JobWindowDelta, WindowDeltaBuilder
 
 
 class PlainBatchExecutor:
@@ -91,10 +97,17 @@ class PlainBatchExecutor:
         return failed, self._windows.delta
 
     def _fail(
-        self, delivered: RootInput, tree: SegmentTree, payload: bytes, now_ms: int, verdict: AckStatus
+        self,
+        delivered: RootInput,
+        tree: SegmentTree,
+        payload: bytes,
+        now_ms: int,
+        verdict: AckStatus,
     ) -> FailedRoot:
         failures = [(it.task, describe_exception(it.error)) for it in tree.failures]
-        attempt = make_failed_attempt(tree.generation, now_ms, delivered.task, failures, verdict.missing)
+        attempt = make_failed_attempt(
+            tree.generation, now_ms, delivered.task, failures, verdict.missing
+        )
         made = (it.id for it in tree.outputs if it.id not in self._unwritable)
         published = [*delivered.published, *made]
         return FailedRoot(

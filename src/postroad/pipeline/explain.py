@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from postroad.core.durations import format_seconds
-
-from .graph import JobGraph, Stage
-from .job import (
+from postroad.pipeline.graph import JobGraph, Stage
+from postroad.pipeline.job import (
     ALL,
     NONE,
     FlowCondition,
@@ -144,7 +143,7 @@ def _facts(task: Task) -> Iterator[str]:
     if task.type is TaskType.FUNCTION:
         yield "function"
     else:
-        yield f"{task.type} {'from' if task.type is TaskType.INPUT else 'to'} {task.medium}"
+        yield f"{task.type} {'from' if task.type is TaskType.INPUT else 'to'} {task.connector}"
     if task.fn is not None:
         yield task.fn
     for column, expression in task.expressions.items():

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from postroad.core.errors import ConfigError
-
-from .job import Segment
+from postroad.pipeline.job import Segment
 
 Function = Callable[..., Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from .job import Job, Task, TaskKind, TaskType
+from postroad.pipeline.job import Job, Task, TaskKind, TaskType
 
 
 class Stage(msgspec.Struct, frozen=True):

@@ -72,10 +72,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     group_by: str | list[str] | None = None
     """Keys whose values decide which segments meet: a shuffle comes before this task."""
 
-    medium: str | None = None
+    connector: str | None = None
     """For inputs and outputs: what kind of place it is."""
     options: dict[str, Any] = {}
-    """What the medium wants to know."""
+    """What the connector wants to know."""
 
     batch_size: int = 10_000
     """For inputs: segments in one micro-batch, at most."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .acks import AckReport, ack_task, fail_task, ack_root
-from .flow import SegmentRoute
-from .functions import Function
-from .job import Segment
-from .media.medium import decode_any, encode_segment
-from .outcomes import route_result
-from .program import CompiledJob
+from postroad.pipeline.acks import AckReport, ack_root, ack_task, fail_task
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import decode_any, encode_segment
+from postroad.pipeline.functions import Function
+from postroad.pipeline.job import Segment
+from postroad.pipeline.routing import SegmentRoute, route_result
 
 
 class OutputSegment(NamedTuple):
@@ -79,7 +78,9 @@ class SegmentTree:
         return fail_task(self.root, self.generation, output.task, output.edge)
 
 
-def execute_tree(program: CompiledJob, entry: str, root: int, generation: int, segment: Segment) -> SegmentTree:
+def execute_tree(
+    program: CompiledJob, entry: str, root: int, generation: int, segment: Segment
+) -> SegmentTree:
     """Run the functions of a job on a root and all that is made of it."""
     grower = _TreeExecutor(program, SegmentTree(root, generation))
     grower.enter(entry, segment)

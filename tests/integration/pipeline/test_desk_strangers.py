@@ -14,18 +14,18 @@ import pytest
 
 from postroad.core.errors import MessagingError
 from postroad.net import MessagingService, Protocol
-from postroad.pipeline.program import CompiledJob
-from postroad.pipeline.spark.client import desk_client
-from postroad.pipeline.spark.host import CoordinatorServer
-from postroad.pipeline.spark.questions import (
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.spark.coordinator_client import (
     CLUSTER,
     LIMITS,
     SUBJECT,
     CoordinatorEndpoint,
     GetInitialOffset,
+    desk_client,
     encode,
     read_question,
 )
+from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.wire import encode_preamble
 from tests.support.deadlines import eventually
 from tests.support.pipeline.desk_jobs import count_to, input_task, job_of, open_desk
@@ -162,7 +162,9 @@ def test_question_is_read_as_it_was_written() -> None:
 
 
 @asynccontextmanager
-async def listening(address: CoordinatorEndpoint, seen: bytearray) -> AsyncIterator[CoordinatorEndpoint]:
+async def listening(
+    address: CoordinatorEndpoint, seen: bytearray
+) -> AsyncIterator[CoordinatorEndpoint]:
     """Somebody between the desk and those who ask it, who reads everything."""
     _, port = address.address.rsplit(":", 1)
     tasks: set[asyncio.Task[None]] = set()

@@ -14,7 +14,7 @@ import pytest
 
 from postroad.durable import MemoryStore
 from postroad.pipeline import JsonLinesInput, JsonLinesOutput, new_job
-from postroad.pipeline.media import ParquetOutput
+from postroad.pipeline.connectors import ParquetOutput
 from postroad.pipeline.spark import SparkConfig, stop_spark
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.support.servers.spark import (
@@ -103,9 +103,9 @@ async def test_relative_paths_are_those_of_the_process_that_runs_the_job(
         (tmp_path / "payments" / f"{number}.jsonl").write_text(json.dumps({"n": number}))
     job = (
         new_job("relative")
-        .input("in", medium="lines")
-        .output("lines", medium="lines", after="in")
-        .output("rows", medium="parquet", after="in")
+        .input("in", connector="jsonl")
+        .output("lines", connector="jsonl", after="in")
+        .output("rows", connector="parquet", after="in")
         .build()
     )
     runner = SparkRunner(

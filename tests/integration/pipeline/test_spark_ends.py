@@ -72,7 +72,8 @@ from tests.support.pipeline.spark_kill_functions import GrowingLines
 
 async def main(place):
     (place / "first.jsonl").write_text('{"n": 1}')
-    job = new_job("endless").input("in", medium="lines").output("out", medium="seq").build()
+    builder = new_job("endless").input("in", connector="jsonl")
+    job = builder.output("out", connector="memory").build()
     settings = SparkSettings(
         driver_memory="512m", java_options=sys.argv[1], python_path=(sys.argv[3],)
     )

@@ -70,7 +70,13 @@ class JobMaker:
     def _catalog(self, edges: Sequence[Edge], never_failing: set[str]) -> list[Entry]:
         stages: dict[str, int] = dict.fromkeys(self.inputs, 0)
         inputs = [
-            {"name": it, "type": "input", "medium": "seq", "retry": RETRY, "batch_size": SEGMENTS}
+            {
+                "name": it,
+                "type": "input",
+                "connector": "memory",
+                "retry": RETRY,
+                "batch_size": SEGMENTS,
+            }
             for it in self.inputs
         ]
         return [
@@ -80,7 +86,8 @@ class JobMaker:
                 for it in self._functions
             ],
             *[
-                {"name": it, "type": "output", "medium": "seq"} | self._group(it, edges, stages)
+                {"name": it, "type": "output", "connector": "memory"}
+                | self._group(it, edges, stages)
                 for it in self._outputs
             ],
         ]

@@ -12,7 +12,7 @@ import pytest
 from postroad.core.errors import ConfigError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, JsonLinesInput, MemoryInput, new_job
-from postroad.pipeline.building import JobBuilder
+from postroad.pipeline.builder import JobBuilder
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import (
     FUNCTIONS,
@@ -34,7 +34,7 @@ REFUSE_SEVENS = FUNCTIONS + "refuse_sevens"
 
 
 def begin(name: str) -> JobBuilder:
-    return new_job(name).input("in", medium="seq", retry=RETRY, batch_size=400)
+    return new_job(name).input("in", connector="memory", retry=RETRY, batch_size=400)
 
 
 def one_stage() -> Job:
@@ -43,8 +43,8 @@ def one_stage() -> Job:
         .function("split", SPLIT)
         .function("left", REFUSE_SEVENS, after="split")
         .function("right", DOUBLE, after="split")
-        .output("to_left", medium="seq", after="left")
-        .output("to_right", medium="seq", after="right")
+        .output("to_left", connector="memory", after="left")
+        .output("to_right", connector="memory", after="right")
         .when("split", to="left", predicate=FUNCTIONS + "is_even")
         .when("split", to="right")
         .build()
@@ -55,10 +55,10 @@ def two_shuffles() -> Job:
     return (
         begin("two_shuffles")
         .function("split", SPLIT)
-        .output("aside", medium="seq", after="split")
+        .output("aside", connector="memory", after="split")
         .function("double", DOUBLE, group_by="n", after="split")
         .function("sevens", REFUSE_SEVENS, group_by=["part", "n"], after="double")
-        .output("out", medium="seq", after="sevens")
+        .output("out", connector="memory", after="sevens")
         .build()
     )
 
@@ -68,7 +68,7 @@ def windowed() -> Job:
         begin("windowed")
         .function("split", SPLIT)
         .function("sums", REFUSE_SEVENS, group_by="part")
-        .output("out", medium="seq")
+        .output("out", connector="memory")
         .window(
             "per_hundred",
             task="sums",
@@ -108,9 +108,9 @@ async def test_bad_segments_among_many_are_dead_letters_and_harm_no_other(
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     job = (
         new_job("poison")
-        .input("in", medium="lines", retry={"attempts": 1})
+        .input("in", connector="jsonl", retry={"attempts": 1})
         .function("work", FUNCTIONS + "misbehave", time_limit_s=0.3)
-        .output("out", medium="seq")
+        .output("out", connector="memory")
         .build()
     )
     inputs = {"in": JsonLinesInput(str(tmp_path / "in.jsonl"), slice_bytes=5_000)}
@@ -124,9 +124,9 @@ async def test_segment_that_kills_its_worker_is_a_dead_letter_and_harms_no_other
 ) -> None:
     job = (
         new_job("deadly")
-        .input("in", medium="seq", retry={"attempts": 2, "first_s": 0.01})
+        .input("in", connector="memory", retry={"attempts": 2, "first_s": 0.01})
         .function("work", FUNCTIONS + "die_with_sevens", group_by="n")
-        .output("out", medium="seq")
+        .output("out", connector="memory")
         .build()
     )
     outputs, disk = outputs_of(job), MemoryDisk()
@@ -153,9 +153,9 @@ async def test_function_that_workers_cannot_import_is_an_error(
     monkeypatch.syspath_prepend(tmp_path)
     job = (
         new_job("nowhere")
-        .input("in", medium="seq")
+        .input("in", connector="memory")
         .function("work", "only_here:work")
-        .output("out", medium="seq")
+        .output("out", connector="memory")
         .build()
     )
     runner = SparkRunner(
@@ -171,8 +171,10 @@ async def test_function_that_workers_cannot_import_is_an_error(
 
 
 async def test_checkpoint_of_another_job_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    job = new_job("first").input("in", medium="seq").output("out", medium="seq").build()
+    job = new_job("first").input("in", connector="memory").output("out", connector="memory").build()
     await run_on_spark(job, {"in": count_to(10)}, spark, tmp_path / "checkpoint")
-    other = new_job("second").input("in", medium="seq").output("out", medium="seq").build()
+    other = (
+        new_job("second").input("in", connector="memory").output("out", connector="memory").build()
+    )
     with pytest.raises(ConfigError, match="checkpoint of the job 'first', not of 'second'"):
         await run_on_spark(other, {"in": count_to(10)}, spark, tmp_path / "checkpoint")

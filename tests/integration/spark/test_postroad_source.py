@@ -40,7 +40,7 @@ def numbers(frame: DataFrame) -> list[int]:
 def test_batch_of_lines_is_read_with_what_is_no_segment(session: SparkSession, lines: Path) -> None:
     frame = (
         session.read.format("postroad")
-        .option("medium", "lines")
+        .option("connector", "jsonl")
         .option("path", str(lines / "*.jsonl"))
         .option("slice_bytes", "6000")
         .load()
@@ -65,7 +65,7 @@ def copy(session: SparkSession, lines: Path, tmp_path: Path) -> None:
     """Copy what is there now, by a stream that ends then."""
     frame = (
         session.readStream.format("postroad")
-        .option("medium", "lines")
+        .option("connector", "jsonl")
         .option("path", str(lines / "*.jsonl"))
         .option("store", str(tmp_path / "read.db"))
         .option("segments_max", "1000")
@@ -75,7 +75,7 @@ def copy(session: SparkSession, lines: Path, tmp_path: Path) -> None:
         frame.selectExpr("get_json_object(segment, '$.n') as n")
         .where("n is not null")
         .writeStream.format("postroad")
-        .option("medium", "lines")
+        .option("connector", "jsonl")
         .option("path", str(tmp_path / "out"))
         .option("store", str(tmp_path / "written.db"))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -99,7 +99,7 @@ def test_batch_is_written(session: SparkSession, tmp_path: Path) -> None:
         session.range(100)
         .withColumnRenamed("id", "n")
         .write.format("postroad")
-        .option("medium", "lines")
+        .option("connector", "jsonl")
         .option("path", str(tmp_path / "out"))
         .option("store", str(tmp_path / "written.db"))
         .mode("append")
@@ -109,5 +109,5 @@ def test_batch_is_written(session: SparkSession, tmp_path: Path) -> None:
 
 
 def test_missing_option_is_an_error(session: SparkSession) -> None:
-    with pytest.raises(Exception, match="the option medium says what to read"):
+    with pytest.raises(Exception, match="the option connector says what to read"):
         session.read.format("postroad").load().collect()

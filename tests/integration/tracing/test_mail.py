@@ -10,7 +10,7 @@ from postroad.core.errors import ConfigError
 from postroad.core.tracing import Kind
 from postroad.durable import Draft, Message, Transaction
 from postroad.node.tracing import Recorder
-from postroad.pipeline import LocalRunner, QueueInput, MemoryOutput
+from postroad.pipeline import LocalRunner, MemoryOutput, QueueInput
 from postroad.pipeline.job import Job, Task, TaskType
 from tests.support.durable.mail_pairs import AT_ONCE, running_pair, running_station
 
@@ -121,8 +121,8 @@ COPY = Job(
     name="copy",
     workflow=[("in", "out")],
     catalog=[
-        Task(name="in", type=TaskType.INPUT, medium="queue"),
-        Task(name="out", type=TaskType.OUTPUT, medium="seq"),
+        Task(name="in", type=TaskType.INPUT, connector="queue"),
+        Task(name="out", type=TaskType.OUTPUT, connector="memory"),
     ],
 )
 

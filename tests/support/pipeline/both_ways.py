@@ -8,21 +8,20 @@ from typing import NamedTuple, TypeAlias
 
 from postroad.pipeline import Job, OutputConnector, Segment
 from postroad.pipeline.batch import PlainBatchExecutor
-from postroad.pipeline.delivered import RootInput, decode_or_reject
-from postroad.pipeline.functions import Function
-from postroad.pipeline.fused.part import SingleStagePartition
-from postroad.pipeline.media import Committable, OutputWriter
-from postroad.pipeline.media.medium import (
-    RawRecords,
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors import Committable, OutputWriter
+from postroad.pipeline.connectors.connector import (
     InputConnector,
     Position,
+    RawRecords,
     Split,
     UnwritableSegmentsError,
     decode_segment,
 )
-from postroad.pipeline.program import CompiledJob
-from postroad.pipeline.records import FailedRoot
-from postroad.pipeline.staging import write_batch_output
+from postroad.pipeline.coordinator.committer import write_batch_output
+from postroad.pipeline.coordinator.records import FailedRoot, RootInput, decode_or_reject
+from postroad.pipeline.functions import Function
+from postroad.pipeline.vectorized.partition import SingleStagePartition
 from postroad.pipeline.windows import JobWindowDelta
 
 NOW_MS = 1_700_000_000_000
@@ -138,11 +137,11 @@ def make_program(job: Job, table: Mapping[str, Function]) -> CompiledJob:
 def run_one_by_one(
     program: CompiledJob,
     slices: Iterable[Slices],
-    medium: InputConnector,
+    connector: InputConnector,
     outputs: Mapping[str, Kept],
 ) -> Comparable:
     """As the local runner does it."""
-    delivered = [root for it in slices for root in deliver(program, it, medium)]
+    delivered = [root for it in slices for root in deliver(program, it, connector)]
     return run_delivered(program, delivered, outputs)
 
 
@@ -160,25 +159,25 @@ def run_delivered(
     return comparable(outputs, failed, delta)
 
 
-def deliver(program: CompiledJob, slice: Slices, medium: InputConnector) -> Iterator[RootInput]:
+def deliver(program: CompiledJob, slice: Slices, connector: InputConnector) -> Iterator[RootInput]:
     """As the desk does it."""
     for chunk in slice.chunks:
         for position, raw in zip(chunk.positions, chunk.raws, strict=True):
             root = program.ack_ids.root(slice.task, chunk.source, position)
-            segment = decode_or_reject(raw, medium.decode)
+            segment = decode_or_reject(raw, connector.decode)
             yield RootInput(root, slice.task, slice.generation, segment, raw=raw)
 
 
 def run_fused(
     program: CompiledJob,
     slices: Iterable[Slices],
-    medium: InputConnector,
+    connector: InputConnector,
     outputs: Mapping[str, Kept],
 ) -> Comparable:
     """As a part of a batch does it."""
     part = SingleStagePartition(program, outputs, "part")
     for number, it in enumerate(slices):
-        part.process_split(number, it.task, it.generation, medium, it.chunks)
+        part.process_split(number, it.task, it.generation, connector, it.chunks)
     outcome = part.finish()
     counts = {task: staged["count"] for task, staged in outcome.staged}
     written = {name: it.written.total() for name, it in outputs.items() if it.written}

@@ -9,21 +9,26 @@ from typing import TypeVar
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store.database import Database
 from postroad.pipeline import (
-    JobCoordinator,
     Job,
+    JobCoordinator,
+    MemoryInput,
     OutputConnector,
     RetryPolicy,
     Segment,
-    MemoryInput,
     Task,
     TaskType,
 )
-from postroad.pipeline.desk import BatchResult
-from postroad.pipeline.media import Committable, OutputWriter
-from postroad.pipeline.media.medium import encode_segment
-from postroad.pipeline.pen import JobStore
-from postroad.pipeline.program import CompiledJob
-from postroad.pipeline.records import SegmentAttempt, InputDelivery, FailedRoot, StoredRoot
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors import Committable, OutputWriter
+from postroad.pipeline.connectors.connector import encode_segment
+from postroad.pipeline.coordinator.coordinator import BatchResult
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import (
+    FailedRoot,
+    InputDelivery,
+    SegmentAttempt,
+    StoredRoot,
+)
 
 T = TypeVar("T")
 
@@ -88,7 +93,7 @@ def count_to(count: int, slice_segments: int = 100) -> MemoryInput:
 
 def job_of(*inputs: Task) -> Job:
     """A job that writes what its inputs give."""
-    output = Task(name="out", type=TaskType.OUTPUT, medium="seq")
+    output = Task(name="out", type=TaskType.OUTPUT, connector="memory")
     edges = [(it.name, "out") for it in inputs]
     return Job(name=JOB, workflow=edges, catalog=[*inputs, output])
 
@@ -96,7 +101,7 @@ def job_of(*inputs: Task) -> Job:
 def input_task(name: str = "in", **fields: object) -> Task:
     """An input whose roots come again at once."""
     facts = {"retry": AT_ONCE} | fields
-    return Task(name=name, type=TaskType.INPUT, medium="seq", **facts)  # type: ignore[arg-type]
+    return Task(name=name, type=TaskType.INPUT, connector="memory", **facts)  # type: ignore[arg-type]
 
 
 class OpenDesk:
@@ -122,7 +127,9 @@ class OpenDesk:
         for _ in range(batches):
             await self.settle([])
 
-    async def stage(self, name: str, deliveries: Iterable[InputDelivery]) -> list[tuple[str, Committable]]:
+    async def stage(
+        self, name: str, deliveries: Iterable[InputDelivery]
+    ) -> list[tuple[str, Committable]]:
         """Stage what some deliveries have, for the output."""
         stager = self.output.create_writer(name)
         for delivery in deliveries:

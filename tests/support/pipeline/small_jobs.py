@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from postroad.pipeline import FlowCondition, Job, Segment, Task, TaskType, Window
+from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.functions import Function
-from postroad.pipeline.fused.passing import RootBatch
-from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.vectorized.stage_executor import RootBatch
 
 ROOTS = (11, 22, 2**63, 2**64 - 1)
 
@@ -58,9 +58,9 @@ def _program_of(
 
 def _task(name: str, fn: str | None, group_by: str | list[str] | None) -> Task:
     if name.startswith("in"):
-        return Task(name=name, type=TaskType.INPUT, medium="seq", fn=fn)
+        return Task(name=name, type=TaskType.INPUT, connector="memory", fn=fn)
     if name.startswith("out"):
-        return Task(name=name, type=TaskType.OUTPUT, medium="seq", fn=fn, group_by=group_by)
+        return Task(name=name, type=TaskType.OUTPUT, connector="memory", fn=fn, group_by=group_by)
     return Task(name=name, type=TaskType.FUNCTION, fn=fn, group_by=group_by)
 
 

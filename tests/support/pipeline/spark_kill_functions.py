@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from postroad.pipeline import JsonLinesInput, Segment
-from postroad.pipeline.media import Position, Split
+from postroad.pipeline.connectors import Position, Split
 
 POISON_EVERY = 997
 """Nobody can do these."""

@@ -25,11 +25,11 @@ from pathlib import Path
 from postroad import MessagingService, run
 from postroad.durable import Mail, MailConfig, SqliteStore, StaticDirectory
 from postroad.pipeline import Job, QueueInput, QueueOutput, RetryPolicy, new_job
-from postroad.pipeline.desk import JobCoordinator, BatchResult, CommitResult
-from postroad.pipeline.media import JsonLinesOutput, ParquetOutput
-from postroad.pipeline.media.medium import InputConnector, OutputConnector
+from postroad.pipeline.connectors import JsonLinesOutput, ParquetOutput
+from postroad.pipeline.connectors.connector import InputConnector, OutputConnector
+from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult, JobCoordinator
 from postroad.pipeline.spark import SparkConfig, start_spark, stop_spark
-from postroad.pipeline.spark.host import CoordinatorServer
+from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.support.pipeline.spark_kill_functions import GrowingLines
 from tests.support.servers.spark import QUICK_JAVA
@@ -59,10 +59,10 @@ RETRY = RetryPolicy(attempts=4, first_s=0.02, max_s=0.1)
 def booking() -> Job:
     return (
         new_job(BOOKING)
-        .input("in", medium="queue", retry=RETRY, batch_size=4_000, pending_timeout_s=5)
+        .input("in", connector="queue", retry=RETRY, batch_size=4_000, pending_timeout_s=5)
         .function("book", FUNCTIONS + "book")
         .function("check", FUNCTIONS + "check")
-        .output("out", medium="queue")
+        .output("out", connector="queue")
         .build()
     )
 
@@ -70,11 +70,11 @@ def booking() -> Job:
 def summing() -> Job:
     return (
         new_job(SUMMING)
-        .input("in", medium="lines", retry=RETRY, batch_size=4_000, pending_timeout_s=5)
+        .input("in", connector="jsonl", retry=RETRY, batch_size=4_000, pending_timeout_s=5)
         .function("spread", FUNCTIONS + "spread")
-        .output("aside", medium="parquet", after="spread")
+        .output("aside", connector="parquet", after="spread")
         .function("sum", FUNCTIONS + "refuse_poison", group_by="part", after="spread")
-        .output("sums", medium="lines", after="sum")
+        .output("sums", connector="jsonl", after="sum")
         .window(
             "sum",
             task="sum",

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import msgspec
 import pyarrow as pa
 
-from postroad.pipeline.delivered import RootInput, to_root_input
-from postroad.pipeline.fused.outcome import PartitionResult, decode_part
-from postroad.pipeline.fused.rows import DDL, ShuffleRow, from_batch, to_batch
-from postroad.pipeline.media.medium import RawRecords, InputConnector
-from postroad.pipeline.program import CompiledJob
-from postroad.pipeline.records import InputDelivery, RetryRoot
-from postroad.pipeline.spark.client import CoordinatorClient
-from postroad.pipeline.spark.order import WorkerContext
-from postroad.pipeline.spark.questions import CoordinatorEndpoint
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import InputConnector, RawRecords
+from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot, RootInput, to_root_input
+from postroad.pipeline.spark.coordinator_client import CoordinatorClient, CoordinatorEndpoint
 from postroad.pipeline.spark.sink import run_partition
 from postroad.pipeline.spark.stages import add_stages
+from postroad.pipeline.spark.worker_context import WorkerContext
+from postroad.pipeline.vectorized.partition import PartitionResult, decode_part
+from postroad.pipeline.vectorized.shuffle_rows import DDL, ShuffleRow, from_batch, to_batch
 from postroad.pipeline.windows import WindowDeltaBuilder
 from tests.support.pipeline.both_ways import (
     Comparable,
@@ -61,7 +59,7 @@ class Again(msgspec.Struct, frozen=True):
 class Given(msgspec.Struct, frozen=True):
     """What a batch is given."""
 
-    medium: InputConnector
+    connector: InputConnector
     slices: list[Slices]
     again: list[Again] = []
 
@@ -80,7 +78,7 @@ class Given(msgspec.Struct, frozen=True):
 
     def deliver(self, program: CompiledJob) -> list[RootInput]:
         """All roots, new at each call: functions change them."""
-        read = [root for it in self.slices for root in deliver(program, it, self.medium)]
+        read = [root for it in self.slices for root in deliver(program, it, self.connector)]
         return read + [root for it in self.again for root in it.deliver()]
 
 
@@ -94,7 +92,7 @@ class LocalOrder(WorkerContext):
     def __init__(
         self, program: CompiledJob, given: Given, outputs: Mapping[str, Kept], partitions: int
     ) -> None:
-        inputs = dict.fromkeys(program.graph.inputs, given.medium)
+        inputs = dict.fromkeys(program.graph.inputs, given.connector)
         desk = CoordinatorEndpoint("nowhere", "token")
         super().__init__(program.job, inputs, outputs, desk, "run", partitions, 0)
         self._program = program

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from postroad.pipeline import LocalRunner, MemoryInput, MemoryOutput, new_job
-from postroad.pipeline.arrow_tasks import ArrowFunction
 from postroad.pipeline.functions import InvalidResultError
+from postroad.pipeline.task_functions import ArrowFunction
 
 SIZES: list[int] = []
 
@@ -53,7 +53,10 @@ def test_no_segments() -> None:
 
 def test_keys_that_only_some_have_are_null() -> None:
     same = ArrowFunction(lambda batch: batch)
-    assert same.call_batch([{"a": 1}, {"b": "x"}])[0] == [{"a": 1, "b": None}, {"a": None, "b": "x"}]
+    assert same.call_batch([{"a": 1}, {"b": "x"}])[0] == [
+        {"a": 1, "b": None},
+        {"a": None, "b": "x"},
+    ]
 
 
 def test_what_is_no_row_for_each_is_refused() -> None:
@@ -75,9 +78,9 @@ def test_arguments() -> None:
 def test_in_a_job() -> None:
     job = (
         new_job("arrow")
-        .input("in", medium="seq", retry={"attempts": 1})
+        .input("in", connector="memory", retry={"attempts": 1})
         .function("halve", "tests.unit.pipeline.test_arrow_tasks:halve", kind="arrow")
-        .output("out", medium="seq")
+        .output("out", connector="memory")
         .build()
     )
     output = MemoryOutput()

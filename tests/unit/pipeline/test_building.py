@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from postroad.core.errors import ConfigError, JobInvalid
-from postroad.pipeline.building import import_path, new_job
+from postroad.pipeline.builder import import_path, new_job
 from postroad.pipeline.job import Job, RetryPolicy, TaskKind, TriggerType, WindowType
-from postroad.pipeline.reading import job_from_data
+from postroad.pipeline.job_files import job_from_data
 from tests.support.pipeline.jobs import clearing_data
 
 HERE = __name__
@@ -47,14 +47,14 @@ globals()["shadowed"] = parse
 
 
 def job_of(fn: Any) -> Job:
-    builder = new_job("plain").input("in", medium="seq").function("parse", fn)
-    return builder.output("out", medium="seq").build()
+    builder = new_job("plain").input("in", connector="memory").function("parse", fn)
+    return builder.output("out", connector="memory").build()
 
 
 def test_the_builder_makes_the_same_data_as_a_file() -> None:
     job = (
         new_job("clearing", doc="Totals of payments.", metadata={"owner": "clearing team"})
-        .input("in", medium="seq", batch_size=100)
+        .input("in", connector="memory", batch_size=100)
         .function("parse", "bank.parsing:parse", after="in")
         .function(
             "total",
@@ -63,8 +63,8 @@ def test_the_builder_makes_the_same_data_as_a_file() -> None:
             group_by=["account", "currency"],
             params={"currency": "EUR"},
         )
-        .output("out", medium="mail", after="total", options={"queue": "totals"})
-        .output("errors", medium="seq", after="parse")
+        .output("out", connector="mail", after="total", options={"queue": "totals"})
+        .output("errors", connector="memory", after="parse")
         .when("parse", "bank.rules:is_noise", to="none", short_circuit=True)
         .when(
             "parse",
@@ -95,10 +95,10 @@ def test_the_builder_makes_the_same_data_as_a_file() -> None:
 def test_a_task_follows_the_one_before_it_unless_told_otherwise() -> None:
     job = (
         new_job("plain")
-        .input("in", medium="seq")
+        .input("in", connector="memory")
         .function("a", parse)
         .function("b", parse)
-        .output("out", medium="seq", after=("a", "b"))
+        .output("out", connector="memory", after=("a", "b"))
         .build()
     )
     assert job.workflow == [("in", "a"), ("a", "b"), ("a", "out"), ("b", "out")]
@@ -108,9 +108,9 @@ def test_words_and_members_mean_the_same() -> None:
     def job(kind: Any, type: Any, on: Any, retry: Any) -> Job:
         return (
             new_job("plain")
-            .input("in", medium="seq", retry=retry)
+            .input("in", connector="memory", retry=retry)
             .function("a", parse, kind=kind)
-            .output("out", medium="seq")
+            .output("out", connector="memory")
             .window("w", task="a", type=type, aggregation="count")
             .trigger("w", on=on)
             .build()
@@ -123,9 +123,9 @@ def test_words_and_members_mean_the_same() -> None:
 
 
 def test_a_beginning_can_be_shared() -> None:
-    beginning = new_job("plain").input("in", medium="seq")
-    first = beginning.output("a", medium="seq").build()
-    second = beginning.output("b", medium="seq").build()
+    beginning = new_job("plain").input("in", connector="memory")
+    first = beginning.output("a", connector="memory").build()
+    second = beginning.output("b", connector="memory").build()
     assert first.workflow == [("in", "a")]
     assert second.workflow == [("in", "b")]
 
@@ -133,9 +133,9 @@ def test_a_beginning_can_be_shared() -> None:
 def test_functions_become_their_import_paths() -> None:
     job = (
         new_job("plain")
-        .input("in", medium="seq", fn=parse)
+        .input("in", connector="memory", fn=parse)
         .function("parse", Parser.plain)
-        .output("out", parse, medium="seq")
+        .output("out", parse, connector="memory")
         .when("parse", {"or": [is_big, {"not": is_big}]}, to="out")
         .when_raised("parse", is_big, to="out", post_transform=parse)
         .window("w", task="parse", type="global", aggregation=Parser)
@@ -194,16 +194,16 @@ def test_a_path_must_lead_back() -> None:
 
 
 def test_functions_among_the_parameters_are_refused() -> None:
-    builder = new_job("plain").input("in", medium="seq", fn=parse, params={"how": parse})
+    builder = new_job("plain").input("in", connector="memory", fn=parse, params={"how": parse})
     with pytest.raises(JobInvalid, match=r"params\.how=.* is not plain data"):
-        builder.output("out", medium="seq").build()
+        builder.output("out", connector="memory").build()
 
 
 def test_every_problem_is_told_at_once() -> None:
     unknown: dict[str, Any] = {"batchsize": 3}
-    builder = new_job("a b").input("in", medium="seq", **unknown).function("parse")
+    builder = new_job("a b").input("in", connector="memory", **unknown).function("parse")
     with pytest.raises(JobInvalid) as caught:
-        builder.output("out", medium="seq").when("prase", to="out").build()
+        builder.output("out", connector="memory").when("prase", to="out").build()
     assert [str(problem) for problem in caught.value.problems] == [
         "catalog 'in': unknown key 'batchsize'; did you mean 'batch_size'?",
         "job: name 'a b' must be 1 to 64 letters, digits, dots, dashes or underscores",

@@ -7,11 +7,11 @@ import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, MemoryInput, Task, TaskType, Window, WindowType
-from postroad.pipeline.desk import JobCoordinator, BatchResult, CommitResult
-from postroad.pipeline.media import Committable
-from postroad.pipeline.pen import JobStore
-from postroad.pipeline.program import CompiledJob
-from postroad.pipeline.records import InputDelivery, RootState
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors import Committable
+from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult, JobCoordinator
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import InputDelivery, RootState
 from tests.support.pipeline.desk_jobs import (
     JOB,
     Appended,
@@ -29,7 +29,7 @@ from tests.support.pipeline.desk_jobs import (
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     it = Clock()
-    monkeypatch.setattr("postroad.pipeline.desk._now_ms", it)
+    monkeypatch.setattr("postroad.pipeline.coordinator.coordinator._now_ms", it)
     return it
 
 
@@ -160,7 +160,9 @@ async def everything(it: OpenDesk) -> object:
 async def test_a_batch_of_which_one_delivery_is_too_late_is_too_late(clock: Clock) -> None:
     job = job_of(input_task(batch_size=3))
     async with open_desk(job, {"in": count_to(9)}) as it:
-        late, other, young = [delivery for _ in range(3) for delivery in await it.desk.next_deliveries()]
+        late, other, young = [
+            delivery for _ in range(3) for delivery in await it.desk.next_deliveries()
+        ]
         await it.settle([other])
         assert await it.settle([other, young]) is CommitResult.TOO_LATE
         again = msgspec.structs.replace(young, number=4, generation=1, committed_batches_at_start=1)
@@ -191,7 +193,7 @@ async def test_what_failed_before_keeps_its_history_when_it_is_late(clock: Clock
 async def test_what_a_window_emitted_is_late_some_time_too(clock: Clock) -> None:
     window = Window(name="w", task="f", type=WindowType.GLOBAL, aggregation="count")
     function = Task(name="f", type=TaskType.FUNCTION)
-    output = Task(name="out", type=TaskType.OUTPUT, medium="seq")
+    output = Task(name="out", type=TaskType.OUTPUT, connector="memory")
     job = Job(
         name=JOB,
         workflow=[("in", "f"), ("f", "out")],
@@ -199,7 +201,9 @@ async def test_what_a_window_emitted_is_late_some_time_too(clock: Clock) -> None
         windows=[window],
     )
     async with open_desk(job, {"in": count_to(0)}) as it:
-        await it.store.write(lambda ledger: JobStore(ledger.database, JOB).insert_root(1, "f", b"\x80", 0))
+        await it.store.write(
+            lambda ledger: JobStore(ledger.database, JOB).insert_root(1, "f", b"\x80", 0)
+        )
         (first,) = await it.desk.next_deliveries()
         await it.settle_nothing(3)
         clock.advance(function.pending_timeout_s + 1)
@@ -262,7 +266,7 @@ async def test_a_delivery_is_the_same_whenever_it_is_read(clock: Clock) -> None:
 async def test_an_output_that_cannot_be_published_to_keeps_no_other_waiting(clock: Clock) -> None:
     tasks = [
         input_task(),
-        *(Task(name=name, type=TaskType.OUTPUT, medium="seq") for name in ("bad", "good")),
+        *(Task(name=name, type=TaskType.OUTPUT, connector="memory") for name in ("bad", "good")),
     ]
     job = Job(name=JOB, workflow=[("in", "bad"), ("in", "good")], catalog=tasks)
     outputs: dict[str, Appended] = {"bad": Broken(), "good": Appended()}

@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
-from postroad.pipeline.building import new_job
+from postroad.pipeline.builder import new_job
 from postroad.pipeline.explain import explain_mermaid, explain_text
-from postroad.pipeline.reading import job_from_data
+from postroad.pipeline.job_files import job_from_data
 from tests.support.pipeline.jobs import clearing_data
 
 CLEARING = """\
@@ -125,7 +125,7 @@ def test_triggers() -> None:
 def test_kinds_of_functions() -> None:
     job = (
         new_job("kinds")
-        .input("in", "bank.parsing:read", medium="seq")
+        .input("in", "bank.parsing:read", connector="memory")
         .function("fast", "bank.parsing:parse", kind="arrow")
         .function(
             "columns",
@@ -133,7 +133,7 @@ def test_kinds_of_functions() -> None:
             columns={"a": "int", "b": "int"},
             expressions={"sum": "a\n  + b", "big": "a > 3"},
         )
-        .output("out", medium="seq", group_by="account")
+        .output("out", connector="memory", group_by="account")
         .build()
     )
     text = explain_text(job)
@@ -145,13 +145,13 @@ def test_kinds_of_functions() -> None:
 
 
 def test_a_small_job() -> None:
-    job = new_job("copy").input("in", medium="seq").output("out", medium="seq").build()
+    job = new_job("copy").input("in", connector="memory").output("out", connector="memory").build()
     assert explain_text(job).startswith("job copy: 2 tasks in 1 stage\n\nstage 0\n")
 
 
 def test_a_chart_survives_every_name() -> None:
     nasty = 'a"b] <c> #d `e` & "f'
-    job = new_job("nasty").input(nasty, medium=nasty).output("end", medium="x").build()
+    job = new_job("nasty").input(nasty, connector=nasty).output("end", connector="x").build()
     (node,) = re.findall(r"t0\(\[\"(.*)\"\]\)", explain_mermaid(job))
     assert not set('"`&') & set(node)
     shown = "a#quot;b] #lt;c#gt; #35;d #96;e#96; #amp; #quot;f"

@@ -8,8 +8,8 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline import FlowAction, FlowCondition, Segment
-from postroad.pipeline.flow import SegmentRoute, FlowRouter
 from postroad.pipeline.functions import Function, InvalidResultError
+from postroad.pipeline.routing import FlowRouter, SegmentRoute
 
 CHILDREN = ("a", "b", "c")
 
@@ -112,7 +112,9 @@ def test_exceptions_have_their_own_conditions() -> None:
         }
     )
     assert it.is_unconditional
-    assert it.route_exception(ValueError("no"), {"n": 1}) == SegmentRoute(("b",), {"error": "no", "n": 1})
+    assert it.route_exception(ValueError("no"), {"n": 1}) == SegmentRoute(
+        ("b",), {"error": "no", "n": 1}
+    )
     assert it.route_exception(KeyError("no"), {"n": 1}) is None
 
 

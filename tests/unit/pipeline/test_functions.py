@@ -8,7 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.functions import InvalidResultError, import_object, import_function, normalize_result
+from postroad.pipeline.functions import (
+    InvalidResultError,
+    import_function,
+    import_object,
+    normalize_result,
+)
 
 
 class Holder:

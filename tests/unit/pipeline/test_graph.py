@@ -4,7 +4,7 @@ from typing import Any
 
 from postroad.pipeline.graph import JobGraph, Stage
 from postroad.pipeline.job import Job
-from postroad.pipeline.reading import job_from_data
+from postroad.pipeline.job_files import job_from_data
 from tests.support.pipeline.jobs import clearing_data
 
 
@@ -19,7 +19,7 @@ def job_of(tasks: str, edges: str) -> Job:
         task: dict[str, Any] = {"name": name, "type": "function", "fn": "bank.sums:total"}
         if name not in sources or name not in targets:
             type_ = "input" if name in sources else "output"
-            task = {"name": name, "type": type_, "medium": "seq"}
+            task = {"name": name, "type": type_, "connector": "memory"}
         catalog.append(task | ({"group_by": "key"} if word.endswith("*") else {}))
     return job_from_data({"name": "graph", "workflow": workflow, "catalog": catalog})
 

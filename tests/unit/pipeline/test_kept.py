@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from postroad.pipeline.media.kept import IdlePool, EventLoopThread
+from postroad.pipeline.connectors.stream import EventLoopThread, IdlePool
 from tests.support.deadlines import DEADLINE_S
 
 IDLE_S = 0.05
@@ -62,7 +62,7 @@ def test_what_is_used_is_not_closed() -> None:
 def test_a_forked_process_has_its_own() -> None:
     program = (
         "import os\n"
-        "from postroad.pipeline.media.kept import Kept, LoopThread\n"
+        "from postroad.pipeline.connectors.stream import Kept, LoopThread\n"
         "kept = Kept()\n"
         "with kept.borrow('a', lambda: LoopThread('a')) as ours: pass\n"
         "child = os.fork()\n"

@@ -10,13 +10,13 @@ import pytest
 from postroad.core.errors import ConfigError
 from postroad.pipeline import (
     Job,
-    TaskLifecycle,
     LocalRunner,
-    Segment,
     MemoryInput,
     MemoryOutput,
+    Segment,
     Task,
     TaskKind,
+    TaskLifecycle,
     TaskType,
 )
 
@@ -68,9 +68,9 @@ def runner_of(numbers: list[int], calls: str = "Connection", **keys: object) -> 
         name="job",
         workflow=[("in", "use"), ("use", "out")],
         catalog=[
-            Task(name="in", type=TaskType.INPUT, medium="seq", batch_size=2),
+            Task(name="in", type=TaskType.INPUT, connector="memory", batch_size=2),
             Task(name="use", type=TaskType.FUNCTION, fn="use", **keys),  # type: ignore[arg-type]
-            Task(name="out", type=TaskType.OUTPUT, medium="seq"),
+            Task(name="out", type=TaskType.OUTPUT, connector="memory"),
         ],
         lifecycles=[
             TaskLifecycle(task="use", calls=calls, params={"place": "here"}),

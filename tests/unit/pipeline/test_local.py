@@ -11,23 +11,23 @@ import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import (
-    JobCounters,
     InputConnector,
     Job,
+    JobCounters,
     JsonLinesInput,
     JsonLinesOutput,
     LocalRunner,
+    MemoryInput,
+    MemoryOutput,
     OutputConnector,
     RetryPolicy,
     Segment,
-    MemoryInput,
-    MemoryOutput,
     Task,
     TaskType,
 )
-from postroad.pipeline.media import Committable, OutputWriter
-from postroad.pipeline.pen import JobStore
-from postroad.pipeline.records import StoredRoot
+from postroad.pipeline.connectors import Committable, OutputWriter
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import StoredRoot
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.nodes import opened
 from tests.support.pipeline.crashes import Crash
@@ -40,9 +40,9 @@ def job_of(functions: Sequence[str], **input_keys: object) -> Job:
     """A job that sends what its first function makes along the others, each to an output."""
     first, *others = functions
     tasks = [
-        Task(name="in", type=TaskType.INPUT, medium="seq", retry=QUICK, **input_keys),  # type: ignore[arg-type]
+        Task(name="in", type=TaskType.INPUT, connector="memory", retry=QUICK, **input_keys),  # type: ignore[arg-type]
         *(Task(name=name, type=TaskType.FUNCTION, fn=name) for name in functions),
-        *(Task(name=f"to_{name}", type=TaskType.OUTPUT, medium="seq") for name in others),
+        *(Task(name=f"to_{name}", type=TaskType.OUTPUT, connector="memory") for name in others),
     ]
     edges = [("in", first)]
     for name in others:
@@ -196,7 +196,7 @@ class Down(MemoryOutput):
 
 
 async def test_output_that_is_down_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroad.pipeline.local._PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr("postroad.pipeline.local_runner._PAUSE_FIRST_S", 0.001)
     functions, output = Functions(first=same, last=same), Down()
     await run(functions, MemoryInput({"n": n} for n in range(5)), output)
     assert numbers(output) == list(range(5))

@@ -7,9 +7,9 @@ from collections import Counter
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store.database import Database
 from postroad.pipeline import Job, LocalRunner, Segment, Task, TaskType
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import RootState
 from postroad.pipeline.functions import Function
-from postroad.pipeline.pen import JobStore
-from postroad.pipeline.records import RootState
 from tests.support.pipeline.crashes import POISON, CrashBehaviour, Killer, Mortal, RollsBack
 from tests.support.pipeline.desk_jobs import (
     JOB,
@@ -52,7 +52,7 @@ class Pipeline(Mortal):
             input_task(batch_size=4),
             Task(name="same", type=TaskType.FUNCTION, fn="same"),
             Task(name="odd", type=TaskType.FUNCTION, fn="fail_at_first"),
-            *(Task(name=it, type=TaskType.OUTPUT, medium="seq") for it in ("left", "right")),
+            *(Task(name=it, type=TaskType.OUTPUT, connector="memory") for it in ("left", "right")),
         ]
         edges = [("in", "same"), ("same", "left"), ("same", "odd"), ("odd", "right")]
         return Job(name=JOB, workflow=edges, catalog=tasks)

@@ -15,8 +15,8 @@ from postroad.pipeline import (
     JsonLinesInput,
     JsonLinesOutput,
     LocalRunner,
-    Segment,
     MemoryInput,
+    Segment,
     Task,
     TaskType,
 )
@@ -31,7 +31,7 @@ def job_of(*functions: str, output: str | None = None) -> Job:
     tasks = [
         input_task(),
         *(Task(name=name, type=TaskType.FUNCTION, fn=name) for name in functions),
-        Task(name="out", type=TaskType.OUTPUT, medium="seq", fn=output),
+        Task(name="out", type=TaskType.OUTPUT, connector="memory", fn=output),
     ]
     return Job(name=JOB, workflow=list(pairwise(names)), catalog=tasks)
 

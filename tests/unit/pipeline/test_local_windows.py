@@ -12,16 +12,16 @@ import pytest
 from postroad.core import faults
 from postroad.core.errors import StoreUnavailable
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import Job, LocalRunner, RetryPolicy, Segment, MemoryInput, MemoryOutput
+from postroad.pipeline import Job, LocalRunner, MemoryInput, MemoryOutput, RetryPolicy, Segment
 from postroad.pipeline.windows import Extent
 from tests.support.deadlines import DEADLINE_S
 from tests.support.pipeline.desk_jobs import dead_in
 
 QUICK = {"attempts": 3, "first_s": 0.001, "max_s": 0.01}
 TASKS: list[dict[str, Any]] = [
-    {"name": "in", "type": "input", "medium": "seq", "batch_size": 10, "retry": QUICK},
+    {"name": "in", "type": "input", "connector": "memory", "batch_size": 10, "retry": QUICK},
     {"name": "add", "type": "function", "fn": "add", "group_by": "k"},
-    {"name": "out", "type": "output", "medium": "seq"},
+    {"name": "out", "type": "output", "connector": "memory"},
 ]
 WINDOW: dict[str, Any] = {
     "name": "w",

@@ -7,7 +7,7 @@ import pytest
 
 from postroad.core.errors import ConfigError, JobInvalid
 from postroad.pipeline.job import FlowAction, RetryPolicy, TaskType
-from postroad.pipeline.reading import (
+from postroad.pipeline.job_files import (
     job_from_data,
     job_from_json,
     job_from_toml,
@@ -24,7 +24,7 @@ workflow = [["in", "parse"], ["parse", "out"]]
 [[catalog]]
 name = "in"
 type = "input"
-medium = "files"
+connector = "files"
 options = { path = "payments" }
 retry = { attempts = 3, max_s = 10 }
 
@@ -36,7 +36,7 @@ fn = "bank.parsing:parse"
 [[catalog]]
 name = "out"
 type = "output"
-medium = "mail"
+connector = "mail"
 
 [[flow_conditions]]
 from = "parse"

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.pipeline.time_limits import TimeLimitedFunction, FunctionTimeoutError
+from postroad.pipeline.task_functions import FunctionTimeoutError, TimeLimitedFunction
 
 LIMIT_S = 0.02
 
@@ -58,7 +58,10 @@ def test_another_thread_is_refused() -> None:
 
 
 def test_in_time_nothing_is_noticed_of_it() -> None:
-    assert TimeLimitedFunction(lambda segment, n: {**segment, "n": n}, 10.0)({"a": 1}, n=2) == {"a": 1, "n": 2}
+    assert TimeLimitedFunction(lambda segment, n: {**segment, "n": n}, 10.0)({"a": 1}, n=2) == {
+        "a": 1,
+        "n": 2,
+    }
     with pytest.raises(KeyError):
         TimeLimitedFunction(lambda segment: segment["no"], 10.0)({})
 

@@ -15,9 +15,9 @@ from postroad.pipeline import (
     WindowType,
 )
 from postroad.pipeline.acks import Acker, AckStatus
+from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.functions import Function
-from postroad.pipeline.outcomes import SegmentRetryRequestedError
-from postroad.pipeline.program import CompiledJob
+from postroad.pipeline.routing import SegmentRetryRequestedError
 from postroad.pipeline.tree import SegmentTree, execute_tree
 
 ROOT = 99
@@ -78,9 +78,9 @@ def program(
 
 def task(name: str, function: str) -> Task:
     if name == "in":
-        return Task(name=name, type=TaskType.INPUT, medium="seq")
+        return Task(name=name, type=TaskType.INPUT, connector="memory")
     if name.startswith("out"):
-        return Task(name=name, type=TaskType.OUTPUT, medium="seq")
+        return Task(name=name, type=TaskType.OUTPUT, connector="memory")
     params = {"amount": 10} if function == "add" else {}
     return Task(name=name, type=TaskType.FUNCTION, fn=function, params=params)
 
@@ -181,8 +181,8 @@ def test_outputs_and_inputs_may_have_functions_too() -> None:
         name="job",
         workflow=edges,
         catalog=[
-            Task(name="in", type=TaskType.INPUT, medium="seq", fn="double"),
-            Task(name="out", type=TaskType.OUTPUT, medium="seq", fn="double"),
+            Task(name="in", type=TaskType.INPUT, connector="memory", fn="double"),
+            Task(name="out", type=TaskType.OUTPUT, connector="memory", fn="double"),
         ],
     )
     tree = grow_one(CompiledJob(job, FUNCTIONS.__getitem__))
@@ -196,8 +196,8 @@ def test_an_input_whose_function_fails_has_begun_and_failed() -> None:
         name="job",
         workflow=[("in", "out")],
         catalog=[
-            Task(name="in", type=TaskType.INPUT, medium="seq", fn="fail"),
-            Task(name="out", type=TaskType.OUTPUT, medium="seq", fn="drop"),
+            Task(name="in", type=TaskType.INPUT, connector="memory", fn="fail"),
+            Task(name="out", type=TaskType.OUTPUT, connector="memory", fn="drop"),
         ],
     )
     found = verdict(grow_one(CompiledJob(job, FUNCTIONS.__getitem__)))

@@ -145,8 +145,8 @@ def test_words_are_found_in_any_case() -> None:
 
 def python_job(**keys: Any) -> Job:
     tasks: list[Any] = [
-        Task(name="in", type=TaskType.INPUT, medium="seq", **keys),
-        Task(name="out", type=TaskType.OUTPUT, medium="seq"),
+        Task(name="in", type=TaskType.INPUT, connector="memory", **keys),
+        Task(name="out", type=TaskType.OUTPUT, connector="memory"),
     ]
     return Job(name="plain", workflow=[("in", "out")], catalog=tasks)
 
@@ -163,9 +163,9 @@ def test_a_job_made_in_python_is_checked_the_same() -> None:
 def test_a_valid_job_comes_back_with_everything_as_it_should_be() -> None:
     window: Any = Window(name="w", task="f", type=WindowType.GLOBAL, aggregation="count")
     tasks: list[Any] = [
-        {"name": "in", "type": "input", "medium": "seq"},
+        {"name": "in", "type": "input", "connector": "memory"},
         {"name": "f", "type": "function", "fn": "a:b", "group_by": ("a", "b")},
-        {"name": "out", "type": "output", "medium": "seq"},
+        {"name": "out", "type": "output", "connector": "memory"},
     ]
     edges: list[Any] = [["in", "f"], ["f", "out"]]
     job = require_valid(Job(name="plain", workflow=edges, catalog=tasks, windows=[window]))

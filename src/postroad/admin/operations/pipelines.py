@@ -14,7 +14,7 @@ from postroad.admin.pipeline import (
     dead_segments,
     drop_dead,
     explain_mermaid,
-    read_job,
+    load_job,
     replay_dead,
 )
 from postroad.admin.pipeline_runs import stop_job, submit_job
@@ -31,7 +31,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     """`input`, `function` or `output`."""
     description: str
-    medium: str | None
+    connector: str | None
     """Of inputs and outputs: what kind of place it is."""
     function: str | None
 
@@ -69,7 +69,7 @@ async def show_job(office: Office, job: str) -> JobView:
 @operation("pipeline.graph")
 async def show_graph(office: Office, job: str) -> GraphView:
     """What flows where in a job."""
-    read = await asyncio.to_thread(read_job, await _path(office, job))
+    read = await asyncio.to_thread(load_job, await _path(office, job))
     return GraphView(
         name=read.name,
         description=read.doc,
@@ -79,7 +79,7 @@ async def show_graph(office: Office, job: str) -> GraphView:
                 name=it.name,
                 type=it.type.value,
                 description=it.doc,
-                medium=it.medium,
+                connector=it.connector,
                 function=it.fn,
             )
             for it in read.catalog

@@ -11,11 +11,11 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from postroad.durable import store_at
-from postroad.pipeline.desk import JobCoordinator, BatchResult
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import Committable, InputConnector, OutputConnector
+from postroad.pipeline.coordinator.coordinator import BatchResult, JobCoordinator
+from postroad.pipeline.coordinator.records import InputDelivery
 from postroad.pipeline.job import Job, Task, TaskType
-from postroad.pipeline.media.medium import InputConnector, OutputConnector, Committable
-from postroad.pipeline.program import CompiledJob
-from postroad.pipeline.records import InputDelivery
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from postroad.net import TlsConfig
-
-from .questions import DESK, WORKER
+from postroad.pipeline.spark.coordinator_client import DESK, WORKER
 
 # A clock that is a little behind must accept it at once; a job may run for years.
 _EARLIER = timedelta(days=1)

@@ -1,13 +1,14 @@
-"""The data source `postroad`: any medium of Postroad for any user of Spark, without a job.
+"""The data source `postroad`: any connector of Postroad for any user of Spark, without a job.
 
     spark.dataSource.register(PostroadSource)
-    spark.readStream.format("postroad").option("medium", "lines").option("path", "in/*.jsonl")...
+    spark.readStream.format("postroad").option("connector", "jsonl").option("path", "in/*.jsonl")...
 
 Reading gives the columns `id` (64 bits that tell a segment from all others), `segment` (JSON) and
-`raw` (bytes, where it is no segment). Writing takes any columns. Options are those of the medium,
+`raw` (bytes, where it is no segment). Writing takes any columns. Options are those of the
+connector,
 with JSON for what is no text, and:
 
-- `medium`: the name of a medium.
+- `connector`: the name of a connector.
 - `name`: what the account is called; `postroad` by default.
 - `store`: where the account is kept, a path or URL; only batches that are read need none.
 - `segments_max`: how much of a stream may be read and not committed; 100,000 by default.
@@ -45,24 +46,23 @@ from pyspark.sql.types import StructType
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.acks import AckIds
-from postroad.pipeline.delivered import decode_or_reject
-from postroad.pipeline.fused.ids import root_ids
-from postroad.pipeline.job import Task, TaskType
-from postroad.pipeline.media import make_input, make_output
-from postroad.pipeline.media.medium import (
-    RawRecords,
+from postroad.pipeline.connectors import make_input, make_output
+from postroad.pipeline.connectors.connector import (
+    Committable,
     InputConnector,
     Position,
-    Committable,
+    RawRecords,
     UndecodableRecord,
 )
-from postroad.pipeline.staging import writer_id
+from postroad.pipeline.coordinator.committer import writer_id
+from postroad.pipeline.coordinator.records import decode_or_reject
+from postroad.pipeline.job import Task, TaskType
+from postroad.pipeline.spark.accounts import INPUT, OUTPUT, StandaloneCoordinator
+from postroad.pipeline.spark.source import balance_partitions
+from postroad.pipeline.vectorized.acks import root_ids
 
-from .accounts import INPUT, OUTPUT, StandaloneCoordinator
-from .source import balance_partitions
-
-# What is not for the medium; the last one is Spark's.
-_OWN = ("medium", "name", "store", "segments_max", "checkpointlocation")
+# What is not for the connector; the last one is Spark's.
+_OWN = ("connector", "name", "store", "segments_max", "checkpointlocation")
 _SCHEMA = pa.schema([("id", pa.int64()), ("segment", pa.string()), ("raw", pa.binary())])
 _ROWS = 10_000
 _WAIT_S = 5.0
@@ -75,12 +75,12 @@ class _SourceOptions:
     """What a user wants, as far as it can go to other processes."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        if "medium" not in options:
-            raise ConfigError("the option medium says what to read or write, such as lines")
+        if "connector" not in options:
+            raise ConfigError("the option connector says what to read or write, such as lines")
         self.name = options.get("name", "postroad")
         self.store = options.get("store")
         self.segments_max = int(options.get("segments_max", _SEGMENTS_MAX))
-        self._medium = options["medium"]
+        self._medium = options["connector"]
         self._options = {key: _value(it) for key, it in options.items() if key not in _OWN}
 
     @property
@@ -90,16 +90,16 @@ class _SourceOptions:
         return self.store
 
     def _task(self, name: str, type_: TaskType) -> Task:
-        return Task(name=name, type=type_, medium=self._medium, options=self._options)
+        return Task(name=name, type=type_, connector=self._medium, options=self._options)
 
 
 class _InputSource(_SourceOptions):
-    """What is to be read. The medium is made where the user is: paths are relative to that."""
+    """What is to be read. The connector is made where the user is: paths are relative to that."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        self.medium = make_input(self._task(INPUT, TaskType.INPUT))
-        if not self.medium.is_portable:
+        self.connector = make_input(self._task(INPUT, TaskType.INPUT))
+        if not self.connector.is_portable:
             raise ConfigError(f"a {self._medium!r} is read by jobs only")
 
     def account(self) -> StandaloneCoordinator:
@@ -107,17 +107,17 @@ class _InputSource(_SourceOptions):
         key = (os.getpid(), self._store, self.name)
         account = _accounts.get(key)
         if account is None:
-            inputs = {INPUT: self.medium}
+            inputs = {INPUT: self.connector}
             account = StandaloneCoordinator(self.name, self._store, inputs, {}, self.segments_max)
             _accounts[key] = account
         return account
 
     def read(self, place: Position) -> Iterator[pa.RecordBatch]:
         """The rows of a slice."""
-        medium, bits = self.medium, AckIds(self.name)
-        for chunk in medium.read(place):
+        connector, bits = self.connector, AckIds(self.name)
+        for chunk in connector.read(place):
             for start in range(0, len(chunk.raws), _ROWS):
-                yield _rows(medium, bits, chunk, start)
+                yield _rows(connector, bits, chunk, start)
 
 
 class _OutputTarget(_SourceOptions):
@@ -125,7 +125,7 @@ class _OutputTarget(_SourceOptions):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        self.medium = make_output(self._task(OUTPUT, TaskType.OUTPUT))
+        self.connector = make_output(self._task(OUTPUT, TaskType.OUTPUT))
 
     def publish(self, run: str, batch: int, staged: Sequence[Committable]) -> None:
         """Publish what a batch wrote, once; each is committed by whatever process."""
@@ -139,8 +139,10 @@ class _OutputTarget(_SourceOptions):
 
     @contextmanager
     def _account(self, staged: Sequence[Committable]) -> Iterator[StandaloneCoordinator]:
-        outputs = {OUTPUT: self.medium}
-        account = StandaloneCoordinator(self.name, self._store, {}, outputs, self.segments_max, staged)
+        outputs = {OUTPUT: self.connector}
+        account = StandaloneCoordinator(
+            self.name, self._store, {}, outputs, self.segments_max, staged
+        )
         try:
             yield account
         finally:
@@ -157,13 +159,13 @@ def _value(text: str) -> object:
         return text
 
 
-def _rows(medium: InputConnector, bits: AckIds, chunk: RawRecords, start: int) -> pa.RecordBatch:
+def _rows(connector: InputConnector, bits: AckIds, chunk: RawRecords, start: int) -> pa.RecordBatch:
     stop = start + _ROWS
     ids = root_ids(bits, INPUT, chunk.source, chunk.positions[start:stop])
     segments: list[bytes | None] = []
     raws: list[bytes | None] = []
     for raw in chunk.raws[start:stop]:
-        found = decode_or_reject(raw, medium.decode)
+        found = decode_or_reject(raw, connector.decode)
         is_segment = not isinstance(found, UndecodableRecord)
         segments.append(_encode(found) if is_segment else None)
         raws.append(None if is_segment else raw)
@@ -217,15 +219,15 @@ class _PostroadReader(DataSourceReader):
         return [InputPartition(place) for place in asyncio.run(self._places())]
 
     async def _places(self) -> list[Position]:
-        medium, places = self._given.medium, []
-        await medium.open([])
+        connector, places = self._given.connector, []
+        await connector.open([])
         try:
             after: Position | None = None
-            while slices := await medium.plan_splits(after, _SEGMENTS_MAX):
+            while slices := await connector.plan_splits(after, _SEGMENTS_MAX):
                 places += [it.position for it in slices]
                 after = slices[-1].next_position
         finally:
-            await medium.close()
+            await connector.close()
         return places
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -239,7 +241,7 @@ class _CommitMessage(WriterCommitMessage):
 
 def _stage(given: _OutputTarget, batches: Iterator[pa.RecordBatch]) -> _CommitMessage:
     part = secrets.token_hex(8)
-    stager = given.medium.create_writer(writer_id(given.name, part, OUTPUT))
+    stager = given.connector.create_writer(writer_id(given.name, part, OUTPUT))
     first = int(part, 16)
     try:
         for batch in batches:
@@ -254,7 +256,9 @@ def _stage(given: _OutputTarget, batches: Iterator[pa.RecordBatch]) -> _CommitMe
 
 
 def _staged(messages: list[WriterCommitMessage | None]) -> list[Committable]:
-    return [it.staged for it in messages if isinstance(it, _CommitMessage) and it.staged is not None]
+    return [
+        it.staged for it in messages if isinstance(it, _CommitMessage) and it.staged is not None
+    ]
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):

@@ -7,12 +7,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from postroad.pipeline.desk import JobCoordinator
-
-from .host import CoordinatorServer
-from .order import WorkerContext
-from .session import activate
-from .stages import add_stages
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
+from postroad.pipeline.spark.coordinator_server import CoordinatorServer
+from postroad.pipeline.spark.session import activate
+from postroad.pipeline.spark.stages import add_stages
+from postroad.pipeline.spark.worker_context import WorkerContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,7 +110,9 @@ class BatchQueryRunner(QueryRunner):
         desk: of the job.
     """
 
-    def __init__(self, session: SparkSession, name: str, order: WorkerContext, desk: JobCoordinator) -> None:
+    def __init__(
+        self, session: SparkSession, name: str, order: WorkerContext, desk: JobCoordinator
+    ) -> None:
         self._session = session
         self._name = name
         self._order = order

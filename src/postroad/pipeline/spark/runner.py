@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING
 from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError
 from postroad.durable.store import Store
-from postroad.pipeline.desk import JobCoordinator
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import InputConnector, OutputConnector
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.job import Job
-from postroad.pipeline.media.medium import InputConnector, OutputConnector
-from postroad.pipeline.program import CompiledJob
-
-from .checkpoint import open_checkpoint
-from .expressions import find_columns
-from .host import CoordinatorServer
-from .order import WorkerContext
-from .queries import BatchQueryRunner, QueryRunner, StreamingQueryRunner
-from .session import activate, has_jvm, start_spark, stop_spark
-from .settings import SparkConfig
+from postroad.pipeline.spark.checkpoint import open_checkpoint
+from postroad.pipeline.spark.config import SparkConfig
+from postroad.pipeline.spark.coordinator_server import CoordinatorServer
+from postroad.pipeline.spark.queries import BatchQueryRunner, QueryRunner, StreamingQueryRunner
+from postroad.pipeline.spark.session import activate, has_jvm, start_spark, stop_spark
+from postroad.pipeline.spark.sql_expressions import find_columns
+from postroad.pipeline.spark.worker_context import WorkerContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +71,7 @@ class SparkRunner:
         settings: SparkConfig | None = None,
         *,
         session: SparkSession | None = None,
-        register_data_source: str = "127.0.0.1:0",
+        bind: str = "127.0.0.1:0",
     ) -> None:
         self._program = CompiledJob(job)
         self._inputs = inputs
@@ -82,7 +81,7 @@ class SparkRunner:
         self._settings = settings or SparkConfig()
         self._session = session
         self.coordinator = JobCoordinator(self._program, store, inputs, outputs)
-        self._host = CoordinatorServer(self._program, self.coordinator, register_data_source)
+        self._host = CoordinatorServer(self._program, self.coordinator, bind)
         self.restarts = 0
         """How often Spark failed and was started again."""
 
@@ -175,7 +174,7 @@ class SparkRunner:
                 return False
 
     def _make_queries(self, session: SparkSession, order: WorkerContext) -> QueryRunner:
-        from .source import register_data_source
+        from postroad.pipeline.spark.source import register_data_source
 
         activate(session)
         name = f"postroad_{order.run}"
@@ -183,7 +182,9 @@ class SparkRunner:
         session.dataSource.register(register_data_source(name, order))
         if self._checkpoint is None:
             return BatchQueryRunner(session, name, order, self.coordinator)
-        return StreamingQueryRunner(session, name, order, self.coordinator, self._host, self._checkpoint)
+        return StreamingQueryRunner(
+            session, name, order, self.coordinator, self._host, self._checkpoint
+        )
 
 
 def _summarize_failure(failure: BaseException) -> str:

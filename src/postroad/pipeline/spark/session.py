@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from postroad.core.errors import ConfigError, MissingExtra, UsageError
-
-from .java import find_java_home
-from .settings import ELIMINATION, SparkConfig, configuration, environment
+from postroad.pipeline.spark.config import ELIMINATION, SparkConfig, configuration, environment
+from postroad.pipeline.spark.java import find_java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

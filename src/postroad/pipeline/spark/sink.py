@@ -13,15 +13,16 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from postroad.pipeline.fused.gathered import ShuffledPartition
-from postroad.pipeline.fused.outcome import encode_part
-from postroad.pipeline.fused.part import SingleStagePartition
-from postroad.pipeline.fused.rows import from_batch
-from postroad.pipeline.fused.working import PartitionExecutor
-
-from .order import WorkerContext
-from .questions import PartitionResults
-from .stages import read_deliveries
+from postroad.pipeline.spark.coordinator_client import PartitionResults
+from postroad.pipeline.spark.stages import read_deliveries
+from postroad.pipeline.spark.worker_context import WorkerContext
+from postroad.pipeline.vectorized.partition import (
+    PartitionExecutor,
+    ShuffledPartition,
+    SingleStagePartition,
+    encode_part,
+)
+from postroad.pipeline.vectorized.shuffle_rows import from_batch
 
 # What is larger goes to the desk itself, and not through a JVM and another process.
 _INLINE_BYTES_MAX = 64 * 1024
@@ -34,7 +35,9 @@ class PartitionCommitMessage(WriterCommitMessage):
     outcome: bytes | str
 
 
-def run_partition(order: WorkerContext, batches: Iterator[pa.RecordBatch]) -> PartitionCommitMessage:
+def run_partition(
+    order: WorkerContext, batches: Iterator[pa.RecordBatch]
+) -> PartitionCommitMessage:
     """Do a part of a batch."""
     program, name = order.prepare(), secrets.token_hex(8)
     whole = SingleStagePartition(program, order.outputs, name)
@@ -59,13 +62,15 @@ def run_partition(order: WorkerContext, batches: Iterator[pa.RecordBatch]) -> Pa
         raise
 
 
-def _work_whole(order: WorkerContext, part: SingleStagePartition, batches: Iterator[pa.RecordBatch]) -> None:
+def _work_whole(
+    order: WorkerContext, part: SingleStagePartition, batches: Iterator[pa.RecordBatch]
+) -> None:
     for it in read_deliveries(batches):
         if it.position is None:
             part.process_retries(it.number, it.task, order.coordinator.read_retries(it))
         else:
-            medium = order.inputs[it.task]
-            part.process_split(it.number, it.task, it.generation, medium, order.read(it))
+            connector = order.inputs[it.task]
+            part.process_split(it.number, it.task, it.generation, connector, order.read(it))
 
 
 def _parts(messages: list[WriterCommitMessage | None]) -> PartitionResults:

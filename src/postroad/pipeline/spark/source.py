@@ -19,10 +19,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
-from postroad.pipeline.records import InputDelivery
-
-from .order import WorkerContext
-from .sink import JobStreamWriter, JobWriter
+from postroad.pipeline.coordinator.records import InputDelivery
+from postroad.pipeline.spark.sink import JobStreamWriter, JobWriter
+from postroad.pipeline.spark.worker_context import WorkerContext
 
 SCHEMA = "deliveries binary"
 _ARROW_SCHEMA = pa.schema([("deliveries", pa.binary())])
@@ -33,7 +32,9 @@ _WAIT_S = 5.0
 _PART_SEGMENTS = 2_000
 
 
-def balance_partitions(deliveries: Sequence[InputDelivery], parts: int) -> list[list[InputDelivery]]:
+def balance_partitions(
+    deliveries: Sequence[InputDelivery], parts: int
+) -> list[list[InputDelivery]]:
     """Deliveries in parts of about the same size; the larger ones first."""
     total = sum(it.segments for it in deliveries)
     count = max(min(parts, total // _PART_SEGMENTS, len(deliveries)), 1)

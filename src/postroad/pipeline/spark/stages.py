@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from postroad.pipeline.fused.rows import ShuffleRow, from_batch
-from postroad.pipeline.fused.sql_columns import to_batch_with_columns
-from postroad.pipeline.fused.staged_passes import SourceStage, ShuffleStage
-from postroad.pipeline.records import InputDelivery
-
-from .expressions import compute, ddl_with_columns
-from .order import WorkerContext
+from postroad.pipeline.coordinator.records import InputDelivery
+from postroad.pipeline.spark.sql_expressions import compute, ddl_with_columns
+from postroad.pipeline.spark.worker_context import WorkerContext
+from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, from_batch, to_batch_with_columns
+from postroad.pipeline.vectorized.shuffle_stages import ShuffleStage, SourceStage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,13 +57,17 @@ def _first_operator(order: WorkerContext) -> Operator:
     return run
 
 
-def _work(order: WorkerContext, first: SourceStage, delivery: InputDelivery) -> Iterator[list[ShuffleRow]]:
+def _work(
+    order: WorkerContext, first: SourceStage, delivery: InputDelivery
+) -> Iterator[list[ShuffleRow]]:
     number, task = delivery.number, delivery.task
     if delivery.position is None:
         yield from first.process_retries(number, task, order.coordinator.read_retries(delivery))
         return
-    medium = order.inputs[task]
-    yield from first.process_split(number, task, delivery.generation, medium, order.read(delivery))
+    connector = order.inputs[task]
+    yield from first.process_split(
+        number, task, delivery.generation, connector, order.read(delivery)
+    )
 
 
 def _later_operator(order: WorkerContext, stage: int) -> Operator:

@@ -14,13 +14,11 @@ import msgspec
 
 from postroad.core.errors import JobInvalid
 from postroad.pipeline.job import Job
-
-from .catalog import catalog_problems
-from .drafts import JOB, ParsedJob
-from .problems import JobIssue, bad_data
-from .routing import condition_problems, lifecycle_problems
-from .windows import trigger_problems, window_problems
-from .workflow import workflow_problems
+from postroad.pipeline.validation.catalog import catalog_problems, workflow_problems
+from postroad.pipeline.validation.flow_conditions import condition_problems, lifecycle_problems
+from postroad.pipeline.validation.issues import JobIssue, bad_data
+from postroad.pipeline.validation.parsing import JOB, ParsedJob
+from postroad.pipeline.validation.windows import trigger_problems, window_problems
 
 __all__ = ["JobIssue", "find_problems", "require_valid"]
 

@@ -1,14 +1,24 @@
-"""The rules of the catalog: what each type and kind of task needs, and what it may not have."""
+"""Rules of the catalog and the workflow."""
 
 from __future__ import annotations
 
+import graphlib
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
-from postroad.pipeline.job import ALL, NONE, RetryPolicy, Task, TaskKind, TaskType
-
-from .drafts import ParsedJob
-from .problems import JobIssue, bad_data, bad_import_path, bad_name, bad_numbers, default_of
+from postroad.pipeline.job import ALL, NONE, Edge, RetryPolicy, Task, TaskKind, TaskType
+from postroad.pipeline.validation.issues import (
+    JobIssue,
+    bad_data,
+    bad_import_path,
+    bad_name,
+    bad_numbers,
+    default_of,
+    nearest,
+    suggestion,
+)
+from postroad.pipeline.validation.parsing import ParsedJob
 
 INPUT_NUMBERS = ("batch_size", "max_pending", "pending_timeout_s")
 INPUT_KEYS = (*INPUT_NUMBERS, "retry")
@@ -92,14 +102,14 @@ def _group_problems(label: str, task: Task) -> Iterator[JobIssue]:
 
 def _medium_problems(label: str, task: Task) -> Iterator[JobIssue]:
     if task.type is not TaskType.FUNCTION:
-        if not task.medium:
-            yield JobIssue(label, f"an {task.type} needs a medium", ("medium", "type"))
+        if not task.connector:
+            yield JobIssue(label, f"an {task.type} needs a connector", ("connector", "type"))
         return
-    if task.medium is not None:
-        yield JobIssue(label, "a function has no medium", ("medium", "type"))
+    if task.connector is not None:
+        yield JobIssue(label, "a function has no connector", ("connector", "type"))
     if task.options:
         yield JobIssue(
-            label, "options are for a medium, and a function has none", ("options", "type")
+            label, "options are for a connector, and a function has none", ("options", "type")
         )
 
 
@@ -122,3 +132,89 @@ def _keys_of_inputs(label: str, task: Task) -> Iterator[JobIssue]:
     for key in INPUT_KEYS:
         if getattr(task, key) != default_of(Task, key):
             yield JobIssue(label, f"{key} is for inputs only", (key, "type"))
+
+
+WORKFLOW = "workflow"
+
+
+def workflow_problems(draft: ParsedJob) -> Iterator[JobIssue]:
+    """Unknown names, edges that are there twice, cycles, and tasks that are wrongly connected."""
+    if not draft.edges and WORKFLOW not in draft.incomplete:
+        yield JobIssue(WORKFLOW, "has no edges")
+        return
+    if "catalog" not in draft.unreadable:
+        yield from _unknown_names(draft)
+    yield from _repeated_edges(draft)
+    edges = corrected_edges(draft)
+    yield from _cycles(edges)
+    if WORKFLOW not in draft.incomplete:
+        yield from _wrong_ends(draft, edges)
+
+
+def corrected_edges(draft: ParsedJob) -> list[Edge]:
+    """The edges, with names taken for the nearest ones where they are unknown."""
+    return [
+        (nearest_task(draft, source), nearest_task(draft, target))
+        for _, (source, target) in draft.edges
+    ]
+
+
+def nearest_task(draft: ParsedJob, name: str) -> str:
+    """The name if there is such a task, else the one that was probably meant."""
+    if name in draft.task_names:
+        return name
+    return nearest(name, draft.task_names) or name
+
+
+def _unknown_names(draft: ParsedJob) -> Iterator[JobIssue]:
+    for label, edge in draft.edges:
+        for name in dict.fromkeys(edge):
+            if name not in draft.task_names:
+                text = f"{name!r} is not in the catalog{suggestion(name, draft.task_names)}"
+                yield JobIssue(label, text)
+
+
+def _repeated_edges(draft: ParsedJob) -> Iterator[JobIssue]:
+    first: dict[Edge, str] = {}
+    for label, edge in draft.edges:
+        if edge in first:
+            yield JobIssue(label, f"repeats {first[edge]}")
+        first.setdefault(edge, label)
+
+
+def _cycles(edges: list[Edge]) -> Iterator[JobIssue]:
+    """Report a cycle, break it, and look for the next."""
+    remaining = set(edges)
+    while True:
+        followers: dict[str, list[str]] = {}
+        for source, target in sorted(remaining):
+            followers.setdefault(target, []).append(source)
+        try:
+            graphlib.TopologicalSorter(followers).prepare()
+        except graphlib.CycleError as error:
+            cycle: list[str] = error.args[1]
+        else:
+            return
+        yield JobIssue(WORKFLOW, f"has a cycle: {' -> '.join(map(repr, cycle))}")
+        remaining.difference_update(pairwise(cycle))
+
+
+def _wrong_ends(draft: ParsedJob, edges: list[Edge]) -> Iterator[JobIssue]:
+    sources = {source for source, _ in edges}
+    targets = {target for _, target in edges}
+    for label, task in draft.tasks:
+        follows, leads = task.name in targets, task.name in sources
+        if not follows and not leads:
+            yield JobIssue(label, "is not used in the workflow")
+        elif task.type is TaskType.INPUT and follows:
+            yield JobIssue(label, "is an input: no edge may lead to it", ("type",))
+        elif task.type is not TaskType.INPUT and not follows:
+            yield JobIssue(label, f"is {_article(task.type)}: an edge must lead to it", ("type",))
+        if task.type is TaskType.OUTPUT and leads:
+            yield JobIssue(label, "is an output: no edge may leave it", ("type",))
+        elif task.type is not TaskType.OUTPUT and follows and not leads:
+            yield JobIssue(label, f"is {_article(task.type)}: an edge must leave it", ("type",))
+
+
+def _article(type_: TaskType) -> str:
+    return f"a {type_}" if type_ is TaskType.FUNCTION else f"an {type_}"

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from postroad.pipeline.job import TaskType, Trigger, TriggerType, Window, WindowType
-
-from .drafts import ParsedJob
-from .problems import (
+from postroad.pipeline.validation.flow_conditions import unknown_task
+from postroad.pipeline.validation.issues import (
     JobIssue,
     bad_import_path,
     bad_name,
@@ -18,7 +17,7 @@ from .problems import (
     is_import_path,
     suggestion,
 )
-from .routing import unknown_task
+from postroad.pipeline.validation.parsing import ParsedJob
 
 AGGREGATIONS = ("average", "collect", "count", "max", "min", "sum")
 AGGREGATIONS_OF_A_KEY = ("average", "max", "min", "sum")

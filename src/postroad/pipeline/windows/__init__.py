@@ -4,22 +4,21 @@ Workers turn segments into a `Delta` with a `DeltaMaker`; deltas of one batch ar
 order; `WindowState` takes the whole and tells what goes on, and which rows to store.
 """
 
-from .aggregations import Aggregation
-from .deltas import JobWindowDelta, WindowDeltaBuilder
-from .extents import Extent
-from .plain import decode_group, encode_group
-from .plan import CompiledWindows
-from .segments import InvalidSegmentError
-from .state import JobWindowState
+from postroad.pipeline.windows.aggregations import Aggregation
+from postroad.pipeline.windows.compiled import CompiledWindows
+from postroad.pipeline.windows.deltas import JobWindowDelta, WindowDeltaBuilder
+from postroad.pipeline.windows.encoding import InvalidSegmentError, decode_group, encode_group
+from postroad.pipeline.windows.panes import Extent
+from postroad.pipeline.windows.state import JobWindowState
 
 __all__ = [
     "Aggregation",
-    "JobWindowDelta",
-    "WindowDeltaBuilder",
+    "CompiledWindows",
     "Extent",
     "InvalidSegmentError",
-    "CompiledWindows",
+    "JobWindowDelta",
     "JobWindowState",
+    "WindowDeltaBuilder",
     "decode_group",
     "encode_group",
 ]

@@ -11,9 +11,8 @@ from typing import Any, Self
 import msgspec
 
 from postroad.pipeline.job import Segment
-
-from .plain import encode_group
-from .plan import NO_TIME, CompiledWindow, CompiledWindows
+from postroad.pipeline.windows.compiled import NO_TIME, CompiledWindow, CompiledWindows
+from postroad.pipeline.windows.encoding import encode_group
 
 
 class PaneDelta(msgspec.Struct, array_like=True):

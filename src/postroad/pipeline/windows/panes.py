@@ -1,8 +1,4 @@
-"""What is stored of windows, row by row. Pure.
-
-A row has a key and a value, both bytes. Each window has one row of its own, its head, and one for
-each pane: what is known of one group and extent.
-"""
+"""Stored panes and emitted extents."""
 
 from __future__ import annotations
 
@@ -10,7 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .plan import NO_TIME, CompiledWindow
+from postroad.pipeline.job import TriggerType
+from postroad.pipeline.windows.compiled import NO_TIME, CompiledWindow
 
 
 class PaneKey(NamedTuple):
@@ -103,3 +100,26 @@ def decode_row(key: bytes, value: bytes) -> PaneRow:
             return PaneRow(window, group, _decode_pane(value))
         case other:
             raise ValueError(f"{other!r:.80} is not the key of a row of windows")
+
+
+class Extent(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of a window, of one group, over one stretch of time.
+
+    Window, group, lower bound and firing say which one it is, for ever.
+    """
+
+    window: str
+    group: Any
+    lower: float | None
+    """Where it begins, in seconds; None in a global window."""
+    upper: float | None
+    """Where it ends; itself no part of it."""
+    value: Any
+    """What the segments add up to."""
+    segments: int
+    """How many they are."""
+    firing: int
+    """How often it was emitted, this time included; in sessions numbers may be left out."""
+    trigger: TriggerType
+    trigger_index: int
+    """Where in the job's list the trigger is."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .contents import WindowOperator
-from .deltas import JobWindowDelta, WindowDelta
-from .extents import Extent
-from .panes import decode_row
-from .plan import CompiledWindows
+from postroad.pipeline.windows.compiled import CompiledWindows
+from postroad.pipeline.windows.deltas import JobWindowDelta, WindowDelta
+from postroad.pipeline.windows.operator import WindowOperator
+from postroad.pipeline.windows.panes import Extent, decode_row
 
 
 class JobWindowState:

@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.spark.settings import (
-    SparkConfig,
-    configuration,
-    count_cores,
-    environment,
-)
+from postroad.pipeline.spark.config import SparkConfig, configuration, count_cores, environment
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 RAW_FILES = "spark.hadoop.fs.file.impl"
@@ -79,9 +74,7 @@ def test_quick_checkpoints_only_where_they_work() -> None:
         (False, False, set()),
         (True, False, set()),
     ):
-        settings = SparkConfig(
-            is_stateful=is_stateful, has_local_checkpoints=has_local_checkpoints
-        )
+        settings = SparkConfig(is_stateful=is_stateful, has_local_checkpoints=has_local_checkpoints)
 
         assert configuration(settings).keys() & {MANAGER, RAW_FILES} == expected, (
             is_stateful,

@@ -8,9 +8,9 @@ import pytest
 from postroad.core.errors import ConfigError
 from postroad.pipeline.job import Window, WindowType
 from postroad.pipeline.windows import InvalidSegmentError
-from postroad.pipeline.windows.assignment import WindowAssigner, assignment_of
+from postroad.pipeline.windows.assigners import WindowAssigner, assignment_of
+from postroad.pipeline.windows.encoding import time_of
 from postroad.pipeline.windows.panes import Pane
-from postroad.pipeline.windows.segments import time_of
 
 
 def assignment(type: WindowType, **lengths: Any) -> WindowAssigner:

@@ -6,7 +6,13 @@ import pytest
 
 from postroad.core.errors import ConfigError, UsageError
 from postroad.pipeline.job import Segment, Trigger, TriggerType, Window, WindowType
-from postroad.pipeline.windows import Aggregation, JobWindowDelta, WindowDeltaBuilder, InvalidSegmentError, CompiledWindows
+from postroad.pipeline.windows import (
+    Aggregation,
+    CompiledWindows,
+    InvalidSegmentError,
+    JobWindowDelta,
+    WindowDeltaBuilder,
+)
 
 FIXED = Window(
     name="fixed", task="t", type=WindowType.FIXED, aggregation="sum", key="n", time_key="at",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from postroad.pipeline.windows import InvalidSegmentError, decode_group, encode_group
-from postroad.pipeline.windows.plain import decode_plain, encode_canonical
+from postroad.pipeline.windows.encoding import decode_plain, encode_canonical
 
 
 class Colour(enum.StrEnum):

@@ -6,7 +6,13 @@ import msgspec
 import pytest
 
 from postroad.pipeline.job import Refinement, Segment, Trigger, TriggerType, Window, WindowType
-from postroad.pipeline.windows import JobWindowDelta, WindowDeltaBuilder, Extent, CompiledWindows, JobWindowState
+from postroad.pipeline.windows import (
+    CompiledWindows,
+    Extent,
+    JobWindowDelta,
+    JobWindowState,
+    WindowDeltaBuilder,
+)
 
 FIXED = Window(
     name="w", task="t", type=WindowType.FIXED, aggregation="count", time_key="at", range_s=10
@@ -28,7 +34,9 @@ class Bench:
 
     def __init__(self, window: Window, *triggers: Trigger, **changes: Any) -> None:
         window = msgspec.structs.replace(window, **changes)
-        self.plan = CompiledWindows([window], triggers, lambda path: lambda segment: segment["is_last"])
+        self.plan = CompiledWindows(
+            [window], triggers, lambda path: lambda segment: segment["is_last"]
+        )
         self.state = JobWindowState(self.plan)
 
     def delta(self, segments: list[Segment], group: Any = "g") -> JobWindowDelta:

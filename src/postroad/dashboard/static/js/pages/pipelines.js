@@ -271,7 +271,7 @@ function jobGraph(result) {
     kind: it.type,
     status: "ok",
     column: depth.get(it.name) ?? 0,
-    detail: [it.medium, it.function, it.description].filter(Boolean).join(", "),
+    detail: [it.connector, it.function, it.description].filter(Boolean).join(", "),
   }));
   return [
     result.description && h("p", null, result.description),

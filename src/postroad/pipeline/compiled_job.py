@@ -1,0 +1,121 @@
+"""A job with imported functions, routers, windows and lifecycle hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from postroad.core.errors import ConfigError
+from postroad.pipeline.acks import AckIds
+from postroad.pipeline.functions import Function, import_function
+from postroad.pipeline.graph import JobGraph
+from postroad.pipeline.job import ALL, Job, Task, TaskKind
+from postroad.pipeline.routing import FlowRouter
+from postroad.pipeline.task_functions import ArrowFunction, TimeLimitedFunction
+from postroad.pipeline.windows import CompiledWindows
+
+
+class CompiledJob:
+    """What every runner needs of a job.
+
+    Args:
+        job: a valid one.
+        find: how functions are found; import paths by default.
+
+    Raises:
+        ConfigError: a function is not there.
+    """
+
+    def __init__(self, job: Job, find: Callable[[str], Function] = import_function) -> None:
+        # Words such as "input" may be texts where the job was written in Python.
+        self.job = job = msgspec.convert(msgspec.to_builtins(job), Job)
+        self.graph = JobGraph(job)
+        self.ack_ids = AckIds(job.name)
+        self.lifecycles = LifecycleHooks(job, find)
+        self.functions = {task.name: _function_of(task, find) for task in job.catalog}
+        self.sql_tasks = frozenset(it.name for it in job.catalog if it.kind is TaskKind.SQL)
+        self.routers = {
+            name: FlowRouter(name, self.graph.children[name], job.flow_conditions, find)
+            for name in self.graph.order
+        }
+        # Whether functions may end the process that calls them, and are to be tried in another.
+        self.isolate_functions = False
+        self.is_multi_stage = len(self.graph.stages) > 1
+        self.resolve = find
+        self.windows = CompiledWindows(job.windows, job.triggers, find)
+        self.windowed_tasks = frozenset(window.task for window in job.windows)
+
+    def start(self) -> None:
+        """Have the lifecycles begin: functions get what these give them."""
+        for name, given in self.lifecycles.start().items():
+            function = self.functions[name]
+            if isinstance(function, ArrowFunction):
+                self.functions[name] = function.bind(**given)
+            elif function is not None:
+                self.functions[name] = partial(function, **given)
+
+
+def _function_of(task: Task, find: Callable[[str], Function]) -> Function | None:
+    if task.fn is None:
+        return None
+    function = find(task.fn)
+    if task.params:
+        function = partial(function, **task.params)
+    if task.kind is TaskKind.ARROW:
+        function = ArrowFunction(function)
+    return (
+        function if task.time_limit_s is None else TimeLimitedFunction(function, task.time_limit_s)
+    )
+
+
+HOOKS = ("before_task", "before_batch", "after_batch", "after_task")
+
+
+class LifecycleHooks:
+    """The lifecycles of a job, in order."""
+
+    def __init__(self, job: Job, find: Callable[[str], Any]) -> None:
+        self._calls: list[tuple[list[str], dict[str, Any], dict[str, Callable[..., Any]]]] = []
+        names = [task.name for task in job.catalog]
+        for it in job.lifecycles:
+            tasks = names if it.task == ALL else [it.task]
+            self._calls.append((tasks, it.params, _hooks_of(it.calls, find(it.calls))))
+
+    def start(self) -> dict[str, dict[str, Any]]:
+        """Begin; returns keyword arguments for the function of each task."""
+        given: dict[str, dict[str, Any]] = {}
+        for tasks, params, hooks in self._calls:
+            if (before := hooks.get("before_task")) is None:
+                continue
+            for task in tasks:
+                given.setdefault(task, {}).update(before(**params) or {})
+        return given
+
+    def before_batch(self) -> None:
+        """A batch begins."""
+        self._call("before_batch")
+
+    def after_batch(self) -> None:
+        """A batch is settled."""
+        self._call("after_batch")
+
+    def stop(self) -> None:
+        """All is over."""
+        self._call("after_task")
+
+    def _call(self, name: str) -> None:
+        for tasks, _, hooks in self._calls:
+            if name in hooks:
+                for _ in tasks:
+                    hooks[name]()
+
+
+def _hooks_of(path: str, make: Callable[[], object]) -> dict[str, Callable[..., Any]]:
+    holder = make()
+    hooks = {name: hook for name in HOOKS if (hook := getattr(holder, name, None)) is not None}
+    if not hooks:
+        raise ConfigError(f"{path!r} has none of the hooks {', '.join(HOOKS)}")
+    return hooks

@@ -1,0 +1,139 @@
+"""Files in directories: those that inputs find, and those that outputs write whole or not at all.
+
+Media go to processes that run in other directories, such as Spark's executors. So both keep the
+directory that a relative path is relative to: that of the process that made them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from postroad.core.errors import ConfigError
+from postroad.pipeline.connectors.connector import Committable, OutputConnector
+
+_STAGING = "_staging"
+_PUBLISHED = "_published"
+
+
+class FileSet:
+    """The files of an input, the same in whatever directory a process runs.
+
+    Their names are as the path has them, relative if it is: they are in the places that stores
+    keep, and ids of segments follow from them.
+
+    Args:
+        path: of a file, or a pattern.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._base = "" if os.path.isabs(path) else os.getcwd()
+
+    def names(self) -> list[str]:
+        """What there is now, in order."""
+        return sorted(glob.glob(self._path, root_dir=self._base, recursive=True))
+
+    def check(self) -> list[str]:
+        """The same; raises ConfigError if that is nothing."""
+        names = self.names()
+        if not names:
+            where = self._base and f" in {self._base}"
+            raise ConfigError(f"there is no file {self._path!r}{where}")
+        return names
+
+    def locate(self, name: str) -> str:
+        """Where to open the file of a name."""
+        return os.path.join(self._base, name)
+
+
+class DirectoryOutput(OutputConnector):
+    """What such outputs have in common: files are staged aside and moved when they are settled.
+
+    A file that is not staged any more may have been published before a crash, and whoever reads
+    the directory may have taken it away since. Or it never was where it should be, or was lost.
+    To tell, a mark is made before a file is moved: without one, a file that is neither staged nor
+    published cannot be published, which is complained about until it turns up. If it is gone for
+    good, a file of its name in the directory, with whatever in it, ends that.
+
+    Args:
+        path: the directory; on a cluster every machine must have it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._directory = Path(path).absolute()
+        self._last_published: str | None = None
+
+    async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
+        await asyncio.to_thread(self._open, prefix, [it["file"] for it in unpublished])
+
+    def _open(self, prefix: str, wanted: Sequence[str]) -> None:
+        _clear(self.staging_path(""), prefix, set(wanted))
+        mark = self._mark_of(prefix)
+        _clear(mark.parent, mark.name, {self._mark_of(it).name for it in wanted})
+
+    def staging_path(self, name: str) -> Path:
+        """Where a file is written, on this machine or another."""
+        return _in_directory(self._directory / _STAGING, name)
+
+    def _mark_of(self, name: str) -> Path:
+        # Readers of directories take nothing whose name begins so.
+        return _in_directory(self._directory / _PUBLISHED, f"_{name}")
+
+    async def commit(self, staged: Committable) -> None:
+        await asyncio.to_thread(self._publish, staged["file"])
+
+    def _publish(self, name: str) -> None:
+        staged, published = self.staging_path(name), self._directory / name
+        mark = self._mark_of(name)
+        if staged.exists():
+            self._move(staged, published, mark)
+        elif not (published.exists() or mark.exists()):
+            raise OSError(
+                f"{staged} is not there, and was not published;"
+                f" do all machines have the same {self._directory}?"
+            )
+        # Also what was moved by a process that did not come so far.
+        sync_directory(self._directory)
+        self._forget_last(name)
+
+    def _move(self, staged: Path, published: Path, mark: Path) -> None:
+        mark.touch()
+        sync_directory(mark.parent)
+        try:
+            staged.replace(published)
+        except OSError:
+            mark.unlink(missing_ok=True)
+            raise
+
+    def _forget_last(self, name: str) -> None:
+        """The store forgets what was published before the next is, so one mark is enough."""
+        last, self._last_published = self._last_published, name
+        if last is not None and last != name:
+            self._mark_of(last).unlink(missing_ok=True)
+
+    async def abort(self, staged: Committable) -> None:
+        self.staging_path(staged["file"]).unlink(missing_ok=True)
+
+
+def _in_directory(directory: Path, name: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory / name
+
+
+def _clear(directory: Path, prefix: str, wanted: set[str]) -> None:
+    for path in directory.iterdir():
+        if path.name.startswith(prefix) and path.name not in wanted:
+            path.unlink(missing_ok=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make new names in a directory last."""
+    opened = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

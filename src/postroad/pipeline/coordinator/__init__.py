@@ -1,0 +1,1 @@
+"""The coordinator of a job: what was delivered, what failed, what is written."""
