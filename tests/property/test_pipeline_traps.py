@@ -135,11 +135,11 @@ def test_edges_that_differ_in_anything_have_other_bits(
 
 
 TELL_IDS = """
-from postroad.pipeline.acks import Bits, bits_of
-bits = Bits("job")
+from postroad.pipeline.acks import AckIds, ack_value
+bits = AckIds("job")
 edge = bits.edge(4711, "in", "f", 3)
 print(bits.root("in", "file", 7), bits.root("in", "file", "key"), edge)
-print(bits_of(edge, 0), bits_of(edge, 2))
+print(ack_value(edge, 0), ack_value(edge, 2))
 """
 IDS = """
 15802728925814037014 4369699768802391108 14808592003709716815

@@ -59,7 +59,7 @@ def normalize_result(result: object) -> list[Segment]:
     """What a function returned, as a list: nothing, one segment or several.
 
     Raises:
-        NotASegment: it is neither.
+        InvalidResultError: it is neither.
     """
     if result is None:
         return []

@@ -35,7 +35,7 @@ _PAUSE_MAX_S = 10.0
 class LocalRunner:
     """Runs one job.
 
-        runner = LocalRunner(job, {"in": SeqInput(segments)}, {"out": SeqOutput()})
+        runner = LocalRunner(job, {"in": MemoryInput(segments)}, {"out": MemoryOutput()})
         await runner.run()
 
     Args:

@@ -154,7 +154,7 @@ async def test_desk_that_others_can_reach_speaks_tls() -> None:
 
 def test_what_an_address_shows_is_no_secret() -> None:
     address = CoordinatorEndpoint("127.0.0.1:1", secrets.token_urlsafe(24), b"PRIVATE KEY")
-    assert repr(address) == "DeskAddress('127.0.0.1:1')"
+    assert repr(address) == "CoordinatorEndpoint('127.0.0.1:1')"
 
 
 def test_question_is_read_as_it_was_written() -> None:

@@ -14,7 +14,7 @@ job clearing: 5 tasks in 2 stages
   every task: hooks: bank.hooks:Log
 
 stage 0
-  in: input from seq
+  in: input from memory
     └─> parse
   parse: function, bank.parsing:parse
       when bank.rules:is_noise: dropped
@@ -22,7 +22,7 @@ stage 0
       when it raised: to errors, as bank.rules:describe makes it, and nothing else is looked at
     ├─> total (shuffle by account and currency)
     └─> errors
-  errors: output to seq
+  errors: output to memory
 
 == shuffle: total by account and currency ==================
 stage 1
@@ -36,9 +36,9 @@ stage 1
 CLEARING_CHART = """\
 flowchart LR
     subgraph stage0["stage 0"]
-        t0(["in<br/>input from seq"])
+        t0(["in<br/>input from memory"])
         t1["parse<br/>function<br/>bank.parsing:parse"]
-        t4[("errors<br/>output to seq")]
+        t4[("errors<br/>output to memory")]
     end
     subgraph stage1["stage 1"]
         t2["total<br/>function<br/>bank.sums:total<br/>grouped by account and currency<br/>\
@@ -137,11 +137,11 @@ def test_kinds_of_functions() -> None:
         .build()
     )
     text = explain_text(job)
-    assert "  in: input from seq, bank.parsing:read\n" in text
+    assert "  in: input from memory, bank.parsing:read\n" in text
     assert "  fast: function, bank.parsing:parse, in Arrow batches\n" in text
     assert "\n== Spark SQL: columns ====" in text
     assert "====\nstage 1\n  columns: function, sum = a + b, big = a > 3\n" in text
-    assert "  out: output to seq, grouped by account\n" in text
+    assert "  out: output to memory, grouped by account\n" in text
 
 
 def test_a_small_job() -> None:

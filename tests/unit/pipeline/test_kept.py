@@ -62,11 +62,11 @@ def test_what_is_used_is_not_closed() -> None:
 def test_a_forked_process_has_its_own() -> None:
     program = (
         "import os\n"
-        "from postroad.pipeline.connectors.stream import Kept, LoopThread\n"
-        "kept = Kept()\n"
-        "with kept.borrow('a', lambda: LoopThread('a')) as ours: pass\n"
+        "from postroad.pipeline.connectors.stream import IdlePool, EventLoopThread\n"
+        "kept = IdlePool()\n"
+        "with kept.borrow('a', lambda: EventLoopThread('a')) as ours: pass\n"
         "child = os.fork()\n"
-        "with kept.borrow('a', lambda: LoopThread('a')) as now:\n"
+        "with kept.borrow('a', lambda: EventLoopThread('a')) as now:\n"
         "    is_same = now is ours\n"
         "if not child: os._exit(is_same)\n"
         "assert is_same\n"

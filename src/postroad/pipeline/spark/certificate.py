@@ -10,7 +10,10 @@ from pathlib import Path
 from types import TracebackType
 
 from postroad.net import TlsConfig
-from postroad.pipeline.spark.coordinator_client import DESK, WORKER
+
+DESK = "desk"
+WORKER = "worker"
+"""What the coordinator and Spark's processes call themselves; a certificate names both."""
 
 # A clock that is a little behind must accept it at once; a job may run for years.
 _EARLIER = timedelta(days=1)

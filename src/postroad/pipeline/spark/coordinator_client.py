@@ -15,7 +15,7 @@ from postroad.core.limits import MIB, Limits
 from postroad.net import MessagingService
 from postroad.pipeline.connectors.connector import RawRecords
 from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot
-from postroad.pipeline.spark.certificate import CertificateFiles
+from postroad.pipeline.spark.certificate import WORKER, CertificateFiles
 
 T = TypeVar("T")
 
@@ -107,9 +107,6 @@ def desk_client(desk: CoordinatorEndpoint) -> CoordinatorClient:
 
 CLUSTER = "postroad-pipeline"
 SUBJECT = "desk"
-DESK = "desk"
-WORKER = "worker"
-"""What the desk and Spark's processes call themselves; a certificate names both."""
 LIMITS = Limits(
     # What a part of a batch comes to is one message; how much that is, `batch_size` decides. Who
     # has not proven the token cannot send more than a hello.
@@ -135,7 +132,7 @@ class CoordinatorEndpoint(msgspec.Struct, frozen=True):
     """The certificate of the desk and of whoever may ask it, and its key; empty without TLS."""
 
     def __repr__(self) -> str:
-        return f"DeskAddress({self.address!r})"
+        return f"CoordinatorEndpoint({self.address!r})"
 
 
 class PollDeliveries(msgspec.Struct, frozen=True, tag=True):

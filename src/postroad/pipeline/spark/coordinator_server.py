@@ -11,10 +11,9 @@ from postroad.net import Message, MessagingService
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.coordinator import BatchResult, JobCoordinator
 from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot
-from postroad.pipeline.spark.certificate import CertificateFiles, make_certificate
+from postroad.pipeline.spark.certificate import DESK, CertificateFiles, make_certificate
 from postroad.pipeline.spark.coordinator_client import (
     CLUSTER,
-    DESK,
     LIMITS,
     SUBJECT,
     AbortBatch,

@@ -1,6 +1,6 @@
 """The data source `postroad`: any connector of Postroad for any user of Spark, without a job.
 
-    spark.dataSource.register(PostroadSource)
+    spark.dataSource.register(PostroadDataSource)
     spark.readStream.format("postroad").option("connector", "jsonl").option("path", "in/*.jsonl")...
 
 Reading gives the columns `id` (64 bits that tell a segment from all others), `segment` (JSON) and

@@ -1,7 +1,7 @@
 """Windows and triggers: what segments add up to over time, and when it goes on. Pure.
 
-Workers turn segments into a `Delta` with a `DeltaMaker`; deltas of one batch are merged in any
-order; `WindowState` takes the whole and tells what goes on, and which rows to store.
+Workers turn segments into a `JobWindowDelta` with a `WindowDeltaBuilder`; deltas of one batch are
+merged in any order; `JobWindowState` takes the whole, tells what goes on and which rows to store.
 """
 
 from postroad.pipeline.windows.aggregations import Aggregation

@@ -58,7 +58,7 @@ class CompiledWindow:
         """The time of a segment.
 
         Raises:
-            UnfitSegment: it has none.
+            InvalidSegmentError: it has none.
         """
         time_key = self.window.time_key
         return NO_TIME if time_key is None else time_of(segment, time_key)

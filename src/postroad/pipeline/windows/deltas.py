@@ -74,7 +74,7 @@ class WindowDeltaBuilder:
             order: where among others the segment is, for aggregations that keep an order.
 
         Raises:
-            UnfitSegment: a window cannot use it; no window has got it.
+            InvalidSegmentError: a window cannot use it; no window has got it.
             Exception: what an aggregation or predicate of the job raised; likewise.
         """
         key = encode_group(group)

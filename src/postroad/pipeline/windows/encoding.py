@@ -19,7 +19,7 @@ def encode_canonical(value: object) -> bytes:
     """A value as bytes, as it is; tuples become lists, and dicts lose the order of their keys.
 
     Raises:
-        UnfitSegment: it is not plain.
+        InvalidSegmentError: it is not plain.
     """
     return _encode(_plain(value, is_group=False))
 
@@ -36,7 +36,7 @@ def encode_group(value: object) -> bytes:
     numbers. All that is not a number is one group.
 
     Raises:
-        UnfitSegment: it is not plain.
+        InvalidSegmentError: it is not plain.
     """
     return _encode(value if type(value) is str else _plain(value, is_group=True))
 

@@ -39,7 +39,7 @@ def test_the_format() -> None:
         ("in.tsv", {}, CsvInput),
         ("in/*.parquet", {"slice_segments": 5}, ParquetInput),
         ("in.txt", {"format": "csv", "delimiter": ";"}, CsvInput),
-        ("in.csv", {"format": "lines"}, JsonLinesInput),
+        ("in.csv", {"format": "jsonl"}, JsonLinesInput),
     ):
         task = Task(
             name="in", type=TaskType.INPUT, connector="files", options={"path": path} | options

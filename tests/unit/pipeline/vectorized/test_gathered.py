@@ -270,7 +270,7 @@ def test_what_a_window_refuses_has_failed_and_added_nothing() -> None:
     outcome = gather(program, last_rows(program, count(2)))
     failed = only(outcome)
     assert (failed.attempt.task, failed.attempt.missing) == ("a", ["a"])
-    assert failed.attempt.error.startswith("UnfitSegment: ")
+    assert failed.attempt.error.startswith("InvalidSegmentError: ")
     (added,) = (it for groups in outcome.delta.windows["w"].groups.values() for it in groups)
     assert added.segments == 1
 

@@ -204,7 +204,7 @@ def test_windows_may_not() -> None:
     rows = first_rows(grouped(a=to_date, windows=[COUNTS]), count(1))
     assert of_kind(rows, ShuffleRowKind.SEGMENT) == []
     failed = one(of_kind(rows, ShuffleRowKind.FAILURE))
-    assert (failed.task, failed.payload[:14]) == ("b", b"UnfitSegment: ")
+    assert (failed.task, failed.payload[:21]) == ("b", b"InvalidSegmentError: ")
 
 
 def test_what_cannot_travel_fails_alone() -> None:
