@@ -76,6 +76,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """For inputs and outputs: what kind of place it is."""
     options: dict[str, Any] = {}
     """What the connector wants to know."""
+    schema: str | None = None
+    """For the connector `spark`: columns with their types as Spark writes them, `n BIGINT`."""
+    id: list[str] = []
+    """For inputs of the connector `spark`: columns that tell a segment from all others. Without
+    them its place in a file or topic does, or else all that it has."""
 
     batch_size: int = 10_000
     """For inputs: segments in one micro-batch, at most."""

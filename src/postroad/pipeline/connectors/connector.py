@@ -167,6 +167,9 @@ class OutputConnector(Protocol):
     published. What was settled is published for certain, perhaps twice; what was not, never.
     """
 
+    is_external: bool = False
+    """Whether whoever runs the batches publishes what was settled, and not the coordinator."""
+
     async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
         """Get ready to publish. Called in one process only, as all that follow but `begin`.
 

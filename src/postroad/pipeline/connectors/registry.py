@@ -19,6 +19,7 @@ from postroad.pipeline.connectors.jetstream.input import JetStreamInput
 from postroad.pipeline.connectors.queue.input import QueueInput
 from postroad.pipeline.connectors.queue.output import QueueOutput
 from postroad.pipeline.connectors.redis.input import RedisStreamInput
+from postroad.pipeline.connectors.spark import SparkInput, SparkOutput
 from postroad.pipeline.connectors.sql.input import SqlInput
 from postroad.pipeline.connectors.sql.output import SqlOutput
 from postroad.pipeline.job import Task, TaskType
@@ -71,12 +72,14 @@ INPUTS: Mapping[str, Callable[..., InputConnector]] = {
     "jsonl": JsonLinesInput,
     "queue": QueueInput,
     "redis": RedisStreamInput,
+    "spark": SparkInput,
 }
 OUTPUTS: Mapping[str, Callable[..., OutputConnector]] = {
     "parquet": ParquetOutput,
     "sql": SqlOutput,
     "jsonl": JsonLinesOutput,
     "queue": QueueOutput,
+    "spark": SparkOutput,
 }
 
 

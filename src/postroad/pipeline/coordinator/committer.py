@@ -84,7 +84,7 @@ class OutputCommitter:
         stuck: set[str] = set()
         for id, name, staged in await self._store.read(lambda it: self._pen(it).pending_commits()):
             # In order; and an output that cannot be written to keeps no other waiting.
-            if name in stuck:
+            if name in stuck or self._outputs[name].is_external:
                 continue
             try:
                 await self._outputs[name].commit(staged)

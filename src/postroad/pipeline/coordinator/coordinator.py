@@ -61,6 +61,8 @@ class BatchResult(msgspec.Struct):
     """What output tasks are to write."""
     delta: JobWindowDelta = msgspec.field(default_factory=JobWindowDelta)
     """What it adds to windows."""
+    read: int = 0
+    """Segments that belong to no delivery: Spark's own readers gave them."""
 
 
 class JobCounters(msgspec.Struct):
@@ -94,6 +96,14 @@ def read_job_status(pen: JobStore, now_ms: int) -> JobStatus:
         len(pen.pending_commits()),
         max(now_ms - oldest_ms, 0) / 1000,
     )
+
+
+class PendingWrite(msgspec.Struct, frozen=True):
+    """What was settled and is still to be written."""
+
+    id: int
+    task: str
+    committable: Committable
 
 
 class CommitResult(enum.Enum):
@@ -243,7 +253,8 @@ class JobCoordinator:
         self._windows.fire_timers(pen, now_ms)
         _, settled = pen.counters()
         deliveries: list[InputDelivery] = []
-        for name in (*self._inputs, *sorted(self._program.windowed_tasks)):
+        refusing = [name for name, it in self._outputs.items() if it.is_external]
+        for name in (*self._inputs, *sorted(self._program.windowed_tasks), *refusing):
             before_ms = now_ms - round(self._tasks[name].pending_timeout_s * 1000)
             deliveries += pen.redeliver_expired(name, before_ms, settled - _BATCHES_BETWEEN, now_ms)
             room = max(round(self._tasks[name].max_pending * _REPLAYS_SHARE), 1)
@@ -358,6 +369,28 @@ class JobCoordinator:
         )
         return settled
 
+    async def is_committed(self, run: str, batch: int) -> bool:
+        """Whether a batch was accounted for before."""
+        return await self._store.read(lambda it: self._pen(it).last_committed_batch(run) >= batch)
+
+    async def pending_writes(self) -> list[PendingWrite]:
+        """What was settled and whoever runs the batches is still to write."""
+        notes = await self._store.read(lambda it: self._pen(it).pending_commits())
+        return [PendingWrite(*it) for it in notes if self._outputs[it[1]].is_external]
+
+    async def finish_write(self, id: int, failed: Sequence[FailedRoot]) -> None:
+        """Something of that is written, but for segments that the output refused."""
+
+        def finish(ledger: Ledger) -> None:
+            pen = self._pen(ledger.database)
+            policies = {name: task.retry for name, task in self._tasks.items()}
+            pen.record_failures(failed, policies, _now_ms(), random.random)
+            pen.remove_pending_commit(id)
+
+        await self._store.write(finish)
+        self.counts.failed += len(failed)
+        self.counts.acked -= len(failed)
+
     async def _tell_settled(self, task: str, place: Position) -> None:
         try:
             await self._inputs[task].on_committed([place])
@@ -414,7 +447,9 @@ class JobCoordinator:
     def _count(self, outcome: BatchResult) -> None:
         self.counts.batches += 1
         self.counts.failed += len(outcome.failed)
-        self.counts.acked += sum(it.segments for it in outcome.deliveries) - len(outcome.failed)
+        delivered = sum(it.segments for it in outcome.deliveries)
+        self.counts.delivered += outcome.read
+        self.counts.acked += delivered + outcome.read - len(outcome.failed)
 
     # Looks.
 

@@ -11,6 +11,8 @@ import msgspec
 from postroad.core.errors import ConfigError
 
 _FILE = "postroad.json"
+SPARK_FILES = "spark"
+"""Where in it Spark keeps its own."""
 
 
 class _CheckpointOwner(msgspec.Struct):
@@ -20,6 +22,8 @@ class _CheckpointOwner(msgspec.Struct):
 
 def open_checkpoint(path: Path, job: str) -> str:
     """Make a checkpoint's directory, or find it again; returns the name of its run.
+
+    A run ends with the files that Spark has there: without them Spark counts from 0 again.
 
     Raises:
         ConfigError: it is another job's, or not ours at all.
@@ -36,7 +40,7 @@ def open_checkpoint(path: Path, job: str) -> str:
         raise ConfigError(f"{file} is damaged: {error}") from None
     if mark.job != job:
         raise ConfigError(f"{path} is the checkpoint of the job {mark.job!r}, not of {job!r}")
-    return mark.run
+    return mark.run if (path / SPARK_FILES).exists() else _mark(file, job)
 
 
 def _mark(file: Path, job: str) -> str:

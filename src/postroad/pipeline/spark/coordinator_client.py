@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -13,13 +13,15 @@ import msgspec
 from postroad.core.errors import MalformedPayload
 from postroad.core.limits import MIB, Limits
 from postroad.net import MessagingService
-from postroad.pipeline.connectors.connector import RawRecords
-from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot
+from postroad.pipeline.connectors.connector import Committable, RawRecords
+from postroad.pipeline.coordinator.coordinator import PendingWrite
+from postroad.pipeline.coordinator.records import FailedRoot, InputDelivery, RetryRoot
 from postroad.pipeline.spark.certificate import WORKER, CertificateFiles
 
 T = TypeVar("T")
 
 _START_S = 10.0
+_STORE_BYTES = 8 * MIB
 
 
 class CoordinatorClient:
@@ -76,12 +78,31 @@ class CoordinatorClient:
         return self._ask(GetIsolationMode(), bool)
 
     def store_result(self, name: str, part: bytes) -> None:
-        """Have the desk keep what a part came to."""
-        self._ask(StorePartitionResult(name, part), bool)
+        """Have the coordinator keep what a partition came to."""
+        for start in range(0, len(part), _STORE_BYTES):
+            self._ask(StorePartitionResult(name, part[start : start + _STORE_BYTES]), bool)
 
-    def commit_batch(self, run: str, batch: int, parts: PartitionResults) -> None:
+    def begin_batch(self, run: str, batch: int) -> bool:
+        """Whether a batch is still to be done."""
+        return self._ask(BeginBatch(run, batch), bool)
+
+    def commit_batch(
+        self,
+        run: str,
+        batch: int,
+        parts: PartitionResults,
+        writes: Sequence[tuple[str, Committable]] = (),
+    ) -> None:
         """Account for a batch."""
-        self._ask(CommitBatch(run, batch, parts), bool)
+        self._ask(CommitBatch(run, batch, parts, list(writes)), bool)
+
+    def list_writes(self) -> list[PendingWrite]:
+        """What Spark is still to write."""
+        return self._ask(ListWrites(), list[PendingWrite])
+
+    def finish_write(self, id: int, failed: Sequence[FailedRoot] = ()) -> None:
+        """Something of that is written."""
+        self._ask(FinishWrite(id, list(failed)), bool)
 
     def abort_batch(self, parts: PartitionResults) -> None:
         """Throw away what parts of a batch have staged."""
@@ -172,6 +193,7 @@ class StorePartitionResult(msgspec.Struct, frozen=True, tag=True):
 
     name: str
     part: bytes
+    """Of what it came to, as much as one message has; the rest follows."""
 
 
 class PartitionResults(msgspec.Struct, frozen=True):
@@ -182,12 +204,32 @@ class PartitionResults(msgspec.Struct, frozen=True):
     """Names of those that were left at the desk."""
 
 
+class BeginBatch(msgspec.Struct, frozen=True, tag=True):
+    """Answered by whether a batch is still to be done: it may have been accounted for."""
+
+    run: str
+    batch: int
+
+
 class CommitBatch(msgspec.Struct, frozen=True, tag=True):
     """Account for a batch."""
 
     run: str
     batch: int
     parts: PartitionResults
+    writes: list[tuple[str, Committable]] = []
+    """What Spark is to write when that is done, by the names of output tasks."""
+
+
+class ListWrites(msgspec.Struct, frozen=True, tag=True):
+    """Answered by what Spark is still to write."""
+
+
+class FinishWrite(msgspec.Struct, frozen=True, tag=True):
+    """Spark has written something of that, but for segments that the output refused."""
+
+    id: int
+    failed: list[FailedRoot]
 
 
 class AbortBatch(msgspec.Struct, frozen=True, tag=True):
@@ -214,7 +256,10 @@ Question: TypeAlias = (
     | ReadRetries
     | GetIsolationMode
     | StorePartitionResult
+    | BeginBatch
     | CommitBatch
+    | ListWrites
+    | FinishWrite
     | AbortBatch
     | ReportFatalError
 )

@@ -7,6 +7,7 @@ import logging
 import secrets
 
 from postroad.core import Limits, to_address
+from postroad.core.limits import MIB
 from postroad.net import Message, MessagingService
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.coordinator import BatchResult, JobCoordinator
@@ -17,12 +18,15 @@ from postroad.pipeline.spark.coordinator_client import (
     LIMITS,
     SUBJECT,
     AbortBatch,
+    BeginBatch,
     CommitBatch,
     CoordinatorEndpoint,
     EncodedRecords,
+    FinishWrite,
     GetInitialOffset,
     GetIsolationMode,
     ListDeliveries,
+    ListWrites,
     PartitionResults,
     PollDeliveries,
     Question,
@@ -39,7 +43,8 @@ from postroad.pipeline.windows import WindowDeltaBuilder
 logger = logging.getLogger("postroad.pipeline")
 
 _AGAIN_ROOTS = 1_000
-_LEFT_MAX = 1_000
+# What workers may leave here for one batch; those of attempts that Spark gave up count too.
+_STORED_BYTES_MAX = 4_096 * MIB
 # What was found deadly comes again meanwhile, and is not found by another crash.
 _CAREFUL_BATCHES = 50
 
@@ -74,7 +79,11 @@ class CoordinatorServer:
         self._admitting = asyncio.Lock()
         self._asking = 0
         # What parts of the batch came to, by their names.
-        self._left: dict[str, PartitionResult] = {}
+        self._stored: dict[str, bytearray] = {}
+        self.batch_started_s: float | None = None
+        """When the batch began that Spark is at, by the event loop's clock; None between two."""
+        self.idle_polls = 0
+        """How often Spark asked for more since it began a batch."""
         # For so many more batches functions are tried first.
         self._careful_batches = 0
         self.fatal_error: str | None = None
@@ -123,10 +132,17 @@ class CoordinatorServer:
             case GetIsolationMode():
                 return self._careful_batches > 0
             case StorePartitionResult():
-                self._store_result(question.name, decode_part(question.part))
+                self._store_result(question.name, question.part)
                 return True
+            case BeginBatch():
+                return await self._begin(question.run, question.batch)
             case CommitBatch():
                 return await self._settle(question)
+            case ListWrites():
+                return await self._desk.pending_writes()
+            case FinishWrite():
+                await self._desk.finish_write(question.id, question.failed)
+                return True
             case AbortBatch():
                 parts = self._take(question.parts)
                 await self._desk.abort_outputs([it for part in parts for it in part.staged])
@@ -140,12 +156,20 @@ class CoordinatorServer:
         self._careful_batches = _CAREFUL_BATCHES
 
     @property
+    def batch_s(self) -> float:
+        """How long the batch runs that Spark is at; 0 between two."""
+        started_s = self.batch_started_s
+        return 0.0 if started_s is None else asyncio.get_running_loop().time() - started_s
+
+    @property
     def is_idle(self) -> bool:
         """Whether Spark is done with what it had, and asks for more."""
         return self._asking > 0
 
     async def _latest(self, after: int, wait_s: float) -> int:
         self._asking += 1
+        self.idle_polls += 1
+        self.batch_started_s = None
         try:
             async with self._admitting:
                 return await self._desk.poll_after(after, wait_s)
@@ -159,14 +183,22 @@ class CoordinatorServer:
         chunks = await self._desk.read_chunks(found[0])
         return [EncodedRecords(it.source, list(it.positions), list(it.raws)) for it in chunks]
 
-    def _store_result(self, name: str, part: PartitionResult) -> None:
-        self._left[name] = part
-        # Attempts that Spark has given up leave theirs too.
-        while len(self._left) > _LEFT_MAX:
-            del self._left[next(iter(self._left))]
+    async def _begin(self, run: str, batch: int) -> bool:
+        self.idle_polls = 0
+        self.batch_started_s = asyncio.get_running_loop().time()
+        self._stored.clear()
+        return not await self._desk.is_committed(run, batch)
+
+    def _store_result(self, name: str, part: bytes) -> None:
+        if sum(map(len, self._stored.values())) + len(part) > _STORED_BYTES_MAX:
+            raise MemoryError(
+                f"the partitions of a batch left more than {_STORED_BYTES_MAX} bytes here; make "
+                "batch_size smaller"
+            )
+        self._stored.setdefault(name, bytearray()).extend(part)
 
     def _take(self, parts: PartitionResults) -> list[PartitionResult]:
-        left = [self._left[name] for name in parts.left if name in self._left]
+        left = [decode_part(self._stored[name]) for name in parts.left if name in self._stored]
         return [*map(decode_part, parts.inline), *left]
 
     async def _settle(self, question: CommitBatch) -> bool:
@@ -179,11 +211,14 @@ class CoordinatorServer:
         for part in parts:
             outcome.failed += part.failed
             outcome.staged += part.staged
+            outcome.read += part.read
             windows.merge(part.delta)
         outcome.delta = windows.delta
+        outcome.staged += question.writes
         await self._desk.commit_batch(question.run, question.batch, outcome)
         # There is one batch at a time: nobody will ask for the rest.
-        self._left.clear()
+        self._stored.clear()
+        self.batch_started_s = None
         self._careful_batches = max(self._careful_batches - 1, 0)
         return True
 

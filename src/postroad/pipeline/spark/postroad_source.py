@@ -58,7 +58,7 @@ from postroad.pipeline.coordinator.committer import writer_id
 from postroad.pipeline.coordinator.records import decode_or_reject
 from postroad.pipeline.job import Task, TaskType
 from postroad.pipeline.spark.accounts import INPUT, OUTPUT, StandaloneCoordinator
-from postroad.pipeline.spark.source import balance_partitions
+from postroad.pipeline.spark.job_data_source import balance_partitions
 from postroad.pipeline.vectorized.acks import root_ids
 
 # What is not for the connector; the last one is Spark's.

@@ -19,9 +19,11 @@ from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import InputConnector, OutputConnector
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.job import Job
-from postroad.pipeline.spark.checkpoint import open_checkpoint
+from postroad.pipeline.spark.batches import BatchProcessor
+from postroad.pipeline.spark.checkpoint import SPARK_FILES, open_checkpoint
 from postroad.pipeline.spark.config import SparkConfig
 from postroad.pipeline.spark.coordinator_server import CoordinatorServer
+from postroad.pipeline.spark.job_data_source import bind_data_source
 from postroad.pipeline.spark.queries import BatchQueryRunner, QueryRunner, StreamingQueryRunner
 from postroad.pipeline.spark.session import activate, has_jvm, start_spark, stop_spark
 from postroad.pipeline.spark.sql_expressions import find_columns
@@ -39,6 +41,9 @@ _STABLE_AFTER_S = 60.0
 # So many queries may fail in a row, and none settle anything, before functions are suspected.
 _FAILURES_WITHOUT_PROGRESS_MAX = 2
 _TEXT_MAX = 500
+_STAGE = "staged"
+# Functions are stopped when they have had their time; a batch that goes on is stuck elsewhere.
+_GRACE_S = 30.0
 # The last line of a traceback in a worker.
 _OWN_ERROR = re.compile(r"[\w.]+(Error|Exception|Failure): ")
 
@@ -173,18 +178,38 @@ class SparkRunner:
             if self._session is None and not has_jvm(session):
                 return False
 
-    def _make_queries(self, session: SparkSession, order: WorkerContext) -> QueryRunner:
-        from postroad.pipeline.spark.source import register_data_source
-
+    def _make_queries(self, session: SparkSession, context: WorkerContext) -> QueryRunner:
         activate(session)
-        name = f"postroad_{order.run}"
-        order.columns = find_columns(session, self._program.job)
-        session.dataSource.register(register_data_source(name, order))
+        name = f"postroad_{context.run}"
+        context.columns = find_columns(session, self._program.job)
+        session.dataSource.register(bind_data_source(name, context))
+        coordinator = self.coordinator
         if self._checkpoint is None:
-            return BatchQueryRunner(session, name, order, self.coordinator)
+            if context.spark_outputs:
+                raise ConfigError(
+                    f"output {context.spark_outputs[0]!r} is written by Spark, which needs a "
+                    "checkpoint: a directory for what it has not written yet"
+                )
+            processor = BatchProcessor(context, "")
+            return BatchQueryRunner(session, name, context, coordinator, processor)
+        processor = BatchProcessor(context, str(self._checkpoint.absolute() / _STAGE))
         return StreamingQueryRunner(
-            session, name, order, self.coordinator, self._host, self._checkpoint
+            session,
+            name,
+            context,
+            coordinator,
+            self._host,
+            str(self._checkpoint / SPARK_FILES),
+            processor,
+            self._limit_s,
         )
+
+    @property
+    def _limit_s(self) -> float:
+        """Time for a batch: each segment has its own, and then the batch is given up."""
+        tasks = self._program.graph.tasks
+        longest_s = max(tasks[name].pending_timeout_s for name in self._program.graph.inputs)
+        return longest_s + _GRACE_S
 
 
 def _summarize_failure(failure: BaseException) -> str:

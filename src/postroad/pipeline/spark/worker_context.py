@@ -16,7 +16,7 @@ from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import InputConnector, OutputConnector, RawRecords
 from postroad.pipeline.coordinator.records import InputDelivery
 from postroad.pipeline.graph import JobGraph
-from postroad.pipeline.job import Job
+from postroad.pipeline.job import Job, TaskType
 from postroad.pipeline.spark.coordinator_client import (
     CoordinatorClient,
     CoordinatorEndpoint,
@@ -27,12 +27,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+# A query can be stopped while it waits.
+_POLL_S = 5.0
+_POLL_BESIDE_SPARK_S = 0.1
+
+SPARK = "spark"
+"""The connector that stands for Spark's own readers and writers."""
+
+
+def _on_spark(job: Job, type_: TaskType) -> tuple[str, ...]:
+    return tuple(it.name for it in job.catalog if it.type == type_ and it.connector == SPARK)
+
+
 class WorkerContext:
     """A job, where its desk is, and what is at hand everywhere.
 
     Attributes:
         graph: of the job.
         columns: what the expressions of tasks see, by the names of these; Spark knows.
+        spark_inputs: names of inputs that one of Spark's readers reads.
+        spark_outputs: names of outputs that one of Spark's writers writes.
+        poll_s: how long to wait for something new.
 
     Args:
         job: a valid one.
@@ -62,6 +77,10 @@ class WorkerContext:
         self.columns: Mapping[str, pa.DataType] = {}
         self.inputs = inputs
         self.outputs = outputs
+        self.spark_inputs = _on_spark(job, TaskType.INPUT)
+        self.spark_outputs = _on_spark(job, TaskType.OUTPUT)
+        # Spark asks one source after the other: its own must not wait for ours.
+        self.poll_s = _POLL_BESIDE_SPARK_S if self.spark_inputs else _POLL_S
         self._desk = desk
         self.run = run
         self.partitions = partitions

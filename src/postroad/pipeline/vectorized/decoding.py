@@ -68,7 +68,8 @@ def decode_split(
         for start in range(0, len(chunk.raws), PIECE_SEGMENTS):
             stop = start + PIECE_SEGMENTS
             roots = root_ids(program.ack_ids, task, chunk.source, chunk.positions[start:stop])
-            yield _decode(program, task, generation, connector, roots, chunk.raws[start:stop])
+            raws = chunk.raws[start:stop]
+            yield decode_roots(program, task, generation, connector.decode, roots, raws)
 
 
 def decode_retries(task: str, roots: Iterable[RetryRoot]) -> Iterator[DecodedRoots]:
@@ -100,25 +101,26 @@ def _unpack(task: str, generation: int, roots: Sequence[RetryRoot]) -> DecodedRo
     return DecodedRoots(generation, ids, raws, segments, refused, decode_segment, published)
 
 
-def _decode(
+def decode_roots(
     program: CompiledJob,
     task: str,
     generation: int,
-    connector: InputConnector,
+    decode: Callable[[bytes], Segment],
     roots: Ids,
     raws: Sequence[bytes],
 ) -> DecodedRoots:
-    segments, raised = map_function(connector.decode, raws)
+    """Make segments of what an input has; what is none is rejected."""
+    segments, raised = map_function(decode, raws)
     odd = {place: str(error) for place, error in raised.items()}
     drop_tracebacks(*raised.values())
     # Other formats than the pen's own have numbers, or whatever else, that rows cannot carry.
-    if program.is_multi_stage and connector.decode is not decode_segment:
+    if program.is_multi_stage and decode is not decode_segment:
         _, unkept = map_function(encode_segment, segments)
         odd |= dict.fromkeys(unkept, "it cannot go from one stage to the next")
         drop_tracebacks(*unkept.values())
     if not odd:
-        return DecodedRoots(generation, roots, raws, segments, [], connector.decode)
-    refused = [
+        return DecodedRoots(generation, roots, raws, segments, [], decode)
+    rejected = [
         reject_undecodable(
             int(roots[place]), task, generation, UndecodableRecord(raws[place], reason), now_ms()
         )
@@ -130,8 +132,8 @@ def _decode(
         roots[kept],
         [raws[place] for place in kept],
         [segments[place] for place in kept],
-        refused,
-        connector.decode,
+        rejected,
+        decode,
     )
 
 

@@ -120,13 +120,25 @@ class SingleStagePartition(PartitionExecutor):
         self._take(number, task, decode_retries(task, roots))
 
     def _take(self, number: int, task: str, pieces: Iterable[DecodedRoots]) -> None:
-        self._outcome.deliveries.append(number)
+        self.complete(number)
         for read in pieces:
-            self._outcome.segments += read.total
-            self._outcome.failed += read.rejected
-            piece = RootBatch(self._program, read.roots, read.generation, read.published)
-            self._pass.run_roots(piece, task, read.segments)
-            self._close(piece, task, read)
+            self.process(task, read)
+
+    def process(self, task: str, read: DecodedRoots) -> None:
+        """Work on roots, and account for them."""
+        self._outcome.segments += read.total
+        self._outcome.failed += read.rejected
+        piece = RootBatch(self._program, read.roots, read.generation, read.published)
+        self._pass.run_roots(piece, task, read.segments)
+        self._close(piece, task, read)
+
+    def count_read(self, segments: int) -> None:
+        """So many of the roots came from Spark's readers, and belong to no delivery."""
+        self._outcome.read += segments
+
+    def complete(self, number: int) -> None:
+        """All of a delivery is here."""
+        self._outcome.deliveries.append(number)
 
     def _close(self, piece: RootBatch, task: str, read: DecodedRoots) -> None:
         """Account for the roots of a piece."""
@@ -214,7 +226,10 @@ class ShuffledPartition(PartitionExecutor):
                     continue
                 seen.add(row)
             if row.kind == ShuffleRowKind.DELIVERY:
-                self._outcome.deliveries.append(row.edge)
+                if row.edge:
+                    self._outcome.deliveries.append(row.edge)
+                else:
+                    self._outcome.read += row.missing
                 self._outcome.segments += row.missing
             elif row.kind == ShuffleRowKind.REFUSED:
                 self._outcome.failed.append(_decode_failed(row.payload))
@@ -301,6 +316,8 @@ class PartitionResult(msgspec.Struct):
     delta: JobWindowDelta = msgspec.field(default_factory=JobWindowDelta)
     segments: int = 0
     """Roots that it had."""
+    read: int = 0
+    """Those of them that one of Spark's readers gave."""
 
 
 encode_part = msgspec.msgpack.Encoder().encode

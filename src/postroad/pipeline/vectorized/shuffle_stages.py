@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -194,9 +195,21 @@ class SourceStage:
         count = 0
         for read in pieces:
             count += read.total
-            self._take_piece(task, read)
-            yield self._sink.take()
-        yield [ShuffleRow(0, ShuffleRowKind.DELIVERY, task, 0, edge=number, missing=count)]
+            yield self.process(task, read)
+        yield [self.complete(task, number, count)]
+
+    def complete(self, task: str, number: int, count: int) -> ShuffleRow:
+        """The row that says that all of a delivery was here; 0 is what Spark's readers gave."""
+        # Others may have read as many: rows that are the same count once.
+        nonce = secrets.randbits(64)
+        return ShuffleRow(
+            0, ShuffleRowKind.DELIVERY, task, 0, edge=number, bits=nonce, missing=count
+        )
+
+    def process(self, task: str, read: DecodedRoots) -> list[ShuffleRow]:
+        """Work on roots; gives rows."""
+        self._take_piece(task, read)
+        return self._sink.take()
 
     def _take_piece(self, task: str, read: DecodedRoots) -> None:
         for it in read.rejected:

@@ -81,11 +81,15 @@ class StageExecutor:
     def run_roots(self, piece: RootBatch, task: str, segments: list[Segment]) -> None:
         """The roots of a piece come in by a task; what was emitted, by the one with the window."""
         edges = piece.ledger.add_roots()
-        if task not in self._program.windowed_tasks:
+        if task not in self._program.windowed_tasks and task not in self._outputs:
             self._run(piece, {task: [(edges, segments)]})
             return
         made = route_outputs(self._program.routers[task], segments, segments, {})
         self._note_failures(piece, task, edges, made)
+        if task in self._outputs:
+            # What was made for an output, and refused there, comes again.
+            self._sink.write_output(piece, task, edges, made)
+            return
         waiting: Waiting = {}
         self._pass_on(piece, waiting, self._give(piece, task, edges, made))
         self._run(piece, waiting)
