@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -109,24 +110,31 @@ class Batches(Queries):
         name: under which the job's source and sink are registered.
         order: the job.
         desk: of the job.
+        numbers: what the desk tells its batches apart by, those of earlier sessions included.
     """
 
-    def __init__(self, session: SparkSession, name: str, order: Order, desk: Desk) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        name: str,
+        order: Order,
+        desk: Desk,
+        numbers: Iterator[int],
+    ) -> None:
         self._session = session
         self._name = name
         self._order = order
         self._desk = desk
-        self._batch = 0
+        self._numbers = numbers
 
     async def run(self) -> BaseException | None:
         while True:
             while await self._desk.admit():
                 continue
             if await self._desk.unsettled():
-                self._batch += 1
                 upto = await self._desk.delivered()
                 try:
-                    await asyncio.to_thread(self._work, upto, self._batch)
+                    await asyncio.to_thread(self._work, upto, next(self._numbers))
                 except Exception as error:
                     return error
             elif await self._desk.is_drained():

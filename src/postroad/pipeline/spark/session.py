@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from postroad.core.errors import ConfigError, MissingExtra, UsageError
 
+from .addresses import place_driver, require_master
 from .java import find_java_home
 from .settings import ELIMINATION, SparkSettings, configuration, environment
 
@@ -65,7 +66,8 @@ def start_spark(settings: SparkSettings | None = None) -> SparkSession:
     """Start a JVM and a session in it. A process has one at a time.
 
     Raises:
-        ConfigError: there is no Java for it, or nobody listens where its server should be.
+        ConfigError: there is no Java for it, nobody listens where its server or master should be,
+            or there is no way to it.
         MissingExtra: the `spark` extra is not installed.
         UsageError: this process runs a session already.
     """
@@ -73,6 +75,8 @@ def start_spark(settings: SparkSettings | None = None) -> SparkSession:
     require_packages()
     if settings.is_remote:
         return _connect(settings.master)
+    settings = place_driver(settings)
+    require_master(settings.master)
     with _starting:
         _refuse_second()
         variables = environment(settings, java_home=find_java_home())
