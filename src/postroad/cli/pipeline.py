@@ -142,6 +142,9 @@ def run(job: Path, store: str | None, as_json: bool, **spark: Any) -> None:
     """
     sys.path.insert(0, str(Path.cwd()))
     choice = _spark_choice(**spark)
+    for path in choice.py_files if choice else ():
+        # The process that starts a job knows its functions too.
+        sys.path.insert(1, str(Path(path).parent if path.endswith(".py") else path))
     shown = _Shown()
     try:
         counts = asyncio.run(runs.run_job(job, store, choice, shown.show))

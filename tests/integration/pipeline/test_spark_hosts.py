@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
+from tests.support.servers.process import ServerProcess
 from tests.support.servers.spark_hosts import SparkHosts, spark_hosts
+from tests.support.source_tree import ROOT
 
-SEGMENTS = 400
+SEGMENTS = 300
 BAD = 7
 LIMIT_S = 200.0
 LOST_S = 60.0
@@ -61,6 +64,7 @@ from postroad.pipeline import make_input, make_output, read_job
 from postroad.pipeline.spark import SparkRunner, SparkSettings
 
 async def main(master, bind, place):
+    sys.path.insert(0, place)
     job = read_job("clearing.toml")
     tasks = {task.name: task for task in job.catalog}
     settings = SparkSettings(master=master, executor_memory="512m", python_path=(place,))
@@ -72,11 +76,46 @@ async def main(master, bind, place):
         settings=settings,
         bind=bind,
     )
-    await runner.run()
+    running = asyncio.create_task(runner.run())
+    while not runner.desk.is_open:
+        await asyncio.sleep(0.05)
+    print("listening", flush=True)
+    await running
     print(runner.desk.counts.acked)
 
 asyncio.run(main(*sys.argv[1:]))
 """
+STRANGER = """
+import asyncio, socket, ssl, sys
+from postroad.core.errors import MessagingError
+from postroad.net import MessagingService
+from postroad.pipeline.spark.questions import CLUSTER, SUBJECT, First, encode
+from postroad.wire import encode_preamble
+
+def shake_hands(host, port):
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, int(port)), 30) as plain:
+        with context.wrap_socket(plain) as secure:
+            print(secure.version())
+            try:
+                secure.sendall(encode_preamble(CLUSTER))
+                print("answered" if secure.recv(1) else "refused")
+            except OSError:
+                print("refused")
+
+async def ask(address):
+    async with MessagingService(CLUSTER, "stranger", secret="the token of another job") as service:
+        try:
+            await service.request(address, SUBJECT, encode(First()), timeout=30)
+        except MessagingError:
+            print("refused")
+
+shake_hands(*sys.argv[1].split(":"))
+asyncio.run(ask(sys.argv[1]))
+"""
+PORT = 7123
+"""Of the coordinator; nobody else is on these hosts."""
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -90,7 +129,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHosts]:
 def place(tmp_path: Path) -> Path:
     """A directory that all hosts see, with the job and its input."""
     (tmp_path / "clearing.toml").write_text(JOB)
-    (tmp_path / "clear_on_hosts.py").write_text(FUNCTIONS)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/clear_on_hosts.py").write_text(FUNCTIONS)
+    with zipfile.ZipFile(tmp_path / "functions.zip", "w") as archive:
+        archive.writestr("clear_on_hosts.py", FUNCTIONS)
     (tmp_path / "payments").mkdir()
     write_payments(tmp_path, range(SEGMENTS))
     return tmp_path
@@ -107,7 +149,8 @@ def command_of(cluster: SparkHosts, *options: str) -> list[str]:
     """The documented command."""
     job = [sys.executable, "-m", "postroad", "pipeline", "run", "clearing.toml"]
     memory = ("--conf", "spark.executor.memory=512m")
-    return [*job, "--master", cluster.master, *memory, *options]
+    functions = ("--py-files", "functions.zip")
+    return [*job, "--master", cluster.master, *memory, *functions, *options]
 
 
 def read_lines(place: Path) -> list[dict[str, object]]:
@@ -132,22 +175,39 @@ def test_command_runs_a_job_on_executors_of_other_hosts(cluster: SparkHosts, pla
     )
 
     assert ran.returncode == 4, ran.stderr
-    assert ran.stdout == "399 acknowledged, 2 failures, 1 dead\n"
+    assert ran.stdout == "299 acknowledged, 2 failures, 1 dead\n"
     check_outputs(place)
     assert {line["host"] for line in read_lines(place)} == {"worker-0", "worker-1"}
 
 
-def test_runner_binds_where_it_is_told(cluster: SparkHosts, place: Path) -> None:
-    ran = cluster.driver.run(
-        [sys.executable, "-c", FROM_PYTHON, cluster.master, f"{cluster.driver.address}:0", place],
-        cwd=place,
-        env=cluster.driver_environment(),
-        timeout=LIMIT_S,
-    )
+def test_coordinator_answers_only_who_has_its_certificate_and_token(
+    cluster: SparkHosts, place: Path
+) -> None:
+    address = f"{cluster.driver.address}:{PORT}"
+    program = [sys.executable, "-c", FROM_PYTHON, cluster.master, address, str(place / "lib")]
+    log = place / "driver.log"
+    with log.open("wb") as output:
+        driver = cluster.driver.spawn(
+            program, cwd=place, env=cluster.driver_environment(), stdout=output, stderr=output
+        )
+    try:
+        cluster.wait(lambda: is_listening(log, driver), "the coordinator is up", LIMIT_S)
+        stranger = cluster.network.hosts["worker-0"].run(
+            [sys.executable, "-c", STRANGER, address], cwd=ROOT, timeout=LIMIT_S
+        )
+        cluster.wait(lambda: driver.status is not None, "the job ends", LIMIT_S)
+    finally:
+        driver.stop()
 
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == "399\n"
+    assert stranger.stdout.splitlines() == ["TLSv1.3", "refused", "refused"], stranger.stderr
+    assert driver.status == 0, log.read_text()
+    assert log.read_text().splitlines()[-1] == "299"
     check_outputs(place)
+
+
+def is_listening(log: Path, driver: ServerProcess) -> bool:
+    assert driver.status is None, log.read_text()
+    return "listening" in log.read_text()
 
 
 def test_lost_master_is_said_and_the_job_goes_on_with_the_next(
@@ -157,7 +217,7 @@ def test_lost_master_is_said_and_the_job_goes_on_with_the_next(
     log = place / "driver.log"
     with log.open("wb") as output:
         driver = cluster.driver.spawn(
-            command_of(cluster, "--conf", "spark.executorEnv.PARSE_S=0.05"),
+            command_of(cluster, "--bind", "0.0.0.0", "--conf", "spark.executorEnv.PARSE_S=0.05"),
             cwd=place,
             env=cluster.driver_environment(),
             stdout=output,
