@@ -157,7 +157,7 @@ class Watch:
     async def _watch(self) -> None:
         """Return when the session is lost."""
         judge = Judge(self._url)
-        previous = ""
+        previous = Verdict()
         while True:
             await asyncio.sleep(LOOK_S)
             if self._context is None or self._url.partition("[")[0] == "local":
@@ -169,11 +169,11 @@ class Watch:
                 logger.debug("the session of job %r cannot be looked at", self._name, exc_info=True)
                 continue
             verdict = judge.judge(standing, time.monotonic())
-            if verdict.text and (verdict.is_lost or not previous):
+            if verdict.text and (not previous.text or verdict.is_lost > previous.is_lost):
                 logger.warning("job %r: %s", self._name, verdict.text)
-            if previous and not verdict.text:
+            if previous.text and not verdict.text:
                 logger.warning("job %r: the cluster %s works again", self._name, self._url)
-            previous = verdict.text
+            previous = verdict
             if verdict.is_lost and self._may_stop:
                 return
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from postroad.pipeline.spark.watching import LOST_S, WAITING_S, Judge, Master, Standing
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from postroad.pipeline.spark import watching
+from postroad.pipeline.spark.watching import LOST_S, WAITING_S, Judge, Master, Standing, Watch
+from tests.support.deadlines import eventually
 
 URL = "spark://north:7077"
 
@@ -63,3 +72,35 @@ def test_job_that_waits_for_executors_is_said_and_not_lost() -> None:
         assert not idle.text
         assert "no executor for" in waiting.text
         assert not waiting.is_lost
+
+
+async def test_loss_is_said_once_and_a_session_of_somebody_else_is_left_running(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[Standing] = []
+
+    def look(context: Any) -> Standing:
+        looks.append(standing(Master.KNOWS if len(looks) > 5 else Master.FORGOT, executors=0))
+        return looks[-1]
+
+    monkeypatch.setattr(watching, "look", look)
+    monkeypatch.setattr(watching, "LOOK_S", 0.001)
+    session: Any = SimpleNamespace(_jsparkSession=None, sparkContext=SimpleNamespace(master=URL))
+    watch = Watch(session, "clearing", may_stop=False)
+    done = asyncio.Event()
+
+    async def work() -> None:
+        await done.wait()
+
+    with caplog.at_level(logging.WARNING, "postroad.pipeline"):
+        running = asyncio.create_task(watch.run(work()))
+        await eventually(lambda: len(looks) > 8)
+        done.set()
+        assert await running is None
+
+    assert not watch.is_lost
+    assert [record.getMessage() for record in caplog.records] == [
+        f"job 'clearing': the Spark master at {URL} answers, and does not know the application: "
+        "it was started anew; the job has 0 executors",
+        f"job 'clearing': the cluster {URL} works again",
+    ]
