@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -251,3 +252,30 @@ def until_written(cluster: SparkHosts, place: Path, count: int) -> None:
         return len(read_lines(place)) >= count
 
     cluster.wait(is_written, f"{count} lines are written", LIMIT_S)
+
+
+@pytest.mark.nightly
+def test_host_that_is_cut_off_is_missed_within_a_minute(cluster: SparkHosts, place: Path) -> None:
+    """By default Spark misses it after two to three."""
+    log = place / "driver.log"
+    with log.open("wb") as output:
+        driver = cluster.driver.spawn(
+            command_of(cluster, "--conf", "spark.executorEnv.PARSE_S=0.05"),
+            cwd=place,
+            env=cluster.driver_environment(),
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        until_written(cluster, place, 20)
+        cluster.network.cut("worker-0")
+        address = cluster.network.hosts["worker-0"].address
+        lost = re.compile(rf"Lost executor \d+ on {re.escape(address)}")
+        cluster.wait(lambda: lost.search(log.read_text()) is not None, "it is missed", LOST_S)
+        cluster.wait(lambda: driver.status is not None, "the job ends", LIMIT_S)
+    finally:
+        cluster.network.mend("worker-0")
+        driver.stop()
+
+    assert driver.status == 4, log.read_text()
+    check_outputs(place)
