@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -66,6 +66,14 @@ class SparkChoice(msgspec.Struct, frozen=True):
     is_batch: bool = False
     """Whether all that there is makes one batch."""
     python_path: tuple[str, ...] = ()
+    bind: str = ""
+    """Where executors reach this machine; found out by default."""
+    partitions: int | None = None
+    """Parts of a batch; as many as this machine has cores by default."""
+    conf: dict[str, str] = {}
+    packages: tuple[str, ...] = ()
+    jars: tuple[str, ...] = ()
+    py_files: tuple[str, ...] = ()
 
 
 async def run_job(
@@ -89,9 +97,17 @@ async def run_job(
         return local.coordinator.counts
     from postroad.pipeline.spark import SparkConfig, SparkRunner
 
-    settings = SparkConfig(app_name=job.name, python_path=spark.python_path)
-    if spark.master is not None:
-        settings = msgspec.structs.replace(settings, master=spark.master)
+    wanted: dict[str, Any] = {"master": spark.master, "partitions": spark.partitions}
+    settings = SparkConfig(
+        app_name=job.name,
+        python_path=spark.python_path,
+        bind=spark.bind,
+        conf=spark.conf,
+        packages=spark.packages,
+        jars=spark.jars,
+        py_files=spark.py_files,
+        **{name: value for name, value in wanted.items() if value is not None},
+    )
     checkpoint = None if spark.is_batch else path.with_name(f"{job.name}.spark").absolute()
     runner = SparkRunner(job, inputs, outputs, account, checkpoint, settings)
     await _run_measured(path, job, runner, on_progress)

@@ -45,6 +45,41 @@ def _spark(command: Command) -> Command:
         click.option("--spark", is_flag=True, help="Run it on Spark, on all cores here."),
         click.option("--master", metavar="URL", help="Run it on this Spark cluster."),
         click.option("--batch", is_flag=True, help="On Spark: all that there is as one batch."),
+        click.option(
+            "--bind",
+            metavar="HOST[:PORT]",
+            help="On a cluster: where executors reach this machine; found out by default.",
+        ),
+        click.option(
+            "--partitions",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="On Spark: parts of a batch; as many as this machine has cores by default.",
+        ),
+        click.option(
+            "--conf",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A property of Spark; several times for several.",
+        ),
+        click.option(
+            "--packages",
+            multiple=True,
+            metavar="GROUP:NAME:VERSION",
+            help="Java libraries from Maven for Spark; several times, or with commas.",
+        ),
+        click.option(
+            "--jars",
+            multiple=True,
+            metavar="PATH|URL",
+            help="Java libraries for Spark; several times, or with commas.",
+        ),
+        click.option(
+            "--py-files",
+            multiple=True,
+            metavar="PATH|URL",
+            help="Python files, ZIP files or wheels for executors; several times, or with commas.",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -103,9 +138,13 @@ def run(job: Path, store: str | None, as_json: bool, **spark: Any) -> None:
       postroad pipeline run clearing.toml
       postroad pipeline run clearing.toml --spark
       postroad pipeline run clearing.toml --master spark://host:7077
+      postroad pipeline run clearing.toml --master yarn --conf spark.executor.instances=20
     """
     sys.path.insert(0, str(Path.cwd()))
     choice = _spark_choice(**spark)
+    for path in choice.py_files if choice else ():
+        # The process that starts a job knows its functions too.
+        sys.path.insert(1, str(Path(path).parent if path.endswith(".py") else path))
     shown = _Shown()
     try:
         counts = asyncio.run(runs.run_job(job, store, choice, shown.show))
@@ -121,10 +160,62 @@ def run(job: Path, store: str | None, as_json: bool, **spark: Any) -> None:
         raise click.exceptions.Exit(runs.EXIT_DEAD)
 
 
-def _spark_choice(spark: bool, master: str | None, batch: bool) -> runs.SparkChoice | None:
+def _spark_choice(
+    spark: bool,
+    master: str | None,
+    batch: bool,
+    bind: str | None,
+    partitions: int | None,
+    conf: tuple[str, ...],
+    packages: tuple[str, ...],
+    jars: tuple[str, ...],
+    py_files: tuple[str, ...],
+) -> runs.SparkChoice | None:
+    options = (bind, partitions, conf, packages, jars, py_files)
     if not (spark or master or batch):
+        if any(options):
+            raise click.UsageError(
+                "--bind, --partitions, --conf, --packages, --jars and --py-files are for Spark: "
+                "give --spark or --master too."
+            )
         return None
-    return runs.SparkChoice(master, batch, (str(Path.cwd()),))
+    return runs.SparkChoice(
+        master,
+        batch,
+        (str(Path.cwd()),),
+        bind or "",
+        partitions,
+        dict(map(_read_property, conf)),
+        _split(packages),
+        _split(jars),
+        _split(py_files),
+    )
+
+
+def _read_property(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise click.UsageError(f"--conf {text!r} is not of the form KEY=VALUE.")
+    return key, value
+
+
+def _split(values: tuple[str, ...]) -> tuple[str, ...]:
+    """As spark-submit takes them: with commas."""
+    return tuple(part for value in values for part in value.split(",") if part)
+
+
+def _to_arguments(options: dict[str, Any]) -> list[str]:
+    """Options as they were given."""
+    arguments = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            arguments.append(flag)
+        elif isinstance(value, tuple):
+            arguments += [word for one in value for word in (flag, one)]
+        elif value:
+            arguments += [flag, str(value)]
+    return arguments
 
 
 class _Shown:
@@ -161,7 +252,7 @@ def _tell_progress(it: runs.JobProgress) -> str:
 @_job
 @_store
 @_spark
-def submit(job: Path, store: str | None, spark: bool, master: str | None, batch: bool) -> None:
+def submit(job: Path, **options: Any) -> None:
     """Run a job in the background; it goes on when this shell ends.
 
     \b
@@ -170,13 +261,7 @@ def submit(job: Path, store: str | None, spark: bool, master: str | None, batch:
       postroad pipeline status clearing.toml --watch
       postroad pipeline stop clearing.toml
     """
-    arguments = [
-        *(("--store", store) if store else ()),
-        *(("--spark",) if spark else ()),
-        *(("--master", master) if master else ()),
-        *(("--batch",) if batch else ()),
-    ]
-    pid, log = runs.submit_job(job, arguments)
+    pid, log = runs.submit_job(job, _to_arguments(options))
     click.echo(f"process {pid} runs it and writes to {log}")
 
 

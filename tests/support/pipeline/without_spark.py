@@ -7,7 +7,7 @@ record batches, and come out of a shuffle in any order, in batches of any size.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
@@ -17,8 +17,8 @@ from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import InputConnector, RawRecords
 from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot, RootInput, to_root_input
 from postroad.pipeline.spark.coordinator_client import CoordinatorClient, CoordinatorEndpoint
-from postroad.pipeline.spark.sink import run_partition
-from postroad.pipeline.spark.stages import add_stages
+from postroad.pipeline.spark.job_data_source import read_deliveries
+from postroad.pipeline.spark.job_pass import RESULT_DDL, add_passes
 from postroad.pipeline.spark.worker_context import WorkerContext
 from postroad.pipeline.vectorized.partition import PartitionResult, decode_part
 from postroad.pipeline.vectorized.shuffle_rows import DDL, ShuffleRow, from_batch, to_batch
@@ -106,6 +106,9 @@ class LocalOrder(WorkerContext):
     def coordinator(self) -> CoordinatorClient:
         return cast("CoordinatorClient", self)
 
+    def store_result(self, name: str, part: bytes) -> None:
+        raise AssertionError("that is much")
+
     def prepare(self) -> CompiledJob:
         return self._program
 
@@ -143,7 +146,7 @@ class Frame:
         self._hop = hop
 
     def mapInArrow(self, operator: Callable[[Any], Iterator[Any]], schema: str) -> Frame:
-        assert schema == DDL
+        assert schema in (DDL, RESULT_DDL)
         done = [list(operator(iter(batches))) for batches in self.partitions]
         return Frame(done, self._shuffling, self._hop)
 
@@ -177,15 +180,10 @@ def work_without_spark(
     divided: list[list[InputDelivery]] = [[] for _ in range(how.partitions)]
     for it in given.deliveries():
         chance.choice(divided).append(it)
-    source = Frame([[_source_row(part)] for part in divided], how)
-    frame = cast("Frame", add_stages(cast("DataFrame", source), order))
-    done = [run_partition(order, iter(it)).outcome for it in frame.partitions]
-    return [decode_part(cast("bytes", it)) for it in done]
-
-
-def _source_row(deliveries: Sequence[InputDelivery]) -> pa.RecordBatch:
-    encoded = pa.array([msgspec.msgpack.encode(deliveries)], pa.binary())
-    return pa.RecordBatch.from_arrays([encoded], names=["deliveries"])
+    source = Frame([list(read_deliveries(order, part)) for part in divided], how)
+    frame = cast("Frame", add_passes(cast("DataFrame", source), order))
+    rows = [row for part in frame.partitions for batch in part for row in batch.to_pylist()]
+    return [decode_part(row["outcome"]) for row in rows]
 
 
 def run_shuffled(

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from postroad.admin import pipeline_runs as runs
 from postroad.admin.pipeline import count_dead
 from postroad.cli.main import run
+from postroad.core.errors import ConfigError
 from postroad.durable import SqliteStore
 from tests.support.cases import each
 from tests.support.pipeline.clearing_job import JOB, cleared
@@ -137,3 +139,69 @@ def test_operators_wait_for_each_other(job: str) -> None:
         return await counting
 
     assert asyncio.run(count_beside_another()) == 1
+
+
+SPARK_OPTIONS = (
+    *("--master", "yarn", "--bind", "10.1.2.3:7000", "--partitions", "8"),
+    *("--conf", "spark.executor.instances=20", "--conf", "spark.yarn.tags=a=b"),
+    *("--packages", "org:one:1,org:two:2", "--packages", "org:three:3"),
+    *("--jars", "a.jar", "--py-files", "b.zip,c.py"),
+)
+
+
+def test_options_of_spark_reach_the_runner(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    choices: list[runs.SparkChoice | None] = []
+
+    async def run_job(
+        path: Path, store: str | None, spark: runs.SparkChoice | None, show: object
+    ) -> None:
+        choices.append(spark)
+        raise ConfigError("no cluster here")
+
+    monkeypatch.setattr(runs, "run_job", run_job)
+    assert run(["pipeline", "run", job, *SPARK_OPTIONS]) == 1
+
+    (choice,) = choices
+    assert choice == runs.SparkChoice(
+        master="yarn",
+        python_path=(str(Path.cwd()),),
+        bind="10.1.2.3:7000",
+        partitions=8,
+        conf={"spark.executor.instances": "20", "spark.yarn.tags": "a=b"},
+        packages=("org:one:1", "org:two:2", "org:three:3"),
+        jars=("a.jar",),
+        py_files=("b.zip", "c.py"),
+    )
+
+
+def test_submit_hands_on_what_it_was_given(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+
+    def submit_job(path: Path, arguments: list[str]) -> tuple[int, Path]:
+        given.append(arguments)
+        return 1, path
+
+    monkeypatch.setattr(runs, "submit_job", submit_job)
+    assert run(["pipeline", "submit", job, "--store", "a.db", "--batch", *SPARK_OPTIONS]) == 0
+
+    (arguments,) = given
+    pairs = [SPARK_OPTIONS[at : at + 2] for at in range(0, len(SPARK_OPTIONS), 2)]
+    assert sorted(arguments) == sorted(["--store", "a.db", "--batch", *SPARK_OPTIONS])
+    assert all(arguments[arguments.index(value) - 1] == name for name, value in pairs)
+
+
+@each(
+    (["--spark", "--conf", "spark.ui"], "KEY=VALUE"),
+    (["--spark", "--conf", "ui=1"], "begins with 'spark.'"),
+    (["--bind", "10.1.2.3"], "give --spark or --master"),
+    (["--spark", "--partitions", "0"], "partitions"),
+    (["--spark", "--jars", "nowhere.jar"], "no file 'nowhere.jar'"),
+    (["--master", "north:7077"], "spark://host:port"),
+)
+def test_wrong_options_of_spark_are_refused(
+    options: list[str], text: str, job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pipeline", "run", job, *options]) in (1, 2)
+    error = capsys.readouterr().err
+    assert text in error
+    assert "Traceback" not in error

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 
-from postroad.core import Limits, to_address
+from postroad.core import Address, Limits, to_address
 from postroad.core.limits import MIB
 from postroad.net import Message, MessagingService
 from postroad.pipeline.compiled_job import CompiledJob
@@ -59,6 +59,7 @@ class CoordinatorServer:
         program: the job.
         desk: its desk; open.
         bind: where to listen; on a cluster, an address that its machines can reach.
+        advertise: the host that they are told, if it is another.
         limits: every maximum and timeout.
     """
 
@@ -68,11 +69,13 @@ class CoordinatorServer:
         desk: JobCoordinator,
         bind: str = "127.0.0.1:0",
         *,
+        advertise: str = "",
         limits: Limits = LIMITS,
     ) -> None:
         self._program = program
         self._desk = desk
         self._bind = to_address(bind)
+        self._advertise = Address(advertise, 0) if advertise else None
         self._limits = limits
         self._token = secrets.token_urlsafe(24)
         self._service: MessagingService | None = None
@@ -102,7 +105,13 @@ class CoordinatorServer:
                 )
         with CertificateFiles(certificate) as tls:
             self._service = MessagingService(
-                CLUSTER, DESK, self._bind, tls=tls, limits=self._limits, secret=self._token
+                CLUSTER,
+                DESK,
+                self._bind,
+                advertise=self._advertise,
+                tls=tls,
+                limits=self._limits,
+                secret=self._token,
             )
             self._service.subscribe(SUBJECT, self._answer)
             await self._service.start()

@@ -27,7 +27,7 @@ COLUMNS = (
     ("delivery", "bigint"),
     ("input", "smallint"),
     ("kind", "tinyint"),
-    ("generation", "int"),
+    ("generation", "bigint"),
     ("raw", "binary"),
     ("published", "binary"),
 )
@@ -38,7 +38,7 @@ SCHEMA = pa.schema(
         ("delivery", pa.int64()),
         ("input", pa.int16()),
         ("kind", pa.int8()),
-        ("generation", pa.int32()),
+        ("generation", pa.int64()),
         ("raw", pa.binary()),
         ("published", pa.binary()),
     ]
@@ -134,7 +134,7 @@ def _batch(
         pa.array(np.full(count, number, dtype=np.int64)),
         pa.array(np.full(count, place, dtype=np.int16)),
         pa.array(np.full(count, kind, dtype=np.int8)),
-        pa.array(np.full(count, generation, dtype=np.int32)),
+        pa.array(np.full(count, generation, dtype=np.int64)),
         pa.array(raws, pa.binary()),
         pa.nulls(count, pa.binary()) if published is None else pa.array(published, pa.binary()),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
@@ -138,6 +139,7 @@ class BatchQueryRunner(QueryRunner):
         context: the job.
         coordinator: of the job.
         processor: what does a batch.
+        numbers: what batches are told apart by, those of earlier sessions included.
     """
 
     def __init__(
@@ -147,13 +149,14 @@ class BatchQueryRunner(QueryRunner):
         context: WorkerContext,
         coordinator: JobCoordinator,
         processor: BatchProcessor,
+        numbers: Iterator[int],
     ) -> None:
         self._session = session
         self._name = name
         self._context = context
         self._coordinator = coordinator
         self._processor = processor
-        self._batch = 0
+        self._numbers = numbers
         # Spark's own readers are read once, with the first batch.
         self._unread = list(context.spark_inputs)
 
@@ -162,10 +165,9 @@ class BatchQueryRunner(QueryRunner):
             while await self._coordinator.next_deliveries():
                 continue
             if self._unread or await self._coordinator.uncommitted():
-                self._batch += 1
                 upto = await self._coordinator.last_delivery()
                 try:
-                    await asyncio.to_thread(self._work, upto, self._batch)
+                    await asyncio.to_thread(self._work, upto, next(self._numbers))
                 except Exception as error:
                     return error
             elif await self._coordinator.is_drained():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import re
@@ -12,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError
 from postroad.durable.store import Store
@@ -19,6 +22,7 @@ from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import InputConnector, OutputConnector
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.job import Job
+from postroad.pipeline.spark.addresses import place_driver
 from postroad.pipeline.spark.batches import BatchProcessor
 from postroad.pipeline.spark.checkpoint import SPARK_FILES, open_checkpoint
 from postroad.pipeline.spark.config import SparkConfig
@@ -27,6 +31,7 @@ from postroad.pipeline.spark.job_data_source import bind_data_source
 from postroad.pipeline.spark.queries import BatchQueryRunner, QueryRunner, StreamingQueryRunner
 from postroad.pipeline.spark.session import activate, has_jvm, start_spark, stop_spark
 from postroad.pipeline.spark.sql_expressions import find_columns
+from postroad.pipeline.spark.watching import Watch, wait_for_master
 from postroad.pipeline.spark.worker_context import WorkerContext
 
 if TYPE_CHECKING:
@@ -63,7 +68,7 @@ class SparkRunner:
             all that there is is one batch, which suits inputs that have an end.
         settings: how to start Spark.
         session: a session that runs already, instead of one with these settings.
-        bind: where the desk listens; on a cluster, an address that its machines can reach.
+        bind: where the desk listens, instead of at the address that follows from the settings.
     """
 
     def __init__(
@@ -76,7 +81,7 @@ class SparkRunner:
         settings: SparkConfig | None = None,
         *,
         session: SparkSession | None = None,
-        bind: str = "127.0.0.1:0",
+        bind: str | None = None,
     ) -> None:
         self._program = CompiledJob(job)
         self._inputs = inputs
@@ -84,9 +89,13 @@ class SparkRunner:
         self._store = store
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
         self._settings = settings or SparkConfig()
+        if bind is not None:
+            self._settings = msgspec.structs.replace(self._settings, bind=bind)
         self._session = session
         self.coordinator = JobCoordinator(self._program, store, inputs, outputs)
-        self._host = CoordinatorServer(self._program, self.coordinator, bind)
+        self._host: CoordinatorServer
+        # Those of several sessions are told apart by their numbers.
+        self._batch_numbers = itertools.count(1)
         self.restarts = 0
         """How often Spark failed and was started again."""
 
@@ -109,6 +118,10 @@ class SparkRunner:
                 await self._store.close()
 
     async def _run_hosted(self, run: str) -> None:
+        self._settings = await asyncio.to_thread(self._place)
+        self._host = CoordinatorServer(
+            self._program, self.coordinator, self._settings.bind, advertise=self._settings.advertise
+        )
         desk = await self._host.start()
         try:
             order = WorkerContext(
@@ -126,23 +139,51 @@ class SparkRunner:
             else:
                 # Again if the JVM is gone, and the session with it.
                 while not await self._with_session(order):
-                    logger.warning("the JVM of job %r is gone", self._program.job.name)
+                    logger.warning("job %r starts Spark again", self._program.job.name)
         finally:
             await self._host.stop()
 
+    def _place(self) -> SparkConfig:
+        settings = self._settings
+        if self._session is not None and hasattr(self._session, "_jsparkSession"):
+            master = self._session.sparkContext.master
+            settings = msgspec.structs.replace(settings, master=master)
+        return place_driver(settings)
+
     async def _with_session(self, order: WorkerContext) -> bool:
         """Run the job in a session of its own; returns whether it is done."""
-        starting = asyncio.ensure_future(asyncio.to_thread(start_spark, self._settings))
-        try:
-            session = await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # What a thread does, nobody can stop; so it is awaited and undone.
-            await asyncio.to_thread(stop_spark, await starting)
-            raise
+        session = await self._start_session()
         try:
             return await self._supervise(session, order)
         finally:
             await asyncio.to_thread(stop_spark, session)
+
+    async def _start_session(self) -> SparkSession:
+        """Start a session: the first, or another as soon as the cluster has one for us."""
+        failures = 0
+        while True:
+            if self.restarts:
+                await wait_for_master(self._settings.master)
+            starting = asyncio.ensure_future(asyncio.to_thread(start_spark, self._settings))
+            try:
+                return await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # What a thread does, nobody can stop; so it is awaited and undone.
+                await asyncio.to_thread(stop_spark, await starting)
+                raise
+            except Exception as error:
+                if not self.restarts:
+                    raise
+                failures += 1
+                pause_s = _pause_s(failures)
+                logger.warning(
+                    "job %r cannot start Spark at %s and tries again in %.1f s: %s",
+                    self._program.job.name,
+                    self._settings.master,
+                    pause_s,
+                    _summarize_failure(error),
+                )
+                await asyncio.sleep(pause_s)
 
     async def _supervise(self, session: SparkSession, order: WorkerContext) -> bool:
         """Run queries until the job is drained, again whenever one fails, as long as they can.
@@ -151,19 +192,20 @@ class SparkRunner:
             Whether the job is done; otherwise the session is.
         """
         queries = await asyncio.to_thread(self._make_queries, session, order)
+        watch = Watch(session, self._program.job.name, may_stop=self._session is None)
         failures = barren = 0
         while True:
             started_s, settled = time.monotonic(), self.coordinator.counts.batches
-            failure = await queries.run()
+            failure = await watch.run(queries.run())
             if failure is None:
                 return True
             if self._host.fatal_error is not None:
                 raise ConfigError(self._host.fatal_error)
-            failures = 1 if time.monotonic() - started_s > _STABLE_AFTER_S else failures + 1
-            pause_s = backoff(
-                failures, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S, chance=random.random()
-            )
             self.restarts += 1
+            if watch.is_lost:
+                return False
+            failures = 1 if time.monotonic() - started_s > _STABLE_AFTER_S else failures + 1
+            pause_s = _pause_s(failures)
             barren = barren + 1 if self.coordinator.counts.batches == settled else 0
             if barren >= _FAILURES_WITHOUT_PROGRESS_MAX:
                 self._host.enable_isolation()
@@ -191,7 +233,8 @@ class SparkRunner:
                     "checkpoint: a directory for what it has not written yet"
                 )
             processor = BatchProcessor(context, "")
-            return BatchQueryRunner(session, name, context, coordinator, processor)
+            numbers = self._batch_numbers
+            return BatchQueryRunner(session, name, context, coordinator, processor, numbers)
         processor = BatchProcessor(context, str(self._checkpoint.absolute() / _STAGE))
         return StreamingQueryRunner(
             session,
@@ -210,6 +253,10 @@ class SparkRunner:
         tasks = self._program.graph.tasks
         longest_s = max(tasks[name].pending_timeout_s for name in self._program.graph.inputs)
         return longest_s + _GRACE_S
+
+
+def _pause_s(failures: int) -> float:
+    return backoff(failures, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S, chance=random.random())
 
 
 def _summarize_failure(failure: BaseException) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from postroad.core.errors import ConfigError, MissingExtra, UsageError
+from postroad.pipeline.spark.addresses import place_driver, require_master
 from postroad.pipeline.spark.config import ELIMINATION, SparkConfig, configuration, environment
 from postroad.pipeline.spark.java import find_java_home
 
@@ -64,7 +65,8 @@ def start_spark(settings: SparkConfig | None = None) -> SparkSession:
     """Start a JVM and a session in it. A process has one at a time.
 
     Raises:
-        ConfigError: there is no Java for it, or nobody listens where its server should be.
+        ConfigError: there is no Java for it, nobody listens where its server or master should be,
+            or there is no way to it.
         MissingExtra: the `spark` extra is not installed.
         UsageError: this process runs a session already.
     """
@@ -72,6 +74,8 @@ def start_spark(settings: SparkConfig | None = None) -> SparkSession:
     require_packages()
     if settings.is_remote:
         return _connect(settings.master)
+    settings = place_driver(settings)
+    require_master(settings.master)
     with _starting:
         _refuse_second()
         variables = environment(settings, java_home=find_java_home())

@@ -120,7 +120,7 @@ def _to_input_rows(rows: DataFrame, task: Task, place: int) -> DataFrame:
         f.lit(0).cast("bigint").alias("delivery"),
         f.lit(place).cast("smallint").alias("input"),
         f.lit(int(InputRowKind.JSON)).cast("tinyint").alias("kind"),
-        f.lit(0).cast("int").alias("generation"),
+        f.lit(0).cast("bigint").alias("generation"),
         raw.alias("raw"),
         f.lit(None).cast("binary").alias("published"),
     )

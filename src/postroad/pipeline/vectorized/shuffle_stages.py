@@ -200,8 +200,8 @@ class SourceStage:
 
     def complete(self, task: str, number: int, count: int) -> ShuffleRow:
         """The row that says that all of a delivery was here; 0 is what Spark's readers gave."""
-        # Others may have read as many: rows that are the same count once.
-        nonce = secrets.randbits(64)
+        # Others may have read as many of these: rows that are the same count once.
+        nonce = 0 if number else secrets.randbits(64)
         return ShuffleRow(
             0, ShuffleRowKind.DELIVERY, task, 0, edge=number, bits=nonce, missing=count
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,10 @@ def test_environment_names_java_and_python() -> None:
 
 def test_wrong_setting_is_named() -> None:
     wrong: list[tuple[str, Any]] = [
-        ("master", "yarn"),
+        ("master", "spark://north"),
+        ("master", "spark://north:7077,south"),
+        ("master", "local-cluster[2]"),
+        ("master", "k8s://"),
         ("master", "localhost"),
         ("driver_memory", "1 GB"),
         ("driver_memory", "0g"),
@@ -126,5 +130,73 @@ def test_wrong_setting_is_named() -> None:
         ("log_level", "quiet"),
     ]
     for key, value in wrong:
-        with pytest.raises(ConfigError, match=f"Spark setting {key} is {value!r}; it must be"):
+        text = re.escape(f"Spark setting {key} is {value!r}; it must be")
+        with pytest.raises(ConfigError, match=text):
             SparkConfig(**{key: value})
+
+
+def test_masters_of_every_kind_are_passed_on_to_spark() -> None:
+    for master in (
+        "yarn",
+        "k8s://https://10.0.0.1:6443",
+        "local-cluster[2,1,1024]",
+        "spark://north:7077,south:7077",
+        "spark://[fd00::1]:7077",
+    ):
+        assert configuration(SparkConfig(master=master))["spark.master"] == master
+
+
+def test_driver_listens_where_executors_reach_it() -> None:
+    for bind, advertise, expected in (
+        ("10.1.2.3", "", ("10.1.2.3", "10.1.2.3")),
+        ("10.1.2.3:7000", "", ("10.1.2.3", "10.1.2.3")),
+        ("0.0.0.0:0", "10.1.2.3", ("0.0.0.0", "10.1.2.3")),
+        ("[fd00::1]:7000", "", ("[fd00::1]", "[fd00::1]")),
+        ("[fd00::1]", "", ("[fd00::1]", "[fd00::1]")),
+    ):
+        settings = SparkConfig(master="yarn", bind=bind, advertise=advertise)
+        conf = configuration(settings)
+
+        lines = (conf["spark.driver.bindAddress"], conf["spark.driver.host"])
+        assert lines == expected, bind
+        variables = environment(settings, java_home=JAVA_HOME)
+        assert variables["SPARK_LOCAL_IP"] == expected[1].strip("[]"), bind
+
+
+def test_clusters_try_slow_tasks_twice_and_miss_executors_soon() -> None:
+    cluster = configuration(SparkConfig(master="yarn"))
+
+    assert cluster["spark.speculation"] == "true"
+    assert cluster["spark.storage.blockManagerHeartbeatTimeoutMs"] == "40s"
+    assert configuration(SparkConfig())["spark.speculation"] == "false"
+
+
+def test_libraries_reach_the_configuration(tmp_path: Path) -> None:
+    names = ("a.jar", "b.jar", "c.zip")
+    for name in names:
+        (tmp_path / name).touch()
+    jars = (str(tmp_path / "a.jar"), str(tmp_path / "b.jar"), "https://north/d.jar")
+    conf = configuration(
+        SparkConfig(
+            jars=jars, py_files=(str(tmp_path / "c.zip"),), packages=("org:one:1", "org:two:2")
+        )
+    )
+
+    assert conf["spark.jars"] == ",".join(jars)
+    assert conf["spark.submit.pyFiles"] == str(tmp_path / "c.zip")
+    assert conf["spark.jars.packages"] == "org:one:1,org:two:2"
+
+
+def test_wrong_library_address_or_property_is_named() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"jars": ("nowhere.jar",)}, "jars: there is no file 'nowhere.jar'"),
+        ({"py_files": ("nowhere.zip",)}, "py_files: there is no file 'nowhere.zip'"),
+        ({"packages": ("org:one",)}, "packages is 'org:one'; .*group:artifact:version"),
+        ({"conf": {"executor.memory": "1g"}}, "conf is 'executor.memory'; .*begins with 'spark.'"),
+        ({"bind": "10.1.2.3:70000"}, "bind: .*the port must be 0 to 65535"),
+        ({"bind": "fd00::1"}, "bind: .*in brackets"),
+        ({"master": "sc://north", "packages": ("org:one:1",)}, "of the server at sc://north"),
+    ]
+    for settings, text in wrong:
+        with pytest.raises(ConfigError, match=text):
+            SparkConfig(**settings)
