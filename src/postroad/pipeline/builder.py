@@ -56,6 +56,8 @@ class InputOptions(TaskOptions, total=False):
     """What an input may have besides."""
 
     options: dict[str, Any]
+    schema: str
+    id: list[str]
     batch_size: int
     max_pending: int
     pending_timeout_s: float
@@ -72,6 +74,7 @@ class OutputOptions(FunctionOptions, total=False):
     """What an output may have besides."""
 
     options: dict[str, Any]
+    schema: str
 
 
 class ExceptionConditionOptions(TypedDict, total=False):
