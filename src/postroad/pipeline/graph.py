@@ -51,6 +51,8 @@ class JobGraph:
             name: tuple(source for source, target in job.workflow if target == name)
             for name in self.tasks
         }
+        # What a window holds is kept by group, wherever its segments come from.
+        self._windowed = frozenset(window.task for window in job.windows)
         self.order = tuple(self._in_order())
         self.inputs = self._of_type(TaskType.INPUT)
         self.outputs = self._of_type(TaskType.OUTPUT)
@@ -97,7 +99,7 @@ class JobGraph:
         )
 
     def _is_grouped(self, name: str) -> bool:
-        return self.tasks[name].group_by is not None
+        return self.tasks[name].group_by is not None and name not in self._windowed
 
     def _is_computed(self, name: str) -> bool:
         return self.tasks[name].kind is TaskKind.SQL

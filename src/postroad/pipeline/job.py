@@ -158,7 +158,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Silence that ends a session."""
     keep_s: float | None = None
     """How long after its end, by the latest time seen, a window still takes segments; then it is
-    forgotten, and what comes later for it is dropped. None keeps it for ever."""
+    forgotten, and what comes later for it is dropped and counted. By default, as long as a
+    `watermark` trigger waits; without one a week, or until the job ends if that is all that its
+    triggers wait for."""
 
 
 class TriggerType(enum.StrEnum):

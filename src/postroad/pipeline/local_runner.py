@@ -83,6 +83,7 @@ class LocalRunner:
     async def _run_job(self) -> None:
         await self.coordinator.open()
         try:
+            await self.coordinator.assign_windows(self._run)
             self._program.start()
             await self._run_all()
         finally:

@@ -102,10 +102,11 @@ class Model:
 
     def _is_forgotten(self, pane: list[Item]) -> bool:
         keep_s = self._window.keep_s
-        if keep_s is None:
-            return False
         waits = [one.threshold for one in self._triggers if one.on is TriggerType.WATERMARK]
-        return self._has_passed(pane, max([keep_s, *waits]), self._latest)
+        if keep_s is None and not waits:
+            # A week, or for ever, which is all the same to times that are so close.
+            return False
+        return self._has_passed(pane, max([keep_s or 0.0, *waits]), self._latest)
 
     # What happens.
 

@@ -9,7 +9,7 @@ from postroad.pipeline.job_files import job_from_data
 from tests.support.pipeline.jobs import clearing_data
 
 CLEARING = """\
-job clearing: 5 tasks in 2 stages
+job clearing: 5 tasks in 1 stage
   Totals of payments.
   every task: hooks: bank.hooks:Log
 
@@ -20,17 +20,14 @@ stage 0
       when bank.rules:is_noise: dropped
       when (bank.rules:is_big and not bank.rules:is_old): to total, without secret
       when it raised: to errors, as bank.rules:describe makes it, and nothing else is looked at
-    ├─> total (shuffle by account and currency)
+    ├─> total
     └─> errors
-  errors: output to memory
-
-== shuffle: total by account and currency ==================
-stage 1
   total: function, bank.sums:total, grouped by account and currency
       window daily: fixed of 86400 s timed by at, sum of amount
         emitted after every 10 segments, accumulating
     └─> out
   out: output to mail
+  errors: output to memory
 """
 
 CLEARING_CHART = """\
@@ -38,16 +35,13 @@ flowchart LR
     subgraph stage0["stage 0"]
         t0(["in<br/>input from memory"])
         t1["parse<br/>function<br/>bank.parsing:parse"]
-        t4[("errors<br/>output to memory")]
-    end
-    subgraph stage1["stage 1"]
         t2["total<br/>function<br/>bank.sums:total<br/>grouped by account and currency<br/>\
 window daily: fixed of 86400 s timed by at, sum of amount"]
         t3[("out<br/>output to mail")]
+        t4[("errors<br/>output to memory")]
     end
     t0 --> t1
-    t1 ==>|"when (bank.rules:is_big and not bank.rules:is_old)<br/>\
-shuffle by account and currency"| t2
+    t1 -->|"when (bank.rules:is_big and not bank.rules:is_old)"| t2
     t1 -.->|"when it raised"| t4
     t1 -.->|"when bank.rules:is_noise"| t1end0(("dropped"))
     t2 --> t3
@@ -60,6 +54,14 @@ def test_a_job_as_text() -> None:
 
 def test_a_job_as_a_chart() -> None:
     assert explain_mermaid(job_from_data(clearing_data())) == CLEARING_CHART
+
+
+def test_groups_without_windows_are_shuffled() -> None:
+    job = job_from_data(clearing_data() | {"windows": [], "triggers": []})
+    text, chart = explain_text(job), explain_mermaid(job)
+    assert "== shuffle: total by account and currency ===" in text
+    assert "├─> total (shuffle by account and currency)\n" in text
+    assert '<br/>shuffle by account and currency"| t2\n' in chart
 
 
 CONDITIONS: list[tuple[dict[str, Any], str]] = [

@@ -35,7 +35,13 @@ def test_a_whole_job() -> None:
     assert graph.inputs == ("in",)
     assert graph.outputs == ("out", "errors")
     assert graph.order == ("in", "parse", "total", "out", "errors")
-    assert graph.stages == (
+    # Windows keep groups apart themselves.
+    assert graph.stages == (Stage(0, ("in", "parse", "total", "out", "errors"), ()),)
+
+
+def test_groups_of_functions_without_windows_are_shuffled() -> None:
+    data = clearing_data() | {"windows": [], "triggers": []}
+    assert JobGraph(job_from_data(data)).stages == (
         Stage(0, ("in", "parse", "errors"), ()),
         Stage(1, ("total", "out"), ("total",)),
     )

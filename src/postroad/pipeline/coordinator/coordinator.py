@@ -7,14 +7,14 @@ import enum
 import logging
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 import msgspec
 
 from postroad.core import tracing
 from postroad.core.errors import UsageError
-from postroad.core.tracing import AnySpan, Kind, SpanContext
+from postroad.core.tracing import SpanContext
 from postroad.durable.store import Store
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
@@ -27,6 +27,7 @@ from postroad.pipeline.connectors.connector import (
     RawRecords,
     Split,
 )
+from postroad.pipeline.coordinator.batch_spans import BatchSpans
 from postroad.pipeline.coordinator.committer import OutputCommitter, writer_id_prefix
 from postroad.pipeline.coordinator.job_store import JobStore, create_tables
 from postroad.pipeline.coordinator.records import (
@@ -38,9 +39,18 @@ from postroad.pipeline.coordinator.records import (
     decode_or_reject,
     to_retry_input,
 )
+from postroad.pipeline.coordinator.window_deltas import (
+    CommittedDelta,
+    ResultFile,
+    ResultsInput,
+    WindowDeltas,
+    WindowFile,
+    count_dropped,
+    remove_files,
+)
 from postroad.pipeline.coordinator.window_store import WindowStore
 from postroad.pipeline.job import Task
-from postroad.pipeline.windows import JobWindowDelta
+from postroad.pipeline.windows import JobWindowDelta, decode_late, head_row_key
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -48,6 +58,8 @@ logger = logging.getLogger("postroad.pipeline")
 _REPLAYS_SHARE = 0.2
 # A delivery is late only if so many other batches were settled since it was admitted.
 _BATCHES_BETWEEN = 3
+# How often to see whether something was added to a window.
+_DELTA_LOOK_S = 0.05
 # While nothing new comes: how often to see to windows and to what is late.
 _LOOK_S = 0.5
 
@@ -61,6 +73,8 @@ class BatchResult(msgspec.Struct):
     """What output tasks are to write."""
     delta: JobWindowDelta = msgspec.field(default_factory=JobWindowDelta)
     """What it adds to windows."""
+    window_files: list[WindowFile] = []
+    """What it adds to windows that Spark keeps."""
     read: int = 0
     """Segments that belong to no delivery: Spark's own readers gave them."""
 
@@ -83,10 +97,13 @@ class JobStatus(msgspec.Struct, frozen=True):
     dead: int
     unpublished: int
     oldest_s: float
+    dropped_late: int = 0
+    """Segments that came too late for windows; one counts for each extent it was for."""
 
 
-def read_job_status(pen: JobStore, now_ms: int) -> JobStatus:
-    """How things stand in a pen."""
+def read_job_status(pen: JobStore, now_ms: int, windows: Iterable[str] = ()) -> JobStatus:
+    """How things stand in a pen; `windows` are the names of those of the job."""
+    heads = [pen.read_pane(head_row_key(name)) for name in windows]
     deliveries = pen.deliveries()
     oldest_ms = min((it.started_ms for it in deliveries), default=now_ms)
     return JobStatus(
@@ -95,6 +112,7 @@ def read_job_status(pen: JobStore, now_ms: int) -> JobStatus:
         pen.count(RootState.DEAD),
         len(pen.pending_commits()),
         max(now_ms - oldest_ms, 0) / 1000,
+        sum(decode_late(head) for head in heads if head is not None) + count_dropped(pen),
     )
 
 
@@ -141,6 +159,9 @@ class JobCoordinator:
         self._tasks = program.graph.tasks
         self.counts = JobCounters()
         self._windows = WindowStore(program)
+        self.window_deltas = WindowDeltas(program)
+        # Everything that has splits.
+        self._sources = dict.fromkeys(program.windowed_tasks, ResultsInput()) | dict(inputs)
         # Inputs that had nothing more the last time they were asked.
         self._silent: set[str] = set()
         self._publisher = OutputCommitter(store, self._job, outputs, self._warn_once)
@@ -181,7 +202,83 @@ class JobCoordinator:
 
     def _open(self, ledger: Ledger) -> None:
         create_tables(self._store.types, ledger.database)
+        self.window_deltas.create_tables(self._store.types, ledger.database)
         self._pen(ledger.database).open()
+
+    async def assign_windows(self, run: str, names: Collection[str] = ()) -> list[str]:
+        """Decide which windows Spark keeps, in the checkpoint of a run; returns their names.
+
+        Args:
+            run: its name.
+            names: those that it may keep.
+
+        Raises:
+            ConfigError: it keeps others already.
+        """
+        deltas = self.window_deltas
+        await self._store.write(lambda ledger: deltas.assign(ledger.database, run, names))
+        self._windows.leave_out(deltas.windows)
+        return list(deltas.windows)
+
+    async def needed_window_files(self) -> set[str]:
+        """Files of windows that are still to be read."""
+
+        def find(database: Database) -> set[str]:
+            delivered = [it.position for it in self._pen(database).deliveries() if it.position]
+            paths = {it["path"] for it in delivered if isinstance(it, dict) and "path" in it}
+            return self.window_deltas.needed_files(database) | paths
+
+        return await self._store.read(find)
+
+    async def poll_deltas(self, window: str, after: int, wait_s: float) -> int:
+        """The number of the last batch that added to a window, when it is above the given one or
+        when the time is over."""
+        deadline_s = asyncio.get_running_loop().time() + wait_s
+        while True:
+            latest = await self.last_delta(window)
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            if latest > after or left_s <= 0:
+                return max(latest, after)
+            await asyncio.sleep(min(left_s, _DELTA_LOOK_S))
+
+    async def last_delta(self, window: str) -> int:
+        """The number of the last batch that added to a window."""
+        return await self._store.read(lambda it: self.window_deltas.last_number(it, window))
+
+    async def list_deltas(self, window: str, after: int, upto: int) -> list[CommittedDelta]:
+        """What a range of batches added to a window."""
+        return await self._store.read(lambda it: self.window_deltas.deltas(it, window, after, upto))
+
+    async def discard_deltas(self, window: str, upto: int) -> None:
+        """Spark has taken what batches added to a window, for good."""
+        paths = await self._store.write(
+            lambda ledger: self.window_deltas.discard(ledger.database, window, upto)
+        )
+        await asyncio.to_thread(remove_files, paths)
+
+    async def is_window_batch_committed(self, run: str, window: str, batch: int) -> bool:
+        """Whether what a window emitted with a batch of its query was taken in."""
+        name = _window_run(run, window)
+        return await self._store.read(lambda it: self._pen(it).last_committed_batch(name) >= batch)
+
+    async def commit_window_batch(
+        self,
+        run: str,
+        window: str,
+        batch: int,
+        files: Sequence[ResultFile],
+        failed: Sequence[FailedRoot],
+    ) -> None:
+        """Take in, once, what a window emitted."""
+
+        def commit(ledger: Ledger) -> None:
+            pen, name = self._pen(ledger.database), _window_run(run, window)
+            if pen.last_committed_batch(name) < batch:
+                pen.record_window_batch(name, batch)
+                self.window_deltas.emit(pen, ledger.database, window, files, failed, _now_ms())
+
+        await self._store.write(commit)
+        self.counts.failed += len(failed)
 
     async def close(self) -> None:
         """Let the inputs and outputs go."""
@@ -212,7 +309,7 @@ class JobCoordinator:
         for it in deliveries:
             if it.generation > 0:
                 self.counts.replayed += it.segments
-            elif it.position is not None:
+            elif it.position is not None and it.task in self._inputs:
                 self.counts.delivered += it.segments
             elif it.task not in self._program.windowed_tasks:
                 # What windows emit comes that way too, for the first time.
@@ -225,7 +322,7 @@ class JobCoordinator:
         """The spans that what was delivered belongs to, as far as inputs know."""
         for it in deliveries:
             if it.position is not None:
-                yield from self._inputs[it.task].span_contexts(it.position)
+                yield from self._sources[it.task].span_contexts(it.position)
 
     def _has_room(self) -> bool:
         for name, target in self._outputs.items():
@@ -259,6 +356,9 @@ class JobCoordinator:
             deliveries += pen.redeliver_expired(name, before_ms, settled - _BATCHES_BETWEEN, now_ms)
             room = max(round(self._tasks[name].max_pending * _REPLAYS_SHARE), 1)
             deliveries += pen.take_due_retries(name, now_ms, room - pen.pending_retries(name))
+        for name in sorted(self._program.windowed_tasks):
+            room = self._tasks[name].max_pending - pen.pending(name)
+            deliveries += self.window_deltas.take_results(pen, ledger.database, name, room, now_ms)
         return deliveries
 
     async def _admit_new(self, task: Task, connector: InputConnector) -> list[InputDelivery]:
@@ -296,7 +396,7 @@ class JobCoordinator:
         return (to_retry_input(root) for root in roots)
 
     def _read_slice(self, delivery: InputDelivery, place: Position) -> Iterator[RootInput]:
-        task, bits, connector = delivery.task, self._program.ack_ids, self._inputs[delivery.task]
+        task, bits, connector = delivery.task, self._program.ack_ids, self._sources[delivery.task]
         for chunk in connector.read(place):
             for position, raw in zip(chunk.positions, chunk.raws, strict=True):
                 root = bits.root(task, chunk.source, position)
@@ -308,7 +408,7 @@ class JobCoordinator:
         place = delivery.position
         if place is None:
             raise UsageError(f"delivery {delivery.number} is no slice")
-        connector = self._inputs[delivery.task]
+        connector = self._sources[delivery.task]
         return await asyncio.to_thread(lambda: list(connector.read(place)))
 
     async def retry_roots(self, number: int, after: int | None, limit: int) -> list[StoredRoot]:
@@ -393,7 +493,7 @@ class JobCoordinator:
 
     async def _tell_settled(self, task: str, place: Position) -> None:
         try:
-            await self._inputs[task].on_committed([place])
+            await self._sources[task].on_committed([place])
         except OSError as error:
             # It is settled here, which is what counts.
             logger.warning("input %r was not told what is done: %s", task, error)
@@ -435,11 +535,14 @@ class JobCoordinator:
         for it in outcome.deliveries:
             pen.complete_delivery(it)
             if it.position is not None:
-                self._inputs[it.task].commit(ledger, it.position)
+                self._sources[it.task].commit(ledger, it.position)
         for name, staged in outcome.staged:
             unpublished = self._outputs[name].commit_in_transaction(ledger, staged)
             if unpublished is not None:
                 pen.add_pending_commit(name, unpublished)
+        if outcome.window_files:
+            _, number = pen.counters()
+            self.window_deltas.add(ledger.database, number, outcome.window_files)
         if outcome.delta.windows:
             self._windows.apply(pen, outcome.delta, now_ms)
         return CommitResult.NOW, []
@@ -455,7 +558,9 @@ class JobCoordinator:
 
     async def status(self) -> JobStatus:
         """How things stand."""
-        return await self._store.read(lambda it: read_job_status(self._pen(it), _now_ms()))
+        return await self._store.read(
+            lambda it: read_job_status(self._pen(it), _now_ms(), self._program.windows.by_name)
+        )
 
     async def wait(self, timeout_s: float) -> None:
         """Return when there may be something to admit, or after some time."""
@@ -483,50 +588,17 @@ class JobCoordinator:
 
     def _is_empty(self, database: Database) -> bool:
         pen = self._pen(database)
-        return not (pen.deliveries() or pen.count(RootState.WAITING) or pen.pending_commits())
+        return not (
+            pen.deliveries()
+            or pen.count(RootState.WAITING)
+            or pen.pending_commits()
+            or self.window_deltas.has_results(database)
+        )
+
+
+def _window_run(run: str, window: str) -> str:
+    return f"{run}/{window}"
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-# More links than this tell nobody anything.
-LINKS_MAX = 32
-
-
-class BatchSpans:
-    """The span of the batch that a job is at.
-
-    Args:
-        job: the name of the job.
-    """
-
-    def __init__(self, job: str) -> None:
-        self._job = job
-        self._span: AnySpan | None = None
-        self._links: list[SpanContext] = []
-
-    def begin(self, node: str, links: Iterable[SpanContext] = ()) -> None:
-        """Something was admitted; links are the contexts of letters in it."""
-        if tracing.tracer is None:
-            return
-        room = LINKS_MAX - len(self._links)
-        self._links += [link for link, _ in zip(links, range(room), strict=False)]
-        if self._span is None:
-            # The list still grows, with what is admitted to the same batch.
-            self._span = tracing.incoming(
-                "pipeline", f"batch {self._job}", None, Kind.CONSUMER, node=node, links=self._links
-            )
-
-    def end(self, node: str, batch: int, *, segments: int, failed: int, result: str) -> None:
-        """A batch was settled, or found to be settled."""
-        if tracing.tracer is None:
-            return
-        self.begin(node)
-        span, self._span, self._links = self._span, None, []
-        assert span is not None
-        span.set("batch", batch)
-        span.set("segments", segments)
-        span.set("failed", failed)
-        span.set("settled", result)
-        span.end()

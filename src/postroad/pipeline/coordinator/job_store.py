@@ -77,8 +77,8 @@ class JobStore:
     """The pen of one job."""
 
     def __init__(self, database: Database, job: str) -> None:
-        self._database = database
-        self._job = job
+        self.database = database
+        self.job = job
 
     def open(self) -> None:
         """Begin to keep account of the job, if nobody did."""
@@ -144,8 +144,12 @@ class JobStore:
             "INSERT INTO postroad_pipeline_inputs (job, task, position)"
             " VALUES (?, ?, ?) ON CONFLICT (job, task) DO UPDATE SET position ="
             " excluded.position",
-            (self._job, task, msgspec.json.encode(end).decode()),
+            (self.job, task, msgspec.json.encode(end).decode()),
         )
+        return self._deliver(task, place, segments, 0, now_ms)
+
+    def add_delivery(self, task: str, place: Position, segments: int, now_ms: int) -> InputDelivery:
+        """Deliver something that is no part of an input."""
         return self._deliver(task, place, segments, 0, now_ms)
 
     def take_due_retries(self, task: str, now_ms: int, limit: int) -> list[InputDelivery]:
@@ -164,7 +168,7 @@ class JobStore:
             self._execute_plain(
                 "UPDATE postroad_pipeline_roots SET state = 'pending', delivery = ?"
                 " WHERE job = ? AND root = ?",
-                (delivery.number, self._job, root),
+                (delivery.number, self.job, root),
             )
         return [delivery]
 
@@ -175,13 +179,13 @@ class JobStore:
         delivery = InputDelivery(delivered + 1, task, place, segments, generation, now_ms, settled)
         self._execute_plain(
             "UPDATE postroad_pipeline_jobs SET delivered = ? WHERE job = ?",
-            (delivery.number, self._job),
+            (delivery.number, self.job),
         )
         text = None if place is None else msgspec.json.encode(place).decode()
         self._execute_plain(
             "INSERT INTO postroad_pipeline_deliveries (job, number, task, place, segments,"
             " generation, admitted_ms, settled_then) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (self._job, delivery.number, task, text, segments, generation, now_ms, settled),
+            (self.job, delivery.number, task, text, segments, generation, now_ms, settled),
         )
         return delivery
 
@@ -191,7 +195,7 @@ class JobStore:
             "SELECT number, task, place, segments, generation, admitted_ms, settled_then"
             " FROM postroad_pipeline_deliveries WHERE job = ? AND number > ? AND number <= ?"
             " ORDER BY number",
-            (self._job, after, (1 << 62) if upto is None else upto),
+            (self.job, after, (1 << 62) if upto is None else upto),
         )
         return [
             InputDelivery(number, task, _to_place(place), segments, generation, admitted_ms, then)
@@ -240,7 +244,7 @@ class JobStore:
         self._execute_plain(
             "UPDATE postroad_pipeline_roots SET delivery = ?, generation = generation + 1"
             " WHERE job = ? AND delivery = ? AND state = 'pending'",
-            (new.number, self._job, delivery.number),
+            (new.number, self.job, delivery.number),
         )
         return new
 
@@ -255,12 +259,16 @@ class JobStore:
 
     def record_batch(self, run: str, batch: int) -> None:
         """A batch is settled with this commit."""
+        self.record_window_batch(run, batch)
+        self._execute("UPDATE postroad_pipeline_jobs SET settled = settled + 1 WHERE job = ?")
+
+    def record_window_batch(self, run: str, batch: int) -> None:
+        """The same for a batch of a query that emits what windows hold."""
         self._execute_plain(
             "INSERT INTO postroad_pipeline_batches (job, run, batch) VALUES (?, ?, ?)"
             " ON CONFLICT (job, run) DO UPDATE SET batch = excluded.batch",
-            (self._job, run, batch),
+            (self.job, run, batch),
         )
-        self._execute("UPDATE postroad_pipeline_jobs SET settled = settled + 1 WHERE job = ?")
 
     def is_current(self, delivery: InputDelivery) -> bool:
         """Whether a delivery is still in the pen, and was not delivered again since."""
@@ -345,12 +353,12 @@ class JobStore:
         self._put([StoredRoot(root, task, RootState.WAITING, 0, now_ms, segment, [], [])])
 
     def _put(self, roots: Iterable[StoredRoot]) -> None:
-        self._database.execute_many(
+        self.database.execute_many(
             f"INSERT INTO postroad_pipeline_roots (job, {_ROOT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
             f" ON CONFLICT (job, root) DO UPDATE SET delivery = NULL, {_REPLACED}",
             (
                 (
-                    self._job,
+                    self.job,
                     to_signed(it.root),
                     it.task,
                     it.state.value,
@@ -391,6 +399,13 @@ class JobStore:
         """Everything that windows hold."""
         rows = self._execute("SELECT pane, content FROM postroad_pipeline_panes WHERE job = ?")
         return [(bytes(pane), bytes(content)) for pane, content in rows]
+
+    def read_pane(self, pane: bytes) -> bytes | None:
+        """One of these rows."""
+        rows = self._execute(
+            "SELECT content FROM postroad_pipeline_panes WHERE job = ? AND pane = ?", pane
+        )
+        return bytes(rows[0][0]) if rows else None
 
     def panes_version(self) -> int:
         """How often they were changed."""
@@ -443,7 +458,7 @@ class JobStore:
         where, which = ("", ()) if root is None else (" AND root = ?", (to_signed(root),))
         rows = self._execute_plain(
             f"{change} WHERE job = ? AND state = 'dead'{where} RETURNING root",
-            (*parameters, self._job, *which),
+            (*parameters, self.job, *which),
         )
         return len(rows)
 
@@ -469,10 +484,10 @@ class JobStore:
 
     def _execute(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         """A statement whose first parameter is the job."""
-        return self._execute_plain(statement, (self._job, *parameters))
+        return self._execute_plain(statement, (self.job, *parameters))
 
     def _execute_plain(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
-        return self._database.execute(statement, parameters)
+        return self.database.execute(statement, parameters)
 
 
 def _to_place(text: str | None) -> Position | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -20,15 +20,21 @@ class WindowStore:
 
     def __init__(self, program: CompiledJob) -> None:
         self._program = program
-        self._state = JobWindowState(program.windows)
+        self._plan = program.windows
+        self._state = JobWindowState(self._plan)
         # What the store must say for the state to be that of the store: after a commit that
         # failed it says something else.
         self._version = 0
 
+    def leave_out(self, names: Collection[str]) -> None:
+        """Somebody else keeps some of the windows."""
+        self._plan = self._program.windows.select(names, inverted=True)
+        self._state, self._version = JobWindowState(self._plan), 0
+
     def _load(self, pen: JobStore) -> JobWindowState:
         version = pen.panes_version()
         if version != self._version:
-            self._state, self._version = JobWindowState(self._program.windows, pen.panes()), version
+            self._state, self._version = JobWindowState(self._plan, pen.panes()), version
         return self._state
 
     def apply(self, pen: JobStore, delta: JobWindowDelta, now_ms: int) -> None:
@@ -37,12 +43,12 @@ class WindowStore:
 
     def fire_timers(self, pen: JobStore, now_ms: int) -> None:
         """Emit what timers set off."""
-        if self._program.windowed_tasks:
+        if self._plan.windows:
             self._keep(pen, self._load(pen).on_time(now_ms / 1000), now_ms)
 
     def fire_drained(self, pen: JobStore, now_ms: int) -> int:
         """Emit what waits for the end; returns how much that is."""
-        if not self._program.windowed_tasks:
+        if not self._plan.windows:
             return 0
         extents = self._load(pen).on_drained()
         self._keep(pen, extents, now_ms)
@@ -66,6 +72,8 @@ class EmittedRoot(msgspec.Struct, frozen=True):
     root: int
     task: str
     segment: bytes
+    place: str
+    """What tells it from all others of the task."""
 
 
 def emit_roots(
@@ -93,4 +101,5 @@ def emit_roots(
         yield FailedRoot(root, task, 0, encode_segment(plain), attempt, [], is_permanent=True)
         return
     for ordinal, segment in enumerate(encoded):
-        yield EmittedRoot(program.ack_ids.root(task, "", f"{place}/{ordinal}"), task, segment)
+        own = f"{place}/{ordinal}"
+        yield EmittedRoot(program.ack_ids.root(task, "", own), task, segment, own)

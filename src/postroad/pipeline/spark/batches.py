@@ -48,7 +48,7 @@ class BatchProcessor:
             self.process(rows, batch)
         except Exception as error:
             logger.debug("batch %d failed", batch, exc_info=True)
-            raise BatchFailed(_last_line(error)) from None
+            raise BatchFailed(summarize_error(error)) from None
 
     def process(self, rows: DataFrame, batch: int) -> None:
         """The same, but for what it raises."""
@@ -103,6 +103,7 @@ def _describe(session: SparkSession, text: str) -> None:
         context.setJobDescription(text)
 
 
-def _last_line(error: Exception) -> str:
+def summarize_error(error: Exception) -> str:
+    """What an error says, in few words."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else repr(error))[:500]

@@ -96,8 +96,9 @@ class SparkConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Java libraries for the driver and executors: paths or URLs."""
     packages: tuple[str, ...] = ()
     """The same from Maven's repositories, as `group:artifact:version`."""
-    is_stateful: bool = False
-    """Whether a query keeps state in Spark's own state store."""
+    is_stateful: bool | None = None
+    """Whether Spark keeps what windows hold, in its state store below the checkpoint, which every
+    machine must reach then. By default it does if all is on this machine."""
     has_local_checkpoints: bool = True
     """Whether checkpoints lie in a directory of the driver's machine, not in a remote store."""
     log_level: str = "ERROR"
@@ -282,9 +283,8 @@ def _checkpoint_lines(settings: SparkConfig) -> dict[str, str]:
     package = "org.apache.spark.sql.execution.streaming.checkpointing"
     manager = f"{package}.FileSystemBasedCheckpointFileManager"
     lines = {"spark.sql.streaming.checkpointFileManagerClass": manager}
-    if not settings.is_stateful:
-        # Leaves out checksum files; Spark's state store cannot work without them.
-        lines["spark.hadoop.fs.file.impl"] = "org.apache.hadoop.fs.RawLocalFileSystem"
+    # Leaves out checksum files; queries that keep state have sessions with another one.
+    lines["spark.hadoop.fs.file.impl"] = "org.apache.hadoop.fs.RawLocalFileSystem"
     return lines
 
 

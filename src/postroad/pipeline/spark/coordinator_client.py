@@ -16,6 +16,7 @@ from postroad.net import MessagingService
 from postroad.pipeline.connectors.connector import Committable, RawRecords
 from postroad.pipeline.coordinator.coordinator import PendingWrite
 from postroad.pipeline.coordinator.records import FailedRoot, InputDelivery, RetryRoot
+from postroad.pipeline.coordinator.window_deltas import CommittedDelta, ResultFile
 from postroad.pipeline.spark.certificate import WORKER, CertificateFiles
 
 T = TypeVar("T")
@@ -103,6 +104,33 @@ class CoordinatorClient:
     def finish_write(self, id: int, failed: Sequence[FailedRoot] = ()) -> None:
         """Something of that is written."""
         self._ask(FinishWrite(id, list(failed)), bool)
+
+    def poll_deltas(self, window: str, after: int, wait_s: float) -> int:
+        """The number of the last batch that added to a window, after waiting for one."""
+        return self._ask(PollDeltas(window, after, wait_s), int, wait_s)
+
+    def list_deltas(self, window: str, after: int, upto: int) -> list[CommittedDelta]:
+        """What a range of batches added to a window."""
+        return self._ask(ListDeltas(window, after, upto), list[CommittedDelta])
+
+    def discard_deltas(self, window: str, upto: int) -> None:
+        """Say that Spark has taken what batches added, for good."""
+        self._ask(DiscardDeltas(window, upto), bool)
+
+    def begin_window_batch(self, run: str, window: str, batch: int) -> bool:
+        """Whether what a window emits with a batch of its query is new."""
+        return self._ask(BeginWindowBatch(run, window, batch), bool)
+
+    def commit_window_batch(
+        self,
+        run: str,
+        window: str,
+        batch: int,
+        files: Sequence[ResultFile],
+        failed: Sequence[FailedRoot],
+    ) -> None:
+        """Have what a window emitted taken in."""
+        self._ask(CommitWindowBatch(run, window, batch, list(files), list(failed)), bool)
 
     def abort_batch(self, parts: PartitionResults) -> None:
         """Throw away what parts of a batch have staged."""
@@ -238,6 +266,48 @@ class AbortBatch(msgspec.Struct, frozen=True, tag=True):
     parts: PartitionResults
 
 
+class PollDeltas(msgspec.Struct, frozen=True, tag=True):
+    """Answered by the number of the last batch that added to a window, when it is above `after` or
+    when the time is over."""
+
+    window: str
+    after: int
+    wait_s: float
+
+
+class ListDeltas(msgspec.Struct, frozen=True, tag=True):
+    """Answered by what a range of batches added to a window."""
+
+    window: str
+    after: int
+    upto: int
+
+
+class DiscardDeltas(msgspec.Struct, frozen=True, tag=True):
+    """Spark has taken what batches added to a window, for good."""
+
+    window: str
+    upto: int
+
+
+class BeginWindowBatch(msgspec.Struct, frozen=True, tag=True):
+    """Answered by whether what a window emits with a batch of its query was not taken in."""
+
+    run: str
+    window: str
+    batch: int
+
+
+class CommitWindowBatch(msgspec.Struct, frozen=True, tag=True):
+    """Take in what a window emitted with a batch of its query."""
+
+    run: str
+    window: str
+    batch: int
+    files: list[ResultFile]
+    failed: list[FailedRoot]
+
+
 class GetIsolationMode(msgspec.Struct, frozen=True, tag=True):
     """Whether functions are to be tried in a process of their own: answered by yes or no."""
 
@@ -261,6 +331,11 @@ Question: TypeAlias = (
     | ListWrites
     | FinishWrite
     | AbortBatch
+    | PollDeltas
+    | ListDeltas
+    | DiscardDeltas
+    | BeginWindowBatch
+    | CommitWindowBatch
     | ReportFatalError
 )
 

@@ -19,16 +19,21 @@ from postroad.pipeline.spark.coordinator_client import (
     SUBJECT,
     AbortBatch,
     BeginBatch,
+    BeginWindowBatch,
     CommitBatch,
+    CommitWindowBatch,
     CoordinatorEndpoint,
+    DiscardDeltas,
     EncodedRecords,
     FinishWrite,
     GetInitialOffset,
     GetIsolationMode,
     ListDeliveries,
+    ListDeltas,
     ListWrites,
     PartitionResults,
     PollDeliveries,
+    PollDeltas,
     Question,
     ReadRetries,
     ReadSplit,
@@ -45,6 +50,8 @@ logger = logging.getLogger("postroad.pipeline")
 _AGAIN_ROOTS = 1_000
 # What workers may leave here for one batch; those of attempts that Spark gave up count too.
 _STORED_BYTES_MAX = 4_096 * MIB
+# Spark asks, looks whether the watermark has moved, and asks again.
+_WINDOW_POLLS = 2
 # What was found deadly comes again meanwhile, and is not found by another crash.
 _CAREFUL_BATCHES = 50
 
@@ -89,6 +96,8 @@ class CoordinatorServer:
         """How often Spark asked for more since it began a batch."""
         # For so many more batches functions are tried first.
         self._careful_batches = 0
+        # How often Spark asked for more since it began a batch of a window, and after which batch.
+        self._window_polls: dict[str, tuple[int, int]] = {}
         self.fatal_error: str | None = None
         """Why workers cannot run the job, if they cannot."""
 
@@ -156,6 +165,23 @@ class CoordinatorServer:
                 parts = self._take(question.parts)
                 await self._desk.abort_outputs([it for part in parts for it in part.staged])
                 return True
+            case PollDeltas():
+                return await self._poll_deltas(question)
+            case ListDeltas():
+                return await self._desk.list_deltas(question.window, question.after, question.upto)
+            case DiscardDeltas():
+                await self._desk.discard_deltas(question.window, question.upto)
+                return True
+            case BeginWindowBatch():
+                self._window_polls[question.window] = (0, 0)
+                return not await self._desk.is_window_batch_committed(
+                    question.run, question.window, question.batch
+                )
+            case CommitWindowBatch():
+                await self._desk.commit_window_batch(
+                    question.run, question.window, question.batch, question.files, question.failed
+                )
+                return True
             case ReportFatalError():
                 self.fatal_error = question.reason
                 return True
@@ -184,6 +210,25 @@ class CoordinatorServer:
                 return await self._desk.poll_after(after, wait_s)
         finally:
             self._asking -= 1
+
+    async def _poll_deltas(self, question: PollDeltas) -> int:
+        polls, _ = self._window_polls.get(question.window, (0, 0))
+        self._window_polls[question.window] = (polls + 1, question.after)
+        return await self._desk.poll_deltas(question.window, question.after, question.wait_s)
+
+    async def are_windows_idle(self) -> bool:
+        """Whether Spark has taken all that was added to windows, and emitted what was due."""
+        for name in self._desk.window_deltas.windows:
+            polls, after = self._window_polls.get(name, (0, 0))
+            # After the first it may have found that the watermark has moved.
+            if polls < _WINDOW_POLLS or after < await self._desk.last_delta(name):
+                return False
+        return True
+
+    def forget_polls(self) -> None:
+        """Queries start anew."""
+        self.idle_polls = 0
+        self._window_polls.clear()
 
     async def _read_slice(self, number: int) -> list[EncodedRecords]:
         found = await self._desk.uncommitted(number - 1, number)
@@ -221,6 +266,7 @@ class CoordinatorServer:
             outcome.failed += part.failed
             outcome.staged += part.staged
             outcome.read += part.read
+            outcome.window_files += part.window_files
             windows.merge(part.delta)
         outcome.delta = windows.delta
         outcome.staged += question.writes

@@ -25,6 +25,7 @@ from postroad.pipeline.coordinator.records import RetryRoot, to_signed
 from postroad.pipeline.job import Segment
 from postroad.pipeline.spark.input_rows import InputRowKind, RowRun, runs_of
 from postroad.pipeline.spark.sql_expressions import compute, ddl_with_columns
+from postroad.pipeline.spark.window_rows import write_panes
 from postroad.pipeline.spark.worker_context import WorkerContext
 from postroad.pipeline.vectorized.acks import Ids, mix64_all
 from postroad.pipeline.vectorized.decoding import DecodedRoots, decode_retries, decode_roots
@@ -142,7 +143,7 @@ def _single_stage(context: WorkerContext) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, name = context.prepare(), secrets.token_hex(8)
         outputs, written = _with_rows(context)
-        partition = SingleStagePartition(program, outputs, name)
+        partition = SingleStagePartition(program, outputs, name, context.spark_windows)
 
         def work() -> Iterator[pa.RecordBatch]:
             reader = _RowReader(context, program)
@@ -196,7 +197,7 @@ def _last_stage(context: WorkerContext) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, name = context.prepare(), secrets.token_hex(8)
         outputs, written = _with_rows(context)
-        partition = ShuffledPartition(program, outputs, name)
+        partition = ShuffledPartition(program, outputs, name, context.spark_windows)
 
         def work() -> Iterator[pa.RecordBatch]:
             partition.take_rows(row for batch in batches for row in from_batch(batch))
@@ -219,7 +220,10 @@ def _finish(
     try:
         program.lifecycles.before_batch()
         yield from work
-        outcome = encode_part(partition.finish())
+        result = partition.finish()
+        panes = [it for it in partition.panes.values() if it.panes]
+        result.window_files = [write_panes(it, context.window_files) for it in panes]
+        outcome = encode_part(result)
         yield from written.take()
         if len(outcome) > _INLINE_BYTES_MAX:
             context.coordinator.store_result(name, outcome)

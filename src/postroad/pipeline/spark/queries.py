@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote
 
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.spark.batches import BatchProcessor
 from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.pipeline.spark.session import activate
 from postroad.pipeline.spark.spark_inputs import read_once, read_stream
+from postroad.pipeline.spark.window_query import start_window_query
 from postroad.pipeline.spark.worker_context import WorkerContext
+from postroad.pipeline.windows.partials import PartialWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +53,7 @@ class StreamingQueryRunner(QueryRunner):
         checkpoint: where Spark notes how far it is.
         processor: what does a batch.
         limit_s: time for a batch.
+        window_checkpoints: where Spark keeps what windows hold.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class StreamingQueryRunner(QueryRunner):
         checkpoint: str,
         processor: BatchProcessor,
         limit_s: float,
+        window_checkpoints: str,
     ) -> None:
         self._session = session
         self._name = name
@@ -71,35 +76,61 @@ class StreamingQueryRunner(QueryRunner):
         self._checkpoint = checkpoint
         self._processor = processor
         self._limit_s = limit_s
+        self._window_checkpoints = window_checkpoints
 
     async def run(self) -> BaseException | None:
         from py4j.protocol import Py4JError
 
-        self._server.idle_polls = 0
+        self._server.forget_polls()
+        queries: list[StreamingQuery] = []
         try:
-            query = await asyncio.to_thread(self._start)
+            await asyncio.to_thread(self._start_all, queries)
         except Exception as error:
+            await asyncio.to_thread(_stop, queries)
             return error
         try:
-            while await asyncio.to_thread(lambda: query.isActive):
+            while (ended := await asyncio.to_thread(_find_ended, queries)) is None:
                 # A query that is stopped in the middle of a batch complains.
-                if self._is_idle and await self._coordinator.is_drained():
+                if await self._is_done():
                     return None
                 if (running_s := self._server.batch_s) > self._limit_s:
                     self._server.enable_isolation()
                     return BatchExpired(f"a batch took {running_s:.0f} s; it is done again")
                 await asyncio.sleep(_LOOK_S)
-            return await asyncio.to_thread(query.exception) or RuntimeError("it ended by itself")
+            return await asyncio.to_thread(ended.exception) or RuntimeError("it ended by itself")
         except (Py4JError, OSError) as error:
             # The JVM is gone.
             return error
         finally:
-            await asyncio.to_thread(_stop, query)
+            await asyncio.to_thread(_stop, queries)
+
+    async def _is_done(self) -> bool:
+        # Once more at the end, as meanwhile a batch may have added to windows.
+        return (
+            await self._is_at_rest()
+            and await self._coordinator.is_drained()
+            and await self._is_at_rest()
+        )
+
+    async def _is_at_rest(self) -> bool:
+        return self._is_idle and await self._server.are_windows_idle()
 
     @property
     def _is_idle(self) -> bool:
         polls = _IDLE_POLLS if self._context.spark_inputs else 1
         return self._server.is_idle and self._server.idle_polls >= polls
+
+    def _start_all(self, queries: list[StreamingQuery]) -> None:
+        """Start all queries; those that are started are in the list, whatever happens."""
+        queries.append(self._start())
+        windows = self._coordinator.window_deltas.windows.values()
+        queries.extend(map(self._start_window, windows))
+
+    def _start_window(self, window: PartialWindow) -> StreamingQuery:
+        activate(self._session)
+        checkpoint = f"{self._window_checkpoints}/{quote(window.window.name, safe='')}"
+        directory = str(self._context.window_files)
+        return start_window_query(self._session, self._context, window, checkpoint, directory)
 
     def _start(self) -> StreamingQuery:
         activate(self._session)
@@ -121,13 +152,18 @@ def _union(left: DataFrame, right: DataFrame) -> DataFrame:
     return left.unionByName(right)
 
 
-def _stop(query: StreamingQuery) -> None:
-    try:
-        query.stop()
-    except Exception:
-        # Of several kinds, as it comes from sockets, py4j or Java. Whoever terminates this process
-        # often terminates the JVM as well, and its queries end with it.
-        logger.debug("a query could not be stopped", exc_info=True)
+def _find_ended(queries: Sequence[StreamingQuery]) -> StreamingQuery | None:
+    return next((query for query in queries if not query.isActive), None)
+
+
+def _stop(queries: Sequence[StreamingQuery]) -> None:
+    for query in queries:
+        try:
+            query.stop()
+        except Exception:
+            # Of several kinds, as it comes from sockets, py4j or Java. Whoever terminates this
+            # process often terminates the JVM as well, and its queries end with it.
+            logger.debug("a query could not be stopped", exc_info=True)
 
 
 class BatchQueryRunner(QueryRunner):

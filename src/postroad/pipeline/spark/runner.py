@@ -9,7 +9,7 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,8 @@ _STABLE_AFTER_S = 60.0
 _FAILURES_WITHOUT_PROGRESS_MAX = 2
 _TEXT_MAX = 500
 _STAGE = "staged"
+_WINDOW_FILES = "window-files"
+_WINDOW_STATE = "window-state"
 # Functions are stopped when they have had their time; a batch that goes on is stuck elsewhere.
 _GRACE_S = 30.0
 # The last line of a traceback in a worker.
@@ -134,6 +136,7 @@ class SparkRunner:
                 self._settings.worker_bytes,
                 self._settings.python_path,
             )
+            await self._place_windows(order)
             if self._session is not None:
                 await self._supervise(self._session, order)
             else:
@@ -142,6 +145,23 @@ class SparkRunner:
                     logger.warning("job %r starts Spark again", self._program.job.name)
         finally:
             await self._host.stop()
+
+    async def _place_windows(self, context: WorkerContext) -> None:
+        """Decide which windows Spark keeps."""
+        names = self.coordinator.window_deltas.candidates() if self._can_keep_windows else []
+        context.spark_windows = tuple(await self.coordinator.assign_windows(context.run, names))
+        if self._checkpoint is not None and context.spark_windows:
+            context.window_files = self._checkpoint.absolute() / _WINDOW_FILES
+            needed = await self.coordinator.needed_window_files()
+            await asyncio.to_thread(_remove_others, context.window_files, needed)
+
+    @property
+    def _can_keep_windows(self) -> bool:
+        """Whether Spark has a place for what windows hold, which every machine reaches."""
+        settings = self._settings
+        if self._checkpoint is None or settings.is_remote or settings.is_stateful is False:
+            return False
+        return settings.is_stateful is True or settings.is_loopback
 
     def _place(self) -> SparkConfig:
         settings = self._settings
@@ -245,6 +265,7 @@ class SparkRunner:
             str(self._checkpoint / SPARK_FILES),
             processor,
             self._limit_s,
+            str(self._checkpoint / _WINDOW_STATE),
         )
 
     @property
@@ -253,6 +274,14 @@ class SparkRunner:
         tasks = self._program.graph.tasks
         longest_s = max(tasks[name].pending_timeout_s for name in self._program.graph.inputs)
         return longest_s + _GRACE_S
+
+
+def _remove_others(directory: Path, needed: Collection[str]) -> None:
+    """Have a directory, with nothing in it that nobody will read."""
+    directory.mkdir(exist_ok=True)
+    for path in directory.iterdir():
+        if str(path) not in needed:
+            path.unlink()
 
 
 def _pause_s(failures: int) -> float:

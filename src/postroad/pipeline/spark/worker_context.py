@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +16,7 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import InputConnector, OutputConnector, RawRecords
 from postroad.pipeline.coordinator.records import InputDelivery
+from postroad.pipeline.coordinator.window_deltas import ResultsInput
 from postroad.pipeline.graph import JobGraph
 from postroad.pipeline.job import Job, TaskType
 from postroad.pipeline.spark.coordinator_client import (
@@ -47,6 +49,8 @@ class WorkerContext:
         columns: what the expressions of tasks see, by the names of these; Spark knows.
         spark_inputs: names of inputs that one of Spark's readers reads.
         spark_outputs: names of outputs that one of Spark's writers writes.
+        spark_windows: names of windows whose contents Spark keeps.
+        window_files: a directory that all workers reach, for what is added to these.
         poll_s: how long to wait for something new.
 
     Args:
@@ -75,12 +79,16 @@ class WorkerContext:
         self.job_name = job.name
         self.graph = JobGraph(job)
         self.columns: Mapping[str, pa.DataType] = {}
-        self.inputs = inputs
+        # What windows emit is read like an input.
+        windowed = {window.task for window in job.windows}
+        self.inputs = {name: ResultsInput() for name in windowed} | dict(inputs)
         self.outputs = outputs
         self.spark_inputs = _on_spark(job, TaskType.INPUT)
         self.spark_outputs = _on_spark(job, TaskType.OUTPUT)
         # Spark asks one source after the other: its own must not wait for ours.
         self.poll_s = _POLL_BESIDE_SPARK_S if self.spark_inputs else _POLL_S
+        self.spark_windows: tuple[str, ...] = ()
+        self.window_files = Path()
         self._desk = desk
         self.run = run
         self.partitions = partitions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
 import msgspec
@@ -27,6 +27,7 @@ from postroad.pipeline.coordinator.records import (
     describe_exception,
     make_failed_attempt,
 )
+from postroad.pipeline.coordinator.window_deltas import WindowFile
 from postroad.pipeline.job import Segment
 from postroad.pipeline.tree import WindowInput
 from postroad.pipeline.vectorized.acks import EdgeBatch, Ids, Indexes
@@ -35,6 +36,7 @@ from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind
 from postroad.pipeline.vectorized.stage_executor import RootBatch, SegmentFailure, StageExecutor
 from postroad.pipeline.vectorized.task_calls import TaskOutput, drop_tracebacks, map_function
 from postroad.pipeline.windows import JobWindowDelta, WindowDeltaBuilder
+from postroad.pipeline.windows.partials import PartialAddition, PartialPanes, PartialWindow
 
 
 class PartitionExecutor:
@@ -44,25 +46,45 @@ class PartitionExecutor:
         program: the job.
         outputs: by the names of their tasks.
         name: one that no other part has.
+        partial: names of the windows that somebody else puts together.
     """
 
     def __init__(
-        self, program: CompiledJob, outputs: Mapping[str, OutputConnector], name: str
+        self,
+        program: CompiledJob,
+        outputs: Mapping[str, OutputConnector],
+        name: str,
+        partial: Collection[str] = (),
     ) -> None:
         self._program = program
         self._sink = OutputSink(program.job.name, name, outputs)
-        self._windows = WindowDeltaBuilder(program.windows)
+        self._plan = program.windows.select(partial, inverted=True) if partial else program.windows
+        self._windows = WindowDeltaBuilder(self._plan)
+        chosen = [program.windows.by_name[name] for name in partial]
+        self.panes = {it.name: PartialPanes(PartialWindow(it)) for it in chosen}
+        """What is added to those."""
+        self._panes_of_tasks: dict[str, list[PartialPanes]] = {}
+        for panes in self.panes.values():
+            self._panes_of_tasks.setdefault(panes.window.window.window.task, []).append(panes)
         self._outcome = PartitionResult()
 
     def _add_to_windows(self, additions: Sequence[WindowInput]) -> tuple[str, Exception] | None:
         """All that a root adds, or nothing of it; returns the task that failed, and with what."""
-        one = WindowDeltaBuilder(self._program.windows)
+        one = WindowDeltaBuilder(self._plan)
+        parts: list[tuple[PartialPanes, PartialAddition]] = []
         for it in additions:
             try:
-                one.add(it.task, it.group, it.segment, order=it.order)
+                parts += [
+                    (panes, panes.window.prepare(it.group, it.segment, it.order))
+                    for panes in self._panes_of_tasks.get(it.task, ())
+                ]
+                if self._plan.windows:
+                    one.add(it.task, it.group, it.segment, order=it.order)
             except Exception as error:
                 drop_tracebacks(error)
                 return it.task, error
+        for panes, part in parts:
+            panes.add(part)
         self._windows.merge(one.delta)
         return None
 
@@ -99,9 +121,13 @@ class SingleStagePartition(PartitionExecutor):
     """Works on some deliveries, and accounts for them."""
 
     def __init__(
-        self, program: CompiledJob, outputs: Mapping[str, OutputConnector], name: str
+        self,
+        program: CompiledJob,
+        outputs: Mapping[str, OutputConnector],
+        name: str,
+        partial: Collection[str] = (),
     ) -> None:
-        super().__init__(program, outputs, name)
+        super().__init__(program, outputs, name, partial)
         self._pass = StageExecutor(program, 0, self._sink)
 
     def process_split(
@@ -314,6 +340,8 @@ class PartitionResult(msgspec.Struct):
     failed: list[FailedRoot] = []
     staged: list[tuple[str, Committable]] = []
     delta: JobWindowDelta = msgspec.field(default_factory=JobWindowDelta)
+    window_files: list[WindowFile] = []
+    """What it adds to windows that Spark keeps."""
     segments: int = 0
     """Roots that it had."""
     read: int = 0

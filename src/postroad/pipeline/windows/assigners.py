@@ -53,23 +53,40 @@ class GlobalAssigner(WindowAssigner):
         return math.inf
 
 
-class IntegerStepAssigner(WindowAssigner):
+class StepAssigner(WindowAssigner):
+    """Extents of one length, at regular distances: they are counted from time 0 on."""
+
+    @abc.abstractmethod
+    def indexes(self, time_s: float) -> range:
+        """The numbers of the extents of a segment."""
+
+    @abc.abstractmethod
+    def lower(self, index: int) -> float:
+        """Where the extent with a number begins."""
+
+    def lowers(self, time_s: float) -> list[float]:
+        return list(map(self.lower, self.indexes(time_s)))
+
+
+class IntegerStepAssigner(StepAssigner):
     """Extents of whole seconds, at whole seconds."""
 
     def __init__(self, range_s: int, slide_s: int) -> None:
         self._range_s = range_s
         self._slide_s = slide_s
 
-    def lowers(self, time_s: float) -> list[float]:
+    def indexes(self, time_s: float) -> range:
         second, slide_s = math.floor(time_s), self._slide_s
-        first = (second - self._range_s) // slide_s + 1
-        return [float(step * slide_s) for step in range(first, second // slide_s + 1)]
+        return range((second - self._range_s) // slide_s + 1, second // slide_s + 1)
+
+    def lower(self, index: int) -> float:
+        return float(index * self._slide_s)
 
     def upper(self, lower: float, latest: float) -> float:
         return lower + self._range_s
 
 
-class DecimalStepAssigner(WindowAssigner):
+class DecimalStepAssigner(StepAssigner):
     """Extents of parts of a second: 0.3 is where the fourth of those of 0.1 begins.
 
     It would not be if 0.1 were the float, which is a bit more than a tenth.
@@ -80,10 +97,12 @@ class DecimalStepAssigner(WindowAssigner):
         self._length_s = float(range_s)
         self._slide_s = Fraction(str(slide_s))
 
-    def lowers(self, time_s: float) -> list[float]:
+    def indexes(self, time_s: float) -> range:
         time, slide_s = Fraction(str(time_s)), self._slide_s
-        first = (time - self._range_s) // slide_s + 1
-        return [float(step * slide_s) for step in range(first, time // slide_s + 1)]
+        return range((time - self._range_s) // slide_s + 1, time // slide_s + 1)
+
+    def lower(self, index: int) -> float:
+        return float(index * self._slide_s)
 
     def upper(self, lower: float, latest: float) -> float:
         return plus(lower, self._length_s)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +16,11 @@ from postroad.pipeline.windows.encoding import time_of
 
 NO_TIME = float("-inf")
 """The time of segments in windows that do not ask for it."""
+
+
+KEEP_S = 7 * 86_400.0
+"""How long after its end a window takes segments that nobody told how long, and that no watermark
+ends: a week, because without any limit what it holds would grow for ever."""
 
 
 class CompiledTrigger(msgspec.Struct, frozen=True):
@@ -49,10 +55,14 @@ class CompiledWindow:
 
     def _keep_s(self) -> float | None:
         """How long it keeps extents: not shorter than a trigger waits for later segments."""
-        if self.window.keep_s is None:
-            return None
         waits = [planned.trigger.threshold for planned in self.of_type(TriggerType.WATERMARK)]
-        return max(self.window.keep_s, *waits, 0.0)
+        if self.window.keep_s is not None:
+            return max(self.window.keep_s, *waits, 0.0)
+        if waits:
+            return float(max(waits))
+        # What waits for the end of a job is there until then.
+        is_final = {planned.trigger.on for planned in self.triggers} == {TriggerType.DRAINED}
+        return None if is_final else KEEP_S
 
     def time(self, segment: Segment) -> float:
         """The time of a segment.
@@ -111,14 +121,24 @@ class CompiledWindows:
             for window in windows
         ]
         self.by_name = {window.name: window for window in self.windows}
+        self._of_tasks: dict[str, list[CompiledWindow]] = {}
+        for window in self.windows:
+            self._of_tasks.setdefault(window.window.task, []).append(window)
         for trigger in triggers:
             if trigger.window not in self.by_name:
                 raise ConfigError(
                     f"a trigger names the window {trigger.window!r}, which is not there"
                 )
-        self._of_tasks: dict[str, list[CompiledWindow]] = {}
-        for window in self.windows:
-            self._of_tasks.setdefault(window.window.task, []).append(window)
+
+    def select(self, names: Collection[str], *, inverted: bool = False) -> CompiledWindows:
+        """Some of them, or all but some."""
+        chosen = copy.copy(self)
+        chosen.windows = [it for it in self.windows if (it.name in names) != inverted]
+        chosen.by_name = {window.name: window for window in chosen.windows}
+        chosen._of_tasks = {}
+        for window in chosen.windows:
+            chosen._of_tasks.setdefault(window.window.task, []).append(window)
+        return chosen
 
     def of_task(self, task: str) -> list[CompiledWindow]:
         """The windows of a task."""

@@ -102,6 +102,16 @@ def decode_row(key: bytes, value: bytes) -> PaneRow:
             raise ValueError(f"{other!r:.80} is not the key of a row of windows")
 
 
+def decode_pane_window(key: bytes) -> str:
+    """The window that the key of a row belongs to."""
+    return str(msgspec.msgpack.decode(key)[0])
+
+
+def decode_late(head: bytes) -> int:
+    """How many segments the row of a window says it has dropped."""
+    return _decode_head(head).late
+
+
 class Extent(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of a window, of one group, over one stretch of time.
 

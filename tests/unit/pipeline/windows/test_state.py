@@ -55,7 +55,7 @@ def brief(extents: list[Extent]) -> list[tuple[float | None, Any, int]]:
 
 
 def test_an_extent_says_what_it_is() -> None:
-    bench = Bench(FIXED, on(TriggerType.DRAINED), on(TriggerType.WATERMARK, 1))
+    bench = Bench(FIXED, on(TriggerType.DRAINED), on(TriggerType.WATERMARK, 1), keep_s=100)
     assert bench.feed(3, 11, group=("a", 1)) == []
     assert bench.feed(11.5, group="b") == [
         Extent(
@@ -102,12 +102,33 @@ class TestWatermark:
         assert bench.feed(13, group="other") == [], "nothing new"
 
     def test_late_segments_are_emitted_again(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK))
+        bench = Bench(FIXED, on(TriggerType.WATERMARK), keep_s=100)
         assert brief(bench.feed(1, 11)) == [(0.0, 1, 1)]
         assert brief(bench.feed(2)) == [(0.0, 2, 2)]
 
+    def test_late_segments_are_dropped_and_counted_unless_they_are_kept_for(self) -> None:
+        bench = Bench(FIXED, on(TriggerType.WATERMARK))
+        assert brief(bench.feed(1, 11)) == [(0.0, 1, 1)]
+        assert len(bench.state) == 1, "what is emitted is forgotten"
+        assert bench.feed(2) == []
+        assert bench.state.late("w") == 1
+
+    def test_what_no_watermark_ends_is_kept_for_a_week(self) -> None:
+        bench = Bench(FIXED, on(TriggerType.SEGMENTS, 100))
+        week_s = 7 * 86_400
+        bench.feed(1, week_s + 9)
+        assert len(bench.state) == 2
+        bench.feed(week_s + 11)
+        assert len(bench.state) == 2, "the first one is gone, and there is another"
+
+    def test_what_waits_for_the_end_of_the_job_is_kept_until_then(self) -> None:
+        bench = Bench(FIXED, on(TriggerType.DRAINED))
+        bench.feed(1, 1e9)
+        bench.feed(2)
+        assert brief(bench.state.on_drained()) == [(0.0, 2, 1), (1e9, 1, 1)]
+
     def test_a_session_that_goes_on_after_its_end_ends_again(self) -> None:
-        bench = Bench(SESSION, on(TriggerType.WATERMARK))
+        bench = Bench(SESSION, on(TriggerType.WATERMARK), keep_s=100)
         assert bench.feed(0) == []
         assert brief(bench.feed(11, group="other")) == [(0.0, 1, 1)]
         assert bench.feed(5) == []
