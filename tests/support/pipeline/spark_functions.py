@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from postroad.pipeline import Segment
 
@@ -25,6 +26,15 @@ def split(segment: Segment) -> list[Segment]:
 def refuse_sevens(segment: Segment) -> Segment:
     if segment["n"] % 7 == 0:
         raise ValueError(f"{segment['n']} is a multiple of seven")
+    return segment
+
+
+def fail_first_time(segment: Segment) -> Segment:
+    """Half of the segments fail at the first attempt, which a file remembers."""
+    seen = Path(f"{segment['file']}-{segment['v']}")
+    if segment["v"] in range(1, 1000, 2) and not seen.exists():
+        seen.touch()
+        raise ValueError("not yet")
     return segment
 
 

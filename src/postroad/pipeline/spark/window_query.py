@@ -153,7 +153,7 @@ class ResultsProcessor:
             # The state has to be as it is after the batch all the same.
             panes.write.format("noop").mode("overwrite").save()
         else:
-            rows = panes.mapInArrow(write, RESULT_DDL).collect()
+            rows = panes.where("grp IS NOT NULL").mapInArrow(write, RESULT_DDL).collect()
             files = [ResultFile(row.path, row.segments) for row in rows if row.path is not None]
             failed = [_decode_failed(row.failed) for row in rows if row.failed is not None]
             coordinator.commit_window_batch(run, window, batch, files, failed)

@@ -130,7 +130,11 @@ def watermark_row(window: PartialColumns, closed: int) -> pa.RecordBatch:
 
 
 def aggregate(rows: DataFrame, window: PartialColumns) -> DataFrame:
-    """Put together what was added, and give it on once the watermark has passed it."""
+    """Put together what was added, and give it on once the watermark has passed it.
+
+    Rows of no group come out, too: Spark would filter them where they come in, and then they would
+    not move the watermark.
+    """
     from pyspark.sql import functions as f
 
     rows = rows.withColumn("time", f.timestamp_millis("at"))
@@ -146,7 +150,7 @@ def aggregate(rows: DataFrame, window: PartialColumns) -> DataFrame:
         columns.append(f.collect_list("others").alias("others"))
     panes = rows.groupBy("time", "grp").agg(*columns)
     names = [name for name, _, _ in _columns(window) if name != "at"]
-    return panes.where("grp IS NOT NULL").select(f.unix_millis("time").alias("at"), *names)
+    return panes.select(f.unix_millis("time").alias("at"), *names)
 
 
 # Emitting.

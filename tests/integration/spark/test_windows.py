@@ -1,0 +1,175 @@
+"""Windows that Spark keeps: what they emit, what they drop, and what is left after crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from postroad.core.errors import ConfigError
+from postroad.durable import MemoryDisk, MemoryStore
+from postroad.pipeline import Job, LocalRunner, MemoryInput, MemoryOutput, new_job
+from postroad.pipeline.spark import SparkConfig
+from postroad.pipeline.spark.runner import SparkRunner
+from tests.integration.spark.spark_jobs import FUNCTIONS, LIMIT_S, outputs_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RETRY = {"attempts": 3, "first_s": 0.02, "max_s": 0.05}
+
+
+def job_of(aggregation: str, fn: str = "same", **fields: Any) -> Job:
+    window = {"type": "fixed", "range_s": 10} | fields
+    return (
+        new_job(f"windows_{aggregation.rpartition(':')[2]}")
+        .input("in", connector="memory", retry=RETRY, batch_size=100)
+        .function("per", FUNCTIONS + fn, group_by="k")
+        .output("out", connector="memory")
+        .window("w", task="per", aggregation=aggregation, time_key="at", key="v", **window)
+        .trigger("w", on="watermark", threshold=2)
+        .build()
+    )
+
+
+def segments(count: int, start: int = 0) -> list[dict[str, Any]]:
+    """In order of time but for one in ten, which may be too late."""
+    return [
+        {"k": n % 3, "v": n / 10 if n % 4 else n, "at": n / 4 - (30 if n % 10 == 9 else 0)}
+        for n in range(start, start + count)
+    ]
+
+
+class Account:
+    """A job's store and checkpoint, which outlive its runs."""
+
+    def __init__(self, session: SparkSession, directory: Path) -> None:
+        self._session = session
+        self.checkpoint = directory / "checkpoint"
+        self.disk = MemoryDisk()
+        self.out = MemoryOutput()
+
+    def runner(self, job: Job, given: Sequence[dict[str, Any]]) -> SparkRunner:
+        return SparkRunner(
+            job,
+            {"in": MemoryInput(given, slice_segments=50)},
+            {"out": self.out},
+            MemoryStore(self.disk),
+            self.checkpoint,
+            session=self._session,
+        )
+
+    async def run(self, job: Job, given: Sequence[dict[str, Any]]) -> SparkRunner:
+        runner = self.runner(job, given)
+        await asyncio.wait_for(runner.run(), LIMIT_S)
+        return runner
+
+
+async def run_plainly(job: Job, given: Sequence[dict[str, Any]]) -> tuple[list[str], int]:
+    """What it emits in plain Python, and how much comes too late."""
+    outputs, store = outputs_of(job), MemoryStore()
+    await store.open(job.name)
+    runner = LocalRunner(job, {"in": MemoryInput(given, slice_segments=50)}, outputs, store)
+    await asyncio.wait_for(runner.run(), LIMIT_S)
+    dropped = (await runner.coordinator.status()).dropped_late
+    await store.close()
+    return sorted(map(repr, outputs["out"].segments)), dropped
+
+
+async def dropped_of(account: Account, job: Job) -> int:
+    store = MemoryStore(account.disk)
+    await store.open(job.name)
+    runner = LocalRunner(job, {"in": MemoryInput([])}, outputs_of(job), store)
+    dropped = (await runner.coordinator.status()).dropped_late
+    await store.close()
+    return dropped
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "fields"),
+    [
+        ("sum", {}),
+        ("max", {"type": "sliding", "slide_s": 5}),
+        ("collect", {"type": "sliding", "range_s": 0.6, "slide_s": 0.3}),
+    ],
+)
+@pytest.mark.slow
+async def test_windows_in_spark_emit_and_drop_what_those_of_plain_python_do(
+    aggregation: str, fields: dict[str, Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    job, given = job_of(aggregation, **fields), segments(400)
+    emitted, dropped = await run_plainly(job, given)
+    account = Account(spark, tmp_path)
+    runner = await account.run(job, given)
+    assert runner.restarts == 0
+    assert list(runner.coordinator.window_deltas.windows) == ["w"]
+    assert sorted(map(repr, account.out.segments)) == emitted
+    assert len(emitted) > 5
+    assert await dropped_of(account, job) == dropped > 5
+    assert len(list((account.checkpoint / "window-files").iterdir())) <= 4
+
+
+@pytest.mark.slow
+async def test_segments_that_fail_first_count_once(spark: SparkSession, tmp_path: Path) -> None:
+    job = job_of("count", "fail_first_time")
+    given = [{"k": 0, "v": n, "at": 5, "file": str(tmp_path / "seen")} for n in range(100)]
+    given.append({"k": 0, "v": "end", "at": 100, "file": str(tmp_path / "seen")})
+    account = Account(spark, tmp_path)
+    runner = await account.run(job, given[:100])
+    assert runner.coordinator.counts.failed == 50
+    assert account.out.segments == [], "the watermark has not passed it"
+    # The same store and checkpoint go on with what comes next.
+    await account.run(job, given)
+    assert [(it["lower"], it["segments"]) for it in account.out.segments] == [(0.0, 100)]
+
+
+@pytest.mark.slow
+async def test_contents_of_windows_outlive_the_session_of_their_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job, given = job_of("average"), segments(300)
+    account = Account(spark, tmp_path)
+    for count in (100, 200, 300):
+        await account.run(job, given[:count])
+    emitted, _ = await run_plainly(job, given)
+    assert sorted(map(repr, account.out.segments)) == emitted
+
+
+@pytest.mark.slow
+async def test_windows_stay_where_their_contents_are(spark: SparkSession, tmp_path: Path) -> None:
+    job, given = job_of("sum"), segments(100)
+    account = Account(spark, tmp_path)
+    await account.run(job, given)
+    inputs, outputs = {"in": MemoryInput(given)}, outputs_of(job)
+    with pytest.raises(ConfigError, match="Spark keeps the contents of window 'w'"):
+        await LocalRunner(job, inputs, outputs, MemoryStore(account.disk)).run()
+    with pytest.raises(ConfigError, match="window 'w' was changed"):
+        await account.run(job_of("sum", range_s=20), given)
+    # And the other way round.
+    disk = MemoryDisk()
+    await LocalRunner(job, inputs, outputs, MemoryStore(disk)).run()
+    there = SparkRunner(job, inputs, outputs, MemoryStore(disk), tmp_path / "other", session=spark)
+    await asyncio.wait_for(there.run(), LIMIT_S)
+    assert not there.coordinator.window_deltas.windows
+
+
+@pytest.mark.slow
+async def test_windows_are_not_kept_by_a_spark_that_shall_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = job_of("sum")
+    settings = SparkConfig(is_stateful=False)
+    runner = SparkRunner(
+        job,
+        {"in": MemoryInput(segments(50))},
+        outputs_of(job),
+        MemoryStore(),
+        tmp_path / "checkpoint",
+        settings,
+        session=spark,
+    )
+    await asyncio.wait_for(runner.run(), LIMIT_S)
+    assert not runner.coordinator.window_deltas.windows
