@@ -111,7 +111,9 @@ _NOTHING = JobStatus(0, 0, 0, 0, 0.0)
 
 
 def _running(path: Path, it: JobProgress) -> JobView:
-    standing = JobStatus(it.pending, it.waiting, it.dead, it.unpublished, it.oldest_s)
+    standing = JobStatus(
+        it.pending, it.waiting, it.dead, it.unpublished, it.oldest_s, it.dropped_late
+    )
     return _view(it.job, path, "running", standing, progress=it)
 
 

@@ -119,7 +119,10 @@ async def look(path: Path, store: str | None) -> JobStatus:
     """How a job stands, whether it runs or not."""
     now_ms = time.time_ns() // 1_000_000
     async with _opened(path, store) as (opened, job):
-        return await opened.read(lambda it: read_job_status(JobStore(it, job.name), now_ms))
+        windows = [window.name for window in job.windows]
+        return await opened.read(
+            lambda it: read_job_status(JobStore(it, job.name), now_ms, windows)
+        )
 
 
 async def count_dead(path: Path, store: str | None, id: str | None = None) -> int:

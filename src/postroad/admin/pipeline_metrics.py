@@ -20,6 +20,7 @@ _GAUGES = {
     "waiting": "Segments that come again later.",
     "dead": "Dead letters.",
     "unpublished": "Parts of batches that are settled, and which an output cannot take now.",
+    "dropped_late": "Segments that came too late for windows, once for each.",
     "oldest_s": "Age of the oldest delivery that is not settled.",
 }
 

@@ -244,6 +244,7 @@ def _tell_progress(it: runs.JobProgress) -> str:
         f" (oldest {it.oldest_s:.1f} s), {it.replayed:,} replayed, {it.waiting:,} waiting,"
         f" {it.dead:,} dead, {it.batches:,} batches of {it.batch_s * 1000:.0f} ms"
         + (f", {it.unpublished:,} unpublished" if it.unpublished else "")
+        + (f", {it.dropped_late:,} dropped late" if it.dropped_late else "")
         + (f", {it.restarts:,} restarts" if it.restarts else "")
     )
 
@@ -292,6 +293,7 @@ def status(job: Path, store: str | None, as_json: bool, watch: bool, metrics: bo
     told = (
         f"it does not run: {standing.pending:,} pending, {standing.waiting:,} waiting,"
         f" {standing.dead:,} dead, {standing.unpublished:,} unpublished"
+        + (f", {standing.dropped_late:,} dropped late" if standing.dropped_late else "")
     )
     click.echo(msgspec.json.encode(standing) if as_json else told)
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, LocalRunner, MemoryInput, MemoryOutput, new_job
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
+from postroad.pipeline.coordinator.spark_windows import SparkWindows
 from postroad.pipeline.spark import SparkConfig
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import FUNCTIONS, LIMIT_S, outputs_of
+from tests.support.pipeline import window_kill_job
+from tests.support.source_tree import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +31,7 @@ RETRY = {"attempts": 3, "first_s": 0.02, "max_s": 0.05}
 
 
 def job_of(aggregation: str, fn: str = "same", **fields: Any) -> Job:
-    window = {"type": "fixed", "range_s": 10} | fields
+    window: dict[str, Any] = {"type": "fixed", "range_s": 10} | fields
     return (
         new_job(f"windows_{aggregation.rpartition(':')[2]}")
         .input("in", connector="memory", retry=RETRY, batch_size=100)
@@ -105,7 +113,7 @@ async def test_windows_in_spark_emit_and_drop_what_those_of_plain_python_do(
     account = Account(spark, tmp_path)
     runner = await account.run(job, given)
     assert runner.restarts == 0
-    assert list(runner.coordinator.window_deltas.windows) == ["w"]
+    assert list(runner.coordinator.spark_windows.deltas.windows) == ["w"]
     assert sorted(map(repr, account.out.segments)) == emitted
     assert len(emitted) > 5
     assert await dropped_of(account, job) == dropped > 5
@@ -153,7 +161,7 @@ async def test_windows_stay_where_their_contents_are(spark: SparkSession, tmp_pa
     await LocalRunner(job, inputs, outputs, MemoryStore(disk)).run()
     there = SparkRunner(job, inputs, outputs, MemoryStore(disk), tmp_path / "other", session=spark)
     await asyncio.wait_for(there.run(), LIMIT_S)
-    assert not there.coordinator.window_deltas.windows
+    assert not there.coordinator.spark_windows.deltas.windows
 
 
 @pytest.mark.slow
@@ -172,4 +180,62 @@ async def test_windows_are_not_kept_by_a_spark_that_shall_not(
         session=spark,
     )
     await asyncio.wait_for(runner.run(), LIMIT_S)
-    assert not runner.coordinator.window_deltas.windows
+    assert not runner.coordinator.spark_windows.deltas.windows
+
+
+BEFORE, AFTER = "before", "after"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("owner", "method", "when"),
+    [
+        (JobCoordinator, "commit_batch", AFTER),
+        (SparkWindows, "list_deltas", BEFORE),
+        (SparkWindows, "commit_batch", BEFORE),
+        (SparkWindows, "commit_batch", AFTER),
+    ],
+)
+async def test_each_segment_counts_once_whatever_fails_between_the_two_queries(
+    owner: type,
+    method: str,
+    when: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job, given = job_of("sum"), segments(300)
+    emitted, dropped = await run_plainly(job, given)
+    act, calls = getattr(owner, method), itertools.count()
+
+    async def act_or_fail(*arguments: Any) -> Any:
+        is_first = next(calls) in (0, 2)
+        if is_first and when == BEFORE:
+            raise RuntimeError("the coordinator is gone")
+        done = await act(*arguments)
+        if is_first:
+            raise RuntimeError("the coordinator is gone, but did it")
+        return done
+
+    monkeypatch.setattr(owner, method, act_or_fail)
+    account = Account(spark, tmp_path)
+    runner = await account.run(job, given)
+    assert runner.restarts >= 1
+    assert sorted(map(repr, account.out.segments)) == emitted
+    assert await dropped_of(account, job) == dropped
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+async def test_each_segment_counts_once_whenever_the_driver_is_killed(tmp_path: Path) -> None:
+    given = segments(window_kill_job.SEGMENTS)
+    emitted, _ = await run_plainly(job_of("sum"), given)
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, given)))
+    for point in (*window_kill_job.POINTS, ""):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", window_kill_job.__name__, str(tmp_path), point), cwd=ROOT
+        )
+        status = await asyncio.wait_for(process.wait(), LIMIT_S)
+        assert status in ((-signal.SIGKILL, 0) if point else (0,)), point
+    lines = [line for it in (tmp_path / "out").glob("*.jsonl") for line in it.open()]
+    assert sorted(repr(msgspec.json.decode(line)) for line in lines) == emitted

@@ -39,15 +39,8 @@ from postroad.pipeline.coordinator.records import (
     decode_or_reject,
     to_retry_input,
 )
-from postroad.pipeline.coordinator.window_deltas import (
-    CommittedDelta,
-    ResultFile,
-    ResultsInput,
-    WindowDeltas,
-    WindowFile,
-    count_dropped,
-    remove_files,
-)
+from postroad.pipeline.coordinator.spark_windows import SparkWindows
+from postroad.pipeline.coordinator.window_deltas import ResultsInput, WindowFile, count_dropped
 from postroad.pipeline.coordinator.window_store import WindowStore
 from postroad.pipeline.job import Task
 from postroad.pipeline.windows import JobWindowDelta, decode_late, head_row_key
@@ -58,8 +51,6 @@ logger = logging.getLogger("postroad.pipeline")
 _REPLAYS_SHARE = 0.2
 # A delivery is late only if so many other batches were settled since it was admitted.
 _BATCHES_BETWEEN = 3
-# How often to see whether something was added to a window.
-_DELTA_LOOK_S = 0.05
 # While nothing new comes: how often to see to windows and to what is late.
 _LOOK_S = 0.5
 
@@ -159,7 +150,7 @@ class JobCoordinator:
         self._tasks = program.graph.tasks
         self.counts = JobCounters()
         self._windows = WindowStore(program)
-        self.window_deltas = WindowDeltas(program)
+        self.spark_windows = SparkWindows(program, store)
         # Everything that has splits.
         self._sources = dict.fromkeys(program.windowed_tasks, ResultsInput()) | dict(inputs)
         # Inputs that had nothing more the last time they were asked.
@@ -202,7 +193,7 @@ class JobCoordinator:
 
     def _open(self, ledger: Ledger) -> None:
         create_tables(self._store.types, ledger.database)
-        self.window_deltas.create_tables(self._store.types, ledger.database)
+        self.spark_windows.deltas.create_tables(self._store.types, ledger.database)
         self._pen(ledger.database).open()
 
     async def assign_windows(self, run: str, names: Collection[str] = ()) -> list[str]:
@@ -215,70 +206,9 @@ class JobCoordinator:
         Raises:
             ConfigError: it keeps others already.
         """
-        deltas = self.window_deltas
-        await self._store.write(lambda ledger: deltas.assign(ledger.database, run, names))
-        self._windows.leave_out(deltas.windows)
-        return list(deltas.windows)
-
-    async def needed_window_files(self) -> set[str]:
-        """Files of windows that are still to be read."""
-
-        def find(database: Database) -> set[str]:
-            delivered = [it.position for it in self._pen(database).deliveries() if it.position]
-            paths = {it["path"] for it in delivered if isinstance(it, dict) and "path" in it}
-            return self.window_deltas.needed_files(database) | paths
-
-        return await self._store.read(find)
-
-    async def poll_deltas(self, window: str, after: int, wait_s: float) -> int:
-        """The number of the last batch that added to a window, when it is above the given one or
-        when the time is over."""
-        deadline_s = asyncio.get_running_loop().time() + wait_s
-        while True:
-            latest = await self.last_delta(window)
-            left_s = deadline_s - asyncio.get_running_loop().time()
-            if latest > after or left_s <= 0:
-                return max(latest, after)
-            await asyncio.sleep(min(left_s, _DELTA_LOOK_S))
-
-    async def last_delta(self, window: str) -> int:
-        """The number of the last batch that added to a window."""
-        return await self._store.read(lambda it: self.window_deltas.last_number(it, window))
-
-    async def list_deltas(self, window: str, after: int, upto: int) -> list[CommittedDelta]:
-        """What a range of batches added to a window."""
-        return await self._store.read(lambda it: self.window_deltas.deltas(it, window, after, upto))
-
-    async def discard_deltas(self, window: str, upto: int) -> None:
-        """Spark has taken what batches added to a window, for good."""
-        paths = await self._store.write(
-            lambda ledger: self.window_deltas.discard(ledger.database, window, upto)
-        )
-        await asyncio.to_thread(remove_files, paths)
-
-    async def is_window_batch_committed(self, run: str, window: str, batch: int) -> bool:
-        """Whether what a window emitted with a batch of its query was taken in."""
-        name = _window_run(run, window)
-        return await self._store.read(lambda it: self._pen(it).last_committed_batch(name) >= batch)
-
-    async def commit_window_batch(
-        self,
-        run: str,
-        window: str,
-        batch: int,
-        files: Sequence[ResultFile],
-        failed: Sequence[FailedRoot],
-    ) -> None:
-        """Take in, once, what a window emitted."""
-
-        def commit(ledger: Ledger) -> None:
-            pen, name = self._pen(ledger.database), _window_run(run, window)
-            if pen.last_committed_batch(name) < batch:
-                pen.record_window_batch(name, batch)
-                self.window_deltas.emit(pen, ledger.database, window, files, failed, _now_ms())
-
-        await self._store.write(commit)
-        self.counts.failed += len(failed)
+        chosen = await self.spark_windows.assign(run, names)
+        self._windows.leave_out(chosen)
+        return chosen
 
     async def close(self) -> None:
         """Let the inputs and outputs go."""
@@ -358,7 +288,9 @@ class JobCoordinator:
             deliveries += pen.take_due_retries(name, now_ms, room - pen.pending_retries(name))
         for name in sorted(self._program.windowed_tasks):
             room = self._tasks[name].max_pending - pen.pending(name)
-            deliveries += self.window_deltas.take_results(pen, ledger.database, name, room, now_ms)
+            deliveries += self.spark_windows.deltas.take_results(
+                pen, ledger.database, name, room, now_ms
+            )
         return deliveries
 
     async def _admit_new(self, task: Task, connector: InputConnector) -> list[InputDelivery]:
@@ -542,7 +474,7 @@ class JobCoordinator:
                 pen.add_pending_commit(name, unpublished)
         if outcome.window_files:
             _, number = pen.counters()
-            self.window_deltas.add(ledger.database, number, outcome.window_files)
+            self.spark_windows.deltas.add(ledger.database, number, outcome.window_files)
         if outcome.delta.windows:
             self._windows.apply(pen, outcome.delta, now_ms)
         return CommitResult.NOW, []
@@ -592,12 +524,8 @@ class JobCoordinator:
             pen.deliveries()
             or pen.count(RootState.WAITING)
             or pen.pending_commits()
-            or self.window_deltas.has_results(database)
+            or self.spark_windows.deltas.has_results(database)
         )
-
-
-def _window_run(run: str, window: str) -> str:
-    return f"{run}/{window}"
 
 
 def _now_ms() -> int:

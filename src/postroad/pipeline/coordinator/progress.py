@@ -34,6 +34,8 @@ class JobProgress(msgspec.Struct, frozen=True):
     acked_per_s: float
     batch_s: float
     """Time between two batches, of late."""
+    dropped_late: int = 0
+    """Segments that came too late for windows; one counts for each extent it was for."""
     restarts: int = 0
     """How often Spark failed and was started again."""
 
@@ -74,5 +76,6 @@ class ProgressSampler:
             delivered_per_s=(counts.delivered - delivered) / past_s,
             acked_per_s=(counts.acked - acked) / past_s,
             batch_s=past_s / new_batches if new_batches else 0.0,
+            dropped_late=standing.dropped_late,
             restarts=restarts,
         )

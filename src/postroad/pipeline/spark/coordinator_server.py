@@ -168,17 +168,19 @@ class CoordinatorServer:
             case PollDeltas():
                 return await self._poll_deltas(question)
             case ListDeltas():
-                return await self._desk.list_deltas(question.window, question.after, question.upto)
+                return await self._desk.spark_windows.list_deltas(
+                    question.window, question.after, question.upto
+                )
             case DiscardDeltas():
-                await self._desk.discard_deltas(question.window, question.upto)
+                await self._desk.spark_windows.discard(question.window, question.upto)
                 return True
             case BeginWindowBatch():
                 self._window_polls[question.window] = (0, 0)
-                return not await self._desk.is_window_batch_committed(
+                return not await self._desk.spark_windows.is_committed(
                     question.run, question.window, question.batch
                 )
             case CommitWindowBatch():
-                await self._desk.commit_window_batch(
+                await self._desk.spark_windows.commit_batch(
                     question.run, question.window, question.batch, question.files, question.failed
                 )
                 return True
@@ -214,14 +216,14 @@ class CoordinatorServer:
     async def _poll_deltas(self, question: PollDeltas) -> int:
         polls, _ = self._window_polls.get(question.window, (0, 0))
         self._window_polls[question.window] = (polls + 1, question.after)
-        return await self._desk.poll_deltas(question.window, question.after, question.wait_s)
+        return await self._desk.spark_windows.poll(question.window, question.after, question.wait_s)
 
     async def are_windows_idle(self) -> bool:
         """Whether Spark has taken all that was added to windows, and emitted what was due."""
-        for name in self._desk.window_deltas.windows:
+        for name in self._desk.spark_windows.deltas.windows:
             polls, after = self._window_polls.get(name, (0, 0))
             # After the first it may have found that the watermark has moved.
-            if polls < _WINDOW_POLLS or after < await self._desk.last_delta(name):
+            if polls < _WINDOW_POLLS or after < await self._desk.spark_windows.last_number(name):
                 return False
         return True
 

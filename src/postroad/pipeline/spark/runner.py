@@ -148,11 +148,11 @@ class SparkRunner:
 
     async def _place_windows(self, context: WorkerContext) -> None:
         """Decide which windows Spark keeps."""
-        names = self.coordinator.window_deltas.candidates() if self._can_keep_windows else []
+        names = self.coordinator.spark_windows.deltas.candidates() if self._can_keep_windows else []
         context.spark_windows = tuple(await self.coordinator.assign_windows(context.run, names))
         if self._checkpoint is not None and context.spark_windows:
             context.window_files = self._checkpoint.absolute() / _WINDOW_FILES
-            needed = await self.coordinator.needed_window_files()
+            needed = await self.coordinator.spark_windows.needed_files()
             await asyncio.to_thread(_remove_others, context.window_files, needed)
 
     @property

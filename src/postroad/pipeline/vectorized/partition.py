@@ -70,7 +70,7 @@ class PartitionExecutor:
 
     def _add_to_windows(self, additions: Sequence[WindowInput]) -> tuple[str, Exception] | None:
         """All that a root adds, or nothing of it; returns the task that failed, and with what."""
-        one = WindowDeltaBuilder(self._plan)
+        one = WindowDeltaBuilder(self._plan) if self._plan.windows else None
         parts: list[tuple[PartialPanes, PartialAddition]] = []
         for it in additions:
             try:
@@ -78,14 +78,15 @@ class PartitionExecutor:
                     (panes, panes.window.prepare(it.group, it.segment, it.order))
                     for panes in self._panes_of_tasks.get(it.task, ())
                 ]
-                if self._plan.windows:
+                if one is not None:
                     one.add(it.task, it.group, it.segment, order=it.order)
             except Exception as error:
                 drop_tracebacks(error)
                 return it.task, error
         for panes, part in parts:
             panes.add(part)
-        self._windows.merge(one.delta)
+        if one is not None:
+            self._windows.merge(one.delta)
         return None
 
     def _fail(

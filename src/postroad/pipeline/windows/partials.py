@@ -145,9 +145,10 @@ class PartialWindow:
         """Add the value of a segment to one of its extents."""
         pane.count += 1
         if self.has_total:
+            whole, exponent = value, 0
             if isinstance(value, float):
                 pane.has_floats = True
-            whole, exponent = from_number(value)
+                whole, exponent = from_number(value)
             if exponent >= -_FRACTION_BITS:
                 total = pane.total + (whole << _FRACTION_BITS + exponent)
                 if -_SUM_MAX < total < _SUM_MAX:
