@@ -23,7 +23,7 @@ from postroad.pipeline.spark.runner import SparkRunner
 from tests.support.servers.spark import QUICK_JAVA
 from tests.support.source_tree import ROOT
 
-SEGMENTS = 3_000
+SEGMENTS = 1_000
 POINTS = ("commit_batch+", "list_deltas-", "window:commit_batch-", "window:commit_batch+")
 """Methods of the coordinator, or of its windows, and whether they are done."""
 
