@@ -69,7 +69,7 @@ class Clearing:
 
     async def look(self) -> dict[str, int]:
         """Since this process began: acknowledged, pending, replayed and dead payments."""
-        desk = self._runner.desk
+        desk = self._runner.coordinator
         if not desk.is_open:
             return {}
         if self._meter is None:
