@@ -56,7 +56,7 @@ class BatchProcessor:
         session = rows.sparkSession
         if coordinator.begin_batch(run, batch):
             _describe(session, f"{self._context.job_name}: batch {batch}")
-            results = add_passes(rows, self._context)
+            results = self._add_passes(rows)
             if self._context.spark_outputs:
                 outcomes, writes = self._stage_rows(session, results, batch)
             else:
@@ -64,6 +64,9 @@ class BatchProcessor:
             inline, stored = read_outcomes(outcomes)
             coordinator.commit_batch(run, batch, PartitionResults(inline, stored), writes)
         self.write_pending(session, coordinator)
+
+    def _add_passes(self, rows: DataFrame) -> DataFrame:
+        return add_passes(rows, self._context)
 
     def _stage_rows(
         self, session: SparkSession, results: DataFrame, batch: int

@@ -51,7 +51,7 @@ _INLINE_BYTES_MAX = 64 * 1024
 
 Operator = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
-_decode_json: Callable[[bytes], Segment] = msgspec.json.Decoder(dict[str, Any]).decode
+decode_json: Callable[[bytes], Segment] = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def add_passes(rows: DataFrame, context: WorkerContext) -> DataFrame:
@@ -103,7 +103,7 @@ class _RowReader:
             case InputRowKind.JSON:
                 self.read += count
                 ids = self._tell_apart(run.roots) if self._program.is_multi_stage else run.roots
-                yield decode_roots(self._program, task, run.generation, _decode_json, ids, run.raws)
+                yield decode_roots(self._program, task, run.generation, decode_json, ids, run.raws)
                 return
         self._counts[run.delivery] = self._counts.get(run.delivery, 0) + count
 
@@ -141,7 +141,7 @@ class _RowReader:
 def _single_stage(context: WorkerContext) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, name = context.prepare(), secrets.token_hex(8)
-        outputs, written = _with_rows(context)
+        outputs, written = outputs_with_rows(context)
         partition = SingleStagePartition(program, outputs, name)
 
         def work() -> Iterator[pa.RecordBatch]:
@@ -195,7 +195,7 @@ def _later_stage(context: WorkerContext, index: int) -> Operator:
 def _last_stage(context: WorkerContext) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, name = context.prepare(), secrets.token_hex(8)
-        outputs, written = _with_rows(context)
+        outputs, written = outputs_with_rows(context)
         partition = ShuffledPartition(program, outputs, name)
 
         def work() -> Iterator[pa.RecordBatch]:
@@ -213,7 +213,7 @@ def _finish(
     partition: PartitionExecutor,
     name: str,
     work: Iterator[pa.RecordBatch],
-    written: _WrittenRows,
+    written: WrittenRows,
 ) -> Iterator[pa.RecordBatch]:
     """Do the work of a partition, and say what it came to."""
     try:
@@ -228,7 +228,7 @@ def _finish(
     except BaseException:
         partition.abort()
         raise
-    yield _rows([OUTCOME_TASK], [0], [None], [outcome])
+    yield result_rows([OUTCOME_TASK], [0], [None], [outcome])
 
 
 def read_outcomes(outcomes: Sequence[bytes]) -> tuple[list[bytes], list[str]]:
@@ -242,7 +242,7 @@ def _is_name(outcome: bytes) -> bool:
     return not outcome[0] & 0x80
 
 
-class _WrittenRows:
+class WrittenRows:
     """Segments for outputs that Spark writes, as rows."""
 
     def __init__(self) -> None:
@@ -259,10 +259,10 @@ class _WrittenRows:
         if self._ids:
             tasks, ids, segments = self._tasks, self._ids, self._segments
             self._tasks, self._ids, self._segments = [], [], []
-            yield _rows(tasks, ids, segments, [None] * len(ids))
+            yield result_rows(tasks, ids, segments, [None] * len(ids))
 
 
-def _rows(
+def result_rows(
     tasks: list[str], ids: list[int], segments: list[str | None], outcomes: list[bytes | None]
 ) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
@@ -277,7 +277,7 @@ def _rows(
 class _RowOutput(OutputConnector):
     """An output that Spark writes: its segments become rows."""
 
-    def __init__(self, task: str, rows: _WrittenRows) -> None:
+    def __init__(self, task: str, rows: WrittenRows) -> None:
         self._task = task
         self._rows = rows
 
@@ -286,7 +286,7 @@ class _RowOutput(OutputConnector):
 
 
 class _RowWriter(OutputWriter):
-    def __init__(self, task: str, rows: _WrittenRows) -> None:
+    def __init__(self, task: str, rows: WrittenRows) -> None:
         self._task = task
         self._rows = rows
 
@@ -297,7 +297,7 @@ class _RowWriter(OutputWriter):
         return None
 
 
-def _with_rows(context: WorkerContext) -> tuple[Mapping[str, OutputConnector], _WrittenRows]:
-    rows = _WrittenRows()
+def outputs_with_rows(context: WorkerContext) -> tuple[Mapping[str, OutputConnector], WrittenRows]:
+    rows = WrittenRows()
     mine = {name: _RowOutput(name, rows) for name in context.spark_outputs}
     return {**context.outputs, **mine}, rows
