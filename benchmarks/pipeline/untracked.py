@@ -12,12 +12,11 @@ import pyarrow as pa
 from postroad.pipeline.spark.batches import BatchProcessor
 from postroad.pipeline.spark.input_rows import InputRowKind, runs_of
 from postroad.pipeline.spark.job_pass import (
-    OUTCOME_TASK,
-    RESULT_DDL,
     Operator,
     decode_json,
+    outcome_row,
     outputs_with_rows,
-    result_rows,
+    result_ddl,
 )
 from postroad.pipeline.spark.queries import QueryRunner
 from postroad.pipeline.spark.runner import SparkRunner
@@ -83,7 +82,7 @@ def untracked_pass(context: WorkerContext) -> Operator:
             stage.run_roots(piece, task, list(map(decode, run.raws)))
             yield from written.take()
         result.staged = sink.prepare_commit()
-        yield result_rows([OUTCOME_TASK], [0], [None], [encode_part(result)])
+        yield outcome_row(context, encode_part(result))
 
     return run
 
@@ -92,7 +91,7 @@ class UntrackedProcessor(BatchProcessor):
     """Does batches without tracking."""
 
     def _add_passes(self, rows: DataFrame) -> DataFrame:
-        return rows.mapInArrow(untracked_pass(self._context), RESULT_DDL)
+        return rows.mapInArrow(untracked_pass(self._context), result_ddl(self._context))
 
 
 class UntrackedRunner(SparkRunner):

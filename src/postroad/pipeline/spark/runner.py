@@ -30,7 +30,7 @@ from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.pipeline.spark.job_data_source import bind_data_source
 from postroad.pipeline.spark.queries import BatchQueryRunner, QueryRunner, StreamingQueryRunner
 from postroad.pipeline.spark.session import activate, has_jvm, start_spark, stop_spark
-from postroad.pipeline.spark.sql_expressions import find_columns
+from postroad.pipeline.spark.sql_expressions import find_columns, find_output_types
 from postroad.pipeline.spark.watching import Watch, wait_for_master
 from postroad.pipeline.spark.worker_context import WorkerContext
 
@@ -98,6 +98,8 @@ class SparkRunner:
         self._batch_numbers = itertools.count(1)
         self.restarts = 0
         """How often Spark failed and was started again."""
+        self.ui_url: str | None = None
+        """Where Spark's own pages about the job are, while it runs."""
 
     async def run(self) -> None:
         """Run until bounded inputs are drained; for ever if one of them has no end."""
@@ -222,8 +224,10 @@ class SparkRunner:
 
     def _make_queries(self, session: SparkSession, context: WorkerContext) -> QueryRunner:
         activate(session)
+        self.ui_url = getattr(getattr(session, "_sc", None), "uiWebUrl", None)
         name = f"postroad_{context.run}"
         context.columns = find_columns(session, self._program.job)
+        context.output_types = find_output_types(session, self._program.job)
         session.dataSource.register(bind_data_source(name, context))
         coordinator = self.coordinator
         if self._checkpoint is None:

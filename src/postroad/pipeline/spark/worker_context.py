@@ -47,6 +47,7 @@ class WorkerContext:
         columns: what the expressions of tasks see, by the names of these; Spark knows.
         spark_inputs: names of inputs that one of Spark's readers reads.
         spark_outputs: names of outputs that one of Spark's writers writes.
+        output_types: the columns of those of them that have a schema; Spark knows.
         poll_s: how long to wait for something new.
 
     Args:
@@ -79,6 +80,7 @@ class WorkerContext:
         self.outputs = outputs
         self.spark_inputs = _on_spark(job, TaskType.INPUT)
         self.spark_outputs = _on_spark(job, TaskType.OUTPUT)
+        self.output_types: Mapping[str, pa.StructType] = {}
         # Spark asks one source after the other: its own must not wait for ours.
         self.poll_s = _POLL_BESIDE_SPARK_S if self.spark_inputs else _POLL_S
         self._desk = desk
