@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FUNCTIONS = "tests.support.pipeline.spark_functions:"
-LIMIT_S = 240.0
+LIMIT_S = 120.0
 
 
 class Came(NamedTuple):

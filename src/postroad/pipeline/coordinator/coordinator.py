@@ -39,7 +39,7 @@ from postroad.pipeline.coordinator.records import (
     to_retry_input,
 )
 from postroad.pipeline.coordinator.window_store import WindowStore
-from postroad.pipeline.job import Task
+from postroad.pipeline.job import RetryPolicy, Task
 from postroad.pipeline.windows import JobWindowDelta
 
 logger = logging.getLogger("postroad.pipeline")
@@ -383,13 +383,21 @@ class JobCoordinator:
 
         def finish(ledger: Ledger) -> None:
             pen = self._pen(ledger.database)
-            policies = {name: task.retry for name, task in self._tasks.items()}
-            pen.record_failures(failed, policies, _now_ms(), random.random)
+            pen.record_failures(failed, self._policies(), _now_ms(), random.random)
             pen.remove_pending_commit(id)
 
         await self._store.write(finish)
         self.counts.failed += len(failed)
         self.counts.acked -= len(failed)
+
+    def _policies(self) -> dict[str, RetryPolicy]:
+        """What decides about failures, by the task that segments come in by."""
+        policies = {name: task.retry for name, task in self._tasks.items()}
+        # What an output refused was made of something that an input gave.
+        if self._program.graph.inputs:
+            first = self._tasks[self._program.graph.inputs[0]].retry
+            policies |= dict.fromkeys(self._program.graph.outputs, first)
+        return policies
 
     async def _tell_settled(self, task: str, place: Position) -> None:
         try:
@@ -430,8 +438,7 @@ class JobCoordinator:
             return CommitResult.TOO_LATE, [pen.redeliver(it, now_ms) for it in rest]
         pen.record_batch(run, batch)
         # Before they are settled, because those that failed before have a history there.
-        policies = {name: task.retry for name, task in self._tasks.items()}
-        pen.record_failures(outcome.failed, policies, now_ms, random.random)
+        pen.record_failures(outcome.failed, self._policies(), now_ms, random.random)
         for it in outcome.deliveries:
             pen.complete_delivery(it)
             if it.position is not None:

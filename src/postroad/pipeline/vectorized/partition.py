@@ -346,7 +346,7 @@ class OutputSink:
         raise AssertionError(f"{task!r} is of a later stage, and there is none")
 
     def write_output(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
-        ids = piece.ledger.make_ids(edges, task, task, made.parents, made.ordinals)
+        ids = piece.output_ids(edges, task, made)
         origins = edges.origins if made.parents is None else edges.origins[made.parents]
         failed = set(made.failed)
         segments = made.segments

@@ -78,7 +78,7 @@ class ShuffleSink:
         return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "little")
 
     def write_output(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
-        ids = piece.ledger.make_ids(edges, task, task, made.parents, made.ordinals).tolist()
+        ids = piece.output_ids(edges, task, made).tolist()
         parents = range(len(ids)) if made.parents is None else made.parents.tolist()
         outputs: dict[int, list[tuple[int, Segment]]] = {}
         for parent, id, segment in zip(parents, ids, made.segments, strict=True):

@@ -30,6 +30,7 @@ class RootBatch:
         ledger: counts.
         failures: what failed.
         additions: what is added to windows, each with the root of the piece it belongs to.
+        is_for_output: whether its roots were made for an output, and come in by that.
         published: for some roots, by their places, the ids of outputs that are written already.
     """
 
@@ -44,8 +45,15 @@ class RootBatch:
         self.generation = generation
         self.published = published or {}
         self.ledger = AckAccumulator(program.ack_ids, roots, generation)
+        self.is_for_output = False
         self.failures: list[SegmentFailure] = []
         self.additions: list[tuple[int, WindowInput]] = []
+
+    def output_ids(self, edges: EdgeBatch, task: str, made: TaskOutput) -> Ids:
+        """The ids of what an output task made of what came along some edges."""
+        if self.is_for_output:
+            return self.roots
+        return self.ledger.make_ids(edges, task, task, made.parents, made.ordinals)
 
 
 class StageSink(Protocol):
@@ -87,7 +95,8 @@ class StageExecutor:
         made = route_outputs(self._program.routers[task], segments, segments, {})
         self._note_failures(piece, task, edges, made)
         if task in self._outputs:
-            # What was made for an output, and refused there, comes again.
+            # What was made for an output, and refused there, comes again under its own id.
+            piece.is_for_output = True
             self._sink.write_output(piece, task, edges, made)
             return
         waiting: Waiting = {}
