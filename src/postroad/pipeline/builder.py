@@ -50,6 +50,7 @@ class TaskOptions(TypedDict, total=False):
     expressions: dict[str, str]
     columns: dict[str, str]
     time_limit_s: float
+    concurrency: int
 
 
 class InputOptions(TaskOptions, total=False):

@@ -14,7 +14,13 @@ from postroad.pipeline.functions import Function, import_function
 from postroad.pipeline.graph import JobGraph
 from postroad.pipeline.job import ALL, Job, Task, TaskKind
 from postroad.pipeline.routing import FlowRouter
-from postroad.pipeline.task_functions import ArrowFunction, TimeLimitedFunction
+from postroad.pipeline.task_functions import (
+    ArrowFunction,
+    AsyncFunction,
+    FunctionLoop,
+    is_async,
+)
+from postroad.pipeline.time_limits import TimeLimit
 from postroad.pipeline.windows import CompiledWindows
 
 
@@ -35,16 +41,18 @@ class CompiledJob:
         self.graph = JobGraph(job)
         self.ack_ids = AckIds(job.name)
         self.lifecycles = LifecycleHooks(job, find)
-        self.functions = {task.name: _function_of(task, find) for task in job.catalog}
+        self.resolve = find
+        self._loop = FunctionLoop()
+        self.functions = {task.name: self._function_of(task) for task in job.catalog}
+        self.time_limits = {task.name: self._time_limit(task) for task in job.catalog}
         self.sql_tasks = frozenset(it.name for it in job.catalog if it.kind is TaskKind.SQL)
         self.routers = {
             name: FlowRouter(name, self.graph.children[name], job.flow_conditions, find)
             for name in self.graph.order
         }
-        # Whether functions may end the process that calls them, and are to be tried in another.
+        # Whether functions may end or block the process that calls them: they run in another.
         self.isolate_functions = False
         self.is_multi_stage = len(self.graph.stages) > 1
-        self.resolve = find
         self.windows = CompiledWindows(job.windows, job.triggers, find)
         self.windowed_tasks = frozenset(window.task for window in job.windows)
 
@@ -52,23 +60,37 @@ class CompiledJob:
         """Have the lifecycles begin: functions get what these give them."""
         for name, given in self.lifecycles.start().items():
             function = self.functions[name]
-            if isinstance(function, ArrowFunction):
+            if isinstance(function, ArrowFunction | AsyncFunction):
                 self.functions[name] = function.bind(**given)
             elif function is not None:
                 self.functions[name] = partial(function, **given)
 
+    def stop(self) -> None:
+        """Have the lifecycles end."""
+        try:
+            self.lifecycles.stop()
+        finally:
+            self._loop.close()
 
-def _function_of(task: Task, find: Callable[[str], Function]) -> Function | None:
-    if task.fn is None:
-        return None
-    function = find(task.fn)
-    if task.params:
-        function = partial(function, **task.params)
-    if task.kind is TaskKind.ARROW:
-        function = ArrowFunction(function)
-    return (
-        function if task.time_limit_s is None else TimeLimitedFunction(function, task.time_limit_s)
-    )
+    def _function_of(self, task: Task) -> Function | None:
+        if task.fn is None:
+            return None
+        function = self.resolve(task.fn)
+        if task.params:
+            function = partial(function, **task.params)
+        if task.kind is TaskKind.ARROW:
+            return ArrowFunction(function)
+        if is_async(function):
+            return AsyncFunction(function, task.concurrency, self._loop)
+        return function
+
+    def _time_limit(self, task: Task) -> TimeLimit:
+        """Its own, or that of the input whose segments may take longest."""
+        if task.time_limit_s is not None:
+            return TimeLimit(task.name, task.time_limit_s)
+        inputs = self.graph.inputs_of[task.name]
+        times_s = [self.graph.tasks[name].pending_timeout_s for name in inputs]
+        return TimeLimit(task.name, max(times_s, default=task.pending_timeout_s))
 
 
 HOOKS = ("before_task", "before_batch", "after_batch", "after_task")

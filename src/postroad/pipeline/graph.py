@@ -36,6 +36,7 @@ class JobGraph:
         order: every name after those of its parents; as in the catalog where that leaves a choice.
         inputs: names of inputs, in that order.
         outputs: names of outputs, in that order.
+        inputs_of: names of the inputs whose segments come to a task, itself if it is one.
         stage_of: index of the stage of each task.
         stages: all stages, the first one first.
     """
@@ -54,6 +55,7 @@ class JobGraph:
         self.order = tuple(self._in_order())
         self.inputs = self._of_type(TaskType.INPUT)
         self.outputs = self._of_type(TaskType.OUTPUT)
+        self.inputs_of = self._reaching_inputs()
         self.stage_of = self._stage_indexes()
         self.stages = self._gather_stages()
 
@@ -75,6 +77,13 @@ class JobGraph:
 
     def _of_type(self, type_: TaskType) -> tuple[str, ...]:
         return tuple(name for name in self.order if self.tasks[name].type == type_)
+
+    def _reaching_inputs(self) -> Mapping[str, frozenset[str]]:
+        reaching: dict[str, frozenset[str]] = {}
+        for name in self.order:
+            own = {name} if self.tasks[name].type == TaskType.INPUT else set[str]()
+            reaching[name] = frozenset(own).union(*(reaching[it] for it in self.parents[name]))
+        return reaching
 
     def _stage_indexes(self) -> Mapping[str, int]:
         indexes: dict[str, int] = {}

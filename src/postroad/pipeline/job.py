@@ -67,7 +67,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     columns: dict[str, str] = {}
     """For kind `sql`: keys that the expressions see, with their types as Spark calls them."""
     time_limit_s: float | None = None
-    """Time for one segment; a function that takes longer has failed with it."""
+    """Time for one segment; a function that takes longer has failed with it. By default it is the
+    `pending_timeout_s` of the input."""
+    concurrency: int = 64
+    """For functions that are `async def`: segments they are called with at a time, at most."""
 
     group_by: str | list[str] | None = None
     """Keys whose values decide which segments meet: a shuffle comes before this task."""

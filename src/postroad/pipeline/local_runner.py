@@ -86,7 +86,7 @@ class LocalRunner:
             self._program.start()
             await self._run_all()
         finally:
-            self._program.lifecycles.stop()
+            self._program.stop()
             await self.coordinator.close()
 
     async def _run_all(self) -> None:

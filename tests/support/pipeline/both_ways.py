@@ -89,7 +89,7 @@ class RawInput(InputConnector):
         self._decoder = decoder
 
     @property
-    def decode_or_reject(self) -> Callable[[bytes], Segment]:
+    def decode(self) -> Callable[[bytes], Segment]:
         return self._decoder
 
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:

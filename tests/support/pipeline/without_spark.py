@@ -113,7 +113,7 @@ class LocalOrder(WorkerContext):
         assert delivery.position is not None
         return iter(self._given.slices[delivery.position["slice"]].chunks)
 
-    def read_again(self, delivery: InputDelivery) -> Iterator[RetryRoot]:
+    def read_retries(self, delivery: InputDelivery) -> Iterator[RetryRoot]:
         first = 1 + len(self._given.slices)
         return iter(self._given.again[delivery.number - first].roots)
 

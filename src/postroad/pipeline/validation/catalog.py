@@ -40,7 +40,7 @@ def catalog_problems(draft: ParsedJob) -> Iterator[JobIssue]:
         yield from _expression_problems(label, task)
         yield from _group_problems(label, task)
         yield from _medium_problems(label, task)
-        yield from bad_numbers(label, task, ["time_limit_s"])
+        yield from bad_numbers(label, task, ["time_limit_s", "concurrency"])
         yield from bad_data(label, "params", task.params)
         yield from bad_data(label, "options", task.options)
         if task.type is TaskType.INPUT:
