@@ -1,6 +1,6 @@
 """Data pipelines as data: every segment is accounted for."""
 
-from postroad.pipeline.builder import new_job
+from postroad.pipeline.builder import JobBuilder, new_job
 from postroad.pipeline.connectors import (
     InputConnector,
     JsonLinesInput,
@@ -55,6 +55,7 @@ __all__ = [
     "FlowCondition",
     "InputConnector",
     "Job",
+    "JobBuilder",
     "JobCoordinator",
     "JobCounters",
     "JobIssue",

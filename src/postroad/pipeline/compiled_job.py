@@ -36,24 +36,26 @@ class CompiledJob:
     """
 
     def __init__(self, job: Job, find: Callable[[str], Function] = import_function) -> None:
+        local = job.functions
         # Words such as "input" may be texts where the job was written in Python.
-        self.job = job = msgspec.convert(msgspec.to_builtins(job), Job)
+        plain = msgspec.to_builtins(msgspec.structs.replace(job, functions={}))
+        self.job = job = msgspec.structs.replace(msgspec.convert(plain, Job), functions=local)
+        self.resolve = lambda path: local[path] if path in local else find(path)
         self.graph = JobGraph(job)
         self.ack_ids = AckIds(job.name)
-        self.lifecycles = LifecycleHooks(job, find)
-        self.resolve = find
+        self.lifecycles = LifecycleHooks(job, self.resolve)
         self._loop = FunctionLoop()
         self.functions = {task.name: self._function_of(task) for task in job.catalog}
         self.time_limits = {task.name: self._time_limit(task) for task in job.catalog}
         self.sql_tasks = frozenset(it.name for it in job.catalog if it.kind is TaskKind.SQL)
         self.routers = {
-            name: FlowRouter(name, self.graph.children[name], job.flow_conditions, find)
+            name: FlowRouter(name, self.graph.children[name], job.flow_conditions, self.resolve)
             for name in self.graph.order
         }
         # Whether functions may end or block the process that calls them: they run in another.
         self.isolate_functions = False
         self.is_multi_stage = len(self.graph.stages) > 1
-        self.windows = CompiledWindows(job.windows, job.triggers, find)
+        self.windows = CompiledWindows(job.windows, job.triggers, self.resolve)
         self.windowed_tasks = frozenset(window.task for window in job.windows)
 
     def start(self) -> None:
@@ -104,7 +106,7 @@ class LifecycleHooks:
         names = [task.name for task in job.catalog]
         for it in job.lifecycles:
             tasks = names if it.task == ALL else [it.task]
-            self._calls.append((tasks, it.params, _hooks_of(it.calls, find(it.calls))))
+            self._calls.append((tasks, it.params, _hooks_of(it.hooks, find(it.hooks))))
 
     def start(self) -> dict[str, dict[str, Any]]:
         """Begin; returns keyword arguments for the function of each task."""

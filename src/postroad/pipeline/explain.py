@@ -86,7 +86,7 @@ def _notes(job: Job, name: str) -> Iterator[str]:
             yield f"{_when(condition)}: {_then(condition)}"
     for lifecycle in job.lifecycles:
         if lifecycle.task == name:
-            yield f"hooks: {lifecycle.calls}"
+            yield f"hooks: {lifecycle.hooks}"
 
 
 # Mermaid.
@@ -206,7 +206,11 @@ def _window(window: Window) -> str:
     if window.time_key is not None:
         words.append(f"timed by {window.time_key}")
     what = window.aggregation if window.key is None else f"{window.aggregation} of {window.key}"
-    kept = "" if window.keep_s is None else f", kept for {format_seconds(window.keep_s)}"
+    kept = (
+        ""
+        if window.allowed_lateness_s is None
+        else f", kept for {format_seconds(window.allowed_lateness_s)}"
+    )
     return f"{' '.join(words)}, {what}{kept}"
 
 

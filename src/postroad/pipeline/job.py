@@ -154,7 +154,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Distance of two sliding windows."""
     gap_s: float | None = None
     """Silence that ends a session."""
-    keep_s: float | None = None
+    allowed_lateness_s: float | None = None
     """How long after its end, by the latest time seen, a window still takes segments; then it is
     forgotten, and what comes later for it is dropped. None keeps it for ever."""
 
@@ -201,7 +201,7 @@ class TaskLifecycle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     task: str
     """A task, or `all`."""
-    calls: str
+    hooks: str
     """Import path of a class with some of the hooks."""
     params: dict[str, Any] = {}
     """What its hooks are called with besides."""
@@ -219,3 +219,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     lifecycles: list[TaskLifecycle] = []
     doc: str = ""
     metadata: dict[str, Any] = {}
+    functions: dict[str, Any] = {}
+    """Functions that cannot be imported, such as lambdas, under the names that the entries call
+    them by. They are no data: only the builder makes such jobs, and they cannot be saved."""

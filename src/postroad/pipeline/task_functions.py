@@ -29,6 +29,7 @@ Results: TypeAlias = tuple[list[Any], dict[int, Exception]]
 Report: TypeAlias = Callable[[int, Any, Exception | None], None]
 """Told what came of a segment as soon as it is known: its place, the result, or the exception."""
 
+
 def map_function(
     function: Function, segments: Sequence[Any], limit: TimeLimit | None = None
 ) -> Results:

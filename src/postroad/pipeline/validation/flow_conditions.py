@@ -28,7 +28,7 @@ def condition_problems(draft: ParsedJob) -> Iterator[JobIssue]:
 def lifecycle_problems(draft: ParsedJob) -> Iterator[JobIssue]:
     """Unknown tasks and things that cannot be hooks."""
     for label, lifecycle in draft.lifecycles:
-        yield from bad_import_path(label, "calls", lifecycle.calls)
+        yield from bad_import_path(label, "hooks", lifecycle.hooks)
         yield from bad_data(label, "params", lifecycle.params)
         yield from unknown_task(draft, label, "task", lifecycle.task, others=(ALL,))
 

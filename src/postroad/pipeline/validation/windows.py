@@ -15,6 +15,7 @@ from postroad.pipeline.validation.issues import (
     bad_numbers,
     default_of,
     is_import_path,
+    is_local_function,
     suggestion,
 )
 from postroad.pipeline.validation.parsing import ParsedJob
@@ -22,7 +23,7 @@ from postroad.pipeline.validation.parsing import ParsedJob
 AGGREGATIONS = ("average", "collect", "count", "max", "min", "sum")
 AGGREGATIONS_OF_A_KEY = ("average", "max", "min", "sum")
 
-NUMBERS = ("range_s", "slide_s", "gap_s", "keep_s")
+NUMBERS = ("range_s", "slide_s", "gap_s", "allowed_lateness_s")
 REQUIRED = {
     WindowType.FIXED: ("time_key", "range_s"),
     WindowType.SLIDING: ("time_key", "range_s", "slide_s"),
@@ -30,9 +31,9 @@ REQUIRED = {
     WindowType.GLOBAL: (),
 }
 OPTIONAL = {
-    WindowType.FIXED: ("keep_s",),
-    WindowType.SLIDING: ("keep_s",),
-    WindowType.SESSION: ("keep_s",),
+    WindowType.FIXED: ("allowed_lateness_s",),
+    WindowType.SLIDING: ("allowed_lateness_s",),
+    WindowType.SESSION: ("allowed_lateness_s",),
     WindowType.GLOBAL: (),
 }
 KEYS_OF_TYPES = ("time_key", *NUMBERS)
@@ -72,7 +73,7 @@ def _keys_of_its_type(label: str, window: Window) -> Iterator[JobIssue]:
 
 def _aggregation_problems(label: str, window: Window) -> Iterator[JobIssue]:
     word = window.aggregation
-    if word not in AGGREGATIONS and not is_import_path(word):
+    if word not in AGGREGATIONS and not (is_import_path(word) or is_local_function(word)):
         near = suggestion(word, AGGREGATIONS)
         text = f"aggregation {word!r} is neither known nor an import path{near}"
         yield JobIssue(label, text, ("aggregation",))
