@@ -48,6 +48,9 @@ class CompiledJob:
         self.functions = {task.name: self._function_of(task) for task in job.catalog}
         self.time_limits = {task.name: self._time_limit(task) for task in job.catalog}
         self.sql_tasks = frozenset(it.name for it in job.catalog if it.kind is TaskKind.SQL)
+        self.dataframe_tasks = frozenset(
+            task.name for task in job.catalog if task.kind is TaskKind.DATAFRAME
+        )
         self.routers = {
             name: FlowRouter(name, self.graph.children[name], job.flow_conditions, self.resolve)
             for name in self.graph.order
@@ -82,7 +85,7 @@ class CompiledJob:
             function = partial(function, **task.params)
         if task.kind is TaskKind.ARROW:
             return ArrowFunction(function)
-        if is_async(function):
+        if task.kind is not TaskKind.DATAFRAME and is_async(function):
             return AsyncFunction(function, task.concurrency, self._loop)
         return function
 

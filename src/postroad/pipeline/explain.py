@@ -61,6 +61,8 @@ def _stage_heading(graph: JobGraph, stage: Stage) -> Iterator[str]:
         yield f"== shuffle: {', '.join(groups)} ".ljust(_RULE_WIDTH, "=")
     if stage.computed:
         yield f"== Spark SQL: {', '.join(stage.computed)} ".ljust(_RULE_WIDTH, "=")
+    if stage.dataframe is not None:
+        yield f"== DataFrame: {stage.dataframe} ".ljust(_RULE_WIDTH, "=")
     yield f"stage {stage.index}"
 
 
@@ -150,6 +152,8 @@ def _facts(task: Task) -> Iterator[str]:
         yield f"{column} = {' '.join(expression.split())}"
     if task.kind is TaskKind.ARROW:
         yield "in Arrow batches"
+    if task.kind is TaskKind.DATAFRAME:
+        yield "as a DataFrame, acknowledged with its batch"
     if task.group_by is not None:
         yield f"grouped by {_group(task)}"
 

@@ -37,6 +37,10 @@ class TaskKind(enum.StrEnum):
     """A record batch; a record batch with a row for each row. For speed."""
     SQL = "sql"
     """Expressions of Spark SQL by name; the segment with their values. For speed."""
+    DATAFRAME = "dataframe"
+    """A DataFrame of Spark with all segments of a batch; another one. For joins, aggregations, and
+    whatever else Spark can do. Segments are not tracked through it: those that come to it are
+    acknowledged together, when the output of their batch is committed."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

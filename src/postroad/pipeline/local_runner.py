@@ -60,8 +60,9 @@ class LocalRunner:
         find: Callable[[str], Function] = import_function,
     ) -> None:
         self._program = CompiledJob(job, find)
-        for name in sorted(self._program.sql_tasks):
-            raise ConfigError(f"task {name!r} is of kind sql, which needs Spark")
+        for name in sorted(self._program.sql_tasks | self._program.dataframe_tasks):
+            kind = self._program.graph.tasks[name].kind
+            raise ConfigError(f"task {name!r} is of kind {kind}, which needs Spark")
         self._store = MemoryStore() if store is None else store
         self._outputs = outputs
         self.coordinator = JobCoordinator(self._program, self._store, inputs, outputs)

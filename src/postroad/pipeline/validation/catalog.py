@@ -38,6 +38,7 @@ def catalog_problems(draft: ParsedJob) -> Iterator[JobIssue]:
     for label, task in draft.tasks:
         yield from _function_problems(label, task)
         yield from _expression_problems(label, task)
+        yield from _dataframe_problems(label, task)
         yield from _group_problems(label, task)
         yield from _medium_problems(label, task)
         yield from bad_numbers(label, task, ["time_limit_s", "concurrency"])
@@ -85,6 +86,19 @@ def _expression_problems(label: str, task: Task) -> Iterator[JobIssue]:
         if name.casefold().startswith(RESERVED_COLUMNS):
             problem = f"column {name!r}: names that begin so are reserved"
             yield JobIssue(label, problem, ("columns",))
+
+
+def _dataframe_problems(label: str, task: Task) -> Iterator[JobIssue]:
+    if task.kind is not TaskKind.DATAFRAME:
+        return
+    if task.type is not TaskType.FUNCTION:
+        yield JobIssue(label, "kind 'dataframe' is for functions only", ("kind", "type"))
+    if task.group_by is not None:
+        text = "kind 'dataframe' has no group_by: group its DataFrame"
+        yield JobIssue(label, text, ("kind", "group_by"))
+    if task.time_limit_s is not None:
+        text = "time_limit_s is for one segment, and kind 'dataframe' takes all of a batch"
+        yield JobIssue(label, text, ("kind", "time_limit_s"))
 
 
 def _group_problems(label: str, task: Task) -> Iterator[JobIssue]:

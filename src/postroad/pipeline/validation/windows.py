@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from postroad.pipeline.job import TaskType, Trigger, TriggerType, Window, WindowType
+from postroad.pipeline.job import TaskKind, TaskType, Trigger, TriggerType, Window, WindowType
 from postroad.pipeline.validation.flow_conditions import unknown_task
 from postroad.pipeline.validation.issues import (
     JobIssue,
@@ -37,6 +37,8 @@ OPTIONAL = {
     WindowType.GLOBAL: (),
 }
 KEYS_OF_TYPES = ("time_key", *NUMBERS)
+# They see all segments of a batch already.
+WITHOUT_WINDOWS = (TaskKind.DATAFRAME,)
 # A threshold means nothing to the others.
 COUNTING = (TriggerType.SEGMENTS, TriggerType.TIMER, TriggerType.WATERMARK)
 
@@ -48,10 +50,16 @@ def window_problems(draft: ParsedJob) -> Iterator[JobIssue]:
             yield JobIssue(f"window {name!r}", f"is there {count} times", ("name",))
         yield from bad_name(f"window {name!r}", name)
     types = {task.name: task.type for _, task in draft.tasks}
+    kinds = {task.name: task.kind for _, task in draft.tasks}
     for label, window in draft.windows:
         yield from unknown_task(draft, label, "task", window.task)
         if types.get(window.task, TaskType.FUNCTION) is not TaskType.FUNCTION:
             text = f"task {window.task!r} is not a function but an {types[window.task]}"
+            yield JobIssue(label, text, ("task",))
+        if kinds.get(window.task) in WITHOUT_WINDOWS:
+            text = (
+                f"task {window.task!r} is of kind {kinds[window.task].value!r}: it has no windows"
+            )
             yield JobIssue(label, text, ("task",))
         yield from _keys_of_its_type(label, window)
         yield from bad_numbers(label, window, NUMBERS)
