@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store.database import Database
 from postroad.pipeline import Job, JsonLinesOutput, LocalRunner, MemoryInput, MemoryOutput, Segment
-from postroad.pipeline.acks import Acker
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import OutputConnector
 from postroad.pipeline.connectors.files.parquet import ParquetOutput
@@ -29,6 +28,7 @@ from postroad.pipeline.functions import Function
 from postroad.pipeline.windows import JobWindowState
 from tests.property.pipeline_strategies import SOME
 from tests.support.deadlines import DEADLINE_S
+from tests.support.pipeline.acker import Acker
 
 QUICK = {"attempts": 3, "first_s": 0.0, "max_s": 0.0}
 

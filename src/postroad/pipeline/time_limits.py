@@ -164,6 +164,14 @@ def interrupt_if_late(thread: int) -> bool:
     return False
 
 
+def interrupt_thread(thread: int) -> None:
+    """Interrupt whatever another thread does, because nobody waits for it any more."""
+    watch = _watches.get(thread)
+    if watch is not None:
+        watch.is_over = True
+    _raise_in(thread, TimeLimitReached)
+
+
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
