@@ -32,6 +32,7 @@ from postroad.pipeline.job import (
     Job,
     Refinement,
     RetryPolicy,
+    SideInput,
     TaskKind,
     TaskType,
     TriggerType,
@@ -59,6 +60,7 @@ class TaskOptions(TypedDict, total=False):
     columns: dict[str, str]
     time_limit_s: float
     concurrency: int
+    side_inputs: dict[str, SideInput | dict[str, Any]]
 
 
 class InputOptions(TaskOptions, total=False):

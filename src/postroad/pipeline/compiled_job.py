@@ -14,6 +14,7 @@ from postroad.pipeline.functions import Function, import_function
 from postroad.pipeline.graph import JobGraph
 from postroad.pipeline.job import ALL, Job, Task, TaskKind
 from postroad.pipeline.routing import FlowRouter
+from postroad.pipeline.side_inputs import SideInputs
 from postroad.pipeline.task_functions import (
     ArrowFunction,
     AsyncFunction,
@@ -46,6 +47,12 @@ class CompiledJob:
         self.lifecycles = LifecycleHooks(job, self.resolve)
         self._loop = FunctionLoop()
         self.functions = {task.name: self._function_of(task) for task in job.catalog}
+        # Without what lifecycles and side inputs give them.
+        self._unbound = dict(self.functions)
+        self._given: dict[str, dict[str, Any]] = {}
+        self._side_inputs = {
+            task.name: SideInputs(task, self._loop) for task in job.catalog if task.side_inputs
+        }
         self.time_limits = {task.name: self._time_limit(task) for task in job.catalog}
         self.sql_tasks = frozenset(it.name for it in job.catalog if it.kind is TaskKind.SQL)
         self.dataframe_tasks = frozenset(
@@ -62,13 +69,29 @@ class CompiledJob:
         self.windowed_tasks = frozenset(window.task for window in job.windows)
 
     def start(self) -> None:
-        """Have the lifecycles begin: functions get what these give them."""
-        for name, given in self.lifecycles.start().items():
-            function = self.functions[name]
-            if isinstance(function, ArrowFunction | AsyncFunction):
-                self.functions[name] = function.bind(**given)
-            elif function is not None:
-                self.functions[name] = partial(function, **given)
+        """Have the lifecycles begin and read side inputs: functions get what these give them."""
+        self._given = self.lifecycles.start()
+        for name, inputs in self._side_inputs.items():
+            inputs.load()
+            self._given.setdefault(name, {})
+        for name in self._given:
+            self._bind(name)
+
+    def before_batch(self) -> None:
+        """A batch begins: read side inputs again that are too old, and call the hooks."""
+        for name, inputs in self._side_inputs.items():
+            if inputs.refresh():
+                self._bind(name)
+        self.lifecycles.before_batch()
+
+    def _bind(self, name: str) -> None:
+        function, given = self._unbound[name], dict(self._given[name])
+        if name in self._side_inputs:
+            given |= self._side_inputs[name].values
+        if isinstance(function, ArrowFunction | AsyncFunction):
+            self.functions[name] = function.bind(**given)
+        elif function is not None:
+            self.functions[name] = partial(function, **given)
 
     def stop(self) -> None:
         """Have the lifecycles end."""

@@ -154,6 +154,8 @@ def _facts(task: Task) -> Iterator[str]:
         yield "in Arrow batches"
     if task.kind is TaskKind.DATAFRAME:
         yield "as a DataFrame, acknowledged with its batch"
+    for name, side in task.side_inputs.items():
+        yield f"with {name} from {side.connector}"
     if task.group_by is not None:
         yield f"grouped by {_group(task)}"
 

@@ -54,6 +54,18 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Longest pause."""
 
 
+class SideInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a function is given besides its segments: a whole table, read by every worker."""
+
+    connector: str
+    options: dict[str, Any] = {}
+    """What the connector wants to know."""
+    key: str | None = None
+    """With a key, a table by its values; otherwise a list of segments."""
+    refresh_s: float | None = None
+    """How old it may get before it is read again, between two batches; None is never."""
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An entry of the catalog."""
 
@@ -75,6 +87,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `pending_timeout_s` of the input."""
     concurrency: int = 64
     """For functions that are `async def`: segments they are called with at a time, at most."""
+
+    side_inputs: dict[str, SideInput] = {}
+    """What the function is given besides, as keyword arguments of these names."""
 
     group_by: str | list[str] | None = None
     """Keys whose values decide which segments meet: a shuffle comes before this task."""

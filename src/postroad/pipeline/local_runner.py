@@ -137,7 +137,7 @@ class LocalRunner:
             number: [RetryRoot(it.root, it.generation, it.segment, it.published) for it in roots]
             for number, roots in retries.items()
         }
-        await self._thread.run(self._program.lifecycles.before_batch)
+        await self._thread.run(self._program.before_batch)
         part = await self._insist_on_reading(deliveries, again)
         outcome = BatchResult(list(deliveries), part.failed, part.staged, part.delta)
         await self.coordinator.commit_batch(self._run, self._batch, outcome)

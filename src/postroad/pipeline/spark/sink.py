@@ -45,7 +45,7 @@ def run_partition(
     is_whole = len(program.graph.stages) == 1
     part: PartitionExecutor = whole if is_whole else gathered
     try:
-        program.lifecycles.before_batch()
+        program.before_batch()
         if is_whole:
             _work_whole(order, whole, batches)
         else:
