@@ -7,7 +7,7 @@ Run it with `python -m examples.pipeline`. Here the records are in memory; with 
 
 from postroad import run
 from postroad.durable import MemoryStore
-from postroad.pipeline import LocalRunner, MemoryInput, MemoryOutput, Segment, new_job
+from postroad.pipeline import JobBuilder, LocalRunner, MemoryInput, MemoryOutput, Segment
 
 PRICES = {"tea": 4, "cake": 6}
 SALES = [{"item": "tea", "count": 2}, {"item": "pie", "count": 1}, {"item": "cake", "count": 3}]
@@ -22,13 +22,13 @@ def is_large(new: Segment, old: Segment) -> bool:
 
 
 JOB = (
-    new_job("sales")
+    JobBuilder("sales")
     .input("sales", connector="memory", retry={"attempts": 2, "first_s": 0.01})
     .function("price", price)
     .output("report", connector="memory")
     .output("large", connector="memory", after="price")
-    .when("price", to="report")
-    .when("price", to="large", predicate=is_large)
+    .route("price", to="report")
+    .route("price", to="large", predicate=is_large)
     .build()
 )
 

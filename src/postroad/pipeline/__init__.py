@@ -1,6 +1,6 @@
 """Data pipelines as data: every segment is accounted for."""
 
-from postroad.pipeline.builder import new_job
+from postroad.pipeline.builder import JobBuilder, new_job
 from postroad.pipeline.connectors import (
     InputConnector,
     JsonLinesInput,
@@ -30,6 +30,7 @@ from postroad.pipeline.job import (
     Refinement,
     RetryPolicy,
     Segment,
+    SideInput,
     Task,
     TaskKind,
     TaskLifecycle,
@@ -55,6 +56,7 @@ __all__ = [
     "FlowCondition",
     "InputConnector",
     "Job",
+    "JobBuilder",
     "JobCoordinator",
     "JobCounters",
     "JobIssue",
@@ -75,6 +77,7 @@ __all__ = [
     "RootState",
     "Segment",
     "SegmentAttempt",
+    "SideInput",
     "StoredRoot",
     "Task",
     "TaskKind",

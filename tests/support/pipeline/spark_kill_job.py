@@ -24,7 +24,7 @@ from pathlib import Path
 
 from postroad import MessagingService, run
 from postroad.durable import Mail, MailConfig, SqliteStore, StaticDirectory
-from postroad.pipeline import Job, QueueInput, QueueOutput, RetryPolicy, new_job
+from postroad.pipeline import Job, JobBuilder, QueueInput, QueueOutput, RetryPolicy
 from postroad.pipeline.connectors import JsonLinesOutput, ParquetOutput
 from postroad.pipeline.connectors.connector import InputConnector, OutputConnector
 from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult, JobCoordinator
@@ -58,7 +58,7 @@ RETRY = RetryPolicy(attempts=4, first_s=0.02, max_s=0.1)
 
 def booking() -> Job:
     return (
-        new_job(BOOKING)
+        JobBuilder(BOOKING)
         .input("in", connector="queue", retry=RETRY, batch_size=4_000, pending_timeout_s=5)
         .function("book", FUNCTIONS + "book")
         .function("check", FUNCTIONS + "check")
@@ -69,7 +69,7 @@ def booking() -> Job:
 
 def summing() -> Job:
     return (
-        new_job(SUMMING)
+        JobBuilder(SUMMING)
         .input("in", connector="jsonl", retry=RETRY, batch_size=4_000, pending_timeout_s=5)
         .function("spread", FUNCTIONS + "spread")
         .output("aside", connector="parquet", after="spread")

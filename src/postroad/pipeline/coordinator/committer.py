@@ -11,12 +11,7 @@ import msgspec
 
 from postroad.durable.store import Store
 from postroad.durable.store.database import Database
-from postroad.pipeline.batch import PlainBatchExecutor
-from postroad.pipeline.connectors.connector import (
-    Committable,
-    OutputConnector,
-    UnwritableSegmentsError,
-)
+from postroad.pipeline.connectors.connector import Committable, OutputConnector
 from postroad.pipeline.coordinator.job_store import JobStore
 
 # Whoever settles a batch waits so long for its publication, and not for longer.
@@ -142,26 +137,3 @@ def writer_id(job: str, part: str, task: str) -> str:
 def writer_id_prefix(job: str, task: str) -> str:
     """What such names of an output begin with, and those of no other output or job."""
     return f"{quote(job, safe='')}{_SEPARATOR}{quote(task, safe='')}{_SEPARATOR}"
-
-
-def write_batch_output(
-    output: OutputConnector, stage: str, task: str, batch: PlainBatchExecutor
-) -> Committable | None:
-    """Stage what an output task can write; what it can never write has failed.
-
-    Raises:
-        OSError: it is not possible now, and nothing was staged.
-    """
-    stager = output.create_writer(stage)
-    try:
-        while True:
-            try:
-                ids, segments = batch.pending_output(task)
-                if ids:
-                    stager.write(ids, segments)
-                return stager.prepare_commit()
-            except UnwritableSegmentsError as error:
-                batch.mark_unwritable(error.reasons)
-    except BaseException:
-        stager.abort()
-        raise

@@ -219,7 +219,7 @@ def _finish(
 ) -> Iterator[pa.RecordBatch]:
     """Do the work of a partition, and say what it came to."""
     try:
-        program.lifecycles.before_batch()
+        program.before_batch()
         yield from work
         outcome = encode_part(partition.finish())
         yield from written.take()

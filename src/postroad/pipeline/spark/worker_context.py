@@ -124,7 +124,7 @@ class WorkerContext:
             # everything beside it.
             resource.setrlimit(resource.RLIMIT_AS, (self._worker_bytes, resource.RLIM_INFINITY))
             program.start()
-            atexit.register(program.lifecycles.stop)
+            atexit.register(program.stop)
             _programs[key] = program
         return program
 

@@ -28,11 +28,15 @@ from postroad.pipeline.coordinator.records import (
     make_failed_attempt,
 )
 from postroad.pipeline.job import Segment
-from postroad.pipeline.tree import WindowInput
 from postroad.pipeline.vectorized.acks import EdgeBatch, Ids, Indexes
 from postroad.pipeline.vectorized.decoding import DecodedRoots, decode_retries, decode_split, now_ms
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind, decode_again
-from postroad.pipeline.vectorized.stage_executor import RootBatch, SegmentFailure, StageExecutor
+from postroad.pipeline.vectorized.stage_executor import (
+    RootBatch,
+    SegmentFailure,
+    StageExecutor,
+    WindowInput,
+)
 from postroad.pipeline.vectorized.task_calls import TaskOutput, drop_tracebacks, map_function
 from postroad.pipeline.windows import JobWindowDelta, WindowDeltaBuilder
 

@@ -19,7 +19,6 @@ from postroad.pipeline.connectors.connector import (
 )
 from postroad.pipeline.coordinator.records import RetryRoot, describe_exception, encode_for_retry
 from postroad.pipeline.job import Segment
-from postroad.pipeline.tree import group_key
 from postroad.pipeline.vectorized.acks import EdgeBatch
 from postroad.pipeline.vectorized.decoding import (
     PIECE_SEGMENTS,
@@ -28,7 +27,12 @@ from postroad.pipeline.vectorized.decoding import (
     decode_split,
 )
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind, take_computed
-from postroad.pipeline.vectorized.stage_executor import RootBatch, SegmentFailure, StageExecutor
+from postroad.pipeline.vectorized.stage_executor import (
+    RootBatch,
+    SegmentFailure,
+    StageExecutor,
+    group_key,
+)
 from postroad.pipeline.vectorized.task_calls import TaskOutput, drop_tracebacks, map_function
 from postroad.pipeline.windows import InvalidSegmentError, encode_group
 

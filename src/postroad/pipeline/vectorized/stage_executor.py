@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.job import Segment
-from postroad.pipeline.tree import WindowInput, group_key
 from postroad.pipeline.vectorized.acks import AckAccumulator, EdgeBatch, Ids, Indexes
 from postroad.pipeline.vectorized.task_calls import TaskOutput, route_outputs, run_task
 
@@ -19,6 +18,28 @@ class SegmentFailure(NamedTuple):
     """Which root of the piece it belongs to."""
     task: str
     error: Exception
+
+
+class WindowInput(NamedTuple):
+    """A segment that is added to the windows of a task."""
+
+    task: str
+    edge: int
+    ordinal: int
+    group: object
+    segment: Segment
+
+    @property
+    def order(self) -> bytes:
+        """What decides which of several comes first, in whatever order they were made."""
+        return self.edge.to_bytes(8, "big") + self.ordinal.to_bytes(4, "big")
+
+
+def group_key(keys: str | list[str] | None, segment: Segment) -> object:
+    """What decides which segments meet; a key that is not there counts as nothing."""
+    if keys is None or isinstance(keys, str):
+        return None if keys is None else segment.get(keys)
+    return tuple(segment.get(key) for key in keys)
 
 
 class RootBatch:

@@ -114,7 +114,7 @@ class TestWatermark:
         assert brief(bench.feed(15.5, group="other")) == [(0.0, 2, 2)]
 
     def test_a_session_that_goes_on_before_its_end_is_waited_for(self) -> None:
-        bench = Bench(SESSION, on(TriggerType.WATERMARK), keep_s=0)
+        bench = Bench(SESSION, on(TriggerType.WATERMARK), allowed_lateness_s=0)
         bench.feed(0)
         bench.feed(5)
         assert bench.feed(12, group="other") == []
@@ -182,7 +182,7 @@ def test_triggers_that_fire_together_all_see_what_is_discarded() -> None:
 
 class TestForgetting:
     def test_what_comes_too_late_is_dropped_and_counted(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.SEGMENTS, 1), keep_s=5)
+        bench = Bench(FIXED, on(TriggerType.SEGMENTS, 1), allowed_lateness_s=5)
         bench.feed(1, 15)
         assert brief(bench.feed(2)) == [(0.0, 2, 2)]
         bench.feed(15.5)
@@ -192,13 +192,13 @@ class TestForgetting:
         assert bench.state.latest_s("w") == 15.5
 
     def test_a_batch_is_not_late_by_itself(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK), keep_s=0)
+        bench = Bench(FIXED, on(TriggerType.WATERMARK), allowed_lateness_s=0)
         assert brief(bench.feed(1000, 1, 500)) == [(0.0, 1, 1), (500.0, 1, 1)]
         assert bench.state.late("w") == 0
         assert len(bench.state) == 1
 
     def test_a_watermark_is_waited_for(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK, 5), keep_s=0)
+        bench = Bench(FIXED, on(TriggerType.WATERMARK, 5), allowed_lateness_s=0)
         bench.feed(1)
         assert bench.feed(12) == []
         assert brief(bench.feed(16)) == [(0.0, 1, 1)]
@@ -206,13 +206,13 @@ class TestForgetting:
 
     @pytest.mark.parametrize("type", [TriggerType.TIMER, TriggerType.DRAINED])
     def test_what_would_be_emitted_later_is_emitted_at_last(self, type: TriggerType) -> None:
-        bench = Bench(FIXED, on(type, 1000), keep_s=0)
+        bench = Bench(FIXED, on(type, 1000), allowed_lateness_s=0)
         assert bench.feed(1) == []
         assert brief(bench.feed(11)) == [(0.0, 1, 1)]
         assert len(bench.state) == 1
 
     def test_numbers_of_a_forgotten_session_are_not_used_again(self) -> None:
-        bench = Bench(SESSION, on(TriggerType.SEGMENTS, 1), keep_s=0)
+        bench = Bench(SESSION, on(TriggerType.SEGMENTS, 1), allowed_lateness_s=0)
         assert brief(bench.feed(0)) == [(0.0, 1, 1)]
         assert brief(bench.feed(5)) == [(0.0, 2, 2)]
         bench.feed(16, group="other")
@@ -263,7 +263,7 @@ class TestRows:
         assert bench.state.take_changes() == {}
 
     def test_forgotten_panes_are_deleted(self) -> None:
-        bench = Bench(FIXED, keep_s=0)
+        bench = Bench(FIXED, allowed_lateness_s=0)
         bench.feed(1)
         (key,) = (key for key in bench.state.take_changes() if len(key) > len(b"\x91\xa1w"))
         bench.feed(11)
