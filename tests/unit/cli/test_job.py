@@ -79,7 +79,8 @@ def test_dead_segments_are_listed_and_dropped(
     assert shown.endswith("    {'amount': 'two'}\n1 dead\n")
     assert run(["job", "drop", job, "0000000000000000"]) == 3
     assert capsys.readouterr().err == (
-        f"postroad: there is no dead segment 0000000000000000\nTry: postroad job dead-letters {job}\n"
+        "postroad: there is no dead segment 0000000000000000\n"
+        f"Try: postroad job dead-letters {job}\n"
     )
     assert run(["job", "drop", job, "zz"]) == 1
     assert "16 hexadecimal digits" in capsys.readouterr().err
