@@ -1,7 +1,7 @@
 """A pipeline that accounts for every record: what cannot be processed is kept, with the reason.
 
 Run it with `python -m examples.pipeline`. Here the records are in memory; with a job in a file and
-`postroad pipeline run`, they come from files, queues, PostgreSQL, Redis or NATS JetStream, and with
+`postroad job run`, they come from files, queues, PostgreSQL, Redis or NATS JetStream, and with
 `--spark` the same job runs on Spark.
 """
 

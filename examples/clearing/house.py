@@ -17,14 +17,8 @@ from examples.clearing.job import JOB_FILE
 from examples.clearing.payments import Payment
 from postroad.durable import Message, Transaction
 from postroad.node import Node, consumes, current_node
-from postroad.pipeline import (
-    LocalRunner,
-    ProgressSampler,
-    TaskType,
-    load_job,
-    make_input,
-    make_output,
-)
+from postroad.pipeline import LocalRunner, TaskType, load_job, make_input, make_output
+from postroad.pipeline.coordinator.progress import ProgressSampler
 from postroad.services import Context, Service, action
 
 # Spark's JVM lives for seconds: to start is most of what it does.

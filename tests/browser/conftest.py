@@ -59,7 +59,7 @@ async def alpha(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runni
         yield node
         # A job goes on without the node.
         with suppress(PostroadError):
-            await node.call("pipeline.stop", job="sums")
+            await node.call("job.stop", job="sums")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

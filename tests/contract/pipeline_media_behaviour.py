@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 import pytest
 
-from postroad.pipeline import JobStore, LocalRunner, MemoryInput
+from postroad.pipeline import LocalRunner, MemoryInput
 from postroad.pipeline.connectors import Committable, Position, UnwritableSegmentsError
 from postroad.pipeline.coordinator.committer import writer_id_prefix
 from postroad.pipeline.coordinator.coordinator import BatchResult
+from postroad.pipeline.coordinator.job_store import JobStore
 from tests.contract.pipeline_media_harness import (
     BATCH,
     JOB,

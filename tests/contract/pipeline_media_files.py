@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from postroad.pipeline import InputConnector, JobCoordinator, Segment
+from postroad.pipeline import InputConnector, Segment
 from postroad.pipeline.connectors import Committable, Position, RawRecords
-from postroad.pipeline.coordinator.coordinator import BatchResult
+from postroad.pipeline.coordinator.coordinator import BatchResult, JobCoordinator
 from tests.contract.pipeline_media_harness import (
     RUN,
     SEGMENTS,

@@ -20,23 +20,21 @@ from postroad.durable import MemoryDisk, MemoryStore, Store
 from postroad.pipeline import (
     InputConnector,
     Job,
-    JobCoordinator,
-    JobStore,
     LocalRunner,
     MemoryInput,
     MemoryOutput,
     OutputConnector,
     RetryPolicy,
     Segment,
-    StoredRoot,
     Task,
     TaskType,
 )
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import Committable, Position, RawRecords
 from postroad.pipeline.coordinator.committer import writer_id_prefix
-from postroad.pipeline.coordinator.coordinator import BatchResult
-from postroad.pipeline.coordinator.records import InputDelivery, RootInput
+from postroad.pipeline.coordinator.coordinator import BatchResult, JobCoordinator
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import InputDelivery, RootInput, StoredRoot
 from tests.support.deadlines import DEADLINE_S, eventually
 
 # How long a connector on a server may take until it gives what was just put there.

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline import InputConnector, JobStore, LocalRunner, MemoryOutput
+from postroad.pipeline import InputConnector, LocalRunner, MemoryOutput
 from postroad.pipeline.connectors import Position
+from postroad.pipeline.coordinator.job_store import JobStore
 from tests.contract.killed_jobs import run_with_kills
 from tests.contract.pipeline_media_harness import (
     BATCH,

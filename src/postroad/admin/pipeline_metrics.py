@@ -22,6 +22,12 @@ _GAUGES = {
     "unpublished": "Parts of batches that are settled, and which an output cannot take now.",
     "oldest_s": "Age of the oldest delivery that is not settled.",
 }
+_TASK_COUNTERS = {
+    "processed": "Segments that a task was given.",
+    "failed": "Segments that failed in a task.",
+}
+_LATENCY = "Average time in the function of a task for one segment."
+_LATE = "Segments that came too late for their window."
 
 
 def to_metrics(job: str, found: JobProgress | JobStatus) -> str:
@@ -43,3 +49,12 @@ def add_job(metrics: Exposition, job: str, found: JobProgress | JobStatus | None
     if is_running:
         for name, text in _COUNTERS.items():
             metrics.counter(f"pipeline_{name}", text, getattr(found, name), job=job)
+        for task, it in found.tasks.items():
+            for name, text in _TASK_COUNTERS.items():
+                value = getattr(it, name)
+                metrics.counter(f"pipeline_task_{name}", text, value, job=job, task=task)
+            metrics.gauge(
+                "pipeline_task_latency_seconds", _LATENCY, it.latency_s, job=job, task=task
+            )
+        for window, late in found.late.items():
+            metrics.counter("pipeline_late", _LATE, late, job=job, window=window)

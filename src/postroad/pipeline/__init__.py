@@ -13,15 +13,13 @@ from postroad.pipeline.connectors import (
     make_input,
     make_output,
 )
-from postroad.pipeline.coordinator.coordinator import (
-    JobCoordinator,
+from postroad.pipeline.coordinator.progress import (
     JobCounters,
+    JobProgress,
     JobStatus,
-    read_job_status,
+    TaskCounts,
+    TaskProgress,
 )
-from postroad.pipeline.coordinator.job_store import JobStore
-from postroad.pipeline.coordinator.progress import JobProgress, ProgressSampler
-from postroad.pipeline.coordinator.records import RootState, SegmentAttempt, StoredRoot
 from postroad.pipeline.explain import explain_mermaid, explain_text
 from postroad.pipeline.job import (
     FlowAction,
@@ -49,6 +47,7 @@ from postroad.pipeline.job_files import (
     load_job,
 )
 from postroad.pipeline.local_runner import LocalRunner
+from postroad.pipeline.run import JobResult, Local, Spark, run
 from postroad.pipeline.validation import JobIssue, find_problems
 
 __all__ = [
@@ -57,31 +56,30 @@ __all__ = [
     "InputConnector",
     "Job",
     "JobBuilder",
-    "JobCoordinator",
     "JobCounters",
     "JobIssue",
     "JobProgress",
+    "JobResult",
     "JobStatus",
-    "JobStore",
     "JsonLinesInput",
     "JsonLinesOutput",
+    "Local",
     "LocalRunner",
     "MemoryInput",
     "MemoryOutput",
     "OutputConnector",
-    "ProgressSampler",
     "QueueInput",
     "QueueOutput",
     "Refinement",
     "RetryPolicy",
-    "RootState",
     "Segment",
-    "SegmentAttempt",
     "SideInput",
-    "StoredRoot",
+    "Spark",
     "Task",
+    "TaskCounts",
     "TaskKind",
     "TaskLifecycle",
+    "TaskProgress",
     "TaskType",
     "Trigger",
     "TriggerType",
@@ -99,5 +97,5 @@ __all__ = [
     "make_input",
     "make_output",
     "new_job",
-    "read_job_status",
+    "run",
 ]

@@ -12,7 +12,8 @@ import psycopg
 import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import Job, MemoryOutput, StoredRoot, make_input, make_output, new_job
+from postroad.pipeline import Job, MemoryOutput, make_input, make_output, new_job
+from postroad.pipeline.coordinator.records import StoredRoot
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import FUNCTIONS, LIMIT_S, dead_of
 from tests.support.servers.postgres import fresh_database

@@ -10,7 +10,6 @@ from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store.database import Database
 from postroad.pipeline import (
     Job,
-    JobCoordinator,
     MemoryInput,
     OutputConnector,
     RetryPolicy,
@@ -21,7 +20,7 @@ from postroad.pipeline import (
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import Committable, OutputWriter
 from postroad.pipeline.connectors.connector import encode_segment
-from postroad.pipeline.coordinator.coordinator import BatchResult
+from postroad.pipeline.coordinator.coordinator import BatchResult, JobCoordinator
 from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import (
     FailedRoot,

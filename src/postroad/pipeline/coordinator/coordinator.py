@@ -29,6 +29,12 @@ from postroad.pipeline.connectors.connector import (
 )
 from postroad.pipeline.coordinator.committer import OutputCommitter, writer_id_prefix
 from postroad.pipeline.coordinator.job_store import JobStore, create_tables
+from postroad.pipeline.coordinator.progress import (
+    JobCounters,
+    JobStatus,
+    TaskCounts,
+    read_job_status,
+)
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     InputDelivery,
@@ -38,7 +44,7 @@ from postroad.pipeline.coordinator.records import (
     decode_or_reject,
     to_retry_input,
 )
-from postroad.pipeline.coordinator.window_store import WindowStore
+from postroad.pipeline.coordinator.window_store import WindowStore, read_late
 from postroad.pipeline.job import RetryPolicy, Task
 from postroad.pipeline.windows import JobWindowDelta
 
@@ -63,39 +69,8 @@ class BatchResult(msgspec.Struct):
     """What it adds to windows."""
     read: int = 0
     """Segments that belong to no delivery: Spark's own readers gave them."""
-
-
-class JobCounters(msgspec.Struct):
-    """What happened since this process began."""
-
-    delivered: int = 0
-    acked: int = 0
-    failed: int = 0
-    replayed: int = 0
-    batches: int = 0
-
-
-class JobStatus(msgspec.Struct, frozen=True):
-    """How things stand, by the store."""
-
-    pending: int
-    waiting: int
-    dead: int
-    unpublished: int
-    oldest_s: float
-
-
-def read_job_status(pen: JobStore, now_ms: int) -> JobStatus:
-    """How things stand in a pen."""
-    deliveries = pen.deliveries()
-    oldest_ms = min((it.started_ms for it in deliveries), default=now_ms)
-    return JobStatus(
-        sum(it.segments for it in deliveries),
-        pen.count(RootState.WAITING),
-        pen.count(RootState.DEAD),
-        len(pen.pending_commits()),
-        max(now_ms - oldest_ms, 0) / 1000,
-    )
+    tasks: dict[str, TaskCounts] = {}
+    """What each task did, as far as the executor counts that."""
 
 
 class PendingWrite(msgspec.Struct, frozen=True):
@@ -457,12 +432,20 @@ class JobCoordinator:
         delivered = sum(it.segments for it in outcome.deliveries)
         self.counts.delivered += outcome.read
         self.counts.acked += delivered + outcome.read - len(outcome.failed)
+        for task, counts in outcome.tasks.items():
+            self.counts.tasks[task] = self.counts.tasks.get(task, TaskCounts()) + counts
 
     # Looks.
 
     async def status(self) -> JobStatus:
         """How things stand."""
         return await self._store.read(lambda it: read_job_status(self._pen(it), _now_ms()))
+
+    async def late(self) -> dict[str, int]:
+        """For each window: how many segments it dropped because they were too late."""
+        names = [*self._program.windows.by_name]
+        stored = await self._store.read(lambda it: read_late(self._pen(it), names)) if names else {}
+        return stored | self.counts.late
 
     async def wait(self, timeout_s: float) -> None:
         """Return when there may be something to admit, or after some time."""

@@ -67,10 +67,15 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def create_tables(types: Mapping[str, str], database: Database) -> None:
     """Make the tables, if they are not there."""
-    if read_meta(database, _SCHEMA) is None:
+    if not has_tables(database):
         for statement in _TABLES:
             database.execute(statement.format_map(types))
         write_meta(database, _SCHEMA, "1")
+
+
+def has_tables(database: Database) -> bool:
+    """Whether a job ever ran with this store."""
+    return read_meta(database, _SCHEMA) is not None
 
 
 class JobStore:
@@ -387,10 +392,21 @@ class JobStore:
 
     # Windows.
 
-    def panes(self) -> list[tuple[bytes, bytes]]:
-        """Everything that windows hold."""
-        rows = self._execute("SELECT pane, content FROM postroad_pipeline_panes WHERE job = ?")
+    def panes(self, limit: int | None = None) -> list[tuple[bytes, bytes]]:
+        """Everything that windows hold, or some of it."""
+        every = "SELECT pane, content FROM postroad_pipeline_panes WHERE job = ?"
+        if limit is None:
+            rows = self._execute(every)
+        else:
+            rows = self._execute(f"{every} ORDER BY pane LIMIT ?", limit)
         return [(bytes(pane), bytes(content)) for pane, content in rows]
+
+    def pane(self, pane: bytes) -> bytes | None:
+        """One of the rows."""
+        rows = self._execute(
+            "SELECT content FROM postroad_pipeline_panes WHERE job = ? AND pane = ?", pane
+        )
+        return bytes(rows[0][0]) if rows else None
 
     def panes_version(self) -> int:
         """How often they were changed."""
@@ -411,6 +427,10 @@ class JobStore:
             "UPDATE postroad_pipeline_jobs SET panes = panes + 1 WHERE job = ? RETURNING panes"
         )
         return int(rows[0][0])
+
+    def list_waiting(self, limit: int) -> list[StoredRoot]:
+        """Roots that come again, the next ones first."""
+        return self._roots("state = 'waiting' ORDER BY due_ms, root LIMIT ?", limit)
 
     # Dead letters.
 

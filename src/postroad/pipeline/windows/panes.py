@@ -64,7 +64,7 @@ class WindowProgress(msgspec.Struct, array_like=True):
 
 
 _decode_pane = msgspec.msgpack.Decoder(Pane).decode
-_decode_head = msgspec.msgpack.Decoder(WindowProgress).decode
+decode_window_progress = msgspec.msgpack.Decoder(WindowProgress).decode
 _encode = msgspec.msgpack.encode
 
 
@@ -95,7 +95,7 @@ def decode_row(key: bytes, value: bytes) -> PaneRow:
     """What a row says."""
     match msgspec.msgpack.decode(key):
         case [str(window)]:
-            return PaneRow(window, b"", _decode_head(value))
+            return PaneRow(window, b"", decode_window_progress(value))
         case [str(window), bytes(group), float()]:
             return PaneRow(window, group, _decode_pane(value))
         case other:

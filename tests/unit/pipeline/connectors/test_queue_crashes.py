@@ -15,7 +15,6 @@ from postroad.durable import Letter, MemoryDisk, MemoryStore, Store
 from postroad.durable.store import queries as query
 from postroad.pipeline import (
     Job,
-    JobStore,
     LocalRunner,
     MemoryInput,
     MemoryOutput,
@@ -25,6 +24,7 @@ from postroad.pipeline import (
     Task,
     TaskType,
 )
+from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.functions import Function
 from tests.support.durable.nodes import PEER, QUEUE, make_letter, opened, put
 from tests.support.pipeline.crashes import POISON, CrashBehaviour, Killer, Mortal, RollsBack
