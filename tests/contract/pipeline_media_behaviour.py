@@ -135,7 +135,7 @@ class InputBehaviour:
             raise Crash
 
         async with process_of(source) as first:
-            monkeypatch.setattr(first.connector, "on_settled", crash)
+            monkeypatch.setattr(first.connector, "on_committed", crash)
             with pytest.raises(Crash):
                 await first.settle(await first.admit())
         async with process_of(source) as second:
@@ -295,7 +295,7 @@ class OutputBehaviour:
 
             runner = LocalRunner(job_of(), inputs, {"out": connector}, target.store())
             with monkeypatch.context() as patched, pytest.raises(Crash):
-                patched.setattr(connector, "publish", publish_and_crash)
+                patched.setattr(connector, "commit", publish_and_crash)
                 async with asyncio.timeout(DEADLINE_S):
                     await runner.run()
             await connector.close()

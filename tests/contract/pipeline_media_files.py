@@ -275,5 +275,5 @@ async def settle_and_crash(
     async with settling(target, connector) as desk:
         staged = stage(connector, "0", count_to(3))
         with monkeypatch.context() as patched, pytest.raises(Crash):
-            patched.setattr(connector, "publish", crash)
+            patched.setattr(connector, "commit", crash)
             await settle(desk, [staged])

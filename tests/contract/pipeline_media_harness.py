@@ -214,9 +214,9 @@ def stage_elsewhere(
     program = (
         "import pickle, sys\n"
         "connector, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
-        "stager = connector.begin(stage)\n"
+        "stager = connector.create_writer(stage)\n"
         "stager.write(ids, segments)\n"
-        "pickle.dump(stager.finish(), sys.stdout.buffer)\n"
+        "pickle.dump(stager.prepare_commit(), sys.stdout.buffer)\n"
     )
     return call_elsewhere(program, (connector, stage, ids, segments))  # type: ignore[no-any-return]
 
@@ -226,7 +226,7 @@ def die_while_staging(connector: OutputConnector, name: str, segments: Sequence[
     program = (
         "import os, pickle, signal, sys\n"
         "connector, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
-        "stager = connector.begin(stage)\n"
+        "stager = connector.create_writer(stage)\n"
         "stager.write(ids, segments)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -14,9 +14,18 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import decode_segment
 from postroad.pipeline.job import Segment
 
+PAYLOAD = "payload"
+"""What bytes that are no further decoded are called in a segment."""
+
+
+def _wrap(payload: bytes) -> Segment:
+    return {PAYLOAD: payload}
+
+
 CODECS: Mapping[str, Callable[[bytes], Segment]] = {
     "json": msgspec.json.Decoder(dict[str, Any]).decode,
     "msgpack": decode_segment,
+    "raw": _wrap,
 }
 """How segments may be encoded, and what decodes them."""
 

@@ -56,7 +56,8 @@ class QueueInput(InputConnector):
     Args:
         mail: of the node that runs the job, or its store; open when the job begins.
         queue: the name of the queue.
-        codec: how a message is a segment: `json` or `msgpack`.
+        codec: how a message is a segment: `json`, `msgpack` or `raw`, which gives the bytes as
+            `payload`.
         until_empty: whether the job ends when there is nothing in the queue that can be read now.
         slice_segments: about how many messages a slice has at most.
     """
@@ -113,7 +114,7 @@ class QueueInput(InputConnector):
             raise UsageError(f"queue {self._queue!r} cannot be read: start the node's mail first")
         store.claim(self._queue, "a job that reads it")
         try:
-            await self._open(store, [_stretch_at(it) for it in unsettled])
+            await self._open(store, [stretch_at(it) for it in unsettled])
         except BaseException:
             store.release(self._queue)
             raise
@@ -211,7 +212,7 @@ class QueueInput(InputConnector):
         kept = self._kept.get(place["slice"])
         if kept is not None:
             return iter(kept.chunks)
-        bundles = self._node_store().read_now(read_stretch, _stretch_at(place))
+        bundles = self._node_store().read_now(read_stretch, stretch_at(place))
         return iter(_to_chunks(bundles))
 
     @property
@@ -223,11 +224,11 @@ class QueueInput(InputConnector):
 
     def commit(self, ledger: Ledger, place: Position) -> None:
         check_account(self._store, ledger)
-        ledger.queues.take_out(_stretch_at(place))
+        ledger.queues.take_out(stretch_at(place))
 
     async def on_committed(self, places: Sequence[Position]) -> None:
         for place in places:
-            self._let_go(place["slice"], _stretch_at(place))
+            self._let_go(place["slice"], stretch_at(place))
 
 
 class _PlannedSplit(NamedTuple):
@@ -244,7 +245,8 @@ class _CachedSplit(NamedTuple):
     size: int
 
 
-def _stretch_at(place: Position) -> Stretch:
+def stretch_at(place: Position) -> Stretch:
+    """The stretch of a queue that a slice is."""
     stretch: Stretch = msgspec.convert(place, Stretch)
     return stretch
 
