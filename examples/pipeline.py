@@ -5,9 +5,9 @@ Run it with `python -m examples.pipeline`. Here the records are in memory; with 
 `--spark` the same job runs on Spark.
 """
 
-from postroad import run
-from postroad.durable import MemoryStore
-from postroad.pipeline import JobBuilder, LocalRunner, MemoryInput, MemoryOutput, Segment
+import asyncio
+
+from postroad.pipeline import MemoryInput, MemoryOutput, Segment, new_job, run
 
 PRICES = {"tea": 4, "cake": 6}
 SALES = [{"item": "tea", "count": 2}, {"item": "pie", "count": 1}, {"item": "cake", "count": 3}]
@@ -22,29 +22,24 @@ def is_large(new: Segment, old: Segment) -> bool:
 
 
 JOB = (
-    JobBuilder("sales")
+    new_job("sales")
     .input("sales", connector="memory", retry={"attempts": 2, "first_s": 0.01})
     .function("price", price)
     .output("report", connector="memory")
     .output("large", connector="memory", after="price")
-    .route("price", to="report")
-    .route("price", to="large", predicate=is_large)
+    .when("price", to="report")
+    .when("price", to="large", predicate=is_large)
     .build()
 )
 
 
 async def main() -> None:
-    report, large, store = MemoryOutput(), MemoryOutput(), MemoryStore()
-    outputs = {"report": report, "large": large}
-    runner = LocalRunner(JOB, {"sales": MemoryInput(SALES)}, outputs, store)
-    await store.open("sales")
-    await runner.run()
-    print("report:", report.segments)
-    print("large:", large.segments)
-    dead = (await runner.coordinator.status()).dead
-    print(f"{len(SALES)} sales = {runner.coordinator.counts.acked} acknowledged + {dead} dead")
-    await store.close()
+    outputs = {"report": MemoryOutput(), "large": MemoryOutput()}
+    result = await run(JOB, inputs={"sales": MemoryInput(SALES)}, outputs=outputs)
+    print("report:", outputs["report"].segments)
+    print("large:", outputs["large"].segments)
+    print(f"{len(SALES)} sales = {result.acked} acknowledged + {result.dead} dead")
 
 
 if __name__ == "__main__":
-    run(main())
+    asyncio.run(main())

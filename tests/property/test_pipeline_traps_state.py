@@ -21,8 +21,8 @@ from postroad.pipeline import Job, JsonLinesOutput, LocalRunner, MemoryInput, Me
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import OutputConnector
 from postroad.pipeline.connectors.files.parquet import ParquetOutput
-from postroad.pipeline.coordinator.coordinator import JobCounters
 from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.progress import JobCounters
 from postroad.pipeline.coordinator.records import RootState
 from postroad.pipeline.functions import Function
 from postroad.pipeline.windows import JobWindowState

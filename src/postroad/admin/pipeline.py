@@ -156,7 +156,8 @@ async def _change(path: Path, where: Where, change: Callable[[JobStore], int]) -
 
 async def dead_segments(path: Path, store: Where, limit: int) -> list[DeadSegment]:
     """What died, some of it."""
-    roots = await _read(path, store, lambda it, _: it.list_dead(limit), [])
+    none: list[StoredRoot] = []
+    roots = await _read(path, store, lambda it, _: it.list_dead(limit), none)
     return [_to_dead(root) for root in roots]
 
 
@@ -175,7 +176,8 @@ def _to_dead(root: StoredRoot) -> DeadSegment:
 
 async def waiting_segments(path: Path, store: Where, limit: int) -> list[WaitingSegment]:
     """The holding pen: what failed and comes again, the next ones first."""
-    roots = await _read(path, store, lambda it, _: it.list_waiting(limit), [])
+    none: list[StoredRoot] = []
+    roots = await _read(path, store, lambda it, _: it.list_waiting(limit), none)
     return [_to_waiting(root) for root in roots]
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.pipeline.coordinator.coordinator import JobStatus
-from postroad.pipeline.coordinator.progress import JobProgress
+from postroad.pipeline.coordinator.progress import JobProgress, JobStatus
 
 from .exposition import Exposition
 
@@ -39,14 +38,13 @@ def to_metrics(job: str, found: JobProgress | JobStatus) -> str:
 
 def add_job(metrics: Exposition, job: str, found: JobProgress | JobStatus | None) -> None:
     """Likewise, among other metrics; None if nothing is known but that it does not run."""
-    is_running = isinstance(found, JobProgress)
-    metrics.gauge("pipeline_up", "Whether it runs.", int(is_running), job=job)
+    metrics.gauge("pipeline_up", "Whether it runs.", int(isinstance(found, JobProgress)), job=job)
     if found is None:
         return
     for name, text in _GAUGES.items():
         unit = name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
         metrics.gauge(f"pipeline_{unit}", text, getattr(found, name), job=job)
-    if is_running:
+    if isinstance(found, JobProgress):
         for name, text in _COUNTERS.items():
             metrics.counter(f"pipeline_{name}", text, getattr(found, name), job=job)
         for task, it in found.tasks.items():

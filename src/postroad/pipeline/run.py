@@ -68,7 +68,7 @@ class Spark:
         is_batch: bool = False,
         **settings: Any,
     ) -> None:
-        given = {"master": master, "conf": None if conf is None else dict(conf)}
+        given: dict[str, Any] = {"master": master, "conf": None if conf is None else dict(conf)}
         given |= {"partitions": partitions, **settings}
         self._settings = {name: value for name, value in given.items() if value is not None}
         self.bind = bind
@@ -85,7 +85,7 @@ class Spark:
         from postroad.pipeline.spark.config import SparkConfig
 
         # Functions are looked for where this program looks for them first.
-        usual = {"app_name": app_name, "python_path": _import_directories()}
+        usual: dict[str, Any] = {"app_name": app_name, "python_path": _import_directories()}
         try:
             return SparkConfig(**usual | self._settings)
         except TypeError as error:
@@ -202,7 +202,7 @@ async def run(
         kept: Store = MemoryStore() if path is None else SqliteStore(account_path(path, loaded))
     else:
         kept = _to_store(store)
-    beside = path or (Path(store) if _is_path(store) else None)
+    beside = path or _path_of(store)
     # A store of a node is there already, and has its name; any other is the job's.
     owner = None if ways.queue_tasks else loaded.name
     async with opened(kept, owner):
@@ -219,8 +219,9 @@ def account_path(path: Path, job: Job) -> Path:
     return path.with_name(f"{job.name}.db")
 
 
-def _is_path(store: Store | str | Path | None) -> bool:
-    return isinstance(store, Path) or (isinstance(store, str) and "://" not in store)
+def _path_of(store: Store | str | Path | None) -> Path | None:
+    is_url = isinstance(store, str) and "://" in store
+    return Path(store) if isinstance(store, str | Path) and not is_url else None
 
 
 def _to_store(store: Store | str | Path) -> Store:

@@ -11,9 +11,11 @@ import pytest
 
 from postroad.admin import pipeline_runs as runs
 from postroad.admin.pipeline import count_dead
+from postroad.cli import job as job_commands
 from postroad.cli.main import run
 from postroad.core.errors import ConfigError
 from postroad.durable import SqliteStore
+from postroad.pipeline import JobProgress, TaskProgress
 from tests.support.cases import each
 from tests.support.pipeline.clearing_job import JOB, cleared
 
@@ -204,3 +206,48 @@ def test_wrong_options_of_spark_are_refused(
     error = capsys.readouterr().err
     assert text in error
     assert "Traceback" not in error
+
+
+@each(
+    (["dead"], "1 dead"),
+    (["status"], "it does not run"),
+    (["replay", "--all", "--dry-run"], "1 segment would be retried"),
+)
+def test_former_names_still_work_and_are_not_listed(
+    words: list[str], told: str, job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pipeline", "run", job]) == 4
+    verb, *rest = words
+    assert run(["pipeline", verb, job, *rest]) == 0
+    assert told in capsys.readouterr().out
+    assert run(["--help"]) == 0
+    assert "pipeline" not in capsys.readouterr().out
+
+
+def test_spark_options_without_spark_are_refused(
+    job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["job", "run", job, "--conf", "a=b"]) == 2
+    assert "give --spark or --master too" in capsys.readouterr().err
+    assert run(["job", "run", job, "--spark", "--conf", "a"]) == 2
+    assert "not of the form KEY=VALUE" in capsys.readouterr().err
+
+
+def test_progress_tells_rate_and_latency_of_each_task(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = JobProgress(
+        *("clearing", 1, 0.0, 9, 8, 0, 0, 1, 0, 0, 0, 0, 0.0, 0.0, 8.0, 0.1),
+        tasks={"parse": TaskProgress(processed=8, failed=0, per_s=1200.0, latency_s=0.0005)},
+        late={"per_minute": 3},
+    )
+    shown = job_commands._Shown()
+    shown.show(progress)
+    assert ", 3 late; parse 1,200/s 0.50 ms" in capsys.readouterr().err
+
+
+def test_job_named_and_no_file_is_one_of_a_node(
+    job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["job", "show", "clearing", "--data", "nowhere"]) == 3
+    assert "no node" in capsys.readouterr().err
+    assert run(["job", "show", "missing.toml"]) == 2
+    assert "'missing.toml' does not exist" in capsys.readouterr().err

@@ -4,14 +4,13 @@
 import { actionButton } from "../act.js";
 import { chart } from "../chart.js";
 import { h } from "../dom.js";
-import { count, milliseconds, plural, rate, span, time, until } from "../format.js";
+import { count, plural, rate, span, time, until } from "../format.js";
 import { seriesOf } from "../history.js";
 import { graph } from "../map.js";
 import { badge, empty, facts, folded, heading, identity, panel, shown, trouble } from "../pieces.js";
+import { ROWS_SHOWN, hasTasks, taskTable, waitingTable, windowTable } from "../job_tables.js";
 import { link } from "../router.js";
 import { tableOf } from "../table.js";
-
-const ROWS_SHOWN = 100;
 
 export default {
   path: "pipelines",
@@ -129,7 +128,7 @@ function jobPage(view, name) {
         h("div.buttons", null, runButton(view, job), deadButtons(view, job)),
       ),
       job.progress && panel("Input and processing", rates(view, name)),
-      job.progress && hasTasks(job) && panel("Tasks", taskTable(view, name, job)),
+      hasTasks(job) && panel("Tasks", taskTable(view, name, job)),
     ]),
     panel("Graph", shown(view, "job.explain", { job: name }, jobGraph)),
     shown(view, "job.windows", { job: name, limit: ROWS_SHOWN }, (windows) =>
@@ -151,7 +150,7 @@ function jobPage(view, name) {
 }
 
 function jobFacts(job) {
-  const { progress } = job;
+  const { progress, result } = job;
   return facts([
     ["State", badge(job.state)],
     ["File", job.path && h("code", null, job.path)],
@@ -169,6 +168,7 @@ function jobFacts(job) {
     ["Dead", count(job.dead)],
     ["Oldest", span(job.oldest_s)],
     progress && lateOf(progress) > 0 && ["Too late for their window", count(lateOf(progress))],
+    result && ["Did", `${count(result.acked)} of ${count(result.delivered)} new segments`],
     progress && progress.restarts > 0 && ["Restarts of Spark", count(progress.restarts)],
     job.restarts > 0 && ["Restarts by the node", count(job.restarts)],
     job.next_start_at && ["Starts again", until(job.next_start_at)],
@@ -184,109 +184,6 @@ function sparkLink(progress) {
 
 function lateOf(progress) {
   return Object.values(progress.late || {}).reduce((sum, it) => sum + it, 0);
-}
-
-function hasTasks(job) {
-  return Object.keys(job.progress.tasks || {}).length > 0;
-}
-
-function taskTable(view, name, job) {
-  return tableOf(view, {
-    name: "tasks",
-    operation: "job.show",
-    params: { job: name },
-    rows: Object.entries(job.progress.tasks).map(([task, it]) => ({ task, ...it })),
-    key: (row) => row.task,
-    columns: [
-      { label: "Task", value: (row) => row.task },
-      {
-        label: "Rate",
-        value: (row) => row.per_s,
-        show: (row) => rate(row.per_s),
-        isNumber: true,
-      },
-      {
-        label: "Latency",
-        value: (row) => row.latency_s,
-        show: (row) => milliseconds(row.latency_s * 1000),
-        isNumber: true,
-      },
-      {
-        label: "Processed",
-        value: (row) => row.processed,
-        show: (row) => count(row.processed),
-        isNumber: true,
-        isWide: true,
-      },
-      {
-        label: "Failed",
-        value: (row) => row.failed,
-        show: (row) => count(row.failed),
-        isNumber: true,
-      },
-    ],
-  });
-}
-
-function windowTable(view, job, window) {
-  const bounds = (row) => [row.lower, row.upper].map((it) => it ?? "").join(" – ");
-  return [
-    h(
-      "p",
-      null,
-      `${window.type}, ${window.aggregation}, of task ${window.task}; ${count(window.late)} too late`,
-    ),
-    tableOf(view, {
-      name: `window ${window.name}`,
-      operation: "job.windows",
-      params: { job, limit: ROWS_SHOWN },
-      rows: window.extents,
-      key: (row) => `${JSON.stringify(row.group)} ${row.lower}`,
-      columns: [
-        {
-          label: "Group",
-          value: (row) => JSON.stringify(row.group),
-          show: (row) => folded(row.group, 32),
-        },
-        { label: "Seconds", value: bounds, isWide: true },
-        {
-          label: "Value",
-          value: (row) => JSON.stringify(row.value),
-          show: (row) => folded(row.value, 32),
-        },
-        {
-          label: "Segments",
-          value: (row) => row.segments,
-          show: (row) => count(row.segments),
-          isNumber: true,
-        },
-      ],
-      empty: empty("The window holds nothing.", "What it held was emitted, or nothing came yet."),
-    }),
-  ];
-}
-
-function waitingTable(view, job, rows) {
-  return tableOf(view, {
-    name: "waiting segments",
-    operation: "job.waiting",
-    params: { job, limit: ROWS_SHOWN },
-    rows,
-    key: (row) => row.id,
-    columns: [
-      { label: "Id", value: (row) => row.id, show: (row) => identity(row.id) },
-      { label: "Input", value: (row) => row.task, isWide: true },
-      { label: "Failed in", value: (row) => row.failed_task },
-      { label: "Error", value: (row) => row.error, show: (row) => folded(row.error, 32) },
-      { label: "Attempts", value: (row) => row.attempts, isNumber: true, isWide: true },
-      {
-        label: "Comes again",
-        value: (row) => row.due_ms,
-        show: (row) => time(row.due_ms / 1000),
-      },
-    ],
-    empty: empty("No segment waits.", "One that fails waits here until its next attempt."),
-  });
 }
 
 function rates(view, name) {
