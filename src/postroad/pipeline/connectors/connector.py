@@ -45,6 +45,8 @@ class Split(msgspec.Struct, frozen=True):
     """About how many segments it has."""
     next_position: Position
     """Where the next slice begins."""
+    state: dict[str, Any] = {}
+    """What the input remembers beside the position from now on, by keys: see `restore`."""
 
 
 class UndecodableRecord(NamedTuple):
@@ -75,6 +77,10 @@ class InputConnector(Protocol):
     """Whether it has an end."""
     is_portable: bool = True
     """Whether slices can be read in any process; otherwise only in the one that called `open`."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what was recorded with splits, by keys. Called before `open`."""
+        return
 
     async def open(self, unsettled: Sequence[Position]) -> None:
         """Get ready to be cut into slices. Called in one process only.

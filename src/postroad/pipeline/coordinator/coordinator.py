@@ -28,7 +28,7 @@ from postroad.pipeline.connectors.connector import (
     Split,
 )
 from postroad.pipeline.coordinator.committer import OutputCommitter, writer_id_prefix
-from postroad.pipeline.coordinator.job_store import JobStore, create_tables
+from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     InputDelivery,
@@ -38,6 +38,7 @@ from postroad.pipeline.coordinator.records import (
     decode_or_reject,
     to_retry_input,
 )
+from postroad.pipeline.coordinator.schema import create_tables
 from postroad.pipeline.coordinator.window_store import WindowStore
 from postroad.pipeline.job import Task
 from postroad.pipeline.windows import JobWindowDelta
@@ -160,6 +161,7 @@ class JobCoordinator:
         await self._store.write(self._open)
         unsettled = await self.uncommitted()
         for name, source in self._inputs.items():
+            source.restore(await self._store.read(lambda it: self._pen(it).input_state(name)))  # noqa: B023
             await source.open([it.position for it in unsettled if it.task == name and it.position])
         publications = await self._store.read(lambda it: self._pen(it).pending_commits())
         wanted = [*staged, *((task, it) for _, task, it in publications)]
@@ -272,10 +274,7 @@ class JobCoordinator:
         self, ledger: Ledger, task: Task, slices: Sequence[Split]
     ) -> list[InputDelivery]:
         pen, now_ms = self._pen(ledger.database), _now_ms()
-        return [
-            pen.add_split(task.name, it.position, it.estimated_segments, it.next_position, now_ms)
-            for it in slices
-        ]
+        return [pen.add_split(task.name, it, now_ms) for it in slices]
 
     async def read(self, delivery: InputDelivery) -> Iterator[RootInput]:
         """The roots of a delivery: the same whenever it is read."""
