@@ -139,6 +139,15 @@ class UnwritableSegmentsError(Exception):
         self.reasons = reasons
 
 
+class RejectedSegment(NamedTuple):
+    """A segment that an output refused when its batch was committed."""
+
+    id: int
+    reason: str
+    segment: bytes
+    """As MsgPack."""
+
+
 class OutputWriter(Protocol):
     """Takes what a part of a batch writes to an output."""
 
@@ -205,8 +214,12 @@ class OutputConnector(Protocol):
         """
         return staged
 
-    async def commit(self, staged: Committable) -> None:
+    async def commit(self, staged: Committable) -> Sequence[RejectedSegment] | None:
         """Make visible what was staged; doing it again changes nothing.
+
+        Returns:
+            What was refused, if anything was. It stays staged until `abort` is called: what was
+            not recorded is refused again.
 
         Raises:
             OSError: it is not possible now.
@@ -215,4 +228,16 @@ class OutputConnector(Protocol):
 
     async def abort(self, staged: Committable) -> None:
         """Throw away what was staged; it may be gone already."""
+        return
+
+    async def remove_abandoned(
+        self, prefix: str, kept: Sequence[Committable], before_s: float
+    ) -> None:
+        """Remove what attempts have left that were killed or not needed.
+
+        Args:
+            prefix: what the names of the job's stagings begin with.
+            kept: what will still be published.
+            before_s: what was staged later, in seconds since 1970, may still be needed.
+        """
         return

@@ -134,7 +134,9 @@ class JobCoordinator:
         self._windows = WindowStore(program)
         # Inputs that had nothing more the last time they were asked.
         self._silent: set[str] = set()
-        self._publisher = OutputCommitter(store, self._job, outputs, self._warn_once)
+        # Only inputs say how often to try: what outputs refuse came by one of them.
+        policies = {name: self._tasks[next(iter(inputs), name)].retry for name in outputs}
+        self._publisher = OutputCommitter(store, self._job, outputs, self._warn_once, policies)
         # What is being settled must not be thrown away meanwhile.
         self._settling = asyncio.Lock()
         # What was said last about inputs and outputs that do not work.
@@ -195,6 +197,7 @@ class JobCoordinator:
         """What is delivered now: what is late, what comes again, what is new."""
         if self._publisher.has_uncommitted and not await self._publisher.commit():
             return []
+        await self._publisher.retry_rejected()
         deliveries, self._again = self._again, []
         if await self._store.read(self._has_old):
             deliveries += await self._store.write(self._admit_old)
@@ -348,6 +351,7 @@ class JobCoordinator:
         else:
             await self.abort_outputs(outcome.staged)
         await self._publisher.commit()
+        await self._publisher.on_settled()
         self._spans.end(
             self._store.owner,
             batch,

@@ -148,6 +148,22 @@ class JobStore:
             )
         return [delivery]
 
+    def due_roots(self, task: str, now_ms: int, limit: int) -> list[StoredRoot]:
+        """Roots of a task whose turn has come, at most so many."""
+        return self._roots(
+            "state = 'waiting' AND due_ms <= ? AND task = ? ORDER BY due_ms, root LIMIT ?",
+            now_ms,
+            task,
+            limit,
+        )
+
+    def retire(self, roots: Sequence[int]) -> None:
+        """Roots are done with."""
+        self._database.execute_many(
+            "DELETE FROM postroad_pipeline_roots WHERE job = ? AND root = ?",
+            [(self._job, to_signed(root)) for root in roots],
+        )
+
     def _deliver(
         self, task: str, place: Position | None, segments: int, generation: int, now_ms: int
     ) -> InputDelivery:

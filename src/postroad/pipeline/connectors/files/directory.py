@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from postroad.pipeline.connectors.connector import Committable, OutputConnector
@@ -78,6 +80,12 @@ class DirectoryOutput(OutputConnector):
         if last is not None and last != name:
             self._mark_of(last).unlink(missing_ok=True)
 
+    async def remove_abandoned(
+        self, prefix: str, kept: Sequence[Committable], before_s: float
+    ) -> None:
+        names = {it["file"] for it in kept}
+        await asyncio.to_thread(_clear, self.staging_path(""), prefix, names, before_s)
+
     async def abort(self, staged: Committable) -> None:
         self.staging_path(staged["file"]).unlink(missing_ok=True)
 
@@ -87,10 +95,12 @@ def _in_directory(directory: Path, name: str) -> Path:
     return directory / name
 
 
-def _clear(directory: Path, prefix: str, wanted: set[str]) -> None:
+def _clear(directory: Path, prefix: str, wanted: set[str], before_s: float = math.inf) -> None:
     for path in directory.iterdir():
         if path.name.startswith(prefix) and path.name not in wanted:
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < before_s:
+                    path.unlink()
 
 
 def sync_directory(directory: Path) -> None:

@@ -48,8 +48,8 @@ class SqlInput(InputConnector):
     Rows that appear with keys below those already read are found too: a transaction that took its
     number early and committed late loses nothing. For that, a table of Postroad's beside it,
     `<table>_postroad_<consumer>`, has every key that was taken: as ranges of consecutive numbers,
-    or one by one where the key is text. Numbers without gaps stay one row there. Text needs a row for
-    each, and to look for late ones reads all keys.
+    or one by one where the key is text. Numbers without gaps stay one row there. Text needs a row
+    for each, and to look for late ones reads all keys.
 
     It relies on this: a key never changes, is unique, not NULL, and is not used again for another
     row; and a row stays as it is until it is settled.
