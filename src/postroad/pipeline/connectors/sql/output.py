@@ -35,6 +35,7 @@ from postroad.pipeline.connectors.sql.staging import (
     STAGED,
     WRITER,
     SqlStaging,
+    remove_file,
 )
 from postroad.pipeline.coordinator.records import to_signed, to_unsigned
 from postroad.pipeline.job import Segment
@@ -77,8 +78,6 @@ class SqlOutput(OutputConnector):
         self.keys = (key,) if isinstance(key, str) else tuple(key)
         names = check_columns(columns)
         self._columns = None if names is None else frozenset(names)
-        # The last writer whose file is still there, in SQLite.
-        self._last_committed: str | None = None
         if not self.keys:
             raise ConfigError("option 'key' is empty; it has the columns by which a row is known")
         if self._columns is not None and not self.has_ids and not self._columns >= {*self.keys}:
@@ -126,27 +125,29 @@ class SqlOutput(OutputConnector):
         return await asyncio.to_thread(self._commit, staged)
 
     def _commit(self, staged: Committable) -> list[RejectedSegment]:
-        writer, rejected = staged["writer"], list[RejectedSegment]()
         with (
             self.database.pooled() as connection,
-            self.staging.opened(connection, writer, staged["table"]) as table,
-            transaction(connection),
+            self.staging.opened(connection, staged["writer"], staged["table"]) as table,
         ):
+            rejected = [] if table is None else self._publish(connection, table, staged)
+        path = self.staging.path(staged["writer"])
+        if path is not None and not rejected:
+            remove_file(path)
+        return rejected
+
+    def _publish(
+        self, connection: SqlConnection, table: str, staged: Committable
+    ) -> list[RejectedSegment]:
+        writer, rejected = staged["writer"], list[RejectedSegment]()
+        with transaction(connection):
             connection.execute(connection.immediate_constraints)
             for group, (names, first, last) in enumerate(staged["groups"]):
                 rows = StagedRows(table, writer, group, names, first, last)
                 self._insert(connection, rows, rejected)
             refused = "".join(f" AND {OUTPUT} <> {to_signed(it.id)}" for it in rejected)
             connection.execute(f"DELETE FROM {table} WHERE {WRITER} = ?{refused}", (writer,))
-        self._forget_last(writer)
+            self.staging.mark_committed(connection, writer)
         return rejected
-
-    def _forget_last(self, writer: str) -> None:
-        """Keep the file of a writer until the next is committed: it tells that it was there."""
-        last, self._last_committed = self._last_committed, writer
-        if last not in (None, writer) and self.database.path is not None:
-            with self.database.pooled() as connection:
-                self.staging.remove(connection, str(last), "")
 
     def insert_all(self, connection: SqlConnection, rows: StagedRows) -> None:
         """Write staged rows to the table, all of them or none."""
@@ -212,8 +213,6 @@ class SqlOutput(OutputConnector):
 
     def _remove_abandoned(self, prefix: str, kept: Sequence[Committable], before_s: float) -> None:
         writers = [it["writer"] for it in kept if "writer" in it]
-        if self._last_committed is not None:
-            writers.append(self._last_committed)
         with self.database.pooled() as connection:
             self.staging.remove_abandoned(connection, prefix, writers, before_s)
 

@@ -33,6 +33,8 @@ _OWN = f"""CAST('' AS TEXT) AS {WRITER}, CAST(0 AS BIGINT) AS {ROW}, CAST(0 AS B
     CAST(0 AS BIGINT) AS {OUTPUT}, CAST(0 AS BIGINT) AS {STAGED}"""
 _ATTACHED = "postroad_staging"
 _ENDING = ".staging"
+# More than can be committed and not be recorded as such.
+_MARKS_KEPT = 10_000
 
 
 class SqlStaging:
@@ -47,6 +49,7 @@ class SqlStaging:
         self._database = database
         self._table = quote_table(table)
         self._name = side_table_name(table, "staging")
+        self._committed = quote_table(side_table_name(table, "committed"))
 
     def columns(self, connection: SqlConnection) -> list[str]:
         """The names of the columns of the user's table."""
@@ -99,24 +102,51 @@ class SqlStaging:
         return f"{_ATTACHED}.staged"
 
     @contextmanager
-    def opened(self, connection: SqlConnection, writer: str, table: str) -> Iterator[str]:
+    def opened(self, connection: SqlConnection, writer: str, table: str) -> Iterator[str | None]:
         """The quoted name of the table with the rows of a writer, for a while.
 
+        None if its file is gone because all was committed before.
+
         Raises:
-            OSError: the file is not there.
+            OSError: the file is not there, and was not committed.
         """
         path = self.path(writer)
         if path is None:
             yield table
             return
         if not path.exists():
-            raise OSError(f"{path} is not there; was it staged on another machine?")
+            if not self._is_committed(connection, writer):
+                raise OSError(f"{path} is not there; was it staged on another machine?")
+            yield None
+            return
         attached = self._attach(connection, writer)
         try:
             yield attached
         finally:
             with suppress(connection.failures):
                 connection.execute(f"DETACH DATABASE {_ATTACHED}")
+
+    def mark_committed(self, connection: SqlConnection, writer: str) -> None:
+        """Note in the transaction of a commit that it happened, where a file cannot tell."""
+        if self._database.path is None:
+            return
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {self._committed}"
+            " (number INTEGER PRIMARY KEY AUTOINCREMENT, writer TEXT NOT NULL UNIQUE)"
+        )
+        connection.execute(
+            f"INSERT INTO {self._committed} (writer) VALUES (?) ON CONFLICT DO NOTHING", (writer,)
+        )
+        connection.execute(
+            f"DELETE FROM {self._committed} WHERE number <="
+            f" (SELECT MAX(number) FROM {self._committed}) - {_MARKS_KEPT}"
+        )
+
+    def _is_committed(self, connection: SqlConnection, writer: str) -> bool:
+        if not self._exists(connection, self._committed):
+            return False
+        query = f"SELECT 1 FROM {self._committed} WHERE writer = ?"
+        return bool(connection.execute(query, (writer,)))
 
     # Removal.
 
@@ -126,7 +156,7 @@ class SqlStaging:
         if path is None:
             connection.execute(f"DELETE FROM {table} WHERE {WRITER} = ?", (writer,))
         else:
-            _unlink(path)
+            remove_file(path)
 
     def remove_abandoned(
         self, connection: SqlConnection, prefix: str, kept: Sequence[str], before_s: float
@@ -143,7 +173,7 @@ class SqlStaging:
         for path in base.parent.iterdir():
             is_ours = path.name.startswith(start) and path.name.endswith(_ENDING)
             if is_ours and path.name not in names and _changed_s(path) < before_s:
-                _unlink(path)
+                remove_file(path)
 
     def _remove_rows(
         self,
@@ -169,7 +199,8 @@ def _changed_s(path: Path) -> float:
         return time.time()
 
 
-def _unlink(path: Path) -> None:
+def remove_file(path: Path) -> None:
+    """Remove the file of a writer, if it is there."""
     for ending in ("", "-journal", "-wal", "-shm"):
         with suppress(FileNotFoundError):
             os.unlink(f"{path}{ending}")
