@@ -7,7 +7,7 @@ Run it with `python -m examples.pipeline`. Here the records are in memory; with 
 
 import asyncio
 
-from postroad.pipeline import MemoryInput, MemoryOutput, Segment, new_job, run
+from postroad.pipeline import MemoryInput, MemoryOutput, Segment, JobBuilder, run
 
 PRICES = {"tea": 4, "cake": 6}
 SALES = [{"item": "tea", "count": 2}, {"item": "pie", "count": 1}, {"item": "cake", "count": 3}]
@@ -22,7 +22,7 @@ def is_large(new: Segment, old: Segment) -> bool:
 
 
 JOB = (
-    new_job("sales")
+    JobBuilder("sales")
     .input("sales", connector="memory", retry={"attempts": 2, "first_s": 0.01})
     .function("price", price)
     .output("report", connector="memory")

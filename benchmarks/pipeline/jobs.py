@@ -44,7 +44,7 @@ def make_job(source: Path, target: Path, *, batch_size: int, unlucky: int | None
         .input(
             "in",
             connector="jsonl",
-            options={"path": str(source), "slice_bytes": 2 << 20},
+            options={"path": str(source), "split_bytes": 2 << 20},
             batch_size=batch_size,
             max_pending=4 * batch_size,
             retry={"attempts": 1},

@@ -28,7 +28,7 @@ async def mail_node(directory: Path) -> AsyncIterator[Mail]:
             yield mail
 
 
-def make_job(*, batch_size: int, until_empty: bool) -> Job:
+def make_job(*, batch_size: int, bounded: bool) -> Job:
     """From a queue of this node to a queue of its peer."""
     out = {"peer": PEER, "queue": "out"}
     return (
@@ -36,7 +36,7 @@ def make_job(*, batch_size: int, until_empty: bool) -> Job:
         .input(
             "in",
             connector="queue",
-            options={"queue": QUEUE, "until_empty": until_empty},
+            options={"queue": QUEUE, "bounded": bounded},
             batch_size=batch_size,
             max_pending=4 * batch_size,
         )

@@ -50,7 +50,7 @@ class Table(Source):
             columns=["n", "text"],
             follow=self._follow,
             late_s=0,
-            slice_segments=3,
+            split_segments=3,
         )
 
 

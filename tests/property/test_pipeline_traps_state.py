@@ -78,7 +78,7 @@ class Ran:
         self.runner: LocalRunner | None = None
 
     async def run(self, segments: Sequence[Segment]) -> JobCounters:
-        source, store = MemoryInput(segments, slice_segments=3), MemoryStore(self._disk)
+        source, store = MemoryInput(segments, split_segments=3), MemoryStore(self._disk)
         outputs = {"out": self.output}
         self.runner = LocalRunner(self._job, {"in": source}, outputs, store, find=self._find)
         async with asyncio.timeout(DEADLINE_S):

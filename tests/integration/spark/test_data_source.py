@@ -52,7 +52,7 @@ def test_batch_of_lines_is_read_with_what_is_no_segment(session: SparkSession, l
         session.read.format("postroad")
         .option("connector", "jsonl")
         .option("path", str(lines / "*.jsonl"))
-        .option("slice_bytes", "6000")
+        .option("split_bytes", "6000")
         .load()
     )
     assert numbers(frame) == list(range(SEGMENTS))

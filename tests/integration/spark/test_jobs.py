@@ -97,7 +97,7 @@ async def test_job_on_spark_has_outputs_and_dead_letters_of_plain_python(
 
 
 def count_to(count: int) -> MemoryInput:
-    return MemoryInput(({"n": n} for n in range(count)), slice_segments=100)
+    return MemoryInput(({"n": n} for n in range(count)), split_segments=100)
 
 
 async def test_bad_segments_among_many_are_dead_letters_and_harm_no_other(
@@ -113,7 +113,7 @@ async def test_bad_segments_among_many_are_dead_letters_and_harm_no_other(
         .output("out", connector="memory")
         .build()
     )
-    inputs = {"in": JsonLinesInput(str(tmp_path / "in.jsonl"), slice_bytes=5_000)}
+    inputs = {"in": JsonLinesInput(str(tmp_path / "in.jsonl"), split_bytes=5_000)}
     came = await run_on_spark(job, inputs, spark, tmp_path / "checkpoint")
     assert len(came.outputs["out"]) == 1_000 - len(bad)
     assert len(came.dead) == len(bad)

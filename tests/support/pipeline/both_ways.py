@@ -113,7 +113,7 @@ class Failed(NamedTuple):
     generation: int
     payload: bytes
     published: list[int]
-    is_hopeless: bool
+    is_permanent: bool
     failed_tasks: list[str]
     error: str | None
     """If it is the only one: which of several is the first is as it happens."""

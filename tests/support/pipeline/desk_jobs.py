@@ -86,8 +86,8 @@ def numbers(output: Appended) -> list[int]:
     return sorted(segment["n"] for segment in output.segments)
 
 
-def count_to(count: int, slice_segments: int = 100) -> MemoryInput:
-    return MemoryInput(({"n": n} for n in range(count)), slice_segments)
+def count_to(count: int, split_segments: int = 100) -> MemoryInput:
+    return MemoryInput(({"n": n} for n in range(count)), split_segments)
 
 
 def job_of(*inputs: Task) -> Job:

@@ -179,7 +179,7 @@ class Node:
         say(f"ended {name}")
 
     def _booking(self) -> tuple[Job, dict[str, InputConnector], dict[str, OutputConnector]]:
-        source = QueueInput(self._mail, PAYMENTS, slice_segments=500)
+        source = QueueInput(self._mail, PAYMENTS, split_segments=500)
         return booking(), {"in": source}, {"out": QueueOutput(self._mail, ALPHA, BOOKED)}
 
     def _summing(self) -> tuple[Job, dict[str, InputConnector], dict[str, OutputConnector]]:

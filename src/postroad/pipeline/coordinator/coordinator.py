@@ -28,7 +28,7 @@ from postroad.pipeline.connectors.connector import (
     Split,
 )
 from postroad.pipeline.coordinator.committer import OutputCommitter, writer_id_prefix
-from postroad.pipeline.coordinator.job_store import JobStore, create_tables
+from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.progress import (
     JobCounters,
     JobStatus,
@@ -44,6 +44,7 @@ from postroad.pipeline.coordinator.records import (
     decode_or_reject,
     to_retry_input,
 )
+from postroad.pipeline.coordinator.schema import create_tables
 from postroad.pipeline.coordinator.window_store import WindowStore, read_late
 from postroad.pipeline.job import RetryPolicy, Task
 from postroad.pipeline.windows import JobWindowDelta
@@ -118,7 +119,9 @@ class JobCoordinator:
         self._windows = WindowStore(program)
         # Inputs that had nothing more the last time they were asked.
         self._silent: set[str] = set()
-        self._publisher = OutputCommitter(store, self._job, outputs, self._warn_once)
+        # Only inputs say how often to try: what outputs refuse came by one of them.
+        policies = {name: self._tasks[next(iter(inputs), name)].retry for name in outputs}
+        self._publisher = OutputCommitter(store, self._job, outputs, self._warn_once, policies)
         # What is being settled must not be thrown away meanwhile.
         self._settling = asyncio.Lock()
         # What was said last about inputs and outputs that do not work.
@@ -145,6 +148,7 @@ class JobCoordinator:
         await self._store.write(self._open)
         unsettled = await self.uncommitted()
         for name, source in self._inputs.items():
+            source.restore(await self._store.read(lambda it: self._pen(it).input_state(name)))  # noqa: B023
             await source.open([it.position for it in unsettled if it.task == name and it.position])
         publications = await self._store.read(lambda it: self._pen(it).pending_commits())
         wanted = [*staged, *((task, it) for _, task, it in publications)]
@@ -178,6 +182,7 @@ class JobCoordinator:
         """What is delivered now: what is late, what comes again, what is new."""
         if self._publisher.has_uncommitted and not await self._publisher.commit():
             return []
+        await self._publisher.retry_rejected()
         deliveries, self._again = self._again, []
         if await self._store.read(self._has_old):
             deliveries += await self._store.write(self._admit_old)
@@ -258,10 +263,7 @@ class JobCoordinator:
         self, ledger: Ledger, task: Task, slices: Sequence[Split]
     ) -> list[InputDelivery]:
         pen, now_ms = self._pen(ledger.database), _now_ms()
-        return [
-            pen.add_split(task.name, it.position, it.estimated_segments, it.next_position, now_ms)
-            for it in slices
-        ]
+        return [pen.add_split(task.name, it, now_ms) for it in slices]
 
     async def read(self, delivery: InputDelivery) -> Iterator[RootInput]:
         """The roots of a delivery: the same whenever it is read."""
@@ -335,6 +337,7 @@ class JobCoordinator:
         else:
             await self.abort_outputs(outcome.staged)
         await self._publisher.commit()
+        await self._publisher.on_settled()
         self._spans.end(
             self._store.owner,
             batch,

@@ -17,8 +17,7 @@ import msgspec
 
 from postroad.core.backoff import backoff
 from postroad.durable.store.database import Database
-from postroad.durable.store.schema import read_meta, write_meta
-from postroad.pipeline.connectors.connector import Committable, Position
+from postroad.pipeline.connectors.connector import Committable, Position, Split
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     InputDelivery,
@@ -30,52 +29,15 @@ from postroad.pipeline.coordinator.records import (
 )
 from postroad.pipeline.job import RetryPolicy
 
-_SCHEMA = "pipeline.schema"
-_TABLES = (
-    """CREATE TABLE postroad_pipeline_inputs (
-        job TEXT NOT NULL, task TEXT NOT NULL, position TEXT NOT NULL,
-        PRIMARY KEY (job, task))""",
-    """CREATE TABLE postroad_pipeline_jobs (
-        job TEXT PRIMARY KEY, delivered BIGINT NOT NULL, settled BIGINT NOT NULL,
-        panes BIGINT NOT NULL)""",
-    """CREATE TABLE postroad_pipeline_batches (
-        job TEXT NOT NULL, run TEXT NOT NULL, batch BIGINT NOT NULL, PRIMARY KEY (job, run))""",
-    """CREATE TABLE postroad_pipeline_deliveries (
-        job TEXT NOT NULL, number BIGINT NOT NULL, task TEXT NOT NULL, place TEXT,
-        segments BIGINT NOT NULL, generation BIGINT NOT NULL, admitted_ms BIGINT NOT NULL,
-        settled_then BIGINT NOT NULL, PRIMARY KEY (job, number))""",
-    """CREATE TABLE postroad_pipeline_publications (
-        id {serial}, job TEXT NOT NULL, task TEXT NOT NULL, staged {blob} NOT NULL)""",
-    """CREATE TABLE postroad_pipeline_panes (
-        job TEXT NOT NULL, pane {blob} NOT NULL, content {blob} NOT NULL,
-        PRIMARY KEY (job, pane))""",
-    """CREATE TABLE postroad_pipeline_roots (
-        job TEXT NOT NULL, root BIGINT NOT NULL, task TEXT NOT NULL, state TEXT NOT NULL,
-        generation BIGINT NOT NULL, due_ms BIGINT NOT NULL, delivery BIGINT,
-        segment {blob} NOT NULL, history {blob} NOT NULL, published {blob} NOT NULL,
-        PRIMARY KEY (job, root))""",
-    "CREATE INDEX postroad_pipeline_due ON postroad_pipeline_roots (job, state, due_ms)",
-)
 _COLUMNS = ("task", "state", "generation", "due_ms", "segment", "history", "published")
 _ROOT = ", ".join(("root", *_COLUMNS))
 _REPLACED = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
+# Runs without a checkpoint never come back; those that may are among the latest.
+_RUNS_KEPT = 100
 # A statement has only so many parameters.
 _ROOTS_AT_ONCE = 500
 
 _encode = msgspec.msgpack.Encoder().encode
-
-
-def create_tables(types: Mapping[str, str], database: Database) -> None:
-    """Make the tables, if they are not there."""
-    if not has_tables(database):
-        for statement in _TABLES:
-            database.execute(statement.format_map(types))
-        write_meta(database, _SCHEMA, "1")
-
-
-def has_tables(database: Database) -> bool:
-    """Whether a job ever ran with this store."""
-    return read_meta(database, _SCHEMA) is not None
 
 
 class JobStore:
@@ -101,6 +63,13 @@ class JobStore:
             "SELECT position FROM postroad_pipeline_inputs WHERE job = ? AND task = ?", task
         )
         return msgspec.json.decode(rows[0][0]) if rows else None
+
+    def input_state(self, task: str) -> dict[str, Any]:
+        """What an input has recorded with its splits, by keys."""
+        rows = self._execute(
+            "SELECT key, value FROM postroad_pipeline_input_state WHERE job = ? AND task = ?", task
+        )
+        return {key: msgspec.json.decode(value) for key, value in rows}
 
     def pending(self, task: str) -> int:
         """Segments that were delivered by an input and are not settled."""
@@ -141,17 +110,23 @@ class JobStore:
 
     # Delivering.
 
-    def add_split(
-        self, task: str, place: Position, segments: int, end: Position, now_ms: int
-    ) -> InputDelivery:
+    def add_split(self, task: str, split: Split, now_ms: int) -> InputDelivery:
         """Deliver a slice of an input: its clock starts."""
         self._execute_plain(
             "INSERT INTO postroad_pipeline_inputs (job, task, position)"
             " VALUES (?, ?, ?) ON CONFLICT (job, task) DO UPDATE SET position ="
             " excluded.position",
-            (self._job, task, msgspec.json.encode(end).decode()),
+            (self._job, task, msgspec.json.encode(split.next_position).decode()),
         )
-        return self._deliver(task, place, segments, 0, now_ms)
+        self._database.execute_many(
+            "INSERT INTO postroad_pipeline_input_state (job, task, key, value) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (job, task, key) DO UPDATE SET value = excluded.value",
+            [
+                (self._job, task, key, msgspec.json.encode(value).decode())
+                for key, value in split.state.items()
+            ],
+        )
+        return self._deliver(task, split.position, split.estimated_segments, 0, now_ms)
 
     def take_due_retries(self, task: str, now_ms: int, limit: int) -> list[InputDelivery]:
         """Deliver roots of a task whose turn has come, at most so many, in one go."""
@@ -172,6 +147,22 @@ class JobStore:
                 (delivery.number, self._job, root),
             )
         return [delivery]
+
+    def due_roots(self, task: str, now_ms: int, limit: int) -> list[StoredRoot]:
+        """Roots of a task whose turn has come, at most so many."""
+        return self._roots(
+            "state = 'waiting' AND due_ms <= ? AND task = ? ORDER BY due_ms, root LIMIT ?",
+            now_ms,
+            task,
+            limit,
+        )
+
+    def retire(self, roots: Sequence[int]) -> None:
+        """Roots are done with."""
+        self._database.execute_many(
+            "DELETE FROM postroad_pipeline_roots WHERE job = ? AND root = ?",
+            [(self._job, to_signed(root)) for root in roots],
+        )
 
     def _deliver(
         self, task: str, place: Position | None, segments: int, generation: int, now_ms: int
@@ -260,12 +251,23 @@ class JobStore:
 
     def record_batch(self, run: str, batch: int) -> None:
         """A batch is settled with this commit."""
-        self._execute_plain(
-            "INSERT INTO postroad_pipeline_batches (job, run, batch) VALUES (?, ?, ?)"
-            " ON CONFLICT (job, run) DO UPDATE SET batch = excluded.batch",
-            (self._job, run, batch),
-        )
+        is_new = self.last_committed_batch(run) < 0
         self._execute("UPDATE postroad_pipeline_jobs SET settled = settled + 1 WHERE job = ?")
+        _, settled = self.counters()
+        self._execute_plain(
+            "INSERT INTO postroad_pipeline_batches (job, run, batch, settled) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (job, run) DO UPDATE SET batch = excluded.batch,"
+            " settled = excluded.settled",
+            (self._job, run, batch, settled),
+        )
+        if is_new:
+            self._execute(
+                "DELETE FROM postroad_pipeline_batches WHERE job = ? AND settled < ("
+                "SELECT MIN(settled) FROM (SELECT settled FROM postroad_pipeline_batches"
+                " WHERE job = ? ORDER BY settled DESC LIMIT ?) AS latest)",
+                self._job,
+                _RUNS_KEPT,
+            )
 
     def is_current(self, delivery: InputDelivery) -> bool:
         """Whether a delivery is still in the pen, and was not delivered again since."""

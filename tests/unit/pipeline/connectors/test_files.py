@@ -26,7 +26,7 @@ from postroad.pipeline.connectors import (
     SqlOutput,
     files_input,
 )
-from postroad.pipeline.connectors.files.directory import FileSet
+from postroad.pipeline.connectors.files.catalog import FileSet
 from postroad.pipeline.connectors.options import ClientTlsFiles
 from postroad.pipeline.coordinator.committer import writer_id, writer_id_prefix
 
@@ -37,7 +37,7 @@ def test_the_format() -> None:
         ("in.ndjson", {}, JsonLinesInput),
         ("in.CSV", {}, CsvInput),
         ("in.tsv", {}, CsvInput),
-        ("in/*.parquet", {"slice_segments": 5}, ParquetInput),
+        ("in/*.parquet", {"split_segments": 5}, ParquetInput),
         ("in.txt", {"format": "csv", "delimiter": ";"}, CsvInput),
         ("in.csv", {"format": "jsonl"}, JsonLinesInput),
     ):
