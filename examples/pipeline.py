@@ -7,7 +7,7 @@ Run it with `python -m examples.pipeline`. Here the records are in memory; with 
 
 import asyncio
 
-from postroad.pipeline import MemoryInput, MemoryOutput, Segment, JobBuilder, run
+from postroad.pipeline import JobBuilder, MemoryInput, MemoryOutput, Segment, run
 
 PRICES = {"tea": 4, "cake": 6}
 SALES = [{"item": "tea", "count": 2}, {"item": "pie", "count": 1}, {"item": "cake", "count": 3}]

@@ -16,9 +16,10 @@ from postroad.durable import SqliteStore, Store, store_at
 from postroad.node.reading import load_config
 from postroad.node.settings import NodeConfig
 from postroad.pipeline import Job, JobStatus, explain_mermaid, explain_text, load_job
-from postroad.pipeline.coordinator.job_store import JobStore, has_tables
+from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.progress import read_job_status
 from postroad.pipeline.coordinator.records import RootState, StoredRoot
+from postroad.pipeline.coordinator.schema import has_tables
 from postroad.pipeline.coordinator.window_store import WindowView, read_windows
 from postroad.pipeline.run import account_path, has_queues
 

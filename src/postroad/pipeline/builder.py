@@ -79,6 +79,7 @@ class FunctionOptions(TaskOptions, total=False):
     """What a function may have besides."""
 
     group_by: str | list[str]
+    state: bool
 
 
 class OutputOptions(FunctionOptions, total=False):

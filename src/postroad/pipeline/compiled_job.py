@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from postroad.pipeline.task_functions import (
     ArrowFunction,
     AsyncFunction,
     FunctionLoop,
+    GroupFunction,
     is_async,
 )
 from postroad.pipeline.time_limits import TimeLimit
@@ -66,7 +67,13 @@ class CompiledJob:
         self.isolate_functions = False
         self.is_multi_stage = len(self.graph.stages) > 1
         self.windows = CompiledWindows(job.windows, job.triggers, self.resolve)
-        self.windowed_tasks = frozenset(window.task for window in job.windows)
+        self.group_tasks = frozenset(
+            task.name for task in job.catalog if task.kind is TaskKind.GROUP
+        )
+        # Segments end there, and what goes on are new roots.
+        self.windowed_tasks = self.group_tasks | {window.task for window in job.windows}
+        # How states of groups are read, by task and keys: a runner that keeps any sets it.
+        self.read_states: Callable[[str, Sequence[bytes]], Mapping[bytes, bytes]] | None = None
 
     def start(self) -> None:
         """Have the lifecycles begin and read side inputs: functions get what these give them."""
@@ -108,6 +115,9 @@ class CompiledJob:
             function = partial(function, **task.params)
         if task.kind is TaskKind.ARROW:
             return ArrowFunction(function)
+        if task.kind is TaskKind.GROUP:
+            group = GroupFunction(function, task.state)
+            function = group.call_async if is_async(function) else group
         if task.kind is not TaskKind.DATAFRAME and is_async(function):
             return AsyncFunction(function, task.concurrency, self._loop)
         return function

@@ -152,6 +152,8 @@ def _facts(task: Task) -> Iterator[str]:
         yield f"{column} = {' '.join(expression.split())}"
     if task.kind is TaskKind.ARROW:
         yield "in Arrow batches"
+    if task.kind is TaskKind.GROUP:
+        yield "a group at a time" + (", with state" if task.state else "")
     if task.kind is TaskKind.DATAFRAME:
         yield "as a DataFrame, acknowledged with its batch"
     for name, side in task.side_inputs.items():

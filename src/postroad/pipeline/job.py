@@ -37,6 +37,9 @@ class TaskKind(enum.StrEnum):
     """A record batch; a record batch with a row for each row. For speed."""
     SQL = "sql"
     """Expressions of Spark SQL by name; the segment with their values. For speed."""
+    GROUP = "group"
+    """A key and all segments of a batch that have it; nothing, one segment or several. With `state`
+    also what it returned for the key before, and it returns the new one besides."""
     DATAFRAME = "dataframe"
     """A DataFrame of Spark with all segments of a batch; another one. For joins, aggregations, and
     whatever else Spark can do. Segments are not tracked through it: those that come to it are
@@ -93,6 +96,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     group_by: str | list[str] | None = None
     """Keys whose values decide which segments meet: a shuffle comes before this task."""
+
+    state: bool = False
+    """For kind `group`: whether the function keeps a state for each key, of plain data."""
 
     connector: str | None = None
     """For inputs and outputs: what kind of place it is."""

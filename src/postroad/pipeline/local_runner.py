@@ -85,6 +85,7 @@ class LocalRunner:
         self._run = secrets.token_hex(8)
         self._batch = 0
         self._thread: FunctionThread
+        self._loop: asyncio.AbstractEventLoop
 
     async def run(self) -> None:
         """Run until bounded inputs are drained; for ever if one of them has no end."""
@@ -99,6 +100,7 @@ class LocalRunner:
 
     async def _run_job(self) -> None:
         await self.coordinator.open()
+        self._loop = asyncio.get_running_loop()
         self._thread = self._new_thread()
         try:
             await self._thread.run(self._program.start)
@@ -139,7 +141,9 @@ class LocalRunner:
         }
         await self._thread.run(self._program.before_batch)
         part = await self._insist_on_reading(deliveries, again)
-        outcome = BatchResult(list(deliveries), part.failed, part.staged, part.delta)
+        outcome = BatchResult(
+            list(deliveries), part.failed, part.staged, part.delta, part.emitted, part.states
+        )
         await self.coordinator.commit_batch(self._run, self._batch, outcome)
         self._program.isolate_functions = False
         await self._thread.run(self._program.lifecycles.after_batch)
@@ -179,6 +183,7 @@ class LocalRunner:
         self, name: str, deliveries: Sequence[InputDelivery], again: Mapping[int, list[RetryRoot]]
     ) -> PartitionResult:
         """Run a batch, in the thread."""
+        self._program.read_states = self._read_states
         from postroad.pipeline.vectorized import partition, shuffle_stages
 
         outputs = {task: _InsistentOutput(task, it) for task, it in self._outputs.items()}
@@ -208,6 +213,10 @@ class LocalRunner:
         except BaseException:
             part.abort()
             raise
+
+    def _read_states(self, task: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
+        reading = self.coordinator.read_states(task, keys)
+        return asyncio.run_coroutine_threadsafe(reading, self._loop).result()
 
 
 class _InsistentOutput(OutputConnector):

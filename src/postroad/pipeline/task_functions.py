@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from postroad.core.errors import MissingExtra
-from postroad.pipeline.functions import Function, InvalidResultError
+from postroad.pipeline.functions import Function, InvalidResultError, normalize_result
 from postroad.pipeline.job import Segment
 from postroad.pipeline.time_limits import (
     AGAIN_S,
@@ -164,6 +164,31 @@ def is_async(function: Function) -> bool:
         function = function.func
     call = getattr(type(function), "__call__", None)  # noqa: B004 - not whether it is callable
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+class GroupFunction:
+    """Calls a function of groups with its arguments as one: the key, segments, and the state."""
+
+    def __init__(self, function: Function, has_state: bool) -> None:
+        self._function = function
+        self._has_state = has_state
+
+    def __call__(self, arguments: tuple[Any, ...], **given: Any) -> dict[str, Any]:
+        return self._take(self._function(*arguments, **given))
+
+    async def call_async(self, arguments: tuple[Any, ...], **given: Any) -> dict[str, Any]:
+        """The same, where it is to be awaited."""
+        return self._take(await self._function(*arguments, **given))
+
+    def _take(self, result: Any) -> dict[str, Any]:
+        if not self._has_state:
+            return {"segments": normalize_result(result), "state": None}
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise InvalidResultError(
+                "a function of groups with state returns segments and the state, as a tuple of"
+                f" two, not {type(result).__name__}"
+            )
+        return {"segments": normalize_result(result[0]), "state": result[1]}
 
 
 class FunctionLoop:

@@ -45,6 +45,7 @@ from postroad.pipeline.coordinator.records import (
     to_retry_input,
 )
 from postroad.pipeline.coordinator.schema import create_tables
+from postroad.pipeline.coordinator.state_store import StateStore, create_state_table
 from postroad.pipeline.coordinator.window_store import WindowStore, read_late
 from postroad.pipeline.job import RetryPolicy, Task
 from postroad.pipeline.windows import JobWindowDelta
@@ -72,6 +73,10 @@ class BatchResult(msgspec.Struct):
     """Segments that belong to no delivery: Spark's own readers gave them."""
     tasks: dict[str, TaskCounts] = {}
     """What each task did, as far as the executor counts that."""
+    emitted: list[tuple[int, str, bytes]] = []
+    """New roots that functions of groups made, each with its task and segment."""
+    states: list[tuple[str, bytes, bytes | None]] = []
+    """States of groups that changed, each with its task and key."""
 
 
 class PendingWrite(msgspec.Struct, frozen=True):
@@ -160,6 +165,7 @@ class JobCoordinator:
 
     def _open(self, ledger: Ledger) -> None:
         create_tables(self._store.types, ledger.database)
+        create_state_table(self._store.types, ledger.database)
         self._pen(ledger.database).open()
 
     async def close(self) -> None:
@@ -314,6 +320,10 @@ class JobCoordinator:
                 return latest
             await self.wait(min(left_s, _LOOK_S))
 
+    async def read_states(self, task: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The states that functions of groups keep for some keys of a task."""
+        return await self._store.read(lambda it: StateStore(it, self._job).read(task, keys))
+
     async def last_delivery(self) -> int:
         """The number of the last delivery."""
         return (await self._store.read(lambda it: self._pen(it).counters()))[0]
@@ -427,6 +437,9 @@ class JobCoordinator:
                 pen.add_pending_commit(name, unpublished)
         if outcome.delta.windows:
             self._windows.apply(pen, outcome.delta, now_ms)
+        for root, task, segment in outcome.emitted:
+            pen.insert_root(root, task, segment, now_ms)
+        StateStore(ledger.database, self._job).write(outcome.states)
         return CommitResult.NOW, []
 
     def _count(self, outcome: BatchResult) -> None:

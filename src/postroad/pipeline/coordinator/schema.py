@@ -48,6 +48,11 @@ _MIGRATIONS: Mapping[int, Sequence[str]] = {
 _VERSION = max(_MIGRATIONS)
 
 
+def has_tables(database: Database) -> bool:
+    """Whether a job ever ran with this store."""
+    return read_meta(database, _SCHEMA) is not None
+
+
 def create_tables(types: Mapping[str, str], database: Database) -> None:
     """Make the tables, or bring them up to date.
 

@@ -84,6 +84,9 @@ class SparkRunner:
         bind: str | None = None,
     ) -> None:
         self._program = CompiledJob(job)
+        for name in sorted(self._program.group_tasks):
+            # Its parts are cut by root: a group would be in several of them.
+            raise ConfigError(f"task {name!r} is of kind group, which needs the local runner")
         self._inputs = inputs
         self._outputs = outputs
         self._store = store

@@ -40,6 +40,7 @@ def catalog_problems(draft: ParsedJob) -> Iterator[JobIssue]:
         yield from _expression_problems(label, task)
         yield from _side_input_problems(label, task)
         yield from _dataframe_problems(label, task)
+        yield from _group_function_problems(label, task)
         yield from _group_problems(label, task)
         yield from _medium_problems(label, task)
         yield from bad_numbers(label, task, ["time_limit_s", "concurrency"])
@@ -117,6 +118,16 @@ def _dataframe_problems(label: str, task: Task) -> Iterator[JobIssue]:
     if task.time_limit_s is not None:
         text = "time_limit_s is for one segment, and kind 'dataframe' takes all of a batch"
         yield JobIssue(label, text, ("kind", "time_limit_s"))
+
+
+def _group_function_problems(label: str, task: Task) -> Iterator[JobIssue]:
+    is_group = task.kind is TaskKind.GROUP
+    if is_group and task.type is not TaskType.FUNCTION:
+        yield JobIssue(label, "kind 'group' is for functions only", ("kind", "type"))
+    if is_group and task.group_by is None:
+        yield JobIssue(label, "kind 'group' needs group_by", ("kind", "group_by"))
+    if task.state and not is_group:
+        yield JobIssue(label, "state is for kind 'group' only", ("kind", "state"))
 
 
 def _group_problems(label: str, task: Task) -> Iterator[JobIssue]:

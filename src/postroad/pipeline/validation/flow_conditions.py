@@ -20,7 +20,7 @@ def condition_problems(draft: ParsedJob) -> Iterator[JobIssue]:
         yield from _exception_problems(label, condition)
         yield from _predicate_problems(label, condition)
         yield from _excluded_keys(label, condition)
-        yield from _dataframe_problems(draft, label, condition)
+        yield from _kind_problems(draft, label, condition)
         yield from _unknown_names(draft, label, condition)
         yield from _missing_edges(draft, label, condition)
     yield from _order_problems(draft)
@@ -50,11 +50,14 @@ def targets(condition: FlowCondition) -> list[str]:
     return [condition.to] if isinstance(condition.to, str) else condition.to
 
 
-def _dataframe_problems(
-    draft: ParsedJob, label: str, condition: FlowCondition
-) -> Iterator[JobIssue]:
+def _kind_problems(draft: ParsedJob, label: str, condition: FlowCondition) -> Iterator[JobIssue]:
     """What needs the segment that something was made of, where nobody knows it any more."""
     kinds = {task.name: task.kind for _, task in draft.tasks}
+    if kinds.get(condition.source) is TaskKind.GROUP and condition.exceptions:
+        text = (
+            f"{condition.source!r} is of kind 'group': if it raises, all of the group comes again"
+        )
+        yield JobIssue(label, text, ("exceptions", "from"))
     if kinds.get(condition.source) is not TaskKind.DATAFRAME:
         return
     whose = f"{condition.source!r} is of kind 'dataframe'"

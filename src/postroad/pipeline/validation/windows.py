@@ -38,7 +38,7 @@ OPTIONAL = {
 }
 KEYS_OF_TYPES = ("time_key", *NUMBERS)
 # They see all segments of a batch already.
-WITHOUT_WINDOWS = (TaskKind.DATAFRAME,)
+WITHOUT_WINDOWS = (TaskKind.DATAFRAME, TaskKind.GROUP)
 # A threshold means nothing to the others.
 COUNTING = (TriggerType.SEGMENTS, TriggerType.TIMER, TriggerType.WATERMARK)
 

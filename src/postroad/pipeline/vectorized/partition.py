@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 import msgspec
@@ -30,6 +31,7 @@ from postroad.pipeline.coordinator.records import (
 from postroad.pipeline.job import Segment
 from postroad.pipeline.vectorized.acks import EdgeBatch, Ids, Indexes
 from postroad.pipeline.vectorized.decoding import DecodedRoots, decode_retries, decode_split, now_ms
+from postroad.pipeline.vectorized.groups import GroupBatch, GroupMember
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind, decode_again
 from postroad.pipeline.vectorized.stage_executor import (
     RootBatch,
@@ -60,6 +62,15 @@ class PartitionExecutor:
 
     def _add_to_windows(self, additions: Sequence[WindowInput]) -> tuple[str, Exception] | None:
         """All that a root adds, or nothing of it; returns the task that failed, and with what."""
+        delta = self._window_delta(additions)
+        if not isinstance(delta, JobWindowDelta):
+            return delta
+        self._windows.merge(delta)
+        return None
+
+    def _window_delta(
+        self, additions: Sequence[WindowInput]
+    ) -> JobWindowDelta | tuple[str, Exception]:
         one = WindowDeltaBuilder(self._program.windows)
         for it in additions:
             try:
@@ -67,8 +78,7 @@ class PartitionExecutor:
             except Exception as error:
                 drop_tracebacks(error)
                 return it.task, error
-        self._windows.merge(one.delta)
-        return None
+        return one.delta
 
     def _fail(
         self,
@@ -218,6 +228,12 @@ class _RootAccount:
 class ShuffledPartition(PartitionExecutor):
     """Takes rows, and accounts for their roots."""
 
+    def __init__(
+        self, program: CompiledJob, outputs: Mapping[str, OutputConnector], name: str
+    ) -> None:
+        super().__init__(program, outputs, name)
+        self._groups = GroupBatch(program)
+
     def take_rows(self, rows: Iterable[ShuffleRow]) -> None:
         """Take all rows of some roots; those that come twice count once."""
         roots: dict[int, _RootAccount] = {}
@@ -274,12 +290,40 @@ class ShuffledPartition(PartitionExecutor):
                 root.bits ^= ack_value(row.edge, row.generation)
                 root.missing -= 1
 
+    def finish(self) -> PartitionResult:
+        """Call functions of groups, and stage everything for good; returns what it came to."""
+        self._outcome.emitted, self._outcome.states = self._groups.run()
+        return super().finish()
+
     def _close(self, id: int, root: _RootAccount) -> None:
+        tasks = self._program.group_tasks
+        if root.is_done and any(it.task in tasks for it in root.additions):
+            self._add_to_groups(id, root)
+            return
         failure = self._add_to_windows(root.additions) if root.is_done else None
         if failure is not None:
             root.failures = [(failure[0], describe_exception(failure[1]))]
         if root.is_done:
             return
+        self._fail_root(id, root)
+
+    def _add_to_groups(self, id: int, root: _RootAccount) -> None:
+        """A root is done with if its groups are, and adds to windows only then."""
+
+        def fail(task: str, error: Exception) -> None:
+            root.failures.append((task, describe_exception(error)))
+            self._fail_root(id, root)
+
+        tasks = self._program.group_tasks
+        delta = self._window_delta([it for it in root.additions if it.task not in tasks])
+        if isinstance(delta, JobWindowDelta):
+            members = [it for it in root.additions if it.task in tasks]
+            confirm = partial(self._windows.merge, delta)
+            self._groups.add(GroupMember(members, confirm, fail))
+        else:
+            fail(*delta)
+
+    def _fail_root(self, id: int, root: _RootAccount) -> None:
         if root.task is None:
             raise RuntimeError(f"rows of the root {id:016x} came without it")
         self._fail(
@@ -322,6 +366,10 @@ class PartitionResult(msgspec.Struct):
     """Roots that it had."""
     read: int = 0
     """Those of them that one of Spark's readers gave."""
+    emitted: list[tuple[int, str, bytes]] = []
+    """New roots that functions of groups made, each with its task and segment."""
+    states: list[tuple[str, bytes, bytes | None]] = []
+    """States of groups that changed, each with its task and key."""
 
 
 encode_part = msgspec.msgpack.Encoder().encode

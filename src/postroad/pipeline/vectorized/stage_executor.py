@@ -176,6 +176,11 @@ class StageExecutor:
         # Before its function may change them.
         keys = self._program.graph.tasks[task].group_by
         groups = [group_key(keys, segment) for segment in segments] if is_windowed else []
+        if task in self._program.group_tasks:
+            # It is called when all of the group is known.
+            piece.ledger.mark_processed(edges)
+            _add(piece, task, edges, groups, TaskOutput(segments))
+            return []
         if results is None:
             made = run_task(self._program, task, segments)
         else:

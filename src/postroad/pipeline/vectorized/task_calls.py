@@ -75,16 +75,21 @@ class TaskOutput:
 
 def run_task(program: CompiledJob, task: str, segments: list[Segment]) -> TaskOutput:
     """Call the function of a task with each segment, and find out where its results go."""
-    function, limit = program.functions[task], program.time_limits[task]
-    raised: dict[int, Exception] = {}
-    results = segments
-    if function is not None:
-        is_isolated = program.isolate_functions or not can_interrupt()
-        call = call_isolated if is_isolated else call_function
-        results, raised = call(function, segments, limit)
+    results, raised = call_task(program, task, segments)
+    limit = program.time_limits[task]
     made = route_outputs(program.routers[task], segments, results, raised, limit)
     drop_tracebacks(*raised.values())
     return made
+
+
+def call_task(program: CompiledJob, task: str, segments: list[Any]) -> Results:
+    """Call the function of a task with each segment, where and as long as it may run."""
+    function, limit = program.functions[task], program.time_limits[task]
+    if function is None:
+        return segments, {}
+    is_isolated = program.isolate_functions or not can_interrupt()
+    call = call_isolated if is_isolated else call_function
+    return call(function, segments, limit)
 
 
 def call_function(
