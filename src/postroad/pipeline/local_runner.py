@@ -142,7 +142,12 @@ class LocalRunner:
         await self._thread.run(self._program.before_batch)
         part = await self._insist_on_reading(deliveries, again)
         outcome = BatchResult(
-            list(deliveries), part.failed, part.staged, part.delta, part.emitted, part.states
+            list(deliveries),
+            part.failed,
+            part.staged,
+            part.delta,
+            emitted=part.emitted,
+            states=part.states,
         )
         await self.coordinator.commit_batch(self._run, self._batch, outcome)
         self._program.isolate_functions = False

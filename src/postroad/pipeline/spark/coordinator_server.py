@@ -221,6 +221,8 @@ class CoordinatorServer:
             outcome.failed += part.failed
             outcome.staged += part.staged
             outcome.read += part.read
+            outcome.emitted += part.emitted
+            outcome.states += part.states
             windows.merge(part.delta)
         outcome.delta = windows.delta
         outcome.staged += question.writes
