@@ -33,12 +33,15 @@ DECODERS = {
 # Whose bytes are not others', by module or function.
 OWN = {
     "admin.cards": "files of this user, in a directory of mode 0700",
+    "admin.job_queues": "answers of the user's own node, which JSON has read already",
     "admin.operations.flows._check_arguments": "values that were read already",
     "admin.pipeline._to_dead": "the node's own store",
+    "admin.pipeline._to_waiting": "likewise",
     "admin.pipeline_runs": "files of this user",
     "admin.remote.ask": "gives decoders to communication, which maps whatever they raise",
     "admin.remote.open": "likewise",
     "admin.watchers": "files of this user",
+    "node.jobs._replace_on": "settings that were read already",
     "cells.choice": "a digest of names",
     "cli": "what a person wrote in a terminal",
     "core.secret._join": "writes",
