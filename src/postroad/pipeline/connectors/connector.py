@@ -182,6 +182,9 @@ class OutputConnector(Protocol):
     published. What was settled is published for certain, perhaps twice; what was not, never.
     """
 
+    commits_together: bool = False
+    """Whether what is to be published is given to `commit_together`, instead of one by one."""
+
     async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
         """Get ready to publish. Called in one process only, as all that follow but `begin`.
 
@@ -220,6 +223,20 @@ class OutputConnector(Protocol):
         Returns:
             What was refused, if anything was. It stays staged until `abort` is called: what was
             not recorded is refused again.
+
+        Raises:
+            OSError: it is not possible now.
+        """
+        return None
+
+    async def commit_together(
+        self, application: str, pending: Sequence[tuple[int, Committable]]
+    ) -> None:
+        """Make visible what was staged, all at once; doing it again changes nothing.
+
+        Args:
+            application: tells the output of this job and store from all others.
+            pending: with numbers that grow, and never come again.
 
         Raises:
             OSError: it is not possible now.
