@@ -163,9 +163,7 @@ class IcebergOutput(LakehouseOutput):
         except ImportError:
             raise MissingExtra("iceberg", "a table of Apache Iceberg") from None
         try:
-            return load_catalog(self._catalog.get("name", "default"), **self._catalog).load_table(
-                self._name
-            )
+            return load_catalog(self._catalog_name, **self._catalog).load_table(self._name)
         except NoSuchTableError as error:
             raise ConfigError(f"there is no Iceberg table {self._name!r}: {error}") from None
 
