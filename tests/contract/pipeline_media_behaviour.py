@@ -288,7 +288,7 @@ class OutputBehaviour:
             publish = connector.commit
 
             async def publish_and_crash(
-                staged: Committable, publish: Callable[[Committable], Awaitable[None]] = publish
+                staged: Committable, publish: Callable[[Committable], Awaitable[object]] = publish
             ) -> None:
                 await publish(staged)
                 raise Crash

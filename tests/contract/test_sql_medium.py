@@ -48,8 +48,8 @@ class Table(Source):
             "id",
             "job",
             columns=["n", "text"],
-            follow=self._follow,
-            late_s=0,
+            continuous=self._follow,
+            rescan_interval_s=0,
             split_segments=3,
         )
 

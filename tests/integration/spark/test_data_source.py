@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from postroad.core.errors import StoreLocked
@@ -192,6 +193,37 @@ def test_stream_whose_checkpoint_was_rolled_back_is_an_error(
     with pytest.raises(Exception, match="its checkpoint was rolled back"):
         write_all(session, tmp_path)
     assert sorted(written(tmp_path)) == list(range(11))
+
+
+def test_rows_go_from_executors_to_a_table_and_a_refused_one_is_told(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    with fresh_database() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(
+                "CREATE TABLE numbers (postroad_id BIGINT PRIMARY KEY, n BIGINT CHECK (n < 500))"
+            )
+
+        def write(count: int) -> None:
+            (
+                session.range(count)
+                .selectExpr("id as n")
+                .repartition(4)
+                .write.format("postroad")
+                .option("connector", "sql")
+                .option("database", dsn)
+                .option("table", "numbers")
+                .option("store", str(tmp_path / "written.db"))
+                .mode("append")
+                .save()
+            )
+
+        write(500)
+        with pytest.raises(Exception, match="violates check constraint"):
+            write(600)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            found = connection.execute("SELECT n FROM numbers ORDER BY n").fetchall()
+        assert [n for (n,) in found] == list(range(500))
 
 
 # Queues.

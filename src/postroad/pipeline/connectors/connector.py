@@ -184,6 +184,8 @@ class OutputConnector(Protocol):
 
     is_external: bool = False
     """Whether whoever runs the batches publishes what was settled, and not the coordinator."""
+    commits_together: bool = False
+    """Whether what is to be published is given to `commit_together`, instead of one by one."""
 
     async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
         """Get ready to publish. Called in one process only, as all that follow but `begin`.
@@ -223,6 +225,20 @@ class OutputConnector(Protocol):
         Returns:
             What was refused, if anything was. It stays staged until `abort` is called: what was
             not recorded is refused again.
+
+        Raises:
+            OSError: it is not possible now.
+        """
+        return None
+
+    async def commit_together(
+        self, application: str, pending: Sequence[tuple[int, Committable]]
+    ) -> None:
+        """Make visible what was staged, all at once; doing it again changes nothing.
+
+        Args:
+            application: tells the output of this job and store from all others.
+            pending: with numbers that grow, and never come again.
 
         Raises:
             OSError: it is not possible now.

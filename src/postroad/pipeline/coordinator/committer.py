@@ -103,11 +103,18 @@ class OutputCommitter:
 
     async def _publish_noted(self) -> None:
         stuck: set[str] = set()
-        for id, name, staged in await self._store.read(lambda it: self._pen(it).pending_commits()):
-            # In order; and an output that cannot be written to keeps no other waiting.
-            if name in stuck or self._outputs[name].is_external:
+        noted = await self._store.read(lambda it: self._pen(it).pending_commits())
+        for name, output in self._outputs.items():
+            pending = [(id, staged) for id, task, staged in noted if task == name]
+            if not (pending and output.commits_together):
                 continue
+            if not await self._publish_together(name, output, pending):
+                stuck.add(name)
+        for id, name, staged in noted:
             output = self._outputs[name]
+            # In order; and an output that cannot be written to keeps no other waiting.
+            if name in stuck or output.commits_together or output.is_external:
+                continue
             try:
                 rejected = await output.commit(staged) or ()
             except OSError as error:
@@ -119,6 +126,24 @@ class OutputCommitter:
             if rejected:
                 await self._quietly(name, output.abort(staged))
         self._is_stuck = bool(stuck)
+
+    async def _publish_together(
+        self, name: str, output: OutputConnector, pending: Sequence[tuple[int, Committable]]
+    ) -> bool:
+        application = f"{writer_id_prefix(self._job, name)}{self._store.id.hex()}"
+        try:
+            await output.commit_together(application, pending)
+        except OSError as error:
+            self._complain(name, f"output {name!r} cannot be published to: {error}")
+            return False
+        self._complain(name, None)
+
+        def record(ledger: Ledger) -> None:
+            for id, _ in pending:
+                self._pen(ledger.database).remove_pending_commit(id)
+
+        await self._store.write(record)
+        return True
 
     async def _record_commit(self, id: int, name: str, rejected: Sequence[RejectedSegment]) -> None:
         now_ms = time.time_ns() // 1_000_000

@@ -153,7 +153,7 @@ class FileCatalog:
             status = os.stat(self._files.locate(name))
             is_last = name == after["file"]
             done = status.st_size if self._is_growing else 0
-            offset = after.get("start", after.get("row", 0)) if is_last else done
+            offset = int(after["start" if self._is_growing else "row"]) if is_last else done
             progress = FileProgress(offset, status.st_size, status.st_mtime_ns, not is_last)
             self._progress[name] = progress
             self._unrecorded[name] = msgspec.to_builtins(progress)
