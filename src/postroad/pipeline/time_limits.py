@@ -14,12 +14,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
+from typing import Any, TypeAlias
 
 # A call is looked at so often within its limit: it ends at most a quarter too late, never too soon.
 _LOOKS = 4
 # For functions that catch everything; long enough for the exception to get out meanwhile.
 AGAIN_S = 0.5
 _LOOK_MIN_S = 0.001
+
+
+_Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 
 class FunctionTimeoutError(Exception):
@@ -116,7 +120,7 @@ class CallWatch:
 
 
 # Of the main thread: the watch that is looked at when the timer fires, and the handler before it.
-_alarmed: list[tuple[CallWatch, object]] = []
+_alarmed: list[tuple[CallWatch, _Handler]] = []
 # Of other threads, by their identity, and those of them that somebody looks at.
 _watches: dict[int, CallWatch] = {}
 _supervised: set[int] = set()
