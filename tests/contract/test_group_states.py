@@ -50,13 +50,13 @@ JOB = (
 
 @pytest.mark.parametrize("kind", [sqlite, memory, postgres])
 async def test_states_go_on_from_run_to_run_and_are_forgotten(kind: Any, tmp_path: Path) -> None:
-    segments = [{"key": n % 1_200} for n in range(3 * 2_400)]
+    segments = [{"key": n % 600} for n in range(3_600)]
     seen = []
     with kind(tmp_path) as make_store:
-        for upto in (2_400, 4_800, 7_200):
+        for upto in (1_200, 2_400, 3_600):
             output = MemoryOutput()
             inputs = {"in": MemoryInput(segments[:upto], 10_000)}
             await LocalRunner(JOB, inputs, {"out": output}, make_store()).run()
-            assert len(output.segments) == 1_200
+            assert len(output.segments) == 600
             seen.append({it["seen"] for it in output.segments})
     assert seen == [{2}, {4}, {6}]
