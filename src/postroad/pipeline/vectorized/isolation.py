@@ -47,8 +47,8 @@ def call_isolated(
 ) -> Results:
     """Call a function with each segment, in other processes; returns what came of each."""
     if isinstance(function, ArrowFunction):
-        # Imported here, and not in every process again.
-        to_record_batch([])
+        # It imports Arrow, and what that imports, here and not in every process again.
+        to_record_batch([{"n": 0}])
     results: list[Any] = [None] * len(segments)
     raised: dict[int, Exception] = {}
     size = len(segments) if isinstance(function, AsyncFunction) else _CHILD_SEGMENTS
