@@ -58,7 +58,7 @@ class WorkerContext:
         python_path: Sequence[str] = (),
     ) -> None:
         # As Spark sends functions itself: a job may have some that cannot be imported.
-        self._job: bytes = cloudpickle.dumps(job)
+        self._job: bytes = cloudpickle.dumps(job)  # type: ignore[no-untyped-call]  # it has no types
         self.job_name = job.name
         self.graph = JobGraph(job)
         self.columns: Mapping[str, pa.DataType] = {}
