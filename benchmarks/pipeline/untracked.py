@@ -56,7 +56,7 @@ class UntrackedSink(OutputSink):
     """Writes without ids."""
 
     def write_output(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
-        self.write(task, range(len(made.segments)), made.segments)  # type: ignore[arg-type]
+        self.write(task, range(len(made.segments)), made.segments)
 
 
 def untracked_pass(context: WorkerContext) -> Operator:

@@ -42,7 +42,8 @@ class CompiledJob:
         # Words such as "input" may be texts where the job was written in Python.
         plain = msgspec.to_builtins(msgspec.structs.replace(job, functions={}))
         self.job = job = msgspec.structs.replace(msgspec.convert(plain, Job), functions=local)
-        self.resolve = lambda path: local[path] if path in local else find(path)
+        self._local = local
+        self._find = find
         self.graph = JobGraph(job)
         self.ack_ids = AckIds(job.name)
         self.lifecycles = LifecycleHooks(job, self.resolve)
@@ -99,6 +100,11 @@ class CompiledJob:
             self.functions[name] = function.bind(**given)
         elif function is not None:
             self.functions[name] = partial(function, **given)
+
+    def resolve(self, path: str) -> Function:
+        """The function that an entry of the job names."""
+        local: Function | None = self._local.get(path)
+        return self._find(path) if local is None else local
 
     def stop(self) -> None:
         """Have the lifecycles end."""

@@ -114,7 +114,7 @@ class LocalRunner:
                 await self.coordinator.close()
 
     def _new_thread(self) -> FunctionThread:
-        return FunctionThread(min(it.look_s for it in self._program.time_limits.values()))
+        return FunctionThread(min(limit.look_s for limit in self._program.time_limits.values()))
 
     async def _run_all(self) -> None:
         # First what was delivered before a crash and never settled.
@@ -131,12 +131,17 @@ class LocalRunner:
     async def _run_batch(self, deliveries: Sequence[InputDelivery]) -> None:
         self._batch += 1
         retries = {
-            it.number: await self.coordinator.retry_roots(it.number, None, it.segments)
-            for it in deliveries
-            if it.position is None
+            delivery.number: await self.coordinator.retry_roots(
+                delivery.number, None, delivery.segments
+            )
+            for delivery in deliveries
+            if delivery.position is None
         }
         again = {
-            number: [RetryRoot(it.root, it.generation, it.segment, it.published) for it in roots]
+            number: [
+                RetryRoot(root.root, root.generation, root.segment, root.published)
+                for root in roots
+            ]
             for number, roots in retries.items()
         }
         await self._thread.run(self._program.before_batch)
@@ -191,7 +196,7 @@ class LocalRunner:
         self._program.read_states = self._read_states
         from postroad.pipeline.vectorized import partition, shuffle_stages
 
-        outputs = {task: _InsistentOutput(task, it) for task, it in self._outputs.items()}
+        outputs = {task: _InsistentOutput(task, output) for task, output in self._outputs.items()}
         single = partition.SingleStagePartition(self._program, outputs, name)
         shuffled = partition.ShuffledPartition(self._program, outputs, name)
         first = shuffle_stages.SourceStage(self._program)
@@ -199,14 +204,16 @@ class LocalRunner:
         part: partition.PartitionExecutor = shuffled if self._program.is_multi_stage else single
         taking = first if self._program.is_multi_stage else single
         try:
-            for it in deliveries:
-                if it.position is None:
-                    taken = taking.process_retries(it.number, it.task, again[it.number])
+            for delivery in deliveries:
+                if delivery.position is None:
+                    taken = taking.process_retries(
+                        delivery.number, delivery.task, again[delivery.number]
+                    )
                 else:
-                    connector = self._inputs[it.task]
-                    chunks = connector.read(it.position)
+                    connector = self._inputs[delivery.task]
+                    chunks = connector.read(delivery.position)
                     taken = taking.process_split(
-                        it.number, it.task, it.generation, connector, chunks
+                        delivery.number, delivery.task, delivery.generation, connector, chunks
                     )
                 rows += [row for those in taken or () for row in those]
             if self._program.is_multi_stage:

@@ -256,7 +256,7 @@ class AsyncFunction:
         if limit is None:
             self._loop.run(calls.run(self._concurrency))
         else:
-            with CallWatch(limit, lambda: calls.beats) as watch:
+            with CallWatch(limit, calls.position) as watch:
                 calls.watch = watch
                 self._loop.run(calls.run(self._concurrency))
         return calls.results, calls.raised
@@ -279,13 +279,22 @@ class _AsyncCalls:
         self.results: list[Any] = [None] * len(segments)
         self.raised: dict[int, Exception] = {}
         self.watch: CallWatch | None = None
-        self.beats = 0
+        self._unfinished = set(range(len(segments)))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._beats = 0
         self._places: Iterator[int] = iter(range(len(segments)))
         # What each worker is at, and since when.
         self._at: dict[asyncio.Task[None], tuple[int, float]] = {}
 
+    def position(self) -> int:
+        """Stays the same only as long as one of the calls keeps all others from going on."""
+        if self._loop is None or asyncio.current_task(self._loop) not in self._at:
+            self._beats += 1
+        return self._beats
+
     async def run(self, concurrency: int) -> None:
         """Call it for all; a worker whose function does not even end when cancelled is left."""
+        self._loop = asyncio.get_running_loop()
         look_s = None if self._limit is None else self._limit.look_s
         count = min(concurrency, len(self._segments))
         workers = {asyncio.create_task(self._work()) for _ in range(count)}
@@ -294,14 +303,23 @@ class _AsyncCalls:
                 workers, timeout=look_s, return_when=asyncio.FIRST_EXCEPTION
             )
             # A function that blocks the loop keeps this from going up.
-            self.beats += 1
-            for worker in done:
-                worker.result()
-            for worker in [worker for worker in workers if self._is_lost(worker)]:
-                workers.remove(worker)
+            self._beats += 1
+            ended = [worker for worker in done if self._was_interrupted(worker)]
+            for worker in [*ended, *(worker for worker in workers if self._is_lost(worker))]:
+                workers.discard(worker)
                 place, _ = self._at.pop(worker)
                 self._finish(place, None, self._timeout())
                 workers.add(asyncio.create_task(self._work()))
+        for place in sorted(self._unfinished):
+            self._finish(place, None, self._timeout())
+
+    def _was_interrupted(self, worker: asyncio.Task[None]) -> bool:
+        """Whether it was, just outside of a call that took too long; raises what else ended it."""
+        is_over = self.watch is not None and self.watch.is_over
+        if isinstance(worker.exception(), TimeLimitReached) and not is_over:
+            return worker in self._at
+        worker.result()
+        return False
 
     def _is_lost(self, worker: asyncio.Task[None]) -> bool:
         if self._limit is None or worker not in self._at:
@@ -342,6 +360,9 @@ class _AsyncCalls:
         return self._limit.error()
 
     def _finish(self, place: int, result: Any, error: Exception | None) -> None:
+        if place not in self._unfinished:
+            return
+        self._unfinished.discard(place)
         self.results[place] = result
         if error is not None:
             self.raised[place] = error

@@ -14,12 +14,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
+from typing import Any, TypeAlias
 
 # A call is looked at so often within its limit: it ends at most a quarter too late, never too soon.
 _LOOKS = 4
 # For functions that catch everything; long enough for the exception to get out meanwhile.
 AGAIN_S = 0.5
 _LOOK_MIN_S = 0.001
+# Four quarters may come to a little less than the whole.
+_ROUNDING = 1e-6
+
+
+_Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 
 class FunctionTimeoutError(Exception):
@@ -60,15 +66,26 @@ class CallWatch:
         position: which call it is; changes from one to the next.
     """
 
-    __slots__ = ("_interrupted_s", "_limit", "_position", "_seen", "_since_s", "blamed", "is_over")
+    __slots__ = (
+        "_again_s",
+        "_last_s",
+        "_limit",
+        "_position",
+        "_seen",
+        "_spent_s",
+        "blamed",
+        "is_over",
+    )
 
     def __init__(self, limit: TimeLimit, position: Callable[[], int]) -> None:
         self._limit = limit
         self._position = position
-        # The call at the last look, and when it was first seen.
+        # The call at the last look, when that was, and the time it was seen to take. A pause of the
+        # whole process between two looks counts no more than any other time between two.
         self._seen = -1
-        self._since_s = 0.0
-        self._interrupted_s = 0.0
+        self._last_s = 0.0
+        self._spent_s = 0.0
+        self._again_s = 0.0
         self.blamed = -1
         """The call that was interrupted last."""
         self.is_over = False
@@ -78,19 +95,20 @@ class CallWatch:
         """Look; returns whether the present call is to be interrupted now."""
         position, now_s = self._position(), time.monotonic()
         if position != self._seen:
-            self._seen, self._since_s, self._interrupted_s = position, now_s, 0.0
+            self._seen, self._spent_s, self._again_s = position, 0.0, self._limit.seconds
+        else:
+            self._spent_s += min(now_s - self._last_s, self._limit.look_s)
+        self._last_s = now_s
+        if self._spent_s < self._again_s * (1 - _ROUNDING):
             return False
-        if now_s - max(self._since_s + self._limit.seconds, self._interrupted_s + AGAIN_S) < 0:
-            return False
-        self.blamed, self._interrupted_s = position, now_s
+        self.blamed, self._again_s = position, self._spent_s + AGAIN_S
         return True
 
     @property
     def is_stuck(self) -> bool:
         """Whether the present call was interrupted, and nothing came of it."""
-        late_s = 2 * self._limit.seconds + AGAIN_S
         is_same = self._position() == self._seen == self.blamed
-        return is_same and time.monotonic() - self._since_s > late_s
+        return is_same and self._spent_s > 2 * self._limit.seconds + AGAIN_S
 
     def __enter__(self) -> CallWatch:
         if threading.current_thread() is threading.main_thread():
@@ -116,7 +134,7 @@ class CallWatch:
 
 
 # Of the main thread: the watch that is looked at when the timer fires, and the handler before it.
-_alarmed: list[tuple[CallWatch, object]] = []
+_alarmed: list[tuple[CallWatch, _Handler]] = []
 # Of other threads, by their identity, and those of them that somebody looks at.
 _watches: dict[int, CallWatch] = {}
 _supervised: set[int] = set()

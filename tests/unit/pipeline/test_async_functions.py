@@ -164,7 +164,12 @@ class Asking:
 
 
 def test_what_is_awaited_is_known() -> None:
-    awaited = [Asking(), Asking().ask, partial(Asking().ask), partial(partial(Asking()))]
+    awaited: list[Function] = [
+        Asking(),
+        Asking().ask,
+        partial(Asking().ask),
+        partial(partial(Asking())),
+    ]
     assert [is_async(it) for it in awaited] == [True] * 4
     assert [is_async(it) for it in (Asking().look, partial(Asking().look), len, Asking)] == [
         False

@@ -19,7 +19,7 @@ from tests.support.deadlines import DEADLINE_S
 from tests.support.pipeline.desk_jobs import JOB, dead_in
 
 QUICK = {"attempts": 4, "first_s": 0.001, "max_s": 0.01}
-SEGMENTS = [{"n": n, "key": "abc"[n % 3], "half": n % 2} for n in range(30)]
+SEGMENTS: list[Segment] = [{"n": n, "key": "abc"[n % 3], "half": n % 2} for n in range(30)]
 
 
 def total(key: Any, segments: list[Segment]) -> Segment:

@@ -11,7 +11,6 @@ import pytest
 
 from postroad.core.errors import ConfigError, JobInvalid
 from postroad.pipeline import Job, JobBuilder, LocalRunner, MemoryInput, MemoryOutput, Segment
-from postroad.pipeline import side_inputs as side_inputs_module
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.explain import explain_text
 from postroad.pipeline.vectorized.task_calls import run_task
@@ -83,7 +82,7 @@ def test_they_are_read_again_when_they_are_too_old(
     rates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 100.0
-    monkeypatch.setattr(side_inputs_module.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr("postroad.pipeline.side_inputs.time.monotonic", lambda: now_s)
     program = CompiledJob(job_of(convert, rates, {"refresh_s": 60}))
     program.start()
 

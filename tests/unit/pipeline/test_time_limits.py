@@ -102,8 +102,12 @@ def test_arrow_function_when_rows_hang_fails_only_those() -> None:
 
 
 def test_map_function_when_all_together_take_longer_lets_each_have_its_time() -> None:
+    def work(n: int) -> int:
+        time.sleep(0.005)
+        return n
+
     limit = TimeLimit("parse", 0.2)
-    results, raised = map_function(lambda n: time.sleep(0.005) or n, list(range(80)), limit)
+    results, raised = map_function(work, list(range(80)), limit)
     assert (results, raised) == (list(range(80)), {})
 
 

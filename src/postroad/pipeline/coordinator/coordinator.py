@@ -14,7 +14,7 @@ import msgspec
 
 from postroad.core import tracing
 from postroad.core.errors import UsageError
-from postroad.core.tracing import AnySpan, Kind, SpanContext
+from postroad.core.tracing import SpanContext
 from postroad.durable.store import Store
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
@@ -27,6 +27,7 @@ from postroad.pipeline.connectors.connector import (
     RawRecords,
     Split,
 )
+from postroad.pipeline.coordinator.batch_spans import BatchSpans
 from postroad.pipeline.coordinator.committer import OutputCommitter, writer_id_prefix
 from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.progress import (
@@ -494,45 +495,3 @@ class JobCoordinator:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-# More links than this tell nobody anything.
-LINKS_MAX = 32
-
-
-class BatchSpans:
-    """The span of the batch that a job is at.
-
-    Args:
-        job: the name of the job.
-    """
-
-    def __init__(self, job: str) -> None:
-        self._job = job
-        self._span: AnySpan | None = None
-        self._links: list[SpanContext] = []
-
-    def begin(self, node: str, links: Iterable[SpanContext] = ()) -> None:
-        """Something was admitted; links are the contexts of letters in it."""
-        if tracing.tracer is None:
-            return
-        room = LINKS_MAX - len(self._links)
-        self._links += [link for link, _ in zip(links, range(room), strict=False)]
-        if self._span is None:
-            # The list still grows, with what is admitted to the same batch.
-            self._span = tracing.incoming(
-                "pipeline", f"batch {self._job}", None, Kind.CONSUMER, node=node, links=self._links
-            )
-
-    def end(self, node: str, batch: int, *, segments: int, failed: int, result: str) -> None:
-        """A batch was settled, or found to be settled."""
-        if tracing.tracer is None:
-            return
-        self.begin(node)
-        span, self._span, self._links = self._span, None, []
-        assert span is not None
-        span.set("batch", batch)
-        span.set("segments", segments)
-        span.set("failed", failed)
-        span.set("settled", result)
-        span.end()

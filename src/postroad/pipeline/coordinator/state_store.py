@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from postroad.durable.store.database import Database
 from postroad.durable.store.schema import read_meta, write_meta
@@ -44,18 +44,16 @@ class StateStore:
             )
             yield from ((bytes(key), bytes(state)) for key, state in rows)
 
-    def write(self, changes: Iterable[tuple[str, bytes, bytes | None]]) -> None:
+    def write(self, changes: Sequence[tuple[str, bytes, bytes | None]]) -> None:
         """Change the states of some keys of tasks; None forgets one."""
-        for task, key, state in changes:
-            if state is None:
-                self._database.execute(
-                    "DELETE FROM postroad_pipeline_states WHERE job = ? AND task = ? AND key = ?",
-                    (self._job, task, key),
-                )
-            else:
-                self._database.execute(
-                    "INSERT INTO postroad_pipeline_states (job, task, key, state)"
-                    " VALUES (?, ?, ?, ?) ON CONFLICT (job, task, key)"
-                    " DO UPDATE SET state = excluded.state",
-                    (self._job, task, key, state),
-                )
+        kept = [(task, key, state) for task, key, state in changes if state is not None]
+        gone = [(task, key) for task, key, state in changes if state is None]
+        self._database.execute_many(
+            "DELETE FROM postroad_pipeline_states WHERE job = ? AND task = ? AND key = ?",
+            ((self._job, *row) for row in gone),
+        )
+        self._database.execute_many(
+            "INSERT INTO postroad_pipeline_states (job, task, key, state) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (job, task, key) DO UPDATE SET state = excluded.state",
+            ((self._job, *row) for row in kept),
+        )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import pickle
 import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
+from pyspark import cloudpickle
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.compiled_job import CompiledJob
@@ -72,7 +73,8 @@ class WorkerContext:
         worker_bytes: int,
         python_path: Sequence[str] = (),
     ) -> None:
-        self._job = msgspec.json.encode(job)
+        # As Spark sends functions itself: a job may have some that cannot be imported.
+        self._job: bytes = cloudpickle.dumps(job)  # type: ignore[no-untyped-call]  # it has no types
         self.job_name = job.name
         self.graph = JobGraph(job)
         self.columns: Mapping[str, pa.DataType] = {}
@@ -116,7 +118,7 @@ class WorkerContext:
             # The environment has these too, but not that of every worker through Spark Connect.
             sys.path += [it for it in self._python_path if it not in sys.path]
             try:
-                program = CompiledJob(msgspec.json.decode(self._job, type=Job))
+                program = CompiledJob(pickle.loads(self._job))
             except ConfigError as error:
                 self.coordinator.report_fatal_error(f"Spark's workers cannot run the job: {error}")
                 raise

@@ -55,9 +55,9 @@ class GroupBatch:
         """A root is done with but for its groups."""
         place = len(self._members)
         self._members.append(member)
-        for it in member.additions:
-            group = (it.task, encode_group(it.group))
-            self._groups.setdefault(group, []).append((place, it))
+        for addition in member.additions:
+            group = (addition.task, encode_group(addition.group))
+            self._groups.setdefault(group, []).append((place, addition))
 
     def run(self) -> tuple[list[tuple[int, str, bytes]], list[tuple[str, bytes, bytes | None]]]:
         """Call the functions.
@@ -85,11 +85,11 @@ class GroupBatch:
             else:
                 member.confirm()
         changes = [
-            (task, key, it.state)
-            for (task, key), it in made.items()
-            if self._program.graph.tasks[task].state and it.state != states.get((task, key))
+            (task, key, outcome.state)
+            for (task, key), outcome in made.items()
+            if self._program.graph.tasks[task].state and outcome.state != states.get((task, key))
         ]
-        return [root for it in made.values() for root in it.roots], changes
+        return [root for outcome in made.values() for root in outcome.roots], changes
 
     def _read_states(self) -> dict[GroupId, bytes]:
         keys: dict[str, list[bytes]] = {}
@@ -101,8 +101,8 @@ class GroupBatch:
         states: dict[GroupId, bytes] = {}
         for task, those in keys.items():
             assert self._program.read_states is not None
-            found = self._program.read_states(task, those)
-            states |= {(task, key): state for key, state in found.items()}
+            known = self._program.read_states(task, those)
+            states |= {(task, key): state for key, state in known.items()}
         return states
 
     def _call(
@@ -115,8 +115,8 @@ class GroupBatch:
         by_task: dict[str, list[tuple[GroupId, list[tuple[int, WindowInput]]]]] = {}
         for group in groups:
             made.pop(group, None)
-            left = [it for it in self._groups[group] if it[0] not in failed]
-            left.sort(key=lambda it: it[1].order)
+            left = [entry for entry in self._groups[group] if entry[0] not in failed]
+            left.sort(key=lambda entry: entry[1].order)
             if left:
                 by_task.setdefault(group[0], []).append((group, left))
         for task, those in by_task.items():
@@ -143,7 +143,7 @@ class GroupBatch:
         key = members[0][1].group
         key = tuple(key) if isinstance(key, list) else key
         # A copy for each call: a function may change what it is given, and be called again.
-        segments = [dict(it.segment) for _, it in members]
+        segments = [dict(addition.segment) for _, addition in members]
         if not self._program.graph.tasks[group[0]].state:
             return key, segments
         state = states.get(group)
@@ -153,7 +153,7 @@ class GroupBatch:
         self, group: GroupId, members: Sequence[tuple[int, WindowInput]], result: Any
     ) -> _Made:
         task, key = group
-        edges = b"".join(it.order for _, it in members)
+        edges = b"".join(addition.order for _, addition in members)
         place = f"{key.hex()}/{hashlib.blake2b(edges, digest_size=16).hexdigest()}"
         roots = [
             (self._program.ack_ids.root(task, "", f"{place}/{at}"), task, encode_segment(segment))

@@ -26,6 +26,7 @@ from postroad.pipeline.task_functions import (
     Results,
     drop_tracebacks,
     map_function,
+    to_record_batch,
 )
 from postroad.pipeline.time_limits import TimeLimit
 
@@ -45,6 +46,9 @@ def call_isolated(
     function: Function, segments: Sequence[Any], limit: TimeLimit | None = None
 ) -> Results:
     """Call a function with each segment, in other processes; returns what came of each."""
+    if isinstance(function, ArrowFunction):
+        # It imports Arrow, and what that imports, here and not in every process again.
+        to_record_batch([{"n": 0}])
     results: list[Any] = [None] * len(segments)
     raised: dict[int, Exception] = {}
     size = len(segments) if isinstance(function, AsyncFunction) else _CHILD_SEGMENTS

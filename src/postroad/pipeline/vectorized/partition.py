@@ -29,7 +29,7 @@ from postroad.pipeline.coordinator.records import (
     make_failed_attempt,
 )
 from postroad.pipeline.job import Segment
-from postroad.pipeline.vectorized.acks import EdgeBatch, Ids, Indexes
+from postroad.pipeline.vectorized.acks import EdgeBatch, Ids, Indexes, LazyIds
 from postroad.pipeline.vectorized.decoding import DecodedRoots, decode_retries, decode_split, now_ms
 from postroad.pipeline.vectorized.groups import GroupBatch, GroupMember
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind, decode_again
@@ -409,7 +409,7 @@ class OutputSink:
             segments = [segments[place] for place in new.tolist()]
             ids, origins = ids[new], origins[new]
             parents = new if parents is None else parents[new]
-        reasons = self.write(task, ids.tolist(), segments)
+        reasons = self.write(task, LazyIds(ids), segments)
         if reasons:
             bad = np.flatnonzero(np.isin(ids, np.array(list(reasons), dtype=np.uint64)))
             for place in bad.tolist():
@@ -420,7 +420,7 @@ class OutputSink:
         self._put.append((origins, ids))
         piece.ledger.mark_processed(edges, sorted(failed))
 
-    def write(self, task: str, ids: list[int], segments: list[Segment]) -> dict[int, str]:
+    def write(self, task: str, ids: Sequence[int], segments: list[Segment]) -> dict[int, str]:
         """Write what can be written; returns why the rest cannot be."""
         refused: dict[int, str] = {}
         while ids:

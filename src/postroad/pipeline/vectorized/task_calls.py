@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -75,9 +76,11 @@ class TaskOutput:
 
 def run_task(program: CompiledJob, task: str, segments: list[Segment]) -> TaskOutput:
     """Call the function of a task with each segment, and find out where its results go."""
+    router, limit = program.routers[task], program.time_limits[task]
+    if program.functions[task] is None and router.is_unconditional:
+        return TaskOutput(segments)
     results, raised = call_task(program, task, segments)
-    limit = program.time_limits[task]
-    made = route_outputs(program.routers[task], segments, results, raised, limit)
+    made = route_outputs(router, segments, results, raised, limit)
     drop_tracebacks(*raised.values())
     return made
 
@@ -120,8 +123,13 @@ def route_outputs(
     if not router.is_unconditional:
         return _route_each(router, segments, results, raised, limit)
     types = list(map(type, results))
-    if types.count(dict) == len(types):
+    segment_count = types.count(dict)
+    if segment_count == len(types):
         return TaskOutput(results)
+    if not raised and segment_count + types.count(NoneType) == len(types):
+        made = TaskOutput([result for result in results if result is not None])
+        made.parents = np.flatnonzero([result is not None for result in results])
+        return made
     return _route_odd(router, segments, results, raised, types, limit)
 
 
