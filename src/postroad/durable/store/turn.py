@@ -52,7 +52,7 @@ class Scope(msgspec.Struct, eq=False, kw_only=True):
     @property
     def has_begun(self) -> bool:
         """Whether all commits wait for its end, or will as soon as it has its turn."""
-        raise NotImplementedError
+        return not self.is_over
 
     def enter(self) -> None:
         """Have everything inside know of it that is called from here on."""
