@@ -141,7 +141,10 @@ class Consumer:
         self._watch = self._loop.call_later(_WATCH_S, self._look_at_watch)
 
     async def stop(self, grace: float) -> None:
-        """Take no more messages; handlers that do not end within `grace` seconds are cancelled."""
+        """Take no more messages; handlers that do not end within `grace` seconds are cancelled.
+
+        So are those that are still at work when whoever waits for them is cancelled.
+        """
         self.is_stopping = True
         self.consumption.changed.set()
         self._watch.cancel()
@@ -149,9 +152,11 @@ class Consumer:
         for worker in self._workers:
             if not worker.is_busy:
                 worker.task.cancel()
-        _, busy = await asyncio.wait(tasks, timeout=grace)
-        for task in busy:
-            task.cancel()
+        try:
+            await asyncio.wait(tasks, timeout=grace)
+        finally:
+            for task in tasks:
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.consumption.close()
 
