@@ -104,8 +104,8 @@ async def rogue_of(name: str) -> AsyncIterator[RogueDatagrams]:
     loop = asyncio.get_running_loop()
     opened: list[asyncio.BaseTransport] = []
     # As a node does it: a port that is free for streams first, since those are many.
-    server = await loop.create_server(lambda: Rogue(hello, opened), LOOPBACK, 0)
-    port = server.sockets[0].getsockname()[1]
+    listening = socket.create_server((LOOPBACK, 0))
+    port = listening.getsockname()[1]
     hello = Hello(
         cluster=CLUSTER,
         name=name,
@@ -115,6 +115,7 @@ async def rogue_of(name: str) -> AsyncIterator[RogueDatagrams]:
         requests_pending_max=10,
         is_member=True,
     )
+    server = await loop.create_server(lambda: Rogue(hello, opened), sock=listening)
     try:
         transport, rogue = await loop.create_datagram_endpoint(
             lambda: RogueDatagrams(name), local_addr=(LOOPBACK, port)
