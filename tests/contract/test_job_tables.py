@@ -11,8 +11,8 @@ from postroad.durable import SqliteStore, Store, store_at
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.schema import write_meta
-from postroad.pipeline import JobStore
 from postroad.pipeline.connectors import Split
+from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     RootState,

@@ -15,10 +15,11 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import JobStore, LocalRunner, MemoryInput, Segment, new_job
+from postroad.pipeline import LocalRunner, MemoryInput, Segment, new_job
 from postroad.pipeline.connectors import Committable, SqlOutput, UnwritableSegmentsError
 from postroad.pipeline.coordinator.committer import writer_id
 from postroad.pipeline.coordinator.coordinator import BatchResult
+from postroad.pipeline.coordinator.job_store import JobStore
 from tests.contract.user_databases import database, execute
 from tests.support.deadlines import DEADLINE_S
 from tests.support.servers.postgres import fresh_database, postgres_server
