@@ -3,9 +3,7 @@
 A delivery is what a runner gets in one go: a slice of an input, or roots that come again. It stays
 in the pen until it is settled. A root that failed stays there with its segment until its next
 attempt, or as a dead letter until somebody decides. Deliveries have numbers without gaps, so that
-a runner can say how far it is by one number.
-
-Everything here runs inside the transaction of a commit.
+a runner can say how far it is by one number. Everything here runs inside a transaction.
 """
 
 from __future__ import annotations
