@@ -55,7 +55,7 @@ OWN = {
     "node.reading": "the node's configuration",
     "pipeline.acks": "a digest of names",
     "pipeline.compiled_job": "the job itself",
-    "pipeline.connectors": "gives decoders to records.decode_or_reject, which keeps what they refuse",
+    "pipeline.connectors": "gives decoders to decode_or_reject, which keeps what they refuse",
     "pipeline.coordinator.job_store": "the node's own store",
     "pipeline.coordinator.records.to_root_input": "the node's own store",
     "pipeline.coordinator.standalone": "the node's own store",
