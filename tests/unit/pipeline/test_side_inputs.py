@@ -129,7 +129,7 @@ def test_they_are_drawn(rates: Path) -> None:
         ({"refresh_s": 0}, {}, "side_inputs.rates.refresh_s=0.0 must be a finite number above 0"),
         ({"options": {"path": Path()}}, {}, "side_inputs.rates.options.path=.* is not plain data"),
         ({}, {"params": {"rates": 1}}, "'rates' is a side input and among params"),
-        ({"conector": "jsonl"}, {}, "unknown field"),
+        ({"kconnector": "jsonl"}, {}, "unknown field"),
     ],
 )
 def test_mistakes_are_told(
