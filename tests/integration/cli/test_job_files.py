@@ -85,6 +85,7 @@ def test_job_is_submitted_watched_stopped_and_goes_on(
     assert f"process {progress.pid}: " in capsys.readouterr().out
     assert metrics()["postroad_pipeline_up"] == 1
     wait_until(lambda: 0 < metrics()["postroad_pipeline_delivered_total"] < SEGMENTS)
+    wait_until(lambda: bool(cleared()))
     assert run(["job", "stop", job.name, "--dry-run"]) == 0
     assert f"Nothing is done. Process {progress.pid} stops;" in capsys.readouterr().out
     assert run(["job", "stop", job.name, "--yes"]) == 0

@@ -78,11 +78,11 @@ async def main(master, bind, place):
         bind=bind,
     )
     running = asyncio.create_task(runner.run())
-    while not runner.desk.is_open:
+    while not runner.coordinator.is_open:
         await asyncio.sleep(0.05)
     print("listening", flush=True)
     await running
-    print(runner.desk.counts.acked)
+    print(runner.coordinator.counts.acked)
 
 asyncio.run(main(*sys.argv[1:]))
 """
