@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import BenchmarkFailed
 from postroad.durable import SqliteStore
-from postroad.pipeline import Job, make_input, make_output, new_job
+from postroad.pipeline import Job, JobBuilder, make_input, make_output
 from postroad.pipeline.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def make_job(source: Path, target: Path, *, batch_size: int, unlucky: int | None
     if unlucky is not None:
         first = {"fn": f"{FUNCTIONS}:first_or_fail", "params": {"unlucky": unlucky}}
     return (
-        new_job("bench")
+        JobBuilder("bench")
         .input(
             "in",
-            medium="lines",
-            options={"path": str(source), "slice_bytes": 2 << 20},
+            connector="jsonl",
+            options={"path": str(source), "split_bytes": 2 << 20},
             batch_size=batch_size,
             max_pending=4 * batch_size,
             retry={"attempts": 1},
@@ -52,8 +52,8 @@ def make_job(source: Path, target: Path, *, batch_size: int, unlucky: int | None
         .function("first", **first)
         .function("left", f"{FUNCTIONS}:left", after="first")
         .function("right", f"{FUNCTIONS}:right", after="first")
-        .output("out_a", medium="parquet", options={"path": str(target / "a")}, after="left")
-        .output("out_b", medium="parquet", options={"path": str(target / "b")}, after="right")
+        .output("out_a", connector="parquet", options={"path": str(target / "a")}, after="left")
+        .output("out_b", connector="parquet", options={"path": str(target / "b")}, after="right")
         .build()
     )
 
@@ -81,7 +81,9 @@ def measure_job(
         )
         elapsed_s = asyncio.run(asyncio.wait_for(run_timed(runner, count), LIMIT_S))
         if runner.restarts or _done(runner) != count:
-            raise BenchmarkFailed(f"{runner.desk.counts} of {count}, {runner.restarts} restarts")
+            raise BenchmarkFailed(
+                f"{runner.coordinator.counts} of {count}, {runner.restarts} restarts"
+            )
         return count / elapsed_s
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -90,7 +92,7 @@ def measure_job(
 
 
 def _done(runner: SparkRunner) -> int:
-    return runner.desk.counts.acked + runner.desk.counts.failed
+    return runner.coordinator.counts.acked + runner.coordinator.counts.failed
 
 
 async def run_timed(runner: SparkRunner, count: int) -> float:
@@ -99,7 +101,7 @@ async def run_timed(runner: SparkRunner, count: int) -> float:
     So without what Spark takes to start and to stop a query, which is the same for all.
     """
     running = asyncio.ensure_future(runner.run())
-    started_s = await _moment(lambda: runner.desk.counts.delivered > 0 or running.done())
+    started_s = await _moment(lambda: runner.coordinator.counts.delivered > 0 or running.done())
     ended_s = await _moment(lambda: _done(runner) >= count or running.done())
     await running
     return ended_s - started_s

@@ -50,7 +50,7 @@ def _measure_job(directory: Path) -> float:
 
 
 async def _run_job(directory: Path) -> float:
-    job = make_job(batch_size=1_000, until_empty=False)
+    job = make_job(batch_size=1_000, bounded=False)
     async with mail_node(directory) as mail:
         runner = SparkRunner(
             job,
@@ -75,7 +75,7 @@ async def _run_job(directory: Path) -> float:
 
 async def _wait_for(runner: SparkRunner, acked: int) -> None:
     while True:
-        if runner.desk.counts.acked >= acked:
+        if runner.coordinator.counts.acked >= acked:
             return
         await asyncio.sleep(0.001)
 

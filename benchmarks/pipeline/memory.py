@@ -13,7 +13,7 @@ from benchmarks.harness import Comparison, Contender, Section
 from benchmarks.pipeline.jobs import write_lines
 from benchmarks.pipeline.session import shared_session
 from postroad.durable import SqliteStore
-from postroad.pipeline import make_input, make_output, new_job
+from postroad.pipeline import JobBuilder, make_input, make_output
 from postroad.pipeline.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
@@ -53,16 +53,16 @@ def _measure(directory: Path, samples: dict[str, float]) -> float:
 async def _run(directory: Path, samples: dict[str, float]) -> float:
     source = write_lines(directory / "in.jsonl", BATCHES * SEGMENTS)
     job = (
-        new_job("memory")
+        JobBuilder("memory")
         .input(
             "in",
-            medium="lines",
+            connector="jsonl",
             options={"path": str(source)},
             batch_size=SEGMENTS,
             max_pending=SEGMENTS,
         )
         .function("first", "benchmarks.pipeline.functions:first")
-        .output("out", medium="lines", options={"path": str(directory / "out")})
+        .output("out", connector="jsonl", options={"path": str(directory / "out")})
         .build()
     )
     runner = SparkRunner(
@@ -77,9 +77,9 @@ async def _run(directory: Path, samples: dict[str, float]) -> float:
     seen = 0.0
     while not running.done():
         await asyncio.sleep(0.2)
-        if runner.desk.counts.batches >= SETTLING and "then" not in samples:
+        if runner.coordinator.counts.batches >= SETTLING and "then" not in samples:
             samples["then"] = _family_mib()
-        if runner.desk.counts.batches < BATCHES:
+        if runner.coordinator.counts.batches < BATCHES:
             seen = _family_mib()
     await running
     return seen

@@ -75,7 +75,7 @@ def _measure_job(directory: Path, count: int) -> float:
 
 
 async def _run_job(directory: Path, count: int) -> float:
-    job = make_job(batch_size=min(BATCH, count), until_empty=True)
+    job = make_job(batch_size=min(BATCH, count), bounded=True)
     async with mail_node(directory) as mail:
         await _fill(mail.store, NODE, count)  # type: ignore[arg-type]
         runner = SparkRunner(
@@ -87,8 +87,8 @@ async def _run_job(directory: Path, count: int) -> float:
             session=shared_session(),
         )
         elapsed_s = await run_timed(runner, count)
-        if runner.restarts or runner.desk.counts.acked != count:
-            raise BenchmarkFailed(f"{runner.desk.counts} of {count}")
+        if runner.restarts or runner.coordinator.counts.acked != count:
+            raise BenchmarkFailed(f"{runner.coordinator.counts} of {count}")
         peer = await mail.store.read(find_peer, PEER)
         assert peer is not None
         return (peer.head - peer.settled) / elapsed_s

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from postroad.pipeline.spark import SparkSettings, start_spark, stop_spark
+from postroad.pipeline.spark import SparkConfig, start_spark, stop_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,6 +18,6 @@ ROOT = Path(__file__).parents[2]
 @cache
 def shared_session() -> SparkSession:
     """Started when it is first needed, and stopped when the benchmarks end."""
-    session = start_spark(SparkSettings(app_name="benchmarks", python_path=(str(ROOT),)))
+    session = start_spark(SparkConfig(app_name="benchmarks", python_path=(str(ROOT),)))
     atexit.register(stop_spark, session)
     return session

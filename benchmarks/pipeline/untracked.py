@@ -1,116 +1,103 @@
-"""The same fused job without an account of its segments: what tracking is compared with."""
+"""The same job without an account of its segments: what tracking is compared with."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from postroad.pipeline.fused.ledger import Edges, Residue
-from postroad.pipeline.fused.making import Made
-from postroad.pipeline.fused.outcome import encode_part
-from postroad.pipeline.fused.part import Part
-from postroad.pipeline.fused.passing import Pass, Piece
-from postroad.pipeline.fused.sinks import StagingSink
-from postroad.pipeline.media.medium import Chunk, InputMedium, OutputMedium
-from postroad.pipeline.program import Program
-from postroad.pipeline.spark.order import Order
-from postroad.pipeline.spark.queries import Queries
+from postroad.pipeline.spark.batches import BatchProcessor
+from postroad.pipeline.spark.input_rows import InputRowKind, runs_of
+from postroad.pipeline.spark.job_pass import (
+    Operator,
+    decode_json,
+    outcome_row,
+    outputs_with_rows,
+    result_ddl,
+)
+from postroad.pipeline.spark.queries import QueryRunner
 from postroad.pipeline.spark.runner import SparkRunner
-from postroad.pipeline.spark.sink import JobStreamWriter, JobWriter, PartDone
-from postroad.pipeline.spark.source import JobSource
-from postroad.pipeline.spark.stages import read_deliveries
+from postroad.pipeline.spark.worker_context import WorkerContext
+from postroad.pipeline.vectorized.acks import EdgeBatch, UnackedRemainder
+from postroad.pipeline.vectorized.partition import OutputSink, PartitionResult, encode_part
+from postroad.pipeline.vectorized.stage_executor import RootBatch, StageExecutor
+from postroad.pipeline.vectorized.task_calls import TaskOutput
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame, SparkSession
 
 _NOTHING = np.zeros(0, dtype=np.uint64)
-_NO_EDGES = Edges(_NOTHING, np.zeros(0, dtype=np.intp), _NOTHING, 0)
+_NO_EDGES = EdgeBatch(_NOTHING, np.zeros(0, dtype=np.intp), _NOTHING, 0)
 
 
 class NoLedger:
     """Counts nothing."""
 
-    def enter(self) -> Edges:
+    def add_roots(self) -> EdgeBatch:
         return _NO_EDGES
 
-    def give(self, *arguments: object) -> Edges:
+    def add_sent(self, *arguments: object) -> EdgeBatch:
         return _NO_EDGES
 
-    def join(self, parts: object) -> Edges:
+    def concat(self, parts: object) -> EdgeBatch:
         return _NO_EDGES
 
-    def take(self, edges: Edges, failed: Sequence[int] = ()) -> None:
+    def mark_processed(self, edges: EdgeBatch, failed: Sequence[int] = ()) -> None:
         return
 
-    def close(self) -> dict[int, Residue]:
+    def unacked(self) -> dict[int, UnackedRemainder]:
         return {}
 
 
-class UntrackedSink(StagingSink):
+class UntrackedSink(OutputSink):
     """Writes without ids."""
 
-    def put_out(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
-        self.write(task, range(len(made.segments)), made.segments)  # type: ignore[arg-type]
+    def write_output(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
+        self.write(task, range(len(made.segments)), made.segments)
 
 
-class UntrackedPart(Part):
+def untracked_pass(context: WorkerContext) -> Operator:
     """Runs the functions, and writes what they make."""
 
-    def __init__(self, program: Program, outputs: Mapping[str, OutputMedium], name: str) -> None:
-        super().__init__(program, outputs, name)
-        self._sink = UntrackedSink(program.job.name, name, outputs)
-        self._pass = Pass(program, 0, self._sink)
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        program, name = context.program, secrets.token_hex(8)
+        outputs, written = outputs_with_rows(context)
+        sink = UntrackedSink(program.job.name, name, outputs)
+        stage, result = StageExecutor(program, 0, sink), PartitionResult()
+        for run in (run for batch in batches for run in runs_of(batch)):
+            task = context.graph.order[run.place]
+            if run.kind is InputRowKind.END:
+                result.deliveries.append(run.delivery)
+                continue
+            decode = decode_json
+            if run.kind is InputRowKind.RECORD:
+                decode = context.inputs[task].decode
+            else:
+                result.read += len(run.raws)
+            piece = RootBatch(program, _NOTHING, 0)
+            piece.ledger = NoLedger()  # type: ignore[assignment]
+            stage.run_roots(piece, task, list(map(decode, run.raws)))
+            yield from written.take()
+        result.staged = sink.prepare_commit()
+        yield outcome_row(context, encode_part(result))
 
-    def take_slice(
-        self, number: int, task: str, generation: int, medium: InputMedium, chunks: Iterable[Chunk]
-    ) -> None:
-        from postroad.pipeline.fused.reading import PIECE_SEGMENTS
-
-        self._outcome.deliveries.append(number)
-        for chunk in chunks:
-            for start in range(0, len(chunk.raws), PIECE_SEGMENTS):
-                segments = list(map(medium.decode, chunk.raws[start : start + PIECE_SEGMENTS]))
-                piece = Piece(self._program, _NOTHING, generation)
-                piece.ledger = NoLedger()  # type: ignore[assignment]
-                self._pass.enter(piece, task, segments)
-
-
-def _work(order: Order, batches: Iterator[pa.RecordBatch]) -> PartDone:
-    part = UntrackedPart(order.program, order.outputs, secrets.token_hex(8))
-    for it in read_deliveries(batches):
-        part.take_slice(it.number, it.task, 0, order.inputs[it.task], order.read(it))
-    return PartDone(encode_part(part.finish()))
-
-
-class _StreamWriter(JobStreamWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartDone:
-        return _work(self._order, iterator)
+    return run
 
 
-class _Writer(JobWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartDone:
-        return _work(self._order, iterator)
+class UntrackedProcessor(BatchProcessor):
+    """Does batches without tracking."""
 
-
-class _Source(JobSource):
-    def streamWriter(self, schema: StructType, overwrite: bool) -> JobStreamWriter:
-        return _StreamWriter(self.order)
-
-    def writer(self, schema: StructType, overwrite: bool) -> JobWriter:
-        return _Writer(self.order, int(self.options["batch"]))
+    def _add_passes(self, rows: DataFrame) -> DataFrame:
+        return rows.mapInArrow(untracked_pass(self._context), result_ddl(self._context))
 
 
 class UntrackedRunner(SparkRunner):
     """Runs jobs of one stage without tracking."""
 
-    def _make_queries(self, session: SparkSession, order: Order) -> Queries:
-        queries: Any = super()._make_queries(session, order)
-        name: str = queries._name
-        members = {"order": order, "name": classmethod(lambda cls: name)}
-        session.dataSource.register(type("Untracked", (_Source,), members))
+    def _make_queries(self, session: SparkSession, context: WorkerContext) -> QueryRunner:
+        queries: Any = super()._make_queries(session, context)
+        queries._processor = UntrackedProcessor(context, queries._processor._stage)
         return queries  # type: ignore[no-any-return]

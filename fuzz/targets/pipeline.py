@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from fuzz.target import Target, prefixes, require
 from postroad.core.errors import MalformedPayload
-from postroad.pipeline.delivered import decode
-from postroad.pipeline.media.jetstream_client import read_answer
-from postroad.pipeline.media.jetstream_messages import Refused
-from postroad.pipeline.media.medium import Undecodable
-from postroad.pipeline.media.options import CODECS
-from postroad.pipeline.spark.questions import Latest, Plan, encode, read_question
+from postroad.pipeline.connectors.connector import UndecodableRecord
+from postroad.pipeline.connectors.jetstream.client import JetStreamError, read_answer
+from postroad.pipeline.connectors.options import CODECS
+from postroad.pipeline.coordinator.records import decode_or_reject
+from postroad.pipeline.spark.coordinator_client import (
+    ListDeliveries,
+    PollDeliveries,
+    encode,
+    read_question,
+)
 
 
 def check_segment(data: bytes) -> None:
     """Any bytes are a segment, or kept as what cannot be one."""
     for decoder in CODECS.values():
-        segment = decode(data, decoder)
-        is_kept = isinstance(segment, Undecodable) and segment.raw == data
+        segment = decode_or_reject(data, decoder)
+        is_kept = isinstance(segment, UndecodableRecord) and segment.raw == data
         require(is_kept or isinstance(segment, dict), f"{segment!r} is neither")
 
 
@@ -35,7 +39,7 @@ def check_jetstream(data: bytes) -> None:
     for part in (*prefixes(data), data):
         try:
             read_answer(part, "nats://127.0.0.1")
-        except (Refused, OSError):
+        except (JetStreamError, OSError):
             continue
 
 
@@ -44,7 +48,7 @@ TARGETS = [
     Target(
         "pipeline-question",
         check_question,
-        [encode(Latest(3, 0.5)), encode(Plan(1, 9))],
+        [encode(PollDeliveries(3, 0.5)), encode(ListDeliveries(1, 9))],
     ),
     Target(
         "pipeline-jetstream",

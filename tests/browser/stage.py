@@ -26,7 +26,7 @@ workflow = [["numbers", "add"], ["add", "sums"]]
 [[catalog]]
 name = "numbers"
 type = "input"
-medium = "lines"
+connector = "jsonl"
 options = { path = "numbers/*.jsonl" }
 batch_size = 50
 retry = { attempts = 2, first_s = 0.01 }
@@ -39,7 +39,7 @@ fn = "tests.browser.sums:add"
 [[catalog]]
 name = "sums"
 type = "output"
-medium = "lines"
+connector = "jsonl"
 options = { path = "added" }
 """
 

@@ -19,18 +19,18 @@ from typing import Any
 from postroad.core import faults
 from postroad.durable import SqliteStore
 from postroad.pipeline import Job, LocalRunner, Task, TaskType
-from postroad.pipeline.media import make_input, make_output
+from postroad.pipeline.connectors import make_input, make_output
 from tests.support.deadlines import DEADLINE_S
 
 
-async def run_with_kills(directory: Path, medium: str, options: dict[str, Any]) -> list[int]:
+async def run_with_kills(directory: Path, connector: str, options: dict[str, Any]) -> list[int]:
     """Run a job that dies again and again, each time some commits later, until it is done.
 
     Returns:
         The numbers in its segments, as they are in its output.
     """
     command = [sys.executable, "-m", "tests.contract.killed_jobs"]
-    given = json.dumps([str(directory), medium, options])
+    given = json.dumps([str(directory), connector, options])
     ended = await asyncio.to_thread(
         subprocess.run, [*command, given], timeout=DEADLINE_S, check=True, stdout=subprocess.PIPE
     )
@@ -57,11 +57,13 @@ class _Killer:
 
 
 async def _run(
-    directory: str, medium: str, options: dict[str, Any], point: str, commits: int
+    directory: str, connector: str, options: dict[str, Any], point: str, commits: int
 ) -> None:
-    source = Task(name="in", type=TaskType.INPUT, medium=medium, options=options, batch_size=7)
+    source = Task(
+        name="in", type=TaskType.INPUT, connector=connector, options=options, batch_size=7
+    )
     target = Task(
-        name="out", type=TaskType.OUTPUT, medium="lines", options={"path": f"{directory}/out"}
+        name="out", type=TaskType.OUTPUT, connector="jsonl", options={"path": f"{directory}/out"}
     )
     job = Job(name="job", workflow=[("in", "out")], catalog=[source, target])
     store = SqliteStore(Path(directory) / "store.db")
@@ -70,7 +72,7 @@ async def _run(
         await LocalRunner(job, inputs, outputs, store).run()
 
 
-def _live(directory: str, medium: str, options: dict[str, Any], at: int) -> int:
+def _live(directory: str, connector: str, options: dict[str, Any], at: int) -> int:
     """One process, forked from this one, which has imported everything; what it ended with."""
     pid = os.fork()
     if pid == 0:
@@ -78,7 +80,7 @@ def _live(directory: str, medium: str, options: dict[str, Any], at: int) -> int:
         try:
             # Opening takes some commits: the later ones are within the work.
             point = ("before", "after")[at % 2]
-            asyncio.run(_run(directory, medium, options, point, 3 + at % 5))
+            asyncio.run(_run(directory, connector, options, point, 3 + at % 5))
             status = 0
         finally:
             if status:
@@ -87,10 +89,10 @@ def _live(directory: str, medium: str, options: dict[str, Any], at: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _main(directory: str, medium: str, options: dict[str, Any]) -> None:
-    importlib.import_module({"jetstream": "nats", "redis_stream": "redis.asyncio"}[medium])
+def _main(directory: str, connector: str, options: dict[str, Any]) -> None:
+    importlib.import_module({"jetstream": "nats", "redis_stream": "redis.asyncio"}[connector])
     for at in range(1, 100):
-        ended = _live(directory, medium, options, at)
+        ended = _live(directory, connector, options, at)
         if ended == 0:
             sys.stdout.write(str(at))
             return

@@ -1,4 +1,4 @@
-"""What every medium of pipelines does. Each kind of medium inherits the suites that it can keep.
+"""What every connector of pipelines does: each kind inherits the suites that it can keep.
 
 An input has a `source` fixture and inherits `InputBehaviour`, and `PortableInputBehaviour`,
 `UnboundedBehaviour` and `UndecodableBehaviour` where they apply. An output has a `target` fixture
@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 import pytest
 
-from postroad.pipeline import LocalRunner, Pen, SeqInput
-from postroad.pipeline.desk import Outcome
-from postroad.pipeline.media import Place, Staged, Unwritable
-from postroad.pipeline.staging import stage_prefix
+from postroad.pipeline import LocalRunner, MemoryInput
+from postroad.pipeline.connectors import Committable, Position, UnwritableSegmentsError
+from postroad.pipeline.coordinator.committer import writer_id_prefix
+from postroad.pipeline.coordinator.coordinator import BatchResult
+from postroad.pipeline.coordinator.job_store import JobStore
 from tests.contract.pipeline_media_harness import (
     BATCH,
     JOB,
@@ -72,15 +73,15 @@ class InputBehaviour:
         await source.put(count_to(SEGMENTS))
         async with process_of(source, batch_size=3) as process:
             deliveries = await process.admit()
-            places = [it.place for it in deliveries if it.place is not None]
+            places = [it.position for it in deliveries if it.position is not None]
             assert 1 <= sum(it.segments for it in deliveries) <= 3
             assert len(await process.read(deliveries)) == sum(it.segments for it in deliveries)
             # A slice is the same whenever it is read.
-            first = [plain(process.medium.read(it)) for it in places]
-            assert [plain(process.medium.read(it)) for it in places] == first
+            first = [plain(process.connector.read(it)) for it in places]
+            assert [plain(process.connector.read(it)) for it in places] == first
             await process.settle(deliveries)
             # The input may hear of it twice.
-            await process.medium.on_settled(places)
+            await process.connector.on_committed(places)
             await process.settle_all(SEGMENTS)
         assert_once(process.received, count_to(SEGMENTS))
 
@@ -90,7 +91,7 @@ class InputBehaviour:
             await first.settle(await first.admit())
             lost = await first.read([*await first.admit(), *await first.admit()])
         async with process_of(source) as second:
-            again = await second.read(await second.desk.unsettled())
+            again = await second.read(await second.desk.uncommitted())
             assert [it.root for it in again] == [it.root for it in lost]
             assert [it.segment for it in again] == [it.segment for it in lost]
             await second.settle_all(SEGMENTS - len(first.received))
@@ -103,7 +104,7 @@ class InputBehaviour:
             await first.settle(later)
             roots = [it.root for it in await first.read(held)]
         async with process_of(source) as second:
-            assert [it.root for it in await second.read(await second.desk.unsettled())] == roots
+            assert [it.root for it in await second.read(await second.desk.uncommitted())] == roots
             await second.settle_all(SEGMENTS - len(first.received))
         assert_once([*first.received, *second.received], count_to(SEGMENTS))
 
@@ -111,8 +112,8 @@ class InputBehaviour:
         await source.put(count_to(SEGMENTS))
         async with process_of(source) as first:
             await first.settle(await first.admit())
-            after = await first.store.read(lambda it: Pen(it, JOB).position("in"))
-            await first.medium.cut(after, BATCH)
+            after = await first.store.read(lambda it: JobStore(it, JOB).position("in"))
+            await first.connector.plan_splits(after, BATCH)
         async with process_of(source) as second:
             await second.settle_all(SEGMENTS - len(first.received))
         assert_once([*first.received, *second.received], count_to(SEGMENTS))
@@ -120,7 +121,7 @@ class InputBehaviour:
     async def test_a_crash_after_the_very_first_cut_loses_nothing(self, source: Source) -> None:
         await source.put(count_to(SEGMENTS))
         async with process_of(source) as first:
-            await first.medium.cut(None, BATCH)
+            await first.connector.plan_splits(None, BATCH)
         async with process_of(source) as second:
             await second.settle_all(SEGMENTS)
         assert_once(second.received, count_to(SEGMENTS))
@@ -130,11 +131,11 @@ class InputBehaviour:
     ) -> None:
         await source.put(count_to(SEGMENTS))
 
-        async def crash(places: Sequence[Place]) -> None:
+        async def crash(places: Sequence[Position]) -> None:
             raise Crash
 
         async with process_of(source) as first:
-            monkeypatch.setattr(first.medium, "on_settled", crash)
+            monkeypatch.setattr(first.connector, "on_committed", crash)
             with pytest.raises(Crash):
                 await first.settle(await first.admit())
         async with process_of(source) as second:
@@ -145,7 +146,7 @@ class InputBehaviour:
         await source.put(count_to(SEGMENTS))
         segments, runner = await run_job(source, SEGMENTS)
         assert in_order(segments) == count_to(SEGMENTS)
-        assert runner.desk.counts.delivered == SEGMENTS
+        assert runner.coordinator.counts.delivered == SEGMENTS
 
 
 class PortableInputBehaviour:
@@ -154,11 +155,11 @@ class PortableInputBehaviour:
     async def test_another_process_reads_the_same(self, source: Source) -> None:
         await source.put(count_to(SEGMENTS))
         async with process_of(source) as process:
-            places = [it.place for it in await process.admit() if it.place is not None]
-            here = [plain(process.medium.read(it)) for it in places]
-            chunks = await asyncio.to_thread(read_elsewhere, source.medium(), places)
+            places = [it.position for it in await process.admit() if it.position is not None]
+            here = [plain(process.connector.read(it)) for it in places]
+            chunks = await asyncio.to_thread(read_elsewhere, source.connector(), places)
         assert [plain(it) for it in chunks] == here
-        assert source.medium().is_portable
+        assert source.connector().is_portable
 
 
 class UnboundedBehaviour:
@@ -175,7 +176,7 @@ class UnboundedBehaviour:
 
     async def test_an_empty_source_is_waited_for(self, source: Source) -> None:
         async with process_of(source) as process:
-            assert await process.desk.admit() == []
+            assert await process.desk.next_deliveries() == []
             await source.put(count_to(5))
             await process.settle_all(5)
             assert_once(process.received, count_to(5))
@@ -204,74 +205,74 @@ class OutputBehaviour:
     """For every output."""
 
     async def test_only_what_was_settled_is_seen(self, target: Target) -> None:
-        async with opened(target) as medium:
-            stage(medium, "never settled", count_to(3))
-        medium = target.medium()
-        async with settling(target, medium) as desk:
-            await desk.settle("run", 1, Outcome([]))
+        async with opened(target) as connector:
+            stage(connector, "never settled", count_to(3))
+        connector = target.connector()
+        async with settling(target, connector) as desk:
+            await desk.commit_batch("run", 1, BatchResult([]))
             assert await target.published() == []
-            staged = [("out", stage(medium, name, part)) for name, part in parts_of(9)]
-            await desk.settle("run", 2, Outcome([], staged=staged))
+            staged = [("out", stage(connector, name, part)) for name, part in parts_of(9)]
+            await desk.commit_batch("run", 2, BatchResult([], staged=staged))
             assert in_order(await target.published()) == count_to(9)
 
     async def test_what_is_published_twice_is_seen_once(self, target: Target) -> None:
-        medium = target.medium()
-        async with settling(target, medium) as desk:
-            staged = stage(medium, "0", count_to(5))
-            await desk.settle("run", 1, Outcome([], staged=[("out", staged)]))
-            await medium.publish(staged)
-            other = stage(medium, "1", count_to(7, 5))
-            await desk.settle("run", 2, Outcome([], staged=[("out", other)]))
-            await medium.publish(staged)
+        connector = target.connector()
+        async with settling(target, connector) as desk:
+            staged = stage(connector, "0", count_to(5))
+            await desk.commit_batch("run", 1, BatchResult([], staged=[("out", staged)]))
+            await connector.commit(staged)
+            other = stage(connector, "1", count_to(7, 5))
+            await desk.commit_batch("run", 2, BatchResult([], staged=[("out", other)]))
+            await connector.commit(staged)
         async with opened(target, [staged]) as again:
-            await again.publish(staged)
+            await again.commit(staged)
             assert in_order(await target.published()) == count_to(7)
 
     async def test_a_batch_that_is_settled_twice_is_seen_once(self, target: Target) -> None:
-        medium = target.medium()
-        async with settling(target, medium) as desk:
+        connector = target.connector()
+        async with settling(target, connector) as desk:
             for attempt in range(2):
-                staged = stage(medium, str(attempt), count_to(5))
-                await desk.settle("run", 1, Outcome([], staged=[("out", staged)]))
+                staged = stage(connector, str(attempt), count_to(5))
+                await desk.commit_batch("run", 1, BatchResult([], staged=[("out", staged)]))
             assert numbers(await target.published()) == list(range(5))
         assert await target.leftovers() == []
 
     async def test_what_is_empty_or_discarded_or_abandoned_leaves_nothing(
         self, target: Target
     ) -> None:
-        async with opened(target) as medium:
-            assert medium.begin(f"{RUN}-0").finish() is None
+        async with opened(target) as connector:
+            assert connector.create_writer(f"{RUN}-0").prepare_commit() is None
             assert await target.leftovers() == []
-            staged = stage(medium, "1", count_to(3))
-            await medium.discard(staged)
-            await medium.discard(staged)
+            staged = stage(connector, "1", count_to(3))
+            await connector.abort(staged)
+            await connector.abort(staged)
             assert await target.leftovers() == []
-            medium.begin(f"{RUN}-2").abandon()
-            stager = medium.begin(f"{RUN}-3")
+            connector.create_writer(f"{RUN}-2").abort()
+            stager = connector.create_writer(f"{RUN}-3")
             stager.write([0], count_to(1))
-            stager.abandon()
+            stager.abort()
             assert await target.published() == []
             assert await target.leftovers() == []
 
     async def test_what_a_crashed_process_staged_is_removed(self, target: Target) -> None:
-        async with opened(target) as medium:
-            wanted = stage(medium, "0", count_to(3))
-            stage(medium, "1", count_to(5, 3))
+        async with opened(target) as connector:
+            wanted = stage(connector, "0", count_to(3))
+            stage(connector, "1", count_to(5, 3))
         async with opened(target, [wanted]) as again:
             assert len(await target.leftovers()) <= 1
-            await again.publish(wanted)
+            await again.commit(wanted)
             assert await target.leftovers() == []
 
     async def test_what_another_job_staged_is_left_alone(self, target: Target) -> None:
-        async with opened(target) as medium:
-            other = stage(medium, "0", count_to(3), stage_prefix(f"{JOB}-2", "out"))
-        async with settling(target, target.medium()) as desk:
-            await desk.settle("run", 1, Outcome([], staged=[("out", other)]))
+        async with opened(target) as connector:
+            other = stage(connector, "0", count_to(3), writer_id_prefix(f"{JOB}-2", "out"))
+        async with settling(target, target.connector()) as desk:
+            await desk.commit_batch("run", 1, BatchResult([], staged=[("out", other)]))
             assert in_order(await target.published()) == count_to(3)
 
     async def test_a_job_from_end_to_end(self, target: Target) -> None:
-        inputs = {"in": SeqInput(count_to(SEGMENTS))}
-        runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
+        inputs = {"in": MemoryInput(count_to(SEGMENTS))}
+        runner = LocalRunner(job_of(), inputs, {"out": target.connector()}, target.store())
         async with asyncio.timeout(DEADLINE_S):
             await runner.run()
         assert in_order(await target.published()) == count_to(SEGMENTS)
@@ -281,24 +282,24 @@ class OutputBehaviour:
         self, target: Target, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It dies when something is published and nobody has noted that."""
-        inputs = {"in": SeqInput(count_to(SEGMENTS))}
+        inputs = {"in": MemoryInput(count_to(SEGMENTS))}
         for _ in range(3):
-            medium = target.medium()
-            publish = medium.publish
+            connector = target.connector()
+            publish = connector.commit
 
             async def publish_and_crash(
-                staged: Staged, publish: Callable[[Staged], Awaitable[None]] = publish
+                staged: Committable, publish: Callable[[Committable], Awaitable[object]] = publish
             ) -> None:
                 await publish(staged)
                 raise Crash
 
-            runner = LocalRunner(job_of(), inputs, {"out": medium}, target.store())
+            runner = LocalRunner(job_of(), inputs, {"out": connector}, target.store())
             with monkeypatch.context() as patched, pytest.raises(Crash):
-                patched.setattr(medium, "publish", publish_and_crash)
+                patched.setattr(connector, "commit", publish_and_crash)
                 async with asyncio.timeout(DEADLINE_S):
                     await runner.run()
-            await medium.close()
-        runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
+            await connector.close()
+        runner = LocalRunner(job_of(), inputs, {"out": target.connector()}, target.store())
         async with asyncio.timeout(DEADLINE_S):
             await runner.run()
         assert in_order(await target.published()) == count_to(SEGMENTS)
@@ -310,18 +311,18 @@ class UnwritableBehaviour:
     async def test_what_cannot_be_written_is_refused_and_the_rest_is_written(
         self, target: Target
     ) -> None:
-        medium = target.medium()
-        async with settling(target, medium) as desk:
-            stager = medium.begin(f"{RUN}-0")
+        connector = target.connector()
+        async with settling(target, connector) as desk:
+            stager = connector.create_writer(f"{RUN}-0")
             first, third = count_to(1)[0], count_to(3, 2)[0]
-            with pytest.raises(Unwritable) as refused:
+            with pytest.raises(UnwritableSegmentsError) as refused:
                 stager.write([10, 11, 12], [first, target.unwritable(), third])
             assert set(refused.value.reasons) == {11}
             assert refused.value.reasons[11]
             stager.write([10, 12], [first, third])
-            staged = stager.finish()
+            staged = stager.prepare_commit()
             assert staged is not None
-            await desk.settle("run", 1, Outcome([], staged=[("out", staged)]))
+            await desk.commit_batch("run", 1, BatchResult([], staged=[("out", staged)]))
             assert in_order(await target.published()) == [first, third]
 
 
@@ -329,18 +330,18 @@ class PortableOutputBehaviour:
     """For outputs of which parts are staged by other processes."""
 
     async def test_what_another_process_staged_is_published(self, target: Target) -> None:
-        medium = target.medium()
-        async with settling(target, medium) as desk:
+        connector = target.connector()
+        async with settling(target, connector) as desk:
             staged = await asyncio.to_thread(
-                stage_elsewhere, target.medium(), f"{RUN}-0", [7, 1 << 63], count_to(2)
+                stage_elsewhere, target.connector(), f"{RUN}-0", [7, 1 << 63], count_to(2)
             )
             assert staged is not None
-            await desk.settle("run", 1, Outcome([], staged=[("out", staged)]))
+            await desk.commit_batch("run", 1, BatchResult([], staged=[("out", staged)]))
             assert in_order(await target.published()) == count_to(2)
 
     async def test_what_a_killed_process_staged_is_removed(self, target: Target) -> None:
         async with opened(target):
-            die_while_staging(target.medium(), "0", count_to(1_000))
+            die_while_staging(target.connector(), "0", count_to(1_000))
             assert await target.published() == []
         async with opened(target):
             assert await target.leftovers() == []

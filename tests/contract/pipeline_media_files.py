@@ -1,4 +1,4 @@
-"""What every medium of files does, beside what all media do.
+"""What every connector of files does, beside what all media do.
 
 An input has a `relative` fixture, a source whose path is relative to `home`, and inherits
 `FileInputBehaviour`. An output has a `directory` fixture and a `relative` one, and inherits
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from postroad.pipeline import Desk, InputMedium, Segment
-from postroad.pipeline.desk import Outcome
-from postroad.pipeline.media import Chunk, Place, Staged
+from postroad.pipeline import InputConnector, Segment
+from postroad.pipeline.connectors import Committable, Position, RawRecords
+from postroad.pipeline.coordinator.coordinator import BatchResult, JobCoordinator
 from tests.contract.pipeline_media_harness import (
     RUN,
     SEGMENTS,
@@ -90,34 +90,34 @@ class FileInputBehaviour(InDirectories):
         self, relative: Source, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await relative.put(count_to(SEGMENTS))
-        places, chunks = await read_all(relative.medium())
-        medium = relative.medium()
+        places, chunks = await read_all(relative.connector())
+        connector = relative.connector()
         monkeypatch.chdir(elsewhere)
-        places_there, chunks_there = await read_all(pickle.loads(pickle.dumps(medium)))
+        places_there, chunks_there = await read_all(pickle.loads(pickle.dumps(connector)))
         assert places_there == places
         assert list(map(plain, chunks_there)) == list(map(plain, chunks))
-        by_another = await asyncio.to_thread(read_elsewhere, medium, places)
+        by_another = await asyncio.to_thread(read_elsewhere, connector, places)
         assert list(map(plain, by_another)) == list(map(plain, chunks))
         assert sum(len(it.positions) for part in chunks for it in part) == SEGMENTS
 
     async def test_names_are_as_the_path_has_them(self, relative: Source, home: Path) -> None:
         """Ids follow from them."""
         await relative.put(count_to(SEGMENTS))
-        places, chunks = await read_all(relative.medium())
+        places, chunks = await read_all(relative.connector())
         expected = {str(IN / it) for it in os.listdir(home / IN)}
         assert {it["file"] for it in places} == expected
         assert {it.source for part in chunks for it in part} == expected
 
 
-async def read_all(medium: InputMedium) -> tuple[list[Place], list[list[Chunk]]]:
+async def read_all(connector: InputConnector) -> tuple[list[Position], list[list[RawRecords]]]:
     """All slices of an input, and what they have."""
-    await medium.open([])
-    places: list[Place] = []
-    after: Place | None = None
-    while slices := await medium.cut(after, SEGMENTS):
-        places += [it.place for it in slices]
-        after = slices[-1].end
-    return places, [list(medium.read(it)) for it in places]
+    await connector.open([])
+    places: list[Position] = []
+    after: Position | None = None
+    while slices := await connector.plan_splits(after, SEGMENTS):
+        places += [it.position for it in slices]
+        after = slices[-1].next_position
+    return places, [list(connector.read(it)) for it in places]
 
 
 class FileTarget(Target):
@@ -149,12 +149,12 @@ class FileOutputBehaviour(InDirectories):
     async def test_a_relative_path_is_that_of_the_process_that_made_the_medium(
         self, relative: FileTarget, home: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        medium = relative.medium()
+        connector = relative.connector()
         monkeypatch.chdir(elsewhere)
-        async with settling(relative, medium) as desk:
-            here = stage(pickle.loads(pickle.dumps(medium)), "0", count_to(3))
+        async with settling(relative, connector) as desk:
+            here = stage(pickle.loads(pickle.dumps(connector)), "0", count_to(3))
             there = await asyncio.to_thread(
-                stage_elsewhere, medium, f"{RUN}-1", [3, 4], count_to(5, 3)
+                stage_elsewhere, connector, f"{RUN}-1", [3, 4], count_to(5, 3)
             )
             assert there is not None
             await settle(desk, [here, there])
@@ -168,53 +168,53 @@ class FileOutputBehaviour(InDirectories):
     ) -> None:
         await settle_and_crash(relative, monkeypatch)
         monkeypatch.chdir(elsewhere)
-        async with settling(relative, relative.medium()) as desk:
-            assert (await desk.look()).unpublished == 1
+        async with settling(relative, relative.connector()) as desk:
+            assert (await desk.status()).unpublished == 1
         monkeypatch.chdir(home)
-        async with settling(relative, relative.medium()) as desk:
-            assert (await desk.look()).unpublished == 0
+        async with settling(relative, relative.connector()) as desk:
+            assert (await desk.status()).unpublished == 0
         assert in_order(await relative.published()) == count_to(3)
 
     async def test_what_vanished_is_not_taken_for_published(
         self, directory: FileTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        medium = directory.medium()
-        async with settling(directory, medium) as desk:
-            staged = stage(medium, "0", count_to(3))
+        connector = directory.connector()
+        async with settling(directory, connector) as desk:
+            staged = stage(connector, "0", count_to(3))
             (file,) = directory.staged()
             away = file.rename(tmp_path / "away")
             with caplog.at_level(logging.WARNING, "postroad.pipeline"):
                 await settle(desk, [staged])
             assert "is not there, and was not published" in caplog.text
-            await desk.admit()
-            assert (await desk.look()).unpublished == 1
+            await desk.next_deliveries()
+            assert (await desk.status()).unpublished == 1
             away.rename(file)
-            await desk.admit()
-            assert (await desk.look()).unpublished == 0
+            await desk.next_deliveries()
+            assert (await desk.status()).unpublished == 0
         assert in_order(await directory.published()) == count_to(3)
 
     async def test_what_could_not_be_moved_is_not_taken_for_published_when_it_vanishes(
         self, directory: FileTarget
     ) -> None:
-        async with opened(directory) as medium:
-            staged = stage(medium, "0", count_to(3))
+        async with opened(directory) as connector:
+            staged = stage(connector, "0", count_to(3))
             (file,) = directory.staged()
             in_the_way = directory.directory / file.name
             in_the_way.mkdir()
             with pytest.raises(OSError, match="directory"):
-                await medium.publish(staged)
+                await connector.commit(staged)
             in_the_way.rmdir()
             file.unlink()
             with pytest.raises(OSError, match="was not published"):
-                await medium.publish(staged)
+                await connector.commit(staged)
 
     async def test_what_is_gone_for_good_is_given_up_by_hand(self, directory: FileTarget) -> None:
-        async with opened(directory) as medium:
-            staged = stage(medium, "0", count_to(3))
+        async with opened(directory) as connector:
+            staged = stage(connector, "0", count_to(3))
             (file,) = directory.staged()
             file.unlink()
             (directory.directory / file.name).touch()
-            await medium.publish(staged)
+            await connector.commit(staged)
 
     async def test_what_a_reader_took_away_after_a_crash_is_not_missed(
         self, directory: FileTarget, monkeypatch: pytest.MonkeyPatch
@@ -224,8 +224,8 @@ class FileOutputBehaviour(InDirectories):
         (file,) = directory.readable()
         file.unlink()
         for _ in range(2):
-            async with settling(directory, directory.medium()) as desk:
-                assert (await desk.look()).unpublished == 0
+            async with settling(directory, directory.connector()) as desk:
+                assert (await desk.status()).unpublished == 0
             assert directory.readable() == []
         assert directory.marks() == []
 
@@ -235,19 +235,19 @@ class FileOutputBehaviour(InDirectories):
         def crash(self: Path, target: Path) -> Path:
             raise Crash
 
-        medium = directory.medium()
-        async with settling(directory, medium) as desk:
-            staged = stage(medium, "0", count_to(3))
+        connector = directory.connector()
+        async with settling(directory, connector) as desk:
+            staged = stage(connector, "0", count_to(3))
             with monkeypatch.context() as patched, pytest.raises(Crash):
                 patched.setattr(Path, "replace", crash)
                 await settle(desk, [staged])
-        async with settling(directory, directory.medium()):
+        async with settling(directory, directory.connector()):
             assert in_order(await directory.published()) == count_to(3)
 
     async def test_marks_do_not_pile_up(self, directory: FileTarget) -> None:
-        medium = directory.medium()
-        async with settling(directory, medium) as desk:
-            staged = [stage(medium, str(n), count_to(n + 1, n)) for n in range(5)]
+        connector = directory.connector()
+        async with settling(directory, connector) as desk:
+            staged = [stage(connector, str(n), count_to(n + 1, n)) for n in range(5)]
             await settle(desk, staged)
             assert len(directory.marks()) == 1
             assert in_order(await directory.published()) == count_to(5)
@@ -255,25 +255,25 @@ class FileOutputBehaviour(InDirectories):
             assert directory.marks() == []
 
 
-async def settle(desk: Desk, staged: Sequence[Staged]) -> None:
+async def settle(desk: JobCoordinator, staged: Sequence[Committable]) -> None:
     """Settle a batch that wrote this."""
-    await desk.settle("run", 1, Outcome([], staged=[("out", it) for it in staged]))
+    await desk.commit_batch("run", 1, BatchResult([], staged=[("out", it) for it in staged]))
 
 
 async def settle_and_crash(
     target: Target, monkeypatch: pytest.MonkeyPatch, *, is_published: bool = False
 ) -> None:
     """Settle three segments, and crash before or after they are published."""
-    medium = target.medium()
-    publish = medium.publish
+    connector = target.connector()
+    publish = connector.commit
 
-    async def crash(staged: Staged) -> None:
+    async def crash(staged: Committable) -> None:
         if is_published:
             await publish(staged)
         raise Crash
 
-    async with settling(target, medium) as desk:
-        staged = stage(medium, "0", count_to(3))
+    async with settling(target, connector) as desk:
+        staged = stage(connector, "0", count_to(3))
         with monkeypatch.context() as patched, pytest.raises(Crash):
-            patched.setattr(medium, "publish", crash)
+            patched.setattr(connector, "commit", crash)
             await settle(desk, [staged])

@@ -1,4 +1,4 @@
-"""Sources, targets and processes, for what every medium of pipelines does."""
+"""Sources, targets and processes, for what every connector of pipelines does."""
 
 from __future__ import annotations
 
@@ -18,32 +18,29 @@ import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore, Store
 from postroad.pipeline import (
-    Desk,
-    InputMedium,
+    InputConnector,
     Job,
     LocalRunner,
-    OutputMedium,
-    Pen,
-    PenRoot,
+    MemoryInput,
+    MemoryOutput,
+    OutputConnector,
     RetryPolicy,
     Segment,
-    SeqInput,
-    SeqOutput,
     Task,
     TaskType,
 )
-from postroad.pipeline.delivered import Delivered
-from postroad.pipeline.desk import Outcome
-from postroad.pipeline.media import Chunk, Place, Staged
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import Delivery
-from postroad.pipeline.staging import stage_prefix
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors import Committable, Position, RawRecords
+from postroad.pipeline.coordinator.committer import writer_id_prefix
+from postroad.pipeline.coordinator.coordinator import BatchResult, JobCoordinator
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import InputDelivery, RootInput, StoredRoot
 from tests.support.deadlines import DEADLINE_S, eventually
 
-# How long a medium on a server may take until it gives what was just put there.
+# How long a connector on a server may take until it gives what was just put there.
 PAUSE_S = 0.02
 JOB = "job"
-RUN = f"{stage_prefix(JOB, 'out')}run"
+RUN = f"{writer_id_prefix(JOB, 'out')}run"
 SEGMENTS = 25
 BATCH = 7
 
@@ -70,7 +67,7 @@ class Source:
         """Have something come in that is no segment."""
         raise AssertionError("a source that can have it says how")
 
-    def medium(self) -> InputMedium:
+    def connector(self) -> InputConnector:
         """A new object, as another process would make it."""
         raise AssertionError("each source has its own")
 
@@ -85,7 +82,7 @@ class Target:
         """The store with the account of the job, not open; a new one sees what others wrote."""
         return MemoryStore(self._disk)
 
-    def medium(self) -> OutputMedium:
+    def connector(self) -> OutputConnector:
         """A new object, as another process would make it."""
         raise AssertionError("each target has its own")
 
@@ -121,13 +118,13 @@ def job_of(**fields: Any) -> Job:
         "retry": RetryPolicy(attempts=2, first_s=0.001, max_s=0.01),
     }
     tasks = [
-        Task(name="in", type=TaskType.INPUT, medium="seq", **(facts | fields)),
-        Task(name="out", type=TaskType.OUTPUT, medium="seq"),
+        Task(name="in", type=TaskType.INPUT, connector="memory", **(facts | fields)),
+        Task(name="out", type=TaskType.OUTPUT, connector="memory"),
     ]
     return Job(name=JOB, workflow=[("in", "out")], catalog=tasks)
 
 
-def plain(chunks: Iterable[Chunk]) -> list[tuple[str, list[int | str], list[bytes]]]:
+def plain(chunks: Iterable[RawRecords]) -> list[tuple[str, list[int | str], list[bytes]]]:
     """Chunks in a form that can be compared."""
     return [(it.source, list(it.positions), list(it.raws)) for it in chunks]
 
@@ -135,52 +132,54 @@ def plain(chunks: Iterable[Chunk]) -> list[tuple[str, list[int | str], list[byte
 class Process:
     """A process that has the account of the job, until it ends in one way or another."""
 
-    def __init__(self, store: Store, medium: InputMedium, job: Job) -> None:
+    def __init__(self, store: Store, connector: InputConnector, job: Job) -> None:
         self.store = store
-        self.medium = medium
-        self.desk = Desk(Program(job), store, {"in": medium}, {"out": SeqOutput()})
-        self.received: list[Delivered] = []
+        self.connector = connector
+        self.desk = JobCoordinator(
+            CompiledJob(job), store, {"in": connector}, {"out": MemoryOutput()}
+        )
+        self.received: list[RootInput] = []
         """What was settled here."""
         # As no other process calls its batches.
         self._run = secrets.token_hex(4)
         self._batch = 0
 
-    async def admit(self) -> list[Delivery]:
+    async def admit(self) -> list[InputDelivery]:
         """What is delivered next; waits for it."""
         async with asyncio.timeout(DEADLINE_S):
-            while not (deliveries := await self.desk.admit()):  # noqa: ASYNC110
+            while not (deliveries := await self.desk.next_deliveries()):  # noqa: ASYNC110
                 # It may be on its way from a server.
                 await asyncio.sleep(PAUSE_S)
         return deliveries
 
-    async def read(self, deliveries: Iterable[Delivery]) -> list[Delivered]:
+    async def read(self, deliveries: Iterable[InputDelivery]) -> list[RootInput]:
         return [it for delivery in deliveries for it in await self.desk.read(delivery)]
 
-    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+    async def settle(self, deliveries: Sequence[InputDelivery]) -> None:
         delivered = await self.read(deliveries)
         self._batch += 1
         # Before, because it is committed when what follows a commit is interrupted.
         self.received += delivered
-        await self.desk.settle(self._run, self._batch, Outcome(list(deliveries)))
+        await self.desk.commit_batch(self._run, self._batch, BatchResult(list(deliveries)))
 
     async def settle_all(self, count: int) -> None:
         """Take in so many segments in all, and no more are there."""
-        if unsettled := await self.desk.unsettled():
+        if unsettled := await self.desk.uncommitted():
             await self.settle(unsettled)
         while len(self.received) < count:
             await self.settle(await self.admit())
-        assert await self.desk.admit() == []
+        assert await self.desk.next_deliveries() == []
         assert len(self.received) == count
 
 
 @asynccontextmanager
 async def process_of(
-    source: Source, medium: InputMedium | None = None, **fields: Any
+    source: Source, connector: InputConnector | None = None, **fields: Any
 ) -> AsyncIterator[Process]:
     """A process that ends without settling what it did not settle."""
     store = source.store()
     await store.open(JOB)
-    process = Process(store, medium or source.medium(), job_of(**fields))
+    process = Process(store, connector or source.connector(), job_of(**fields))
     try:
         await process.desk.open()
         yield process
@@ -189,7 +188,7 @@ async def process_of(
         await store.close()
 
 
-def assert_once(received: Iterable[Delivered], expected: Sequence[Segment]) -> None:
+def assert_once(received: Iterable[RootInput], expected: Sequence[Segment]) -> None:
     """Each of them is there, none is there twice, and no two have the same id."""
     received = list(received)
     assert max(Counter(it.root for it in received).values(), default=1) == 1
@@ -198,42 +197,42 @@ def assert_once(received: Iterable[Delivered], expected: Sequence[Segment]) -> N
     assert len(segments) == len(received)
 
 
-def read_elsewhere(medium: InputMedium, places: Sequence[Place]) -> list[list[Chunk]]:
+def read_elsewhere(connector: InputConnector, places: Sequence[Position]) -> list[list[RawRecords]]:
     """Read slices in another process."""
     program = (
         "import pickle, sys\n"
-        "medium, places = pickle.load(sys.stdin.buffer)\n"
-        "pickle.dump([list(medium.read(it)) for it in places], sys.stdout.buffer)\n"
+        "connector, places = pickle.load(sys.stdin.buffer)\n"
+        "pickle.dump([list(connector.read(it)) for it in places], sys.stdout.buffer)\n"
     )
-    return call_elsewhere(program, (medium, places))  # type: ignore[no-any-return]
+    return call_elsewhere(program, (connector, places))  # type: ignore[no-any-return]
 
 
 def stage_elsewhere(
-    medium: OutputMedium, stage: str, ids: Sequence[int], segments: Sequence[Segment]
-) -> Staged | None:
+    connector: OutputConnector, stage: str, ids: Sequence[int], segments: Sequence[Segment]
+) -> Committable | None:
     """Stage segments in another process."""
     program = (
         "import pickle, sys\n"
-        "medium, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
-        "stager = medium.begin(stage)\n"
+        "connector, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
+        "stager = connector.create_writer(stage)\n"
         "stager.write(ids, segments)\n"
-        "pickle.dump(stager.finish(), sys.stdout.buffer)\n"
+        "pickle.dump(stager.prepare_commit(), sys.stdout.buffer)\n"
     )
-    return call_elsewhere(program, (medium, stage, ids, segments))  # type: ignore[no-any-return]
+    return call_elsewhere(program, (connector, stage, ids, segments))  # type: ignore[no-any-return]
 
 
-def die_while_staging(medium: OutputMedium, name: str, segments: Sequence[Segment]) -> None:
+def die_while_staging(connector: OutputConnector, name: str, segments: Sequence[Segment]) -> None:
     """Begin to stage segments in another process, which is then killed."""
     program = (
         "import os, pickle, signal, sys\n"
-        "medium, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
-        "stager = medium.begin(stage)\n"
+        "connector, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
+        "stager = connector.create_writer(stage)\n"
         "stager.write(ids, segments)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ids = range(len(segments))
     with pytest.raises(subprocess.CalledProcessError) as ended:
-        call_elsewhere(program, (medium, f"{RUN}-{name}", list(ids), segments))
+        call_elsewhere(program, (connector, f"{RUN}-{name}", list(ids), segments))
     assert ended.value.returncode == -signal.SIGKILL
 
 
@@ -250,12 +249,12 @@ def call_elsewhere(program: str, given: object) -> Any:
 
 async def run_job(source: Source, count: int) -> tuple[list[Segment], LocalRunner]:
     """Run a job until it ends; one that has no end, until so much is written."""
-    medium, output = source.medium(), SeqOutput()
-    runner = LocalRunner(job_of(), {"in": medium}, {"out": output}, source.store())
+    connector, output = source.connector(), MemoryOutput()
+    runner = LocalRunner(job_of(), {"in": connector}, {"out": output}, source.store())
     running = asyncio.create_task(runner.run())
     try:
         await eventually(
-            lambda: running.done() or (not medium.is_bounded and len(output.segments) >= count),
+            lambda: running.done() or (not connector.is_bounded and len(output.segments) >= count),
             f"{count} are written",
             DEADLINE_S,
         )
@@ -267,43 +266,47 @@ async def run_job(source: Source, count: int) -> tuple[list[Segment], LocalRunne
     return output.segments, runner
 
 
-async def dead_in(store: Store) -> list[PenRoot]:
+async def dead_in(store: Store) -> list[StoredRoot]:
     await store.open(JOB)
     try:
-        return await store.read(lambda database: Pen(database, JOB).dead(100))
+        return await store.read(lambda database: JobStore(database, JOB).list_dead(100))
     finally:
         await store.close()
 
 
-def stage(medium: OutputMedium, name: str, segments: Sequence[Segment], run: str = RUN) -> Staged:
+def stage(
+    connector: OutputConnector, name: str, segments: Sequence[Segment], run: str = RUN
+) -> Committable:
     """Stage segments in two goes; their numbers are their ids."""
-    stager = medium.begin(f"{run}-{name}")
+    stager = connector.create_writer(f"{run}-{name}")
     for part in (segments[:2], segments[2:]):
         if part:
             stager.write([it["n"] for it in part], part)
-    staged = stager.finish()
+    staged = stager.prepare_commit()
     assert staged is not None
     # It goes to the desk from another process, and into a database.
     return msgspec.msgpack.decode(msgspec.msgpack.encode(staged))  # type: ignore[no-any-return]
 
 
 @asynccontextmanager
-async def opened(target: Target, unpublished: Sequence[Staged] = ()) -> AsyncIterator[OutputMedium]:
+async def opened(
+    target: Target, unpublished: Sequence[Committable] = ()
+) -> AsyncIterator[OutputConnector]:
     """An output without a desk."""
-    medium = target.medium()
-    await medium.open(stage_prefix(JOB, "out"), unpublished)
+    connector = target.connector()
+    await connector.open(writer_id_prefix(JOB, "out"), unpublished)
     try:
-        yield medium
+        yield connector
     finally:
-        await medium.close()
+        await connector.close()
 
 
 @asynccontextmanager
-async def settling(target: Target, medium: OutputMedium) -> AsyncIterator[Desk]:
+async def settling(target: Target, connector: OutputConnector) -> AsyncIterator[JobCoordinator]:
     """A desk that has an output."""
     store = target.store()
     await store.open(JOB)
-    desk = Desk(Program(job_of()), store, {"in": SeqInput([])}, {"out": medium})
+    desk = JobCoordinator(CompiledJob(job_of()), store, {"in": MemoryInput([])}, {"out": connector})
     try:
         await desk.open()
         yield desk

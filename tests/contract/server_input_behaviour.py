@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline import InputMedium, LocalRunner, Pen, SeqOutput
-from postroad.pipeline.media import Place
+from postroad.pipeline import InputConnector, LocalRunner, MemoryOutput
+from postroad.pipeline.connectors import Position
+from postroad.pipeline.coordinator.job_store import JobStore
 from tests.contract.killed_jobs import run_with_kills
 from tests.contract.pipeline_media_harness import (
     BATCH,
@@ -58,13 +59,13 @@ class ServerSource(Source):
 
     server: Any
     kind: str
-    """The name of the medium."""
+    """The name of the connector."""
 
     def options(self) -> dict[str, Any]:
-        """Those of the medium."""
+        """Those of the connector."""
         raise AssertionError("each source has its own")
 
-    def medium(self, **more: Any) -> InputMedium:
+    def connector(self, **more: Any) -> InputConnector:
         """A new object."""
         raise AssertionError("each source has its own")
 
@@ -104,12 +105,12 @@ class ServerInputBehaviour:
     ) -> None:
         await source.put(count_to(SEGMENTS))
 
-        async def crash(places: Sequence[Place]) -> None:
+        async def crash(places: Sequence[Position]) -> None:
             raise Crash
 
         async with process_of(source) as first:
             held = await first.admit()
-            monkeypatch.setattr(first.medium, "on_settled", crash)
+            monkeypatch.setattr(first.connector, "on_settled", crash)
             with pytest.raises(Crash):
                 await first.settle(await first.admit())
         async with process_of(source) as second:
@@ -127,10 +128,10 @@ class ServerInputBehaviour:
     ) -> None:
         await source.put(count_to(SEGMENTS))
         async with process_of(source) as first:
-            await first.medium.cut(None, SEGMENTS)
+            await first.connector.plan_splits(None, SEGMENTS)
             assert await source.unacknowledged() == SEGMENTS
         async with process_of(source, batch_size=SEGMENTS) as second:
-            deliveries = await second.desk.admit()
+            deliveries = await second.desk.next_deliveries()
             assert sum(it.segments for it in deliveries) == SEGMENTS
             await second.settle(deliveries)
             await eventually(source.unacknowledged, 0)
@@ -139,40 +140,40 @@ class ServerInputBehaviour:
         await source.put(count_to(SEGMENTS))
         async with process_of(source) as process:
             await process.settle(await process.admit())
-            after = await process.store.read(lambda it: Pen(it, JOB).position("in"))
-            first = await process.medium.cut(after, BATCH)
-            assert list(await process.medium.cut(after, BATCH)) == list(first)
+            after = await process.store.read(lambda it: JobStore(it, JOB).position("in"))
+            first = await process.connector.plan_splits(after, BATCH)
+            assert list(await process.connector.plan_splits(after, BATCH)) == list(first)
             await process.settle_all(SEGMENTS)
         assert_once(process.received, count_to(SEGMENTS))
 
     async def test_who_waits_is_woken(self, source: ServerSource) -> None:
         async with process_of(source) as process:
-            assert await process.desk.admit() == []
-            waiting = asyncio.create_task(process.medium.wait(DEADLINE_S))
+            assert await process.desk.next_deliveries() == []
+            waiting = asyncio.create_task(process.connector.wait(DEADLINE_S))
             await asyncio.sleep(0.05)
             assert not waiting.done()
             await source.put(count_to(1))
             # Sooner than whoever is not woken.
             async with asyncio.timeout(DEADLINE_S / 2):
-                while not (deliveries := await process.desk.admit()):
-                    await process.medium.wait(DEADLINE_S)
+                while not (deliveries := await process.desk.next_deliveries()):
+                    await process.connector.wait(DEADLINE_S)
             waiting.cancel()
             await process.settle(deliveries)
         assert_once(process.received, count_to(1))
 
     async def test_waiting_ends_in_time(self, source: ServerSource) -> None:
         async with process_of(source) as process:
-            assert await process.desk.admit() == []
+            assert await process.desk.next_deliveries() == []
             began = time.monotonic()
             async with asyncio.timeout(DEADLINE_S):
-                await process.medium.wait(0.1)
+                await process.connector.wait(0.1)
             assert time.monotonic() - began > 0.05
 
     async def test_waiting_that_is_given_up_loses_nothing(self, source: ServerSource) -> None:
         async with process_of(source) as process:
             for n in range(5):
-                assert await process.desk.admit() == []
-                waiting = asyncio.create_task(process.medium.wait(DEADLINE_S))
+                assert await process.desk.next_deliveries() == []
+                waiting = asyncio.create_task(process.connector.wait(DEADLINE_S))
                 await asyncio.sleep(0.01 * n)
                 waiting.cancel()
                 await asyncio.wait([waiting])
@@ -182,19 +183,19 @@ class ServerInputBehaviour:
 
     async def test_an_end_where_it_was_at_the_beginning(self, source: ServerSource) -> None:
         await source.put(count_to(SEGMENTS))
-        medium = source.medium(until_empty=True)
-        assert medium.is_bounded
-        async with process_of(source, medium) as process:
+        connector = source.connector(bounded=True)
+        assert connector.is_bounded
+        async with process_of(source, connector) as process:
             await source.put(count_to(SEGMENTS + 5, SEGMENTS))
             await process.settle_all(SEGMENTS)
             assert await process.desk.is_drained()
-        async with process_of(source, source.medium(until_empty=True)) as again:
+        async with process_of(source, source.connector(bounded=True)) as again:
             await again.settle_all(5)
         assert_once([*process.received, *again.received], count_to(SEGMENTS + 5))
 
     async def test_a_job_with_an_end_ends(self, source: ServerSource) -> None:
         await source.put(count_to(SEGMENTS))
-        output, inputs = SeqOutput(), {"in": source.medium(until_empty=True)}
+        output, inputs = MemoryOutput(), {"in": source.connector(bounded=True)}
         async with asyncio.timeout(DEADLINE_S):
             await LocalRunner(job_of(), inputs, {"out": output}, source.store()).run()
         assert numbers(output.segments) == list(range(SEGMENTS))
@@ -202,7 +203,9 @@ class ServerInputBehaviour:
 
     async def test_a_slice_has_a_limited_length(self, source: ServerSource) -> None:
         await source.put(count_to(10))
-        async with process_of(source, source.medium(slice_bytes=60, slice_segments=9)) as process:
+        async with process_of(
+            source, source.connector(split_bytes=60, split_segments=9)
+        ) as process:
             deliveries = await process.admit()
             assert len(deliveries) > 2
             assert max(it.segments for it in deliveries) <= 3
@@ -210,10 +213,10 @@ class ServerInputBehaviour:
     async def test_an_open_one_can_be_sent_to_another_process(self, source: ServerSource) -> None:
         await source.put(count_to(5))
         async with process_of(source) as process:
-            places = [it.place for it in await process.admit() if it.place]
-            other = pickle.loads(pickle.dumps(process.medium))
+            places = [it.position for it in await process.admit() if it.position]
+            other = pickle.loads(pickle.dumps(process.connector))
             assert [plain(other.read(it)) for it in places] == [
-                plain(process.medium.read(it)) for it in places
+                plain(process.connector.read(it)) for it in places
             ]
 
     @pytest.mark.slow
@@ -221,14 +224,14 @@ class ServerInputBehaviour:
         self, source: ServerSource, tmp_path: Path
     ) -> None:
         await source.put(count_to(SEGMENTS))
-        options = source.options() | {"until_empty": True}
+        options = source.options() | {"bounded": True}
         assert await run_with_kills(tmp_path, source.kind, options) == list(range(SEGMENTS))
         await eventually(source.unacknowledged, 0)
 
     async def test_a_source_that_is_not_there(self, source: ServerSource) -> None:
         await source.delete()
         with pytest.raises(ConfigError, match=f"there is no stream '{source.options()['stream']}'"):
-            await source.medium().open([])
+            await source.connector().open([])
 
     async def test_a_source_that_vanishes(self, source: ServerSource) -> None:
         await source.put(count_to(SEGMENTS))
@@ -236,7 +239,7 @@ class ServerInputBehaviour:
             (delivery, *_) = await process.admit()
             await source.delete()
             with pytest.raises(ConfigError, match=source.options()["stream"]):
-                await process.desk.admit()
+                await process.desk.next_deliveries()
             with pytest.raises((ConfigError, OSError), match=source.options()["stream"]):
                 await process.read([delivery])
 
@@ -249,14 +252,14 @@ class LonelyServerBehaviour:
         async with process_of(lonely) as process:
             deliveries = await process.admit()
             lonely.server.kill()
-            assert await process.desk.admit() == []
+            assert await process.desk.next_deliveries() == []
             with pytest.raises(ConnectionError):
                 await process.read(deliveries)
-            await process.medium.wait(0.01)
+            await process.connector.wait(0.01)
             # That it is settled is known to the job, and told when that is possible.
-            await process.medium.on_settled([it.place for it in deliveries if it.place])
+            await process.connector.on_committed([it.position for it in deliveries if it.position])
         with pytest.raises(ConnectionError):
-            await lonely.medium().open([])
+            await lonely.connector().open([])
 
     async def test_a_server_that_is_killed_and_comes_back(self, lonely: ServerSource) -> None:
         await lonely.put(count_to(SEGMENTS))
@@ -264,7 +267,7 @@ class LonelyServerBehaviour:
             await process.settle(await process.admit())
             held = await process.admit()
             lonely.server.kill()
-            assert await process.desk.admit() == []
+            assert await process.desk.next_deliveries() == []
             lonely.server.start()
             await lonely.put(count_to(SEGMENTS + 5, SEGMENTS))
             await process.settle(held)
@@ -281,8 +284,8 @@ class LonelyServerBehaviour:
             lonely.server.pause()
             try:
                 # The rest of its last answer may have been on its way already.
-                deliveries += await process.desk.admit()
-                assert await process.desk.admit() == []
+                deliveries += await process.desk.next_deliveries()
+                assert await process.desk.next_deliveries() == []
                 with pytest.raises(TimeoutError):
                     await process.read(deliveries)
             finally:

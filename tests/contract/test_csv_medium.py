@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from postroad.pipeline import InputMedium, Segment
-from postroad.pipeline.media import CsvInput
+from postroad.pipeline import InputConnector, Segment
+from postroad.pipeline.connectors import CsvInput
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     PortableInputBehaviour,
@@ -31,8 +31,8 @@ class CsvFiles(FileSource):
     async def put_undecodable(self) -> None:
         self.next_file().write_text("n,text\none,is no number\n")
 
-    def medium(self) -> InputMedium:
-        return CsvInput(self.pattern, columns={"n": "int"}, slice_bytes=30)
+    def connector(self) -> InputConnector:
+        return CsvInput(self.pattern, columns={"n": "int"}, split_bytes=30)
 
 
 class TestCsvInput(

@@ -11,9 +11,9 @@ import nats
 import pytest
 from nats.js.api import ConsumerInfo
 
-from postroad.pipeline import InputMedium, Segment
-from postroad.pipeline.media import jetstream_client
-from postroad.pipeline.media.jetstream import JetStreamInput
+from postroad.pipeline import InputConnector, Segment
+from postroad.pipeline.connectors.jetstream import client as jetstream_client
+from postroad.pipeline.connectors.jetstream.input import JetStreamInput
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     PortableInputBehaviour,
@@ -83,10 +83,10 @@ class Messages(ServerSource):
             await client.delete_stream(self.name)
 
     def options(self) -> dict[str, Any]:
-        options = {"servers": self.server.url, "stream": self.name, "slice_segments": 3}
+        options = {"servers": self.server.url, "stream": self.name, "split_segments": 3}
         return options | ({"subject": f"{self.name}.wanted"} if self.is_mixed else {})
 
-    def medium(self, **more: Any) -> InputMedium:
+    def connector(self, **more: Any) -> InputConnector:
         return JetStreamInput(**(self.options() | more))
 
 
@@ -119,9 +119,9 @@ class TestJetStreamInput(
         await messages.create(retention=request.param)
         if request.param == "interest":
             # What comes before its first reader is nobody's.
-            medium = messages.medium()
-            await medium.open([])
-            await medium.close()
+            connector = messages.connector()
+            await connector.open([])
+            await connector.close()
         return messages
 
 

@@ -16,7 +16,8 @@ from nats.js.api import ConsumerConfig
 
 from postroad.core.errors import ConfigError, MissingExtra
 from postroad.pipeline import Task, TaskType
-from postroad.pipeline.media import JetStreamInput, Place, jetstream_client, make_input
+from postroad.pipeline.connectors import JetStreamInput, Position, make_input
+from postroad.pipeline.connectors.jetstream import client as jetstream_client
 from tests.contract.pipeline_media_harness import (
     SEGMENTS,
     assert_once,
@@ -70,9 +71,9 @@ async def test_a_stream_of_the_same_name_is_another_one() -> None:
     messages = await messages_in()
     await messages.put(count_to(SEGMENTS))
     async with process_of(messages) as process:
-        old = (await process.admit())[0].place
+        old = (await process.admit())[0].position
         assert old is not None
-        roots = {it.root for it in await process.read(await process.desk.unsettled())}
+        roots = {it.root for it in await process.read(await process.desk.uncommitted())}
         await messages.delete()
         await messages.create()
         await messages.put(count_to(5))
@@ -81,32 +82,32 @@ async def test_a_stream_of_the_same_name_is_another_one() -> None:
         assert [it.segment for it in again] == count_to(5)
         assert roots.isdisjoint(it.root for it in again)
         with pytest.raises(FileNotFoundError, match="messages 1 to 3 are lost"):
-            list(process.medium.read(old))
-        await process.medium.on_settled([old])
+            list(process.connector.read(old))
+        await process.connector.on_committed([old])
         assert await messages.unacknowledged() == 5
 
 
 async def test_a_stream_that_went_back_is_not_read() -> None:
     messages = await messages_in()
     await messages.put(count_to(3))
-    medium = messages.medium()
-    await medium.open([])
+    connector = messages.connector()
+    await connector.open([])
     try:
-        (cut,) = await medium.cut(None, 10)
+        (cut,) = await connector.plan_splits(None, 10)
         with pytest.raises(OSError, match="went back to message 3"):
-            await messages_ahead(messages, cut.end)
+            await messages_ahead(messages, cut.next_position)
     finally:
-        await medium.close()
+        await connector.close()
 
 
-async def messages_ahead(messages: Messages, end: Place) -> None:
+async def messages_ahead(messages: Messages, end: Position) -> None:
     """Go on behind what the stream has."""
-    medium = messages.medium()
-    await medium.open([])
+    connector = messages.connector()
+    await connector.open([])
     try:
-        await medium.cut(end | {"last": 9}, 10)
+        await connector.plan_splits(end | {"last": 9}, 10)
     finally:
-        await medium.close()
+        await connector.close()
 
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
@@ -122,7 +123,7 @@ async def test_what_the_server_delivers_again_does_not_come_again(retention: str
             await asyncio.sleep(0.2)
             await process.settle(await process.admit())
         await process.settle(held)
-        assert await process.desk.admit() == []
+        assert await process.desk.next_deliveries() == []
         await eventually(messages.unacknowledged, 0)
     assert_once(process.received, count_to(SEGMENTS))
 
@@ -147,8 +148,8 @@ async def test_many_messages_are_several_slices() -> None:
             for it in count_to(count)
         ]
         await asyncio.gather(*waiting)
-    medium = messages.medium(slice_segments=10_000)
-    async with process_of(messages, medium, batch_size=count, max_pending=count) as process:
+    connector = messages.connector(split_segments=10_000)
+    async with process_of(messages, connector, batch_size=count, max_pending=count) as process:
         deliveries = await process.admit()
         assert [it.segments for it in deliveries] == [10_000, 2_000]
         await process.settle(deliveries)
@@ -159,7 +160,7 @@ async def test_many_messages_are_several_slices() -> None:
 async def test_segments_in_msgpack() -> None:
     messages = await messages_in()
     await messages.publish(*map(msgspec.msgpack.encode, count_to(5)))
-    async with process_of(messages, messages.medium(codec="msgpack")) as process:
+    async with process_of(messages, messages.connector(codec="msgpack")) as process:
         await process.settle_all(5)
     assert_once(process.received, count_to(5))
 
@@ -190,7 +191,7 @@ async def test_a_consumer_of_somebody_else() -> None:
             theirs = ConsumerConfig(durable_name="postroad", **config)
             await client.add_consumer(messages.name, theirs)
         with pytest.raises(ConfigError, match=f"durable 'postroad' .*{text}"):
-            await messages.medium().open([])
+            await messages.connector().open([])
 
 
 async def test_a_queue_that_has_another_reader() -> None:
@@ -199,7 +200,7 @@ async def test_a_queue_that_has_another_reader() -> None:
         theirs = ConsumerConfig(durable_name="theirs", ack_policy="explicit")
         await client.add_consumer(messages.name, theirs)
     with pytest.raises(ConfigError, match="durable 'postroad' cannot be made"):
-        await messages.medium().open([])
+        await messages.connector().open([])
 
 
 def test_a_wrong_option_is_named() -> None:
@@ -212,15 +213,15 @@ def test_a_wrong_option_is_named() -> None:
         ({"subject": "a b"}, "subject"),
         ({"durable": "a*"}, "durable"),
         ({"codec": "xml"}, "codec"),
-        ({"until_empty": "yes"}, "until_empty"),
-        ({"slice_segments": 0}, "slice_segments"),
-        ({"slice_bytes": True}, "slice_bytes"),
+        ({"bounded": "yes"}, "bounded"),
+        ({"split_segments": 0}, "split_segments"),
+        ({"split_bytes": True}, "split_bytes"),
         ({"tls_cert": "x"}, "tls_cert"),
         ({"colour": "red"}, "colour"),
     ):
         given: dict[str, Any] = {"servers": URL, "stream": "s", **options}
         with pytest.raises(ConfigError, match=option):
-            make_input(Task(name="in", type=TaskType.INPUT, medium="jetstream", options=given))
+            make_input(Task(name="in", type=TaskType.INPUT, connector="jetstream", options=given))
 
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +236,9 @@ LOCKED = "authorization { user: who, password: hush }"
 
 
 async def open_once(**options: Any) -> None:
-    medium = JetStreamInput(**options)
-    await medium.open([])
-    await medium.close()
+    connector = JetStreamInput(**options)
+    await connector.open([])
+    await connector.close()
 
 
 async def create_stream(**options: Any) -> None:
@@ -295,8 +296,8 @@ async def test_tls(
 
 async def test_the_next_server_is_asked_if_one_is_down() -> None:
     messages = await messages_in()
-    medium = messages.medium(servers=["nats://127.0.0.1:1", messages.server.url])
+    connector = messages.connector(servers=["nats://127.0.0.1:1", messages.server.url])
     await messages.put(count_to(5))
-    async with process_of(messages, medium) as process:
+    async with process_of(messages, connector) as process:
         await process.settle_all(5)
     assert_once(process.received, count_to(5))

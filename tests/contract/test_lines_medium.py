@@ -1,4 +1,4 @@
-"""Files of JSON lines do what every medium does."""
+"""Files of JSON lines do what every connector does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad.pipeline import InputMedium, LinesInput, LinesOutput, OutputMedium, Segment
+from postroad.pipeline import (
+    InputConnector,
+    JsonLinesInput,
+    JsonLinesOutput,
+    OutputConnector,
+    Segment,
+)
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     OutputBehaviour,
@@ -38,8 +44,8 @@ class LineFiles(FileSource):
     async def put_undecodable(self) -> None:
         self.next_file().write_bytes(b"no json\n")
 
-    def medium(self) -> InputMedium:
-        return LinesInput(self.pattern, slice_bytes=80)
+    def connector(self) -> InputConnector:
+        return JsonLinesInput(self.pattern, split_bytes=80)
 
 
 class TestLinesInput(
@@ -57,8 +63,8 @@ class TestLinesInput(
 class LinesDirectory(FileTarget):
     """A directory of files of lines."""
 
-    def medium(self) -> OutputMedium:
-        return LinesOutput(str(self.directory))
+    def connector(self) -> OutputConnector:
+        return JsonLinesOutput(str(self.directory))
 
     async def published(self) -> list[Segment]:
         paths = sorted(self.directory.glob("*.jsonl"))

@@ -1,4 +1,4 @@
-"""Parquet files do what every medium does."""
+"""Parquet files do what every connector does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from postroad.pipeline import InputMedium, OutputMedium, Segment
-from postroad.pipeline.media import ParquetInput, ParquetOutput
+from postroad.pipeline import InputConnector, OutputConnector, Segment
+from postroad.pipeline.connectors import ParquetInput, ParquetOutput
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     OutputBehaviour,
@@ -39,8 +39,8 @@ class ParquetFiles(FileSource):
         table = pyarrow.Table.from_pylist(list(segments))
         pyarrow.parquet.write_table(table, path, row_group_size=4)
 
-    def medium(self) -> InputMedium:
-        return ParquetInput(self.pattern, slice_segments=3)
+    def connector(self) -> InputConnector:
+        return ParquetInput(self.pattern, split_segments=3)
 
 
 class TestParquetInput(InputBehaviour, PortableInputBehaviour, FileInputBehaviour):
@@ -56,7 +56,7 @@ class TestParquetInput(InputBehaviour, PortableInputBehaviour, FileInputBehaviou
 class ParquetDirectory(FileTarget):
     """A directory of Parquet files."""
 
-    def medium(self) -> OutputMedium:
+    def connector(self) -> OutputConnector:
         return ParquetOutput(str(self.directory), {"n": "int64", "text": "string"})
 
     async def published(self) -> list[Segment]:
@@ -67,7 +67,7 @@ class ParquetDirectory(FileTarget):
 class InferredDirectory(ParquetDirectory):
     """The same, with types as they come."""
 
-    def medium(self) -> OutputMedium:
+    def connector(self) -> OutputConnector:
         return ParquetOutput(str(self.directory))
 
 

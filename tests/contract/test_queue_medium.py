@@ -1,4 +1,4 @@
-"""Queues of a node do what every medium does. The job keeps its account in the same store."""
+"""Queues of a node do what every connector does. The job keeps its account in the same store."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from postroad.durable import Letter, MemoryDisk, MemoryStore, PostgresStore, Sql
 from postroad.durable.store import queries as query
 from postroad.durable.store.database import Database
 from postroad.pipeline import (
-    InputMedium,
+    InputConnector,
     LocalRunner,
-    OutputMedium,
+    MemoryInput,
+    OutputConnector,
     QueueInput,
     QueueOutput,
     Segment,
-    SeqInput,
 )
 from tests.contract.pipeline_media_behaviour import (
     JOB,
@@ -104,8 +104,8 @@ class Queue(Source):
                 sender = f"sender{start // PAGE % 2}"
                 await put(store, *letters[start : start + PAGE], sender=sender)
 
-    def medium(self) -> InputMedium:
-        return QueueInput(self._stores.current(), QUEUE, slice_segments=PAGE)
+    def connector(self) -> InputConnector:
+        return QueueInput(self._stores.current(), QUEUE, split_segments=PAGE)
 
 
 class QueueInputBehaviour(InputBehaviour, UnboundedBehaviour, UndecodableBehaviour):
@@ -114,7 +114,7 @@ class QueueInputBehaviour(InputBehaviour, UnboundedBehaviour, UndecodableBehavio
     async def test_what_is_settled_takes_no_room(self, source: Queue) -> None:
         await source.put(count_to(SEGMENTS))
         output = QueueOutput(source._stores.current(), PEER, "out")
-        inputs = {"in": QueueInput(source._stores.current(), QUEUE, until_empty=True)}
+        inputs = {"in": QueueInput(source._stores.current(), QUEUE, bounded=True)}
         runner = LocalRunner(job_of(), inputs, {"out": output}, source.store())
         async with asyncio.timeout(DEADLINE_S):
             await runner.run()
@@ -154,7 +154,7 @@ class Outbox(Target):
     def store(self) -> Store:
         return self._stores.next()
 
-    def medium(self) -> OutputMedium:
+    def connector(self) -> OutputConnector:
         return QueueOutput(self._stores.current(), self._peer, "results")
 
     async def published(self) -> list[Segment]:
@@ -176,11 +176,11 @@ class QueueOutputBehaviour(OutputBehaviour, UnwritableBehaviour, PortableOutputB
         self, target: Target, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Nothing is left to publish here; so it is the commits that fail, one after the other."""
-        inputs = {"in": SeqInput(count_to(SEGMENTS))}
+        inputs = {"in": MemoryInput(count_to(SEGMENTS))}
         failures = 0
         for at in range(1, 12):
             outage = Outage(at)
-            runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
+            runner = LocalRunner(job_of(), inputs, {"out": target.connector()}, target.store())
             with faults.armed("durable.commit.before", outage):
                 try:
                     async with asyncio.timeout(DEADLINE_S):

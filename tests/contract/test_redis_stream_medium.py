@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from postroad.pipeline import InputMedium, Segment
-from postroad.pipeline.media import redis_client
-from postroad.pipeline.media.redis_stream import RedisStreamInput
+from postroad.pipeline import InputConnector, Segment
+from postroad.pipeline.connectors.redis import client as redis_client
+from postroad.pipeline.connectors.redis.input import RedisStreamInput
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     PortableInputBehaviour,
@@ -71,9 +71,9 @@ class Entries(ServerSource):
             await client.delete(self.key)
 
     def options(self) -> dict[str, Any]:
-        return {"url": self.server.url, "stream": self.key, "slice_segments": 3} | self.more
+        return {"url": self.server.url, "stream": self.key, "split_segments": 3} | self.more
 
-    def medium(self, **more: Any) -> InputMedium:
+    def connector(self, **more: Any) -> InputConnector:
         return RedisStreamInput(**(self.options() | more))
 
 

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from postroad.core.errors import ConfigError, MissingExtra
 from postroad.pipeline import Task, TaskType
-from postroad.pipeline.media import RedisStreamInput, make_input
+from postroad.pipeline.connectors import RedisStreamInput, make_input
 from tests.contract.pipeline_media_harness import (
     SEGMENTS,
     assert_once,
@@ -49,9 +49,9 @@ async def test_what_was_trimmed_before_it_was_cut_is_missed(
     async with process_of(entries) as process, entries.client() as client:
         await process.settle(await process.admit())
         await client.xtrim(entries.key, maxlen=10, approximate=False)
-        assert await process.desk.admit() == []
+        assert await process.desk.next_deliveries() == []
         assert re.search(rf"8 entries after .* are lost: .*{entries.key}", caplog.text)
-        assert await process.desk.admit() == []
+        assert await process.desk.next_deliveries() == []
         assert caplog.text.count("8 entries") == 1, "it is said once"
 
 
@@ -62,7 +62,7 @@ async def test_what_was_trimmed_to_nothing_is_missed(
     async with process_of(entries) as process, entries.client() as client:
         await process.settle(await process.admit())
         await client.xtrim(entries.key, maxlen=0, approximate=False)
-        assert await process.desk.admit() == []
+        assert await process.desk.next_deliveries() == []
         assert "18 entries" in caplog.text
 
 
@@ -79,8 +79,8 @@ async def test_what_is_lost_can_be_skipped(
     entries: Entries, caplog: pytest.LogCaptureFixture
 ) -> None:
     await entries.put(count_to(SEGMENTS))
-    medium = entries.medium(skip_lost=True)
-    async with process_of(entries, medium) as process, entries.client() as client:
+    connector = entries.connector(ignore_trimmed=True)
+    async with process_of(entries, connector) as process, entries.client() as client:
         deliveries = await process.admit()
         await client.xtrim(entries.key, maxlen=10, approximate=False)
         await process.settle(deliveries)
@@ -99,7 +99,7 @@ async def test_what_is_trimmed_after_it_was_settled_is_not_missed(entries: Entri
             await process.settle_all(start + 5)
             await client.xtrim(entries.key, maxlen=start % 3, approximate=False)
     async with process_of(entries) as again:
-        assert await again.desk.admit() == []
+        assert await again.desk.next_deliveries() == []
     assert_once(process.received, count_to(SEGMENTS))
 
 
@@ -138,8 +138,8 @@ async def test_fields_that_are_no_text_are_no_segment(entries: Entries, codec: s
 
 async def test_another_field_and_another_codec(entries: Entries) -> None:
     await entries.add(*({"body": msgspec.msgpack.encode(it), "x": b"y"} for it in count_to(5)))
-    medium = entries.medium(field="body", codec="msgpack")
-    async with process_of(entries, medium) as process:
+    connector = entries.connector(field="body", codec="msgpack")
+    async with process_of(entries, connector) as process:
         await process.settle_all(5)
     assert_once(process.received, count_to(5))
 
@@ -148,8 +148,8 @@ async def test_long_entries_are_cut_into_many_slices(entries: Entries) -> None:
     text = "x" * 300_000
     segments = [{"n": n, "text": text} for n in range(30)]
     await entries.put(segments)
-    medium = entries.medium(slice_segments=100, slice_bytes=1_000_000)
-    async with process_of(entries, medium, batch_size=30) as process:
+    connector = entries.connector(split_segments=100, split_bytes=1_000_000)
+    async with process_of(entries, connector, batch_size=30) as process:
         deliveries = await process.admit()
         assert [it.segments for it in deliveries] == [4] * 7 + [2]
         await process.settle(deliveries)
@@ -163,8 +163,8 @@ async def test_more_entries_than_are_acknowledged_at_once(entries: Entries) -> N
         for segment in count_to(count):
             pipeline.xadd(entries.key, {"data": msgspec.json.encode(segment)})
         await pipeline.execute()
-    medium = entries.medium(slice_segments=10_000)
-    async with process_of(entries, medium, batch_size=count, max_pending=count) as process:
+    connector = entries.connector(split_segments=10_000)
+    async with process_of(entries, connector, batch_size=count, max_pending=count) as process:
         await process.settle(await process.admit())
         await eventually(entries.unacknowledged, 0)
     assert_once(process.received, count_to(count))
@@ -212,7 +212,7 @@ async def test_a_key_that_is_no_stream() -> None:
     async with entries.client() as client:
         await client.set(entries.key, "text")
     with pytest.raises(ConfigError, match=f"'{entries.key}' .* is no stream"):
-        await entries.medium().open([])
+        await entries.connector().open([])
 
 
 def test_a_wrong_option_is_named() -> None:
@@ -223,16 +223,16 @@ def test_a_wrong_option_is_named() -> None:
         ({"group": None}, "group"),
         ({"field": ""}, "field"),
         ({"codec": "xml"}, "codec"),
-        ({"until_empty": 1}, "until_empty"),
-        ({"skip_lost": "no"}, "skip_lost"),
-        ({"slice_segments": -1}, "slice_segments"),
-        ({"slice_bytes": "1"}, "slice_bytes"),
+        ({"bounded": 1}, "bounded"),
+        ({"ignore_trimmed": "no"}, "ignore_trimmed"),
+        ({"split_segments": -1}, "split_segments"),
+        ({"split_bytes": "1"}, "split_bytes"),
         ({"tls_ca": "x"}, "tls_ca"),
         ({"colour": "red"}, "colour"),
     ):
         given = {"url": URL, "stream": "s"} | options
         with pytest.raises(ConfigError, match=option):
-            make_input(Task(name="in", type=TaskType.INPUT, medium="redis_stream", options=given))
+            make_input(Task(name="in", type=TaskType.INPUT, connector="redis", options=given))
 
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,9 +245,9 @@ async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def open_once(**options: Any) -> None:
-    medium = RedisStreamInput(**options)
-    await medium.open([])
-    await medium.close()
+    connector = RedisStreamInput(**options)
+    await connector.open([])
+    await connector.close()
 
 
 async def test_user_and_password() -> None:

@@ -1,4 +1,4 @@
-"""Lists in memory do what every medium does."""
+"""Lists in memory do what every connector does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from postroad.pipeline import InputMedium, OutputMedium, Segment, SeqInput, SeqOutput
+from postroad.pipeline import InputConnector, MemoryInput, MemoryOutput, OutputConnector, Segment
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     OutputBehaviour,
@@ -26,8 +26,8 @@ class Listed(Source):
     async def put(self, segments: Sequence[Segment]) -> None:
         self._segments += segments
 
-    def medium(self) -> InputMedium:
-        return SeqInput(self._segments, slice_segments=3)
+    def connector(self) -> InputConnector:
+        return MemoryInput(self._segments, split_segments=3)
 
 
 class TestSeqInput(InputBehaviour):
@@ -41,9 +41,9 @@ class Kept(Target):
 
     def __init__(self) -> None:
         super().__init__()
-        self._output = SeqOutput()
+        self._output = MemoryOutput()
 
-    def medium(self) -> OutputMedium:
+    def connector(self) -> OutputConnector:
         return self._output
 
     async def published(self) -> list[Segment]:

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.media import Place, SqlInput
+from postroad.pipeline.connectors import Position, SqlInput
 from tests.contract.user_databases import database, execute, insert
 from tests.support.deadlines import DEADLINE_S
 from tests.support.servers.postgres import fresh_database, postgres_server
@@ -32,31 +32,31 @@ def dsn() -> Iterator[str]:
 class Reader:
     """Reads a table as a desk would, and settles everything at once."""
 
-    def __init__(self, medium: SqlInput) -> None:
-        self.medium = medium
-        self.position: Place | None = None
+    def __init__(self, connector: SqlInput) -> None:
+        self.connector = connector
+        self.position: Position | None = None
 
     async def take(self, segments: int = 100) -> list[Any]:
         """The values of `n` of what is there now."""
         found: list[Any] = []
-        for it in await self.medium.cut(self.position, segments):
-            self.position = json.loads(json.dumps(it.end))
-            found += [row["n"] for row in self.rows(it.place)]
-            await self.medium.on_settled([it.place])
+        for it in await self.connector.plan_splits(self.position, segments):
+            self.position = json.loads(json.dumps(it.next_position))
+            found += [row["n"] for row in self.rows(it.position)]
+            await self.connector.on_committed([it.position])
         return found
 
-    def rows(self, place: Place) -> list[dict[str, Any]]:
-        return [self.medium.decode(raw) for it in self.medium.read(place) for raw in it.raws]
+    def rows(self, place: Position) -> list[dict[str, Any]]:
+        return [self.connector.decode(raw) for it in self.connector.read(place) for raw in it.raws]
 
 
 @asynccontextmanager
 async def reading(database: str, **options: Any) -> AsyncIterator[Reader]:
-    medium = SqlInput(database, **({"table": "numbers", "key": "n", "reader": "job"} | options))
-    await medium.open([])
+    connector = SqlInput(database, **({"table": "numbers", "key": "n", "reader": "job"} | options))
+    await connector.open([])
     try:
-        yield Reader(medium)
+        yield Reader(connector)
     finally:
-        await medium.close()
+        await connector.close()
 
 
 def make_numbers(database: str, *numbers: object, key: str = "BIGINT") -> None:
@@ -126,9 +126,9 @@ async def test_no_more_late_rows_than_are_wanted(database: str) -> None:
 async def test_a_row_between_others_of_a_slice_is_not_part_of_it(database: str) -> None:
     make_numbers(database, 1, 3)
     async with reading(database) as reader:
-        (only,) = await reader.medium.cut(None, 10)
+        (only,) = await reader.connector.plan_splits(None, 10)
         put(database, 2)
-        assert reader.rows(only.place) == [{"n": 1}, {"n": 3}]
+        assert reader.rows(only.position) == [{"n": 1}, {"n": 3}]
 
 
 async def test_a_job_without_an_end_looks_for_late_rows_at_times(database: str) -> None:
@@ -149,7 +149,7 @@ async def test_a_job_without_an_end_looks_for_late_rows_at_times(database: str) 
 
 async def test_numbers_without_gaps_are_one_range(database: str) -> None:
     make_numbers(database, *range(1, 101))
-    async with reading(database, slice_segments=7) as reader:
+    async with reading(database, split_segments=7) as reader:
         while await reader.take(20):
             continue
         assert taken(database) == [(1, 100, 0)]
@@ -164,7 +164,7 @@ async def test_the_lowest_and_the_highest_keys(database: str, bits: int) -> None
     lowest, highest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     type = {16: "SMALLINT", 32: "INTEGER", 64: "BIGINT"}[bits]
     make_numbers(database, lowest, highest - 1, highest, key=type)
-    async with reading(database, slice_segments=1) as reader:
+    async with reading(database, split_segments=1) as reader:
         assert await reader.take() == [lowest, highest - 1, highest]
         put(database, lowest + 1)
         assert await reader.take() == [lowest + 1]
@@ -174,14 +174,14 @@ async def test_the_lowest_and_the_highest_keys(database: str, bits: int) -> None
 
 async def test_what_was_settled_before_a_crash_is_noted_by_the_next_process(database: str) -> None:
     make_numbers(database, *range(6))
-    async with reading(database, slice_segments=2) as first:
-        slices = await first.medium.cut(None, 6)
-    again = SqlInput(database, "numbers", "n", "job", slice_segments=2)
-    await again.open([slices[1].place])
-    assert await again.cut(slices[2].end, 5) == []
+    async with reading(database, split_segments=2) as first:
+        slices = await first.connector.plan_splits(None, 6)
+    again = SqlInput(database, "numbers", "n", "job", split_segments=2)
+    await again.open([slices[1].position])
+    assert await again.plan_splits(slices[2].next_position, 5) == []
     assert taken(database) == [(0, 1, 0), (2, 3, 2), (4, 5, 0)]
-    await again.on_settled([slices[1].place])
-    assert await again.cut(slices[2].end, 5) == []
+    await again.on_committed([slices[1].position])
+    assert await again.plan_splits(slices[2].next_position, 5) == []
     assert taken(database) == [(0, 5, 0)]
     await again.close()
 
@@ -192,7 +192,7 @@ async def test_a_second_job_needs_a_name_of_its_own(database: str) -> None:
         assert await first.take() == [1, 2]
         assert await first.take() == []
     async with reading(database) as second:
-        with pytest.raises(ConfigError, match="choose another 'reader'"):
+        with pytest.raises(ConfigError, match="choose another 'consumer'"):
             await second.take()
     async with reading(database, reader="other") as third:
         assert await third.take() == [1, 2]
@@ -201,10 +201,10 @@ async def test_a_second_job_needs_a_name_of_its_own(database: str) -> None:
 async def test_keys_that_are_lost_are_no_empty_slice(database: str) -> None:
     make_numbers(database, 1, 2)
     async with reading(database) as reader:
-        (only,) = await reader.medium.cut(None, 10)
+        (only,) = await reader.connector.plan_splits(None, 10)
         execute(database, "DELETE FROM numbers_postroad_job")
         with pytest.raises(OSError, match="numbers_postroad_job"):
-            reader.rows(only.place)
+            reader.rows(only.position)
 
 
 # What rows have.
@@ -216,9 +216,9 @@ async def test_values_in_sqlite(tmp_path: Path) -> None:
     insert(path, "INSERT INTO numbers VALUES (?, ?, ?, ?, ?)", [(1, None, 1.5, b"\xff", "ä")])
     execute(path, "INSERT INTO numbers VALUES (2, CAST(x'ff' AS TEXT), 0, 0, 0)")
     async with reading(path) as reader:
-        (only,) = await reader.medium.cut(None, 10)
-        ((_, positions, raws),) = reader.medium.read(only.place)
-        assert reader.medium.decode(raws[0]) == {
+        (only,) = await reader.connector.plan_splits(None, 10)
+        ((_, positions, raws),) = reader.connector.read(only.position)
+        assert reader.connector.decode(raws[0]) == {
             "n": 1,
             "a": None,
             "b": 1.5,
@@ -227,7 +227,7 @@ async def test_values_in_sqlite(tmp_path: Path) -> None:
         }
         assert positions == [1, 2]
         with pytest.raises(ValueError, match="Expected `object`"):
-            reader.medium.decode(raws[1])
+            reader.connector.decode(raws[1])
 
 
 async def test_values_in_postgres(dsn: str) -> None:
@@ -252,8 +252,8 @@ async def test_values_in_postgres(dsn: str) -> None:
     given = [value for _, value, _ in values.values()]
     execute(dsn, f"INSERT INTO numbers VALUES (1, {places})", given)
     async with reading(dsn) as reader:
-        (only,) = await reader.medium.cut(None, 10)
-        (row,) = reader.rows(only.place)
+        (only,) = await reader.connector.plan_splits(None, 10)
+        (row,) = reader.rows(only.position)
         assert row == {"n": 1} | {name: it for name, (_, _, it) in values.items()}
 
 
@@ -272,9 +272,9 @@ async def test_rows_that_are_gone_are_told_of(
 ) -> None:
     make_numbers(database, 1, 2, 3)
     async with reading(database) as reader:
-        (only,) = await reader.medium.cut(None, 10)
+        (only,) = await reader.connector.plan_splits(None, 10)
         execute(database, "DELETE FROM numbers WHERE n = 2")
-        assert reader.rows(only.place) == [{"n": 1}, {"n": 3}]
+        assert reader.rows(only.position) == [{"n": 1}, {"n": 3}]
     assert "1 rows of table 'numbers' are gone" in caplog.text
 
 
@@ -300,8 +300,8 @@ async def test_keys_may_be_uuids(dsn: str) -> None:
 async def test_a_long_slice_is_read_in_several_chunks(database: str) -> None:
     make_numbers(database, *range(1_200))
     async with reading(database) as reader:
-        (only,) = await reader.medium.cut(None, 2_000)
-        chunks = list(reader.medium.read(only.place))
+        (only,) = await reader.connector.plan_splits(None, 2_000)
+        chunks = list(reader.connector.read(only.position))
         assert len(chunks) == 3
         assert [key for it in chunks for key in it.positions] == list(range(1_200))
 
@@ -344,31 +344,31 @@ async def test_keys_that_are_no_keys(database: str) -> None:
 async def test_a_table_that_vanishes(database: str) -> None:
     make_numbers(database, 1)
     async with reading(database) as reader:
-        (only,) = await reader.medium.cut(None, 10)
+        (only,) = await reader.connector.plan_splits(None, 10)
         execute(database, "DROP TABLE numbers")
         with pytest.raises(ConfigError, match="'numbers'"):
-            reader.rows(only.place)
+            reader.rows(only.position)
         with pytest.raises(OSError, match="numbers"):
-            await reader.medium.cut(only.end, 10)
+            await reader.connector.plan_splits(only.next_position, 10)
 
 
 async def test_options_that_are_wrong() -> None:
     for options, named in (
         ({"database": ""}, "database"),
         ({"database": "postgresql://host/name?nonsense=1"}, "database"),
-        ({"reader": ""}, "reader"),
-        ({"reader": "r" * 60}, "longer"),
+        ({"consumer": ""}, "consumer"),
+        ({"consumer": "r" * 60}, "longer"),
         ({"table": "what?"}, "what"),
-        ({"slice_segments": 0}, "slice_segments"),
+        ({"split_segments": 0}, "split_segments"),
         ({"database": 1}, "database"),
         ({"table": 1}, "table"),
         ({"key": None}, "column"),
         ({"columns": "n"}, "columns"),
         ({"columns": []}, "columns"),
-        ({"follow": "yes"}, "follow"),
-        ({"late_s": "1"}, "late_s"),
+        ({"follow": "yes"}, "continuous"),
+        ({"late_s": "1"}, "rescan_interval_s"),
     ):
-        facts: dict[str, Any] = {"database": "x.db", "table": "t", "key": "k", "reader": "r"}
+        facts: dict[str, Any] = {"database": "x.db", "table": "t", "key": "k", "consumer": "r"}
         with pytest.raises(ConfigError, match=named):
             await SqlInput(**(facts | options)).open([])
 
@@ -382,30 +382,30 @@ async def test_a_server_that_is_down_comes_back() -> None:
     with postgres_server() as server, server.database() as dsn:
         make_numbers(dsn, 1, 2)
         async with reading(dsn) as reader:
-            (first,) = await reader.medium.cut(None, 1)
+            (first,) = await reader.connector.plan_splits(None, 1)
             server.stop()
             async with asyncio.timeout(DEADLINE_S):
                 with pytest.raises(OSError, match="postgresql://"):
-                    await reader.medium.cut(first.end, 1)
+                    await reader.connector.plan_splits(first.next_position, 1)
                 with pytest.raises(ConnectionError, match="postgresql://"):
-                    await reader.medium.cut(first.end, 1)
+                    await reader.connector.plan_splits(first.next_position, 1)
                 with pytest.raises(ConnectionError, match="postgresql://"):
-                    await asyncio.to_thread(reader.rows, first.place)
+                    await asyncio.to_thread(reader.rows, first.position)
             server.start()
-            reader.position = first.end
+            reader.position = first.next_position
             assert await reader.take() == [2]
 
 
 async def test_a_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroad.pipeline.media.sql_postgres.SILENCE_S", 0.3)
+    monkeypatch.setattr("postroad.pipeline.connectors.sql.postgres.SILENCE_S", 0.3)
     with postgres_server() as server, server.database() as dsn:
         make_numbers(dsn, 1, 2)
         async with reading(dsn) as reader:
-            (first,) = await reader.medium.cut(None, 1)
+            (first,) = await reader.connector.plan_splits(None, 1)
             server.pause()
             async with asyncio.timeout(DEADLINE_S):
                 with pytest.raises(TimeoutError):
-                    await reader.medium.cut(first.end, 1)
+                    await reader.connector.plan_splits(first.next_position, 1)
             server.resume()
-            reader.position = first.end
+            reader.position = first.next_position
             assert await reader.take() == [2]

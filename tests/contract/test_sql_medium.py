@@ -1,4 +1,4 @@
-"""Tables do what every medium does, in both kinds of databases; PostgreSQL is a real one."""
+"""Tables do what every connector does, in both kinds of databases; PostgreSQL is a real one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from postroad.pipeline import InputMedium, OutputMedium, Segment
-from postroad.pipeline.media import SqlInput, SqlOutput
+from postroad.pipeline import InputConnector, OutputConnector, Segment
+from postroad.pipeline.connectors import SqlInput, SqlOutput
 from tests.contract.pipeline_media_behaviour import (
     InputBehaviour,
     OutputBehaviour,
@@ -41,16 +41,16 @@ class Table(Source):
         rows = [(self.make_key(it["n"]), it["n"], it["text"]) for it in segments]
         insert(self._database, "INSERT INTO numbers VALUES (?, ?, ?)", rows)
 
-    def medium(self) -> InputMedium:
+    def connector(self) -> InputConnector:
         return SqlInput(
             self._database,
             "numbers",
             "id",
             "job",
             columns=["n", "text"],
-            follow=self._follow,
-            late_s=0,
-            slice_segments=3,
+            continuous=self._follow,
+            rescan_interval_s=0,
+            split_segments=3,
         )
 
 
@@ -114,7 +114,7 @@ class WrittenTable(Target):
             database, "CREATE TABLE numbers (postroad_id BIGINT PRIMARY KEY, n BIGINT, text TEXT)"
         )
 
-    def medium(self) -> OutputMedium:
+    def connector(self) -> OutputConnector:
         return SqlOutput(self._database, "numbers")
 
     async def published(self) -> list[Segment]:

@@ -12,7 +12,7 @@ from postroad.admin.exposition import Exposition
 from postroad.admin.metrics import Metrics
 from postroad.admin.pipeline_metrics import add_job
 from postroad.node import Node
-from postroad.pipeline import Progress
+from postroad.pipeline import JobProgress
 from tests.support.admin.nodes import config_of, make_app
 from tests.support.deadlines import eventually
 from tests.support.source_tree import ROOT
@@ -38,7 +38,7 @@ async def told_by_nodes(directory: Path) -> dict[str, set[str]]:
         await eventually(lambda: trips().round_trips_s, "beta was probed", 20.0)
         text = await Metrics(alpha).collect()
     job = Exposition()
-    add_job(job, "totals", Progress("totals", 1, *[0] * 14))
+    add_job(job, "totals", JobProgress("totals", 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
     return {
         sample.name: {*sample.labels}
         for family in text_string_to_metric_families(text + job.render())

@@ -19,7 +19,7 @@ from postroad.pipeline import (
     Window,
     WindowType,
 )
-from postroad.pipeline.media.medium import Chunk, encode_segment
+from postroad.pipeline.connectors.connector import RawRecords, encode_segment
 from postroad.pipeline.windows.aggregations import BUILT_IN
 from tests.support.pipeline.both_ways import Comparable, Failed, Kept, Slices, refuse_nothing
 from tests.support.pipeline.odd_functions import (
@@ -114,8 +114,8 @@ def tasks(draw: st.DrawFn, name: str, type: TaskType, group_by: GroupBy = None) 
     function = st.sampled_from(sorted(FUNCTIONS))
     fn = draw(function if type is TaskType.FUNCTION else st.none() | function)
     params = {"mark": name} if fn == "functions:mark" else {}
-    medium = None if type is TaskType.FUNCTION else "seq"
-    return Task(name=name, type=type, fn=fn, params=params, group_by=group_by, medium=medium)
+    connector = None if type is TaskType.FUNCTION else "seq"
+    return Task(name=name, type=type, fn=fn, params=params, group_by=group_by, connector=connector)
 
 
 def windows_of(name: str, names: list[str]) -> st.SearchStrategy[Window]:
@@ -239,7 +239,8 @@ GENERATIONS = st.sampled_from([0, 0, 1, 2**40])
 def deliveries(draw: st.DrawFn, inputs: list[str]) -> list[Slices]:
     """Slices in which no root is twice; one of every number for each input, and some more."""
     slices = [
-        Slices(name, draw(GENERATIONS), [Chunk("each", range(10), ONE_OF_EACH)]) for name in inputs
+        Slices(name, draw(GENERATIONS), [RawRecords("each", range(10), ONE_OF_EACH)])
+        for name in inputs
     ]
     for number in range(draw(st.integers(0, 2))):
         some = [draw(chunks(f"{number}-{place}")) for place in range(draw(st.integers(0, 2)))]
@@ -248,13 +249,13 @@ def deliveries(draw: st.DrawFn, inputs: list[str]) -> list[Slices]:
 
 
 @st.composite
-def chunks(draw: st.DrawFn, source: str) -> Chunk:
+def chunks(draw: st.DrawFn, source: str) -> RawRecords:
     raws = draw(st.lists(SEGMENTS | ODD_RAWS, max_size=6))
     first = draw(st.sampled_from([0, 7, 2**62]))
     positions: Sequence[int | str] = range(first, first + len(raws))
     if draw(st.booleans()):
         positions = [f"key {position}" for position in positions]
-    return Chunk(source, positions, raws)
+    return RawRecords(source, positions, raws)
 
 
 class Writing(NamedTuple):

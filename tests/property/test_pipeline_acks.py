@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.pipeline.acks import Acker, Bits, Report, bits_of, report_done, report_init
+from postroad.pipeline.acks import AckIds, ack_value
+from tests.support.pipeline.acker import Acker, AckReport, ack_root, ack_task
 
 ROOT = 4711
 TASKS = ("a", "b", "c")
@@ -25,13 +26,13 @@ TREES: st.SearchStrategy[Made] = st.recursive(
 class Grown(NamedTuple):
     """A tree as its reports."""
 
-    reports: list[Report]
+    reports: list[AckReport]
     edges: list[int]
 
 
 def grow(tree: Made, generation: int) -> Grown:
     """Report everything about a tree."""
-    bits = Bits("job")
+    bits = AckIds("job")
     grown = Grown([], [])
 
     def give(task: str, edge: int, made: Made) -> list[int]:
@@ -41,14 +42,14 @@ def grow(tree: Made, generation: int) -> Grown:
         grown.edges.extend(given)
         for edge_there, (target, more) in zip(given, made, strict=True):
             further = give(target, edge_there, more)
-            grown.reports.append(report_done(ROOT, generation, target, edge_there, further))
+            grown.reports.append(ack_task(ROOT, generation, target, edge_there, further))
         return given
 
-    grown.reports.append(report_init(ROOT, generation, "in", give("in", ROOT, tree)))
+    grown.reports.append(ack_root(ROOT, generation, "in", give("in", ROOT, tree)))
     return grown
 
 
-def is_done(reports: list[Report], generation: int = 0) -> bool:
+def is_done(reports: list[AckReport], generation: int = 0) -> bool:
     acker = Acker()
     for report in reports:
         acker.add(report)
@@ -103,17 +104,17 @@ def test_edges_are_unlike_each_other_and_the_same_each_time(
     grown = grow(tree, 0)
     assert len(set(grown.edges)) == len(grown.edges)
     assert grow(tree, 1).edges == grown.edges
-    assert not {bits_of(edge, 1) for edge in grown.edges} & set(grown.edges)
+    assert not {ack_value(edge, 1) for edge in grown.edges} & set(grown.edges)
 
 
 def test_a_root_that_goes_nowhere_is_done_and_one_nobody_saw_is_not() -> None:
-    assert is_done([report_init(ROOT, 0, "in", ())])
+    assert is_done([ack_root(ROOT, 0, "in", ())])
     assert not is_done([])
 
 
 def test_what_is_forgotten_may_begin_again() -> None:
     acker = Acker()
-    report = report_init(ROOT, 0, "in", (1,))
+    report = ack_root(ROOT, 0, "in", (1,))
     acker.add(report)
     acker.forget(ROOT)
     assert not acker.verdict(ROOT, 0).is_begun

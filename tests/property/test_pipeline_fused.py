@@ -7,8 +7,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from postroad.pipeline import Job
-from postroad.pipeline.fused import reading
 from postroad.pipeline.validation import find_problems
+from postroad.pipeline.vectorized import decoding as reading
 from tests.property.pipeline_strategies import SOME, WRITING, Writing, alike, deliveries, jobs
 from tests.support.pipeline.both_ways import RawInput, make_program, run_fused, run_one_by_one
 from tests.support.pipeline.odd_functions import TABLE, decode_oddly
@@ -22,12 +22,12 @@ def test_many_at_a_time_come_to_the_same_as_one_by_one(
     assert find_problems(job) == []
     program = make_program(job, TABLE)
     slices = data.draw(deliveries(list(program.graph.inputs)))
-    medium = RawInput(decode_oddly)
+    connector = RawInput(decode_oddly)
     names = program.graph.outputs
-    expected = run_one_by_one(program, slices, medium, {it: writing.open() for it in names})
+    expected = run_one_by_one(program, slices, connector, {it: writing.open() for it in names})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "PIECE_SEGMENTS", piece_segments)
-        found = run_fused(program, slices, medium, {it: writing.open() for it in names})
+        found = run_fused(program, slices, connector, {it: writing.open() for it in names})
     event(f"failed: {bool(expected.failed)}, written: {any(expected.written.values())}")
     event(f"windows: {bool(job.windows)}, added: {len(expected.delta) > 3}")
-    assert alike(found, program.windowed) == alike(expected, program.windowed)
+    assert alike(found, program.windowed_tasks) == alike(expected, program.windowed_tasks)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from postroad.durable import MemoryDisk
 from postroad.pipeline import RetryPolicy
-from postroad.pipeline.desk import Settled
-from postroad.pipeline.records import Delivery, State
+from postroad.pipeline.coordinator.coordinator import CommitResult
+from postroad.pipeline.coordinator.records import InputDelivery, RootState
 from tests.property.pipeline_strategies import SOME
 from tests.support.pipeline.desk_jobs import OpenDesk, count_to, input_task, job_of, open_desk
 
@@ -58,24 +58,24 @@ class Course:
     async def finish(self) -> None:
         """A process that does all that is left."""
         async with open_desk(job_of(TASK), self._input, self._disk) as it:
-            deliveries = await it.desk.unsettled()
+            deliveries = await it.desk.uncommitted()
             for _ in range(SEGMENTS):
                 await self._settle(it, deliveries, fails=False)
-                deliveries = await it.desk.admit()
+                deliveries = await it.desk.next_deliveries()
             assert await it.desk.is_drained()
 
     async def _take(self, it: OpenDesk, step: Step) -> None:
         if step.admits:
-            await it.desk.admit()
-        pending = await it.desk.unsettled()
+            await it.desk.next_deliveries()
+        pending = await it.desk.uncommitted()
         chosen = [one for one, is_it in zip(pending, step.settled, strict=False) if is_it]
         await self._settle(it, chosen, fails=step.fails)
 
-    async def _settle(self, it: OpenDesk, chosen: list[Delivery], *, fails: bool) -> None:
+    async def _settle(self, it: OpenDesk, chosen: list[InputDelivery], *, fails: bool) -> None:
         read = await numbers_in(it, chosen)
         failed = await it.fail(chosen) if fails else []
         it.batch = self._batch = self._batch + 1
-        assert await it.settle(chosen, failed=failed) is Settled.NOW
+        assert await it.settle(chosen, failed=failed) is CommitResult.NOW
         if fails:
             self._failed.update(read)
         else:
@@ -85,14 +85,14 @@ class Course:
     async def _check(self, it: OpenDesk) -> None:
         """All that was read is done with, or delivered, or waits; and each of it once."""
         position = await it.see(lambda pen: pen.position("in"))
-        pending = await numbers_in(it, await it.desk.unsettled())
+        pending = await numbers_in(it, await it.desk.uncommitted())
         waiting = self._failed.difference(pending)
         end = 0 if position is None else position["index"]
         assert self.done + Counter(pending) + Counter(waiting) == Counter(range(end))
-        assert await it.see(lambda pen: pen.count(State.WAITING)) == len(waiting)
+        assert await it.see(lambda pen: pen.count(RootState.WAITING)) == len(waiting)
 
 
-async def numbers_in(it: OpenDesk, deliveries: Iterable[Delivery]) -> list[int]:
+async def numbers_in(it: OpenDesk, deliveries: Iterable[InputDelivery]) -> list[int]:
     failed = [one for delivery in deliveries for one in await it.fail([delivery])]
     return [msgspec.msgpack.decode(one.segment)["n"] for one in failed]
 

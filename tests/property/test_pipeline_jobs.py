@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.pipeline.explain import explain_mermaid, explain_text
-from postroad.pipeline.graph import Graph
+from postroad.pipeline.graph import JobGraph
 from postroad.pipeline.job import TaskKind
-from postroad.pipeline.reading import job_from_data, job_from_json, job_to_data, job_to_json
+from postroad.pipeline.job_files import job_from_data, job_from_json, job_to_data, job_to_json
 from postroad.pipeline.validation import find_problems
 from tests.property.pipeline_strategies import SOME
 from tests.support.pipeline.jobs import complaints
@@ -54,7 +54,7 @@ def inputs(draw: st.DrawFn, name: str) -> Data:
     return told(
         name=name,
         type="input",
-        medium=draw(words),
+        connector=draw(words),
         options=draw(tables),
         batch_size=batch,
         max_pending=batch + draw(st.integers(0, 10)),
@@ -75,7 +75,7 @@ def functions(draw: st.DrawFn, name: str) -> Data:
 
 @st.composite
 def outputs(draw: st.DrawFn, name: str) -> Data:
-    return told(name=name, type="output", medium=draw(words), group_by=draw(groups))
+    return told(name=name, type="output", connector=draw(words), group_by=draw(groups))
 
 
 @st.composite
@@ -174,7 +174,7 @@ def test_a_valid_job_has_no_problems_and_survives_being_written(data: Data) -> N
 @given(jobs())
 def test_a_graph_is_in_order_and_cut_into_stages(data: Data) -> None:
     job = job_from_data(data)
-    graph = Graph(job)
+    graph = JobGraph(job)
     places = {name: place for place, name in enumerate(graph.order)}
     assert sorted(places) == sorted(graph.tasks)
     assert all(places[source] < places[target] for source, target in job.workflow)
@@ -196,7 +196,7 @@ def test_a_graph_is_in_order_and_cut_into_stages(data: Data) -> None:
 @SOME
 @given(jobs())
 def test_where_there_is_a_choice_the_order_is_that_of_the_catalog(data: Data) -> None:
-    graph = Graph(job_from_data(data))
+    graph = JobGraph(job_from_data(data))
     done: set[str] = set()
     for name in graph.order:
         free = [it for it in graph.tasks if it not in done and done >= set(graph.parents[it])]
@@ -211,7 +211,7 @@ def test_a_drawing_shows_every_task_and_arrow(data: Data) -> None:
     text, chart = explain_text(job), explain_mermaid(job)
     assert text.count("─> ") == len(job.workflow)
     assert all(f"\n  {task.name}: {task.type}" in text for task in job.catalog)
-    assert chart.count("subgraph") == len(Graph(job).stages)
+    assert chart.count("subgraph") == len(JobGraph(job).stages)
     assert explain_text(job_from_data(copy.deepcopy(data))) == text
     assert explain_mermaid(job_from_data(copy.deepcopy(data))) == chart
 
@@ -295,7 +295,9 @@ def repeat_a_task(data: Data, chance: st.DataObject) -> str:
 
 def add_an_idle_task(data: Data, chance: st.DataObject) -> str:
     place = chance.draw(st.integers(0, len(data["catalog"])))
-    data["catalog"].insert(place, {"name": "nowhere at all", "type": "output", "medium": "seq"})
+    data["catalog"].insert(
+        place, {"name": "nowhere at all", "type": "output", "connector": "memory"}
+    )
     return "catalog 'nowhere at all'"
 
 

@@ -17,14 +17,14 @@ from postroad.pipeline import (
     FlowCondition,
     Job,
     LocalRunner,
+    MemoryInput,
     Segment,
-    SeqInput,
     Task,
     TaskType,
 )
+from postroad.pipeline.connectors.connector import encode_segment
+from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.functions import Function
-from postroad.pipeline.media.medium import encode_segment
-from postroad.pipeline.pen import Pen
 from tests.property.pipeline_strategies import SOME
 from tests.support.deadlines import DEADLINE_S
 from tests.support.pipeline.desk_jobs import AT_ONCE, JOB, Appended
@@ -115,10 +115,12 @@ def jobs(draw: st.DrawFn) -> Job:
         is_leaf = all(it != source for it, _ in edges)
         outputs = draw(some_of(["out0", "out1"], at_least=int(is_leaf)))
         edges += [(source, it) for it in outputs]
-    catalog = [Task(name="in", type=TaskType.INPUT, medium="seq", fn="deliver", retry=AT_ONCE)]
+    catalog = [
+        Task(name="in", type=TaskType.INPUT, connector="memory", fn="deliver", retry=AT_ONCE)
+    ]
     functions = st.sampled_from(sorted(FUNCTIONS))
     catalog += [Task(name=it, type=TaskType.FUNCTION, fn=draw(functions)) for it in names]
-    catalog += [Task(name=it, type=TaskType.OUTPUT, medium="seq") for it in ("out0", "out1")]
+    catalog += [Task(name=it, type=TaskType.OUTPUT, connector="memory") for it in ("out0", "out1")]
     conditions = draw(st.lists(conditions_of(draw(st.permutations(edges))), max_size=4))
     return Job(name=JOB, workflow=edges, catalog=catalog, flow_conditions=conditions)
 
@@ -288,7 +290,7 @@ class Done(NamedTuple):
     dead: list[int]
 
 
-async def carry_out(job: Job, segments: list[Segment], slice_segments: int) -> Done:
+async def carry_out(job: Job, segments: list[Segment], split_segments: int) -> Done:
     attempts: Counter[int] = Counter()
 
     def deliver(segment: Segment) -> Segment:
@@ -303,7 +305,7 @@ async def carry_out(job: Job, segments: list[Segment], slice_segments: int) -> D
         return lambda segment: FUNCTIONS[name](segment, attempts[segment["id"]])
 
     disk, outputs = MemoryDisk(), {"out0": Appended(), "out1": Appended()}
-    inputs = {"in": SeqInput(segments, slice_segments)}
+    inputs = {"in": MemoryInput(segments, split_segments)}
     async with asyncio.timeout(DEADLINE_S):
         await LocalRunner(job, inputs, outputs, MemoryStore(disk), find=find).run()
     written = Counter(
@@ -319,7 +321,7 @@ async def dead_in(disk: MemoryDisk, segments: list[Segment]) -> list[int]:
     store = MemoryStore(disk)
     await store.open(JOB)
     try:
-        dead = await store.read(lambda database: Pen(database, JOB).dead(100))
+        dead = await store.read(lambda database: JobStore(database, JOB).list_dead(100))
     finally:
         await store.close()
     ids = {encode_segment(segment): segment["id"] for segment in segments}
@@ -329,9 +331,9 @@ async def dead_in(disk: MemoryDisk, segments: list[Segment]) -> list[int]:
 @SOME
 @given(jobs(), SEGMENTS, st.integers(1, 4))
 def test_a_runner_does_what_the_job_says(
-    job: Job, segments: list[Segment], slice_segments: int
+    job: Job, segments: list[Segment], split_segments: int
 ) -> None:
-    done = asyncio.run(carry_out(job, segments, slice_segments))
+    done = asyncio.run(carry_out(job, segments, split_segments))
     expected = expect(job, segments)
     assert done.dead == expected.dead
     assert done.outputs == expected.outputs

@@ -14,13 +14,12 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from postroad.pipeline import Job
-from postroad.pipeline.fused import reading
-from postroad.pipeline.fused.rows import Kind, Row
-from postroad.pipeline.media.medium import encode_segment
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import KeptRoot
-from postroad.pipeline.tree import grow
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import encode_segment
+from postroad.pipeline.coordinator.records import RetryRoot
 from postroad.pipeline.validation import find_problems
+from postroad.pipeline.vectorized import decoding as reading
+from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind
 from tests.property.pipeline_strategies import SOME, WRITING, Writing, alike, deliveries, jobs
 from tests.support.pipeline.both_ways import (
     Comparable,
@@ -31,6 +30,7 @@ from tests.support.pipeline.both_ways import (
     run_delivered,
 )
 from tests.support.pipeline.odd_functions import TABLE, decode_oddly
+from tests.support.pipeline.tree import execute_tree
 from tests.support.pipeline.without_spark import (
     Again,
     Given,
@@ -43,34 +43,45 @@ from tests.support.pipeline.without_spark import (
 
 # The rare ones first. Without one of the others a delivery is never settled, or the rest of a root
 # has no root; only of what never was a segment nothing else tells.
-GUARDED = (Kind.ADDITION, Kind.OUTPUT, Kind.LEDGER, Kind.SEGMENT, Kind.FAILURE)
-OTHERS = (Kind.REFUSED, Kind.AGAIN, Kind.ROOT, Kind.DELIVERY)
+GUARDED = (
+    ShuffleRowKind.ADDITION,
+    ShuffleRowKind.OUTPUT,
+    ShuffleRowKind.LEDGER,
+    ShuffleRowKind.SEGMENT,
+    ShuffleRowKind.FAILURE,
+)
+OTHERS = (
+    ShuffleRowKind.REFUSED,
+    ShuffleRowKind.AGAIN,
+    ShuffleRowKind.ROOT,
+    ShuffleRowKind.DELIVERY,
+)
 
 # What is given.
 
 
 @st.composite
-def given_to(draw: st.DrawFn, program: Program) -> Given:
+def given_to(draw: st.DrawFn, program: CompiledJob) -> Given:
     slices = draw(deliveries(list(program.graph.inputs)))
     again = [draw(coming_again(program))] if draw(st.booleans()) else []
     return Given(RawInput(decode_oddly), slices, again)
 
 
 @st.composite
-def coming_again(draw: st.DrawFn, program: Program) -> Again:
+def coming_again(draw: st.DrawFn, program: CompiledJob) -> Again:
     """Roots that failed before, or were emitted, of which a part is published."""
-    task = draw(st.sampled_from([*program.graph.inputs, *sorted(program.windowed)]))
+    task = draw(st.sampled_from([*program.graph.inputs, *sorted(program.windowed_tasks)]))
     roots = []
     for root in range(1, draw(st.integers(1, 5))):
         segment, generation = {"n": draw(st.integers(0, 9))}, draw(st.integers(1, 3))
         if draw(st.integers(0, 5)) == 0:
             # It never was a segment.
-            roots.append(KeptRoot(root, generation, encode_segment(b"\xc1"), []))
+            roots.append(RetryRoot(root, generation, encode_segment(b"\xc1"), []))
             continue
         packed = encode_segment(segment)
-        made = grow(program, task, root, generation, segment).outputs
+        made = execute_tree(program, task, root, generation, segment).outputs
         published = [it.id for it in made if draw(st.booleans())]
-        roots.append(KeptRoot(root, generation, packed, published))
+        roots.append(RetryRoot(root, generation, packed, published))
     return Again(task, roots)
 
 
@@ -80,7 +91,9 @@ def coming_again(draw: st.DrawFn, program: Program) -> Again:
 class Way:
     """A job, what it is given, and how its rows travel."""
 
-    def __init__(self, program: Program, given: Given, writing: Writing, how: Shuffling) -> None:
+    def __init__(
+        self, program: CompiledJob, given: Given, writing: Writing, how: Shuffling
+    ) -> None:
         self.program = program
         self._given = given
         self._writing = writing
@@ -91,18 +104,18 @@ class Way:
 
     def expected(self) -> Comparable:
         found = run_in_order(self.program, self._given, self._outputs())
-        return alike(found, self.program.windowed)
+        return alike(found, self.program.windowed_tasks)
 
     def expected_without(self, root: int) -> Comparable:
         others = [it for it in self._given.deliver(self.program) if it.root != root]
         found = run_delivered(self.program, others, self._outputs())
-        return alike(found, self.program.windowed)
+        return alike(found, self.program.windowed_tasks)
 
     def travel(self, on_way: OnWay = leave_alone) -> Comparable:
         how = self._how
         how = Shuffling(how.seed, how.partitions, how.batch_rows, on_way)
         found = run_shuffled(self.program, self._given, self._outputs(), how)
-        return alike(found, self.program.windowed)
+        return alike(found, self.program.windowed_tasks)
 
 
 @st.composite
@@ -136,7 +149,7 @@ def test_shuffled_rows_come_to_the_same_as_one_root_after_the_other(
         found = way.travel()
     event(f"stages: {len(way.program.graph.stages)}")
     event(f"failed: {bool(expected.failed)}, written: {any(expected.written.values())}")
-    event(f"windows: {bool(way.program.windowed)}, added: {len(expected.delta) > 3}")
+    event(f"windows: {bool(way.program.windowed_tasks)}, added: {len(expected.delta) > 3}")
     assert_same(found, expected)
 
 
@@ -152,14 +165,14 @@ class Mishap:
         copies: how often the row arrives.
     """
 
-    def __init__(self, seed: int, hop: int, kinds: Sequence[Kind], copies: int) -> None:
+    def __init__(self, seed: int, hop: int, kinds: Sequence[ShuffleRowKind], copies: int) -> None:
         self._chance = random.Random(seed)
         self._hop = hop
         self._kinds = kinds
         self._copies = copies
-        self.row: Row | None = None
+        self.row: ShuffleRow | None = None
 
-    def __call__(self, hop: int, rows: list[Row]) -> list[Row]:
+    def __call__(self, hop: int, rows: list[ShuffleRow]) -> list[ShuffleRow]:
         there = {row.kind for row in rows}
         kind = next((it for it in self._kinds if it in there), None)
         if hop != self._hop or kind is None:
@@ -169,7 +182,7 @@ class Mishap:
         return [*rows[:place], *[self.row] * self._copies, *rows[place + 1 :]]
 
 
-def mishaps(kinds: Sequence[Kind], copies: int) -> st.SearchStrategy[Mishap]:
+def mishaps(kinds: Sequence[ShuffleRowKind], copies: int) -> st.SearchStrategy[Mishap]:
     return st.builds(
         Mishap, st.integers(0, 2**32), st.integers(0, 2), st.permutations(kinds), st.just(copies)
     )
@@ -190,7 +203,7 @@ def test_a_root_of_which_a_row_is_lost_is_not_done_with(way: Way, mishap: Mishap
     found = way.travel(mishap)
     assume(mishap.row is not None)
     assert mishap.row is not None
-    event(f"lost: {Kind(mishap.row.kind).name}")
+    event(f"lost: {ShuffleRowKind(mishap.row.kind).name}")
     root = mishap.row.root
     rest = way.expected_without(root)
     assert others(found.failed, root) == rest.failed
@@ -212,7 +225,7 @@ def test_a_row_that_comes_twice_doubles_nothing_and_loses_nothing(way: Way, mish
     found, expected = way.travel(mishap), way.expected()
     assume(mishap.row is not None)
     assert mishap.row is not None
-    root, kind = mishap.row.root, Kind(mishap.row.kind)
+    root, kind = mishap.row.root, ShuffleRowKind(mishap.row.kind)
     event(f"doubled: {kind.name}")
     assert found.written == expected.written
     assert others(found.failed, root) == others(expected.failed, root)
@@ -223,7 +236,7 @@ def test_a_row_that_comes_twice_doubles_nothing_and_loses_nothing(way: Way, mish
         assert tasks == {"a window"} or set(found.failed[root].failed_tasks) <= tasks
         assert found.failed[root].published == expected.failed[root].published
         assert found.delta == expected.delta
-    elif kind is Kind.SEGMENT and root in found.failed:
+    elif kind is ShuffleRowKind.SEGMENT and root in found.failed:
         # What was done twice in one go does not add up: the root comes again, and nothing of it
         # was added to windows.
         event("doubled: comes again")

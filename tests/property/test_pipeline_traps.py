@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from pyspark import TaskContext
 
 from postroad.pipeline import Segment
-from postroad.pipeline.acks import Acker, Bits, Report, bits_of, report_done, report_init
-from postroad.pipeline.fused.gathered import GatheredPart
-from postroad.pipeline.fused.rows import Kind, Row
-from postroad.pipeline.media.medium import Chunk, encode_segment
-from postroad.pipeline.program import Program
+from postroad.pipeline.acks import AckIds, ack_value
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import RawRecords, encode_segment
+from postroad.pipeline.vectorized.partition import ShuffledPartition
+from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind
+from tests.support.pipeline.acker import Acker, AckReport, ack_root, ack_task
 from tests.support.pipeline.both_ways import Comparable, Kept, RawInput, Slices
 from tests.support.pipeline.small_jobs import grouped_program_of
 from tests.support.pipeline.without_spark import Given, Shuffling, run_shuffled
@@ -31,19 +32,19 @@ ROOT = 4711
 # Reports.
 
 
-def small_tree(generation: int) -> list[Report]:
+def small_tree(generation: int) -> list[AckReport]:
     """A segment that becomes two, which both go to two tasks, one of which makes more of it."""
-    bits = Bits("job")
+    bits = AckIds("job")
     reports = []
     top = [bits.edge(ROOT, "in", "f", ordinal) for ordinal in range(2)]
-    reports.append(report_init(ROOT, generation, "in", top))
+    reports.append(ack_root(ROOT, generation, "in", top))
     for edge in top:
         given = [bits.edge(edge, "f", target, 0) for target in ("left", "right")]
-        reports.append(report_done(ROOT, generation, "f", edge, given))
+        reports.append(ack_task(ROOT, generation, "f", edge, given))
         more = bits.edge(given[0], "left", "out", 0)
-        reports.append(report_done(ROOT, generation, "left", given[0], [more]))
-        reports.append(report_done(ROOT, generation, "out", more, ()))
-        reports.append(report_done(ROOT, generation, "right", given[1], ()))
+        reports.append(ack_task(ROOT, generation, "left", given[0], [more]))
+        reports.append(ack_task(ROOT, generation, "out", more, ()))
+        reports.append(ack_task(ROOT, generation, "right", given[1], ()))
     return reports
 
 
@@ -62,39 +63,43 @@ def test_doubled_reports_never_make_up_for_missing_ones(generation: int) -> None
         assert acker.verdict(ROOT, generation).is_done == all(copies), copies
 
 
-def verdict_of(*reports: Report) -> bool:
+def verdict_of(*reports: AckReport) -> bool:
     acker = Acker()
     for report in reports:
         acker.add(report)
     return acker.verdict(ROOT, 0).is_done
 
 
-def gather(*rows: Row) -> list[int]:
+def gather(*rows: ShuffleRow) -> list[int]:
     """The roots that are not done with, by their rows."""
-    part = GatheredPart(grouped_program_of([("in", "out")], groups={}), {"out": Kept()}, "part")
+    part = ShuffledPartition(
+        grouped_program_of([("in", "out")], groups={}), {"out": Kept()}, "part"
+    )
     part.take_rows(rows)
     return [it.root for it in part.finish().failed]
 
 
-def ledger_row(task: str, bits: int, missing: int, kind: Kind = Kind.LEDGER) -> Row:
-    payload = encode_segment({}) if kind is Kind.ROOT else b""
-    return Row(ROOT, kind, task, ROOT, 0, 0, bits, missing, payload)
+def ledger_row(
+    task: str, bits: int, missing: int, kind: ShuffleRowKind = ShuffleRowKind.LEDGER
+) -> ShuffleRow:
+    payload = encode_segment({}) if kind is ShuffleRowKind.ROOT else b""
+    return ShuffleRow(ROOT, kind, task, ROOT, 0, 0, bits, missing, payload)
 
 
 def test_edges_that_cancel_each_other_are_still_counted() -> None:
     """Should two edges of a root have the same bits by some accident, XOR is zero while both are
     open. As many must be taken as were given.
     """
-    init, done = report_init(ROOT, 0, "in", (5, 5)), report_done(ROOT, 0, "f", 5, ())
+    init, done = ack_root(ROOT, 0, "in", (5, 5)), ack_task(ROOT, 0, "f", 5, ())
     assert not verdict_of(init)
     assert not verdict_of(init, done)
-    assert gather(ledger_row("in", 0, 2, Kind.ROOT)) == [ROOT]
+    assert gather(ledger_row("in", 0, 2, ShuffleRowKind.ROOT)) == [ROOT]
 
 
 def test_as_many_as_were_given_is_not_enough() -> None:
     """Nor is the count alone: what was taken must be what was given."""
-    assert not verdict_of(report_init(ROOT, 0, "in", (5,)), report_done(ROOT, 0, "f", 6, ()))
-    rows = [ledger_row("in", 5, 1, Kind.ROOT), ledger_row("f", 6, -1)]
+    assert not verdict_of(ack_root(ROOT, 0, "in", (5,)), ack_task(ROOT, 0, "f", 6, ()))
+    rows = [ledger_row("in", 5, 1, ShuffleRowKind.ROOT), ledger_row("f", 6, -1)]
     assert gather(*rows) == [ROOT]
 
 
@@ -102,13 +107,13 @@ def test_nothing_left_over_is_not_done_if_nobody_saw_it_begin() -> None:
     """Where nothing was reported the sum is zero too. So a root is done with only if it was seen to
     come in; and one that then went nowhere, because everything of it was filtered, is.
     """
-    done = report_done(ROOT, 0, "f", 5, (6,)), report_done(ROOT, 0, "g", 6, (5,))
+    done = ack_task(ROOT, 0, "f", 5, (6,)), ack_task(ROOT, 0, "g", 6, (5,))
     assert not verdict_of(*done)
     assert not verdict_of()
-    assert verdict_of(report_init(ROOT, 0, "in", ()))
+    assert verdict_of(ack_root(ROOT, 0, "in", ()))
     with pytest.raises(RuntimeError, match="came without it"):
         gather(ledger_row("f", 5, 1), ledger_row("g", 5, -1))
-    assert gather(ledger_row("in", 0, 0, Kind.ROOT)) == []
+    assert gather(ledger_row("in", 0, 0, ShuffleRowKind.ROOT)) == []
 
 
 # Edges.
@@ -126,16 +131,16 @@ def test_edges_that_differ_in_anything_have_other_bits(
     segment it was made of, the task it is from, the one it is for and the place among its brothers
     all decide.
     """
-    bits = Bits("job")
-    assert len({bits_of(bits.edge(*edge), generation) for edge in edges}) == len(edges)
+    bits = AckIds("job")
+    assert len({ack_value(bits.edge(*edge), generation) for edge in edges}) == len(edges)
 
 
 TELL_IDS = """
-from postroad.pipeline.acks import Bits, bits_of
-bits = Bits("job")
+from postroad.pipeline.acks import AckIds, ack_value
+bits = AckIds("job")
 edge = bits.edge(4711, "in", "f", 3)
 print(bits.root("in", "file", 7), bits.root("in", "file", "key"), edge)
-print(bits_of(edge, 0), bits_of(edge, 2))
+print(ack_value(edge, 0), ack_value(edge, 2))
 """
 IDS = """
 15802728925814037014 4369699768802391108 14808592003709716815
@@ -174,14 +179,14 @@ class Moods:
         count = self._fans[self.computation][segment["n"]]
         return [{"n": segment["n"], "part": part} for part in range(count)]
 
-    def program(self) -> Program:
+    def program(self) -> CompiledJob:
         """What it makes goes on after a shuffle."""
         edges = [("in", "spread"), ("spread", "grouped"), ("grouped", "out")]
         return grouped_program_of(edges, groups={"grouped": "part"}, spread=self.spread)
 
 
 def numbers_to(count: int, generation: int = 0) -> Given:
-    chunk = Chunk("seq", range(count), [encode_segment({"n": n}) for n in range(count)])
+    chunk = RawRecords("seq", range(count), [encode_segment({"n": n}) for n in range(count)])
     return Given(RawInput(), [Slices("in", generation, [chunk])])
 
 
@@ -189,13 +194,13 @@ class Recorded:
     """The rows that went through the first shuffle; some of them may be replaced by others."""
 
     def __init__(
-        self, others: list[Row] | None = None, buckets: frozenset[int] = frozenset()
+        self, others: list[ShuffleRow] | None = None, buckets: frozenset[int] = frozenset()
     ) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[ShuffleRow] = []
         self._others = others
         self._buckets = buckets
 
-    def __call__(self, hop: int, rows: list[Row]) -> list[Row]:
+    def __call__(self, hop: int, rows: list[ShuffleRow]) -> list[ShuffleRow]:
         if hop > 0:
             return rows
         self.rows = rows
@@ -227,7 +232,7 @@ def test_parts_of_two_computations_never_pass_for_a_whole(
     found = run_shuffled(program, given, {"out": out}, Shuffling(on_way=mixed))
     event(f"failed: {len(found.failed)}")
     for n in range(len(first)):
-        root = program.bits.root("in", "seq", n)
+        root = program.ack_ids.root("in", "seq", n)
         parts = sorted(parts_of(n, out))
         said = (first if root % BUCKETS in buckets else second)[n]
         if root not in found.failed:
@@ -273,7 +278,7 @@ def test_another_attempt_of_spark_tells_the_same(
     """Spark runs a task again that failed. How often it did must not be in the bits: what one
     attempt gave and another took would never add up. Only how often the root was delivered counts.
     """
-    told: list[tuple[Comparable, list[Row]]] = []
+    told: list[tuple[Comparable, list[ShuffleRow]]] = []
     for attempt in (first, second):
         moods, rows = Moods([[0, 1, 2, 3]]), Recorded()
         with attempting(attempt):

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from postroad.durable import MemoryDisk
-from postroad.pipeline import publishing
-from postroad.pipeline.desk import Outcome, Settled
-from postroad.pipeline.media import Staged
+from postroad.pipeline.connectors import Committable
+from postroad.pipeline.coordinator import committer as publishing
+from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult
 from tests.support.pipeline.desk_jobs import (
     Appended,
     count_to,
@@ -25,10 +25,10 @@ class DownAtFirst(Appended):
 
     is_down = True
 
-    async def publish(self, staged: Staged) -> None:
+    async def commit(self, staged: Committable) -> None:
         if self.is_down:
             raise ConnectionRefusedError("down")
-        await super().publish(staged)
+        await super().commit(staged)
 
 
 @pytest.mark.parametrize("way", ["abort", "commit"])
@@ -39,15 +39,15 @@ async def test_what_is_settled_and_not_yet_published_is_not_thrown_away(way: str
     """
     output = DownAtFirst()
     async with open_desk(job_of(input_task()), {"in": count_to(3)}, MemoryDisk(), output) as it:
-        first = await it.desk.admit()
-        outcome = Outcome(first, [], await it.stage("one", first))
-        await it.desk.settle("run", 1, outcome)
+        first = await it.desk.next_deliveries()
+        outcome = BatchResult(first, [], await it.stage("one", first))
+        await it.desk.commit_batch("run", 1, outcome)
         if way == "abort":
-            await it.desk.discard(outcome.staged)
+            await it.desk.abort_outputs(outcome.staged)
         else:
-            await it.desk.settle("run", 1, outcome)
+            await it.desk.commit_batch("run", 1, outcome)
         output.is_down = False
-        await it.desk.admit()
+        await it.desk.next_deliveries()
         assert numbers(output) == [0, 1, 2]
         assert await it.desk.is_drained()
 
@@ -56,14 +56,14 @@ async def test_what_was_thrown_away_is_not_settled_afterwards() -> None:
     """A commit may be on its way for so long that Spark aborts the batch before it arrives."""
     output = Appended()
     async with open_desk(job_of(input_task()), {"in": count_to(3)}, MemoryDisk(), output) as it:
-        deliveries = await it.desk.admit()
-        outcome = Outcome(deliveries, [], await it.stage("one", deliveries))
-        await it.desk.discard(outcome.staged)
+        deliveries = await it.desk.next_deliveries()
+        outcome = BatchResult(deliveries, [], await it.stage("one", deliveries))
+        await it.desk.abort_outputs(outcome.staged)
         with pytest.raises(RuntimeError, match="what batch 1 wrote was thrown away"):
-            await it.desk.settle("run", 1, outcome)
-        assert await it.desk.unsettled() == deliveries
-        again = Outcome(deliveries, [], await it.stage("two", deliveries))
-        assert await it.desk.settle("run", 1, again) is Settled.NOW
+            await it.desk.commit_batch("run", 1, outcome)
+        assert await it.desk.uncommitted() == deliveries
+        again = BatchResult(deliveries, [], await it.stage("two", deliveries))
+        assert await it.desk.commit_batch("run", 1, again) is CommitResult.NOW
         assert numbers(output) == [0, 1, 2]
 
 
@@ -74,9 +74,9 @@ class Slow(Appended):
         super().__init__()
         self.may_go_on = asyncio.Event()
 
-    async def publish(self, staged: Staged) -> None:
+    async def commit(self, staged: Committable) -> None:
         await self.may_go_on.wait()
-        await super().publish(staged)
+        await super().commit(staged)
 
 
 async def test_whoever_settles_does_not_wait_for_a_slow_output(
@@ -87,10 +87,10 @@ async def test_whoever_settles_does_not_wait_for_a_slow_output(
     output = Slow()
     job = job_of(input_task(batch_size=2))
     async with open_desk(job, {"in": count_to(3)}, MemoryDisk(), output) as it:
-        first = await it.desk.admit()
-        outcome = Outcome(first, [], await it.stage("one", first))
-        assert await it.desk.settle("run", 1, outcome) is Settled.NOW
-        assert await it.desk.admit() == []
+        first = await it.desk.next_deliveries()
+        outcome = BatchResult(first, [], await it.stage("one", first))
+        assert await it.desk.commit_batch("run", 1, outcome) is CommitResult.NOW
+        assert await it.desk.next_deliveries() == []
         output.may_go_on.set()
-        assert len(await it.desk.admit()) == 1
+        assert len(await it.desk.next_deliveries()) == 1
         assert numbers(output) == [0, 1]

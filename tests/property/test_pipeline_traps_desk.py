@@ -12,12 +12,16 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from postroad.durable import MemoryDisk
-from postroad.pipeline import RetryPolicy, SeqInput
-from postroad.pipeline.delivered import Delivered
-from postroad.pipeline.desk import Outcome, Settled
-from postroad.pipeline.media import Staged
-from postroad.pipeline.media.medium import Place, encode_segment
-from postroad.pipeline.records import Attempt, Delivery, FailedRoot
+from postroad.pipeline import MemoryInput, RetryPolicy
+from postroad.pipeline.connectors import Committable
+from postroad.pipeline.connectors.connector import Position, encode_segment
+from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult
+from postroad.pipeline.coordinator.records import (
+    FailedRoot,
+    InputDelivery,
+    RootInput,
+    SegmentAttempt,
+)
 from tests.property.pipeline_strategies import SOME
 from tests.support.pipeline.desk_jobs import (
     Appended,
@@ -38,7 +42,7 @@ BATCHES_BETWEEN = 3
 def moved_clock() -> Iterator[Clock]:
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("postroad.pipeline.desk._now_ms", clock)
+        patch.setattr("postroad.pipeline.coordinator.coordinator._now_ms", clock)
         yield clock
 
 
@@ -80,14 +84,14 @@ STEPS = st.lists(
 )
 
 
-class Told(SeqInput):
+class Told(MemoryInput):
     """An input that has its own acknowledgements, and forgets what it is told is done."""
 
     def __init__(self) -> None:
-        super().__init__(({"n": n} for n in range(SEGMENTS)), slice_segments=2)
-        self.told: list[Place] = []
+        super().__init__(({"n": n} for n in range(SEGMENTS)), split_segments=2)
+        self.told: list[Position] = []
 
-    async def on_settled(self, places: Sequence[Place]) -> None:
+    async def on_committed(self, places: Sequence[Position]) -> None:
         self.told += places
 
 
@@ -98,22 +102,22 @@ class Zombies:
         self._clock = clock
         self._disk = MemoryDisk()
         self._told = Told()
-        self._input: dict[str, SeqInput] = {"in": self._told}
+        self._input: dict[str, MemoryInput] = {"in": self._told}
         self.output = Appended()
         self._batch = 0
         self._stages = 0
         # All that ever was delivered, as it was read then.
-        self._had: dict[int, tuple[Delivery, list[Delivered]]] = {}
+        self._had: dict[int, tuple[InputDelivery, list[RootInput]]] = {}
         self._ids: dict[bytes, int] = {}
 
     async def live(self, steps: Iterable[Step]) -> None:
         """One process with the desk."""
         async with open_desk(job_of(ZOMBIE_TASK), self._input, self._disk, self.output) as it:
-            await self._have(it, await it.desk.unsettled())
+            await self._have(it, await it.desk.uncommitted())
             for step in steps:
                 self._clock.advance(step.wait_s)
                 if step.admits:
-                    await self._have(it, await it.desk.admit())
+                    await self._have(it, await it.desk.next_deliveries())
                 latest = sorted(self._had, reverse=True)
                 chosen = [latest[place] for place in step.chosen if place < len(latest)]
                 await self._settle(it, chosen, step)
@@ -122,47 +126,47 @@ class Zombies:
         """A process that does all that is left."""
         async with open_desk(job_of(ZOMBIE_TASK), self._input, self._disk, self.output) as it:
             for _ in range(50):
-                for delivery in await it.desk.unsettled():
+                for delivery in await it.desk.uncommitted():
                     await self._have(it, [delivery])
                     step = Step(0.0, False, [], False, False)
-                    assert await self._settle(it, [delivery.number], step) is Settled.NOW
-                if not await it.desk.admit() and await it.desk.is_drained():
+                    assert await self._settle(it, [delivery.number], step) is CommitResult.NOW
+                if not await it.desk.next_deliveries() and await it.desk.is_drained():
                     return
         raise AssertionError("it is never done")
 
-    async def _have(self, it: OpenDesk, deliveries: Iterable[Delivery]) -> None:
+    async def _have(self, it: OpenDesk, deliveries: Iterable[InputDelivery]) -> None:
         for delivery in deliveries:
             roots = list(await it.desk.read(delivery))
             self._had[delivery.number] = delivery, roots
             for root in roots:
                 assert self._ids.setdefault(encode_segment(root.segment), root.root) == root.root
 
-    async def _settle(self, it: OpenDesk, chosen: list[int], step: Step) -> Settled:
+    async def _settle(self, it: OpenDesk, chosen: list[int], step: Step) -> CommitResult:
         had = [self._had[number] for number in chosen]
         roots = [root for _, those in had for root in those]
         failed = [fail(root) for root in roots] if step.fails else []
         staged = [] if step.fails else self._stage(roots)
         self._batch += not step.is_repeated
-        outcome = Outcome([delivery for delivery, _ in had], failed, staged)
-        settled = await it.desk.settle("run", self._batch, outcome)
+        outcome = BatchResult([delivery for delivery, _ in had], failed, staged)
+        settled = await it.desk.commit_batch("run", self._batch, outcome)
         event(settled.name)
-        still_open = [one.place for one in await it.desk.unsettled()]
+        still_open = [one.position for one in await it.desk.uncommitted()]
         assert not [place for place in self._told.told if place in still_open]
         return settled
 
-    def _stage(self, roots: Iterable[Delivered]) -> list[tuple[str, Staged]]:
+    def _stage(self, roots: Iterable[RootInput]) -> list[tuple[str, Committable]]:
         self._stages += 1
-        stager = self.output.begin(f"stage-{self._stages}")
+        stager = self.output.create_writer(f"stage-{self._stages}")
         for it in roots:
             assert isinstance(it.segment, dict)
             stager.write([it.root], [it.segment])
-        staged = stager.finish()
+        staged = stager.prepare_commit()
         assert staged is not None
         return [("out", staged)]
 
 
-def fail(it: Delivered) -> FailedRoot:
-    payload, attempt = encode_segment(it.segment), Attempt(it.generation, 0, "out", "no")
+def fail(it: RootInput) -> FailedRoot:
+    payload, attempt = encode_segment(it.segment), SegmentAttempt(it.generation, 0, "out", "no")
     return FailedRoot(it.root, it.task, it.generation, payload, attempt, [])
 
 
@@ -229,14 +233,14 @@ async def run_ticks(ticks: list[Tick]) -> None:
             for tick in ticks:
                 clock.advance(tick.seconds)
                 await it.settle_nothing(tick.batches)
-                before = await it.desk.unsettled()
+                before = await it.desk.uncommitted()
                 if tick.settled is not None and tick.settled < len(before):
                     one = before.pop(tick.settled)
                     failed = await it.fail([one]) if tick.batches == 1 else []
-                    assert await it.settle([one], failed=failed) is Settled.NOW
+                    assert await it.settle([one], failed=failed) is CommitResult.NOW
                 late = [one for one in before if is_late(one, since, clock, it.batch)]
-                admitted = await it.desk.admit()
-                left = {one.number for one in await it.desk.unsettled()}
+                admitted = await it.desk.next_deliveries()
+                left = {one.number for one in await it.desk.uncommitted()}
                 assert {one.number for one in before} - left == {one.number for one in late}
                 repeated = [one for one in admitted if one.generation]
                 assert sorted(places(repeated)) == sorted(places(late))
@@ -244,14 +248,16 @@ async def run_ticks(ticks: list[Tick]) -> None:
                 since |= {one.number: (clock.now_ms, it.batch) for one in admitted}
 
 
-def is_late(one: Delivery, since: dict[int, tuple[int, int]], clock: Clock, batches: int) -> bool:
+def is_late(
+    one: InputDelivery, since: dict[int, tuple[int, int]], clock: Clock, batches: int
+) -> bool:
     admitted_ms, batches_then = since[one.number]
     has_had_its_time = clock.now_ms - admitted_ms > TIMEOUTS_S[one.task] * 1000
     return has_had_its_time and batches - batches_then >= BATCHES_BETWEEN
 
 
-def places(deliveries: Iterable[Delivery]) -> list[str]:
-    return [f"{one.task} {one.place} {one.segments}" for one in deliveries]
+def places(deliveries: Iterable[InputDelivery]) -> list[str]:
+    return [f"{one.task} {one.position} {one.segments}" for one in deliveries]
 
 
 @SOME
@@ -291,10 +297,12 @@ async def run_rounds(rounds: list[Round]) -> None:
     async with open_desk(job_of(task), {"in": count_to(300, 5)}) as it:
         for round in rounds:
             for _ in range(round.asks):
-                await it.desk.admit()
-            chosen = (await it.desk.unsettled())[: round.settles]
+                await it.desk.next_deliveries()
+            chosen = (await it.desk.uncommitted())[: round.settles]
             await it.settle(chosen, failed=await it.fail(chosen) if round.fails else [])
-            pending, again = await it.see(lambda pen: (pen.pending("in"), pen.pending_again("in")))
+            pending, again = await it.see(
+                lambda pen: (pen.pending("in"), pen.pending_retries("in"))
+            )
             event(f"again: {again}")
             assert again <= share
             assert pending <= MAX_PENDING + share
@@ -317,7 +325,7 @@ async def test_what_failed_together_comes_again_apart() -> None:
     pausing = RetryPolicy(attempts=3, first_s=10.0, max_s=10.0)
     with moved_clock() as clock:
         async with open_desk(job_of(input_task(retry=pausing)), {"in": count_to(60)}) as it:
-            deliveries = await it.desk.admit()
+            deliveries = await it.desk.next_deliveries()
             failed = await it.fail(deliveries)
             await it.settle(deliveries, failed=failed)
             found = await it.see(lambda pen: [pen.find(one.root) for one in failed])
@@ -334,13 +342,13 @@ async def run_gaps(rounds: list[list[int]]) -> None:
     task = input_task(batch_size=6, max_pending=MAX_PENDING, retry=PATIENT)
     async with open_desk(job_of(task), {"in": count_to(60, 3)}) as it:
         for chosen in rounds:
-            await it.desk.admit()
-            pending = await it.desk.unsettled()
+            await it.desk.next_deliveries()
+            pending = await it.desk.uncommitted()
             done = [pending[place] for place in chosen if place < len(pending)]
             await it.settle(done)
             left = [one for one in pending if one not in done]
-            first, last = await it.desk.settled_upto(), await it.desk.delivered()
-            assert await it.desk.unsettled(first, last) == left
+            first, last = await it.desk.committed_offset(), await it.desk.last_delivery()
+            assert await it.desk.uncommitted(first, last) == left
             assert first == (left[0].number - 1 if left else last)
 
 

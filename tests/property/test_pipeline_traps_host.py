@@ -10,12 +10,15 @@ from typing import TypeVar
 import pytest
 
 from postroad.core.errors import RemoteHandlerFailure
-from postroad.pipeline.fused.outcome import PartOutcome, encode_part
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import Delivery
-from postroad.pipeline.spark.client import DeskClient, desk_client
-from postroad.pipeline.spark.host import DeskHost
-from postroad.pipeline.spark.questions import Parts
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.coordinator.records import InputDelivery
+from postroad.pipeline.spark.coordinator_client import (
+    CoordinatorClient,
+    PartitionResults,
+    desk_client,
+)
+from postroad.pipeline.spark.coordinator_server import CoordinatorServer
+from postroad.pipeline.vectorized.partition import PartitionResult, encode_part
 from tests.support.pipeline.desk_jobs import (
     OpenDesk,
     count_to,
@@ -32,27 +35,29 @@ JOB = job_of(input_task(batch_size=3))
 class Hosted:
     """A desk, and one of Spark's processes that asks it."""
 
-    def __init__(self, desk: OpenDesk, client: DeskClient) -> None:
+    def __init__(self, desk: OpenDesk, client: CoordinatorClient) -> None:
         self.desk = desk
         self._client = client
 
-    async def ask(self, question: Callable[[DeskClient], T]) -> T:
+    async def ask(self, question: Callable[[CoordinatorClient], T]) -> T:
         return await asyncio.to_thread(question, self._client)
 
     async def settle(self, batch: int, parts: Iterable[bytes]) -> None:
-        await self.ask(lambda client: client.settle("run", batch, Parts(list(parts), [])))
+        await self.ask(
+            lambda client: client.commit_batch("run", batch, PartitionResults(list(parts), []))
+        )
 
-    async def do(self, name: str, deliveries: Iterable[Delivery]) -> bytes:
+    async def do(self, name: str, deliveries: Iterable[InputDelivery]) -> bytes:
         """A part of a batch that has written all of some deliveries."""
         those = list(deliveries)
         staged = await self.desk.stage(name, those)
-        return encode_part(PartOutcome([it.number for it in those], staged=staged))
+        return encode_part(PartitionResult([it.number for it in those], staged=staged))
 
 
 @asynccontextmanager
 async def hosted() -> AsyncIterator[Hosted]:
     async with open_desk(JOB, {"in": count_to(9)}) as it:
-        host = DeskHost(Program(JOB), it.desk)
+        host = CoordinatorServer(CompiledJob(JOB), it.desk)
         address = await host.start()
         try:
             client = await asyncio.to_thread(desk_client, address)
@@ -67,14 +72,14 @@ async def test_a_batch_with_a_delivery_that_is_gone_is_refused_as_a_whole() -> N
     batch would be published, and some of them for the second time.
     """
     async with hosted() as it:
-        deliveries = [one for _ in range(3) for one in await it.desk.desk.admit()]
+        deliveries = [one for _ in range(3) for one in await it.desk.desk.next_deliveries()]
         gone, mine, other = deliveries
         await it.settle(0, [await it.do("first", [gone])])
         await it.settle(1, [await it.do("late", [gone, mine]), await it.do("rest", [other])])
         assert numbers(it.desk.output) == [0, 1, 2]
         assert not it.desk.output.staged
-        again = await it.ask(lambda client: client.plan(0, 100))
-        assert [one.place for one in again] == [mine.place, other.place]
+        again = await it.ask(lambda client: client.list_deliveries(0, 100))
+        assert [one.position for one in again] == [mine.position, other.position]
         assert [one.generation for one in again] == [1, 1]
         await it.settle(2, [await it.do("again", again)])
         assert numbers(it.desk.output) == list(range(9))
@@ -85,7 +90,7 @@ async def test_a_batch_that_spark_does_again_counts_once() -> None:
     batch is settled, and throws the second edition away.
     """
     async with hosted() as it:
-        deliveries = await it.desk.desk.admit()
+        deliveries = await it.desk.desk.next_deliveries()
         await it.settle(0, [await it.do("first", deliveries)])
         await it.settle(0, [await it.do("second", deliveries)])
         assert numbers(it.desk.output) == [0, 1, 2]
@@ -98,10 +103,10 @@ async def test_spark_begins_before_the_first_delivery_that_is_open() -> None:
     would skip it; before what is settled is only more work.
     """
     async with hosted() as it:
-        deliveries = [one for _ in range(3) for one in await it.desk.desk.admit()]
+        deliveries = [one for _ in range(3) for one in await it.desk.desk.next_deliveries()]
         await it.settle(0, [await it.do("second", deliveries[1:2])])
-        first = await it.ask(lambda client: client.first())
-        assert await it.ask(lambda client: client.plan(first, 100)) == [
+        first = await it.ask(lambda client: client.initial_offset())
+        assert await it.ask(lambda client: client.list_deliveries(first, 100)) == [
             deliveries[0],
             deliveries[2],
         ]
@@ -112,11 +117,13 @@ async def test_what_was_left_at_the_desk_counts_like_what_came_with_the_commit()
     settle the rest.
     """
     async with hosted() as it:
-        deliveries = await it.desk.desk.admit()
+        deliveries = await it.desk.desk.next_deliveries()
         part = await it.do("first", deliveries)
         with pytest.raises(RemoteHandlerFailure, match="not all parts of batch 0 are here"):
-            await it.ask(lambda client: client.settle("run", 0, Parts([], ["one"])))
-        await it.ask(lambda client: client.leave("one", part))
-        await it.ask(lambda client: client.settle("run", 0, Parts([], ["one"])))
+            await it.ask(
+                lambda client: client.commit_batch("run", 0, PartitionResults([], ["one"]))
+            )
+        await it.ask(lambda client: client.store_result("one", part))
+        await it.ask(lambda client: client.commit_batch("run", 0, PartitionResults([], ["one"])))
         assert numbers(it.desk.output) == [0, 1, 2]
         assert it.desk.desk.counts.acked == 3

@@ -17,23 +17,23 @@ from hypothesis import strategies as st
 
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store.database import Database
-from postroad.pipeline import Job, LinesOutput, LocalRunner, Segment, SeqInput, SeqOutput
-from postroad.pipeline.acks import Acker
-from postroad.pipeline.desk import Counts
+from postroad.pipeline import Job, JsonLinesOutput, LocalRunner, MemoryInput, MemoryOutput, Segment
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors import OutputConnector
+from postroad.pipeline.connectors.files.parquet import ParquetOutput
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.progress import JobCounters
+from postroad.pipeline.coordinator.records import RootState
 from postroad.pipeline.functions import Function
-from postroad.pipeline.media import OutputMedium
-from postroad.pipeline.media.parquet import ParquetOutput
-from postroad.pipeline.pen import Pen
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import State
-from postroad.pipeline.windows import WindowState
+from postroad.pipeline.windows import JobWindowState
 from tests.property.pipeline_strategies import SOME
 from tests.support.deadlines import DEADLINE_S
+from tests.support.pipeline.acker import Acker
 
 QUICK = {"attempts": 3, "first_s": 0.0, "max_s": 0.0}
 
 
-def windowed_job(batch_size: int, keep_s: float | None) -> Job:
+def windowed_job(batch_size: int, allowed_lateness_s: float | None) -> Job:
     """A job that counts segments, for every ten seconds."""
     return msgspec.convert(
         {
@@ -43,12 +43,12 @@ def windowed_job(batch_size: int, keep_s: float | None) -> Job:
                 {
                     "name": "in",
                     "type": "input",
-                    "medium": "seq",
+                    "connector": "memory",
                     "batch_size": batch_size,
                     "retry": QUICK,
                 },
                 {"name": "count", "type": "function", "fn": "count"},
-                {"name": "out", "type": "output", "medium": "seq"},
+                {"name": "out", "type": "output", "connector": "memory"},
             ],
             "windows": [
                 {
@@ -58,7 +58,7 @@ def windowed_job(batch_size: int, keep_s: float | None) -> Job:
                     "aggregation": "count",
                     "time_key": "t",
                     "range_s": 10,
-                    "keep_s": keep_s,
+                    "allowed_lateness_s": allowed_lateness_s,
                 }
             ],
             "triggers": [{"window": "w", "on": "drained"}],
@@ -74,16 +74,16 @@ class Ran:
         self._job = job
         self._function = function
         self._disk = MemoryDisk()
-        self.output = SeqOutput()
+        self.output = MemoryOutput()
         self.runner: LocalRunner | None = None
 
-    async def run(self, segments: Sequence[Segment]) -> Counts:
-        source, store = SeqInput(segments, slice_segments=3), MemoryStore(self._disk)
+    async def run(self, segments: Sequence[Segment]) -> JobCounters:
+        source, store = MemoryInput(segments, split_segments=3), MemoryStore(self._disk)
         outputs = {"out": self.output}
         self.runner = LocalRunner(self._job, {"in": source}, outputs, store, find=self._find)
         async with asyncio.timeout(DEADLINE_S):
             await self.runner.run()
-        return self.runner.desk.counts
+        return self.runner.coordinator.counts
 
     def _find(self, name: str) -> Function:
         return self._function
@@ -101,19 +101,19 @@ class Ran:
 
 
 async def run_late(times: list[int], batch_size: int) -> None:
-    ran = Ran(windowed_job(batch_size, keep_s=0.0), lambda segment: segment)
+    ran = Ran(windowed_job(batch_size, allowed_lateness_s=0.0), lambda segment: segment)
     counts = await ran.run([{"t": time} for time in times])
     assert (counts.acked, counts.failed, counts.replayed) == (
         len(times) + len(ran.output.segments),
         0,
         0,
     )
-    panes = await ran.look(lambda database: Pen(database, "job").panes())
-    program = Program(windowed_job(batch_size, keep_s=0.0), lambda _: same)
-    late = WindowState(program.plan, panes).late("w")
+    panes = await ran.look(lambda database: JobStore(database, "job").panes())
+    program = CompiledJob(windowed_job(batch_size, allowed_lateness_s=0.0), lambda _: same)
+    late = JobWindowState(program.windows, panes).late("w")
     event(f"late: {bool(late)}")
     assert sum(it["value"] for it in ran.output.segments) + late == len(times)
-    found = await ran.look(lambda it: [Pen(it, "job").count(state) for state in State])
+    found = await ran.look(lambda it: [JobStore(it, "job").count(state) for state in RootState])
     assert found == [0, 0, 0]
 
 
@@ -151,7 +151,9 @@ def count_rows(database: Database) -> dict[str, int]:
 
 async def rows_after(count: int) -> dict[str, int]:
     calls: Counter[int] = Counter()
-    ran = Ran(windowed_job(10, keep_s=20.0), lambda segment: refuse_some(calls, segment))
+    ran = Ran(
+        windowed_job(10, allowed_lateness_s=20.0), lambda segment: refuse_some(calls, segment)
+    )
     await ran.run([{"t": t} for t in range(count)])
     assert sum(it["value"] for it in ran.output.segments) == count
     gc.collect()
@@ -207,9 +209,9 @@ def only_file(directory: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("make", [LinesOutput, ParquetOutput])
+@pytest.mark.parametrize("make", [JsonLinesOutput, ParquetOutput])
 async def test_what_is_staged_and_published_outlasts_a_loss_of_power(
-    make: Callable[[str], OutputMedium], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[str], OutputConnector], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch is settled when all it wrote is staged. If that were only in the memory of the
     system, a loss of power would take the output, and the account would say that it is there.
@@ -218,12 +220,12 @@ async def test_what_is_staged_and_published_outlasts_a_loss_of_power(
     monkeypatch.setattr(os, "fsync", syncs)
     output = make(str(tmp_path))
     await output.open("job+", [])
-    stager = output.begin("job+part+out")
+    stager = output.create_writer("job+part+out")
     stager.write([1, 2], [{"n": 1}, {"n": 2}])
-    staged = stager.finish()
+    staged = stager.prepare_commit()
     assert staged is not None
     assert syncs.has(only_file(tmp_path))
-    await output.publish(staged)
+    await output.commit(staged)
     published = only_file(tmp_path)
     assert published.parent == tmp_path
     assert syncs.has(published)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from postroad.core import faults
 from postroad.core.errors import StoreUnavailable
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import Desk, Job, Segment, SeqInput, SeqOutput, TriggerType
-from postroad.pipeline.desk import Outcome, Settled
-from postroad.pipeline.emissions import NewRoot, roots_of
+from postroad.pipeline import Job, MemoryInput, MemoryOutput, Segment, TriggerType
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult, JobCoordinator
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.window_store import EmittedRoot, emit_roots
 from postroad.pipeline.functions import Function
-from postroad.pipeline.pen import Pen
-from postroad.pipeline.program import Program
-from postroad.pipeline.windows import DeltaMaker, Extent, WindowState
+from postroad.pipeline.windows import Extent, JobWindowState, WindowDeltaBuilder
 from tests.property.pipeline_strategies import SOME
 
 WINDOWS: list[dict[str, Any]] = [
@@ -31,9 +31,9 @@ JOB = msgspec.convert(
         "name": "job",
         "workflow": [["in", "count"], ["count", "out"]],
         "catalog": [
-            {"name": "in", "type": "input", "medium": "seq", "batch_size": 1},
+            {"name": "in", "type": "input", "connector": "memory", "batch_size": 1},
             {"name": "count", "type": "function", "fn": "count"},
-            {"name": "out", "type": "output", "medium": "seq"},
+            {"name": "out", "type": "output", "connector": "memory"},
         ],
         "windows": WINDOWS,
         "triggers": [{"window": "u", "on": "drained", "emit": "twice"}],
@@ -53,8 +53,8 @@ def twice(extent: Extent) -> list[Segment]:
 FUNCTIONS: Mapping[str, Function] = {"count": same, "twice": twice}
 
 
-def program() -> Program:
-    return Program(JOB, FUNCTIONS.__getitem__)
+def program() -> CompiledJob:
+    return CompiledJob(JOB, FUNCTIONS.__getitem__)
 
 
 # Commits that fail.
@@ -75,27 +75,27 @@ async def count_despite(point: str, failures: list[list[bool]]) -> list[int]:
     """How many segments each window has after batches of one each, settled until they are."""
     store = MemoryStore(MemoryDisk())
     await store.open("job")
-    source = SeqInput({"n": n} for n in range(len(failures)))
-    desk = Desk(program(), store, {"in": source}, {"out": SeqOutput()})
+    source = MemoryInput({"n": n} for n in range(len(failures)))
+    desk = JobCoordinator(program(), store, {"in": source}, {"out": MemoryOutput()})
     await desk.open()
     for batch, times in enumerate(failures):
-        deliveries = await desk.admit()
-        maker = DeltaMaker(program().plan)
+        deliveries = await desk.next_deliveries()
+        maker = WindowDeltaBuilder(program().windows)
         maker.add("count", None, {"n": batch})
         with faults.armed(point, Failing(times)):
             while True:
                 try:
-                    settled = await desk.settle(
-                        "run", batch, Outcome(deliveries, delta=maker.delta)
+                    settled = await desk.commit_batch(
+                        "run", batch, BatchResult(deliveries, delta=maker.delta)
                     )
                     break
                 except StoreUnavailable:
                     continue
-        assert settled in (Settled.NOW, Settled.BEFORE)
-    rows = await store.read(lambda database: Pen(database, "job").panes())
+        assert settled in (CommitResult.NOW, CommitResult.BEFORE)
+    rows = await store.read(lambda database: JobStore(database, "job").panes())
     await desk.close()
     await store.close()
-    state = WindowState(program().plan, rows)
+    state = JobWindowState(program().windows, rows)
     return [it.value for it in state.on_drained()]
 
 
@@ -134,8 +134,8 @@ def ids_of(window: str, group: object, lower: float, firing: int, value: int = 0
         trigger=TriggerType.DRAINED,
         trigger_index=0,
     )
-    made = list(roots_of(program(), extent, 0))
-    return [it.root for it in made if isinstance(it, NewRoot)]
+    made = list(emit_roots(program(), extent, 0))
+    return [it.root for it in made if isinstance(it, EmittedRoot)]
 
 
 @given(st.sets(WHICH, max_size=30))

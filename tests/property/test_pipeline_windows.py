@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.pipeline.job import Refinement, Segment, Trigger, TriggerType, Window, WindowType
-from postroad.pipeline.windows import Delta, DeltaMaker, Extent, WindowPlan, WindowState
+from postroad.pipeline.windows import (
+    CompiledWindows,
+    Extent,
+    JobWindowDelta,
+    JobWindowState,
+    WindowDeltaBuilder,
+)
 from postroad.pipeline.windows.aggregations import BUILT_IN, Aggregation
-from postroad.pipeline.windows.assignment import assignment_of
+from postroad.pipeline.windows.assigners import assignment_of
 from postroad.pipeline.windows.panes import Pane, decode_row
 from tests.support.pipeline.window_model import Emission, Model, is_punctuation
 
@@ -40,7 +46,7 @@ def windows(draw: st.DrawFn) -> Window:
         range_s=draw(LENGTHS),
         slide_s=draw(st.sampled_from([0.5, 1.0, 3.0])),
         gap_s=draw(LENGTHS),
-        keep_s=draw(st.none() | st.sampled_from([0.0, 1.0, 3.0])),
+        allowed_lateness_s=draw(st.none() | st.sampled_from([0.0, 1.0, 3.0])),
     )
 
 
@@ -88,8 +94,8 @@ def find(path: str) -> Any:
     return lambda segment: is_punctuation(segment["value"])
 
 
-def plan_of(window: Window, triggers: list[Trigger]) -> WindowPlan:
-    return WindowPlan([window], triggers, find)
+def plan_of(window: Window, triggers: list[Trigger]) -> CompiledWindows:
+    return CompiledWindows([window], triggers, find)
 
 
 def as_segment(event: Event) -> Segment:
@@ -101,14 +107,14 @@ def order_of(event: Event) -> bytes:
     return int(Fraction(event[2]) * 2**60 + 2**200).to_bytes(32)
 
 
-def gathered(plan: WindowPlan, events: list[Event]) -> DeltaMaker:
-    maker = DeltaMaker(plan)
+def gathered(plan: CompiledWindows, events: list[Event]) -> WindowDeltaBuilder:
+    maker = WindowDeltaBuilder(plan)
     for event in events:
         maker.add(TASK, event[0], as_segment(event), order=order_of(event))
     return maker
 
 
-def in_parts(plan: WindowPlan, events: list[Event], parts: int, seed: int) -> Delta:
+def in_parts(plan: CompiledWindows, events: list[Event], parts: int, seed: int) -> JobWindowDelta:
     """The delta of events that are counted in several places and put together in some order."""
     chance = random.Random(seed)
     shares: list[list[Event]] = [[] for _ in range(parts)]
@@ -118,7 +124,7 @@ def in_parts(plan: WindowPlan, events: list[Event], parts: int, seed: int) -> De
     while len(makers) > 1:
         chance.shuffle(makers)
         encoded = makers.pop().delta.encode()
-        makers[0].merge(Delta.decode(encoded))
+        makers[0].merge(JobWindowDelta.decode(encoded))
     return makers[0].delta
 
 
@@ -139,17 +145,17 @@ def expected(emissions: list[Emission]) -> list[Emission]:
 class Stored:
     """A state that is loaded from its rows before whatever happens, beside one that is not."""
 
-    def __init__(self, plan: WindowPlan) -> None:
+    def __init__(self, plan: CompiledWindows) -> None:
         self._plan = plan
-        self.state = WindowState(plan)
+        self.state = JobWindowState(plan)
         self._rows: dict[bytes, bytes] = {}
 
-    def _copy(self) -> WindowState:
+    def _copy(self) -> JobWindowState:
         rows = list(self._rows.items())
         random.Random(len(rows)).shuffle(rows)
-        return WindowState(self._plan, rows)
+        return JobWindowState(self._plan, rows)
 
-    def _settle(self, copy: WindowState) -> None:
+    def _settle(self, copy: JobWindowState) -> None:
         changes = self.state.take_changes()
         assert copy.take_changes() == changes
         for key, value in changes.items():
@@ -159,11 +165,11 @@ class Stored:
                 self._rows[key] = value
         assert self.state.take_changes() == {}
 
-    def apply(self, delta: Delta, now_s: float) -> list[Extent]:
+    def apply(self, delta: JobWindowDelta, now_s: float) -> list[Extent]:
         copy, encoded = self._copy(), delta.encode()
         extents = self.state.apply(delta, now_s)
         assert delta.encode() == encoded, "it was only read"
-        assert copy.apply(Delta.decode(encoded), now_s) == extents
+        assert copy.apply(JobWindowDelta.decode(encoded), now_s) == extents
         self._settle(copy)
         return extents
 
@@ -203,7 +209,7 @@ SESSIONS = st.builds(
     aggregation=st.just("count"),
     time_key=st.just("at"),
     gap_s=st.sampled_from([2.0, 3.0]),
-    keep_s=st.none() | st.just(0.0),
+    allowed_lateness_s=st.none() | st.just(0.0),
 )
 SESSION_BATCHES = st.lists(
     st.builds(
@@ -268,16 +274,16 @@ def test_a_delta_is_the_same_however_it_was_put_together(
     )
     whole = gathered(plan, events).delta
     assert in_parts(plan, events, parts, seed).encode() == whole.encode()
-    assert Delta.decode(whole.encode()) == whole
+    assert JobWindowDelta.decode(whole.encode()) == whole
 
 
 @given(windows(), st.lists(EVENTS, max_size=20), st.integers(1, 5), st.integers(0, 2**32))
 def test_panes_are_the_same_however_batches_are_cut(
     window: Window, events: list[Event], batches: int, seed: int
 ) -> None:
-    plan = plan_of(msgspec.structs.replace(window, keep_s=None), [DRAINED])
+    plan = plan_of(msgspec.structs.replace(window, allowed_lateness_s=None), [DRAINED])
     chance = random.Random(seed)
-    at_once, bit_by_bit = WindowState(plan), WindowState(plan)
+    at_once, bit_by_bit = JobWindowState(plan), JobWindowState(plan)
     at_once.apply(gathered(plan, events).delta, 0.0)
     numbers = [chance.randrange(batches) for _ in events]
     for batch in range(batches):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.pipeline.desk import Standing
-from postroad.pipeline.progress import Progress
+from postroad.pipeline.coordinator.progress import JobProgress, JobStatus
 
 from .exposition import Exposition
 
@@ -22,24 +21,38 @@ _GAUGES = {
     "unpublished": "Parts of batches that are settled, and which an output cannot take now.",
     "oldest_s": "Age of the oldest delivery that is not settled.",
 }
+_TASK_COUNTERS = {
+    "processed": "Segments that a task was given.",
+    "failed": "Segments that failed in a task.",
+}
+_LATENCY = "Average time in the function of a task for one segment."
+_LATE = "Segments that came too late for their window."
 
 
-def to_metrics(job: str, found: Progress | Standing) -> str:
+def to_metrics(job: str, found: JobProgress | JobStatus) -> str:
     """What is known of a job: of one that runs, what its process has done too."""
     metrics = Exposition()
     add_job(metrics, job, found)
     return metrics.render()
 
 
-def add_job(metrics: Exposition, job: str, found: Progress | Standing | None) -> None:
+def add_job(metrics: Exposition, job: str, found: JobProgress | JobStatus | None) -> None:
     """Likewise, among other metrics; None if nothing is known but that it does not run."""
-    is_running = isinstance(found, Progress)
-    metrics.gauge("pipeline_up", "Whether it runs.", int(is_running), job=job)
+    metrics.gauge("pipeline_up", "Whether it runs.", int(isinstance(found, JobProgress)), job=job)
     if found is None:
         return
     for name, text in _GAUGES.items():
         unit = name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
         metrics.gauge(f"pipeline_{unit}", text, getattr(found, name), job=job)
-    if is_running:
+    if isinstance(found, JobProgress):
         for name, text in _COUNTERS.items():
             metrics.counter(f"pipeline_{name}", text, getattr(found, name), job=job)
+        for task, it in found.tasks.items():
+            for name, text in _TASK_COUNTERS.items():
+                value = getattr(it, name)
+                metrics.counter(f"pipeline_task_{name}", text, value, job=job, task=task)
+            metrics.gauge(
+                "pipeline_task_latency_seconds", _LATENCY, it.latency_s, job=job, task=task
+            )
+        for window, late in found.late.items():
+            metrics.counter("pipeline_late", _LATE, late, job=job, window=window)

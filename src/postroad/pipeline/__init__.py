@@ -1,72 +1,85 @@
 """Data pipelines as data: every segment is accounted for."""
 
-from .building import new_job
-from .desk import Counts, Desk, Standing, look_at
-from .explain import explain_mermaid, explain_text
-from .job import (
+from postroad.pipeline.builder import JobBuilder, new_job
+from postroad.pipeline.connectors import (
+    InputConnector,
+    JsonLinesInput,
+    JsonLinesOutput,
+    MemoryInput,
+    MemoryOutput,
+    OutputConnector,
+    QueueInput,
+    QueueOutput,
+    make_input,
+    make_output,
+)
+from postroad.pipeline.coordinator.progress import (
+    JobCounters,
+    JobProgress,
+    JobStatus,
+    TaskCounts,
+    TaskProgress,
+)
+from postroad.pipeline.explain import explain_mermaid, explain_text
+from postroad.pipeline.job import (
     FlowAction,
     FlowCondition,
     Job,
-    Lifecycle,
     Refinement,
     RetryPolicy,
     Segment,
+    SideInput,
     Task,
     TaskKind,
+    TaskLifecycle,
     TaskType,
     Trigger,
     TriggerType,
     Window,
     WindowType,
 )
-from .local import LocalRunner
-from .media import (
-    InputMedium,
-    LinesInput,
-    LinesOutput,
-    OutputMedium,
-    QueueInput,
-    QueueOutput,
-    SeqInput,
-    SeqOutput,
-    make_input,
-    make_output,
+from postroad.pipeline.job_files import (
+    job_from_data,
+    job_from_json,
+    job_from_toml,
+    job_to_data,
+    job_to_json,
+    load_job,
 )
-from .pen import Pen
-from .progress import Meter, Progress
-from .reading import job_from_data, job_from_json, job_from_toml, job_to_data, job_to_json, read_job
-from .records import Attempt, PenRoot, State
-from .validation import Problem, find_problems
+from postroad.pipeline.local_runner import LocalRunner
+from postroad.pipeline.run import JobResult, Local, Spark, run
+from postroad.pipeline.validation import JobIssue, find_problems
 
 __all__ = [
-    "Attempt",
-    "Counts",
-    "Desk",
     "FlowAction",
     "FlowCondition",
-    "InputMedium",
+    "InputConnector",
     "Job",
-    "Lifecycle",
-    "LinesInput",
-    "LinesOutput",
+    "JobBuilder",
+    "JobCounters",
+    "JobIssue",
+    "JobProgress",
+    "JobResult",
+    "JobStatus",
+    "JsonLinesInput",
+    "JsonLinesOutput",
+    "Local",
     "LocalRunner",
-    "Meter",
-    "OutputMedium",
-    "Pen",
-    "PenRoot",
-    "Problem",
-    "Progress",
+    "MemoryInput",
+    "MemoryOutput",
+    "OutputConnector",
     "QueueInput",
     "QueueOutput",
     "Refinement",
     "RetryPolicy",
     "Segment",
-    "SeqInput",
-    "SeqOutput",
-    "Standing",
-    "State",
+    "SideInput",
+    "Spark",
     "Task",
+    "TaskCounts",
     "TaskKind",
+    "TaskLifecycle",
+    "TaskProgress",
     "TaskType",
     "Trigger",
     "TriggerType",
@@ -80,9 +93,9 @@ __all__ = [
     "job_from_toml",
     "job_to_data",
     "job_to_json",
-    "look_at",
+    "load_job",
     "make_input",
     "make_output",
     "new_job",
-    "read_job",
+    "run",
 ]

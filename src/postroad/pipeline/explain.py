@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from postroad.core.durations import format_seconds
-
-from .graph import Graph, Stage
-from .job import (
+from postroad.pipeline.graph import JobGraph, Stage
+from postroad.pipeline.job import (
     ALL,
     NONE,
     FlowCondition,
@@ -27,7 +26,7 @@ _RULE_WIDTH = 60
 
 def explain_text(job: Job) -> str:
     """Draw a valid job as text: stage after stage, each task with what follows it."""
-    graph = Graph(job)
+    graph = JobGraph(job)
     tasks, stages = _count(len(graph.order), "task"), _count(len(graph.stages), "stage")
     lines = [f"job {job.name}: {tasks} in {stages}"]
     lines += [f"  {line}" for line in job.doc.splitlines()]
@@ -41,7 +40,7 @@ def explain_text(job: Job) -> str:
 
 def explain_mermaid(job: Job) -> str:
     """Draw a valid job as a Mermaid flowchart, with a subgraph for each stage."""
-    graph = Graph(job)
+    graph = JobGraph(job)
     nodes = {name: f"t{place}" for place, name in enumerate(graph.order)}
     lines = ["flowchart LR"]
     for stage in graph.stages:
@@ -56,16 +55,18 @@ def explain_mermaid(job: Job) -> str:
 # Text.
 
 
-def _stage_heading(graph: Graph, stage: Stage) -> Iterator[str]:
+def _stage_heading(graph: JobGraph, stage: Stage) -> Iterator[str]:
     if stage.shuffled:
         groups = (f"{name} by {_group(graph.tasks[name])}" for name in stage.shuffled)
         yield f"== shuffle: {', '.join(groups)} ".ljust(_RULE_WIDTH, "=")
     if stage.computed:
         yield f"== Spark SQL: {', '.join(stage.computed)} ".ljust(_RULE_WIDTH, "=")
+    if stage.dataframe is not None:
+        yield f"== DataFrame: {stage.dataframe} ".ljust(_RULE_WIDTH, "=")
     yield f"stage {stage.index}"
 
 
-def _task_lines(graph: Graph, name: str) -> Iterator[str]:
+def _task_lines(graph: JobGraph, name: str) -> Iterator[str]:
     yield f"  {name}: {', '.join(_facts(graph.tasks[name]))}"
     for note in _notes(graph.job, name):
         yield f"      {note}"
@@ -87,7 +88,7 @@ def _notes(job: Job, name: str) -> Iterator[str]:
             yield f"{_when(condition)}: {_then(condition)}"
     for lifecycle in job.lifecycles:
         if lifecycle.task == name:
-            yield f"hooks: {lifecycle.calls}"
+            yield f"hooks: {lifecycle.hooks}"
 
 
 # Mermaid.
@@ -102,13 +103,13 @@ _ESCAPES = str.maketrans(
 )
 
 
-def _node(graph: Graph, name: str) -> str:
+def _node(graph: JobGraph, name: str) -> str:
     task = graph.tasks[name]
     windows = (f"window {it.name}: {_window(it)}" for it in graph.job.windows if it.task == name)
     return _SHAPES[task.type].format(_quoted([name, *_facts(task), *windows]))
 
 
-def _arrows(graph: Graph, nodes: dict[str, str], source: str) -> Iterator[str]:
+def _arrows(graph: JobGraph, nodes: dict[str, str], source: str) -> Iterator[str]:
     conditions = [it for it in graph.job.flow_conditions if it.source in (source, ALL)]
     for child in graph.children[source]:
         leading = [it for it in conditions if it.to == ALL or child in _targets(it)]
@@ -144,13 +145,19 @@ def _facts(task: Task) -> Iterator[str]:
     if task.type is TaskType.FUNCTION:
         yield "function"
     else:
-        yield f"{task.type} {'from' if task.type is TaskType.INPUT else 'to'} {task.medium}"
+        yield f"{task.type} {'from' if task.type is TaskType.INPUT else 'to'} {task.connector}"
     if task.fn is not None:
         yield task.fn
     for column, expression in task.expressions.items():
         yield f"{column} = {' '.join(expression.split())}"
     if task.kind is TaskKind.ARROW:
         yield "in Arrow batches"
+    if task.kind is TaskKind.GROUP:
+        yield "a group at a time" + (", with state" if task.state else "")
+    if task.kind is TaskKind.DATAFRAME:
+        yield "as a DataFrame, acknowledged with its batch"
+    for name, side in task.side_inputs.items():
+        yield f"with {name} from {side.connector}"
     if task.group_by is not None:
         yield f"grouped by {_group(task)}"
 
@@ -207,7 +214,11 @@ def _window(window: Window) -> str:
     if window.time_key is not None:
         words.append(f"timed by {window.time_key}")
     what = window.aggregation if window.key is None else f"{window.aggregation} of {window.key}"
-    kept = "" if window.keep_s is None else f", kept for {format_seconds(window.keep_s)}"
+    kept = (
+        ""
+        if window.allowed_lateness_s is None
+        else f", kept for {format_seconds(window.allowed_lateness_s)}"
+    )
     return f"{' '.join(words)}, {what}{kept}"
 
 

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from postroad.core.errors import ConfigError
-
-from .job import Segment
+from postroad.pipeline.job import Segment
 
 Function = Callable[..., Any]
 
 
-def resolve(path: str) -> Any:
+def import_object(path: str) -> Any:
     """What is at an import path, `package.module:name`; names may have dots.
 
     Raises:
@@ -43,35 +42,35 @@ def _not_found(path: str, part: str, holder: object) -> str:
     return f"{path!r}: there is no {part!r} in it{advice}"
 
 
-def resolve_function(path: str) -> Function:
+def import_function(path: str) -> Function:
     """The function at an import path; raises ConfigError if it is something else."""
-    found = resolve(path)
+    found = import_object(path)
     if not callable(found):
         raise ConfigError(f"{path!r} is not a function but {type(found).__name__}")
     function: Function = found
     return function
 
 
-class NotASegment(TypeError):
+class InvalidResultError(TypeError):
     """A function returned something else than segments."""
 
 
-def to_segments(result: object) -> list[Segment]:
+def normalize_result(result: object) -> list[Segment]:
     """What a function returned, as a list: nothing, one segment or several.
 
     Raises:
-        NotASegment: it is neither.
+        InvalidResultError: it is neither.
     """
     if result is None:
         return []
     if isinstance(result, dict):
         return [result]
     if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable):
-        raise NotASegment(f"a function returns segments, not {type(result).__name__}")
+        raise InvalidResultError(f"a function returns segments, not {type(result).__name__}")
     segments = list(result)
     for segment in segments:
         if not isinstance(segment, dict):
-            raise NotASegment(
+            raise InvalidResultError(
                 f"a function returns segments, not a list of {type(segment).__name__}"
             )
     return segments

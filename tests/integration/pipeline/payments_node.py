@@ -40,7 +40,7 @@ def book(segment: Segment) -> Segment:
 IN = Task(
     name="in",
     type=TaskType.INPUT,
-    medium="queue",
+    connector="queue",
     options={"queue": PAYMENTS},
     batch_size=2_000,
     retry=RetryPolicy(attempts=2, first_s=0.01, max_s=0.02),
@@ -48,7 +48,7 @@ IN = Task(
 OUT = Task(
     name="out",
     type=TaskType.OUTPUT,
-    medium="queue",
+    connector="queue",
     options={"peer": ALPHA, "queue": BOOKED},
 )
 JOB = Job(

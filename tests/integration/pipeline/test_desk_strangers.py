@@ -14,18 +14,18 @@ import pytest
 
 from postroad.core.errors import MessagingError
 from postroad.net import MessagingService, Protocol
-from postroad.pipeline.program import Program
-from postroad.pipeline.spark.client import desk_client
-from postroad.pipeline.spark.host import DeskHost
-from postroad.pipeline.spark.questions import (
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.spark.coordinator_client import (
     CLUSTER,
     LIMITS,
     SUBJECT,
-    DeskAddress,
-    First,
+    CoordinatorEndpoint,
+    GetInitialOffset,
+    desk_client,
     encode,
     read_question,
 )
+from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.wire import encode_preamble
 from tests.support.deadlines import eventually
 from tests.support.pipeline.desk_jobs import count_to, input_task, job_of, open_desk
@@ -36,19 +36,19 @@ LENGTH = 256 * 1024 * 1024 - 1_024
 
 
 @asynccontextmanager
-async def hosted(bind: str = "127.0.0.1:0", **settings: Any) -> AsyncIterator[DeskAddress]:
+async def hosted(bind: str = "127.0.0.1:0", **settings: Any) -> AsyncIterator[CoordinatorEndpoint]:
     async with open_desk(JOB, {"in": count_to(9)}) as it:
-        host = DeskHost(Program(JOB), it.desk, bind, **settings)
+        host = CoordinatorServer(CompiledJob(JOB), it.desk, bind, **settings)
         try:
             yield await host.start()
         finally:
             await host.stop()
 
 
-async def check_work(address: DeskAddress) -> None:
+async def check_work(address: CoordinatorEndpoint) -> None:
     """One of Spark's processes is answered."""
     client = await asyncio.to_thread(desk_client, address)
-    assert await asyncio.to_thread(client.first) == 0
+    assert await asyncio.to_thread(client.initial_offset) == 0
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ async def test_stranger_is_refused_before_it_can_ask(version: int, secret: str |
     service = MessagingService(CLUSTER, "stranger", protocol=protocol, secret=secret)
     async with hosted() as address, service:
         with pytest.raises(MessagingError):
-            await service.request(address.address, SUBJECT, encode(First()))
+            await service.request(address.address, SUBJECT, encode(GetInitialOffset()))
         await check_work(address)
 
 
@@ -149,20 +149,22 @@ async def test_desk_that_others_can_reach_speaks_tls() -> None:
             # Also who knows the token needs the certificate.
             async with MessagingService(CLUSTER, "worker", secret=secret) as service:
                 with pytest.raises(MessagingError):
-                    await service.request(address.address, SUBJECT, encode(First()))
+                    await service.request(address.address, SUBJECT, encode(GetInitialOffset()))
 
 
 def test_what_an_address_shows_is_no_secret() -> None:
-    address = DeskAddress("127.0.0.1:1", secrets.token_urlsafe(24), b"PRIVATE KEY")
-    assert repr(address) == "DeskAddress('127.0.0.1:1')"
+    address = CoordinatorEndpoint("127.0.0.1:1", secrets.token_urlsafe(24), b"PRIVATE KEY")
+    assert repr(address) == "CoordinatorEndpoint('127.0.0.1:1')"
 
 
 def test_question_is_read_as_it_was_written() -> None:
-    assert read_question(encode(First())) == First()
+    assert read_question(encode(GetInitialOffset())) == GetInitialOffset()
 
 
 @asynccontextmanager
-async def listening(address: DeskAddress, seen: bytearray) -> AsyncIterator[DeskAddress]:
+async def listening(
+    address: CoordinatorEndpoint, seen: bytearray
+) -> AsyncIterator[CoordinatorEndpoint]:
     """Somebody between the desk and those who ask it, who reads everything."""
     _, port = address.address.rsplit(":", 1)
     tasks: set[asyncio.Task[None]] = set()

@@ -175,17 +175,17 @@ async def ignore(message: Message, tx: Transaction) -> None:
 
 async def test_a_queue_with_a_consumer_is_not_read_by_a_job(mail: Mail) -> None:
     await mail.consume(PAYMENTS, ignore)
-    medium = QueueInput(mail, PAYMENTS)
+    connector = QueueInput(mail, PAYMENTS)
     with pytest.raises(UsageError, match="'payments' has a consumer already"):
-        await medium.open([])
+        await connector.open([])
     await mail.stop_consuming(PAYMENTS)
-    await medium.open([])
-    await medium.close()
+    await connector.open([])
+    await connector.close()
 
 
 async def test_a_queue_that_a_job_reads_has_no_consumer(mail: Mail) -> None:
-    medium = QueueInput(mail, PAYMENTS)
-    await medium.open([])
+    connector = QueueInput(mail, PAYMENTS)
+    await connector.open([])
     assert (await mail.statistics()).queues[PAYMENTS].has_consumer
     with pytest.raises(UsageError, match="'payments' has a job that reads it already"):
         await mail.consume(PAYMENTS, ignore)
@@ -193,7 +193,7 @@ async def test_a_queue_that_a_job_reads_has_no_consumer(mail: Mail) -> None:
         await mail.pull(PAYMENTS, timeout=0.01)
     with pytest.raises(UsageError, match="'payments' has a job"):
         await QueueInput(mail, PAYMENTS).open([])
-    await medium.close()
+    await connector.close()
     assert await mail.pull(PAYMENTS, timeout=0.01) == []
 
 

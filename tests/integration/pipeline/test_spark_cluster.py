@@ -13,9 +13,9 @@ import pyarrow.parquet
 import pytest
 
 from postroad.durable import MemoryStore
-from postroad.pipeline import LinesInput, LinesOutput, new_job
-from postroad.pipeline.media import ParquetOutput
-from postroad.pipeline.spark import SparkSettings, stop_spark
+from postroad.pipeline import JsonLinesInput, JsonLinesOutput, new_job
+from postroad.pipeline.connectors import ParquetOutput
+from postroad.pipeline.spark import SparkConfig, stop_spark
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.support.servers.spark import (
     QUICK_JAVA,
@@ -44,7 +44,7 @@ class Cluster(NamedTuple):
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
     with spark_cluster(directory) as cluster:
-        settings = SparkSettings(
+        settings = SparkConfig(
             master=cluster.master,
             driver_memory="512m",
             executor_memory="512m",
@@ -103,15 +103,15 @@ async def test_relative_paths_are_those_of_the_process_that_runs_the_job(
         (tmp_path / "payments" / f"{number}.jsonl").write_text(json.dumps({"n": number}))
     job = (
         new_job("relative")
-        .input("in", medium="lines")
-        .output("lines", medium="lines", after="in")
-        .output("rows", medium="parquet", after="in")
+        .input("in", connector="jsonl")
+        .output("lines", connector="jsonl", after="in")
+        .output("rows", connector="parquet", after="in")
         .build()
     )
     runner = SparkRunner(
         job,
-        {"in": LinesInput("payments/*.jsonl")},
-        {"lines": LinesOutput("cleared/lines"), "rows": ParquetOutput("cleared/rows")},
+        {"in": JsonLinesInput("payments/*.jsonl")},
+        {"lines": JsonLinesOutput("cleared/lines"), "rows": ParquetOutput("cleared/rows")},
         MemoryStore(),
         session=cluster.session,
         # As for executors on other machines: through TLS.
@@ -120,7 +120,7 @@ async def test_relative_paths_are_those_of_the_process_that_runs_the_job(
 
     await asyncio.wait_for(runner.run(), LIMIT_S)
 
-    assert runner.desk.counts.acked == SEGMENTS
+    assert runner.coordinator.counts.acked == SEGMENTS
     lines = [it.read_text() for it in (tmp_path / "cleared/lines").glob("*.jsonl")]
     written = [json.loads(line)["n"] for it in lines for line in it.splitlines()]
     assert sorted(written) == list(range(SEGMENTS))

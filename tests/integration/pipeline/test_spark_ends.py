@@ -17,10 +17,10 @@ PROGRAM_S = 240.0
 
 INTERRUPTED = """
 import os, signal, sys, threading, time
-from postroad.pipeline.spark import SparkSettings, spark_session
+from postroad.pipeline.spark import SparkConfig, spark_session
 
 ENDLESS = 10**18
-settings = SparkSettings(driver_memory="512m", java_options=sys.argv[1])
+settings = SparkConfig(driver_memory="512m", java_options=sys.argv[1])
 before = dict(os.environ)
 
 def interrupt_when(condition):
@@ -66,20 +66,21 @@ from pathlib import Path
 from pyspark import SparkContext
 from postroad import run
 from postroad.durable import MemoryStore
-from postroad.pipeline import SeqOutput, new_job
-from postroad.pipeline.spark import SparkRunner, SparkSettings
+from postroad.pipeline import MemoryOutput, new_job
+from postroad.pipeline.spark import SparkRunner, SparkConfig
 from tests.support.pipeline.spark_kill_functions import GrowingLines
 
 async def main(place):
     (place / "first.jsonl").write_text('{"n": 1}')
-    job = new_job("endless").input("in", medium="lines").output("out", medium="seq").build()
-    settings = SparkSettings(
+    builder = new_job("endless").input("in", connector="jsonl")
+    job = builder.output("out", connector="memory").build()
+    settings = SparkConfig(
         driver_memory="512m", java_options=sys.argv[1], python_path=(sys.argv[3],)
     )
-    inputs, outputs = {"in": GrowingLines(str(place))}, {"out": SeqOutput()}
+    inputs, outputs = {"in": GrowingLines(str(place))}, {"out": MemoryOutput()}
     runner = SparkRunner(job, inputs, outputs, MemoryStore(), place / "spark", settings)
     running = asyncio.create_task(runner.run())
-    while not runner.desk.counts.batches:
+    while not runner.coordinator.counts.batches:
         await asyncio.sleep(0.05)
     jvm = SparkContext._gateway.proc
     jvm.kill()

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from postroad.pipeline import Job, SeqInput
+from postroad.pipeline import Job, MemoryInput
 from postroad.pipeline.validation import require_valid
 
 FUNCTIONS = "tests.support.pipeline.random_job_functions:"
@@ -70,7 +70,13 @@ class JobMaker:
     def _catalog(self, edges: Sequence[Edge], never_failing: set[str]) -> list[Entry]:
         stages: dict[str, int] = dict.fromkeys(self.inputs, 0)
         inputs = [
-            {"name": it, "type": "input", "medium": "seq", "retry": RETRY, "batch_size": SEGMENTS}
+            {
+                "name": it,
+                "type": "input",
+                "connector": "memory",
+                "retry": RETRY,
+                "batch_size": SEGMENTS,
+            }
             for it in self.inputs
         ]
         return [
@@ -80,7 +86,8 @@ class JobMaker:
                 for it in self._functions
             ],
             *[
-                {"name": it, "type": "output", "medium": "seq"} | self._group(it, edges, stages)
+                {"name": it, "type": "output", "connector": "memory"}
+                | self._group(it, edges, stages)
                 for it in self._outputs
             ],
         ]
@@ -136,8 +143,8 @@ def descendants(edges: Sequence[Edge], names: Sequence[str]) -> set[str]:
     return found
 
 
-def random_inputs(names: Sequence[str]) -> dict[str, SeqInput]:
+def random_inputs(names: Sequence[str]) -> dict[str, MemoryInput]:
     return {
-        name: SeqInput(({"n": n, "of": name} for n in range(SEGMENTS)), slice_segments=60)
+        name: MemoryInput(({"n": n, "of": name} for n in range(SEGMENTS)), split_segments=60)
         for name in names
     }

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import Counts, InputMedium, Job, LocalRunner, PenRoot, SeqOutput, TaskType
-from postroad.pipeline.pen import Pen
+from postroad.pipeline import InputConnector, Job, JobCounters, LocalRunner, MemoryOutput, TaskType
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import StoredRoot
 from postroad.pipeline.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FUNCTIONS = "tests.support.pipeline.spark_functions:"
-LIMIT_S = 240.0
+LIMIT_S = 120.0
 
 
 class Came(NamedTuple):
@@ -26,19 +27,19 @@ class Came(NamedTuple):
     """What each output has, in no order."""
     dead: list[tuple[object, ...]]
     """The dead letters, without times."""
-    counts: Counts
+    counts: JobCounters
 
 
-async def run_here(job: Job, inputs: Mapping[str, InputMedium]) -> Came:
+async def run_here(job: Job, inputs: Mapping[str, InputConnector]) -> Came:
     disk, outputs = MemoryDisk(), outputs_of(job)
     runner = LocalRunner(job, inputs, outputs, MemoryStore(disk))
     await asyncio.wait_for(runner.run(), LIMIT_S)
-    return await _look(job, disk, outputs, runner.desk.counts)
+    return await _look(job, disk, outputs, runner.coordinator.counts)
 
 
 async def run_on_spark(
     job: Job,
-    inputs: Mapping[str, InputMedium],
+    inputs: Mapping[str, InputConnector],
     session: SparkSession,
     checkpoint: Path | None,
 ) -> Came:
@@ -46,30 +47,30 @@ async def run_on_spark(
     runner = SparkRunner(job, inputs, outputs, MemoryStore(disk), checkpoint, session=session)
     await asyncio.wait_for(runner.run(), LIMIT_S)
     assert runner.restarts == 0
-    return await _look(job, disk, outputs, runner.desk.counts)
+    return await _look(job, disk, outputs, runner.coordinator.counts)
 
 
-def outputs_of(job: Job) -> dict[str, SeqOutput]:
-    return {task.name: SeqOutput() for task in job.catalog if task.type == TaskType.OUTPUT}
+def outputs_of(job: Job) -> dict[str, MemoryOutput]:
+    return {task.name: MemoryOutput() for task in job.catalog if task.type == TaskType.OUTPUT}
 
 
 async def _look(
-    job: Job, disk: MemoryDisk, outputs: Mapping[str, SeqOutput], counts: Counts
+    job: Job, disk: MemoryDisk, outputs: Mapping[str, MemoryOutput], counts: JobCounters
 ) -> Came:
     written = {name: sorted(map(repr, it.segments)) for name, it in outputs.items()}
     dead = await dead_of(job, disk)
     return Came(written, sorted(map(_without_times, dead)), counts)
 
 
-async def dead_of(job: Job, disk: MemoryDisk) -> list[PenRoot]:
+async def dead_of(job: Job, disk: MemoryDisk) -> list[StoredRoot]:
     store = MemoryStore(disk)
     await store.open(job.name)
     try:
-        return await store.read(lambda database: Pen(database, job.name).dead(100_000))
+        return await store.read(lambda database: JobStore(database, job.name).list_dead(100_000))
     finally:
         await store.close()
 
 
-def _without_times(root: PenRoot) -> tuple[object, ...]:
+def _without_times(root: StoredRoot) -> tuple[object, ...]:
     tasks = [sorted(attempt.missing) for attempt in root.history]
     return (root.root, root.task, root.segment, root.generation, tasks, sorted(root.published))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,8 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import Job, LinesInput, SeqInput, new_job
-from postroad.pipeline.building import JobBuilder
+from postroad.pipeline import Job, JsonLinesInput, MemoryInput, Segment, new_job
+from postroad.pipeline.builder import JobBuilder
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import (
     FUNCTIONS,
@@ -34,7 +35,7 @@ REFUSE_SEVENS = FUNCTIONS + "refuse_sevens"
 
 
 def begin(name: str) -> JobBuilder:
-    return new_job(name).input("in", medium="seq", retry=RETRY, batch_size=400)
+    return new_job(name).input("in", connector="memory", retry=RETRY, batch_size=400)
 
 
 def one_stage() -> Job:
@@ -43,8 +44,8 @@ def one_stage() -> Job:
         .function("split", SPLIT)
         .function("left", REFUSE_SEVENS, after="split")
         .function("right", DOUBLE, after="split")
-        .output("to_left", medium="seq", after="left")
-        .output("to_right", medium="seq", after="right")
+        .output("to_left", connector="memory", after="left")
+        .output("to_right", connector="memory", after="right")
         .when("split", to="left", predicate=FUNCTIONS + "is_even")
         .when("split", to="right")
         .build()
@@ -55,10 +56,33 @@ def two_shuffles() -> Job:
     return (
         begin("two_shuffles")
         .function("split", SPLIT)
-        .output("aside", medium="seq", after="split")
+        .output("aside", connector="memory", after="split")
         .function("double", DOUBLE, group_by="n", after="split")
         .function("sevens", REFUSE_SEVENS, group_by=["part", "n"], after="double")
-        .output("out", medium="seq", after="sevens")
+        .output("out", connector="memory", after="sevens")
+        .build()
+    )
+
+
+def closures() -> Job:
+    """Functions that workers cannot import: one that is awaited, and one that hangs at times."""
+    factor = 3
+
+    async def ask(segment: Segment) -> Segment:
+        await asyncio.sleep(0)
+        return {**segment, "asked": segment["n"] * factor}
+
+    def hang(segment: Segment) -> Segment:
+        if segment["n"] == 77:
+            time.sleep(3600)
+        return segment
+
+    return (
+        begin("closures")
+        .function("split", lambda segment: {**segment, "split": True})
+        .function("ask", ask, concurrency=8)
+        .function("hang", hang, time_limit_s=0.3)
+        .output("out", connector="memory")
         .build()
     )
 
@@ -68,7 +92,7 @@ def windowed() -> Job:
         begin("windowed")
         .function("split", SPLIT)
         .function("sums", REFUSE_SEVENS, group_by="part")
-        .output("out", medium="seq")
+        .output("out", connector="memory")
         .window(
             "per_hundred",
             task="sums",
@@ -83,7 +107,7 @@ def windowed() -> Job:
     )
 
 
-@pytest.mark.parametrize("make", [one_stage, two_shuffles, windowed])
+@pytest.mark.parametrize("make", [one_stage, two_shuffles, windowed, closures])
 async def test_job_on_spark_has_outputs_and_dead_letters_of_plain_python(
     make: Callable[[], Job], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -96,8 +120,8 @@ async def test_job_on_spark_has_outputs_and_dead_letters_of_plain_python(
     assert (there.counts.delivered, there.counts.acked) == (SEGMENTS, here.counts.acked)
 
 
-def count_to(count: int) -> SeqInput:
-    return SeqInput(({"n": n} for n in range(count)), slice_segments=100)
+def count_to(count: int) -> MemoryInput:
+    return MemoryInput(({"n": n} for n in range(count)), split_segments=100)
 
 
 async def test_bad_segments_among_many_are_dead_letters_and_harm_no_other(
@@ -108,12 +132,12 @@ async def test_bad_segments_among_many_are_dead_letters_and_harm_no_other(
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     job = (
         new_job("poison")
-        .input("in", medium="lines", retry={"attempts": 1})
+        .input("in", connector="jsonl", retry={"attempts": 1})
         .function("work", FUNCTIONS + "misbehave", time_limit_s=0.3)
-        .output("out", medium="seq")
+        .output("out", connector="memory")
         .build()
     )
-    inputs = {"in": LinesInput(str(tmp_path / "in.jsonl"), slice_bytes=5_000)}
+    inputs = {"in": JsonLinesInput(str(tmp_path / "in.jsonl"), split_bytes=5_000)}
     came = await run_on_spark(job, inputs, spark, tmp_path / "checkpoint")
     assert len(came.outputs["out"]) == 1_000 - len(bad)
     assert len(came.dead) == len(bad)
@@ -124,9 +148,9 @@ async def test_segment_that_kills_its_worker_is_a_dead_letter_and_harms_no_other
 ) -> None:
     job = (
         new_job("deadly")
-        .input("in", medium="seq", retry={"attempts": 2, "first_s": 0.01})
+        .input("in", connector="memory", retry={"attempts": 2, "first_s": 0.01})
         .function("work", FUNCTIONS + "die_with_sevens", group_by="n")
-        .output("out", medium="seq")
+        .output("out", connector="memory")
         .build()
     )
     outputs, disk = outputs_of(job), MemoryDisk()
@@ -153,9 +177,9 @@ async def test_function_that_workers_cannot_import_is_an_error(
     monkeypatch.syspath_prepend(tmp_path)
     job = (
         new_job("nowhere")
-        .input("in", medium="seq")
+        .input("in", connector="memory")
         .function("work", "only_here:work")
-        .output("out", medium="seq")
+        .output("out", connector="memory")
         .build()
     )
     runner = SparkRunner(
@@ -171,8 +195,10 @@ async def test_function_that_workers_cannot_import_is_an_error(
 
 
 async def test_checkpoint_of_another_job_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    job = new_job("first").input("in", medium="seq").output("out", medium="seq").build()
+    job = new_job("first").input("in", connector="memory").output("out", connector="memory").build()
     await run_on_spark(job, {"in": count_to(10)}, spark, tmp_path / "checkpoint")
-    other = new_job("second").input("in", medium="seq").output("out", medium="seq").build()
+    other = (
+        new_job("second").input("in", connector="memory").output("out", connector="memory").build()
+    )
     with pytest.raises(ConfigError, match="checkpoint of the job 'first', not of 'second'"):
         await run_on_spark(other, {"in": count_to(10)}, spark, tmp_path / "checkpoint")

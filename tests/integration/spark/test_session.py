@@ -12,7 +12,7 @@ import pytest
 
 import postroad
 from postroad.core.errors import ConfigError, UsageError
-from postroad.pipeline.spark import SparkSettings, start_spark
+from postroad.pipeline.spark import SparkConfig, start_spark
 from tests.support.servers.process import free_port
 from tests.support.servers.spark import look_around, shared_session
 
@@ -69,11 +69,11 @@ def test_connect_server_that_does_not_listen_is_an_error_without_the_token() -> 
     where = f"sc://127.0.0.1:{free_port()}"
 
     with pytest.raises(ConfigError, match=f"at {re.escape(where)}: .*refused") as raised:
-        start_spark(SparkSettings(master=f"{where}/;token=secret"))
+        start_spark(SparkConfig(master=f"{where}/;token=secret"))
 
     assert "secret" not in str(raised.value)
 
 
 def test_connect_address_without_a_port_number_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"at sc://127\.0\.0\.1:none: "):
-        start_spark(SparkSettings(master="sc://127.0.0.1:none"))
+        start_spark(SparkConfig(master="sc://127.0.0.1:none"))

@@ -10,8 +10,8 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.durable import MemoryStore
-from postroad.pipeline import Job, Segment, SeqInput, new_job
-from postroad.pipeline.building import JobBuilder
+from postroad.pipeline import Job, MemoryInput, Segment, new_job
+from postroad.pipeline.builder import JobBuilder
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import FUNCTIONS, outputs_of, run_here, run_on_spark
 from tests.support.tiers import by_tier
@@ -44,15 +44,15 @@ def task(job: JobBuilder, name: str, is_sql: bool, sql: dict[str, Any], **more: 
 
 def in_both(is_sql: bool) -> Job:
     """Two such tasks beside each other, one after a shuffle, one before a window."""
-    job = new_job("sql").input("in", medium="seq", retry=RETRY, batch_size=300)
+    job = new_job("sql").input("in", connector="memory", retry=RETRY, batch_size=300)
     job = task(job, "price", is_sql, PRICE, after="in")
     job = task(job, "label", is_sql, LABEL, after="in")
-    job = job.output("labels", medium="seq", after="label")
+    job = job.output("labels", connector="memory", after="label")
     job = job.function("split", FUNCTIONS + "split", after="price")
     job = task(job, "again", is_sql, PRICE, after="split", group_by="even")
-    job = job.output("out", medium="seq", after="again")
+    job = job.output("out", connector="memory", after="again")
     job = task(job, "sums", is_sql, LABEL, after="price", group_by="even")
-    job = job.output("totals", medium="seq", after="sums")
+    job = job.output("totals", connector="memory", after="sums")
     job = job.window("all", task="sums", type="global", aggregation="sum", key="n")
     return job.trigger("all", on="drained").build()
 
@@ -71,8 +71,8 @@ def segments() -> Iterator[Segment]:
 async def test_expressions_come_to_what_functions_come_to(
     is_streamed: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
-    here = await run_here(in_both(False), {"in": SeqInput(segments(), slice_segments=50)})
-    inputs = {"in": SeqInput(segments(), slice_segments=50)}
+    here = await run_here(in_both(False), {"in": MemoryInput(segments(), split_segments=50)})
+    inputs = {"in": MemoryInput(segments(), split_segments=50)}
     checkpoint = tmp_path / "checkpoint" if is_streamed else None
     there = await run_on_spark(in_both(True), inputs, spark, checkpoint)
     assert here.dead, "some of it must fail"
@@ -93,12 +93,12 @@ async def test_expression_that_spark_does_not_understand_is_an_error_with_its_re
     ):
         job = (
             new_job("odd")
-            .input("in", medium="seq")
+            .input("in", connector="memory")
             .function("price", kind="sql", columns={"n": column}, expressions={"x": expression})
-            .output("out", medium="seq")
+            .output("out", connector="memory")
             .build()
         )
-        inputs = {"in": SeqInput([])}
+        inputs = {"in": MemoryInput([])}
         runner = SparkRunner(job, inputs, outputs_of(job), MemoryStore(), session=spark)
         refusal = rf"task 'price': Spark does not understand.*{reason}"
         with pytest.raises(ConfigError, match=refusal):
@@ -109,6 +109,8 @@ async def test_session_that_computes_common_parts_ahead_is_refused(spark: SparkS
     other = spark.newSession()
     other.conf.set("spark.sql.subexpressionElimination.enabled", "true")
     job = in_both(True)
-    runner = SparkRunner(job, {"in": SeqInput([])}, outputs_of(job), MemoryStore(), session=other)
+    runner = SparkRunner(
+        job, {"in": MemoryInput([])}, outputs_of(job), MemoryStore(), session=other
+    )
     with pytest.raises(ConfigError, match=r"need a Spark session with .*Elimination"):
         await runner.run()

@@ -10,7 +10,7 @@ from postroad.core.errors import ConfigError
 from postroad.core.tracing import Kind
 from postroad.durable import Draft, Message, Transaction
 from postroad.node.tracing import Recorder
-from postroad.pipeline import LocalRunner, QueueInput, SeqOutput
+from postroad.pipeline import LocalRunner, MemoryOutput, QueueInput
 from postroad.pipeline.job import Job, Task, TaskType
 from tests.support.durable.mail_pairs import AT_ONCE, running_pair, running_station
 
@@ -121,8 +121,8 @@ COPY = Job(
     name="copy",
     workflow=[("in", "out")],
     catalog=[
-        Task(name="in", type=TaskType.INPUT, medium="queue"),
-        Task(name="out", type=TaskType.OUTPUT, medium="seq"),
+        Task(name="in", type=TaskType.INPUT, connector="queue"),
+        Task(name="out", type=TaskType.OUTPUT, connector="memory"),
     ],
 )
 
@@ -131,8 +131,8 @@ async def test_a_batch_is_a_span_with_links_to_the_letters_in_it(tmp_path: Path)
     async with recording("alpha") as traces, running_station("alpha", tmp_path) as alpha:
         for number in range(40):
             await alpha.mail.post("alpha", "orders", b'{"n": %d}' % number)
-        output = SeqOutput()
-        inputs = {"in": QueueInput(alpha.mail, "orders", until_empty=True)}
+        output = MemoryOutput()
+        inputs = {"in": QueueInput(alpha.mail, "orders", bounded=True)}
         await LocalRunner(COPY, inputs, {"out": output}, alpha.mail.store).run()
         posted = [it for it in traces.all() if it.layer == "durable"]
         batch = traces.find("pipeline: batch copy @alpha")

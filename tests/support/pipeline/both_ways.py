@@ -6,24 +6,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from postroad.pipeline import Job, OutputMedium, Segment
-from postroad.pipeline.batch import Batch
-from postroad.pipeline.delivered import Delivered, decode
-from postroad.pipeline.functions import Function
-from postroad.pipeline.fused.part import Part
-from postroad.pipeline.media import Staged, Stager
-from postroad.pipeline.media.medium import (
-    Chunk,
-    InputMedium,
-    Place,
-    Slice,
-    Unwritable,
+from postroad.pipeline import Job, OutputConnector, Segment
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors import Committable, OutputWriter
+from postroad.pipeline.connectors.connector import (
+    InputConnector,
+    Position,
+    RawRecords,
+    Split,
+    UnwritableSegmentsError,
     decode_segment,
 )
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import FailedRoot
-from postroad.pipeline.staging import stage_all
-from postroad.pipeline.windows import Delta
+from postroad.pipeline.coordinator.records import FailedRoot, RootInput, decode_or_reject
+from postroad.pipeline.functions import Function
+from postroad.pipeline.vectorized.partition import SingleStagePartition
+from postroad.pipeline.windows import JobWindowDelta
+from tests.support.pipeline.plain_batch import PlainBatchExecutor, write_batch_output
 
 NOW_MS = 1_700_000_000_000
 
@@ -35,7 +33,7 @@ def refuse_nothing(segment: Segment) -> bool:
     return False
 
 
-class Kept(OutputMedium):
+class Kept(OutputConnector):
     """Keeps what is written, as it is at that moment.
 
     Args:
@@ -50,12 +48,12 @@ class Kept(OutputMedium):
         self.stages: list[str] = []
         self.abandoned = 0
 
-    def begin(self, stage: str) -> Stager:
+    def create_writer(self, stage: str) -> OutputWriter:
         self.stages.append(stage)
         return _KeptStager(self)
 
 
-class _KeptStager(Stager):
+class _KeptStager(OutputWriter):
     def __init__(self, output: Kept) -> None:
         self._output = output
         self._count = 0
@@ -66,15 +64,15 @@ class _KeptStager(Stager):
             id for id, segment in zip(ids, segments, strict=True) if output.refuses(segment)
         ][: output.at_once]
         if refused:
-            raise Unwritable({id: f"{id} is refused" for id in refused})
+            raise UnwritableSegmentsError({id: f"{id} is refused" for id in refused})
         for id, segment in zip(ids, segments, strict=True):
             output.written[id, tell(segment)] += 1
         self._count += len(ids)
 
-    def finish(self) -> Staged | None:
+    def prepare_commit(self) -> Committable | None:
         return {"count": self._count} if self._count else None
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         self._output.abandoned += 1
 
 
@@ -83,7 +81,7 @@ def tell(segment: Segment) -> str:
     return repr(list(segment.items()))
 
 
-class RawInput(InputMedium):
+class RawInput(InputConnector):
     """Gives chunks as they are; decodes them in its own way."""
 
     def __init__(self, decoder: Callable[[bytes], Segment] = decode_segment) -> None:
@@ -93,10 +91,10 @@ class RawInput(InputMedium):
     def decode(self) -> Callable[[bytes], Segment]:
         return self._decoder
 
-    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         return []
 
-    def read(self, place: Place) -> Iterator[Chunk]:
+    def read(self, place: Position) -> Iterator[RawRecords]:
         return iter(())
 
 
@@ -105,7 +103,7 @@ class Slices(NamedTuple):
 
     task: str
     generation: int
-    chunks: list[Chunk]
+    chunks: list[RawRecords]
 
 
 class Failed(NamedTuple):
@@ -115,7 +113,7 @@ class Failed(NamedTuple):
     generation: int
     payload: bytes
     published: list[int]
-    is_hopeless: bool
+    is_permanent: bool
     failed_tasks: list[str]
     error: str | None
     """If it is the only one: which of several is the first is as it happens."""
@@ -129,56 +127,56 @@ class Comparable(NamedTuple):
     delta: bytes
 
 
-def make_program(job: Job, table: Mapping[str, Function]) -> Program:
-    program = Program(job, table.__getitem__)
+def make_program(job: Job, table: Mapping[str, Function]) -> CompiledJob:
+    program = CompiledJob(job, table.__getitem__)
     program.start()
     return program
 
 
 def run_one_by_one(
-    program: Program,
+    program: CompiledJob,
     slices: Iterable[Slices],
-    medium: InputMedium,
+    connector: InputConnector,
     outputs: Mapping[str, Kept],
 ) -> Comparable:
-    """As the local runner does it."""
-    delivered = [root for it in slices for root in deliver(program, it, medium)]
+    """As a job is meant."""
+    delivered = [root for it in slices for root in deliver(program, it, connector)]
     return run_delivered(program, delivered, outputs)
 
 
 def run_delivered(
-    program: Program, roots: Iterable[Delivered], outputs: Mapping[str, Kept]
+    program: CompiledJob, roots: Iterable[RootInput], outputs: Mapping[str, Kept]
 ) -> Comparable:
-    """As the local runner does it with roots, wherever they come from."""
-    batch = Batch(program)
+    """The same with roots, wherever they come from."""
+    batch = PlainBatchExecutor(program)
     for it in roots:
-        batch.take(it, NOW_MS)
+        batch.process(it, NOW_MS)
     for name, output in outputs.items():
-        stage_all(output, f"stage-{name}", name, batch)
-    batch.on_written(outputs)
-    failed, delta = batch.close(NOW_MS)
+        write_batch_output(output, f"stage-{name}", name, batch)
+    batch.mark_written(outputs)
+    failed, delta = batch.finish(NOW_MS)
     return comparable(outputs, failed, delta)
 
 
-def deliver(program: Program, slice: Slices, medium: InputMedium) -> Iterator[Delivered]:
+def deliver(program: CompiledJob, slice: Slices, connector: InputConnector) -> Iterator[RootInput]:
     """As the desk does it."""
     for chunk in slice.chunks:
         for position, raw in zip(chunk.positions, chunk.raws, strict=True):
-            root = program.bits.root(slice.task, chunk.source, position)
-            segment = decode(raw, medium.decode)
-            yield Delivered(root, slice.task, slice.generation, segment, raw=raw)
+            root = program.ack_ids.root(slice.task, chunk.source, position)
+            segment = decode_or_reject(raw, connector.decode)
+            yield RootInput(root, slice.task, slice.generation, segment, raw=raw)
 
 
 def run_fused(
-    program: Program,
+    program: CompiledJob,
     slices: Iterable[Slices],
-    medium: InputMedium,
+    connector: InputConnector,
     outputs: Mapping[str, Kept],
 ) -> Comparable:
     """As a part of a batch does it."""
-    part = Part(program, outputs, "part")
+    part = SingleStagePartition(program, outputs, "part")
     for number, it in enumerate(slices):
-        part.take_slice(number, it.task, it.generation, medium, it.chunks)
+        part.process_split(number, it.task, it.generation, connector, it.chunks)
     outcome = part.finish()
     counts = {task: staged["count"] for task, staged in outcome.staged}
     written = {name: it.written.total() for name, it in outputs.items() if it.written}
@@ -187,7 +185,7 @@ def run_fused(
 
 
 def comparable(
-    outputs: Mapping[str, Kept], failed: Sequence[FailedRoot], delta: Delta
+    outputs: Mapping[str, Kept], failed: Sequence[FailedRoot], delta: JobWindowDelta
 ) -> Comparable:
     """What must be the same, whichever way a batch was run."""
     by_root = {it.root: to_failed(it) for it in failed}
@@ -203,7 +201,7 @@ def to_failed(it: FailedRoot) -> Failed:
         it.generation,
         it.segment,
         it.published,
-        it.is_hopeless,
+        it.is_permanent,
         sorted(attempt.missing),
         attempt.error if len(attempt.missing) < 2 else None,
     )

@@ -12,7 +12,7 @@ workflow = [["in", "parse"], ["parse", "out"]]
 [[catalog]]
 name = "in"
 type = "input"
-medium = "lines"
+connector = "jsonl"
 options = { path = "payments/*.jsonl" }
 retry = { attempts = 2, first_s = 0.001 }
 
@@ -24,7 +24,7 @@ fn = "clearing_functions:parse"
 [[catalog]]
 name = "out"
 type = "output"
-medium = "lines"
+connector = "jsonl"
 options = { path = "cleared" }
 """
 SLOW = """

@@ -9,21 +9,25 @@ from typing import TypeVar
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store.database import Database
 from postroad.pipeline import (
-    Desk,
     Job,
-    OutputMedium,
+    MemoryInput,
+    OutputConnector,
     RetryPolicy,
     Segment,
-    SeqInput,
     Task,
     TaskType,
 )
-from postroad.pipeline.desk import Outcome
-from postroad.pipeline.media import Staged, Stager
-from postroad.pipeline.media.medium import encode_segment
-from postroad.pipeline.pen import Pen
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import Attempt, Delivery, FailedRoot, PenRoot
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors import Committable, OutputWriter
+from postroad.pipeline.connectors.connector import encode_segment
+from postroad.pipeline.coordinator.coordinator import BatchResult, JobCoordinator
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import (
+    FailedRoot,
+    InputDelivery,
+    SegmentAttempt,
+    StoredRoot,
+)
 
 T = TypeVar("T")
 
@@ -44,7 +48,7 @@ class Clock:
         self.now_ms += round(seconds * 1000)
 
 
-class Appended(OutputMedium):
+class Appended(OutputConnector):
     """Appends what is published, and cannot tell what it has already.
 
     It outlives any process: what was staged is there until it is published or discarded.
@@ -55,18 +59,18 @@ class Appended(OutputMedium):
         self.segments: list[Segment] = []
         self.discarded: list[str] = []
 
-    def begin(self, stage: str) -> Stager:
+    def create_writer(self, stage: str) -> OutputWriter:
         return _AppendedStager(self, stage)
 
-    async def publish(self, staged: Staged) -> None:
+    async def commit(self, staged: Committable) -> None:
         self.segments += self.staged.pop(staged["stage"], [])
 
-    async def discard(self, staged: Staged) -> None:
+    async def abort(self, staged: Committable) -> None:
         self.discarded.append(staged["stage"])
         self.staged.pop(staged["stage"], None)
 
 
-class _AppendedStager(Stager):
+class _AppendedStager(OutputWriter):
     def __init__(self, output: Appended, stage: str) -> None:
         self._stage = stage
         self._taken = output.staged[stage] = []
@@ -74,7 +78,7 @@ class _AppendedStager(Stager):
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
         self._taken += segments
 
-    def finish(self) -> Staged | None:
+    def prepare_commit(self) -> Committable | None:
         return {"stage": self._stage}
 
 
@@ -82,13 +86,13 @@ def numbers(output: Appended) -> list[int]:
     return sorted(segment["n"] for segment in output.segments)
 
 
-def count_to(count: int, slice_segments: int = 100) -> SeqInput:
-    return SeqInput(({"n": n} for n in range(count)), slice_segments)
+def count_to(count: int, split_segments: int = 100) -> MemoryInput:
+    return MemoryInput(({"n": n} for n in range(count)), split_segments)
 
 
 def job_of(*inputs: Task) -> Job:
     """A job that writes what its inputs give."""
-    output = Task(name="out", type=TaskType.OUTPUT, medium="seq")
+    output = Task(name="out", type=TaskType.OUTPUT, connector="memory")
     edges = [(it.name, "out") for it in inputs]
     return Job(name=JOB, workflow=edges, catalog=[*inputs, output])
 
@@ -96,43 +100,45 @@ def job_of(*inputs: Task) -> Job:
 def input_task(name: str = "in", **fields: object) -> Task:
     """An input whose roots come again at once."""
     facts = {"retry": AT_ONCE} | fields
-    return Task(name=name, type=TaskType.INPUT, medium="seq", **facts)  # type: ignore[arg-type]
+    return Task(name=name, type=TaskType.INPUT, connector="memory", **facts)  # type: ignore[arg-type]
 
 
 class OpenDesk:
     """A desk with what is behind it."""
 
-    def __init__(self, desk: Desk, store: MemoryStore, output: Appended) -> None:
+    def __init__(self, desk: JobCoordinator, store: MemoryStore, output: Appended) -> None:
         self.desk = desk
         self.store = store
         self.output = output
         self.batch = 0
         """Number of the last batch that was settled here."""
 
-    async def see(self, look: Callable[[Pen], T]) -> T:
-        return await self.store.read(lambda database: look(Pen(database, JOB)))
+    async def see(self, look: Callable[[JobStore], T]) -> T:
+        return await self.store.read(lambda database: look(JobStore(database, JOB)))
 
-    async def settle(self, deliveries: Iterable[Delivery], **fields: object) -> object:
+    async def settle(self, deliveries: Iterable[InputDelivery], **fields: object) -> object:
         """Settle deliveries in a batch of their own."""
         self.batch += 1
-        outcome = Outcome(list(deliveries), **fields)  # type: ignore[arg-type]
-        return await self.desk.settle("run", self.batch, outcome)
+        outcome = BatchResult(list(deliveries), **fields)  # type: ignore[arg-type]
+        return await self.desk.commit_batch("run", self.batch, outcome)
 
     async def settle_nothing(self, batches: int) -> None:
         for _ in range(batches):
             await self.settle([])
 
-    async def stage(self, name: str, deliveries: Iterable[Delivery]) -> list[tuple[str, Staged]]:
+    async def stage(
+        self, name: str, deliveries: Iterable[InputDelivery]
+    ) -> list[tuple[str, Committable]]:
         """Stage what some deliveries have, for the output."""
-        stager = self.output.begin(name)
+        stager = self.output.create_writer(name)
         for delivery in deliveries:
             for it in await self.desk.read(delivery):
                 assert isinstance(it.segment, dict)
                 stager.write([it.root], [it.segment])
-        staged = stager.finish()
+        staged = stager.prepare_commit()
         return [] if staged is None else [("out", staged)]
 
-    async def fail(self, deliveries: Iterable[Delivery]) -> list[FailedRoot]:
+    async def fail(self, deliveries: Iterable[InputDelivery]) -> list[FailedRoot]:
         """All roots of some deliveries, failed."""
         return [
             FailedRoot(
@@ -140,7 +146,7 @@ class OpenDesk:
                 it.task,
                 it.generation,
                 encode_segment(it.segment),
-                Attempt(it.generation, 0, "out", "no"),
+                SegmentAttempt(it.generation, 0, "out", "no"),
                 [],
             )
             for delivery in deliveries
@@ -151,7 +157,7 @@ class OpenDesk:
 @asynccontextmanager
 async def open_desk(
     job: Job,
-    inputs: dict[str, SeqInput],
+    inputs: dict[str, MemoryInput],
     disk: MemoryDisk | None = None,
     output: Appended | None = None,
 ) -> AsyncIterator[OpenDesk]:
@@ -160,7 +166,7 @@ async def open_desk(
     await store.open(JOB)
     output = output or Appended()
     try:
-        desk = Desk(Program(job), store, inputs, {"out": output})
+        desk = JobCoordinator(CompiledJob(job), store, inputs, {"out": output})
         await desk.open()
         yield OpenDesk(desk, store, output)
         await desk.close()
@@ -168,7 +174,7 @@ async def open_desk(
         await store.close()
 
 
-def total(deliveries: Iterable[Delivery]) -> int:
+def total(deliveries: Iterable[InputDelivery]) -> int:
     return sum(it.segments for it in deliveries)
 
 
@@ -182,6 +188,6 @@ async def look_in(disk: MemoryDisk, look: Callable[[Database], T]) -> T:
         await store.close()
 
 
-async def dead_in(disk: MemoryDisk) -> list[PenRoot]:
+async def dead_in(disk: MemoryDisk) -> list[StoredRoot]:
     """The dead letters of a job that does not run."""
-    return await look_in(disk, lambda database: Pen(database, JOB).dead(100_000))
+    return await look_in(disk, lambda database: JobStore(database, JOB).list_dead(100_000))

@@ -24,7 +24,7 @@ def clearing_data() -> Data:
             ["total", "out"],
         ],
         "catalog": [
-            {"name": "in", "type": "input", "medium": "seq", "batch_size": 100},
+            {"name": "in", "type": "input", "connector": "memory", "batch_size": 100},
             {"name": "parse", "type": "function", "fn": "bank.parsing:parse"},
             {
                 "name": "total",
@@ -33,8 +33,8 @@ def clearing_data() -> Data:
                 "params": {"currency": "EUR"},
                 "group_by": ["account", "currency"],
             },
-            {"name": "out", "type": "output", "medium": "mail", "options": {"queue": "totals"}},
-            {"name": "errors", "type": "output", "medium": "seq"},
+            {"name": "out", "type": "output", "connector": "mail", "options": {"queue": "totals"}},
+            {"name": "errors", "type": "output", "connector": "memory"},
         ],
         "flow_conditions": [
             {
@@ -69,7 +69,7 @@ def clearing_data() -> Data:
             }
         ],
         "triggers": [{"window": "daily", "on": "segments", "threshold": 10.0}],
-        "lifecycles": [{"task": "all", "calls": "bank.hooks:Log", "params": {"level": 3}}],
+        "lifecycles": [{"task": "all", "hooks": "bank.hooks:Log", "params": {"level": 3}}],
         "metadata": {"owner": "clearing team"},
     }
 

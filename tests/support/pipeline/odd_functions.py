@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from postroad.pipeline import Segment
+from postroad.pipeline.connectors.connector import decode_segment
 from postroad.pipeline.functions import Function
-from postroad.pipeline.media.medium import decode_segment
 
 
 def same(segment: Segment) -> Segment:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from postroad.pipeline import FlowCondition, Job, Segment, Task, TaskType, Window
+from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.functions import Function
-from postroad.pipeline.fused.passing import Piece
-from postroad.pipeline.program import Program
+from postroad.pipeline.vectorized.stage_executor import RootBatch
 
 ROOTS = (11, 22, 2**63, 2**64 - 1)
 
@@ -20,7 +20,7 @@ def program_of(
     conditions: Iterable[FlowCondition] = (),
     windows: Iterable[Window] = (),
     **functions: Function,
-) -> Program:
+) -> CompiledJob:
     """A job whose tasks are called `in...`, `out...`, and others; some with a function."""
     return _program_of(workflow, conditions, windows, {}, functions)
 
@@ -31,7 +31,7 @@ def grouped_program_of(
     groups: Mapping[str, str | list[str]],
     windows: Iterable[Window] = (),
     **functions: Any,
-) -> Program:
+) -> CompiledJob:
     """Such a job, of which some tasks are grouped by something."""
     return _program_of(workflow, (), windows, groups, functions)
 
@@ -42,7 +42,7 @@ def _program_of(
     windows: Iterable[Window],
     groups: Mapping[str, str | list[str]],
     functions: Mapping[str, Function],
-) -> Program:
+) -> CompiledJob:
     names = dict.fromkeys(name for edge in workflow for name in edge)
     job = Job(
         name="job",
@@ -53,19 +53,19 @@ def _program_of(
         flow_conditions=list(conditions),
         windows=list(windows),
     )
-    return Program(job, functions.__getitem__)
+    return CompiledJob(job, functions.__getitem__)
 
 
 def _task(name: str, fn: str | None, group_by: str | list[str] | None) -> Task:
     if name.startswith("in"):
-        return Task(name=name, type=TaskType.INPUT, medium="seq", fn=fn)
+        return Task(name=name, type=TaskType.INPUT, connector="memory", fn=fn)
     if name.startswith("out"):
-        return Task(name=name, type=TaskType.OUTPUT, medium="seq", fn=fn, group_by=group_by)
+        return Task(name=name, type=TaskType.OUTPUT, connector="memory", fn=fn, group_by=group_by)
     return Task(name=name, type=TaskType.FUNCTION, fn=fn, group_by=group_by)
 
 
-def piece_of(program: Program, generation: int = 0) -> Piece:
-    return Piece(program, np.array(ROOTS, dtype=np.uint64), generation)
+def piece_of(program: CompiledJob, generation: int = 0) -> RootBatch:
+    return RootBatch(program, np.array(ROOTS, dtype=np.uint64), generation)
 
 
 def count() -> list[Segment]:

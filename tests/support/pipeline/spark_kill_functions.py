@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from postroad.pipeline import LinesInput, Segment
-from postroad.pipeline.media import Place, Slice
+from postroad.pipeline import JsonLinesInput, Segment
+from postroad.pipeline.connectors import Position, Split
 
 POISON_EVERY = 997
 """Nobody can do these."""
@@ -49,18 +49,18 @@ def refuse_poison(segment: Segment) -> Segment:
     return segment
 
 
-class GrowingLines(LinesInput):
+class GrowingLines(JsonLinesInput):
     """Files of lines that become more, until there is one that is called `end`."""
 
     is_bounded = False
 
     def __init__(self, directory: str) -> None:
-        super().__init__(f"{directory}/*.jsonl", slice_bytes=8_000)
+        super().__init__(f"{directory}/*.jsonl", split_bytes=8_000)
         self._end = Path(directory) / END
 
-    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         is_end = self._end.exists()
-        slices = await super().cut(after, segments)
+        slices = await super().plan_splits(after, segments)
         # What came before the end is in slices by now.
         self.is_bounded = is_end and not slices
         return slices

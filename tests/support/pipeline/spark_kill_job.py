@@ -24,12 +24,12 @@ from pathlib import Path
 
 from postroad import MessagingService, run
 from postroad.durable import Mail, MailConfig, SqliteStore, StaticDirectory
-from postroad.pipeline import Job, QueueInput, QueueOutput, RetryPolicy, new_job
-from postroad.pipeline.desk import Desk, Outcome, Settled
-from postroad.pipeline.media import LinesOutput, ParquetOutput
-from postroad.pipeline.media.medium import InputMedium, OutputMedium
-from postroad.pipeline.spark import SparkSettings, start_spark, stop_spark
-from postroad.pipeline.spark.host import DeskHost
+from postroad.pipeline import Job, JobBuilder, QueueInput, QueueOutput, RetryPolicy
+from postroad.pipeline.connectors import JsonLinesOutput, ParquetOutput
+from postroad.pipeline.connectors.connector import InputConnector, OutputConnector
+from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult, JobCoordinator
+from postroad.pipeline.spark import SparkConfig, start_spark, stop_spark
+from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.support.pipeline.spark_kill_functions import GrowingLines
 from tests.support.servers.spark import QUICK_JAVA
@@ -58,23 +58,23 @@ RETRY = RetryPolicy(attempts=4, first_s=0.02, max_s=0.1)
 
 def booking() -> Job:
     return (
-        new_job(BOOKING)
-        .input("in", medium="queue", retry=RETRY, batch_size=4_000, pending_timeout_s=5)
+        JobBuilder(BOOKING)
+        .input("in", connector="queue", retry=RETRY, batch_size=4_000, pending_timeout_s=5)
         .function("book", FUNCTIONS + "book")
         .function("check", FUNCTIONS + "check")
-        .output("out", medium="queue")
+        .output("out", connector="queue")
         .build()
     )
 
 
 def summing() -> Job:
     return (
-        new_job(SUMMING)
-        .input("in", medium="lines", retry=RETRY, batch_size=4_000, pending_timeout_s=5)
+        JobBuilder(SUMMING)
+        .input("in", connector="jsonl", retry=RETRY, batch_size=4_000, pending_timeout_s=5)
         .function("spread", FUNCTIONS + "spread")
-        .output("aside", medium="parquet", after="spread")
+        .output("aside", connector="parquet", after="spread")
         .function("sum", FUNCTIONS + "refuse_poison", group_by="part", after="spread")
-        .output("sums", medium="lines", after="sum")
+        .output("sums", connector="jsonl", after="sum")
         .window(
             "sum",
             task="sum",
@@ -89,7 +89,7 @@ def summing() -> Job:
     )
 
 
-class DoomedDesk(Desk):
+class DoomedDesk(JobCoordinator):
     """Kills this process where a crash would hurt most."""
 
     _point = ""
@@ -104,16 +104,16 @@ class DoomedDesk(Desk):
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    async def settle(self, run: str, batch: int, outcome: Outcome) -> Settled:
+    async def commit_batch(self, run: str, batch: int, outcome: BatchResult) -> CommitResult:
         self._reach(STAGED)
-        if any(it.task in self._program.windowed for it in outcome.deliveries):
+        if any(it.task in self._program.windowed_tasks for it in outcome.deliveries):
             self._reach(EMITTED)
-        settled = await super().settle(run, batch, outcome)
+        settled = await super().commit_batch(run, batch, outcome)
         self._reach(SETTLED)
         say(f"settled {self._job}")
         return settled
 
-    def _count(self, outcome: Outcome) -> None:
+    def _count(self, outcome: BatchResult) -> None:
         self._reach(COMMITTED)
         super()._count(outcome)
 
@@ -122,17 +122,17 @@ class DoomedRunner(SparkRunner):
     """A runner with such a desk."""
 
     def arm_desk(self, point: str, count: int) -> None:
-        assert isinstance(self.desk, DoomedDesk)
-        self.desk.arm(point, count)
+        assert isinstance(self.coordinator, DoomedDesk)
+        self.coordinator.arm(point, count)
 
     def doom(self) -> DoomedRunner:
-        self.desk = DoomedDesk(self._program, self._store, self._inputs, self._outputs)
-        self._host = DeskHost(self._program, self.desk)
+        self.coordinator = DoomedDesk(self._program, self._store, self._inputs, self._outputs)
+        self._host = CoordinatorServer(self._program, self.coordinator)
         return self
 
 
-def settings(master: str, place: Path) -> SparkSettings:
-    return SparkSettings(
+def settings(master: str, place: Path) -> SparkConfig:
+    return SparkConfig(
         master=master,
         driver_memory="512m",
         executor_memory="512m",
@@ -178,13 +178,13 @@ class Node:
         await runner.run()
         say(f"ended {name}")
 
-    def _booking(self) -> tuple[Job, dict[str, InputMedium], dict[str, OutputMedium]]:
-        source = QueueInput(self._mail, PAYMENTS, slice_segments=500)
+    def _booking(self) -> tuple[Job, dict[str, InputConnector], dict[str, OutputConnector]]:
+        source = QueueInput(self._mail, PAYMENTS, split_segments=500)
         return booking(), {"in": source}, {"out": QueueOutput(self._mail, ALPHA, BOOKED)}
 
-    def _summing(self) -> tuple[Job, dict[str, InputMedium], dict[str, OutputMedium]]:
+    def _summing(self) -> tuple[Job, dict[str, InputConnector], dict[str, OutputConnector]]:
         aside = ParquetOutput(str(self._place / "aside"), {"n": "int64", "part": "int64"})
-        sums = LinesOutput(str(self._place / "sums"))
+        sums = JsonLinesOutput(str(self._place / "sums"))
         source = GrowingLines(str(self._place / "in"))
         return summing(), {"in": source}, {"aside": aside, "sums": sums}
 

@@ -101,7 +101,7 @@ class Model:
         return bounds is not None and latest is not None and latest > bounds[1] + tenths(after_s)
 
     def _is_forgotten(self, pane: list[Item]) -> bool:
-        keep_s = self._window.keep_s
+        keep_s = self._window.allowed_lateness_s
         if keep_s is None:
             return False
         waits = [one.threshold for one in self._triggers if one.on is TriggerType.WATERMARK]

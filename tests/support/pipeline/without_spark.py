@@ -7,24 +7,22 @@ record batches, and come out of a shuffle in any order, in batches of any size.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 import pyarrow as pa
 
-from postroad.pipeline.delivered import Delivered, to_delivered
-from postroad.pipeline.fused.outcome import PartOutcome, decode_part
-from postroad.pipeline.fused.rows import DDL, Row, from_batch, to_batch
-from postroad.pipeline.media.medium import Chunk, InputMedium
-from postroad.pipeline.program import Program
-from postroad.pipeline.records import Delivery, KeptRoot
-from postroad.pipeline.spark.client import DeskClient
-from postroad.pipeline.spark.order import Order
-from postroad.pipeline.spark.questions import DeskAddress
-from postroad.pipeline.spark.sink import work
-from postroad.pipeline.spark.stages import add_stages
-from postroad.pipeline.windows import DeltaMaker
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import InputConnector, RawRecords
+from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot, RootInput, to_root_input
+from postroad.pipeline.spark.coordinator_client import CoordinatorClient, CoordinatorEndpoint
+from postroad.pipeline.spark.job_data_source import read_deliveries
+from postroad.pipeline.spark.job_pass import RESULT_DDL, add_passes
+from postroad.pipeline.spark.worker_context import WorkerContext
+from postroad.pipeline.vectorized.partition import PartitionResult, decode_part
+from postroad.pipeline.vectorized.shuffle_rows import DDL, ShuffleRow, from_batch, to_batch
+from postroad.pipeline.windows import WindowDeltaBuilder
 from tests.support.pipeline.both_ways import (
     Comparable,
     Kept,
@@ -38,10 +36,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Batches: TypeAlias = list["pa.RecordBatch"]
-OnWay: TypeAlias = Callable[[int, list[Row]], list[Row]]
+OnWay: TypeAlias = Callable[[int, list[ShuffleRow]], list[ShuffleRow]]
 
 
-def leave_alone(hop: int, rows: list[Row]) -> list[Row]:
+def leave_alone(hop: int, rows: list[ShuffleRow]) -> list[ShuffleRow]:
     return rows
 
 
@@ -49,11 +47,11 @@ class Again(msgspec.Struct, frozen=True):
     """Roots of a task that come again."""
 
     task: str
-    roots: list[KeptRoot]
+    roots: list[RetryRoot]
 
-    def deliver(self) -> list[Delivered]:
+    def deliver(self) -> list[RootInput]:
         return [
-            to_delivered(it.root, self.task, it.generation, it.segment, it.published)
+            to_root_input(it.root, self.task, it.generation, it.segment, it.published)
             for it in self.roots
         ]
 
@@ -61,26 +59,26 @@ class Again(msgspec.Struct, frozen=True):
 class Given(msgspec.Struct, frozen=True):
     """What a batch is given."""
 
-    medium: InputMedium
+    connector: InputConnector
     slices: list[Slices]
     again: list[Again] = []
 
-    def deliveries(self) -> list[Delivery]:
+    def deliveries(self) -> list[InputDelivery]:
         """All of it, numbered from 1 on."""
         first = 1 + len(self.slices)
         slices = [
-            Delivery(1 + at, it.task, {"slice": at}, _count(it), it.generation, 0, 0)
+            InputDelivery(1 + at, it.task, {"slice": at}, _count(it), it.generation, 0, 0)
             for at, it in enumerate(self.slices)
         ]
         again = [
-            Delivery(first + at, it.task, None, len(it.roots), 0, 0, 0)
+            InputDelivery(first + at, it.task, None, len(it.roots), 0, 0, 0)
             for at, it in enumerate(self.again)
         ]
         return slices + again
 
-    def deliver(self, program: Program) -> list[Delivered]:
+    def deliver(self, program: CompiledJob) -> list[RootInput]:
         """All roots, new at each call: functions change them."""
-        read = [root for it in self.slices for root in deliver(program, it, self.medium)]
+        read = [root for it in self.slices for root in deliver(program, it, self.connector)]
         return read + [root for it in self.again for root in it.deliver()]
 
 
@@ -88,34 +86,37 @@ def _count(slice: Slices) -> int:
     return sum(len(chunk.raws) for chunk in slice.chunks)
 
 
-class LocalOrder(Order):
+class LocalOrder(WorkerContext):
     """An order whose desk and inputs are at hand."""
 
     def __init__(
-        self, program: Program, given: Given, outputs: Mapping[str, Kept], partitions: int
+        self, program: CompiledJob, given: Given, outputs: Mapping[str, Kept], partitions: int
     ) -> None:
-        inputs = dict.fromkeys(program.graph.inputs, given.medium)
-        desk = DeskAddress("nowhere", "token")
+        inputs = dict.fromkeys(program.graph.inputs, given.connector)
+        desk = CoordinatorEndpoint("nowhere", "token")
         super().__init__(program.job, inputs, outputs, desk, "run", partitions, 0)
         self._program = program
         self._given = given
 
     @property
-    def program(self) -> Program:
+    def program(self) -> CompiledJob:
         return self._program
 
     @property
-    def desk(self) -> DeskClient:
-        return cast("DeskClient", self)
+    def coordinator(self) -> CoordinatorClient:
+        return cast("CoordinatorClient", self)
 
-    def begin(self) -> Program:
+    def store_result(self, name: str, part: bytes) -> None:
+        raise AssertionError("that is much")
+
+    def prepare(self) -> CompiledJob:
         return self._program
 
-    def read(self, delivery: Delivery) -> Iterator[Chunk]:
-        assert delivery.place is not None
-        return iter(self._given.slices[delivery.place["slice"]].chunks)
+    def read(self, delivery: InputDelivery) -> Iterator[RawRecords]:
+        assert delivery.position is not None
+        return iter(self._given.slices[delivery.position["slice"]].chunks)
 
-    def read_again(self, delivery: Delivery) -> Iterator[KeptRoot]:
+    def read_retries(self, delivery: InputDelivery) -> Iterator[RetryRoot]:
         first = 1 + len(self._given.slices)
         return iter(self._given.again[delivery.number - first].roots)
 
@@ -145,7 +146,7 @@ class Frame:
         self._hop = hop
 
     def mapInArrow(self, operator: Callable[[Any], Iterator[Any]], schema: str) -> Frame:
-        assert schema == DDL
+        assert schema in (DDL, RESULT_DDL)
         done = [list(operator(iter(batches))) for batches in self.partitions]
         return Frame(done, self._shuffling, self._hop)
 
@@ -153,7 +154,7 @@ class Frame:
         assert column == "shard"
         how, chance = self._shuffling, random.Random(f"{self._shuffling.seed} {self._hop}")
         rows = [row for part in self.partitions for batch in part for row in from_batch(batch)]
-        divided: list[list[Row]] = [[] for _ in range(count)]
+        divided: list[list[ShuffleRow]] = [[] for _ in range(count)]
         for row in how.on_way(self._hop, rows):
             divided[hash((how.seed, row.shard)) % count].append(row)
         for part in divided:
@@ -161,7 +162,7 @@ class Frame:
         return Frame([_cut(part, how, chance) for part in divided], how, self._hop + 1)
 
 
-def _cut(rows: list[Row], how: Shuffling, chance: random.Random) -> Batches:
+def _cut(rows: list[ShuffleRow], how: Shuffling, chance: random.Random) -> Batches:
     batches = []
     while rows:
         size = chance.randint(1, how.batch_rows)
@@ -171,31 +172,26 @@ def _cut(rows: list[Row], how: Shuffling, chance: random.Random) -> Batches:
 
 
 def work_without_spark(
-    program: Program, given: Given, outputs: Mapping[str, Kept], how: Shuffling
-) -> list[PartOutcome]:
+    program: CompiledJob, given: Given, outputs: Mapping[str, Kept], how: Shuffling
+) -> list[PartitionResult]:
     """What the parts of a batch come to."""
     order = LocalOrder(program, given, outputs, how.partitions)
     chance = random.Random(how.seed)
-    divided: list[list[Delivery]] = [[] for _ in range(how.partitions)]
+    divided: list[list[InputDelivery]] = [[] for _ in range(how.partitions)]
     for it in given.deliveries():
         chance.choice(divided).append(it)
-    source = Frame([[_source_row(part)] for part in divided], how)
-    frame = cast("Frame", add_stages(cast("DataFrame", source), order))
-    done = [work(order, iter(it)).outcome for it in frame.partitions]
-    return [decode_part(cast("bytes", it)) for it in done]
-
-
-def _source_row(deliveries: Sequence[Delivery]) -> pa.RecordBatch:
-    encoded = pa.array([msgspec.msgpack.encode(deliveries)], pa.binary())
-    return pa.RecordBatch.from_arrays([encoded], names=["deliveries"])
+    source = Frame([list(read_deliveries(order, part)) for part in divided], how)
+    frame = cast("Frame", add_passes(cast("DataFrame", source), order))
+    rows = [row for part in frame.partitions for batch in part for row in batch.to_pylist()]
+    return [decode_part(row["outcome"]) for row in rows]
 
 
 def run_shuffled(
-    program: Program, given: Given, outputs: Mapping[str, Kept], how: Shuffling
+    program: CompiledJob, given: Given, outputs: Mapping[str, Kept], how: Shuffling
 ) -> Comparable:
     """What a batch comes to, as the desk puts it together."""
     parts = work_without_spark(program, given, outputs, how)
-    windows = DeltaMaker(program.plan)
+    windows = WindowDeltaBuilder(program.windows)
     for part in parts:
         windows.merge(part.delta)
     numbers = {number for part in parts for number in part.deliveries}
@@ -204,6 +200,6 @@ def run_shuffled(
     return comparable(outputs, [it for part in parts for it in part.failed], windows.delta)
 
 
-def run_in_order(program: Program, given: Given, outputs: Mapping[str, Kept]) -> Comparable:
+def run_in_order(program: CompiledJob, given: Given, outputs: Mapping[str, Kept]) -> Comparable:
     """What it comes to root by root."""
     return run_delivered(program, given.deliver(program), outputs)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from postroad.pipeline.spark import SparkSettings, find_java_home, start_spark, stop_spark
+from postroad.pipeline.spark import SparkConfig, find_java_home, start_spark, stop_spark
 from tests.support.servers.process import ServerProcess, free_port, send_signal
 from tests.support.servers.spark_classes import CLASSES, spark_home
 from tests.support.source_tree import ROOT
@@ -28,6 +28,7 @@ POLL_S = 0.05
 _HOST = "127.0.0.1"
 _PACKAGE = "org.apache.spark.deploy"
 _LOG_LINES = 20
+_STATUS_S = 5
 
 ANY_QUICK_JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
@@ -61,11 +62,21 @@ def look_around() -> Surroundings:
     return Surroundings(variables, signal.getsignal(signal.SIGINT))
 
 
+POSTGRES_JAR = Path("/usr/share/java/postgresql.jar")
+"""Of Debian's package libpostgresql-jdbc-java."""
+
+
 class SharedSession:
     """The session of all tests of a process that want no particular one: it takes long to start."""
 
-    SETTINGS = SparkSettings(
-        app_name="shared", driver_memory="512m", java_options=QUICK_JAVA, python_path=(str(ROOT),)
+    SETTINGS = SparkConfig(
+        app_name="shared",
+        driver_memory="512m",
+        java_options=QUICK_JAVA,
+        python_path=(str(ROOT),),
+        jars=tuple(str(it) for it in (POSTGRES_JAR,) if it.exists()),
+        # Nobody looks.
+        conf={"spark.ui.enabled": "false"},
     )
 
     def __init__(self) -> None:
@@ -92,7 +103,7 @@ class SharedSession:
 shared_session = SharedSession()
 
 
-def start_quickly(settings: SparkSettings) -> SparkSession:
+def start_quickly(settings: SparkConfig) -> SparkSession:
     """Start a session whose JVM finds the quick home."""
     before = os.environ.get("SPARK_HOME")
     os.environ["SPARK_HOME"] = str(spark_home())
@@ -122,22 +133,32 @@ class SparkCluster:
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_DIRS": str(directory),
-            "SPARK_LOCAL_IP": _HOST,
             # Of the master: tests may kill as many executors as they like.
             "SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1",
         }
         self._processes: dict[str, ServerProcess] = {}
-        self.master = f"spark://{_HOST}:{self._port}"
+
+    @property
+    def master(self) -> str:
+        """The URL of the master."""
+        return f"spark://{self._address('master')}:{self._port}"
 
     def start(self) -> None:
         """Start and return when the master knows all workers."""
+        self.start_master()
+        for number in range(self._count):
+            self.start_worker(number)
+        self.wait(lambda: self.alive_workers() == self._count, "the workers are up")
+
+    def start_master(self) -> None:
+        """Start a master that knows nothing of one before it, and return when it answers."""
         ports = ("--port", str(self._port), "--webui-port", str(self._web_port))
         self._launch("master", "master.Master", *ports)
         # A worker that finds no master waits long before it tries again.
-        self._wait(lambda: self.alive_workers() is not None, "the master is up")
-        for number in range(self._count):
-            self.start_worker(number)
-        self._wait(lambda: self.alive_workers() == self._count, "the workers are up")
+        self.wait(lambda: self.alive_workers() is not None, "the master is up")
+
+    def kill_master(self) -> None:
+        self._processes.pop("master").stop()
 
     def start_worker(self, number: int) -> None:
         name = f"worker-{number}"
@@ -164,13 +185,10 @@ class SparkCluster:
     def alive_workers(self) -> int | None:
         """How many workers the master knows; None if it does not answer."""
         try:
-            with urllib.request.urlopen(
-                f"http://{_HOST}:{self._web_port}/json/", timeout=5
-            ) as told:
-                alive: int = json.load(told)["aliveworkers"]
-                return alive
+            alive: int = json.loads(self._fetch_status())["aliveworkers"]
         except (OSError, ValueError):
             return None
+        return alive
 
     def stop(self) -> None:
         """Be quick: nobody needs it any more."""
@@ -182,25 +200,43 @@ class SparkCluster:
         self._processes.clear()
 
     def _launch(self, name: str, main_class: str, *arguments: str) -> None:
-        command = [self._home / "bin" / "spark-class", f"{_PACKAGE}.{main_class}", "--host", _HOST]
+        address = self._address(name)
+        script, main = self._home / "bin" / "spark-class", f"{_PACKAGE}.{main_class}"
+        command = [str(script), main, "--host", address, *arguments]
         with self._log(name).open("ab") as log:
             # The script becomes the Java that it starts: one process, which the guard knows.
             self._processes[name] = ServerProcess(
-                [*map(str, command), *arguments],
+                self._at(name, command),
                 stdout=log,
                 stderr=log,
                 cwd=self._directory,
-                env=self._environment,
+                env=self._environment | {"SPARK_LOCAL_IP": address},
             )
 
-    def _wait(self, is_so: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + START_S
+    def _address(self, name: str) -> str:
+        """Where a master or worker listens."""
+        return _HOST
+
+    def _at(self, name: str, command: list[str]) -> list[str]:
+        """A command line that becomes this command where a master or worker belongs."""
+        return command
+
+    def _fetch_status(self) -> bytes:
+        with urllib.request.urlopen(
+            f"http://{_HOST}:{self._web_port}/json/", timeout=_STATUS_S
+        ) as response:
+            content: bytes = response.read()
+            return content
+
+    def wait(self, is_so: Callable[[], bool], what: str, timeout: float = START_S) -> None:
+        """Return as soon as a condition holds; fail when the time is over or a server has ended."""
+        deadline = time.monotonic() + timeout
         while not is_so():
             ended = [
                 name for name, process in self._processes.items() if process.status is not None
             ]
             assert not ended, f"{ended[0]} ended:\n{self._last_words(ended[0])}"
-            assert time.monotonic() < deadline, f"not within {START_S:g} s: {what}"
+            assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
             time.sleep(POLL_S)
 
     def _log(self, name: str) -> Path:

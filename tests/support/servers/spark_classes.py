@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postroad.pipeline.spark import SparkSettings, find_java_home, start_spark
+from postroad.pipeline.spark import SparkConfig, find_java_home, start_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +59,7 @@ def record(path: Path) -> None:
     unfinished = path.with_suffix(".unfinished")
     options = f"{_JAVA} -XX:ArchiveClassesAtExit={unfinished}"
     os.environ["SPARK_HOME"] = str(spark_home())  # The file is of use to this classpath only.
-    session = start_spark(SparkSettings(driver_memory="512m", java_options=options))
+    session = start_spark(SparkConfig(driver_memory="512m", java_options=options))
     gateway: Any = session.sparkContext._gateway
     work(session)
     session.stop()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from postroad.pipeline.spark import SparkSettings, configuration, find_java_home
+from postroad.pipeline.spark import SparkConfig, configuration, find_java_home
 from tests.support.servers.process import ServerProcess, free_port
 from tests.support.servers.spark import POLL_S, QUICK_JAVA, START_S
 from tests.support.servers.spark_classes import spark_home
@@ -24,7 +24,7 @@ _NOT_CONFIGURED = ("spark.app.name", "spark.master")
 @contextmanager
 def spark_connect(directory: Path) -> Iterator[str]:
     """A running server with the configuration of a session of ours; gives its URL."""
-    settings = SparkSettings(driver_memory="512m", java_options=QUICK_JAVA)
+    settings = SparkConfig(driver_memory="512m", java_options=QUICK_JAVA)
     port = free_port()
     conf = configuration(settings) | {
         "spark.connect.grpc.binding.address": _HOST,

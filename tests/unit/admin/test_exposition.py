@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from postroad.admin.exposition import Exposition
 from postroad.admin.pipeline_metrics import add_job, to_metrics
-from postroad.pipeline.desk import Standing
+from postroad.pipeline.coordinator.progress import JobStatus
 
 
 def test_samples_of_a_metric_stand_together() -> None:
@@ -45,7 +45,7 @@ def test_job_that_does_not_run() -> None:
     metrics = Exposition()
     add_job(metrics, "totals", None)
     assert 'postroad_pipeline_up{job="totals"} 0' in metrics.render()
-    found = Standing(pending=1, waiting=2, dead=3, unpublished=0, oldest_s=4.5)
+    found = JobStatus(pending=1, waiting=2, dead=3, unpublished=0, oldest_s=4.5)
     text = to_metrics("totals", found)
     assert 'postroad_pipeline_dead{job="totals"} 3' in text
     assert 'postroad_pipeline_oldest_seconds{job="totals"} 4.5' in text

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from postroad.pipeline import LocalRunner, SeqInput, SeqOutput, new_job
-from postroad.pipeline.arrow_tasks import ArrowTask
-from postroad.pipeline.functions import NotASegment
+from postroad.pipeline import LocalRunner, MemoryInput, MemoryOutput, new_job
+from postroad.pipeline.functions import InvalidResultError
+from postroad.pipeline.task_functions import ArrowFunction
 
 SIZES: list[int] = []
 
@@ -26,9 +26,9 @@ def halve(batch: pa.RecordBatch, by: int = 2) -> pa.RecordBatch:
 
 
 def test_one_and_many_come_to_the_same() -> None:
-    task = ArrowTask(halve)
+    task = ArrowFunction(halve)
     segments = [{"n": n} for n in range(0, 20, 2)]
-    results, raised = task.call_all(segments)
+    results, raised = task.call_batch(segments)
     assert results == [task(segment) for segment in segments]
     assert results[3] == {"n": 6, "half": 3}
     assert raised == {}
@@ -37,7 +37,7 @@ def test_one_and_many_come_to_the_same() -> None:
 def test_those_that_it_raises_for_are_found() -> None:
     for bad in ([], [0], [99], [3, 4, 50]):
         SIZES.clear()
-        results, raised = ArrowTask(halve).call_all(
+        results, raised = ArrowFunction(halve).call_batch(
             [{"n": 2 * n + (n in bad)} for n in range(100)],
         )
         assert sorted(raised) == bad, bad
@@ -48,12 +48,15 @@ def test_those_that_it_raises_for_are_found() -> None:
 
 
 def test_no_segments() -> None:
-    assert ArrowTask(halve).call_all([]) == ([], {})
+    assert ArrowFunction(halve).call_batch([]) == ([], {})
 
 
 def test_keys_that_only_some_have_are_null() -> None:
-    same = ArrowTask(lambda batch: batch)
-    assert same.call_all([{"a": 1}, {"b": "x"}])[0] == [{"a": 1, "b": None}, {"a": None, "b": "x"}]
+    same = ArrowFunction(lambda batch: batch)
+    assert same.call_batch([{"a": 1}, {"b": "x"}])[0] == [
+        {"a": 1, "b": None},
+        {"a": None, "b": "x"},
+    ]
 
 
 def test_what_is_no_row_for_each_is_refused() -> None:
@@ -63,25 +66,25 @@ def test_what_is_no_row_for_each_is_refused() -> None:
         lambda batch: [{}],
     ]
     for function in functions:
-        _, raised = ArrowTask(function).call_all([{"n": 0}, {"n": 1}])
+        _, raised = ArrowFunction(function).call_batch([{"n": 0}, {"n": 1}])
         assert sorted(raised) == [0, 1], function
-        assert all(isinstance(error, NotASegment) for error in raised.values()), function
+        assert all(isinstance(error, InvalidResultError) for error in raised.values()), function
 
 
 def test_arguments() -> None:
-    assert ArrowTask(halve).with_arguments(by=4)({"n": 8}) == {"n": 8, "half": 2}
+    assert ArrowFunction(halve).bind(by=4)({"n": 8}) == {"n": 8, "half": 2}
 
 
 def test_in_a_job() -> None:
     job = (
         new_job("arrow")
-        .input("in", medium="seq", retry={"attempts": 1})
+        .input("in", connector="memory", retry={"attempts": 1})
         .function("halve", "tests.unit.pipeline.test_arrow_tasks:halve", kind="arrow")
-        .output("out", medium="seq")
+        .output("out", connector="memory")
         .build()
     )
-    output = SeqOutput()
-    runner = LocalRunner(job, {"in": SeqInput({"n": n} for n in range(10))}, {"out": output})
+    output = MemoryOutput()
+    runner = LocalRunner(job, {"in": MemoryInput({"n": n} for n in range(10))}, {"out": output})
     asyncio.run(runner.run())
     assert [segment["half"] for segment in output.segments] == [0, 1, 2, 3, 4]
-    assert runner.desk.counts.failed == 5
+    assert runner.coordinator.counts.failed == 5

@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
-from postroad.pipeline.building import new_job
+from postroad.pipeline.builder import new_job
 from postroad.pipeline.explain import explain_mermaid, explain_text
-from postroad.pipeline.reading import job_from_data
+from postroad.pipeline.job_files import job_from_data
 from tests.support.pipeline.jobs import clearing_data
 
 CLEARING = """\
@@ -14,7 +14,7 @@ job clearing: 5 tasks in 2 stages
   every task: hooks: bank.hooks:Log
 
 stage 0
-  in: input from seq
+  in: input from memory
     └─> parse
   parse: function, bank.parsing:parse
       when bank.rules:is_noise: dropped
@@ -22,7 +22,7 @@ stage 0
       when it raised: to errors, as bank.rules:describe makes it, and nothing else is looked at
     ├─> total (shuffle by account and currency)
     └─> errors
-  errors: output to seq
+  errors: output to memory
 
 == shuffle: total by account and currency ==================
 stage 1
@@ -36,9 +36,9 @@ stage 1
 CLEARING_CHART = """\
 flowchart LR
     subgraph stage0["stage 0"]
-        t0(["in<br/>input from seq"])
+        t0(["in<br/>input from memory"])
         t1["parse<br/>function<br/>bank.parsing:parse"]
-        t4[("errors<br/>output to seq")]
+        t4[("errors<br/>output to memory")]
     end
     subgraph stage1["stage 1"]
         t2["total<br/>function<br/>bank.sums:total<br/>grouped by account and currency<br/>\
@@ -85,7 +85,13 @@ def test_conditions() -> None:
 
 WINDOWS: list[tuple[dict[str, Any], str]] = [
     (
-        {"type": "sliding", "time_key": "at", "range_s": 60, "slide_s": 0.5, "keep_s": 5},
+        {
+            "type": "sliding",
+            "time_key": "at",
+            "range_s": 60,
+            "slide_s": 0.5,
+            "allowed_lateness_s": 5,
+        },
         "sliding of 60 s every 500 ms timed by at, count, kept for 5 s",
     ),
     (
@@ -125,7 +131,7 @@ def test_triggers() -> None:
 def test_kinds_of_functions() -> None:
     job = (
         new_job("kinds")
-        .input("in", "bank.parsing:read", medium="seq")
+        .input("in", "bank.parsing:read", connector="memory")
         .function("fast", "bank.parsing:parse", kind="arrow")
         .function(
             "columns",
@@ -133,25 +139,25 @@ def test_kinds_of_functions() -> None:
             columns={"a": "int", "b": "int"},
             expressions={"sum": "a\n  + b", "big": "a > 3"},
         )
-        .output("out", medium="seq", group_by="account")
+        .output("out", connector="memory", group_by="account")
         .build()
     )
     text = explain_text(job)
-    assert "  in: input from seq, bank.parsing:read\n" in text
+    assert "  in: input from memory, bank.parsing:read\n" in text
     assert "  fast: function, bank.parsing:parse, in Arrow batches\n" in text
     assert "\n== Spark SQL: columns ====" in text
     assert "====\nstage 1\n  columns: function, sum = a + b, big = a > 3\n" in text
-    assert "  out: output to seq, grouped by account\n" in text
+    assert "  out: output to memory, grouped by account\n" in text
 
 
 def test_a_small_job() -> None:
-    job = new_job("copy").input("in", medium="seq").output("out", medium="seq").build()
+    job = new_job("copy").input("in", connector="memory").output("out", connector="memory").build()
     assert explain_text(job).startswith("job copy: 2 tasks in 1 stage\n\nstage 0\n")
 
 
 def test_a_chart_survives_every_name() -> None:
     nasty = 'a"b] <c> #d `e` & "f'
-    job = new_job("nasty").input(nasty, medium=nasty).output("end", medium="x").build()
+    job = new_job("nasty").input(nasty, connector=nasty).output("end", connector="x").build()
     (node,) = re.findall(r"t0\(\[\"(.*)\"\]\)", explain_mermaid(job))
     assert not set('"`&') & set(node)
     shown = "a#quot;b] #lt;c#gt; #35;d #96;e#96; #amp; #quot;f"

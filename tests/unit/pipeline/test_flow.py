@@ -8,8 +8,8 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline import FlowAction, FlowCondition, Segment
-from postroad.pipeline.flow import Route, Router
-from postroad.pipeline.functions import Function, NotASegment
+from postroad.pipeline.functions import Function, InvalidResultError
+from postroad.pipeline.routing import FlowRouter, SegmentRoute
 
 CHILDREN = ("a", "b", "c")
 
@@ -39,20 +39,20 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
-def router(*conditions: dict[str, Any]) -> Router:
+def router(*conditions: dict[str, Any]) -> FlowRouter:
     """A router of the task `task`."""
     made = [FlowCondition(**{"source": "task", **it}) for it in conditions]
-    return Router("task", CHILDREN, made, FUNCTIONS.__getitem__)
+    return FlowRouter("task", CHILDREN, made, FUNCTIONS.__getitem__)
 
 
-def targets(it: Router, n: int) -> tuple[str, ...]:
+def targets(it: FlowRouter, n: int) -> tuple[str, ...]:
     return it.route({"n": n}, {}).targets
 
 
 def test_without_conditions_everything_goes_everywhere() -> None:
     plain = router()
-    assert plain.is_plain
-    assert plain.route({"n": 1}, {}) == Route(CHILDREN, {"n": 1})
+    assert plain.is_unconditional
+    assert plain.route({"n": 1}, {}) == SegmentRoute(CHILDREN, {"n": 1})
     assert plain.route_exception(ValueError(), {"n": 1}) is None
 
 
@@ -61,7 +61,7 @@ def test_conditions_add_up_in_the_order_of_the_tasks() -> None:
         {"to": ["c"], "predicate": "is_even"},
         {"to": ["b", "a"], "params": {"limit": 5}, "predicate": "is_above"},
     )
-    assert not it.is_plain
+    assert not it.is_unconditional
     assert targets(it, 1) == ()
     assert targets(it, 2) == ("c",)
     assert targets(it, 7) == ("a", "b")
@@ -97,7 +97,7 @@ def test_predicates_that_are_none() -> None:
 def test_keys_are_left_out_on_the_way() -> None:
     it = router({"to": ["a"], "exclude_keys": ["secret"]}, {"to": ["b"], "exclude_keys": ["n"]})
     segment = {"n": 1, "secret": 2, "rest": 3}
-    assert it.route(segment, {}) == Route(("a", "b"), {"rest": 3})
+    assert it.route(segment, {}) == SegmentRoute(("a", "b"), {"rest": 3})
     assert segment == {"n": 1, "secret": 2, "rest": 3}, "the segment itself stays as it is"
 
 
@@ -111,14 +111,16 @@ def test_exceptions_have_their_own_conditions() -> None:
             "short_circuit": True,
         }
     )
-    assert it.is_plain
-    assert it.route_exception(ValueError("no"), {"n": 1}) == Route(("b",), {"error": "no", "n": 1})
+    assert it.is_unconditional
+    assert it.route_exception(ValueError("no"), {"n": 1}) == SegmentRoute(
+        ("b",), {"error": "no", "n": 1}
+    )
     assert it.route_exception(KeyError("no"), {"n": 1}) is None
 
 
 def test_what_is_made_of_an_exception_is_a_segment() -> None:
     it = router({"to": ["b"], "exceptions": True, "post_transform": "to_text"})
-    with pytest.raises(NotASegment, match="not str"):
+    with pytest.raises(InvalidResultError, match="not str"):
         it.route_exception(ValueError(), {})
 
 
@@ -127,13 +129,13 @@ def test_a_condition_may_want_everything_again() -> None:
         {"to": "none", "predicate": "is_even", "short_circuit": True, "action": FlowAction.RETRY},
         {"to": "all"},
     )
-    assert it.route({"n": 2}, {}).retries
-    assert not it.route({"n": 1}, {}).retries
+    assert it.route({"n": 2}, {}).retry
+    assert not it.route({"n": 1}, {}).retry
 
 
 def test_one_for_all_tasks_is_only_for_those_it_can_lead_from() -> None:
     elsewhere = router({"source": "all", "to": ["x"], "short_circuit": True})
-    assert elsewhere.is_plain
+    assert elsewhere.is_unconditional
     assert targets(elsewhere, 1) == CHILDREN
     here = router({"source": "all", "to": ["x", "b"]})
     assert targets(here, 1) == ("b",)

@@ -8,7 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.functions import NotASegment, resolve, resolve_function, to_segments
+from postroad.pipeline.functions import (
+    InvalidResultError,
+    import_function,
+    import_object,
+    normalize_result,
+)
 
 
 class Holder:
@@ -18,8 +23,8 @@ class Holder:
 
 
 def test_things_are_found_by_their_paths() -> None:
-    assert resolve_function("os.path:join").__name__ == "join"
-    assert resolve(f"{__name__}:Holder.inner") is Holder.inner
+    assert import_function("os.path:join").__name__ == "join"
+    assert import_object(f"{__name__}:Holder.inner") is Holder.inner
 
 
 def test_what_is_not_there_is_named() -> None:
@@ -31,7 +36,7 @@ def test_what_is_not_there_is_named() -> None:
         ("os.path:zzzzzz", "there is no 'zzzzzz' in it$"),
     ):
         with pytest.raises(ConfigError, match=told):
-            resolve(path)
+            import_object(path)
 
 
 def test_a_module_that_fails_is_told_of(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,12 +44,12 @@ def test_a_module_that_fails_is_told_of(tmp_path: object, monkeypatch: pytest.Mo
     with open(f"{tmp_path}/breaks_at_once.py", "w", encoding="utf-8") as file:
         file.write("1 / 0\n")
     with pytest.raises(ConfigError, match=r"importing 'breaks_at_once'.*ZeroDivisionError"):
-        resolve("breaks_at_once:f")
+        import_object("breaks_at_once:f")
 
 
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(ConfigError, match="'os:sep' is not a function but str"):
-        resolve_function("os:sep")
+        import_function("os:sep")
 
 
 def several() -> Iterator[dict[str, int]]:
@@ -61,11 +66,11 @@ def test_nothing_one_or_several() -> None:
         (({"n": 1}, {"n": 2}), [{"n": 1}, {"n": 2}]),
         (several(), [{"n": 1}, {"n": 2}]),
     ):
-        assert to_segments(result) == segments, (result, segments)
+        assert normalize_result(result) == segments, (result, segments)
 
 
 def test_anything_else_is_refused() -> None:
     refused: list[object] = [1, "text", b"bytes", True, [{"n": 1}, None], [[{}]], {1: 2}.keys()]
     for result in refused:
-        with pytest.raises(NotASegment, match="returns segments"):
-            to_segments(result)
+        with pytest.raises(InvalidResultError, match="returns segments"):
+            normalize_result(result)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from postroad.pipeline.graph import Graph, Stage
+from postroad.pipeline.graph import JobGraph, Stage
 from postroad.pipeline.job import Job
-from postroad.pipeline.reading import job_from_data
+from postroad.pipeline.job_files import job_from_data
 from tests.support.pipeline.jobs import clearing_data
 
 
@@ -19,13 +19,13 @@ def job_of(tasks: str, edges: str) -> Job:
         task: dict[str, Any] = {"name": name, "type": "function", "fn": "bank.sums:total"}
         if name not in sources or name not in targets:
             type_ = "input" if name in sources else "output"
-            task = {"name": name, "type": type_, "medium": "seq"}
+            task = {"name": name, "type": type_, "connector": "memory"}
         catalog.append(task | ({"group_by": "key"} if word.endswith("*") else {}))
     return job_from_data({"name": "graph", "workflow": workflow, "catalog": catalog})
 
 
 def test_a_whole_job() -> None:
-    graph = Graph(job_from_data(clearing_data()))
+    graph = JobGraph(job_from_data(clearing_data()))
     assert list(graph.tasks) == ["in", "parse", "total", "out", "errors"]
     assert graph.tasks["parse"].fn == "bank.parsing:parse"
     assert graph.children["parse"] == ("total", "errors")
@@ -42,28 +42,28 @@ def test_a_whole_job() -> None:
 
 
 def test_the_order_is_that_of_the_catalog_where_it_can_be() -> None:
-    graph = Graph(job_of("out b a in2 in1", "in1-a in2-b a-out b-out"))
+    graph = JobGraph(job_of("out b a in2 in1", "in1-a in2-b a-out b-out"))
     assert graph.order == ("in2", "b", "in1", "a", "out")
 
 
 def test_the_order_does_not_depend_on_that_of_the_edges() -> None:
     assert (
-        Graph(job_of("in a b out", "in-a in-b a-out b-out")).order
-        == Graph(job_of("in a b out", "b-out a-out in-b in-a")).order
+        JobGraph(job_of("in a b out", "in-a in-b a-out b-out")).order
+        == JobGraph(job_of("in a b out", "b-out a-out in-b in-a")).order
     )
 
 
 def test_children_are_in_the_order_of_the_workflow() -> None:
-    assert Graph(job_of("in a b out", "in-b in-a a-out b-out")).children["in"] == ("b", "a")
+    assert JobGraph(job_of("in a b out", "in-b in-a a-out b-out")).children["in"] == ("b", "a")
 
 
 def test_without_groups_there_is_one_stage() -> None:
-    graph = Graph(job_of("in a out", "in-a a-out"))
+    graph = JobGraph(job_of("in a out", "in-a a-out"))
     assert graph.stages == (Stage(0, ("in", "a", "out"), ()),)
 
 
 def test_every_group_begins_a_stage() -> None:
-    graph = Graph(job_of("in a* b c* out*", "in-a a-b b-c c-out"))
+    graph = JobGraph(job_of("in a* b c* out*", "in-a a-b b-c c-out"))
     assert graph.stages == (
         Stage(0, ("in",), ()),
         Stage(1, ("a", "b"), ("a",)),
@@ -73,18 +73,18 @@ def test_every_group_begins_a_stage() -> None:
 
 
 def test_groups_beside_one_another_share_a_stage() -> None:
-    graph = Graph(job_of("in a* b* out", "in-a in-b a-out b-out"))
+    graph = JobGraph(job_of("in a* b* out", "in-a in-b a-out b-out"))
     assert graph.stages[1] == Stage(1, ("a", "b", "out"), ("a", "b"))
 
 
 def test_a_task_waits_for_the_latest_stage_of_its_parents() -> None:
-    graph = Graph(job_of("in a* b out", "in-a in-b a-out b-out"))
+    graph = JobGraph(job_of("in a* b out", "in-a in-b a-out b-out"))
     assert graph.stage_of == {"in": 0, "a": 1, "b": 0, "out": 1}
     assert graph.stages[1].shuffled == ("a",)
 
 
 def test_segments_are_shuffled_on_their_way_to_a_group() -> None:
-    graph = Graph(job_of("in a* b out", "in-a in-b a-out b-out"))
+    graph = JobGraph(job_of("in a* b out", "in-a in-b a-out b-out"))
     assert graph.is_shuffled("in", "a")
     assert not graph.is_shuffled("in", "b")
     assert not graph.is_shuffled("b", "a")

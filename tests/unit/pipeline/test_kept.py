@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from postroad.pipeline.media.kept import Kept, LoopThread
+from postroad.pipeline.connectors.stream import EventLoopThread, IdlePool
 from tests.support.deadlines import DEADLINE_S
 
 IDLE_S = 0.05
@@ -27,7 +27,7 @@ class Thing:
 
 
 def test_the_same_is_used_again() -> None:
-    kept: Kept[Thing] = Kept()
+    kept: IdlePool[Thing] = IdlePool()
     with kept.borrow("a", Thing) as first, kept.borrow("a", Thing) as second:
         assert first is second
     with kept.borrow("a", Thing) as third, kept.borrow("b", Thing) as other:
@@ -40,7 +40,7 @@ def test_the_same_is_used_again() -> None:
 
 
 def test_what_is_idle_is_closed() -> None:
-    kept: Kept[Thing] = Kept(IDLE_S)
+    kept: IdlePool[Thing] = IdlePool(IDLE_S)
     with kept.borrow("a", Thing) as first:
         assert not first.closed.wait(4 * IDLE_S)
     assert first.closed.wait(DEADLINE_S)
@@ -50,7 +50,7 @@ def test_what_is_idle_is_closed() -> None:
 
 
 def test_what_is_used_is_not_closed() -> None:
-    kept: Kept[Thing] = Kept()
+    kept: IdlePool[Thing] = IdlePool()
     with kept.borrow("a", Thing) as thing:
         kept.close("a")
         assert not thing.closed.is_set()
@@ -62,11 +62,11 @@ def test_what_is_used_is_not_closed() -> None:
 def test_a_forked_process_has_its_own() -> None:
     program = (
         "import os\n"
-        "from postroad.pipeline.media.kept import Kept, LoopThread\n"
-        "kept = Kept()\n"
-        "with kept.borrow('a', lambda: LoopThread('a')) as ours: pass\n"
+        "from postroad.pipeline.connectors.stream import IdlePool, EventLoopThread\n"
+        "kept = IdlePool()\n"
+        "with kept.borrow('a', lambda: EventLoopThread('a')) as ours: pass\n"
         "child = os.fork()\n"
-        "with kept.borrow('a', lambda: LoopThread('a')) as now:\n"
+        "with kept.borrow('a', lambda: EventLoopThread('a')) as now:\n"
         "    is_same = now is ours\n"
         "if not child: os._exit(is_same)\n"
         "assert is_same\n"
@@ -77,7 +77,7 @@ def test_a_forked_process_has_its_own() -> None:
 
 
 def test_a_loop_in_a_thread_is_called_from_elsewhere() -> None:
-    thread = LoopThread("test")
+    thread = EventLoopThread("test")
     try:
         assert thread.call(asyncio.sleep(0, "slept"), DEADLINE_S) == "slept"
         with pytest.raises(ZeroDivisionError):

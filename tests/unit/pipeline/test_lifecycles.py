@@ -10,13 +10,13 @@ import pytest
 from postroad.core.errors import ConfigError
 from postroad.pipeline import (
     Job,
-    Lifecycle,
     LocalRunner,
+    MemoryInput,
+    MemoryOutput,
     Segment,
-    SeqInput,
-    SeqOutput,
     Task,
     TaskKind,
+    TaskLifecycle,
     TaskType,
 )
 
@@ -68,21 +68,21 @@ def runner_of(numbers: list[int], calls: str = "Connection", **keys: object) -> 
         name="job",
         workflow=[("in", "use"), ("use", "out")],
         catalog=[
-            Task(name="in", type=TaskType.INPUT, medium="seq", batch_size=2),
+            Task(name="in", type=TaskType.INPUT, connector="memory", batch_size=2),
             Task(name="use", type=TaskType.FUNCTION, fn="use", **keys),  # type: ignore[arg-type]
-            Task(name="out", type=TaskType.OUTPUT, medium="seq"),
+            Task(name="out", type=TaskType.OUTPUT, connector="memory"),
         ],
         lifecycles=[
-            Lifecycle(task="use", calls=calls, params={"place": "here"}),
-            Lifecycle(task="all", calls="Loud"),
+            TaskLifecycle(task="use", hooks=calls, params={"place": "here"}),
+            TaskLifecycle(task="all", hooks="Loud"),
         ],
     )
     return LocalRunner(
-        job, {"in": SeqInput({"n": n} for n in numbers)}, {"out": OUT}, find=NAMES.__getitem__
+        job, {"in": MemoryInput({"n": n} for n in numbers)}, {"out": OUT}, find=NAMES.__getitem__
     )
 
 
-OUT = SeqOutput()
+OUT = MemoryOutput()
 
 
 @pytest.fixture(autouse=True)

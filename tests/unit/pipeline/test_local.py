@@ -11,23 +11,23 @@ import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import (
-    Counts,
-    InputMedium,
+    InputConnector,
     Job,
-    LinesInput,
-    LinesOutput,
+    JobCounters,
+    JsonLinesInput,
+    JsonLinesOutput,
     LocalRunner,
-    OutputMedium,
+    MemoryInput,
+    MemoryOutput,
+    OutputConnector,
     RetryPolicy,
     Segment,
-    SeqInput,
-    SeqOutput,
     Task,
     TaskType,
 )
-from postroad.pipeline.media import Staged, Stager
-from postroad.pipeline.pen import Pen
-from postroad.pipeline.records import PenRoot
+from postroad.pipeline.connectors import Committable, OutputWriter
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import StoredRoot
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.nodes import opened
 from tests.support.pipeline.crashes import Crash
@@ -40,9 +40,9 @@ def job_of(functions: Sequence[str], **input_keys: object) -> Job:
     """A job that sends what its first function makes along the others, each to an output."""
     first, *others = functions
     tasks = [
-        Task(name="in", type=TaskType.INPUT, medium="seq", retry=QUICK, **input_keys),  # type: ignore[arg-type]
+        Task(name="in", type=TaskType.INPUT, connector="memory", retry=QUICK, **input_keys),  # type: ignore[arg-type]
         *(Task(name=name, type=TaskType.FUNCTION, fn=name) for name in functions),
-        *(Task(name=f"to_{name}", type=TaskType.OUTPUT, medium="seq") for name in others),
+        *(Task(name=f"to_{name}", type=TaskType.OUTPUT, connector="memory") for name in others),
     ]
     edges = [("in", first)]
     for name in others:
@@ -87,17 +87,17 @@ def refuse_ten(segment: Segment, attempt: int) -> Segment:
     return segment
 
 
-def numbers(output: SeqOutput) -> list[int]:
+def numbers(output: MemoryOutput) -> list[int]:
     return sorted(segment["n"] for segment in output.segments)
 
 
 async def run(
     functions: Functions,
-    source: InputMedium,
-    *outputs: OutputMedium,
+    source: InputConnector,
+    *outputs: OutputConnector,
     disk: MemoryDisk | None = None,
     **input_keys: object,
-) -> Counts:
+) -> JobCounters:
     """Run a job to its end; the first function has no output."""
     job, names = job_of(list(functions), **input_keys), list(functions)[1:]
     targets = {f"to_{name}": it for name, it in zip(names, outputs, strict=True)}
@@ -105,48 +105,48 @@ async def run(
     runner = LocalRunner(job, {"in": source}, targets, store, find=functions.__getitem__)
     async with asyncio.timeout(DEADLINE_S):
         await runner.run()
-    return runner.desk.counts
+    return runner.coordinator.counts
 
 
 async def replay(disk: MemoryDisk, root: int) -> int:
     async with opened(MemoryStore(disk), JOB) as store:
-        return await store.write(lambda ledger: Pen(ledger.database, JOB).replay(root, 0))
+        return await store.write(lambda ledger: JobStore(ledger.database, JOB).retry_dead(root, 0))
 
 
 async def test_root_that_fails_comes_again_and_no_output_has_anything_twice() -> None:
     functions = Functions(first=same, left=same, right=fail_twice)
     left, right = Appending(), Appending()
-    counts = await run(functions, SeqInput({"n": n} for n in range(30)), left, right)
+    counts = await run(functions, MemoryInput({"n": n} for n in range(30)), left, right)
     assert sorted(left.numbers) == sorted(right.numbers) == list(range(30))
     assert functions.calls["left", 3] == 3, "the whole root came again"
     assert (counts.delivered, counts.acked, counts.failed) == (30, 30, 20)
 
 
-class Appending(SeqOutput):
+class Appending(MemoryOutput):
     """An output that cannot tell what it has already."""
 
     def __init__(self) -> None:
         super().__init__()
         self.numbers: list[int] = []
 
-    def begin(self, stage: str) -> Stager:
+    def create_writer(self, stage: str) -> OutputWriter:
         return _AppendingStager(self.numbers)
 
 
-class _AppendingStager(Stager):
+class _AppendingStager(OutputWriter):
     def __init__(self, numbers: list[int]) -> None:
         self._numbers = numbers
 
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
         self._numbers += [segment["n"] for segment in segments]
 
-    def finish(self) -> Staged | None:
+    def prepare_commit(self) -> Committable | None:
         return None
 
 
 async def test_poison_segment_is_dead_with_its_history_until_it_is_replayed() -> None:
-    disk, output = MemoryDisk(), SeqOutput()
-    source = SeqInput({"n": n} for n in range(100))
+    disk, output = MemoryDisk(), MemoryOutput()
+    source = MemoryInput({"n": n} for n in range(100))
     await run(Functions(first=same, last=refuse_ten), source, output, disk=disk)
     assert numbers(output) == [n for n in range(100) if n != 10]
     (dead,) = await dead_in(disk)
@@ -166,8 +166,8 @@ async def test_what_was_delivered_before_a_crash_is_run_again() -> None:
             raise Crash
         return segment
 
-    disk, output = MemoryDisk(), SeqOutput()
-    source = SeqInput({"n": n} for n in range(50))
+    disk, output = MemoryDisk(), MemoryOutput()
+    source = MemoryInput({"n": n} for n in range(50))
     functions = Functions(first=crash_once, last=same)
     with pytest.raises(Crash):
         await run(functions, source, output, disk=disk, batch_size=10)
@@ -177,28 +177,28 @@ async def test_what_was_delivered_before_a_crash_is_run_again() -> None:
     assert functions.calls["first", 19] == 1
 
 
-class Down(SeqOutput):
+class Down(MemoryOutput):
     """Cannot be written to at first, and then does not show what is staged."""
 
     begins = publications = 0
 
-    def begin(self, stage: str) -> Stager:
+    def create_writer(self, stage: str) -> OutputWriter:
         self.begins += 1
         if self.begins < 3:
             raise ConnectionRefusedError("down")
-        return super().begin(stage)
+        return super().create_writer(stage)
 
-    async def publish(self, staged: Staged) -> None:
+    async def commit(self, staged: Committable) -> None:
         self.publications += 1
         if self.publications < 3:
             raise OSError("no space left")
-        await super().publish(staged)
+        await super().commit(staged)
 
 
 async def test_output_that_is_down_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroad.pipeline.local._PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr("postroad.pipeline.local_runner._PAUSE_FIRST_S", 0.001)
     functions, output = Functions(first=same, last=same), Down()
-    await run(functions, SeqInput({"n": n} for n in range(5)), output)
+    await run(functions, MemoryInput({"n": n} for n in range(5)), output)
     assert numbers(output) == list(range(5))
     assert functions.calls["first", 0] == 1
     assert (output.begins, output.publications) == (3, 3)
@@ -209,9 +209,9 @@ async def test_lines_that_are_no_segments_are_dead_and_stay_so(tmp_path: Path) -
     (tmp_path / "a.jsonl").write_bytes(b'{"n":0}\n{"n":1}\r\nno json\n[1]\n{"n":2}\n')
     functions, disk = Functions(first=same, last=same), MemoryDisk()
 
-    async def run_once() -> list[PenRoot]:
-        source = LinesInput(str(tmp_path / "*.jsonl"), slice_bytes=10)
-        await run(functions, source, LinesOutput(str(tmp_path / "out")), disk=disk)
+    async def run_once() -> list[StoredRoot]:
+        source = JsonLinesInput(str(tmp_path / "*.jsonl"), split_bytes=10)
+        await run(functions, source, JsonLinesOutput(str(tmp_path / "out")), disk=disk)
         return sorted(await dead_in(disk), key=lambda root: root.segment)
 
     dead = await run_once()

@@ -7,9 +7,9 @@ from collections import Counter
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store.database import Database
 from postroad.pipeline import Job, LocalRunner, Segment, Task, TaskType
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import RootState
 from postroad.pipeline.functions import Function
-from postroad.pipeline.pen import Pen
-from postroad.pipeline.records import State
 from tests.support.pipeline.crashes import POISON, CrashBehaviour, Killer, Mortal, RollsBack
 from tests.support.pipeline.desk_jobs import (
     JOB,
@@ -52,7 +52,7 @@ class Pipeline(Mortal):
             input_task(batch_size=4),
             Task(name="same", type=TaskType.FUNCTION, fn="same"),
             Task(name="odd", type=TaskType.FUNCTION, fn="fail_at_first"),
-            *(Task(name=it, type=TaskType.OUTPUT, medium="seq") for it in ("left", "right")),
+            *(Task(name=it, type=TaskType.OUTPUT, connector="memory") for it in ("left", "right")),
         ]
         edges = [("in", "same"), ("same", "left"), ("same", "odd"), ("odd", "right")]
         return Job(name=JOB, workflow=edges, catalog=tasks)
@@ -73,9 +73,9 @@ class Pipeline(Mortal):
 
     @staticmethod
     def _look(database: Database) -> list[object]:
-        pen = Pen(database, JOB)
-        waits = [pen.count(State.WAITING), len(pen.deliveries()), len(pen.publications())]
-        return [[it.segment for it in pen.dead(10)], *waits]
+        pen = JobStore(database, JOB)
+        waits = [pen.count(RootState.WAITING), len(pen.deliveries()), len(pen.pending_commits())]
+        return [[it.segment for it in pen.list_dead(10)], *waits]
 
 
 class TestLocalCrashes(CrashBehaviour):

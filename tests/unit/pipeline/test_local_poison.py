@@ -12,11 +12,11 @@ from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import (
     FlowCondition,
     Job,
-    LinesInput,
-    LinesOutput,
+    JsonLinesInput,
+    JsonLinesOutput,
     LocalRunner,
+    MemoryInput,
     Segment,
-    SeqInput,
     Task,
     TaskType,
 )
@@ -31,7 +31,7 @@ def job_of(*functions: str, output: str | None = None) -> Job:
     tasks = [
         input_task(),
         *(Task(name=name, type=TaskType.FUNCTION, fn=name) for name in functions),
-        Task(name="out", type=TaskType.OUTPUT, medium="seq", fn=output),
+        Task(name="out", type=TaskType.OUTPUT, connector="memory", fn=output),
     ]
     return Job(name=JOB, workflow=list(pairwise(names)), catalog=tasks)
 
@@ -43,7 +43,7 @@ async def dead_after(runner: LocalRunner, disk: MemoryDisk) -> int:
     return len(await dead_in(disk))
 
 
-async def run_seq(job: Job, source: SeqInput, **functions: Function) -> tuple[Appended, int]:
+async def run_seq(job: Job, source: MemoryInput, **functions: Function) -> tuple[Appended, int]:
     output, disk = Appended(), MemoryDisk()
     runner = LocalRunner(
         job, {"in": source}, {"out": output}, MemoryStore(disk), find=functions.__getitem__
@@ -59,8 +59,8 @@ async def run_lines(
     (path / "in.jsonl").write_bytes(b"\n".join(lines))
     runner = LocalRunner(
         job_of("f"),
-        {"in": LinesInput(str(path / "in.jsonl"))},
-        {"out": LinesOutput(str(path / "out"))},
+        {"in": JsonLinesInput(str(path / "in.jsonl"))},
+        {"out": JsonLinesOutput(str(path / "out"))},
         MemoryStore(disk),
         find={"f": function}.__getitem__,
     )

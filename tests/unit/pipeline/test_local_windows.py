@@ -12,16 +12,16 @@ import pytest
 from postroad.core import faults
 from postroad.core.errors import StoreUnavailable
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import Job, LocalRunner, RetryPolicy, Segment, SeqInput, SeqOutput
+from postroad.pipeline import Job, LocalRunner, MemoryInput, MemoryOutput, RetryPolicy, Segment
 from postroad.pipeline.windows import Extent
 from tests.support.deadlines import DEADLINE_S
 from tests.support.pipeline.desk_jobs import dead_in
 
 QUICK = {"attempts": 3, "first_s": 0.001, "max_s": 0.01}
 TASKS: list[dict[str, Any]] = [
-    {"name": "in", "type": "input", "medium": "seq", "batch_size": 10, "retry": QUICK},
+    {"name": "in", "type": "input", "connector": "memory", "batch_size": 10, "retry": QUICK},
     {"name": "add", "type": "function", "fn": "add", "group_by": "k"},
-    {"name": "out", "type": "output", "medium": "seq"},
+    {"name": "out", "type": "output", "connector": "memory"},
 ]
 WINDOW: dict[str, Any] = {
     "name": "w",
@@ -61,14 +61,14 @@ def expected(count: int) -> list[tuple[int, int, int]]:
     return sorted((group, lower, total) for (group, lower), total in sums.items())
 
 
-def sums_in(output: SeqOutput) -> list[tuple[int, int, int]]:
+def sums_in(output: MemoryOutput) -> list[tuple[int, int, int]]:
     return sorted((it["group"], int(it["lower"]), it["value"]) for it in output.segments)
 
 
 async def run(
     job: Job,
-    source: SeqInput,
-    output: SeqOutput,
+    source: MemoryInput,
+    output: MemoryOutput,
     disk: MemoryDisk,
     **functions: Callable[..., Any],
 ) -> None:
@@ -81,8 +81,8 @@ async def run(
 
 
 async def test_everything_is_summed_when_all_is_seen() -> None:
-    output = SeqOutput()
-    await run(job_of({"on": "drained"}), SeqInput(segments(120)), output, MemoryDisk())
+    output = MemoryOutput()
+    await run(job_of({"on": "drained"}), MemoryInput(segments(120)), output, MemoryDisk())
     assert sums_in(output) == expected(120)
 
 
@@ -95,16 +95,16 @@ async def test_a_segment_that_fails_at_first_is_counted_once() -> None:
             raise ValueError("not yet")
         return segment
 
-    output = SeqOutput()
+    output = MemoryOutput()
     job = job_of({"on": "drained"})
-    await run(job, SeqInput(segments(60)), output, MemoryDisk(), add=fail_at_first)
+    await run(job, MemoryInput(segments(60)), output, MemoryDisk(), add=fail_at_first)
     assert sums_in(output) == expected(60)
 
 
 @pytest.mark.parametrize("nth", range(3, 24, 2))
 @pytest.mark.parametrize("point", ["durable.commit.before", "durable.commit.after"])
 async def test_a_commit_that_fails_counts_nothing_twice(point: str, nth: int) -> None:
-    disk, output, source = MemoryDisk(), SeqOutput(), SeqInput(segments(60))
+    disk, output, source = MemoryDisk(), MemoryOutput(), MemoryInput(segments(60))
     visits = 0
 
     def fail_once(**facts: object) -> None:
@@ -125,8 +125,8 @@ async def test_a_commit_that_fails_counts_nothing_twice(point: str, nth: int) ->
 
 
 async def test_a_segment_without_time_is_dead_and_the_others_count() -> None:
-    disk, output = MemoryDisk(), SeqOutput()
-    source = SeqInput([*segments(20), {"n": 1, "k": 0}])
+    disk, output = MemoryDisk(), MemoryOutput()
+    source = MemoryInput([*segments(20), {"n": 1, "k": 0}])
     await run(job_of({"on": "drained"}), source, output, disk)
     assert sums_in(output) == expected(20)
     (dead,) = await dead_in(disk)
@@ -139,9 +139,9 @@ async def test_a_trigger_may_make_its_own_segments_and_its_failures_are_kept() -
             raise ValueError("not that one")
         return [{"sum": extent.value}, {"count": extent.segments}]
 
-    disk, output = MemoryDisk(), SeqOutput()
+    disk, output = MemoryDisk(), MemoryOutput()
     job = job_of({"on": "drained", "emit": "emit"})
-    await run(job, SeqInput(segments(10)), output, disk, emit=emit)
+    await run(job, MemoryInput(segments(10)), output, disk, emit=emit)
     assert sorted(map(str, output.segments)) == ["{'count': 5}", "{'sum': 20}"]
     (dead,) = await dead_in(disk)
     assert (dead.task, dead.history[0].error) == ("add", "ValueError: not that one")
@@ -149,7 +149,7 @@ async def test_a_trigger_may_make_its_own_segments_and_its_failures_are_kept() -
 
 
 async def test_segments_set_off_a_trigger_while_the_job_runs() -> None:
-    output = SeqOutput()
+    output = MemoryOutput()
     job = job_of({"on": "segments", "threshold": 25})
-    await run(job, SeqInput(segments(50)), output, MemoryDisk())
+    await run(job, MemoryInput(segments(50)), output, MemoryDisk())
     assert [it["segments"] for it in output.segments] == [25, 25]

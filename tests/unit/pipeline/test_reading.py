@@ -7,13 +7,13 @@ import pytest
 
 from postroad.core.errors import ConfigError, JobInvalid
 from postroad.pipeline.job import FlowAction, RetryPolicy, TaskType
-from postroad.pipeline.reading import (
+from postroad.pipeline.job_files import (
     job_from_data,
     job_from_json,
     job_from_toml,
     job_to_data,
     job_to_json,
-    read_job,
+    load_job,
 )
 from tests.support.pipeline.jobs import clearing_data
 
@@ -24,7 +24,7 @@ workflow = [["in", "parse"], ["parse", "out"]]
 [[catalog]]
 name = "in"
 type = "input"
-medium = "files"
+connector = "files"
 options = { path = "payments" }
 retry = { attempts = 3, max_s = 10 }
 
@@ -36,7 +36,7 @@ fn = "bank.parsing:parse"
 [[catalog]]
 name = "out"
 type = "output"
-medium = "mail"
+connector = "mail"
 
 [[flow_conditions]]
 from = "parse"
@@ -92,31 +92,31 @@ def test_the_json_is_for_people() -> None:
 def test_a_job_of_a_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text(TOML, encoding="utf-8")
-    assert read_job(path) == job_from_toml(TOML)
-    assert read_job(str(path)) == job_from_toml(TOML)
+    assert load_job(path) == job_from_toml(TOML)
+    assert load_job(str(path)) == job_from_toml(TOML)
 
 
 def test_a_job_of_a_json_file(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(job_to_json(job_from_toml(TOML)), encoding="utf-8")
-    assert read_job(path) == job_from_toml(TOML)
+    assert load_job(path) == job_from_toml(TOML)
 
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ends in \.json or \.toml"):
-        read_job(tmp_path / "job.yaml")
+        load_job(tmp_path / "job.yaml")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"job\.json: cannot be read: No such file"):
-        read_job(tmp_path / "job.json")
+        load_job(tmp_path / "job.json")
 
 
 def test_problems_of_a_file_name_it(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text(TOML.replace("fn =", "function ="), encoding="utf-8")
     with pytest.raises(JobInvalid) as caught:
-        read_job(path)
+        load_job(path)
     assert str(caught.value).startswith(f"{path}: job 'plain' has 2 problems:\n")
     assert [problem.entry for problem in caught.value.problems] == ["catalog 'parse'"] * 2
 
@@ -158,3 +158,15 @@ def test_a_number_json_has_no_word_for() -> None:
 def test_a_date_of_toml_is_not_plain_data() -> None:
     with pytest.raises(JobInvalid, match=r"options\.since=.* is not plain data"):
         job_from_toml(TOML.replace('path = "payments"', "since = 2026-01-01"))
+
+
+def test_keys_of_before_are_read() -> None:
+    data = clearing_data()
+    data["windows"][0]["keep_s"] = 5
+    data["lifecycles"][0]["calls"] = data["lifecycles"][0].pop("hooks")
+    job = job_from_data(data)
+    assert job.windows[0].allowed_lateness_s == 5
+    assert job.lifecycles[0].hooks == "bank.hooks:Log"
+    data["windows"][0]["allowed_lateness_s"] = 6
+    with pytest.raises(JobInvalid, match="unknown key 'keep_s'"):
+        job_from_data(data)

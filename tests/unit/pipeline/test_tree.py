@@ -14,11 +14,11 @@ from postroad.pipeline import (
     Window,
     WindowType,
 )
-from postroad.pipeline.acks import Acker, Verdict
+from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.functions import Function
-from postroad.pipeline.outcomes import RetryWanted
-from postroad.pipeline.program import Program
-from postroad.pipeline.tree import Tree, grow
+from postroad.pipeline.routing import SegmentRetryRequestedError
+from tests.support.pipeline.acker import Acker, AckStatus
+from tests.support.pipeline.tree import SegmentTree, execute_tree
 
 ROOT = 99
 
@@ -62,7 +62,7 @@ def program(
     conditions: list[FlowCondition] | None = None,
     windows: list[Window] | None = None,
     **functions: str,
-) -> Program:
+) -> CompiledJob:
     """A job whose tasks are called `in`, `out...`, and what they do otherwise."""
     names = dict.fromkeys(name for edge in workflow for name in edge)
     catalog = [task(name, functions.get(name.rstrip("_"), name)) for name in names]
@@ -73,19 +73,19 @@ def program(
         flow_conditions=conditions or [],
         windows=windows or [],
     )
-    return Program(job, FUNCTIONS.__getitem__)
+    return CompiledJob(job, FUNCTIONS.__getitem__)
 
 
 def task(name: str, function: str) -> Task:
     if name == "in":
-        return Task(name=name, type=TaskType.INPUT, medium="seq")
+        return Task(name=name, type=TaskType.INPUT, connector="memory")
     if name.startswith("out"):
-        return Task(name=name, type=TaskType.OUTPUT, medium="seq")
+        return Task(name=name, type=TaskType.OUTPUT, connector="memory")
     params = {"amount": 10} if function == "add" else {}
     return Task(name=name, type=TaskType.FUNCTION, fn=function, params=params)
 
 
-def verdict(tree: Tree, *, is_written: bool = True) -> Verdict:
+def verdict(tree: SegmentTree, *, is_written: bool = True) -> AckStatus:
     """What all reports come to."""
     acker = Acker()
     for report in tree.reports:
@@ -95,12 +95,12 @@ def verdict(tree: Tree, *, is_written: bool = True) -> Verdict:
     return acker.verdict(tree.root, tree.generation)
 
 
-def written(tree: Tree) -> list[tuple[str, int]]:
+def written(tree: SegmentTree) -> list[tuple[str, int]]:
     return sorted((it.task, it.segment["n"]) for it in tree.outputs)
 
 
-def grow_one(it: Program, generation: int = 0, entry: str = "in") -> Tree:
-    return grow(it, entry, ROOT, generation, {"n": 1})
+def grow_one(it: CompiledJob, generation: int = 0, entry: str = "in") -> SegmentTree:
+    return execute_tree(it, entry, ROOT, generation, {"n": 1})
 
 
 def test_everything_flows_to_the_outputs() -> None:
@@ -159,7 +159,7 @@ def test_a_condition_may_want_the_root_again() -> None:
     )
     tree = grow_one(program([("in", "add"), ("add", "out")], [condition]))
     (failure,) = tree.failures
-    assert isinstance(failure.error, RetryWanted)
+    assert isinstance(failure.error, SegmentRetryRequestedError)
     assert verdict(tree).has_failed
 
 
@@ -181,11 +181,11 @@ def test_outputs_and_inputs_may_have_functions_too() -> None:
         name="job",
         workflow=edges,
         catalog=[
-            Task(name="in", type=TaskType.INPUT, medium="seq", fn="double"),
-            Task(name="out", type=TaskType.OUTPUT, medium="seq", fn="double"),
+            Task(name="in", type=TaskType.INPUT, connector="memory", fn="double"),
+            Task(name="out", type=TaskType.OUTPUT, connector="memory", fn="double"),
         ],
     )
-    tree = grow_one(Program(job, FUNCTIONS.__getitem__))
+    tree = grow_one(CompiledJob(job, FUNCTIONS.__getitem__))
     assert written(tree) == [("out", 1), ("out", 2), ("out", 2), ("out", 3)]
     assert len({output.id for output in tree.outputs}) == 4
     assert verdict(tree).is_done
@@ -196,9 +196,9 @@ def test_an_input_whose_function_fails_has_begun_and_failed() -> None:
         name="job",
         workflow=[("in", "out")],
         catalog=[
-            Task(name="in", type=TaskType.INPUT, medium="seq", fn="fail"),
-            Task(name="out", type=TaskType.OUTPUT, medium="seq", fn="drop"),
+            Task(name="in", type=TaskType.INPUT, connector="memory", fn="fail"),
+            Task(name="out", type=TaskType.OUTPUT, connector="memory", fn="drop"),
         ],
     )
-    found = verdict(grow_one(Program(job, FUNCTIONS.__getitem__)))
+    found = verdict(grow_one(CompiledJob(job, FUNCTIONS.__getitem__)))
     assert (found.is_begun, found.has_failed, found.missing) == (True, True, 0)

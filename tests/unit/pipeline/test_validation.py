@@ -6,7 +6,7 @@ import pytest
 
 from postroad.core.errors import ConfigError, JobInvalid
 from postroad.pipeline.job import Job, RetryPolicy, Task, TaskType, Window, WindowType
-from postroad.pipeline.validation import Problem, find_problems, require_valid
+from postroad.pipeline.validation import JobIssue, find_problems, require_valid
 from tests.support.pipeline.jobs import IN, PARSE, TOTAL, broken, clearing_data, complaints
 
 
@@ -145,8 +145,8 @@ def test_words_are_found_in_any_case() -> None:
 
 def python_job(**keys: Any) -> Job:
     tasks: list[Any] = [
-        Task(name="in", type=TaskType.INPUT, medium="seq", **keys),
-        Task(name="out", type=TaskType.OUTPUT, medium="seq"),
+        Task(name="in", type=TaskType.INPUT, connector="memory", **keys),
+        Task(name="out", type=TaskType.OUTPUT, connector="memory"),
     ]
     return Job(name="plain", workflow=[("in", "out")], catalog=tasks)
 
@@ -163,9 +163,9 @@ def test_a_job_made_in_python_is_checked_the_same() -> None:
 def test_a_valid_job_comes_back_with_everything_as_it_should_be() -> None:
     window: Any = Window(name="w", task="f", type=WindowType.GLOBAL, aggregation="count")
     tasks: list[Any] = [
-        {"name": "in", "type": "input", "medium": "seq"},
+        {"name": "in", "type": "input", "connector": "memory"},
         {"name": "f", "type": "function", "fn": "a:b", "group_by": ("a", "b")},
-        {"name": "out", "type": "output", "medium": "seq"},
+        {"name": "out", "type": "output", "connector": "memory"},
     ]
     edges: list[Any] = [["in", "f"], ["f", "out"]]
     job = require_valid(Job(name="plain", workflow=edges, catalog=tasks, windows=[window]))
@@ -199,7 +199,7 @@ def test_one_problem_of_a_job_without_a_name() -> None:
 
 def test_a_problem_knows_its_entry_and_keys() -> None:
     assert find_problems(broken("catalog", IN, max_pending=99)) == [
-        Problem(
+        JobIssue(
             "catalog 'in'",
             "max_pending=99 is less than batch_size=100",
             ("max_pending", "batch_size"),

@@ -139,13 +139,13 @@ CATALOG: list[tuple[int, Data, str]] = [
     (OUT, {"group_by": []}, "catalog 'out': group_by=[] must not be empty"),
     (OUT, {"group_by": ["a", ""]}, "catalog 'out': group_by=['a', ''] must not be empty"),
     (OUT, {"group_by": ["a", "a"]}, "catalog 'out': group_by has 'a' 2 times"),
-    (IN, {"medium": None}, "catalog 'in': an input needs a medium"),
-    (OUT, {"medium": ""}, "catalog 'out': an output needs a medium"),
-    (PARSE, {"medium": "seq"}, "catalog 'parse': a function has no medium"),
+    (IN, {"connector": None}, "catalog 'in': an input needs a connector"),
+    (OUT, {"connector": ""}, "catalog 'out': an output needs a connector"),
+    (PARSE, {"connector": "memory"}, "catalog 'parse': a function has no connector"),
     (
         PARSE,
         {"options": {"a": 1}},
-        "catalog 'parse': options are for a medium, and a function has none",
+        "catalog 'parse': options are for a connector, and a function has none",
     ),
     (PARSE, {"batch_size": 3}, "catalog 'parse': batch_size is for inputs only"),
     (OUT, {"max_pending": 3}, "catalog 'out': max_pending is for inputs only"),
@@ -187,7 +187,7 @@ def test_tasks() -> None:
         ("flow_conditions", 0, "predicate"),
         ("flow_conditions", 2, "post_transform"),
         ("triggers", 0, "emit"),
-        ("lifecycles", 0, "calls"),
+        ("lifecycles", 0, "hooks"),
     ],
 )
 def test_import_paths(section: str, place: int, key: str, path: str) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from postroad.admin.jobs import JobView, jobs_of
-from postroad.admin.pipeline import read_job
+from postroad.admin.pipeline import load_job
 from postroad.admin.vitals import vitals_of
 from postroad.cells import CellDomain
 from postroad.cells.cell_views import view_cell
@@ -168,7 +168,7 @@ class _Drawing:
 
     def add_job(self, job: JobView) -> None:
         status: Status = "failing" if job.state == "failed" else "warning" if job.dead else "ok"
-        id = self.add("pipeline", job.name, status, "pipeline", job.state)
+        id = self.add("pipeline", job.name, status, "job", job.state)
         self.connect(self.here, id, "serves")
         for queue in _queues_of(job):
             if f"queue:{queue}" in self.nodes:
@@ -178,9 +178,9 @@ class _Drawing:
 def _queues_of(job: JobView) -> Iterator[str]:
     """Queues that a job takes messages of."""
     try:
-        catalog = read_job(job.path).catalog
+        catalog = load_job(job.path).catalog
     except PostroadError:
         return
     for task in catalog:
-        if task.type == "input" and task.medium == "queue" and "queue" in task.options:
+        if task.type == "input" and task.connector == "queue" and "queue" in task.options:
             yield str(task.options["queue"])

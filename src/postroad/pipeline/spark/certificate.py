@@ -11,7 +11,9 @@ from types import TracebackType
 
 from postroad.net import TlsConfig
 
-from .questions import DESK, WORKER
+DESK = "desk"
+WORKER = "worker"
+"""What the coordinator and Spark's processes call themselves; a certificate names both."""
 
 # A clock that is a little behind must accept it at once; a job may run for years.
 _EARLIER = timedelta(days=1)

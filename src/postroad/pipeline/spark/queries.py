@@ -4,64 +4,78 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
+from collections.abc import Iterator
+from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
-from postroad.pipeline.desk import Desk
-
-from .host import DeskHost
-from .order import Order
-from .session import activate
-from .stages import add_stages
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
+from postroad.pipeline.spark.batches import BatchProcessor
+from postroad.pipeline.spark.coordinator_server import CoordinatorServer
+from postroad.pipeline.spark.session import activate
+from postroad.pipeline.spark.spark_inputs import read_once, read_stream
+from postroad.pipeline.spark.worker_context import WorkerContext
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger("postroad.pipeline")
 
 _LOOK_S = 0.05
 _WAIT_S = 1.0
+# Spark asks all sources for what they have, then ours once more: the others had nothing.
+_IDLE_POLLS = 2
 
 
-class Queries(Protocol):
+class BatchExpired(Exception):
+    """A batch has had its time."""
+
+
+class QueryRunner(Protocol):
     """Runs a job until it is drained."""
 
     async def run(self) -> BaseException | None:
         """Run until the job is drained; returns what failed, if anything did."""
 
 
-class Streaming(Queries):
+class StreamingQueryRunner(QueryRunner):
     """One query with a batch after the other, each a fraction of a second after what it brings.
 
     Args:
         session: where it runs.
-        name: under which the job's source and sink are registered.
-        order: the job.
-        desk: of the job.
-        host: of the desk.
+        name: under which the job's source is registered.
+        context: the job.
+        coordinator: of the job.
+        server: of the coordinator.
         checkpoint: where Spark notes how far it is.
+        processor: what does a batch.
+        limit_s: time for a batch.
     """
 
     def __init__(
         self,
         session: SparkSession,
         name: str,
-        order: Order,
-        desk: Desk,
-        host: DeskHost,
-        checkpoint: Path,
+        context: WorkerContext,
+        coordinator: JobCoordinator,
+        server: CoordinatorServer,
+        checkpoint: str,
+        processor: BatchProcessor,
+        limit_s: float,
     ) -> None:
         self._session = session
         self._name = name
-        self._order = order
-        self._desk = desk
-        self._host = host
+        self._context = context
+        self._coordinator = coordinator
+        self._server = server
         self._checkpoint = checkpoint
+        self._processor = processor
+        self._limit_s = limit_s
 
     async def run(self) -> BaseException | None:
         from py4j.protocol import Py4JError
 
+        self._server.idle_polls = 0
         try:
             query = await asyncio.to_thread(self._start)
         except Exception as error:
@@ -69,8 +83,11 @@ class Streaming(Queries):
         try:
             while await asyncio.to_thread(lambda: query.isActive):
                 # A query that is stopped in the middle of a batch complains.
-                if self._host.is_idle and await self._desk.is_drained():
+                if self._is_idle and await self._coordinator.is_drained():
                     return None
+                if (running_s := self._server.batch_s) > self._limit_s:
+                    self._server.enable_isolation()
+                    return BatchExpired(f"a batch took {running_s:.0f} s; it is done again")
                 await asyncio.sleep(_LOOK_S)
             return await asyncio.to_thread(query.exception) or RuntimeError("it ended by itself")
         except (Py4JError, OSError) as error:
@@ -79,17 +96,29 @@ class Streaming(Queries):
         finally:
             await asyncio.to_thread(_stop, query)
 
+    @property
+    def _is_idle(self) -> bool:
+        polls = _IDLE_POLLS if self._context.spark_inputs else 1
+        return self._server.is_idle and self._server.idle_polls >= polls
+
     def _start(self) -> StreamingQuery:
         activate(self._session)
-        deliveries = self._session.readStream.format(self._name).load()
+        sources = [self._session.readStream.format(self._name).load()]
+        for name in self._context.spark_inputs:
+            place = self._context.graph.order.index(name)
+            sources.append(read_stream(self._session, self._context.graph.tasks[name], place))
         return (
-            add_stages(deliveries, self._order)
-            .writeStream.format(self._name)
-            .option("checkpointLocation", str(self._checkpoint / "spark"))
-            .queryName(self._order.job_name)
+            reduce(_union, sources)
+            .writeStream.foreachBatch(self._processor)
+            .option("checkpointLocation", self._checkpoint)
+            .queryName(self._context.job_name)
             .trigger(processingTime="0 seconds")
             .start()
         )
+
+
+def _union(left: DataFrame, right: DataFrame) -> DataFrame:
+    return left.unionByName(right)
 
 
 def _stop(query: StreamingQuery) -> None:
@@ -101,41 +130,56 @@ def _stop(query: StreamingQuery) -> None:
         logger.debug("a query could not be stopped", exc_info=True)
 
 
-class Batches(Queries):
+class BatchQueryRunner(QueryRunner):
     """A query for all that there is, then one for what came again: for inputs that have an end.
 
     Args:
         session: where they run.
-        name: under which the job's source and sink are registered.
-        order: the job.
-        desk: of the job.
+        name: under which the job's source is registered.
+        context: the job.
+        coordinator: of the job.
+        processor: what does a batch.
+        numbers: what batches are told apart by, those of earlier sessions included.
     """
 
-    def __init__(self, session: SparkSession, name: str, order: Order, desk: Desk) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        name: str,
+        context: WorkerContext,
+        coordinator: JobCoordinator,
+        processor: BatchProcessor,
+        numbers: Iterator[int],
+    ) -> None:
         self._session = session
         self._name = name
-        self._order = order
-        self._desk = desk
-        self._batch = 0
+        self._context = context
+        self._coordinator = coordinator
+        self._processor = processor
+        self._numbers = numbers
+        # Spark's own readers are read once, with the first batch.
+        self._unread = list(context.spark_inputs)
 
     async def run(self) -> BaseException | None:
         while True:
-            while await self._desk.admit():
+            while await self._coordinator.next_deliveries():
                 continue
-            if await self._desk.unsettled():
-                self._batch += 1
-                upto = await self._desk.delivered()
+            if self._unread or await self._coordinator.uncommitted():
+                upto = await self._coordinator.last_delivery()
                 try:
-                    await asyncio.to_thread(self._work, upto, self._batch)
+                    await asyncio.to_thread(self._work, upto, next(self._numbers))
                 except Exception as error:
                     return error
-            elif await self._desk.is_drained():
+            elif await self._coordinator.is_drained():
                 return None
             else:
-                await self._desk.wait(_WAIT_S)
+                await self._coordinator.wait(_WAIT_S)
 
     def _work(self, upto: int, batch: int) -> None:
         activate(self._session)
-        deliveries = self._session.read.format(self._name).option("upto", str(upto)).load()
-        rows = add_stages(deliveries, self._order)
-        rows.write.format(self._name).option("batch", str(batch)).mode("append").save()
+        sources = [self._session.read.format(self._name).option("upto", str(upto)).load()]
+        for name in self._unread:
+            place = self._context.graph.order.index(name)
+            sources.append(read_once(self._session, self._context.graph.tasks[name], place))
+        self._processor(reduce(_union, sources), batch)
+        self._unread = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import re
@@ -12,21 +13,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError
 from postroad.durable.store import Store
-from postroad.pipeline.desk import Desk
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import InputConnector, OutputConnector
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.job import Job
-from postroad.pipeline.media.medium import InputMedium, OutputMedium
-from postroad.pipeline.program import Program
-
-from .checkpoint import open_checkpoint
-from .expressions import find_columns
-from .host import DeskHost
-from .order import Order
-from .queries import Batches, Queries, Streaming
-from .session import activate, has_jvm, start_spark, stop_spark
-from .settings import SparkSettings
+from postroad.pipeline.spark.addresses import place_driver
+from postroad.pipeline.spark.batches import BatchProcessor
+from postroad.pipeline.spark.checkpoint import SPARK_FILES, open_checkpoint
+from postroad.pipeline.spark.config import SparkConfig
+from postroad.pipeline.spark.coordinator_server import CoordinatorServer
+from postroad.pipeline.spark.job_data_source import bind_data_source
+from postroad.pipeline.spark.queries import BatchQueryRunner, QueryRunner, StreamingQueryRunner
+from postroad.pipeline.spark.session import activate, has_jvm, start_spark, stop_spark
+from postroad.pipeline.spark.sql_expressions import find_columns, find_output_types
+from postroad.pipeline.spark.watching import Watch, wait_for_master
+from postroad.pipeline.spark.worker_context import WorkerContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,10 +42,13 @@ logger = logging.getLogger("postroad.pipeline")
 _PAUSE_FIRST_S = 0.5
 _PAUSE_MAX_S = 60.0
 # A query that ran so long without failing is well again.
-_WELL_S = 60.0
+_STABLE_AFTER_S = 60.0
 # So many queries may fail in a row, and none settle anything, before functions are suspected.
-_BARREN_MAX = 2
+_FAILURES_WITHOUT_PROGRESS_MAX = 2
 _TEXT_MAX = 500
+_STAGE = "staged"
+# Functions are stopped when they have had their time; a batch that goes on is stuck elsewhere.
+_GRACE_S = 30.0
 # The last line of a traceback in a worker.
 _OWN_ERROR = re.compile(r"[\w.]+(Error|Exception|Failure): ")
 
@@ -59,32 +68,41 @@ class SparkRunner:
             all that there is is one batch, which suits inputs that have an end.
         settings: how to start Spark.
         session: a session that runs already, instead of one with these settings.
-        bind: where the desk listens; on a cluster, an address that its machines can reach.
+        bind: where the desk listens, instead of at the address that follows from the settings.
     """
 
     def __init__(
         self,
         job: Job,
-        inputs: Mapping[str, InputMedium],
-        outputs: Mapping[str, OutputMedium],
+        inputs: Mapping[str, InputConnector],
+        outputs: Mapping[str, OutputConnector],
         store: Store,
         checkpoint: str | Path | None = None,
-        settings: SparkSettings | None = None,
+        settings: SparkConfig | None = None,
         *,
         session: SparkSession | None = None,
-        bind: str = "127.0.0.1:0",
+        bind: str | None = None,
     ) -> None:
-        self._program = Program(job)
+        self._program = CompiledJob(job)
+        for name in sorted(self._program.group_tasks):
+            # Its parts are cut by root: a group would be in several of them.
+            raise ConfigError(f"task {name!r} is of kind group, which needs the local runner")
         self._inputs = inputs
         self._outputs = outputs
         self._store = store
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
-        self._settings = settings or SparkSettings()
+        self._settings = settings or SparkConfig()
+        if bind is not None:
+            self._settings = msgspec.structs.replace(self._settings, bind=bind)
         self._session = session
-        self.desk = Desk(self._program, store, inputs, outputs)
-        self._host = DeskHost(self._program, self.desk, bind)
+        self.coordinator = JobCoordinator(self._program, store, inputs, outputs)
+        self._host: CoordinatorServer
+        # Those of several sessions are told apart by their numbers.
+        self._batch_numbers = itertools.count(1)
         self.restarts = 0
         """How often Spark failed and was started again."""
+        self.ui_url: str | None = None
+        """Where Spark's own pages about the job are, while it runs."""
 
     async def run(self) -> None:
         """Run until bounded inputs are drained; for ever if one of them has no end."""
@@ -95,19 +113,23 @@ class SparkRunner:
         if is_ours:
             await self._store.open(self._program.job.name)
         try:
-            await self.desk.open()
+            await self.coordinator.open()
             try:
                 await self._run_hosted(run)
             finally:
-                await self.desk.close()
+                await self.coordinator.close()
         finally:
             if is_ours:
                 await self._store.close()
 
     async def _run_hosted(self, run: str) -> None:
+        self._settings = await asyncio.to_thread(self._place)
+        self._host = CoordinatorServer(
+            self._program, self.coordinator, self._settings.bind, advertise=self._settings.advertise
+        )
         desk = await self._host.start()
         try:
-            order = Order(
+            order = WorkerContext(
                 self._program.job,
                 self._inputs,
                 self._outputs,
@@ -122,71 +144,129 @@ class SparkRunner:
             else:
                 # Again if the JVM is gone, and the session with it.
                 while not await self._with_session(order):
-                    logger.warning("the JVM of job %r is gone", self._program.job.name)
+                    logger.warning("job %r starts Spark again", self._program.job.name)
         finally:
             await self._host.stop()
 
-    async def _with_session(self, order: Order) -> bool:
+    def _place(self) -> SparkConfig:
+        settings = self._settings
+        if self._session is not None and hasattr(self._session, "_jsparkSession"):
+            master = self._session.sparkContext.master
+            settings = msgspec.structs.replace(settings, master=master)
+        return place_driver(settings)
+
+    async def _with_session(self, order: WorkerContext) -> bool:
         """Run the job in a session of its own; returns whether it is done."""
-        starting = asyncio.ensure_future(asyncio.to_thread(start_spark, self._settings))
-        try:
-            session = await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # What a thread does, nobody can stop; so it is awaited and undone.
-            await asyncio.to_thread(stop_spark, await starting)
-            raise
+        session = await self._start_session()
         try:
             return await self._supervise(session, order)
         finally:
             await asyncio.to_thread(stop_spark, session)
 
-    async def _supervise(self, session: SparkSession, order: Order) -> bool:
+    async def _start_session(self) -> SparkSession:
+        """Start a session: the first, or another as soon as the cluster has one for us."""
+        failures = 0
+        while True:
+            if self.restarts:
+                await wait_for_master(self._settings.master)
+            starting = asyncio.ensure_future(asyncio.to_thread(start_spark, self._settings))
+            try:
+                return await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # What a thread does, nobody can stop; so it is awaited and undone.
+                await asyncio.to_thread(stop_spark, await starting)
+                raise
+            except Exception as error:
+                if not self.restarts:
+                    raise
+                failures += 1
+                pause_s = _pause_s(failures)
+                logger.warning(
+                    "job %r cannot start Spark at %s and tries again in %.1f s: %s",
+                    self._program.job.name,
+                    self._settings.master,
+                    pause_s,
+                    _summarize_failure(error),
+                )
+                await asyncio.sleep(pause_s)
+
+    async def _supervise(self, session: SparkSession, order: WorkerContext) -> bool:
         """Run queries until the job is drained, again whenever one fails, as long as they can.
 
         Returns:
             Whether the job is done; otherwise the session is.
         """
         queries = await asyncio.to_thread(self._make_queries, session, order)
+        watch = Watch(session, self._program.job.name, may_stop=self._session is None)
         failures = barren = 0
         while True:
-            started_s, settled = time.monotonic(), self.desk.counts.batches
-            failure = await queries.run()
+            started_s, settled = time.monotonic(), self.coordinator.counts.batches
+            failure = await watch.run(queries.run())
             if failure is None:
                 return True
-            if self._host.refusal is not None:
-                raise ConfigError(self._host.refusal)
-            failures = 1 if time.monotonic() - started_s > _WELL_S else failures + 1
-            pause_s = backoff(
-                failures, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S, chance=random.random()
-            )
+            if self._host.fatal_error is not None:
+                raise ConfigError(self._host.fatal_error)
             self.restarts += 1
-            barren = barren + 1 if self.desk.counts.batches == settled else 0
-            if barren >= _BARREN_MAX:
-                self._host.suspect_functions()
+            if watch.is_lost:
+                return False
+            failures = 1 if time.monotonic() - started_s > _STABLE_AFTER_S else failures + 1
+            pause_s = _pause_s(failures)
+            barren = barren + 1 if self.coordinator.counts.batches == settled else 0
+            if barren >= _FAILURES_WITHOUT_PROGRESS_MAX:
+                self._host.enable_isolation()
             logger.warning(
                 "job %r failed on Spark and starts again in %.1f s: %s",
                 self._program.job.name,
                 pause_s,
-                _tell(failure),
+                _summarize_failure(failure),
                 exc_info=failure if logger.isEnabledFor(logging.DEBUG) else None,
             )
             await asyncio.sleep(pause_s)
             if self._session is None and not has_jvm(session):
                 return False
 
-    def _make_queries(self, session: SparkSession, order: Order) -> Queries:
-        from .source import bind
-
+    def _make_queries(self, session: SparkSession, context: WorkerContext) -> QueryRunner:
         activate(session)
-        name = f"postroad_{order.run}"
-        order.columns = find_columns(session, self._program.job)
-        session.dataSource.register(bind(name, order))
+        self.ui_url = getattr(getattr(session, "_sc", None), "uiWebUrl", None)
+        name = f"postroad_{context.run}"
+        context.columns = find_columns(session, self._program.job)
+        context.output_types = find_output_types(session, self._program.job)
+        session.dataSource.register(bind_data_source(name, context))
+        coordinator = self.coordinator
         if self._checkpoint is None:
-            return Batches(session, name, order, self.desk)
-        return Streaming(session, name, order, self.desk, self._host, self._checkpoint)
+            if context.spark_outputs:
+                raise ConfigError(
+                    f"output {context.spark_outputs[0]!r} is written by Spark, which needs a "
+                    "checkpoint: a directory for what it has not written yet"
+                )
+            processor = BatchProcessor(context, "")
+            numbers = self._batch_numbers
+            return BatchQueryRunner(session, name, context, coordinator, processor, numbers)
+        processor = BatchProcessor(context, str(self._checkpoint.absolute() / _STAGE))
+        return StreamingQueryRunner(
+            session,
+            name,
+            context,
+            coordinator,
+            self._host,
+            str(self._checkpoint / SPARK_FILES),
+            processor,
+            self._limit_s,
+        )
+
+    @property
+    def _limit_s(self) -> float:
+        """Time for a batch: each segment has its own, and then the batch is given up."""
+        tasks = self._program.graph.tasks
+        longest_s = max(tasks[name].pending_timeout_s for name in self._program.graph.inputs)
+        return longest_s + _GRACE_S
 
 
-def _tell(failure: BaseException) -> str:
+def _pause_s(failures: int) -> float:
+    return backoff(failures, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S, chance=random.random())
+
+
+def _summarize_failure(failure: BaseException) -> str:
     """What matters of what Spark says, which goes on for pages."""
     lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
     own = [line for line in lines if _OWN_ERROR.match(line)]

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from postroad.core.errors import ConfigError, MissingExtra, UsageError
-
-from .java import find_java_home
-from .settings import ELIMINATION, SparkSettings, configuration, environment
+from postroad.pipeline.spark.addresses import place_driver, require_master
+from postroad.pipeline.spark.config import ELIMINATION, SparkConfig, configuration, environment
+from postroad.pipeline.spark.home import find_quick_home
+from postroad.pipeline.spark.java import find_java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +45,7 @@ _starting = threading.Lock()
 
 
 @contextmanager
-def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
+def spark_session(settings: SparkConfig | None = None) -> Iterator[SparkSession]:
     """A session that is stopped at the end, however that comes."""
     session = start_spark(settings)
     # Not sooner: a missing package was told by then.
@@ -61,21 +62,26 @@ def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSessio
         stop_spark(session)
 
 
-def start_spark(settings: SparkSettings | None = None) -> SparkSession:
+def start_spark(settings: SparkConfig | None = None) -> SparkSession:
     """Start a JVM and a session in it. A process has one at a time.
 
     Raises:
-        ConfigError: there is no Java for it, or nobody listens where its server should be.
+        ConfigError: there is no Java for it, nobody listens where its server or master should be,
+            or there is no way to it.
         MissingExtra: the `spark` extra is not installed.
         UsageError: this process runs a session already.
     """
-    settings = settings or SparkSettings()
+    settings = settings or SparkConfig()
     require_packages()
     if settings.is_remote:
         return _connect(settings.master)
+    settings = place_driver(settings)
+    require_master(settings.master)
     with _starting:
         _refuse_second()
         variables = environment(settings, java_home=find_java_home())
+        if "SPARK_HOME" not in os.environ and (home := find_quick_home(settings)) is not None:
+            variables["SPARK_HOME"] = str(home)
         # A JVM that somebody left idle has another environment and another heap.
         _end_jvm()
         with _in_environment(variables):

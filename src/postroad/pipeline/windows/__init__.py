@@ -1,25 +1,24 @@
 """Windows and triggers: what segments add up to over time, and when it goes on. Pure.
 
-Workers turn segments into a `Delta` with a `DeltaMaker`; deltas of one batch are merged in any
-order; `WindowState` takes the whole and tells what goes on, and which rows to store.
+Workers turn segments into a `JobWindowDelta` with a `WindowDeltaBuilder`; deltas of one batch are
+merged in any order; `JobWindowState` takes the whole, tells what goes on and which rows to store.
 """
 
-from .aggregations import Aggregation
-from .deltas import Delta, DeltaMaker
-from .extents import Extent
-from .plain import decode_group, encode_group
-from .plan import WindowPlan
-from .segments import UnfitSegment
-from .state import WindowState
+from postroad.pipeline.windows.aggregations import Aggregation
+from postroad.pipeline.windows.compiled import CompiledWindows
+from postroad.pipeline.windows.deltas import JobWindowDelta, WindowDeltaBuilder
+from postroad.pipeline.windows.encoding import InvalidSegmentError, decode_group, encode_group
+from postroad.pipeline.windows.panes import Extent
+from postroad.pipeline.windows.state import JobWindowState
 
 __all__ = [
     "Aggregation",
-    "Delta",
-    "DeltaMaker",
+    "CompiledWindows",
     "Extent",
-    "UnfitSegment",
-    "WindowPlan",
-    "WindowState",
+    "InvalidSegmentError",
+    "JobWindowDelta",
+    "JobWindowState",
+    "WindowDeltaBuilder",
     "decode_group",
     "encode_group",
 ]

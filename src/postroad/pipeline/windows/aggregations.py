@@ -1,22 +1,25 @@
-"""What segments of a window add up to. Pure.
-
-Segments of one window are counted on several machines and in several batches, so that what they
-add up to is put together from parts, in whatever order these come.
-"""
+"""Built-in aggregations with exact sums."""
 
 from __future__ import annotations
 
 import abc
 from bisect import insort
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.job import Segment, Window
-
-from . import exact
-from .plain import decode_plain, encode_plain
-from .segments import INT_MAX, INT_MIN, UnfitSegment, canonical, is_number, number_of, value_of
+from postroad.pipeline.windows.encoding import (
+    INT_MAX,
+    INT_MIN,
+    InvalidSegmentError,
+    canonical,
+    decode_plain,
+    encode_canonical,
+    is_number,
+    number_of,
+    value_of,
+)
 
 _SORTED_IN_MAX = 8
 """Up to so many items are sorted in one by one."""
@@ -78,7 +81,7 @@ class Count(Aggregation):
         return state
 
 
-class _OfKey(Aggregation):
+class _KeyAggregation(Aggregation):
     """Something about the values of a key, which must be given."""
 
     def __init__(self, key: str | None = None) -> None:
@@ -88,45 +91,45 @@ class _OfKey(Aggregation):
         self._key = key
 
 
-class Sum(_OfKey):
+class Sum(_KeyAggregation):
     """The sum of a key, rounded once; whole while all its numbers are."""
 
     def init(self) -> list[Any]:
-        return [exact.pack(*exact.ZERO), False]
+        return [encode_sum(*ZERO), False]
 
     def add(self, state: list[Any], segment: Segment) -> list[Any]:
         number = number_of(segment, self._key)
-        return self.merge(state, [exact.pack(*exact.exactly(number)), isinstance(number, float)])
+        return self.merge(state, [encode_sum(*from_number(number)), isinstance(number, float)])
 
     def merge(self, left: list[Any], right: list[Any]) -> list[Any]:
-        return [exact.add(left[0], right[0]), left[1] or right[1]]
+        return [add(left[0], right[0]), left[1] or right[1]]
 
     def result(self, state: list[Any]) -> int | float:
         packed, has_floats = state
-        whole, _ = exact.unpack(packed)
+        whole, _ = decode_sum(packed)
         # What is larger cannot be stored as a whole number.
-        return exact.rounded(packed) if has_floats or not INT_MIN <= whole <= INT_MAX else whole
+        return to_float(packed) if has_floats or not INT_MIN <= whole <= INT_MAX else whole
 
 
-class Average(_OfKey):
+class Average(_KeyAggregation):
     """The mean of a key, rounded once; None of no segments."""
 
     def init(self) -> list[Any]:
-        return [exact.pack(*exact.ZERO), 0]
+        return [encode_sum(*ZERO), 0]
 
     def add(self, state: list[Any], segment: Segment) -> list[Any]:
         number = number_of(segment, self._key)
-        return self.merge(state, [exact.pack(*exact.exactly(number)), 1])
+        return self.merge(state, [encode_sum(*from_number(number)), 1])
 
     def merge(self, left: list[Any], right: list[Any]) -> list[Any]:
-        return [exact.add(left[0], right[0]), left[1] + right[1]]
+        return [add(left[0], right[0]), left[1] + right[1]]
 
     def result(self, state: list[Any]) -> float | None:
         packed, count = state
-        return exact.rounded(packed, count) if count else None
+        return to_float(packed, count) if count else None
 
 
-class _Extreme(_OfKey):
+class _ExtremeValue(_KeyAggregation):
     """The first value of a key in an order that knows numbers and text, numbers first."""
 
     def init(self) -> Any:
@@ -136,7 +139,7 @@ class _Extreme(_OfKey):
         value = value_of(segment, self._key)
         if not isinstance(value, str):
             if not is_number(value):
-                raise UnfitSegment(
+                raise InvalidSegmentError(
                     f"key {self._key!r} is {value!r:.80}; its window needs a number or text"
                 )
             value = canonical(value)
@@ -160,14 +163,14 @@ def _rank(value: Any) -> tuple[bool, Any, bool]:
     return isinstance(value, str), value, isinstance(value, float)
 
 
-class Min(_Extreme):
+class Min(_ExtremeValue):
     """The least value of a key."""
 
     def _choose(self, left: Any, right: Any) -> Any:
         return min(left, right, key=_rank)
 
 
-class Max(_Extreme):
+class Max(_ExtremeValue):
     """The greatest value of a key."""
 
     def _choose(self, left: Any, right: Any) -> Any:
@@ -187,7 +190,7 @@ class Collect(Aggregation):
         self, state: list[list[bytes]], segment: Segment, order: bytes
     ) -> list[list[bytes]]:
         value = segment if self.key is None else value_of(segment, self.key)
-        return self.merge(state, [[order, encode_plain(value)]])
+        return self.merge(state, [[order, encode_canonical(value)]])
 
     def merge(self, left: list[list[bytes]], right: list[list[bytes]]) -> list[list[bytes]]:
         if len(right) <= _SORTED_IN_MAX:
@@ -223,3 +226,43 @@ def aggregation_of(window: Window, resolve: Callable[[str], Any]) -> Aggregation
             f"give one of {', '.join(BUILT_IN)}, or the import path of one"
         )
     return found
+
+
+Packed: TypeAlias = list[int | str]
+"""A sum as plain data."""
+
+ZERO = (0, 0)
+
+
+def encode_sum(whole: int, exponent: int) -> Packed:
+    """A sum as plain data."""
+    return [whole if INT_MIN <= whole <= INT_MAX else hex(whole), exponent]
+
+
+def decode_sum(packed: Packed) -> tuple[int, int]:
+    """The whole number and the exponent of a sum."""
+    whole, exponent = packed
+    return whole if isinstance(whole, int) else int(whole, 16), int(exponent)
+
+
+def from_number(value: int | float) -> tuple[int, int]:
+    """A number as a sum of its own."""
+    whole, divisor = value.as_integer_ratio()
+    return whole, 1 - divisor.bit_length()
+
+
+def add(left: Packed, right: Packed) -> Packed:
+    """The sum of two sums."""
+    (left_whole, left_exponent), (right_whole, right_exponent) = decode_sum(left), decode_sum(right)
+    exponent = min(left_exponent, right_exponent)
+    whole = (left_whole << left_exponent - exponent) + (right_whole << right_exponent - exponent)
+    return encode_sum(whole, exponent)
+
+
+def to_float(packed: Packed, divisor: int = 1) -> float:
+    """The float nearest to a sum, or to its part; infinite when it is too large for one."""
+    whole, exponent = decode_sum(packed)
+    try:
+        return whole / (divisor << -exponent)
+    except OverflowError:
+        return float("inf") if whole > 0 else float("-inf")

@@ -11,12 +11,11 @@ from typing import Any, Self
 import msgspec
 
 from postroad.pipeline.job import Segment
+from postroad.pipeline.windows.compiled import NO_TIME, CompiledWindow, CompiledWindows
+from postroad.pipeline.windows.encoding import encode_group
 
-from .plain import encode_group
-from .plan import NO_TIME, PlannedWindow, WindowPlan
 
-
-class Addition(msgspec.Struct, array_like=True):
+class PaneDelta(msgspec.Struct, array_like=True):
     """What is added to one group and extent."""
 
     lower: float
@@ -33,11 +32,11 @@ class WindowDelta(msgspec.Struct, array_like=True):
 
     latest: float = NO_TIME
     """The latest time of all its segments."""
-    groups: dict[bytes, list[Addition]] = {}
+    groups: dict[bytes, list[PaneDelta]] = {}
     """For each group its extents in order, sessions being as far apart as they must."""
 
 
-class Delta(msgspec.Struct, array_like=True):
+class JobWindowDelta(msgspec.Struct, array_like=True):
     """What a batch, or a part of one, adds to the windows of a job."""
 
     windows: dict[str, WindowDelta] = {}
@@ -48,7 +47,7 @@ class Delta(msgspec.Struct, array_like=True):
             name: WindowDelta(window.latest, dict(sorted(window.groups.items())))
             for name, window in sorted(self.windows.items())
         }
-        return msgspec.msgpack.encode(Delta(windows))
+        return msgspec.msgpack.encode(JobWindowDelta(windows))
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -56,16 +55,16 @@ class Delta(msgspec.Struct, array_like=True):
         return msgspec.msgpack.decode(data, type=cls)
 
 
-class DeltaMaker:
+class WindowDeltaBuilder:
     """Gathers segments, and other deltas, into one.
 
     Attributes:
         delta: what was gathered; it goes on changing with what is added.
     """
 
-    def __init__(self, plan: WindowPlan) -> None:
+    def __init__(self, plan: CompiledWindows) -> None:
         self._plan = plan
-        self.delta = Delta()
+        self.delta = JobWindowDelta()
 
     def add(self, task: str, group: object, segment: Segment, *, order: bytes = b"") -> None:
         """A segment has come to a task: put it into the task's windows.
@@ -75,7 +74,7 @@ class DeltaMaker:
             order: where among others the segment is, for aggregations that keep an order.
 
         Raises:
-            UnfitSegment: a window cannot use it; no window has got it.
+            InvalidSegmentError: a window cannot use it; no window has got it.
             Exception: what an aggregation or predicate of the job raised; likewise.
         """
         key = encode_group(group)
@@ -89,9 +88,9 @@ class DeltaMaker:
             target.latest = max(target.latest, time_s)
             for lower in window.assignment.lowers(time_s):
                 line = target.groups.setdefault(key, [])
-                _absorb(window, line, Addition(lower, time_s, 1, part, marks))
+                _absorb(window, line, PaneDelta(lower, time_s, 1, part, marks))
 
-    def merge(self, delta: Delta) -> None:
+    def merge(self, delta: JobWindowDelta) -> None:
         """Add another delta, which stays as it is."""
         for name, other in delta.windows.items():
             window, target = self._plan.by_name[name], self._of_window(name)
@@ -105,12 +104,12 @@ class DeltaMaker:
         return self.delta.windows.setdefault(name, WindowDelta())
 
 
-def _absorb(window: PlannedWindow, line: list[Addition], extra: Addition) -> None:
+def _absorb(window: CompiledWindow, line: list[PaneDelta], extra: PaneDelta) -> None:
     """Put an addition among those of its group, and make one of all that meet."""
     first, after = window.assignment.meeting(line, extra.lower, extra.latest)
     if first == after:
         state = window.aggregation.init()
-        line.insert(first, Addition(extra.lower, extra.latest, 0, state, []))
+        line.insert(first, PaneDelta(extra.lower, extra.latest, 0, state, []))
         after += 1
     whole = line[first]
     for other in (*line[first + 1 : after], extra):

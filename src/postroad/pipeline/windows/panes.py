@@ -1,8 +1,4 @@
-"""What is stored of windows, row by row. Pure.
-
-A row has a key and a value, both bytes. Each window has one row of its own, its head, and one for
-each pane: what is known of one group and extent.
-"""
+"""Stored panes and emitted extents."""
 
 from __future__ import annotations
 
@@ -10,7 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .plan import NO_TIME, PlannedWindow
+from postroad.pipeline.job import TriggerType
+from postroad.pipeline.windows.compiled import NO_TIME, CompiledWindow
 
 
 class PaneKey(NamedTuple):
@@ -40,7 +37,7 @@ class Pane(msgspec.Struct, array_like=True):
         """Whether there is something that a trigger has not emitted."""
         return self.segments > 0 and self.total > self.fired.get(trigger_index, 0)
 
-    def absorb(self, other: Pane, window: PlannedWindow) -> None:
+    def absorb(self, other: Pane, window: CompiledWindow) -> None:
         """Become one with another pane."""
         self.lower = min(self.lower, other.lower)
         self.latest = max(self.latest, other.latest)
@@ -52,7 +49,7 @@ class Pane(msgspec.Struct, array_like=True):
             self.fired[index] = self.fired.get(index, 0) + total
 
 
-class Head(msgspec.Struct, array_like=True):
+class WindowProgress(msgspec.Struct, array_like=True):
     """What is known of a whole window."""
 
     latest: float = NO_TIME
@@ -67,7 +64,7 @@ class Head(msgspec.Struct, array_like=True):
 
 
 _decode_pane = msgspec.msgpack.Decoder(Pane).decode
-_decode_head = msgspec.msgpack.Decoder(Head).decode
+decode_window_progress = msgspec.msgpack.Decoder(WindowProgress).decode
 _encode = msgspec.msgpack.encode
 
 
@@ -81,25 +78,48 @@ def pane_row_key(window: str, key: PaneKey) -> bytes:
     return _encode([window, key.group, key.lower])
 
 
-def encode_row(value: Pane | Head) -> bytes:
+def encode_row(value: Pane | WindowProgress) -> bytes:
     """The value of a row."""
     return _encode(value)
 
 
-class Row(NamedTuple):
+class PaneRow(NamedTuple):
     """A row that was read: a pane with its group, or a head without."""
 
     window: str
     group: bytes
-    content: Pane | Head
+    content: Pane | WindowProgress
 
 
-def decode_row(key: bytes, value: bytes) -> Row:
+def decode_row(key: bytes, value: bytes) -> PaneRow:
     """What a row says."""
     match msgspec.msgpack.decode(key):
         case [str(window)]:
-            return Row(window, b"", _decode_head(value))
+            return PaneRow(window, b"", decode_window_progress(value))
         case [str(window), bytes(group), float()]:
-            return Row(window, group, _decode_pane(value))
+            return PaneRow(window, group, _decode_pane(value))
         case other:
             raise ValueError(f"{other!r:.80} is not the key of a row of windows")
+
+
+class Extent(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of a window, of one group, over one stretch of time.
+
+    Window, group, lower bound and firing say which one it is, for ever.
+    """
+
+    window: str
+    group: Any
+    lower: float | None
+    """Where it begins, in seconds; None in a global window."""
+    upper: float | None
+    """Where it ends; itself no part of it."""
+    value: Any
+    """What the segments add up to."""
+    segments: int
+    """How many they are."""
+    firing: int
+    """How often it was emitted, this time included; in sessions numbers may be left out."""
+    trigger: TriggerType
+    trigger_index: int
+    """Where in the job's list the trigger is."""

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .contents import WindowContents
-from .deltas import Delta, WindowDelta
-from .extents import Extent
-from .panes import decode_row
-from .plan import WindowPlan
+from postroad.pipeline.windows.compiled import CompiledWindows
+from postroad.pipeline.windows.deltas import JobWindowDelta, WindowDelta
+from postroad.pipeline.windows.operator import WindowOperator
+from postroad.pipeline.windows.panes import Extent, decode_row
 
 
-class WindowState:
+class JobWindowState:
     """What the windows of a job hold.
 
     It is changed by each call that returns extents. If these and the rows of `take_changes` cannot
     be stored together, it must be loaded again from what is stored.
     """
 
-    def __init__(self, plan: WindowPlan, rows: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    def __init__(self, plan: CompiledWindows, rows: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """
         Args:
             rows: all that was stored; rows of windows that the job no longer has are left alone.
         """
-        self._windows = {window.name: WindowContents(window) for window in plan.windows}
+        self._windows = {window.name: WindowOperator(window) for window in plan.windows}
         for key, value in rows:
             row = decode_row(key, value)
             if row.window in self._windows:
@@ -37,7 +36,7 @@ class WindowState:
         """How many panes there are."""
         return sum(map(len, self._windows.values()))
 
-    def apply(self, delta: Delta, now_s: float) -> list[Extent]:
+    def apply(self, delta: JobWindowDelta, now_s: float) -> list[Extent]:
         """Add all that a batch brings, and emit what it sets off.
 
         What is too late is dropped and counted. That depends on earlier batches, and not on the

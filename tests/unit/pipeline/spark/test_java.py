@@ -13,7 +13,7 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.spark import java as java_module
-from postroad.pipeline.spark.java import find_cache, find_java_home, make_stand_in
+from postroad.pipeline.spark.java import find_cache_dir, find_java_home, make_java_shim
 
 MODULE = "--add-modules=jdk.incubator.vector"
 ECHO = '#!/bin/sh\nprintf "%s\\n" "$@"\n'
@@ -140,7 +140,7 @@ def test_java_that_hangs_is_given_up(
 
 def test_stand_in_drops_one_argument_and_keeps_the_others(tmp_path: Path) -> None:
     echo = write_program(tmp_path / "it's a path" / "java", ECHO)
-    java = make_stand_in(echo, tmp_path) / "bin" / "java"
+    java = make_java_shim(echo, tmp_path) / "bin" / "java"
     kept = ["-cp", "a b", "", "--add-modules=other", "$HOME", '"quoted"', "*"]
 
     told = subprocess.check_output([java, *kept[:3], MODULE, *kept[3:]], text=True)
@@ -149,20 +149,20 @@ def test_stand_in_drops_one_argument_and_keeps_the_others(tmp_path: Path) -> Non
 
 
 def test_stand_in_is_made_once(tmp_path: Path) -> None:
-    first = make_stand_in(Path("/java"), tmp_path) / "bin" / "java"
+    first = make_java_shim(Path("/java"), tmp_path) / "bin" / "java"
     inode = first.stat().st_ino
-    second = make_stand_in(Path("/java"), tmp_path) / "bin" / "java"
+    second = make_java_shim(Path("/java"), tmp_path) / "bin" / "java"
 
     assert (second, second.stat().st_ino) == (first, inode)
     assert [path.name for path in first.parent.iterdir()] == ["java"]
 
 
 def test_damaged_stand_in_is_replaced(tmp_path: Path) -> None:
-    java = make_stand_in(Path("/java"), tmp_path) / "bin" / "java"
+    java = make_java_shim(Path("/java"), tmp_path) / "bin" / "java"
     whole = java.read_bytes()
     java.write_bytes(whole[:10])
 
-    make_stand_in(Path("/java"), tmp_path)
+    make_java_shim(Path("/java"), tmp_path)
 
     assert java.read_bytes() == whole
 
@@ -171,7 +171,7 @@ def test_many_make_the_stand_in_at_once(tmp_path: Path) -> None:
     echo = write_program(tmp_path / "java", ECHO)
 
     def make_and_run(_number: int) -> str:
-        java = make_stand_in(echo, tmp_path / "cache") / "bin" / "java"
+        java = make_java_shim(echo, tmp_path / "cache") / "bin" / "java"
         return subprocess.check_output([sys.executable, "-c", RUN, java], text=True)
 
     with ThreadPoolExecutor(8) as threads:
@@ -185,7 +185,7 @@ RUN = "import subprocess, sys; sys.exit(subprocess.call([sys.argv[1], 'ok']))"
 
 
 def test_cache_is_private(tmp_path: Path) -> None:
-    cache = find_cache({"XDG_CACHE_HOME": str(tmp_path)})
+    cache = find_cache_dir({"XDG_CACHE_HOME": str(tmp_path)})
 
     assert cache == tmp_path / "postroad"
     assert cache.stat().st_mode & 0o777 == 0o700
@@ -196,7 +196,7 @@ def test_cache_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
     open_to_all.mkdir(parents=True)
     open_to_all.chmod(0o777)
 
-    cache = find_cache({"XDG_CACHE_HOME": str(open_to_all.parent), "HOME": str(tmp_path)})
+    cache = find_cache_dir({"XDG_CACHE_HOME": str(open_to_all.parent), "HOME": str(tmp_path)})
 
     assert cache == tmp_path / ".cache" / "postroad"
 
@@ -205,7 +205,7 @@ def test_cache_that_is_a_link_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "postroad").symlink_to(tmp_path / "elsewhere")
 
-    cache = find_cache({"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)})
+    cache = find_cache_dir({"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)})
 
     assert cache == tmp_path / ".cache" / "postroad"
 
@@ -216,7 +216,7 @@ def test_no_place_for_a_cache_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("tempfile.tempdir", str(a_file))
 
     with pytest.raises(ConfigError, match="set XDG_CACHE_HOME"):
-        find_cache({"XDG_CACHE_HOME": str(a_file), "HOME": str(a_file)})
+        find_cache_dir({"XDG_CACHE_HOME": str(a_file), "HOME": str(a_file)})
 
 
 def test_cache_falls_back_to_one_for_this_user(
@@ -224,4 +224,4 @@ def test_cache_falls_back_to_one_for_this_user(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    assert find_cache({}) == tmp_path / f"postroad-{os.geteuid()}"
+    assert find_cache_dir({}) == tmp_path / f"postroad-{os.geteuid()}"

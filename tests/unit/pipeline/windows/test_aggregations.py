@@ -7,7 +7,7 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.job import Segment, Window, WindowType
-from postroad.pipeline.windows import Aggregation, UnfitSegment
+from postroad.pipeline.windows import Aggregation, InvalidSegmentError
 from postroad.pipeline.windows.aggregations import BUILT_IN, aggregation_of
 
 NO_NUMBERS: list[Any] = ["1", None, True, math.nan, math.inf]
@@ -62,13 +62,13 @@ def test_a_value_that_does_not_fit_is_refused() -> None:
         ("collect", {1: "a"}),
         ("collect", "\ud800"),
     ):
-        with pytest.raises(UnfitSegment):
+        with pytest.raises(InvalidSegmentError):
             result_of(name, [value])
 
 
 def test_a_missing_key_is_named() -> None:
     for name in ("sum", "average", "min", "max", "collect"):
-        with pytest.raises(UnfitSegment, match="no key 'y'"):
+        with pytest.raises(InvalidSegmentError, match="no key 'y'"):
             result_of(name, [1], key="y")
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.job import Window, WindowType
-from postroad.pipeline.windows import UnfitSegment
-from postroad.pipeline.windows.assignment import Assignment, assignment_of
+from postroad.pipeline.windows import InvalidSegmentError
+from postroad.pipeline.windows.assigners import WindowAssigner, assignment_of
+from postroad.pipeline.windows.encoding import time_of
 from postroad.pipeline.windows.panes import Pane
-from postroad.pipeline.windows.segments import time_of
 
 
-def assignment(type: WindowType, **lengths: Any) -> Assignment:
+def assignment(type: WindowType, **lengths: Any) -> WindowAssigner:
     return assignment_of(Window(name="w", task="t", type=type, aggregation="count", **lengths))
 
 
@@ -100,11 +100,11 @@ def test_time() -> None:
 def test_what_is_no_time_is_refused() -> None:
     for value in ("3", None, True, math.nan, math.inf, 1_700_000_000 * 10**9):
         with pytest.raises(
-            UnfitSegment, match=r"key 'at' is .*; its window needs a time in seconds"
+            InvalidSegmentError, match=r"key 'at' is .*; its window needs a time in seconds"
         ):
             time_of({"at": value}, "at")
 
 
 def test_a_missing_time_is_refused() -> None:
-    with pytest.raises(UnfitSegment, match="no key 'at'"):
+    with pytest.raises(InvalidSegmentError, match="no key 'at'"):
         time_of({"when": 3}, "at")

@@ -6,7 +6,13 @@ import pytest
 
 from postroad.core.errors import ConfigError, UsageError
 from postroad.pipeline.job import Segment, Trigger, TriggerType, Window, WindowType
-from postroad.pipeline.windows import Aggregation, Delta, DeltaMaker, UnfitSegment, WindowPlan
+from postroad.pipeline.windows import (
+    Aggregation,
+    CompiledWindows,
+    InvalidSegmentError,
+    JobWindowDelta,
+    WindowDeltaBuilder,
+)
 
 FIXED = Window(
     name="fixed", task="t", type=WindowType.FIXED, aggregation="sum", key="n", time_key="at",
@@ -22,11 +28,11 @@ def nothing(path: str) -> Any:
     raise AssertionError(path)
 
 
-def maker_of(*windows: Window) -> DeltaMaker:
-    return DeltaMaker(WindowPlan(windows, [], nothing))
+def maker_of(*windows: Window) -> WindowDeltaBuilder:
+    return WindowDeltaBuilder(CompiledWindows(windows, [], nothing))
 
 
-def spans(delta: Delta, window: str) -> list[tuple[float, float, int]]:
+def spans(delta: JobWindowDelta, window: str) -> list[tuple[float, float, int]]:
     return [
         (addition.lower, addition.latest, addition.segments)
         for line in delta.windows[window].groups.values()
@@ -48,7 +54,7 @@ def test_a_segment_goes_into_the_windows_of_its_task() -> None:
 def test_a_task_without_windows_adds_nothing() -> None:
     maker = maker_of(FIXED)
     maker.add("elsewhere", "a", {})
-    assert maker.delta == Delta()
+    assert maker.delta == JobWindowDelta()
 
 
 def test_a_segment_that_one_window_cannot_use_is_in_none() -> None:
@@ -59,9 +65,9 @@ def test_a_segment_that_one_window_cannot_use_is_in_none() -> None:
         ({1}, {"at": 1, "n": 1}),
     ):
         maker = maker_of(SESSIONS, FIXED)
-        with pytest.raises(UnfitSegment):
+        with pytest.raises(InvalidSegmentError):
             maker.add("t", group, segment)
-        assert maker.delta == Delta(), (group, segment)
+        assert maker.delta == JobWindowDelta(), (group, segment)
 
 
 def test_a_session_between_two_joins_them() -> None:
@@ -79,8 +85,8 @@ def test_a_session_between_two_joins_them() -> None:
 
 def test_a_predicate_marks_its_own_extent() -> None:
     trigger = Trigger(window="fixed", on=TriggerType.PUNCTUATION, predicate="m:is_last")
-    plan = WindowPlan([FIXED], [trigger], lambda path: lambda segment: segment.get("last"))
-    maker = DeltaMaker(plan)
+    plan = CompiledWindows([FIXED], [trigger], lambda path: lambda segment: segment.get("last"))
+    maker = WindowDeltaBuilder(plan)
     maker.add("t", "a", {"at": 1, "n": 1, "last": True})
     maker.add("t", "a", {"at": 1, "n": 1})
     maker.add("t", "b", {"at": 1, "n": 1})
@@ -92,8 +98,8 @@ def test_marks_of_an_extent_are_put_together() -> None:
     triggers = [
         Trigger(window="fixed", on=TriggerType.PUNCTUATION, predicate=key) for key in ("x", "y")
     ]
-    plan = WindowPlan([FIXED], triggers, lambda path: lambda segment: path in segment)
-    maker = DeltaMaker(plan)
+    plan = CompiledWindows([FIXED], triggers, lambda path: lambda segment: path in segment)
+    maker = WindowDeltaBuilder(plan)
     maker.add("t", "a", {"at": 1, "n": 1, "y": 1})
     maker.add("t", "a", {"at": 1, "n": 1, "x": 1})
     (line,) = maker.delta.windows["fixed"].groups.values()
@@ -118,7 +124,7 @@ class Pairs(Aggregation):
 
 def test_a_state_that_is_not_plain_is_refused() -> None:
     window = Window(name="w", task="t", type=WindowType.GLOBAL, aggregation="m:Pairs")
-    maker = DeltaMaker(WindowPlan([window], [], lambda path: Pairs))
+    maker = WindowDeltaBuilder(CompiledWindows([window], [], lambda path: Pairs))
     with pytest.raises(UsageError, match="lists and dicts"):
         maker.add("t", "a", {})
 
@@ -135,4 +141,4 @@ def test_a_plan_that_cannot_work_is_refused() -> None:
         ),
     ):
         with pytest.raises(ConfigError, match=text):
-            WindowPlan(windows, triggers, nothing)
+            CompiledWindows(windows, triggers, nothing)

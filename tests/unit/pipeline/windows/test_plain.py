@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from postroad.pipeline.windows import UnfitSegment, decode_group, encode_group
-from postroad.pipeline.windows.plain import decode_plain, encode_plain
+from postroad.pipeline.windows import InvalidSegmentError, decode_group, encode_group
+from postroad.pipeline.windows.encoding import decode_plain, encode_canonical
 
 
 class Colour(enum.StrEnum):
@@ -37,12 +37,12 @@ def test_different_values_are_different_groups() -> None:
 
 def test_what_is_not_plain_is_refused() -> None:
     for value in ({1}, object(), 2**64, {1: 2}, [{"a": (1, 2j)}], "\ud800"):
-        with pytest.raises(UnfitSegment):
+        with pytest.raises(InvalidSegmentError):
             encode_group(value)
 
 
 def test_values_that_are_kept_keep_their_type() -> None:
     value = {"whole": 1, "part": 1.0, "items": (1, 2)}
-    found = decode_plain(encode_plain(value))
+    found = decode_plain(encode_canonical(value))
     assert found == {"whole": 1, "part": 1.0, "items": [1, 2]}
     assert isinstance(found["part"], float)

@@ -6,7 +6,13 @@ import msgspec
 import pytest
 
 from postroad.pipeline.job import Refinement, Segment, Trigger, TriggerType, Window, WindowType
-from postroad.pipeline.windows import Delta, DeltaMaker, Extent, WindowPlan, WindowState
+from postroad.pipeline.windows import (
+    CompiledWindows,
+    Extent,
+    JobWindowDelta,
+    JobWindowState,
+    WindowDeltaBuilder,
+)
 
 FIXED = Window(
     name="w", task="t", type=WindowType.FIXED, aggregation="count", time_key="at", range_s=10
@@ -28,11 +34,13 @@ class Bench:
 
     def __init__(self, window: Window, *triggers: Trigger, **changes: Any) -> None:
         window = msgspec.structs.replace(window, **changes)
-        self.plan = WindowPlan([window], triggers, lambda path: lambda segment: segment["is_last"])
-        self.state = WindowState(self.plan)
+        self.plan = CompiledWindows(
+            [window], triggers, lambda path: lambda segment: segment["is_last"]
+        )
+        self.state = JobWindowState(self.plan)
 
-    def delta(self, segments: list[Segment], group: Any = "g") -> Delta:
-        maker = DeltaMaker(self.plan)
+    def delta(self, segments: list[Segment], group: Any = "g") -> JobWindowDelta:
+        maker = WindowDeltaBuilder(self.plan)
         for segment in segments:
             maker.add("t", group, segment)
         return maker.delta
@@ -106,7 +114,7 @@ class TestWatermark:
         assert brief(bench.feed(15.5, group="other")) == [(0.0, 2, 2)]
 
     def test_a_session_that_goes_on_before_its_end_is_waited_for(self) -> None:
-        bench = Bench(SESSION, on(TriggerType.WATERMARK), keep_s=0)
+        bench = Bench(SESSION, on(TriggerType.WATERMARK), allowed_lateness_s=0)
         bench.feed(0)
         bench.feed(5)
         assert bench.feed(12, group="other") == []
@@ -174,7 +182,7 @@ def test_triggers_that_fire_together_all_see_what_is_discarded() -> None:
 
 class TestForgetting:
     def test_what_comes_too_late_is_dropped_and_counted(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.SEGMENTS, 1), keep_s=5)
+        bench = Bench(FIXED, on(TriggerType.SEGMENTS, 1), allowed_lateness_s=5)
         bench.feed(1, 15)
         assert brief(bench.feed(2)) == [(0.0, 2, 2)]
         bench.feed(15.5)
@@ -184,13 +192,13 @@ class TestForgetting:
         assert bench.state.latest_s("w") == 15.5
 
     def test_a_batch_is_not_late_by_itself(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK), keep_s=0)
+        bench = Bench(FIXED, on(TriggerType.WATERMARK), allowed_lateness_s=0)
         assert brief(bench.feed(1000, 1, 500)) == [(0.0, 1, 1), (500.0, 1, 1)]
         assert bench.state.late("w") == 0
         assert len(bench.state) == 1
 
     def test_a_watermark_is_waited_for(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK, 5), keep_s=0)
+        bench = Bench(FIXED, on(TriggerType.WATERMARK, 5), allowed_lateness_s=0)
         bench.feed(1)
         assert bench.feed(12) == []
         assert brief(bench.feed(16)) == [(0.0, 1, 1)]
@@ -198,13 +206,13 @@ class TestForgetting:
 
     @pytest.mark.parametrize("type", [TriggerType.TIMER, TriggerType.DRAINED])
     def test_what_would_be_emitted_later_is_emitted_at_last(self, type: TriggerType) -> None:
-        bench = Bench(FIXED, on(type, 1000), keep_s=0)
+        bench = Bench(FIXED, on(type, 1000), allowed_lateness_s=0)
         assert bench.feed(1) == []
         assert brief(bench.feed(11)) == [(0.0, 1, 1)]
         assert len(bench.state) == 1
 
     def test_numbers_of_a_forgotten_session_are_not_used_again(self) -> None:
-        bench = Bench(SESSION, on(TriggerType.SEGMENTS, 1), keep_s=0)
+        bench = Bench(SESSION, on(TriggerType.SEGMENTS, 1), allowed_lateness_s=0)
         assert brief(bench.feed(0)) == [(0.0, 1, 1)]
         assert brief(bench.feed(5)) == [(0.0, 2, 2)]
         bench.feed(16, group="other")
@@ -255,7 +263,7 @@ class TestRows:
         assert bench.state.take_changes() == {}
 
     def test_forgotten_panes_are_deleted(self) -> None:
-        bench = Bench(FIXED, keep_s=0)
+        bench = Bench(FIXED, allowed_lateness_s=0)
         bench.feed(1)
         (key,) = (key for key in bench.state.take_changes() if len(key) > len(b"\x91\xa1w"))
         bench.feed(11)
@@ -265,11 +273,11 @@ class TestRows:
         bench = Bench(FIXED)
         bench.feed(1)
         rows = [(key, row) for key, row in bench.state.take_changes().items() if row is not None]
-        other = WindowPlan([msgspec.structs.replace(FIXED, name="v")], [], lambda path: None)
-        state = WindowState(other, rows)
+        other = CompiledWindows([msgspec.structs.replace(FIXED, name="v")], [], lambda path: None)
+        state = JobWindowState(other, rows)
         assert len(state) == 0
         assert state.take_changes() == {}
 
     def test_a_foreign_row_is_refused(self) -> None:
         with pytest.raises(ValueError, match="not the key of a row"):
-            WindowState(Bench(FIXED).plan, [(msgspec.msgpack.encode([1, 2]), b"")])
+            JobWindowState(Bench(FIXED).plan, [(msgspec.msgpack.encode([1, 2]), b"")])

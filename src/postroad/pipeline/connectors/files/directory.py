@@ -1,0 +1,112 @@
+"""Directories of files that outputs write whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from postroad.pipeline.connectors.connector import Committable, OutputConnector
+
+_STAGING = "_staging"
+_PUBLISHED = "_published"
+
+
+class DirectoryOutput(OutputConnector):
+    """What such outputs have in common: files are staged aside and moved when they are settled.
+
+    A file that is not staged any more may have been published before a crash, and whoever reads
+    the directory may have taken it away since. Or it never was where it should be, or was lost.
+    To tell, a mark is made before a file is moved: without one, a file that is neither staged nor
+    published cannot be published, which is complained about until it turns up. If it is gone for
+    good, a file of its name in the directory, with whatever in it, ends that.
+
+    Args:
+        path: the directory; on a cluster every machine must have it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._directory = Path(path).absolute()
+        self._last_published: str | None = None
+
+    async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
+        await asyncio.to_thread(self._open, prefix, [it["file"] for it in unpublished])
+
+    def _open(self, prefix: str, wanted: Sequence[str]) -> None:
+        _clear(self.staging_path(""), prefix, set(wanted))
+        mark = self._mark_of(prefix)
+        _clear(mark.parent, mark.name, {self._mark_of(it).name for it in wanted})
+
+    def staging_path(self, name: str) -> Path:
+        """Where a file is written, on this machine or another."""
+        return _in_directory(self._directory / _STAGING, name)
+
+    def _mark_of(self, name: str) -> Path:
+        # Readers of directories take nothing whose name begins so.
+        return _in_directory(self._directory / _PUBLISHED, f"_{name}")
+
+    async def commit(self, staged: Committable) -> None:
+        await asyncio.to_thread(self._publish, staged["file"])
+
+    def _publish(self, name: str) -> None:
+        staged, published = self.staging_path(name), self._directory / name
+        mark = self._mark_of(name)
+        if staged.exists():
+            self._move(staged, published, mark)
+        elif not (published.exists() or mark.exists()):
+            raise OSError(
+                f"{staged} is not there, and was not published;"
+                f" do all machines have the same {self._directory}?"
+            )
+        # Also what was moved by a process that did not come so far.
+        sync_directory(self._directory)
+        self._forget_last(name)
+
+    def _move(self, staged: Path, published: Path, mark: Path) -> None:
+        mark.touch()
+        sync_directory(mark.parent)
+        try:
+            staged.replace(published)
+        except OSError:
+            mark.unlink(missing_ok=True)
+            raise
+
+    def _forget_last(self, name: str) -> None:
+        """The store forgets what was published before the next is, so one mark is enough."""
+        last, self._last_published = self._last_published, name
+        if last is not None and last != name:
+            self._mark_of(last).unlink(missing_ok=True)
+
+    async def remove_abandoned(
+        self, prefix: str, kept: Sequence[Committable], before_s: float
+    ) -> None:
+        names = {it["file"] for it in kept}
+        await asyncio.to_thread(_clear, self.staging_path(""), prefix, names, before_s)
+
+    async def abort(self, staged: Committable) -> None:
+        self.staging_path(staged["file"]).unlink(missing_ok=True)
+
+
+def _in_directory(directory: Path, name: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory / name
+
+
+def _clear(directory: Path, prefix: str, wanted: set[str], before_s: float = math.inf) -> None:
+    for path in directory.iterdir():
+        if path.name.startswith(prefix) and path.name not in wanted:
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < before_s:
+                    path.unlink()
+
+
+def sync_directory(directory: Path) -> None:
+    """Make new names in a directory last."""
+    opened = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,202 @@
+"""Posts what a job makes to a queue, in the commit that settles the batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from postroad.core import validate_node_name
+from postroad.core.errors import ConfigError
+from postroad.durable import Mail, MailConfig, Store
+from postroad.durable.letters import bind_page, split_letters
+from postroad.durable.names import validate_key, validate_queue_name
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.queries import find_peer
+from postroad.pipeline.connectors.connector import (
+    Committable,
+    OutputConnector,
+    OutputWriter,
+    UnwritableSegmentsError,
+    encode_segment,
+)
+from postroad.pipeline.connectors.encoding import encode_all
+from postroad.pipeline.connectors.options import PAYLOAD, check_codec, check_name
+from postroad.pipeline.job import Segment
+
+# What a letter has room for; it tells letters apart as well as all 64 do.
+_ID_BITS = (1 << 63) - 1
+
+
+def _unwrap(segment: Segment) -> bytes:
+    payload = segment.get(PAYLOAD)
+    if isinstance(payload, str):
+        return payload.encode()
+    if not isinstance(payload, bytes | bytearray):
+        raise TypeError(f"{PAYLOAD!r} is {type(payload).__name__}, and must be bytes or text")
+    return bytes(payload)
+
+
+_ENCODERS: Mapping[str, Callable[[Segment], bytes]] = {
+    "json": msgspec.json.Encoder().encode,
+    "msgpack": encode_segment,
+    "raw": _unwrap,
+}
+
+_encode_letter = msgspec.msgpack.Encoder().encode
+
+
+class QueueOutput(OutputConnector):
+    """Posts segments to a queue of a peer, or of this node itself, each once.
+
+    The job keeps its account in the same store, so a message is posted if and only if what it was
+    made of is settled. While the outbox of the peer is full, nothing more is staged; what is staged
+    already is posted, so that for a while it has that much more than `outbox_messages_max`.
+
+    Args:
+        mail: of the node that runs the job, or its store.
+        peer: the node the messages are for; this node itself by default.
+        queue: the queue there.
+        codec: how a segment is a message: `json`, `msgpack` or `raw`, which sends the bytes that
+            the segment has as `payload`.
+        key: the name of what is in a segment and makes the message's key, as a text; messages
+            without it have none.
+    """
+
+    def __init__(
+        self,
+        mail: Mail | Store,
+        peer: str | None = None,
+        queue: str | None = None,
+        codec: str = "json",
+        key: str | None = None,
+    ) -> None:
+        # Not in other processes: there is nothing but staging.
+        self._store: Store | None = store_of(mail)
+        self._config = mail.config
+        self._peer = None if peer is None else validate_node_name(check_name("peer", peer))
+        self._queue = validate_queue_name(check_name("queue", queue))
+        self._codec = check_codec(codec)
+        self._key = None if key is None else check_name("key", key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_store": None}
+
+    async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
+        if self._store is not None:
+            self._config = self._store.config
+
+    def create_writer(self, stage: str) -> OutputWriter:
+        self.check_capacity()
+        return _MessageWriter(self._queue, _ENCODERS[self._codec], self._key, self._config)
+
+    def check_capacity(self) -> None:
+        """Raise OSError if as much waits for the peer as this node keeps; blocks a moment.
+
+        Other processes that stage cannot tell: it is for whoever gives them more to do.
+        """
+        if self._store is None or not self._store.is_open:
+            return
+        if self._peer is None or self._peer == self._store.owner:
+            return
+        peer = self._store.read_now(find_peer, self._peer)
+        waiting = 0 if peer is None else peer.head - peer.settled
+        if waiting >= self._config.outbox_messages_max:
+            raise OSError(
+                f"{waiting} messages wait for {self._peer!r}; this node keeps "
+                f"{self._config.outbox_messages_max} (outbox_messages_max)"
+            )
+
+    def commit_in_transaction(self, ledger: Ledger, staged: Committable) -> Committable | None:
+        check_account(self._store, ledger)
+        ledger.append_pages(self._peer or ledger.owner, staged["pages"])
+        return None
+
+
+class _MessageWriter(OutputWriter):
+    """Makes letters and binds them to pages, as the outbox keeps them."""
+
+    def __init__(
+        self,
+        queue: str,
+        encode: Callable[[Segment], bytes],
+        key: str | None,
+        config: MailConfig,
+    ) -> None:
+        self._queue = queue
+        self._encode = encode
+        self._key = key
+        self._config = config
+        self._letters: list[bytes] = []
+
+    def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
+        bodies = encode_all(self._encode, ids, segments)
+        queue, now_ms = self._queue, time.time_ns() // 1_000_000
+        # What is left out has its default.
+        if self._key is None:
+            letters = [
+                _encode_letter((id & _ID_BITS, queue, body, now_ms))
+                for id, body in zip(ids, bodies, strict=True)
+            ]
+        else:
+            keys = _keys_of(self._key, ids, segments)
+            letters = [
+                _encode_letter((id & _ID_BITS, queue, body, now_ms, key))
+                for id, body, key in zip(ids, bodies, keys, strict=True)
+            ]
+        self._check_sizes(ids, letters)
+        self._letters += letters
+
+    def _check_sizes(self, ids: Sequence[int], letters: Sequence[bytes]) -> None:
+        bytes_max = self._config.message_bytes_max
+        sizes = list(map(len, letters))
+        if max(sizes, default=0) > bytes_max:
+            reason = "the message takes {} bytes; message_bytes_max is {}"
+            too_large = {
+                id: reason.format(size, bytes_max)
+                for id, size in zip(ids, sizes, strict=True)
+                if size > bytes_max
+            }
+            raise UnwritableSegmentsError(too_large)
+
+    def prepare_commit(self) -> Committable | None:
+        if not self._letters:
+            return None
+        config = self._config
+        pages = split_letters(self._letters, config.page_letters_max, config.page_bytes_max)
+        return {"pages": [(len(letters), bind_page(letters)) for letters in pages]}
+
+    def abort(self) -> None:
+        self._letters = []
+
+
+def _keys_of(name: str, ids: Sequence[int], segments: Sequence[Segment]) -> list[str | None]:
+    """The keys of messages; raises Unwritable if some cannot be keys."""
+    keys: list[str | None] = []
+    reasons: dict[int, str] = {}
+    for id, segment in zip(ids, segments, strict=True):
+        value = segment.get(name)
+        try:
+            keys.append(None if value is None else validate_key(str(value)))
+        except ConfigError as error:
+            reasons[id] = str(error)
+    if reasons:
+        raise UnwritableSegmentsError(reasons)
+    return keys
+
+
+def store_of(mail: Mail | Store) -> Store:
+    """The store that the mail is in."""
+    return mail if isinstance(mail, Store) else mail.store
+
+
+def check_account(store: Store | None, ledger: Ledger) -> None:
+    """Raise unless a job keeps its account in the store of the mail.
+
+    Not an error of Postroad's own: those may be raised only before anything was changed, and the
+    whole commit has to be undone.
+    """
+    if store is None or not store.owns(ledger):
+        raise RuntimeError("a job with queues keeps its account in the store of the node's mail")

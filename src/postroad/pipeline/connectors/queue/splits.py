@@ -1,0 +1,289 @@
+"""How the letters of a queue are cut into slices. Nothing here waits.
+
+Letters in pages are cut in the order they came: everything before the frontier is in some slice, or
+done with, and everything behind it is in none. Letters that were set aside are cut when they are
+due, urgent ones before the pages and the others behind them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from postroad.durable import Letter, Reason
+from postroad.durable.letters import NEVER_MS
+from postroad.durable.store import queries as query
+from postroad.durable.store.database import Database
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.rows import AsideLetter, InPage
+from postroad.durable.store.stretches import (
+    AsideStretch,
+    Bundle,
+    PageStretch,
+    Stretch,
+    last_page,
+    unfinished,
+)
+
+_PAGES_AT_FIRST = 4
+_PAGES_AT_ONCE = 256
+_ASIDES_AT_ONCE = 256
+_SIGHT_BYTES = 32 * 1024 * 1024
+_SLICE_BYTES = 4 * 1024 * 1024
+
+
+class QueuePosition(NamedTuple):
+    """The first letter of the pages that is in no slice."""
+
+    page: int = 0
+    start: int = 0
+    """Its index in that page."""
+
+
+def find_frontier(database: Database, queue: int, stretches: Iterable[Stretch]) -> QueuePosition:
+    """Where to go on behind stretches that are in slices already."""
+    frontier = QueuePosition()
+    for it in stretches:
+        if not isinstance(it, PageStretch) or it.queue != queue:
+            continue
+        # It is not there any more if the queue was purged.
+        if (last := last_page(database, it)) is not None:
+            end = QueuePosition(last + 1) if it.stop is None else QueuePosition(last, it.stop)
+            frontier = max(frontier, end)
+    return frontier
+
+
+class QueueSnapshot(msgspec.Struct):
+    """What is in a queue and in no slice, as far as one looks at once."""
+
+    pages: list[InPage] = []
+    urgent: list[AsideLetter] = []
+    """Those set aside that come before the pages."""
+    patient: list[AsideLetter] = []
+    """Those that come behind all pages; none if there are more pages."""
+    next_due_ms: int | None = None
+    """When the next letter is due that is set aside."""
+
+
+def look(
+    database: Database,
+    queue: str,
+    frontier: QueuePosition,
+    taken: set[int],
+    segments: int,
+    now_ms: int,
+) -> QueueSnapshot:
+    """Look for letters behind the frontier, and for those set aside that are not taken."""
+    id, is_paused = query.list_queues(database)[queue]
+    if is_paused:
+        return QueueSnapshot()
+    limit = _ASIDES_AT_ONCE + len(taken)
+    asides = [
+        it
+        for it in query.read_aside(database, queue, id, now_ms, NEVER_MS, limit)
+        if it.id not in taken
+    ]
+    pages, is_end = _look_at_pages(database, queue, id, frontier, segments)
+    return QueueSnapshot(
+        pages,
+        [it for it in asides if it.letter.priority >= 0],
+        [it for it in asides if it.letter.priority < 0 and is_end],
+        query.next_due_ms(database, id, now_ms),
+    )
+
+
+def _look_at_pages(
+    database: Database, queue: str, id: int, frontier: QueuePosition, segments: int
+) -> tuple[list[InPage], bool]:
+    """About as many pages as have so many letters; and whether there are no more."""
+    pages: list[InPage] = []
+    after, limit = frontier.page - 1, _PAGES_AT_FIRST
+    while True:
+        found = query.read_inbox(database, queue, id, after, limit)
+        pages += found
+        if len(found) < limit:
+            return pages, True
+        after = found[-1].id
+        count, size = sum(it.pending for it in pages), sum(it.size for it in pages)
+        if count >= segments or size >= _SIGHT_BYTES:
+            return pages, False
+        # As many again as it takes if they are like those.
+        missing = min(segments / count, _SIGHT_BYTES / size) - 1
+        limit = min(math.ceil(missing * len(pages)), _PAGES_AT_ONCE)
+
+
+# Letters whose time is over.
+
+
+class ExpiredMessages(msgspec.Struct):
+    """Letters that were found too late."""
+
+    pages: list[tuple[InPage, list[int]]]
+    """Indexes of letters in their pages."""
+    asides: list[AsideLetter]
+
+    def __bool__(self) -> bool:
+        return bool(self.pages or self.asides)
+
+
+def find_expired(sight: QueueSnapshot, frontier: QueuePosition, now_ms: int) -> ExpiredMessages:
+    """Those in sight that may not be handled any more."""
+    pages = []
+    for page in sight.pages:
+        start = frontier.start if page.id == frontier.page else 0
+        latest_ms = now_ms - page.ahead_ms
+        late = [
+            index
+            for index, letter in enumerate(page.letters)
+            if letter.expires_ms and letter.expires_ms <= latest_ms
+        ]
+        if late := [it for it in late if it >= start and not page.done >> it & 1]:
+            pages.append((page, late))
+    asides = [
+        it
+        for it in (*sight.urgent, *sight.patient)
+        if 0 < it.letter.expires_ms <= now_ms - it.ahead_ms
+    ]
+    return ExpiredMessages(pages, asides)
+
+
+def bury(ledger: Ledger, queue: int, expired: ExpiredMessages) -> None:
+    """Make dead letters of them."""
+    for page, late in expired.pages:
+        bits = sum(1 << index for index in late)
+        if ledger.queues.finish_some(queue, page.id, page.received_ms, bits):
+            for index in late:
+                _bury(ledger, page.sender, page.letters[index], 0)
+    for aside in expired.asides:
+        ledger.queues.finish_aside(aside, ledger.now_ms)
+        _bury(ledger, aside.sender, aside.letter, aside.failures)
+
+
+def _bury(ledger: Ledger, sender: str, letter: Letter, failures: int) -> None:
+    detail = "it expired before it was read"
+    ledger.dead.add_inbound(sender, letter, Reason.EXPIRED, detail, failures, ledger.now_ms)
+
+
+# Slices.
+
+
+class QueueSplit(NamedTuple):
+    """What one slice has."""
+
+    stretch: Stretch
+    bundles: list[Bundle]
+    segments: int
+    size: int
+    behind: QueuePosition | None
+    """Where the frontier is then; None if it stays where it is."""
+
+
+class _OpenPage(NamedTuple):
+    page: InPage
+    start: int
+    letters: list[Letter]
+
+
+class QueueSplitPlanner:
+    """Cuts what is in sight.
+
+    Args:
+        queue: number of the queue.
+        segments: how many letters are wanted.
+        slice_segments: how many a slice has, if that is not less than a page has.
+    """
+
+    def __init__(self, queue: int, segments: int, slice_segments: int) -> None:
+        self._queue = queue
+        self._left = segments
+        self._slice_segments = slice_segments
+        # Whether there are pages that more is left of than was wanted.
+        self._has_more = False
+
+    def cut(self, sight: QueueSnapshot, frontier: QueuePosition) -> Iterator[QueueSplit]:
+        """The next pieces, in order."""
+        yield from self._cut_asides(sight.urgent)
+        yield from self._cut_pages(sight.pages, frontier)
+        if not self._has_more:
+            yield from self._cut_asides(sight.patient)
+
+    def _cut_asides(self, asides: Sequence[AsideLetter]) -> Iterator[QueueSplit]:
+        asides = asides[: max(self._left, 0)]
+        self._left -= len(asides)
+        if asides:
+            stretch = AsideStretch(
+                self._queue, [it.id for it in asides], max(it.received_ms for it in asides)
+            )
+            bundles = [(it.sender, [it.letter]) for it in asides]
+            yield QueueSplit(stretch, bundles, len(asides), _size(bundles), None)
+
+    def _cut_pages(self, pages: Sequence[InPage], frontier: QueuePosition) -> Iterator[QueueSplit]:
+        """Whole pages as many as are wanted; of the first one, so many letters as are wanted."""
+        unfinished_pages = list(_unfinished_of(pages, frontier))
+        if unfinished_pages and self._left > 0:
+            first = unfinished_pages[0]
+            if first.start or len(first.letters) > self._left:
+                del unfinished_pages[0]
+                yield self._cut_part(first)
+        for together in self._gather(unfinished_pages):
+            yield self._bind(together)
+
+    def _cut_part(self, it: _OpenPage) -> QueueSplit:
+        page, letters = it.page, it.letters[: self._left]
+        self._left -= len(letters)
+        left = [
+            index for index in range(it.start, len(page.letters)) if not page.done >> index & 1
+        ][len(letters) :]
+        stop = left[0] if left else len(page.letters)
+        self._has_more = bool(left)
+        bundles = [(page.sender, letters)]
+        return QueueSplit(
+            PageStretch(self._queue, page.id, page.id, page.received_ms, it.start, stop),
+            bundles,
+            len(letters),
+            _size(bundles),
+            QueuePosition(page.id, stop) if left else QueuePosition(page.id + 1),
+        )
+
+    def _gather(self, pages: Iterable[_OpenPage]) -> Iterator[list[_OpenPage]]:
+        """Whole pages that make a slice each."""
+        together: list[_OpenPage] = []
+        count = size = 0
+        for it in pages:
+            if len(it.letters) > self._left:
+                self._has_more = True
+                break
+            self._left -= len(it.letters)
+            count += len(it.letters)
+            size += it.page.size
+            if together and (count > self._slice_segments or size > _SLICE_BYTES):
+                yield together
+                together, count, size = [], len(it.letters), it.page.size
+            together.append(it)
+        if together:
+            yield together
+
+    def _bind(self, together: Sequence[_OpenPage]) -> QueueSplit:
+        first, last = together[0].page.id, together[-1].page.id
+        received_ms = max(it.page.received_ms for it in together)
+        return QueueSplit(
+            PageStretch(self._queue, first, last, received_ms),
+            [(it.page.sender, it.letters) for it in together],
+            sum(len(it.letters) for it in together),
+            sum(it.page.size for it in together),
+            QueuePosition(last + 1),
+        )
+
+
+def _unfinished_of(pages: Iterable[InPage], frontier: QueuePosition) -> Iterator[_OpenPage]:
+    for page in pages:
+        start = frontier.start if page.id == frontier.page else 0
+        if letters := unfinished(page.letters, page.done, start):
+            yield _OpenPage(page, start, letters)
+
+
+def _size(bundles: Iterable[Bundle]) -> int:
+    return sum(len(letter.body) for _, letters in bundles for letter in letters)

@@ -1,0 +1,162 @@
+"""What is done with each micro-batch: its tasks run, it is committed, then Spark writes its part.
+
+The work of a batch ends in one action. What partitions came to is collected; where Spark writes
+outputs, the same action stages their segments, and they are published when the coordinator has
+accounted for the batch. A batch that Spark does again is written again, and never twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from postroad.pipeline.connectors.connector import Committable
+from postroad.pipeline.spark.coordinator_client import CoordinatorClient, PartitionResults
+from postroad.pipeline.spark.job_pass import OUTCOME_TASK, add_passes, output_label, read_outcomes
+from postroad.pipeline.spark.spark_inputs import format_of
+from postroad.pipeline.spark.spark_outputs import (
+    Published,
+    is_file_format,
+    move_directory,
+    publish,
+    staging_options,
+)
+from postroad.pipeline.spark.worker_context import WorkerContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger("postroad.pipeline")
+
+
+class BatchFailed(Exception):
+    """A batch was not done; Spark does it again.
+
+    In few words: Spark matches what comes out of a callback against patterns, and a traceback of
+    Java's in it overflows the stack.
+    """
+
+
+class BatchProcessor:
+    """Does a batch; goes to wherever Spark calls it.
+
+    Args:
+        context: the job.
+        stage: a directory that all workers reach, for what Spark writes.
+    """
+
+    def __init__(self, context: WorkerContext, stage: str) -> None:
+        self._context = context
+        self._stage = stage
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Do a batch of input rows."""
+        try:
+            self.process(rows, batch)
+        except Exception as error:
+            logger.debug("batch %d failed", batch, exc_info=True)
+            raise BatchFailed(_in_few_words(error)) from None
+
+    def process(self, rows: DataFrame, batch: int) -> None:
+        """The same, but for what it raises."""
+        coordinator, run = self._context.coordinator, self._context.run
+        session = rows.sparkSession
+        if coordinator.begin_batch(run, batch):
+            _describe(session, f"{self._context.job_name}: batch {batch}")
+            results = self._add_passes(rows)
+            outcomes, writes = self._act(session, results, batch)
+            inline, stored = read_outcomes(outcomes)
+            coordinator.commit_batch(run, batch, PartitionResults(inline, stored), writes)
+        self.write_pending(session, coordinator)
+
+    def _add_passes(self, rows: DataFrame) -> DataFrame:
+        return add_passes(rows, self._context)
+
+    def _act(
+        self, session: SparkSession, results: DataFrame, batch: int
+    ) -> tuple[list[bytes], list[tuple[str, Committable]]]:
+        """Have Spark do all the work; returns what partitions came to, and what is staged."""
+        context = self._context
+        if not context.spark_outputs:
+            return _collect(results), []
+        path = f"{self._stage}/{context.run}-{batch:08d}"
+        staged: Committable = {"path": path, "run": context.run, "batch": batch}
+        if self._is_direct(session):
+            outcomes = self._write_files(results, path)
+            staged["direct"] = True
+        else:
+            results.write.mode("overwrite").partitionBy("task").parquet(path)
+            rows = session.read.parquet(path)
+            outcomes = _collect(rows.where(rows["outcome"].isNotNull()))
+        return outcomes, [(name, staged) for name in context.spark_outputs]
+
+    def _is_direct(self, session: SparkSession) -> bool:
+        """Whether files can be written as they are to be, and only have to be moved.
+
+        They can if all outputs are files of one format with the same columns.
+        """
+        tasks = [self._context.graph.tasks[name] for name in self._context.spark_outputs]
+        first = tasks[0]
+        return (
+            getattr(session, "_jvm", None) is not None
+            and first.schema is not None
+            and is_file_format(first)
+            and all(
+                it.schema == first.schema and staging_options(it) == staging_options(first)
+                for it in tasks
+            )
+        )
+
+    def _write_files(self, results: DataFrame, path: str) -> list[bytes]:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        context = self._context
+        first = context.graph.tasks[context.spark_outputs[0]]
+        labels = [output_label(context, name) for name in context.spark_outputs]
+        seen = Observation()
+        columns = f.coalesce(*map(f.col, labels)).alias("c")
+        rows = (
+            results.observe(seen, f.collect_list("outcome").alias("outcomes"))
+            .where(f.col("task") != OUTCOME_TASK)
+            .select("task", columns)
+            .select("task", "c.*")
+        )
+        writer = rows.write.format(format_of(first)).options(**staging_options(first))
+        writer.partitionBy("task").mode("overwrite").save(path)
+        return [bytes(it) for it in seen.get.get("outcomes") or []]
+
+    def write_pending(self, session: SparkSession, coordinator: CoordinatorClient) -> None:
+        """Write what was committed and is not written."""
+        if not self._context.spark_outputs:
+            return
+        pending = coordinator.list_writes()
+        for it in pending:
+            task = self._context.graph.tasks[it.task]
+            label = output_label(self._context, it.task)
+            _describe(session, f"{self._context.job_name}: write {it.task}")
+            place = Published(self._context.job_name, task, label, it.committable)
+            if it.committable.get("direct"):
+                move_directory(session, place.staged_path, place.path)
+                coordinator.finish_write(it.id)
+            else:
+                coordinator.finish_write(it.id, publish(session, place))
+        for path in {str(it.committable["path"]) for it in pending}:
+            move_directory(session, path, None)
+
+
+def _collect(results: DataFrame) -> list[bytes]:
+    outcomes: list[bytes] = results.select("outcome").toArrow().column(0).to_pylist()
+    return outcomes
+
+
+def _describe(session: SparkSession, text: str) -> None:
+    """Have Spark's UI and event log say what its jobs are for."""
+    context: Any = getattr(session, "_sc", None)
+    if context is not None:
+        context.setJobDescription(text)
+
+
+def _in_few_words(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else repr(error))[:500]

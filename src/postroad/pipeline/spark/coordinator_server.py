@@ -1,0 +1,247 @@
+"""The desk of a job, open to Spark's processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+
+from postroad.core import Address, Limits, to_address
+from postroad.core.limits import MIB
+from postroad.net import Message, MessagingService
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.coordinator.coordinator import BatchResult, JobCoordinator
+from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot
+from postroad.pipeline.spark.certificate import DESK, CertificateFiles, make_certificate
+from postroad.pipeline.spark.coordinator_client import (
+    CLUSTER,
+    LIMITS,
+    SUBJECT,
+    AbortBatch,
+    BeginBatch,
+    CommitBatch,
+    CoordinatorEndpoint,
+    EncodedRecords,
+    FinishWrite,
+    GetInitialOffset,
+    GetIsolationMode,
+    ListDeliveries,
+    ListWrites,
+    PartitionResults,
+    PollDeliveries,
+    Question,
+    ReadRetries,
+    ReadSplit,
+    ReportFatalError,
+    StorePartitionResult,
+    encode,
+    read_question,
+)
+from postroad.pipeline.vectorized.partition import PartitionResult, decode_part
+from postroad.pipeline.windows import WindowDeltaBuilder
+
+logger = logging.getLogger("postroad.pipeline")
+
+_AGAIN_ROOTS = 1_000
+# What workers may leave here for one batch; those of attempts that Spark gave up count too.
+_STORED_BYTES_MAX = 4_096 * MIB
+# What was found deadly comes again meanwhile, and is not found by another crash.
+_CAREFUL_BATCHES = 50
+
+
+class CoordinatorServer:
+    """Answers what Spark's processes ask.
+
+    Whoever connects must prove the token first, and cannot send more than a few bytes before. Off
+    this machine everything goes through TLS.
+
+    Args:
+        program: the job.
+        desk: its desk; open.
+        bind: where to listen; on a cluster, an address that its machines can reach.
+        advertise: the host that they are told, if it is another.
+        limits: every maximum and timeout.
+    """
+
+    def __init__(
+        self,
+        program: CompiledJob,
+        desk: JobCoordinator,
+        bind: str = "127.0.0.1:0",
+        *,
+        advertise: str = "",
+        limits: Limits = LIMITS,
+    ) -> None:
+        self._program = program
+        self._desk = desk
+        self._bind = to_address(bind)
+        self._advertise = Address(advertise, 0) if advertise else None
+        self._limits = limits
+        self._token = secrets.token_urlsafe(24)
+        self._service: MessagingService | None = None
+        self._admitting = asyncio.Lock()
+        self._asking = 0
+        # What parts of the batch came to, by their names.
+        self._stored: dict[str, bytearray] = {}
+        self.batch_started_s: float | None = None
+        """When the batch began that Spark is at, by the event loop's clock; None between two."""
+        self.idle_polls = 0
+        """How often Spark asked for more since it began a batch."""
+        # For so many more batches functions are tried first.
+        self._careful_batches = 0
+        self.fatal_error: str | None = None
+        """Why workers cannot run the job, if they cannot."""
+
+    async def start(self) -> CoordinatorEndpoint:
+        """Begin to answer; returns where."""
+        certificate = b""
+        if not self._bind.is_loopback:
+            certificate = make_certificate()
+            if not certificate:
+                logger.warning(
+                    "the desk at %s talks in clear text, as cryptography is not installed: "
+                    "whoever can read the network reads what goes through the job",
+                    self._bind,
+                )
+        with CertificateFiles(certificate) as tls:
+            self._service = MessagingService(
+                CLUSTER,
+                DESK,
+                self._bind,
+                advertise=self._advertise,
+                tls=tls,
+                limits=self._limits,
+                secret=self._token,
+            )
+            self._service.subscribe(SUBJECT, self._answer)
+            await self._service.start()
+        return CoordinatorEndpoint(str(self._service.address), self._token, certificate)
+
+    async def stop(self) -> None:
+        """Answer no more."""
+        if self._service is not None:
+            await self._service.stop(grace=0)
+
+    async def _answer(self, message: Message) -> bytes:
+        return encode(await self._answer_question(read_question(message.payload)))
+
+    async def _answer_question(self, question: Question) -> object:
+        match question:
+            case PollDeliveries():
+                return await self._latest(question.after, question.wait_s)
+            case GetInitialOffset():
+                return await self._desk.committed_offset()
+            case ListDeliveries():
+                return await self._desk.uncommitted(question.after, question.upto)
+            case ReadSplit():
+                return await self._read_slice(question.number)
+            case ReadRetries():
+                roots = await self._desk.retry_roots(question.number, question.after, _AGAIN_ROOTS)
+                return [RetryRoot(it.root, it.generation, it.segment, it.published) for it in roots]
+            case GetIsolationMode():
+                return self._careful_batches > 0
+            case StorePartitionResult():
+                self._store_result(question.name, question.part)
+                return True
+            case BeginBatch():
+                return await self._begin(question.run, question.batch)
+            case CommitBatch():
+                return await self._settle(question)
+            case ListWrites():
+                return await self._desk.pending_writes()
+            case FinishWrite():
+                await self._desk.finish_write(question.id, question.failed)
+                return True
+            case AbortBatch():
+                parts = self._take(question.parts)
+                await self._desk.abort_outputs([it for part in parts for it in part.staged])
+                return True
+            case ReportFatalError():
+                self.fatal_error = question.reason
+                return True
+
+    def enable_isolation(self) -> None:
+        """Have functions tried in a process of their own for a while."""
+        self._careful_batches = _CAREFUL_BATCHES
+
+    @property
+    def batch_s(self) -> float:
+        """How long the batch runs that Spark is at; 0 between two."""
+        started_s = self.batch_started_s
+        return 0.0 if started_s is None else asyncio.get_running_loop().time() - started_s
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether Spark is done with what it had, and asks for more."""
+        return self._asking > 0
+
+    async def _latest(self, after: int, wait_s: float) -> int:
+        self._asking += 1
+        self.idle_polls += 1
+        self.batch_started_s = None
+        try:
+            async with self._admitting:
+                return await self._desk.poll_after(after, wait_s)
+        finally:
+            self._asking -= 1
+
+    async def _read_slice(self, number: int) -> list[EncodedRecords]:
+        found = await self._desk.uncommitted(number - 1, number)
+        if not found:
+            raise LookupError(f"delivery {number} is settled, or was delivered again since")
+        chunks = await self._desk.read_chunks(found[0])
+        return [EncodedRecords(it.source, list(it.positions), list(it.raws)) for it in chunks]
+
+    async def _begin(self, run: str, batch: int) -> bool:
+        self.idle_polls = 0
+        self.batch_started_s = asyncio.get_running_loop().time()
+        self._stored.clear()
+        return not await self._desk.is_committed(run, batch)
+
+    def _store_result(self, name: str, part: bytes) -> None:
+        if sum(map(len, self._stored.values())) + len(part) > _STORED_BYTES_MAX:
+            raise MemoryError(
+                f"the partitions of a batch left more than {_STORED_BYTES_MAX} bytes here; make "
+                "batch_size smaller"
+            )
+        self._stored.setdefault(name, bytearray()).extend(part)
+
+    def _take(self, parts: PartitionResults) -> list[PartitionResult]:
+        left = [decode_part(self._stored[name]) for name in parts.left if name in self._stored]
+        return [*map(decode_part, parts.inline), *left]
+
+    async def _settle(self, question: CommitBatch) -> bool:
+        parts = self._take(question.parts)
+        if len(parts) < len(question.parts.inline) + len(question.parts.left):
+            raise LookupError(f"not all parts of batch {question.batch} are here")
+        deliveries = await self._find(parts)
+        outcome = BatchResult(deliveries)
+        windows = WindowDeltaBuilder(self._program.windows)
+        for part in parts:
+            outcome.failed += part.failed
+            outcome.staged += part.staged
+            outcome.read += part.read
+            outcome.emitted += part.emitted
+            outcome.states += part.states
+            windows.merge(part.delta)
+        outcome.delta = windows.delta
+        outcome.staged += question.writes
+        await self._desk.commit_batch(question.run, question.batch, outcome)
+        # There is one batch at a time: nobody will ask for the rest.
+        self._stored.clear()
+        self.batch_started_s = None
+        self._careful_batches = max(self._careful_batches - 1, 0)
+        return True
+
+    async def _find(self, parts: list[PartitionResult]) -> list[InputDelivery]:
+        """What the parts had; deliveries that are gone are still named, to be refused."""
+        numbers = {number for part in parts for number in part.deliveries}
+        if not numbers:
+            return []
+        known = await self._desk.uncommitted(min(numbers) - 1, max(numbers))
+        found = {it.number: it for it in known if it.number in numbers}
+        return [found.get(number) or _gone(number) for number in sorted(numbers)]
+
+
+def _gone(number: int) -> InputDelivery:
+    return InputDelivery(number, "", None, 0, 0, 0, 0)

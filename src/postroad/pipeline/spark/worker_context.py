@@ -1,0 +1,140 @@
+"""What Spark's workers need to know of a job; it goes to them with the job's source and sink."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import resource
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark import cloudpickle
+
+from postroad.core.errors import ConfigError
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.connectors.connector import InputConnector, OutputConnector, RawRecords
+from postroad.pipeline.coordinator.records import InputDelivery
+from postroad.pipeline.graph import JobGraph
+from postroad.pipeline.job import Job, TaskType
+from postroad.pipeline.spark.coordinator_client import (
+    CoordinatorClient,
+    CoordinatorEndpoint,
+    desk_client,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+# A query can be stopped while it waits.
+_POLL_S = 5.0
+_POLL_BESIDE_SPARK_S = 0.1
+
+SPARK = "spark"
+"""The connector that stands for Spark's own readers and writers."""
+
+
+def _on_spark(job: Job, type_: TaskType) -> tuple[str, ...]:
+    return tuple(it.name for it in job.catalog if it.type == type_ and it.connector == SPARK)
+
+
+class WorkerContext:
+    """A job, where its desk is, and what is at hand everywhere.
+
+    Attributes:
+        graph: of the job.
+        columns: what the expressions of tasks see, by the names of these; Spark knows.
+        spark_inputs: names of inputs that one of Spark's readers reads.
+        spark_outputs: names of outputs that one of Spark's writers writes.
+        output_types: the columns of those of them that have a schema; Spark knows.
+        poll_s: how long to wait for something new.
+
+    Args:
+        job: a valid one.
+        inputs: those that can be read in any process, by the names of their tasks.
+        outputs: by the names of their tasks.
+        desk: where it is.
+        run: what tells this run's batches from those of others.
+        partitions: how many parts a batch has, at most.
+        worker_bytes: memory that a worker may take.
+        python_path: where else a worker finds functions.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        inputs: Mapping[str, InputConnector],
+        outputs: Mapping[str, OutputConnector],
+        desk: CoordinatorEndpoint,
+        run: str,
+        partitions: int,
+        worker_bytes: int,
+        python_path: Sequence[str] = (),
+    ) -> None:
+        # As Spark sends functions itself: a job may have some that cannot be imported.
+        self._job: bytes = cloudpickle.dumps(job)  # type: ignore[no-untyped-call]  # it has no types
+        self.job_name = job.name
+        self.graph = JobGraph(job)
+        self.columns: Mapping[str, pa.DataType] = {}
+        self.inputs = inputs
+        self.outputs = outputs
+        self.spark_inputs = _on_spark(job, TaskType.INPUT)
+        self.spark_outputs = _on_spark(job, TaskType.OUTPUT)
+        self.output_types: Mapping[str, pa.StructType] = {}
+        # Spark asks one source after the other: its own must not wait for ours.
+        self.poll_s = _POLL_BESIDE_SPARK_S if self.spark_inputs else _POLL_S
+        self._desk = desk
+        self.run = run
+        self.partitions = partitions
+        self._worker_bytes = worker_bytes
+        self._python_path = python_path
+
+    def columns_of_stage(self, stage: int) -> dict[str, pa.DataType]:
+        """What the expressions of a stage's tasks see, by the names of these."""
+        stages = self.graph.stages
+        computed = stages[stage].computed if stage < len(stages) else ()
+        return {name: self.columns[name] for name in computed}
+
+    @property
+    def coordinator(self) -> CoordinatorClient:
+        """This process's way to the desk."""
+        return desk_client(self._desk)
+
+    def read(self, delivery: InputDelivery) -> Iterator[RawRecords]:
+        """What a slice has, from wherever it can be read."""
+        connector = self.inputs[delivery.task]
+        if delivery.position is not None and connector.is_portable:
+            return connector.read(delivery.position)
+        return self.coordinator.read_split(delivery)
+
+    @property
+    def program(self) -> CompiledJob:
+        """The job in this process, with its lifecycles begun."""
+        key = (os.getpid(), self._job)
+        program = _programs.get(key)
+        if program is None:
+            # The environment has these too, but not that of every worker through Spark Connect.
+            sys.path += [it for it in self._python_path if it not in sys.path]
+            try:
+                program = CompiledJob(pickle.loads(self._job))
+            except ConfigError as error:
+                self.coordinator.report_fatal_error(f"Spark's workers cannot run the job: {error}")
+                raise
+            # A function that takes all memory is to fail by itself, and not to be killed with
+            # everything beside it.
+            resource.setrlimit(resource.RLIMIT_AS, (self._worker_bytes, resource.RLIM_INFINITY))
+            program.start()
+            atexit.register(program.stop)
+            _programs[key] = program
+        return program
+
+    def prepare(self) -> CompiledJob:
+        """The same, as it is to be run just now."""
+        program = self.program
+        program.isolate_functions = self.coordinator.is_isolated()
+        return program
+
+
+_programs: dict[tuple[int, bytes], CompiledJob] = {}

@@ -1,0 +1,224 @@
+"""XOR acknowledgement on NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from postroad.pipeline.acks import AckIds
+
+Ids: TypeAlias = NDArray[np.uint64]
+Indexes: TypeAlias = NDArray[np.intp]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+def mix64_all(values: Ids) -> Ids:
+    """What `acks.mix` makes of each; in place."""
+    shifted = values >> _30
+    np.bitwise_xor(values, shifted, out=values)
+    np.multiply(values, _FIRST, out=values)
+    np.right_shift(values, _27, out=shifted)
+    np.bitwise_xor(values, shifted, out=values)
+    np.multiply(values, _SECOND, out=values)
+    np.right_shift(values, _31, out=shifted)
+    np.bitwise_xor(values, shifted, out=values)
+    return values
+
+
+def root_ids(bits: AckIds, task: str, source: str, positions: Sequence[int | str]) -> Ids:
+    """The ids of roots from some positions of a source."""
+    if positions and isinstance(positions[0], str):
+        return np.array([bits.root(task, source, it) for it in positions], dtype=np.uint64)
+    places = np.asarray(positions, dtype=np.int64).astype(np.uint64)
+    places *= _GOLDEN
+    places += np.uint64(bits.source_key(task, source))
+    return mix64_all(places)
+
+
+def edge_ids(parents: Ids, key: int, ordinals: Ids | None) -> Ids:
+    """The ids of edges from those their segments were made of came along.
+
+    Args:
+        parents: ids of these; for each edge.
+        key: what all edges between the two tasks have in common.
+        ordinals: the place of each among those made together; None if each is the only one.
+    """
+    values = mix64_all(parents ^ np.uint64(key))
+    if ordinals is not None:
+        values += ordinals * _GOLDEN
+    return mix64_all(values)
+
+
+def ack_values(ids: Ids, generation: int) -> Ids:
+    """The bits of edges in one delivery of their roots; may be the ids themselves."""
+    if generation == 0:
+        return ids
+    mixed = mix64_all(np.array([generation], dtype=np.uint64) * _GOLDEN)
+    return mix64_all(ids ^ mixed)
+
+
+class LazyIds(Sequence[int]):
+    """Ids as numbers of Python, which are made when somebody looks at them."""
+
+    def __init__(self, ids: Ids) -> None:
+        self._ids = ids
+
+    @cached_property
+    def _list(self) -> list[int]:
+        numbers: list[int] = self._ids.tolist()
+        return numbers
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self._list[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._list)
+
+
+class EdgeBatch:
+    """The edges along which some segments came to a task.
+
+    Attributes:
+        ids: theirs.
+        origins: for each, which root of the piece it belongs to.
+        open: for each, the bits that were given and not taken, or taken and given elsewhere.
+        sign: 1 if they were given here, -1 if elsewhere, 0 if they are the roots themselves.
+    """
+
+    __slots__ = ("ids", "open", "origins", "sign")
+
+    def __init__(self, ids: Ids, origins: Indexes, open: Ids, sign: int) -> None:
+        self.ids = ids
+        self.origins = origins
+        self.open = open
+        self.sign = sign
+
+
+class UnackedRemainder(NamedTuple):
+    """What is left over of a root."""
+
+    bits: int
+    missing: int
+    """Edges given and not taken; less than none if they were taken and given elsewhere."""
+
+
+class AckAccumulator:
+    """Counts for one piece: some roots, and what is made of them in one pass.
+
+    Args:
+        bits: of the job.
+        roots: ids of the roots.
+        generation: how often they were delivered before.
+    """
+
+    def __init__(self, bits: AckIds, roots: Ids, generation: int) -> None:
+        self._bits = bits
+        self._roots = roots
+        self._generation = generation
+        self._all: list[EdgeBatch] = []
+
+    def add_roots(self) -> EdgeBatch:
+        """The roots come in: nobody gave these."""
+        return EdgeBatch(self._roots, np.arange(len(self._roots)), self._roots, 0)
+
+    def add_received(self, ids: Ids, origins: Indexes) -> EdgeBatch:
+        """Segments come that another pass gave."""
+        return self._keep(EdgeBatch(ids, origins, np.zeros_like(ids), -1))
+
+    def add_sent(
+        self,
+        taken: EdgeBatch,
+        source: str,
+        target: str,
+        parents: Indexes | None = None,
+        ordinals: Ids | None = None,
+    ) -> EdgeBatch:
+        """Segments go on from one task to another.
+
+        Args:
+            taken: the edges that what they were made of came along.
+            source: the task that made them.
+            target: the task they are for.
+            parents: for each, the position in `taken`; None if there is one for each.
+            ordinals: for each, its place among those made together; None likewise.
+        """
+        ids = self.make_ids(taken, source, target, parents, ordinals)
+        origins = taken.origins if parents is None else taken.origins[parents]
+        return self._keep(EdgeBatch(ids, origins, ack_values(ids, self._generation).copy(), 1))
+
+    def make_ids(
+        self,
+        taken: EdgeBatch,
+        source: str,
+        target: str,
+        parents: Indexes | None = None,
+        ordinals: Ids | None = None,
+    ) -> Ids:
+        """The ids that edges between two tasks have."""
+        above = taken.ids if parents is None else taken.ids[parents]
+        return edge_ids(above, self._bits.edge_key(source, target), ordinals)
+
+    def mark_processed(self, edges: EdgeBatch, failed: Sequence[int] = ()) -> None:
+        """A task is done with what came along some edges, but for some positions."""
+        if edges.sign == 0:
+            return
+        taken = ack_values(edges.ids, self._generation)
+        if failed:
+            taken = taken.copy()
+            taken[failed] = 0
+        np.bitwise_xor(edges.open, taken, out=edges.open)
+
+    def concat(self, parts: Sequence[EdgeBatch]) -> EdgeBatch:
+        """Several as one."""
+        self._all = [it for it in self._all if it not in parts]
+        return self._keep(
+            EdgeBatch(
+                np.concatenate([it.ids for it in parts]),
+                np.concatenate([it.origins for it in parts]),
+                np.concatenate([it.open for it in parts]),
+                parts[0].sign,
+            )
+        )
+
+    def unacked(self) -> dict[int, UnackedRemainder]:
+        """What is left over, by the root's place in the piece; of most, nothing."""
+        parts = [it for it in self._all if it.open.any()]
+        if not parts:
+            return {}
+        positions = [np.flatnonzero(it.open) for it in parts]
+        origins = np.concatenate([it.origins[at] for it, at in zip(parts, positions, strict=True)])
+        bits = np.concatenate([it.open[at] for it, at in zip(parts, positions, strict=True)])
+        signs = np.concatenate(
+            [np.full(len(at), it.sign) for it, at in zip(parts, positions, strict=True)]
+        )
+        order = np.argsort(origins, kind="stable")
+        origins = origins[order]
+        starts = np.flatnonzero(np.concatenate(([True], origins[1:] != origins[:-1])))
+        sums = np.bitwise_xor.reduceat(bits[order], starts).tolist()
+        missing = np.add.reduceat(signs[order], starts).tolist()
+        places = origins[starts].tolist()
+        return {
+            place: UnackedRemainder(sum, count)
+            for place, sum, count in zip(places, sums, missing, strict=True)
+        }
+
+    def _keep(self, edges: EdgeBatch) -> EdgeBatch:
+        self._all.append(edges)
+        return edges

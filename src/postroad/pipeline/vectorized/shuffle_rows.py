@@ -1,0 +1,199 @@
+"""Rows exchanged between stages, and their SQL columns."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from postroad.pipeline.connectors.connector import AnySegment, decode_any
+from postroad.pipeline.coordinator.records import to_signed, to_unsigned
+from postroad.pipeline.job import Segment
+from postroad.pipeline.vectorized.task_calls import map_function
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = (
+    ("shard", "bigint"),
+    ("kind", "tinyint"),
+    ("task", "string"),
+    ("root", "bigint"),
+    ("generation", "bigint"),
+    ("edge", "bigint"),
+    ("bits", "bigint"),
+    ("missing", "int"),
+    ("payload", "binary"),
+)
+DDL = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS)
+
+decode_again = msgspec.msgpack.Decoder(tuple[bytes, list[int]]).decode
+"""A root that comes again: its segment as the pen keeps it, and ids of what is published."""
+
+
+class ShuffleRowKind(enum.IntEnum):
+    """What a row tells."""
+
+    DELIVERY = 0
+    """A slice was read; `edge` is its number."""
+    ROOT = 1
+    """A root came in by a task; `payload` is its segment, `bits` and `missing` are left over."""
+    AGAIN = 2
+    """One that came before; `payload` also has the ids of outputs that are written already."""
+    SEGMENT = 3
+    """A segment is on its way to a task of a later stage."""
+    LEDGER = 4
+    """Of a root something is left over."""
+    OUTPUT = 5
+    """What an output task made of a segment: `payload` has ids and segments."""
+    ADDITION = 6
+    """What is added to windows of a task."""
+    FAILURE = 7
+    """A task failed; `payload` says with what."""
+    REFUSED = 8
+    """A root never was a segment; `payload` is what the pen keeps of it."""
+
+
+class ShuffleRow(NamedTuple):
+    """One row. Bits and ids have no sign here."""
+
+    shard: int
+    """Rows of one shard meet."""
+    kind: int
+    task: str
+    root: int
+    generation: int = 0
+    edge: int = 0
+    bits: int = 0
+    missing: int = 0
+    payload: bytes = b""
+    computed: bytes | None = None
+    """For a segment on its way to a task of kind `sql`: what Spark computed, as JSON. It is never
+    written, but read where Spark has put it."""
+
+
+def schema() -> pa.Schema:
+    """Of record batches with rows."""
+    import pyarrow as pa
+
+    types = {
+        "bigint": pa.int64(),
+        "int": pa.int32(),
+        "tinyint": pa.int8(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+    }
+    return pa.schema([(name, types[type_]) for name, type_ in COLUMNS])
+
+
+_UNSIGNED = ("shard", "root", "edge", "bits")
+
+
+def to_batch(rows: list[ShuffleRow]) -> pa.RecordBatch:
+    """Rows as Spark takes them."""
+    import pyarrow as pa
+
+    columns = dict(zip(ShuffleRow._fields, zip(*rows, strict=True), strict=True))
+    del columns["computed"]
+    for name in _UNSIGNED:
+        columns[name] = tuple(map(to_signed, columns[name]))
+    return pa.RecordBatch.from_pydict(columns, schema=schema())
+
+
+def from_batch(batch: pa.RecordBatch) -> Iterator[ShuffleRow]:
+    """Rows as Spark gives them."""
+    columns = {name: batch.column(name).to_pylist() for name, _ in COLUMNS}
+    for name in _UNSIGNED:
+        columns[name] = list(map(to_unsigned, columns[name]))
+    if "computed" in batch.schema.names:
+        columns["computed"] = batch.column("computed").to_pylist()
+    return starmap(ShuffleRow, zip(*columns.values(), strict=True))
+
+
+_decode_computed = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class SqlExpressionError(ValueError):
+    """Spark could not compute the expressions of a task for a segment."""
+
+
+def column_name(place: int) -> str:
+    """The name of the column with what the expressions of one of several tasks see."""
+    return f"columns_{place}"
+
+
+def to_batch_with_columns(
+    rows: list[ShuffleRow], columns: Mapping[str, pa.DataType]
+) -> pa.RecordBatch:
+    """Rows as Spark takes them, and beside those for some tasks, what their expressions see.
+
+    Args:
+        rows: at least one.
+        columns: the type of what they see, by the name of the task.
+    """
+    batch = to_batch(rows)
+    for place, (task, type_) in enumerate(columns.items()):
+        segments = [
+            _read(row.payload) if row.kind == ShuffleRowKind.SEGMENT and row.task == task else None
+            for row in rows
+        ]
+        batch = batch.append_column(column_name(place), _to_array(segments, type_))
+    return batch
+
+
+def _read(payload: bytes) -> AnySegment | None:
+    try:
+        return decode_any(payload)
+    except Exception:
+        # Whoever takes it up again finds out by himself.
+        return None
+
+
+def _to_array(segments: Sequence[AnySegment | None], type_: pa.DataType) -> pa.Array:
+    """All as an array; null where a segment does not have what it should."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(segments, type_)
+    except Exception:
+        if len(segments) == 1:
+            return pa.nulls(1, type_)
+    middle = len(segments) // 2
+    halves = (segments[:middle], segments[middle:])
+    return pa.concat_arrays([_to_array(half, type_) for half in halves])
+
+
+def take_computed(
+    segments: Iterable[Segment], computed: Iterable[bytes | None], type_: pa.DataType
+) -> tuple[list[Any], dict[int, Exception]]:
+    """Segments with what Spark computed.
+
+    Args:
+        segments: as they came to the task.
+        computed: for each, what Spark has put beside it.
+        type_: of what the expressions see.
+
+    Returns:
+        New segments, one for each, and what is to be said of those without, by position.
+    """
+
+    def take(pair: tuple[Segment, bytes | None]) -> Segment:
+        segment, values = pair
+        if values is None:
+            raise SqlExpressionError(_reason(segment, type_))
+        return {**segment, **_decode_computed(values)}
+
+    return map_function(take, list(zip(segments, computed, strict=True)))
+
+
+def _reason(segment: Segment, type_: pa.DataType) -> str:
+    import pyarrow as pa
+
+    try:
+        pa.array([segment], type_)
+    except Exception as error:
+        return f"it has not the columns of the task: {error}"
+    return "an expression of the task failed"
