@@ -1,13 +1,13 @@
 """A pipeline that accounts for every record: what cannot be processed is kept, with the reason.
 
 Run it with `python -m examples.pipeline`. Here the records are in memory; with a job in a file and
-`postroad pipeline run`, they come from files, queues, PostgreSQL, Redis or NATS JetStream, and with
+`postroad job run`, they come from files, queues, PostgreSQL, Redis or NATS JetStream, and with
 `--spark` the same job runs on Spark.
 """
 
-from postroad import run
-from postroad.durable import MemoryStore
-from postroad.pipeline import LocalRunner, MemoryInput, MemoryOutput, Segment, new_job
+import asyncio
+
+from postroad.pipeline import JobBuilder, MemoryInput, MemoryOutput, Segment, run
 
 PRICES = {"tea": 4, "cake": 6}
 SALES = [{"item": "tea", "count": 2}, {"item": "pie", "count": 1}, {"item": "cake", "count": 3}]
@@ -22,7 +22,7 @@ def is_large(new: Segment, old: Segment) -> bool:
 
 
 JOB = (
-    new_job("sales")
+    JobBuilder("sales")
     .input("sales", connector="memory", retry={"attempts": 2, "first_s": 0.01})
     .function("price", price)
     .output("report", connector="memory")
@@ -34,17 +34,12 @@ JOB = (
 
 
 async def main() -> None:
-    report, large, store = MemoryOutput(), MemoryOutput(), MemoryStore()
-    outputs = {"report": report, "large": large}
-    runner = LocalRunner(JOB, {"sales": MemoryInput(SALES)}, outputs, store)
-    await store.open("sales")
-    await runner.run()
-    print("report:", report.segments)
-    print("large:", large.segments)
-    dead = (await runner.coordinator.status()).dead
-    print(f"{len(SALES)} sales = {runner.coordinator.counts.acked} acknowledged + {dead} dead")
-    await store.close()
+    outputs = {"report": MemoryOutput(), "large": MemoryOutput()}
+    result = await run(JOB, inputs={"sales": MemoryInput(SALES)}, outputs=outputs)
+    print("report:", outputs["report"].segments)
+    print("large:", outputs["large"].segments)
+    print(f"{len(SALES)} sales = {result.acked} acknowledged + {result.dead} dead")
 
 
 if __name__ == "__main__":
-    run(main())
+    asyncio.run(main())

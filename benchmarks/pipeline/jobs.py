@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import BenchmarkFailed
 from postroad.durable import SqliteStore
-from postroad.pipeline import Job, make_input, make_output, new_job
+from postroad.pipeline import Job, JobBuilder, make_input, make_output
 from postroad.pipeline.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def make_job(source: Path, target: Path, *, batch_size: int, unlucky: int | None
     if unlucky is not None:
         first = {"fn": f"{FUNCTIONS}:first_or_fail", "params": {"unlucky": unlucky}}
     return (
-        new_job("bench")
+        JobBuilder("bench")
         .input(
             "in",
             connector="jsonl",
-            options={"path": str(source), "slice_bytes": 2 << 20},
+            options={"path": str(source), "split_bytes": 2 << 20},
             batch_size=batch_size,
             max_pending=4 * batch_size,
             retry={"attempts": 1},

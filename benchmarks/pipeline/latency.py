@@ -50,7 +50,7 @@ def _measure_job(directory: Path) -> float:
 
 
 async def _run_job(directory: Path) -> float:
-    job = make_job(batch_size=1_000, until_empty=False)
+    job = make_job(batch_size=1_000, bounded=False)
     async with mail_node(directory) as mail:
         runner = SparkRunner(
             job,

@@ -13,7 +13,7 @@ from benchmarks.harness import Comparison, Contender, Section
 from benchmarks.pipeline.jobs import write_lines
 from benchmarks.pipeline.session import shared_session
 from postroad.durable import SqliteStore
-from postroad.pipeline import make_input, make_output, new_job
+from postroad.pipeline import JobBuilder, make_input, make_output
 from postroad.pipeline.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _measure(directory: Path, samples: dict[str, float]) -> float:
 async def _run(directory: Path, samples: dict[str, float]) -> float:
     source = write_lines(directory / "in.jsonl", BATCHES * SEGMENTS)
     job = (
-        new_job("memory")
+        JobBuilder("memory")
         .input(
             "in",
             connector="jsonl",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from postroad import MessagingService
 from postroad.durable import Mail, MailConfig, SqliteStore, StaticDirectory
-from postroad.pipeline import Job, new_job
+from postroad.pipeline import Job, JobBuilder
 
 NODE, PEER = "alpha", "beta"
 QUEUE = "in"
@@ -28,15 +28,15 @@ async def mail_node(directory: Path) -> AsyncIterator[Mail]:
             yield mail
 
 
-def make_job(*, batch_size: int, until_empty: bool) -> Job:
+def make_job(*, batch_size: int, bounded: bool) -> Job:
     """From a queue of this node to a queue of its peer."""
     out = {"peer": PEER, "queue": "out"}
     return (
-        new_job("queues")
+        JobBuilder("queues")
         .input(
             "in",
             connector="queue",
-            options={"queue": QUEUE, "until_empty": until_empty},
+            options={"queue": QUEUE, "bounded": bounded},
             batch_size=batch_size,
             max_pending=4 * batch_size,
         )

@@ -75,7 +75,7 @@ def _measure_job(directory: Path, count: int) -> float:
 
 
 async def _run_job(directory: Path, count: int) -> float:
-    job = make_job(batch_size=min(BATCH, count), until_empty=True)
+    job = make_job(batch_size=min(BATCH, count), bounded=True)
     async with mail_node(directory) as mail:
         await _fill(mail.store, NODE, count)  # type: ignore[arg-type]
         runner = SparkRunner(

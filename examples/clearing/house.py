@@ -17,14 +17,7 @@ from examples.clearing.job import JOB_FILE
 from examples.clearing.payments import Payment
 from postroad.durable import Message, Transaction
 from postroad.node import Node, consumes, current_node
-from postroad.pipeline import (
-    LocalRunner,
-    ProgressSampler,
-    TaskType,
-    load_job,
-    make_input,
-    make_output,
-)
+from postroad.pipeline import JobProgress, Local, Spark, run
 from postroad.services import Context, Service, action
 
 # Spark's JVM lives for seconds: to start is most of what it does.
@@ -59,22 +52,23 @@ async def note_total(message: Message, tx: Transaction) -> None:
 class Clearing:
     """The job, and how it stands."""
 
-    def __init__(self, node: Node) -> None:
-        self._runner = _make_runner(node)
-        self._meter: ProgressSampler | None = None
+    def __init__(self) -> None:
+        self._progress: JobProgress | None = None
 
-    async def run(self) -> None:
+    async def run(self, node: Node) -> None:
         """Until it is cancelled."""
-        await self._runner.run()
+        on = _on_spark() if os.environ.get(USES_SPARK) else Local()
+        checkpoint = Path(os.environ.get(PLACE, ".")) / "checkpoint"
+        await run(JOB_FILE, on=on, node=node, checkpoint=checkpoint, on_progress=self._note)
 
-    async def look(self) -> dict[str, int]:
+    def _note(self, progress: JobProgress) -> None:
+        self._progress = progress
+
+    def look(self) -> dict[str, int]:
         """Since this process began: acknowledged, pending, replayed and dead payments."""
-        desk = self._runner.desk
-        if not desk.is_open:
+        now = self._progress
+        if now is None:
             return {}
-        if self._meter is None:
-            self._meter = ProgressSampler("clearing", os.getpid(), desk)
-        now = await self._meter.look()
         return {
             "acked": now.acked,
             "pending": now.pending,
@@ -83,26 +77,18 @@ class Clearing:
         }
 
 
-def _make_runner(node: Node) -> Any:
-    job, mail = load_job(JOB_FILE), node.mail
-    inputs = {it.name: make_input(it, mail) for it in job.catalog if it.type is TaskType.INPUT}
-    outputs = {it.name: make_output(it, mail) for it in job.catalog if it.type is TaskType.OUTPUT}
-    if not os.environ.get(USES_SPARK):
-        return LocalRunner(job, inputs, outputs, mail.store)
-    from postroad.pipeline.spark import SparkConfig, SparkRunner
-
+def _on_spark() -> Spark:
     place = Path(os.environ[PLACE])
     _part_with_errors(place / "spark.log")
     # Spark's sockets get names without a directory: there is a limit to how long these may be.
     os.chdir(place)
-    settings = SparkConfig(
+    return Spark(
         app_name="postroad-clearing",
         driver_memory="512m",
         python_path=(str(REPOSITORY),),
         java_options=f'{JAVA_OPTIONS} "-Djava.io.tmpdir={place}"',
         conf={"spark.local.dir": str(place), "spark.python.unix.domain.socket.dir": "."},
     )
-    return SparkRunner(job, inputs, outputs, mail.store, place / "checkpoint", settings)
 
 
 def _part_with_errors(path: Path) -> None:
@@ -124,7 +110,7 @@ class House(Service):
     @action
     async def books(self, ctx: Context) -> dict[str, int]:
         """How many rows there are, and how the job stands."""
-        counts = {} if self.clearing is None else await self.clearing.look()
+        counts = {} if self.clearing is None else self.clearing.look()
         async with current_node().mail.transaction() as tx:
             ((counts[ALERTS],),) = await tx.execute(f"SELECT count(*) FROM {ALERTS}")
         return counts
@@ -139,8 +125,8 @@ async def lifespan(node: Node) -> AsyncIterator[None]:
     async with node.mail.transaction() as tx:
         for table in TABLES:
             await tx.execute(f"CREATE TABLE IF NOT EXISTS {table} ({_COLUMNS})")
-    clearing = house.clearing = Clearing(node)
-    running = asyncio.create_task(clearing.run())
+    clearing = house.clearing = Clearing()
+    running = asyncio.create_task(clearing.run(node))
     yield
     running.cancel()
     with suppress(asyncio.CancelledError):

@@ -7,14 +7,12 @@ Environment:
 import os
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright, expect
 
-from postroad import PostroadError
 from tests.browser.stage import RunningNode, running_node, write_job
 from tests.browser.watcher import WAIT_MS, Dashboard
 
@@ -54,12 +52,10 @@ async def alpha(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runni
     """A node with something of everything."""
     directory: Path = tmp_path_factory.mktemp("alpha")
     write_job(directory)
-    settings = {"pipeline.jobs": "sums.toml", "admin.remote": "read"}
+    jobs = '[{"path": "sums.toml", "start": false}]'
+    settings = {"pipeline.jobs": jobs, "admin.remote": "read"}
     async with running_node("alpha", directory, settings) as node:
         yield node
-        # A job goes on without the node.
-        with suppress(PostroadError):
-            await node.call("pipeline.stop", job="sums")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

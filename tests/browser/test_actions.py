@@ -279,23 +279,24 @@ async def test_cells_are_pinged_and_commanded(dashboard: Dashboard) -> None:
 # Pipelines.
 
 
-async def test_a_job_is_started_watched_and_its_dead_segments_replayed(
+async def test_a_job_is_started_watched_and_its_dead_segments_retried(
     dashboard: Dashboard, alpha: RunningNode
 ) -> None:
     await dashboard.enter("/pipelines")
-    await dashboard.press("pipeline.submit")
+    await dashboard.press("job.submit")
     await expect(dashboard.row("sums")).to_contain_text("running", timeout=4 * WAIT_MS)
     await dashboard.row("sums").locator("a").click()
     await expect(dashboard.page.locator(".graph .box")).to_have_count(3, timeout=WAIT_MS)
     await dashboard.expect_text("figure.chart", "Processing")
-    await expect(dashboard.button("pipeline.drop", dashboard.row("add"))).to_have_count(
+    await dashboard.expect_text("section[aria-label='Holding pen']", "No segment waits.")
+    await expect(dashboard.button("job.drop", dashboard.row("add"))).to_have_count(
         2, timeout=WAIT_MS
     )
-    await dashboard.press("pipeline.drop", dashboard.row("add"))
+    await dashboard.press("job.drop", dashboard.row("add"))
     await dashboard.confirm("Drop 1 segment")
     await dashboard.expect_toast("1 segment dropped")
-    await dashboard.press("pipeline.replay")
+    await dashboard.press("job.retry")
     await dashboard.expect_toast("1 segment put back")
-    await dashboard.press("pipeline.stop")
+    await dashboard.press("job.stop")
     await dashboard.confirm("Stop sums")
     await dashboard.expect_text(".facts", "stopped")

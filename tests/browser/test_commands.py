@@ -23,8 +23,9 @@ SAID: dict[str, Any] = {
     "data": {"a": 1},
     "headers": {"weight": "3"},
     "ids": ["17", "18"],
-    "job": "sums.toml",
+    "job": "sums",
     "limit": 5,
+    "on": "spark",
     "params": {"name": "Ann's", "number": "7"},
     "step": 2,
     "text": "-x",
@@ -36,7 +37,6 @@ async def test_every_copied_command_can_be_said(
     dashboard: Dashboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "sums.toml").write_text("")
     await dashboard.enter()
     for name, operation in OPERATIONS.items():
         required = [it.name for it in operation.parameters if it.is_required]

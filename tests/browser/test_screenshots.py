@@ -51,7 +51,7 @@ async def take(dashboard: Dashboard, route: str | None, name: str) -> None:
 
 async def busy(alpha: RunningNode) -> str:
     """Give a node something of everything; the flow to look at."""
-    await alpha.call("pipeline.submit", job="sums")
+    await alpha.call("job.submit", job="sums")
     for number, item in enumerate(ITEMS * 2):
         body = {"item": item, "count": number + 1}
         await alpha.call("queue.post", queue="orders", body=body)

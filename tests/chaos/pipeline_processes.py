@@ -210,12 +210,13 @@ class Store:
         """About how many lines were delivered."""
         try:
             rows = self._query(
-                "SELECT position FROM postroad_pipeline_inputs WHERE job = ?", SUMMING
+                "SELECT key FROM postroad_pipeline_input_state WHERE job = ?", SUMMING
             )
         except sqlite3.OperationalError:
             # It is not there yet.
             return 0
-        return int(Path(json.loads(rows[0][0])["file"]).stem) if rows else 0
+        names = [Path(key).stem for (key,) in rows]
+        return max((int(name) for name in names if name.isdecimal()), default=0)
 
     def unfinished(self) -> dict[str, int]:
         """What is in the queue, in the pen but not dead, in the outbox, or dead in the mail."""

@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 import pytest
 
-from postroad.pipeline import JobStore, LocalRunner, MemoryInput
+from postroad.pipeline import LocalRunner, MemoryInput
 from postroad.pipeline.connectors import Committable, Position, UnwritableSegmentsError
+from postroad.pipeline.coordinator.batch_result import BatchResult
 from postroad.pipeline.coordinator.committer import writer_id_prefix
-from postroad.pipeline.coordinator.coordinator import BatchResult
+from postroad.pipeline.coordinator.job_store import JobStore
 from tests.contract.pipeline_media_harness import (
     BATCH,
     JOB,
@@ -134,7 +135,7 @@ class InputBehaviour:
             raise Crash
 
         async with process_of(source) as first:
-            monkeypatch.setattr(first.connector, "on_settled", crash)
+            monkeypatch.setattr(first.connector, "on_committed", crash)
             with pytest.raises(Crash):
                 await first.settle(await first.admit())
         async with process_of(source) as second:
@@ -287,14 +288,14 @@ class OutputBehaviour:
             publish = connector.commit
 
             async def publish_and_crash(
-                staged: Committable, publish: Callable[[Committable], Awaitable[None]] = publish
+                staged: Committable, publish: Callable[[Committable], Awaitable[object]] = publish
             ) -> None:
                 await publish(staged)
                 raise Crash
 
             runner = LocalRunner(job_of(), inputs, {"out": connector}, target.store())
             with monkeypatch.context() as patched, pytest.raises(Crash):
-                patched.setattr(connector, "publish", publish_and_crash)
+                patched.setattr(connector, "commit", publish_and_crash)
                 async with asyncio.timeout(DEADLINE_S):
                     await runner.run()
             await connector.close()

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from postroad.pipeline import InputConnector, JobCoordinator, Segment
+from postroad.pipeline import InputConnector, Segment
 from postroad.pipeline.connectors import Committable, Position, RawRecords
-from postroad.pipeline.coordinator.coordinator import BatchResult
+from postroad.pipeline.coordinator.batch_result import BatchResult
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from tests.contract.pipeline_media_harness import (
     RUN,
     SEGMENTS,
@@ -275,5 +276,5 @@ async def settle_and_crash(
     async with settling(target, connector) as desk:
         staged = stage(connector, "0", count_to(3))
         with monkeypatch.context() as patched, pytest.raises(Crash):
-            patched.setattr(connector, "publish", crash)
+            patched.setattr(connector, "commit", crash)
             await settle(desk, [staged])

@@ -20,23 +20,22 @@ from postroad.durable import MemoryDisk, MemoryStore, Store
 from postroad.pipeline import (
     InputConnector,
     Job,
-    JobCoordinator,
-    JobStore,
     LocalRunner,
     MemoryInput,
     MemoryOutput,
     OutputConnector,
     RetryPolicy,
     Segment,
-    StoredRoot,
     Task,
     TaskType,
 )
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import Committable, Position, RawRecords
+from postroad.pipeline.coordinator.batch_result import BatchResult
 from postroad.pipeline.coordinator.committer import writer_id_prefix
-from postroad.pipeline.coordinator.coordinator import BatchResult
-from postroad.pipeline.coordinator.records import InputDelivery, RootInput
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import InputDelivery, RootInput, StoredRoot
 from tests.support.deadlines import DEADLINE_S, eventually
 
 # How long a connector on a server may take until it gives what was just put there.
@@ -216,9 +215,9 @@ def stage_elsewhere(
     program = (
         "import pickle, sys\n"
         "connector, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
-        "stager = connector.begin(stage)\n"
+        "stager = connector.create_writer(stage)\n"
         "stager.write(ids, segments)\n"
-        "pickle.dump(stager.finish(), sys.stdout.buffer)\n"
+        "pickle.dump(stager.prepare_commit(), sys.stdout.buffer)\n"
     )
     return call_elsewhere(program, (connector, stage, ids, segments))  # type: ignore[no-any-return]
 
@@ -228,7 +227,7 @@ def die_while_staging(connector: OutputConnector, name: str, segments: Sequence[
     program = (
         "import os, pickle, signal, sys\n"
         "connector, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
-        "stager = connector.begin(stage)\n"
+        "stager = connector.create_writer(stage)\n"
         "stager.write(ids, segments)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

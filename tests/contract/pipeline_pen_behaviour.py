@@ -12,9 +12,10 @@ from typing import TypeVar
 import pytest
 
 from postroad.durable import Store
-from postroad.pipeline.connectors import Position
-from postroad.pipeline.coordinator.job_store import JobStore, create_tables
+from postroad.pipeline.connectors import Position, Split
+from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import InputDelivery, RootState, StoredRoot
+from postroad.pipeline.coordinator.schema import create_tables
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ def admit(
     pen: JobStore, start: int, stop: int, task: str = "in", now_ms: int = NOW_MS
 ) -> InputDelivery:
     """Deliver a slice of an input."""
-    return pen.add_split(task, stretch(start, stop), stop - start, {"index": stop}, now_ms)
+    return pen.add_split(task, Split(stretch(start, stop), stop - start, {"index": stop}), now_ms)
 
 
 def put_new(pen: JobStore, *roots: int, task: str = "in", due_ms: int = NOW_MS) -> None:

@@ -37,7 +37,7 @@ def put_back(pen: JobStore, failed: FailedRoot, chance: float = 1.0) -> RootStat
 def kill(pen: JobStore, *roots: int) -> None:
     """Make dead letters."""
     for root in roots:
-        assert put_back(pen, failure(root, is_hopeless=True)) is RootState.DEAD
+        assert put_back(pen, failure(root, is_permanent=True)) is RootState.DEAD
 
 
 def found(pen: JobStore, root: int) -> StoredRoot:
@@ -121,7 +121,7 @@ class DueBehaviour:
             assert kept.published == [root]
             (delivery,) = pen.take_due_retries("in", NOW_MS + 10_000, 10)
             assert ids(pen.delivery_roots(delivery.number)) == [root]
-            put_back(pen, failure(root, 1, is_hopeless=True))
+            put_back(pen, failure(root, 1, is_permanent=True))
             assert pen.retry_dead(root, NOW_MS) == 1
             kill(pen, root)
             assert pen.drop_dead(root) == 1
@@ -158,7 +158,7 @@ class RetryBehaviour:
         pauses = await pens.do(lambda pen: [pause_ms(pen, generation) for generation in range(3)])
         assert pauses == [1_000 * share, 2_000 * share, 3_000 * share]
 
-    async def test_what_is_hopeless_is_dead_at_once(self, pens: PenStore) -> None:
+    async def test_what_is_permanent_is_dead_at_once(self, pens: PenStore) -> None:
         await pens.do(lambda pen: kill(pen, 1))
         assert await pens.do(lambda pen: pen.count(RootState.DEAD)) == 1
         assert await pens.do(lambda pen: pen.take_due_retries("in", NOW_MS + 1_000_000, 10)) == []
@@ -242,7 +242,7 @@ class DeadBehaviour:
     async def test_one_may_come_again_with_a_clean_record(self, pens: PenStore) -> None:
         def replay(pen: JobStore) -> StoredRoot:
             put_back(pen, failure(1, 0, published=[7]))
-            put_back(pen, failure(1, 1, is_hopeless=True))
+            put_back(pen, failure(1, 1, is_permanent=True))
             kill(pen, 2)
             assert pen.retry_dead(1, NOW_MS + 5) == 1
             return found(pen, 1)

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline import InputConnector, JobStore, LocalRunner, MemoryOutput
+from postroad.pipeline import InputConnector, LocalRunner, MemoryOutput
 from postroad.pipeline.connectors import Position
+from postroad.pipeline.coordinator.job_store import JobStore
 from tests.contract.killed_jobs import run_with_kills
 from tests.contract.pipeline_media_harness import (
     BATCH,
@@ -182,19 +183,19 @@ class ServerInputBehaviour:
 
     async def test_an_end_where_it_was_at_the_beginning(self, source: ServerSource) -> None:
         await source.put(count_to(SEGMENTS))
-        connector = source.connector(until_empty=True)
+        connector = source.connector(bounded=True)
         assert connector.is_bounded
         async with process_of(source, connector) as process:
             await source.put(count_to(SEGMENTS + 5, SEGMENTS))
             await process.settle_all(SEGMENTS)
             assert await process.desk.is_drained()
-        async with process_of(source, source.connector(until_empty=True)) as again:
+        async with process_of(source, source.connector(bounded=True)) as again:
             await again.settle_all(5)
         assert_once([*process.received, *again.received], count_to(SEGMENTS + 5))
 
     async def test_a_job_with_an_end_ends(self, source: ServerSource) -> None:
         await source.put(count_to(SEGMENTS))
-        output, inputs = MemoryOutput(), {"in": source.connector(until_empty=True)}
+        output, inputs = MemoryOutput(), {"in": source.connector(bounded=True)}
         async with asyncio.timeout(DEADLINE_S):
             await LocalRunner(job_of(), inputs, {"out": output}, source.store()).run()
         assert numbers(output.segments) == list(range(SEGMENTS))
@@ -203,7 +204,7 @@ class ServerInputBehaviour:
     async def test_a_slice_has_a_limited_length(self, source: ServerSource) -> None:
         await source.put(count_to(10))
         async with process_of(
-            source, source.connector(slice_bytes=60, slice_segments=9)
+            source, source.connector(split_bytes=60, split_segments=9)
         ) as process:
             deliveries = await process.admit()
             assert len(deliveries) > 2
@@ -223,7 +224,7 @@ class ServerInputBehaviour:
         self, source: ServerSource, tmp_path: Path
     ) -> None:
         await source.put(count_to(SEGMENTS))
-        options = source.options() | {"until_empty": True}
+        options = source.options() | {"bounded": True}
         assert await run_with_kills(tmp_path, source.kind, options) == list(range(SEGMENTS))
         await eventually(source.unacknowledged, 0)
 

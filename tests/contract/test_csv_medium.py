@@ -32,7 +32,7 @@ class CsvFiles(FileSource):
         self.next_file().write_text("n,text\none,is no number\n")
 
     def connector(self) -> InputConnector:
-        return CsvInput(self.pattern, columns={"n": "int"}, slice_bytes=30)
+        return CsvInput(self.pattern, columns={"n": "int"}, split_bytes=30)
 
 
 class TestCsvInput(

@@ -83,7 +83,7 @@ class Messages(ServerSource):
             await client.delete_stream(self.name)
 
     def options(self) -> dict[str, Any]:
-        options = {"servers": self.server.url, "stream": self.name, "slice_segments": 3}
+        options = {"servers": self.server.url, "stream": self.name, "split_segments": 3}
         return options | ({"subject": f"{self.name}.wanted"} if self.is_mixed else {})
 
     def connector(self, **more: Any) -> InputConnector:

@@ -148,7 +148,7 @@ async def test_many_messages_are_several_slices() -> None:
             for it in count_to(count)
         ]
         await asyncio.gather(*waiting)
-    connector = messages.connector(slice_segments=10_000)
+    connector = messages.connector(split_segments=10_000)
     async with process_of(messages, connector, batch_size=count, max_pending=count) as process:
         deliveries = await process.admit()
         assert [it.segments for it in deliveries] == [10_000, 2_000]
@@ -213,9 +213,9 @@ def test_a_wrong_option_is_named() -> None:
         ({"subject": "a b"}, "subject"),
         ({"durable": "a*"}, "durable"),
         ({"codec": "xml"}, "codec"),
-        ({"until_empty": "yes"}, "until_empty"),
-        ({"slice_segments": 0}, "slice_segments"),
-        ({"slice_bytes": True}, "slice_bytes"),
+        ({"bounded": "yes"}, "bounded"),
+        ({"split_segments": 0}, "split_segments"),
+        ({"split_bytes": True}, "split_bytes"),
         ({"tls_cert": "x"}, "tls_cert"),
         ({"colour": "red"}, "colour"),
     ):

@@ -82,7 +82,7 @@ def test_from_table_to_table(database: str, tmp_path: Path) -> None:
     insert(database, "INSERT INTO numbers VALUES (?)", [(n,) for n in numbers])
     reads = {"database": database, "table": "numbers", "key": "n", "reader": "job"}
     job = job_of(
-        ("sql", reads | {"slice_segments": 4}), ("sql", {"database": database, "table": "written"})
+        ("sql", reads | {"split_segments": 4}), ("sql", {"database": database, "table": "written"})
     )
     run_and_kill(job, tmp_path / "store.db")
     assert execute(database, "SELECT n FROM written ORDER BY n") == [(n,) for n in numbers]
@@ -92,7 +92,7 @@ def test_from_table_to_table(database: str, tmp_path: Path) -> None:
 def test_from_values_to_parquet(tmp_path: Path) -> None:
     with (tmp_path / "in.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("n", "text"), *((n, f"line\n{n}") for n in range(SEGMENTS))])
-    reads = {"path": str(tmp_path / "in.csv"), "columns": {"n": "int"}, "slice_bytes": 60}
+    reads = {"path": str(tmp_path / "in.csv"), "columns": {"n": "int"}, "split_bytes": 60}
     writes = {"path": str(tmp_path / "out"), "schema": {"n": "int64", "text": "string"}}
     run_and_kill(job_of(("csv", reads), ("parquet", writes)), tmp_path / "store.db")
     tables = [pyarrow.parquet.read_table(it) for it in (tmp_path / "out").glob("*.parquet")]

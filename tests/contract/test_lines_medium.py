@@ -45,7 +45,7 @@ class LineFiles(FileSource):
         self.next_file().write_bytes(b"no json\n")
 
     def connector(self) -> InputConnector:
-        return JsonLinesInput(self.pattern, slice_bytes=80)
+        return JsonLinesInput(self.pattern, split_bytes=80)
 
 
 class TestLinesInput(

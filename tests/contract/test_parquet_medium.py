@@ -40,7 +40,7 @@ class ParquetFiles(FileSource):
         pyarrow.parquet.write_table(table, path, row_group_size=4)
 
     def connector(self) -> InputConnector:
-        return ParquetInput(self.pattern, slice_segments=3)
+        return ParquetInput(self.pattern, split_segments=3)
 
 
 class TestParquetInput(InputBehaviour, PortableInputBehaviour, FileInputBehaviour):

@@ -105,7 +105,7 @@ class Queue(Source):
                 await put(store, *letters[start : start + PAGE], sender=sender)
 
     def connector(self) -> InputConnector:
-        return QueueInput(self._stores.current(), QUEUE, slice_segments=PAGE)
+        return QueueInput(self._stores.current(), QUEUE, split_segments=PAGE)
 
 
 class QueueInputBehaviour(InputBehaviour, UnboundedBehaviour, UndecodableBehaviour):
@@ -114,7 +114,7 @@ class QueueInputBehaviour(InputBehaviour, UnboundedBehaviour, UndecodableBehavio
     async def test_what_is_settled_takes_no_room(self, source: Queue) -> None:
         await source.put(count_to(SEGMENTS))
         output = QueueOutput(source._stores.current(), PEER, "out")
-        inputs = {"in": QueueInput(source._stores.current(), QUEUE, until_empty=True)}
+        inputs = {"in": QueueInput(source._stores.current(), QUEUE, bounded=True)}
         runner = LocalRunner(job_of(), inputs, {"out": output}, source.store())
         async with asyncio.timeout(DEADLINE_S):
             await runner.run()

@@ -71,7 +71,7 @@ class Entries(ServerSource):
             await client.delete(self.key)
 
     def options(self) -> dict[str, Any]:
-        return {"url": self.server.url, "stream": self.key, "slice_segments": 3} | self.more
+        return {"url": self.server.url, "stream": self.key, "split_segments": 3} | self.more
 
     def connector(self, **more: Any) -> InputConnector:
         return RedisStreamInput(**(self.options() | more))

@@ -79,7 +79,7 @@ async def test_what_is_lost_can_be_skipped(
     entries: Entries, caplog: pytest.LogCaptureFixture
 ) -> None:
     await entries.put(count_to(SEGMENTS))
-    connector = entries.connector(skip_lost=True)
+    connector = entries.connector(ignore_trimmed=True)
     async with process_of(entries, connector) as process, entries.client() as client:
         deliveries = await process.admit()
         await client.xtrim(entries.key, maxlen=10, approximate=False)
@@ -148,7 +148,7 @@ async def test_long_entries_are_cut_into_many_slices(entries: Entries) -> None:
     text = "x" * 300_000
     segments = [{"n": n, "text": text} for n in range(30)]
     await entries.put(segments)
-    connector = entries.connector(slice_segments=100, slice_bytes=1_000_000)
+    connector = entries.connector(split_segments=100, split_bytes=1_000_000)
     async with process_of(entries, connector, batch_size=30) as process:
         deliveries = await process.admit()
         assert [it.segments for it in deliveries] == [4] * 7 + [2]
@@ -163,7 +163,7 @@ async def test_more_entries_than_are_acknowledged_at_once(entries: Entries) -> N
         for segment in count_to(count):
             pipeline.xadd(entries.key, {"data": msgspec.json.encode(segment)})
         await pipeline.execute()
-    connector = entries.connector(slice_segments=10_000)
+    connector = entries.connector(split_segments=10_000)
     async with process_of(entries, connector, batch_size=count, max_pending=count) as process:
         await process.settle(await process.admit())
         await eventually(entries.unacknowledged, 0)
@@ -223,10 +223,10 @@ def test_a_wrong_option_is_named() -> None:
         ({"group": None}, "group"),
         ({"field": ""}, "field"),
         ({"codec": "xml"}, "codec"),
-        ({"until_empty": 1}, "until_empty"),
-        ({"skip_lost": "no"}, "skip_lost"),
-        ({"slice_segments": -1}, "slice_segments"),
-        ({"slice_bytes": "1"}, "slice_bytes"),
+        ({"bounded": 1}, "bounded"),
+        ({"ignore_trimmed": "no"}, "ignore_trimmed"),
+        ({"split_segments": -1}, "split_segments"),
+        ({"split_bytes": "1"}, "split_bytes"),
         ({"tls_ca": "x"}, "tls_ca"),
         ({"colour": "red"}, "colour"),
     ):

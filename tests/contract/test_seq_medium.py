@@ -27,7 +27,7 @@ class Listed(Source):
         self._segments += segments
 
     def connector(self) -> InputConnector:
-        return MemoryInput(self._segments, slice_segments=3)
+        return MemoryInput(self._segments, split_segments=3)
 
 
 class TestSeqInput(InputBehaviour):

@@ -270,6 +270,44 @@ async def test_statement_without_limits_keeps_nobody_waiting(dsn: str) -> None:
         assert turn.is_lost
 
 
+# Tables of a session that have the names of the store's own.
+
+SHADOWS = [
+    "CREATE TEMP TABLE postroad_meta (name TEXT, value TEXT)",
+    "CREATE TEMPORARY TABLE Postroad_Outbox AS SELECT 1 AS id",
+    "CREATE TEMP VIEW postroad_inbox AS SELECT 1 AS id",
+    "CREATE TEMP TABLE shadow (name TEXT, value TEXT)",
+]
+
+
+async def test_temporary_table_with_a_name_of_the_store_hides_nothing(postgres: Store) -> None:
+    for statement in SHADOWS:
+        await execute(postgres, statement)
+        await post(postgres, PEER, b"after")
+    await execute(postgres, "ALTER TABLE shadow RENAME TO postroad_dead")
+    await post(postgres, PEER, b"last")
+    assert (await bodies(postgres))[-1] == b"last"
+
+
+async def test_temporary_table_with_a_name_of_the_store_is_refused(sqlite: Store) -> None:
+    *shadows, harmless = SHADOWS
+    for statement in shadows:
+        turn = await sqlite.begin()
+        for way in ways(turn):
+            with pytest.raises(UsageError, match="others commit with"):
+                await way(statement)
+                pytest.fail(f"{statement} was let through")
+        turn.end(None)
+        await post(sqlite, PEER, b"after")
+    turn = await sqlite.begin()
+    await turn.execute(harmless)
+    await turn.execute("ALTER TABLE shadow RENAME TO another")
+    with pytest.raises(UsageError, match="others commit with"):
+        await turn.execute("ALTER TABLE another RENAME TO postroad_dead")
+    await keep(turn, b"kept")
+    await post(sqlite, PEER, b"after")
+
+
 # SQLite: statements that undo everything, and settings.
 
 UNDOING = [

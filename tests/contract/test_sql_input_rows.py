@@ -149,7 +149,7 @@ async def test_a_job_without_an_end_looks_for_late_rows_at_times(database: str) 
 
 async def test_numbers_without_gaps_are_one_range(database: str) -> None:
     make_numbers(database, *range(1, 101))
-    async with reading(database, slice_segments=7) as reader:
+    async with reading(database, split_segments=7) as reader:
         while await reader.take(20):
             continue
         assert taken(database) == [(1, 100, 0)]
@@ -164,7 +164,7 @@ async def test_the_lowest_and_the_highest_keys(database: str, bits: int) -> None
     lowest, highest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     type = {16: "SMALLINT", 32: "INTEGER", 64: "BIGINT"}[bits]
     make_numbers(database, lowest, highest - 1, highest, key=type)
-    async with reading(database, slice_segments=1) as reader:
+    async with reading(database, split_segments=1) as reader:
         assert await reader.take() == [lowest, highest - 1, highest]
         put(database, lowest + 1)
         assert await reader.take() == [lowest + 1]
@@ -174,9 +174,9 @@ async def test_the_lowest_and_the_highest_keys(database: str, bits: int) -> None
 
 async def test_what_was_settled_before_a_crash_is_noted_by_the_next_process(database: str) -> None:
     make_numbers(database, *range(6))
-    async with reading(database, slice_segments=2) as first:
+    async with reading(database, split_segments=2) as first:
         slices = await first.connector.plan_splits(None, 6)
-    again = SqlInput(database, "numbers", "n", "job", slice_segments=2)
+    again = SqlInput(database, "numbers", "n", "job", split_segments=2)
     await again.open([slices[1].position])
     assert await again.plan_splits(slices[2].next_position, 5) == []
     assert taken(database) == [(0, 1, 0), (2, 3, 2), (4, 5, 0)]
@@ -192,7 +192,7 @@ async def test_a_second_job_needs_a_name_of_its_own(database: str) -> None:
         assert await first.take() == [1, 2]
         assert await first.take() == []
     async with reading(database) as second:
-        with pytest.raises(ConfigError, match="choose another 'reader'"):
+        with pytest.raises(ConfigError, match="choose another 'consumer'"):
             await second.take()
     async with reading(database, reader="other") as third:
         assert await third.take() == [1, 2]
@@ -356,19 +356,19 @@ async def test_options_that_are_wrong() -> None:
     for options, named in (
         ({"database": ""}, "database"),
         ({"database": "postgresql://host/name?nonsense=1"}, "database"),
-        ({"reader": ""}, "reader"),
-        ({"reader": "r" * 60}, "longer"),
+        ({"consumer": ""}, "consumer"),
+        ({"consumer": "r" * 60}, "longer"),
         ({"table": "what?"}, "what"),
-        ({"slice_segments": 0}, "slice_segments"),
+        ({"split_segments": 0}, "split_segments"),
         ({"database": 1}, "database"),
         ({"table": 1}, "table"),
         ({"key": None}, "column"),
         ({"columns": "n"}, "columns"),
         ({"columns": []}, "columns"),
-        ({"follow": "yes"}, "follow"),
-        ({"late_s": "1"}, "late_s"),
+        ({"follow": "yes"}, "continuous"),
+        ({"late_s": "1"}, "rescan_interval_s"),
     ):
-        facts: dict[str, Any] = {"database": "x.db", "table": "t", "key": "k", "reader": "r"}
+        facts: dict[str, Any] = {"database": "x.db", "table": "t", "key": "k", "consumer": "r"}
         with pytest.raises(ConfigError, match=named):
             await SqlInput(**(facts | options)).open([])
 

@@ -48,9 +48,9 @@ class Table(Source):
             "id",
             "job",
             columns=["n", "text"],
-            follow=self._follow,
-            late_s=0,
-            slice_segments=3,
+            continuous=self._follow,
+            rescan_interval_s=0,
+            split_segments=3,
         )
 
 

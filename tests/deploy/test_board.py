@@ -38,7 +38,7 @@ async def told_by_nodes(directory: Path) -> dict[str, set[str]]:
         await eventually(lambda: trips().round_trips_s, "beta was probed", 20.0)
         text = await Metrics(alpha).collect()
     job = Exposition()
-    add_job(job, "totals", JobProgress("totals", 1, *[0] * 14))
+    add_job(job, "totals", JobProgress("totals", 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
     return {
         sample.name: {*sample.labels}
         for family in text_string_to_metric_families(text + job.render())

@@ -134,7 +134,7 @@ def test_first_job_prints_what_the_page_says() -> None:
 
 def test_only_runs_with_dead_segments_end_with_another_status_than_0(reader: Reader) -> None:
     statuses = {command: it.status for command, it in reader.done.items()}
-    dead = {command: 4 for command in statuses if command.startswith("postroad pipeline run ")}
+    dead = {command: 4 for command in statuses if command.startswith("postroad job run clearing")}
 
     assert len(dead) == 2
     assert statuses == dict.fromkeys(statuses, 0) | dead, reader.done
@@ -143,14 +143,15 @@ def test_only_runs_with_dead_segments_end_with_another_status_than_0(reader: Rea
 def test_commands_tell_what_the_page_says(reader: Reader) -> None:
     told = {command: it.stdout for command, it in reader.done.items()}
 
-    assert "bank:parse" in told["postroad pipeline explain clearing.toml"]
-    assert told["postroad pipeline run clearing.toml"] == "2 acknowledged, 2 failures, 1 dead\n"
-    assert "KeyError: 'amount'" in told["postroad pipeline dead clearing.toml"]
-    assert told["postroad pipeline replay clearing.toml --all"] == "1 come again\n"
-    on_spark = told["postroad pipeline run clearing.toml --spark"]
+    assert "bank:parse" in told["postroad job explain clearing.toml"]
+    assert told["postroad job run clearing.toml"] == "2 acknowledged, 2 failures, 1 dead\n"
+    assert "KeyError: 'amount'" in told["postroad job dead-letters clearing.toml"]
+    assert told["postroad job retry clearing.toml --all"] == "1 segment to be retried\n"
+    on_spark = told["postroad job run clearing.toml --spark"]
     assert on_spark == "1 acknowledged, 2 failures, 1 dead\n"
-    assert told["postroad pipeline drop clearing.toml --all --yes"] == "1 forgotten\n"
-    watched = told["postroad pipeline status clearing.toml --watch"]
+    assert told["postroad job drop clearing.toml --all --yes"] == "1 segment dropped\n"
+    assert told["postroad job run relay.toml"] == "0 acknowledged, 0 failures, 0 dead\n"
+    watched = told["postroad job show clearing.toml --watch"]
     assert watched.endswith("it does not run: 0 pending, 0 waiting, 0 dead, 0 unpublished\n")
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.pipeline.acks import Acker, AckIds, AckReport, ack_root, ack_task, ack_value
+from postroad.pipeline.acks import AckIds, ack_value
+from tests.support.pipeline.acker import Acker, AckReport, ack_root, ack_task
 
 ROOT = 4711
 TASKS = ("a", "b", "c")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from postroad.durable import MemoryDisk
 from postroad.pipeline import RetryPolicy
-from postroad.pipeline.coordinator.coordinator import CommitResult
+from postroad.pipeline.coordinator.batch_result import CommitResult
 from postroad.pipeline.coordinator.records import InputDelivery, RootState
 from tests.property.pipeline_strategies import SOME
 from tests.support.pipeline.desk_jobs import OpenDesk, count_to, input_task, job_of, open_desk

@@ -290,7 +290,7 @@ class Done(NamedTuple):
     dead: list[int]
 
 
-async def carry_out(job: Job, segments: list[Segment], slice_segments: int) -> Done:
+async def carry_out(job: Job, segments: list[Segment], split_segments: int) -> Done:
     attempts: Counter[int] = Counter()
 
     def deliver(segment: Segment) -> Segment:
@@ -305,7 +305,7 @@ async def carry_out(job: Job, segments: list[Segment], slice_segments: int) -> D
         return lambda segment: FUNCTIONS[name](segment, attempts[segment["id"]])
 
     disk, outputs = MemoryDisk(), {"out0": Appended(), "out1": Appended()}
-    inputs = {"in": MemoryInput(segments, slice_segments)}
+    inputs = {"in": MemoryInput(segments, split_segments)}
     async with asyncio.timeout(DEADLINE_S):
         await LocalRunner(job, inputs, outputs, MemoryStore(disk), find=find).run()
     written = Counter(
@@ -331,9 +331,9 @@ async def dead_in(disk: MemoryDisk, segments: list[Segment]) -> list[int]:
 @SOME
 @given(jobs(), SEGMENTS, st.integers(1, 4))
 def test_a_runner_does_what_the_job_says(
-    job: Job, segments: list[Segment], slice_segments: int
+    job: Job, segments: list[Segment], split_segments: int
 ) -> None:
-    done = asyncio.run(carry_out(job, segments, slice_segments))
+    done = asyncio.run(carry_out(job, segments, split_segments))
     expected = expect(job, segments)
     assert done.dead == expected.dead
     assert done.outputs == expected.outputs

@@ -48,7 +48,7 @@ def cases(draw: st.DrawFn) -> tuple[Window, Trigger]:
         time_key="at",
         range_s=length_s,
         slide_s=draw(st.sampled_from(slides)),
-        keep_s=draw(st.none() | st.just(wait_s)),
+        allowed_lateness_s=draw(st.none() | st.just(wait_s)),
     )
     return window, Trigger(window="w", on=TriggerType.WATERMARK, threshold=wait_s)
 

@@ -17,7 +17,6 @@ from postroad.pipeline import Job
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import encode_segment
 from postroad.pipeline.coordinator.records import RetryRoot
-from postroad.pipeline.tree import execute_tree
 from postroad.pipeline.validation import find_problems
 from postroad.pipeline.vectorized import decoding as reading
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind
@@ -31,6 +30,7 @@ from tests.support.pipeline.both_ways import (
     run_delivered,
 )
 from tests.support.pipeline.odd_functions import TABLE, decode_oddly
+from tests.support.pipeline.tree import execute_tree
 from tests.support.pipeline.without_spark import (
     Again,
     Given,

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from pyspark import TaskContext
 
 from postroad.pipeline import Segment
-from postroad.pipeline.acks import Acker, AckIds, AckReport, ack_root, ack_task, ack_value
+from postroad.pipeline.acks import AckIds, ack_value
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import RawRecords, encode_segment
 from postroad.pipeline.vectorized.partition import ShuffledPartition
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind
+from tests.support.pipeline.acker import Acker, AckReport, ack_root, ack_task
 from tests.support.pipeline.both_ways import Comparable, Kept, RawInput, Slices
 from tests.support.pipeline.small_jobs import grouped_program_of
 from tests.support.pipeline.without_spark import Given, Shuffling, run_shuffled

@@ -9,7 +9,7 @@ import pytest
 from postroad.durable import MemoryDisk
 from postroad.pipeline.connectors import Committable
 from postroad.pipeline.coordinator import committer as publishing
-from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult
+from postroad.pipeline.coordinator.batch_result import BatchResult, CommitResult
 from tests.support.pipeline.desk_jobs import (
     Appended,
     count_to,

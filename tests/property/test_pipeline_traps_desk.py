@@ -15,7 +15,7 @@ from postroad.durable import MemoryDisk
 from postroad.pipeline import MemoryInput, RetryPolicy
 from postroad.pipeline.connectors import Committable
 from postroad.pipeline.connectors.connector import Position, encode_segment
-from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult
+from postroad.pipeline.coordinator.batch_result import BatchResult, CommitResult
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     InputDelivery,
@@ -88,7 +88,7 @@ class Told(MemoryInput):
     """An input that has its own acknowledgements, and forgets what it is told is done."""
 
     def __init__(self) -> None:
-        super().__init__(({"n": n} for n in range(SEGMENTS)), slice_segments=2)
+        super().__init__(({"n": n} for n in range(SEGMENTS)), split_segments=2)
         self.told: list[Position] = []
 
     async def on_committed(self, places: Sequence[Position]) -> None:

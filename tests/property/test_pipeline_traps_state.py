@@ -18,22 +18,22 @@ from hypothesis import strategies as st
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store.database import Database
 from postroad.pipeline import Job, JsonLinesOutput, LocalRunner, MemoryInput, MemoryOutput, Segment
-from postroad.pipeline.acks import Acker
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import OutputConnector
 from postroad.pipeline.connectors.files.parquet import ParquetOutput
-from postroad.pipeline.coordinator.coordinator import JobCounters
 from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.progress import JobCounters
 from postroad.pipeline.coordinator.records import RootState
 from postroad.pipeline.functions import Function
 from postroad.pipeline.windows import JobWindowState
 from tests.property.pipeline_strategies import SOME
 from tests.support.deadlines import DEADLINE_S
+from tests.support.pipeline.acker import Acker
 
 QUICK = {"attempts": 3, "first_s": 0.0, "max_s": 0.0}
 
 
-def windowed_job(batch_size: int, keep_s: float | None) -> Job:
+def windowed_job(batch_size: int, allowed_lateness_s: float | None) -> Job:
     """A job that counts segments, for every ten seconds."""
     return msgspec.convert(
         {
@@ -58,7 +58,7 @@ def windowed_job(batch_size: int, keep_s: float | None) -> Job:
                     "aggregation": "count",
                     "time_key": "t",
                     "range_s": 10,
-                    "keep_s": keep_s,
+                    "allowed_lateness_s": allowed_lateness_s,
                 }
             ],
             "triggers": [{"window": "w", "on": "drained"}],
@@ -78,7 +78,7 @@ class Ran:
         self.runner: LocalRunner | None = None
 
     async def run(self, segments: Sequence[Segment]) -> JobCounters:
-        source, store = MemoryInput(segments, slice_segments=3), MemoryStore(self._disk)
+        source, store = MemoryInput(segments, split_segments=3), MemoryStore(self._disk)
         outputs = {"out": self.output}
         self.runner = LocalRunner(self._job, {"in": source}, outputs, store, find=self._find)
         async with asyncio.timeout(DEADLINE_S):
@@ -101,7 +101,7 @@ class Ran:
 
 
 async def run_late(times: list[int], batch_size: int) -> None:
-    ran = Ran(windowed_job(batch_size, keep_s=0.0), lambda segment: segment)
+    ran = Ran(windowed_job(batch_size, allowed_lateness_s=0.0), lambda segment: segment)
     counts = await ran.run([{"t": time} for time in times])
     assert (counts.acked, counts.failed, counts.replayed) == (
         len(times) + len(ran.output.segments),
@@ -109,7 +109,7 @@ async def run_late(times: list[int], batch_size: int) -> None:
         0,
     )
     panes = await ran.look(lambda database: JobStore(database, "job").panes())
-    program = CompiledJob(windowed_job(batch_size, keep_s=0.0), lambda _: same)
+    program = CompiledJob(windowed_job(batch_size, allowed_lateness_s=0.0), lambda _: same)
     late = JobWindowState(program.windows, panes).late("w")
     event(f"late: {bool(late)}")
     assert sum(it["value"] for it in ran.output.segments) + late == len(times)
@@ -151,7 +151,9 @@ def count_rows(database: Database) -> dict[str, int]:
 
 async def rows_after(count: int) -> dict[str, int]:
     calls: Counter[int] = Counter()
-    ran = Ran(windowed_job(10, keep_s=20.0), lambda segment: refuse_some(calls, segment))
+    ran = Ran(
+        windowed_job(10, allowed_lateness_s=20.0), lambda segment: refuse_some(calls, segment)
+    )
     await ran.run([{"t": t} for t in range(count)])
     assert sum(it["value"] for it in ran.output.segments) == count
     gc.collect()

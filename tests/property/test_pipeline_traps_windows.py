@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from postroad.core import faults
 from postroad.core.errors import StoreUnavailable
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import Job, JobCoordinator, MemoryInput, MemoryOutput, Segment, TriggerType
+from postroad.pipeline import Job, MemoryInput, MemoryOutput, Segment, TriggerType
 from postroad.pipeline.compiled_job import CompiledJob
-from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult
+from postroad.pipeline.coordinator.batch_result import BatchResult, CommitResult
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.window_store import EmittedRoot, emit_roots
 from postroad.pipeline.functions import Function

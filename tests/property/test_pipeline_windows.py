@@ -46,7 +46,7 @@ def windows(draw: st.DrawFn) -> Window:
         range_s=draw(LENGTHS),
         slide_s=draw(st.sampled_from([0.5, 1.0, 3.0])),
         gap_s=draw(LENGTHS),
-        keep_s=draw(st.none() | st.sampled_from([0.0, 1.0, 3.0])),
+        allowed_lateness_s=draw(st.none() | st.sampled_from([0.0, 1.0, 3.0])),
     )
 
 
@@ -209,7 +209,7 @@ SESSIONS = st.builds(
     aggregation=st.just("count"),
     time_key=st.just("at"),
     gap_s=st.sampled_from([2.0, 3.0]),
-    keep_s=st.none() | st.just(0.0),
+    allowed_lateness_s=st.none() | st.just(0.0),
 )
 SESSION_BATCHES = st.lists(
     st.builds(
@@ -281,7 +281,7 @@ def test_a_delta_is_the_same_however_it_was_put_together(
 def test_panes_are_the_same_however_batches_are_cut(
     window: Window, events: list[Event], batches: int, seed: int
 ) -> None:
-    plan = plan_of(msgspec.structs.replace(window, keep_s=None), [DRAINED])
+    plan = plan_of(msgspec.structs.replace(window, allowed_lateness_s=None), [DRAINED])
     chance = random.Random(seed)
     at_once, bit_by_bit = JobWindowState(plan), JobWindowState(plan)
     at_once.apply(gathered(plan, events).delta, 0.0)

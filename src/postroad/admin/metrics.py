@@ -16,11 +16,10 @@ from postroad.core import ThrottledLog
 from postroad.flows import Status
 from postroad.node import Node
 from postroad.node.settings import Layer
-from postroad.pipeline import load_job
 
 from .exposition import Exposition
+from .jobs import jobs_of
 from .pipeline_metrics import add_job
-from .pipeline_runs import find_progress
 
 logger = logging.getLogger("postroad.admin")
 
@@ -217,10 +216,8 @@ async def _gather_flows(node: Node, metrics: Exposition) -> None:
 
 
 async def _gather_pipelines(node: Node, metrics: Exposition) -> None:
-    for file in node.config.pipeline.jobs:
-        path = Path(file)
-        job = await asyncio.to_thread(load_job, path)
-        add_job(metrics, job.name, await asyncio.to_thread(find_progress, path))
+    for job in await jobs_of(node):
+        add_job(metrics, job.name, job.progress)
 
 
 _PARTS: tuple[tuple[str, Layer | None, Gather], ...] = (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.pipeline.coordinator.coordinator import JobStatus
-from postroad.pipeline.coordinator.progress import JobProgress
+from postroad.pipeline.coordinator.progress import JobProgress, JobStatus
 
 from .exposition import Exposition
 
@@ -20,9 +19,14 @@ _GAUGES = {
     "waiting": "Segments that come again later.",
     "dead": "Dead letters.",
     "unpublished": "Parts of batches that are settled, and which an output cannot take now.",
-    "dropped_late": "Segments that came too late for windows, once for each.",
     "oldest_s": "Age of the oldest delivery that is not settled.",
 }
+_TASK_COUNTERS = {
+    "processed": "Segments that a task was given.",
+    "failed": "Segments that failed in a task.",
+}
+_LATENCY = "Average time in the function of a task for one segment."
+_LATE = "Segments that came too late for their window."
 
 
 def to_metrics(job: str, found: JobProgress | JobStatus) -> str:
@@ -34,13 +38,21 @@ def to_metrics(job: str, found: JobProgress | JobStatus) -> str:
 
 def add_job(metrics: Exposition, job: str, found: JobProgress | JobStatus | None) -> None:
     """Likewise, among other metrics; None if nothing is known but that it does not run."""
-    is_running = isinstance(found, JobProgress)
-    metrics.gauge("pipeline_up", "Whether it runs.", int(is_running), job=job)
+    metrics.gauge("pipeline_up", "Whether it runs.", int(isinstance(found, JobProgress)), job=job)
     if found is None:
         return
     for name, text in _GAUGES.items():
         unit = name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
         metrics.gauge(f"pipeline_{unit}", text, getattr(found, name), job=job)
-    if is_running:
+    if isinstance(found, JobProgress):
         for name, text in _COUNTERS.items():
             metrics.counter(f"pipeline_{name}", text, getattr(found, name), job=job)
+        for task, it in found.tasks.items():
+            for name, text in _TASK_COUNTERS.items():
+                value = getattr(it, name)
+                metrics.counter(f"pipeline_task_{name}", text, value, job=job, task=task)
+            metrics.gauge(
+                "pipeline_task_latency_seconds", _LATENCY, it.latency_s, job=job, task=task
+            )
+        for window, late in found.late.items():
+            metrics.counter("pipeline_late", _LATE, late, job=job, window=window)

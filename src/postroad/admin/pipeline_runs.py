@@ -7,27 +7,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import msgspec
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline import (
-    Job,
-    JobCoordinator,
-    JobCounters,
-    JobProgress,
-    LocalRunner,
-    ProgressSampler,
-    TaskType,
-    load_job,
-    make_input,
-    make_output,
-)
+from postroad.node.jobs import EXIT_DEAD
+from postroad.pipeline import Job, JobProgress, JobResult, Local, Spark, load_job, run
+from postroad.pipeline.run import PROGRESS_S, OnProgress
 
-from .pipeline import look, store_of
+from .pipeline import look
 from .pipeline_metrics import to_metrics
 
 __all__ = [
@@ -35,7 +25,9 @@ __all__ = [
     "PROGRESS_S",
     "PROGRESS_SUFFIX",
     "JobProgress",
-    "SparkChoice",
+    "JobResult",
+    "Local",
+    "Spark",
     "find_progress",
     "run_job",
     "stop_job",
@@ -44,10 +36,7 @@ __all__ = [
     "was_killed",
 ]
 
-PROGRESS_S = 1.0
 PROGRESS_SUFFIX = ".progress.json"
-EXIT_DEAD = 4
-"""What a process ends with that ran a job of which segments died."""
 _STALE_S = 10.0
 _STOP_S = 60.0
 _POLL_S = 0.1
@@ -55,108 +44,51 @@ _POLL_S = 0.1
 # Processes that were started here and may run.
 _started: dict[int, None] = {}
 
-OnProgress = Callable[[JobProgress], None]
-
-
-class SparkChoice(msgspec.Struct, frozen=True):
-    """How to run a job on Spark."""
-
-    master: str | None = None
-    """All cores of this machine by default."""
-    is_batch: bool = False
-    """Whether all that there is makes one batch."""
-    python_path: tuple[str, ...] = ()
-    bind: str = ""
-    """Where executors reach this machine; found out by default."""
-    partitions: int | None = None
-    """Parts of a batch; as many as this machine has cores by default."""
-    conf: dict[str, str] = {}
-    packages: tuple[str, ...] = ()
-    jars: tuple[str, ...] = ()
-    py_files: tuple[str, ...] = ()
-
 
 async def run_job(
-    path: Path, store: str | None, spark: SparkChoice | None, on_progress: OnProgress
-) -> JobCounters:
-    """Run a job in this process until its inputs are drained.
+    path: Path,
+    on: Local | Spark,
+    on_progress: OnProgress,
+    *,
+    store: str | None = None,
+    config: Path | None = None,
+    ends: asyncio.Event | None = None,
+) -> JobResult | None:
+    """Run a job until its inputs are drained; returns None if it was told to stop before.
+
+    SIGTERM tells it so, and so does `ends`.
 
     Args:
         path: the job's file.
-        store: where its account is kept; `<job>.db` beside the file by default.
-        spark: how to run it on Spark; in plain Python by default.
+        on: where it runs.
         on_progress: told about once a second how it is doing.
+        store: where its account is kept, if not where that of the job is by default.
+        config: of the node whose queues it names.
     """
-    job = load_job(path)
-    inputs = {it.name: make_input(it) for it in job.catalog if it.type is TaskType.INPUT}
-    outputs = {it.name: make_output(it) for it in job.catalog if it.type is TaskType.OUTPUT}
-    account = store_of(path, job, store)
-    if spark is None:
-        local = LocalRunner(job, inputs, outputs, account)
-        await _run_measured(path, job, local, on_progress)
-        return local.coordinator.counts
-    from postroad.pipeline.spark import SparkConfig, SparkRunner
+    file = _progress_path(path, load_job(path))
 
-    wanted: dict[str, Any] = {"master": spark.master, "partitions": spark.partitions}
-    settings = SparkConfig(
-        app_name=job.name,
-        python_path=spark.python_path,
-        bind=spark.bind,
-        conf=spark.conf,
-        packages=spark.packages,
-        jars=spark.jars,
-        py_files=spark.py_files,
-        **{name: value for name, value in wanted.items() if value is not None},
-    )
-    checkpoint = None if spark.is_batch else path.with_name(f"{job.name}.spark").absolute()
-    runner = SparkRunner(job, inputs, outputs, account, checkpoint, settings)
-    await _run_measured(path, job, runner, on_progress)
-    return runner.coordinator.counts
-
-
-class _Runner(Protocol):
-    coordinator: JobCoordinator
-
-    async def run(self) -> None:
-        """Run until the job is drained."""
-
-
-async def _run_measured(path: Path, job: Job, runner: _Runner, on_progress: OnProgress) -> None:
-    """Run, and tell how it is doing; asked to end by SIGTERM, it stops and says nothing of it."""
-    running = asyncio.ensure_future(runner.run())
-    measuring = asyncio.ensure_future(_measure(path, job, runner, on_progress))
-    loop = asyncio.get_running_loop()
-    was_asked = False
-
-    def stop() -> None:
-        nonlocal was_asked
-        was_asked = True
-        running.cancel()
-
-    loop.add_signal_handler(signal.SIGTERM, stop)
-    try:
-        await running
-    except asyncio.CancelledError:
-        if not was_asked:
-            raise
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
-        measuring.cancel()
-        await asyncio.gather(running, measuring, return_exceptions=True)
-        _progress_path(path, job).unlink(missing_ok=True)
-
-
-async def _measure(path: Path, job: Job, runner: _Runner, on_progress: OnProgress) -> None:
-    meter = ProgressSampler(job.name, os.getpid(), runner.coordinator)
-    while True:
-        if runner.coordinator.is_open:
-            progress = await meter.look(getattr(runner, "restarts", 0))
-            file = _progress_path(path, job)
+    def note(progress: JobProgress) -> None:
+        # A job that a node runs is not this process's to stop.
+        if progress.pid == os.getpid():
             temporary = file.with_suffix(".new")
             temporary.write_bytes(msgspec.json.encode(progress))
             temporary.replace(file)
-            on_progress(progress)
-        await asyncio.sleep(PROGRESS_S)
+        on_progress(progress)
+
+    running = asyncio.ensure_future(run(path, on=on, store=store, config=config, on_progress=note))
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event() if ends is None else ends
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    waiting = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        return await running if running.done() else None
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        waiting.cancel()
+        running.cancel()
+        await asyncio.gather(running, waiting, return_exceptions=True)
+        file.unlink(missing_ok=True)
 
 
 def _progress_path(path: Path, job: Job) -> Path:
@@ -171,7 +103,7 @@ def submit_job(path: Path, arguments: Sequence[str]) -> tuple[int, Path]:
 
     Args:
         path: the job's file.
-        arguments: what `postroad pipeline run` gets besides.
+        arguments: what `postroad job run` gets besides.
 
     Returns:
         The number of the process, and the file that it writes its messages to.
@@ -183,7 +115,7 @@ def submit_job(path: Path, arguments: Sequence[str]) -> tuple[int, Path]:
     if (progress := find_progress(path)) is not None:
         raise ConfigError(f"job {job.name!r} runs already, as process {progress.pid}")
     log = path.with_name(f"{job.name}.log")
-    pid = _spawn([sys.executable, "-m", "postroad", "pipeline", "run", str(path), *arguments], log)
+    pid = _spawn([sys.executable, "-m", "postroad", "job", "run", str(path), *arguments], log)
     deadline_s = time.monotonic() + _STOP_S
     while time.monotonic() < deadline_s:
         if find_progress(path) is not None:

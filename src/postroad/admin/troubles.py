@@ -285,7 +285,7 @@ async def _of_schedules(node: Node) -> AsyncIterator[TroubleView]:
 async def _of_jobs(node: Node) -> AsyncIterator[TroubleView]:
     for job in await jobs_of(node):
         if job.state == "failed":
-            title, detail = f"job {job.name} has failed", "its process is gone"
+            title, detail = f"job {job.name} has failed", job.problem or "its process is gone"
         elif job.dead:
             dead = "1 dead segment" if job.dead == 1 else f"{job.dead} dead segments"
             title, detail = f"{dead} of job {job.name}", "they wait for somebody"
@@ -295,9 +295,9 @@ async def _of_jobs(node: Node) -> AsyncIterator[TroubleView]:
             continue
         yield _warning(
             "pipeline",
-            "pipeline",
+            "job",
             job.name,
             title,
             detail,
-            f"postroad pipeline show {quote(job.name)}",
+            f"postroad job show {quote(job.name)}",
         )

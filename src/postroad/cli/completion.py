@@ -27,7 +27,7 @@ LIVE: dict[str, tuple[str, str]] = {
     "flow": ("flow.definitions", "name"),
     "flow.id": ("flow.ls", "id"),
     "flow.name": ("flow.schedules", "name"),
-    "job": ("pipeline.ls", "name"),
+    "job": ("job.ls", "name"),
     "node_id": ("cluster.ls", "name"),
     "place_node": ("cluster.ls", "name"),
     "peer": ("bridge.ls", "peer"),

@@ -14,7 +14,7 @@ from .places import PlacedCommand, open_desk, take_place
 from .screen import paint, visible
 from .values import tell, tell_time
 
-_WATCHED = ("cluster.ls", "bridge.ls", "queue.ls", "flow.ls", "dlq.groups", "pipeline.ls")
+_WATCHED = ("cluster.ls", "bridge.ls", "queue.ls", "flow.ls", "dlq.groups", "job.ls")
 _KEYS = ("id", "name", "peer", "queue")
 _RESTLESS = ("_s", "_ms", "_per_s", "_bytes", "_share")
 """Fields that change all the time and tell nothing."""

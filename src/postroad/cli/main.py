@@ -103,7 +103,7 @@ COMMANDS = {
     "dlq": _noun("dlq", "Dead letters: inspect, retry or drop them.", _WORK),
     "emit": LazyCommand("postroad.cli.calling:emit", "Emit an event.", _WORK),
     "flow": _noun("flow", "Flows: inspect them, and help those that are stuck.", _WORK),
-    "pipeline": _noun("pipeline", "Run pipelines that account for every segment.", _WORK),
+    "job": _noun("job", "Run jobs that account for every segment.", _WORK),
     "queue": _noun("queue", "Queues of durable messages.", _WORK),
     "service": _noun("service", "Services, their actions and events.", _WORK),
     "check": LazyCommand(
@@ -137,8 +137,21 @@ COMMANDS = {
 }
 
 
+_OLD_NAMES = {"pipeline": _noun("pipeline", "The former name of `job`.", _WORK)}
+"""Commands under their former names, which work until the next release and are not listed."""
+
+
+class _Postroad(LazyGroup):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in _OLD_NAMES:
+            return args[0], _OLD_NAMES[args[0]].load(), args[1:]
+        return super().resolve_command(ctx, args)
+
+
 @click.group(
-    cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=_Postroad, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, prog_name="postroad", message="%(prog)s %(version)s")
 def postroad() -> None:

@@ -59,11 +59,11 @@ def start(
     if secret := find_secret(loaded):
         loaded = load(config, {**settings, **secret}, **given)
     if until_eof:
-        stop_after(_read_to_end)
+        stop_after(read_to_end)
     run(loaded, _tell, is_debugging=debug, drain_s=drain_s)
 
 
-def _read_to_end() -> None:
+def read_to_end() -> None:
     """Return when nobody holds the other end of the standard input any more."""
     # Not by sys.stdin: a thread that waits there keeps the interpreter from ending.
     while os.read(0, 4096):

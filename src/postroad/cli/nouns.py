@@ -20,6 +20,7 @@ _BESIDES: dict[str, dict[str, LazyCommand]] = {
     },
 }
 """Verbs that are no operations of a node."""
+_JOB_FILES = (".toml", ".json")
 
 
 class NounGroup(LazyGroup):
@@ -28,6 +29,7 @@ class NounGroup(LazyGroup):
     Args:
         besides: verbs that are no operations; they win over operations of the same name.
         default: the verb that is meant when there is none.
+        old_verbs: what verbs were called before.
     """
 
     def __init__(
@@ -38,12 +40,24 @@ class NounGroup(LazyGroup):
         besides: Mapping[str, LazyCommand],
         default: str | None,
         help: str,
+        old_verbs: Mapping[str, str] | None = None,
     ) -> None:
         made = {it.verb: LazyCommand("", it.summary) for it in operations.values()}
         super().__init__(name=name, table={**made, **besides}, help=help)
         self._operations = operations
         self._besides = besides
         self._default = default
+        self._old_verbs = old_verbs or {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        verb, *rest = args
+        verb = self._old_verbs.get(verb, verb)
+        operation = self._operations.get(verb)
+        if operation is not None and verb in self._besides and _is_of_node(rest):
+            return verb, make_verb(operation), rest
+        return super().resolve_command(ctx, [verb, *rest])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         operation = self._operations.get(cmd_name)
@@ -63,7 +77,23 @@ class NounGroup(LazyGroup):
         return word in ("--help", "-h") or find_meant(word, self.table) is not None
 
 
-def make_group(noun: str) -> NounGroup:
+_OLD_NOUNS = {
+    "pipeline": (
+        "job",
+        {"dead": "dead-letters", "graph": "explain", "replay": "retry", "status": "show"},
+    ),
+}
+"""What nouns were called before, with their verbs."""
+
+
+def _is_of_node(words: list[str]) -> bool:
+    """Whether a job is named as a node knows it, and not by its file."""
+    said = [it for it in words if not it.startswith("-")]
+    is_help = any(it in ("-h", "--help") for it in words)
+    return bool(said) and not is_help and not any(it.endswith(_JOB_FILES) for it in said)
+
+
+def make_group(noun: str, old_verbs: Mapping[str, str] | None = None) -> NounGroup:
     """The group of a noun."""
     title, default = GROUPS[noun]
     examples = title.strip()
@@ -73,6 +103,7 @@ def make_group(noun: str) -> NounGroup:
         besides=_besides(noun),
         default=default,
         help=f"{COMMANDS[noun].summary}\n\n{examples}",
+        old_verbs=old_verbs,
     )
 
 
@@ -81,22 +112,26 @@ def _besides(noun: str) -> Mapping[str, LazyCommand]:
         from .node import NODE_COMMANDS
 
         return NODE_COMMANDS
-    if noun == "pipeline":
-        return _pipeline_commands()
+    if noun == "job":
+        return _job_commands()
     return _BESIDES.get(noun, {})
 
 
-def _pipeline_commands() -> dict[str, LazyCommand]:
+def _job_commands() -> dict[str, LazyCommand]:
     """What is done with the file of a job, whether a node knows of it or not."""
-    from .pipeline import pipeline
+    from .job import job
 
     return {
-        name: LazyCommand(f"postroad.cli.pipeline:{name}", command.get_short_help_str(100))
-        for name, command in pipeline.commands.items()
+        name: LazyCommand(
+            f"postroad.cli.job:{name.replace('-', '_')}", command.get_short_help_str(100)
+        )
+        for name, command in job.commands.items()
     }
 
 
 def __getattr__(name: str) -> NounGroup:
+    if name in _OLD_NOUNS:
+        return make_group(*_OLD_NOUNS[name])
     if name not in GROUPS:
         raise AttributeError(f"there is no group {name!r}")
     return make_group(name)

@@ -17,7 +17,7 @@ from .trace_tree import draw_trace
 
 _OWN: dict[str, Callable[[Any], str]] = {
     "cluster.map": draw_text,
-    "pipeline.graph": lambda graph: str(graph["mermaid"]),
+    "job.explain": lambda graph: str(graph["mermaid"]),
     "service.call": lambda call: _tell(call["result"]),
     "flow.query": lambda answer: _tell(answer["value"]),
     "trace.show": draw_trace,

@@ -45,12 +45,16 @@ GROUPS: dict[str, tuple[str, str | None]] = {
         "  postroad node stop",
         None,
     ),
-    "pipeline": (
-        "A job is a TOML or JSON file: what flows where, and through which functions.\n\n"
+    "job": (
+        "A job is a TOML or JSON file: what flows where, and through which functions. Given by\n"
+        "its name instead, it is a job of a node.\n\n"
         "\b\nExample: see what a job does, run it, and look at what could not be done\n"
-        "  postroad pipeline explain clearing.toml\n"
-        "  postroad pipeline run clearing.toml\n"
-        "  postroad pipeline dead clearing.toml",
+        "  postroad job explain clearing.toml\n"
+        "  postroad job run clearing.toml\n"
+        "  postroad job dead-letters clearing.toml\n\n"
+        "\b\nExample: jobs of a node\n"
+        "  postroad job ls\n"
+        "  postroad job show clearing",
         None,
     ),
     "queue": (
@@ -237,26 +241,35 @@ SPELLINGS: dict[str, Spelling] = {
         scope=Scope(noun="node"),
         warning="The node stops, and everything that it runs.",
     ),
-    "pipeline.count": Spelling(example="pipeline count clearing", positional=("id",)),
-    "pipeline.dead": Spelling(example="pipeline dead clearing.toml --limit 5", help=_LIMIT),
-    "pipeline.drop": Spelling(
-        example="pipeline drop clearing.toml 00ff00ff00ff00ff",
+    "job.count": Spelling(example="job count clearing", positional=("id",)),
+    "job.dead-letters": Spelling(example="job dead-letters clearing --limit 5", help=_LIMIT),
+    "job.drop": Spelling(
+        example="job drop clearing 00ff00ff00ff00ff",
         positional=("id",),
-        scope=Scope(noun="segment"),
+        whole=("id",),
+        scope=Scope(noun="segment", operation="job.count", field="count"),
         warning="Dropped segments are gone for good.",
     ),
-    "pipeline.graph": Spelling(example="pipeline graph clearing"),
-    "pipeline.ls": Spelling(example="pipeline ls --watch"),
-    "pipeline.replay": Spelling(
-        example="pipeline replay clearing.toml 00ff00ff00ff00ff", positional=("id",)
+    "job.explain": Spelling(example="job explain clearing"),
+    "job.ls": Spelling(example="job ls --watch"),
+    "job.retry": Spelling(
+        example="job retry clearing 00ff00ff00ff00ff", positional=("id",), whole=("id",)
     ),
-    "pipeline.show": Spelling(example="pipeline show clearing"),
-    "pipeline.stop": Spelling(
-        example="pipeline stop clearing.toml",
+    "job.show": Spelling(example="job show clearing --watch"),
+    "job.stop": Spelling(
+        example="job stop clearing",
         scope=Scope(noun="job"),
-        warning="Job {job} stops; run again, it goes on where it was.",
+        warning="Job {job} stops; started again, it goes on where it was.",
     ),
-    "pipeline.submit": Spelling(example="pipeline submit clearing.toml"),
+    "job.submit": Spelling(
+        example="job submit clearing --on spark",
+        help={
+            "on": "Where it runs: local or spark; as the configuration says by default.",
+            "restart": "Whether it is started again when it fails.",
+        },
+    ),
+    "job.waiting": Spelling(example="job waiting clearing --limit 5", help=_LIMIT),
+    "job.windows": Spelling(example="job windows clearing --limit 5", help=_LIMIT),
     "queue.ls": Spelling(example="queue ls --watch"),
     "queue.move": Spelling(
         example="queue move orders orders-old --dry-run",

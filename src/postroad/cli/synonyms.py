@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 _SAME = (
     (("list", "all", "ls", "ps", "top"), ("ls", "ps", "keys", "show")),
-    (("get", "describe", "info", "inspect", "view", "cat", "status", "detail"), ("show", "status")),
-    (("replay", "requeue", "redrive", "reprocess", "again", "revive"), ("retry", "replay")),
+    (("get", "describe", "info", "inspect", "view", "cat", "status", "detail"), ("show",)),
+    (("replay", "requeue", "redrive", "reprocess", "again", "revive"), ("retry",)),
     (("delete", "del", "rm", "remove", "discard", "forget"), ("drop", "purge", "rm", "unschedule")),
     (("clear", "empty", "flush", "truncate", "drop"), ("purge", "drop")),
     (("send", "publish", "push", "put", "enqueue", "produce", "add"), ("post", "signal", "emit")),
@@ -40,7 +40,7 @@ _COMMANDS = {
     **dict.fromkeys(("flows", "workflow", "workflows"), "flow ls"),
     **dict.fromkeys(("health", "status", "ping"), "node health"),
     **dict.fromkeys(("invoke", "request", "exec"), "call"),
-    **dict.fromkeys(("jobs", "job", "pipelines"), "pipeline ls"),
+    **dict.fromkeys(("jobs", "pipelines"), "job ls"),
     **dict.fromkeys(("log", "tail"), "logs"),
     **dict.fromkeys(("map", "draw"), "graph"),
     **dict.fromkeys(("members", "nodes", "peers"), "cluster ls"),

@@ -78,9 +78,11 @@ class Consumption(QueueReading):
         if self.uncommitted >= self._uncommitted_max:
             return None
         shelf = self._shelf
-        while (entry := shelf.take(now_ms)) is not None and entry in self._refused:
+        entry = shelf.take(now_ms)
+        while self._refused and entry is not None and entry in self._refused:
             # Those before it had to be handled again first.
             self._fail(Failure(entry, self._refused.pop(entry)))
+            entry = shelf.take(now_ms)
         if shelf.displaced or shelf.expired:
             self._clear_shelf()
         if entry is not None:
@@ -365,7 +367,10 @@ class Consumption(QueueReading):
     def _start_again(self, confirmation: Confirmation) -> None:
         """Forget everything but what is in hand, or handled, and confirmed by the store."""
         self._flush_acks()
-        self._shelf = Shelf(is_ordered=self._is_ordered, held=confirmation.held)
+        before, self._shelf = (
+            self._shelf,
+            Shelf(is_ordered=self._is_ordered, held=confirmation.held),
+        )
         self._pages.clear()
         self._asides.clear()
         self._frontier.start_again()
@@ -385,6 +390,7 @@ class Consumption(QueueReading):
         for entry in self._in_hand:
             if not self._keep(entry, confirmation, is_intact=not entry.is_void):
                 self._shelf.occupy(entry)
+        before.dissolve()
 
     def _keep(self, entry: Entry, confirmation: Confirmation, *, is_intact: bool) -> bool:
         """Have a message on the new shelf; False if it is handled again, or is not there."""

@@ -366,6 +366,16 @@ class Shelf:
         if entry.key is not None:
             self._give_key(entry, entry.key, self._lanes.get(entry.key))
 
+    def dissolve(self) -> None:
+        """Let go of all messages, once another shelf has taken this one's place.
+
+        A message and its lane refer to each other, and are not looked for by the collector. What
+        became of a lane can still be seen by whoever has one of its messages.
+        """
+        for lane in self._lanes.values():
+            lane.first = None
+            lane.behind = lane.undone = lane.waiting = _NOBODY
+
     @property
     def held_keys(self) -> int:
         """How many keys wait for a message that is tried again."""

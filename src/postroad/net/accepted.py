@@ -298,10 +298,14 @@ class AcceptedLink(Link):
     ) -> None:
         future = asyncio.ensure_future(awaitable, loop=self._loop)
         run = Run(future, request, request.one_way or subscription.one_way)
-        # Nobody waits for a one-way message, so nobody may say how long it takes.
-        told_s = 0.0 if run.is_one_way else request.timeout_ms / 1000
-        timeout_s = told_s or self._context.limits.handler_timeout_s
-        key = self.running.add(run, arrived + timeout_s)
+        handler_s = self._context.limits.handler_timeout_s
+        if run.is_one_way:
+            # Nobody waits for it, so nobody may say how long it takes, and it has all its time when
+            # it begins, however long it waited for others.
+            deadline = self._loop.time() + handler_s
+        else:
+            deadline = arrived + (request.timeout_ms / 1000 or handler_s)
+        key = self.running.add(run, deadline)
         future.add_done_callback(partial(self._on_handled, key, request, subscription))
         self._arm_by(self.running.next_deadline)
         self._update_can_serve()

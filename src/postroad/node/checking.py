@@ -22,9 +22,9 @@ def check_files(config: NodeConfig) -> list[str]:
     if config.node.app is not None and config.node.app.endswith(".py"):
         problems += _check_program(Path(config.node.app))
     problems += [
-        f"pipeline.jobs: there is no file {it}"
-        for it in config.pipeline.jobs
-        if not Path(it).is_file()
+        f"pipeline.jobs: there is no file {it.path}"
+        for it in config.pipeline.job_settings
+        if not Path(it.path).is_file()
     ]
     return problems
 

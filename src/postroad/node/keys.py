@@ -143,7 +143,9 @@ def describe(kind: Any) -> str:
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
         choices = choices_of(item)
-        return f"a list of {', '.join(choices)}" if choices else "a list of texts"
+        if choices:
+            return f"a list of {', '.join(choices)}"
+        return "a list of texts" if struct_in(item) is None else "a list of texts and tables"
     return "a table"
 
 

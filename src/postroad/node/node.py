@@ -33,6 +33,7 @@ from .durable_events import DurableEvents
 from .exposure import describe_exposure
 from .guaranteed import GuaranteedQueues
 from .health import Part, Readiness
+from .jobs import JobSupervisor
 from .program import Program
 from .settings import Layer, NodeConfig
 from .tracing import Recorder
@@ -237,6 +238,8 @@ class Node(Lifecycle):
         self.readiness.starts(Part.APP)
         self._program = Program(self, app, self._events, self._stack)
         await self._program.open()
+        self._parts[JobSupervisor.__name__] = jobs = JobSupervisor(self)
+        await self._stack.enter_async_context(jobs)
         self.readiness.runs(Part.APP)
 
     async def _start_services(self, app: App) -> None:
@@ -270,12 +273,14 @@ class Node(Lifecycle):
     async def drain(self, timeout: float = 30.0) -> int:
         """Take nothing new, and let what runs end; how much still runs when the time is over.
 
-        Other nodes call its services no more, durable messages wait in their queues, flows that
-        others begin are held. Services and cells serve this node itself until it stops. Nothing
-        but a new start takes it back.
+        Its jobs stop, other nodes call its services no more, durable messages wait in their queues,
+        flows that others begin are held. Services and cells serve this node itself until it stops.
+        Nothing but a new start takes it back.
         """
         self.readiness.drains()
         ends_s = time.monotonic() + timeout
+        if JobSupervisor.__name__ in self._parts:
+            await self.jobs.stop()
         if self._program is not None:
             await self._program.rest(timeout)
         # What was at work until now may have begun flows, and waited for them.
@@ -350,6 +355,11 @@ class Node(Lifecycle):
     def guaranteed(self) -> GuaranteedQueues:
         """Queues of cells that are carried by mail."""
         return self._part(GuaranteedQueues)
+
+    @property
+    def jobs(self) -> JobSupervisor:
+        """Jobs of pipelines."""
+        return self._part(JobSupervisor)
 
     @property
     def broker(self) -> Broker:

@@ -182,11 +182,44 @@ class FlowsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tuning: FlowsConfig = FlowsConfig()
 
 
-class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Jobs that operators look at through this node."""
+class JobSettings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """A job of a node, and how it is run."""
 
-    jobs: tuple[str, ...] = ()
-    """Job files."""
+    path: str
+    """Its file."""
+    on: Literal["local", "spark"] = "local"
+    """Plain Python, or Spark."""
+    master: str | None = None
+    """A Spark master; all cores of this machine by default."""
+    conf: dict[str, str] = {}
+    """Properties of Spark."""
+    partitions: int | None = None
+    """Partitions of a batch on Spark."""
+    bind: str | None = None
+    """Where Spark's executors reach this machine, as `host:port`."""
+    start: bool = True
+    """Whether it starts with the node, and not only when an operator says so."""
+
+    @property
+    def is_on_spark(self) -> bool:
+        """Whether it runs on Spark."""
+        return self.on == "spark" or self.master is not None
+
+
+class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Jobs that this node runs."""
+
+    jobs: tuple[str | JobSettings, ...] = ()
+    """Job files, or tables such as `{ path = "clearing.toml", on = "spark" }`: they start with the
+    node, and start again when they fail. Keys: `path`, `on` (`local` or `spark`), `master`, `conf`,
+    `partitions`, `bind`, and `start`, which is false for jobs that only operators start."""
+
+    @property
+    def job_settings(self) -> list[JobSettings]:
+        """Each job, with how it is run."""
+        return [JobSettings(path=it) if isinstance(it, str) else it for it in self.jobs]
 
 
 Remote: TypeAlias = Literal["off", "read", "change"]

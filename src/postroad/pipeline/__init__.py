@@ -1,6 +1,6 @@
 """Data pipelines as data: every segment is accounted for."""
 
-from postroad.pipeline.builder import new_job
+from postroad.pipeline.builder import JobBuilder, new_job
 from postroad.pipeline.connectors import (
     InputConnector,
     JsonLinesInput,
@@ -13,15 +13,13 @@ from postroad.pipeline.connectors import (
     make_input,
     make_output,
 )
-from postroad.pipeline.coordinator.coordinator import (
-    JobCoordinator,
+from postroad.pipeline.coordinator.progress import (
     JobCounters,
+    JobProgress,
     JobStatus,
-    read_job_status,
+    TaskCounts,
+    TaskProgress,
 )
-from postroad.pipeline.coordinator.job_store import JobStore
-from postroad.pipeline.coordinator.progress import JobProgress, ProgressSampler
-from postroad.pipeline.coordinator.records import RootState, SegmentAttempt, StoredRoot
 from postroad.pipeline.explain import explain_mermaid, explain_text
 from postroad.pipeline.job import (
     FlowAction,
@@ -30,6 +28,7 @@ from postroad.pipeline.job import (
     Refinement,
     RetryPolicy,
     Segment,
+    SideInput,
     Task,
     TaskKind,
     TaskLifecycle,
@@ -48,6 +47,7 @@ from postroad.pipeline.job_files import (
     load_job,
 )
 from postroad.pipeline.local_runner import LocalRunner
+from postroad.pipeline.run import JobResult, Local, Spark, run
 from postroad.pipeline.validation import JobIssue, find_problems
 
 __all__ = [
@@ -55,30 +55,31 @@ __all__ = [
     "FlowCondition",
     "InputConnector",
     "Job",
-    "JobCoordinator",
+    "JobBuilder",
     "JobCounters",
     "JobIssue",
     "JobProgress",
+    "JobResult",
     "JobStatus",
-    "JobStore",
     "JsonLinesInput",
     "JsonLinesOutput",
+    "Local",
     "LocalRunner",
     "MemoryInput",
     "MemoryOutput",
     "OutputConnector",
-    "ProgressSampler",
     "QueueInput",
     "QueueOutput",
     "Refinement",
     "RetryPolicy",
-    "RootState",
     "Segment",
-    "SegmentAttempt",
-    "StoredRoot",
+    "SideInput",
+    "Spark",
     "Task",
+    "TaskCounts",
     "TaskKind",
     "TaskLifecycle",
+    "TaskProgress",
     "TaskType",
     "Trigger",
     "TriggerType",
@@ -96,5 +97,5 @@ __all__ = [
     "make_input",
     "make_output",
     "new_job",
-    "read_job_status",
+    "run",
 ]

@@ -1,22 +1,29 @@
 """A job written as Python, one call for each entry. It makes the same data as a file does.
 
 clearing = (
-    new_job("clearing")
+    JobBuilder("clearing")
     .input("in", connector="memory")
     .function("parse", parse)
     .output("out", connector="memory")
     .output("errors", connector="memory", after="parse")
-    .when("parse", to="out")
-    .when_raised("parse", to="errors", post_transform=describe)
+    .route("parse", to="out")
+    .route_exception("parse", to="errors", post_transform=describe)
     .build()
 )
+
+Functions that can be imported become their import paths. Others, such as lambdas, stay with the job
+as they are: it can be run, here or on Spark, and not be saved.
 """
 
 from __future__ import annotations
 
+import copy
+import inspect
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 from postroad.core.errors import ConfigError
@@ -25,20 +32,22 @@ from postroad.pipeline.job import (
     Job,
     Refinement,
     RetryPolicy,
+    SideInput,
     TaskKind,
     TaskType,
     TriggerType,
     WindowType,
 )
 from postroad.pipeline.validation import require_valid
+from postroad.pipeline.validation.issues import is_local_function
 
 FunctionRef: TypeAlias = str | Callable[..., Any]
-"""An import path, or what is found there."""
+"""An import path, or the function itself."""
 Condition: TypeAlias = FunctionRef | dict[str, Any]
 """A predicate, or several put together: `{"and": [...]}`, `{"or": [...]}`, `{"not": ...}`."""
 
 # Keys with an import path, or predicates put together of some.
-_NAMED = frozenset({"fn", "predicate", "post_transform", "aggregation", "emit", "calls"})
+_NAMED = frozenset({"fn", "predicate", "post_transform", "aggregation", "emit", "hooks"})
 
 
 class TaskOptions(TypedDict, total=False):
@@ -50,6 +59,8 @@ class TaskOptions(TypedDict, total=False):
     expressions: dict[str, str]
     columns: dict[str, str]
     time_limit_s: float
+    concurrency: int
+    side_inputs: dict[str, SideInput | dict[str, Any]]
 
 
 class InputOptions(TaskOptions, total=False):
@@ -68,6 +79,7 @@ class FunctionOptions(TaskOptions, total=False):
     """What a function may have besides."""
 
     group_by: str | list[str]
+    state: bool
 
 
 class OutputOptions(FunctionOptions, total=False):
@@ -101,7 +113,7 @@ class WindowOptions(TypedDict, total=False):
     range_s: float
     slide_s: float
     gap_s: float
-    keep_s: float
+    allowed_lateness_s: float
 
 
 class TriggerOptions(TypedDict, total=False):
@@ -116,8 +128,14 @@ class TriggerOptions(TypedDict, total=False):
 class JobBuilder:
     """A job that is being written. Every call returns a new one, so beginnings can be shared."""
 
-    def __init__(self, data: dict[str, Any]) -> None:
-        self._data = data
+    def __init__(self, name: str, *, doc: str = "", metadata: dict[str, Any] | None = None) -> None:
+        self._data: dict[str, Any] = {
+            "name": name,
+            "doc": doc,
+            "metadata": metadata or {},
+            "workflow": [],
+            "catalog": [],
+        }
 
     def build(self) -> Job:
         """The job; raises JobInvalid with every problem there is."""
@@ -163,7 +181,7 @@ class JobBuilder:
             "catalog", name=name, type=TaskType.OUTPUT, fn=fn, connector=connector, **keys
         )
 
-    def when(
+    def route(
         self,
         source: str,
         predicate: Condition | None = None,
@@ -175,7 +193,7 @@ class JobBuilder:
         entry = {"from": source, "to": to, "predicate": predicate, **keys}
         return self._add("flow_conditions", **entry)
 
-    def when_raised(
+    def route_exception(
         self,
         source: str,
         predicate: Condition | None = None,
@@ -184,7 +202,11 @@ class JobBuilder:
         **keys: Unpack[ExceptionConditionOptions],
     ) -> JobBuilder:
         """Say where a segment goes whose function raised; without a predicate, whatever it was."""
-        return self.when(source, predicate, to=to, exceptions=True, short_circuit=True, **keys)
+        return self.route(source, predicate, to=to, exceptions=True, short_circuit=True, **keys)
+
+    # What they were called before 0.2.
+    when = route
+    when_raised = route_exception
 
     def window(
         self,
@@ -207,31 +229,36 @@ class JobBuilder:
         return self._add("triggers", window=window, on=on, **keys)
 
     def lifecycle(
-        self, task: str, calls: FunctionRef, *, params: dict[str, Any] | None = None
+        self, task: str, hooks: FunctionRef, *, params: dict[str, Any] | None = None
     ) -> JobBuilder:
         """Hook something into a task, or into all."""
-        return self._add("lifecycles", task=task, calls=calls, params=params)
+        return self._add("lifecycles", task=task, hooks=hooks, params=params)
 
     def _follow(self, name: str, after: str | Sequence[str] | None) -> JobBuilder:
         last = [task["name"] for task in self._data["catalog"][-1:]]
         parents = last if after is None else [after] if isinstance(after, str) else after
         edges = [*self._data["workflow"], *([parent, name] for parent in parents)]
-        return JobBuilder({**self._data, "workflow": edges})
+        return self._with(workflow=edges)
 
     def _add(self, section: str, /, **entry: Any) -> JobBuilder:
-        told = {
-            key: _as_data(value) if key in _NAMED else value
+        functions = dict(self._data.get("functions", {}))
+        data = {
+            key: _as_data(value, functions) if key in _NAMED else value
             for key, value in entry.items()
             if value is not None
         }
-        return JobBuilder({**self._data, section: [*self._data.get(section, []), told]})
+        entries = {section: [*self._data.get(section, []), data]}
+        return self._with(**entries, **({"functions": functions} if functions else {}))
+
+    def _with(self, **sections: Any) -> JobBuilder:
+        builder = copy.copy(self)
+        builder._data = {**self._data, **sections}
+        return builder
 
 
 def new_job(name: str, *, doc: str = "", metadata: dict[str, Any] | None = None) -> JobBuilder:
-    """Begin a job."""
-    return JobBuilder(
-        {"name": name, "doc": doc, "metadata": metadata or {}, "workflow": [], "catalog": []}
-    )
+    """Begin a job, as before 0.2: `JobBuilder` does it."""
+    return JobBuilder(name, doc=doc, metadata=metadata)
 
 
 def import_path(function: Callable[..., Any]) -> str:
@@ -264,10 +291,35 @@ def _is_found(function: Callable[..., Any], module: str, name: str) -> bool:
         return False
 
 
-def _as_data(value: Any) -> Any:
-    """Import paths for functions, which predicates may have further inside."""
+def _as_data(value: Any, functions: dict[str, Callable[..., Any]]) -> Any:
+    """Names for functions, which predicates may have further inside.
+
+    Args:
+        value: a function, an import path, or predicates put together.
+        functions: gets those that other processes cannot import.
+    """
     if isinstance(value, dict):
-        return {key: _as_data(item) for key, item in value.items()}
+        return {key: _as_data(item, functions) for key, item in value.items()}
     if isinstance(value, list):
-        return [_as_data(item) for item in value]
-    return import_path(value) if callable(value) else value
+        return [_as_data(item, functions) for item in value]
+    if not callable(value):
+        return value
+    try:
+        path = import_path(value)
+    except ConfigError:
+        path = _local_name(value, functions)
+    if path.startswith("__main__:") or is_local_function(path):
+        functions[path] = value
+    return path
+
+
+def _local_name(function: Callable[..., Any], functions: dict[str, Callable[..., Any]]) -> str:
+    """A name for a function that has none, the same in every run of the program."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    name = getattr(function, "__name__", type(function).__name__).strip("<>")
+    place = "" if code is None else f" at {Path(code.co_filename).name}:{code.co_firstlineno}"
+    for number in itertools.count(1):
+        local = f"<{name}{place}{f' #{number}' if number > 1 else ''}>"
+        if functions.get(local, function) is function:
+            return local
+    raise AssertionError("numbers do not end")

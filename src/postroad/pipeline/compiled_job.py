@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,15 @@ from postroad.pipeline.functions import Function, import_function
 from postroad.pipeline.graph import JobGraph
 from postroad.pipeline.job import ALL, Job, Task, TaskKind
 from postroad.pipeline.routing import FlowRouter
-from postroad.pipeline.task_functions import ArrowFunction, TimeLimitedFunction
+from postroad.pipeline.side_inputs import SideInputs
+from postroad.pipeline.task_functions import (
+    ArrowFunction,
+    AsyncFunction,
+    FunctionLoop,
+    GroupFunction,
+    is_async,
+)
+from postroad.pipeline.time_limits import TimeLimit
 from postroad.pipeline.windows import CompiledWindows
 
 
@@ -30,45 +38,103 @@ class CompiledJob:
     """
 
     def __init__(self, job: Job, find: Callable[[str], Function] = import_function) -> None:
+        local = job.functions
         # Words such as "input" may be texts where the job was written in Python.
-        self.job = job = msgspec.convert(msgspec.to_builtins(job), Job)
+        plain = msgspec.to_builtins(msgspec.structs.replace(job, functions={}))
+        self.job = job = msgspec.structs.replace(msgspec.convert(plain, Job), functions=local)
+        self._local = local
+        self._find = find
         self.graph = JobGraph(job)
         self.ack_ids = AckIds(job.name)
-        self.lifecycles = LifecycleHooks(job, find)
-        self.functions = {task.name: _function_of(task, find) for task in job.catalog}
+        self.lifecycles = LifecycleHooks(job, self.resolve)
+        self._loop = FunctionLoop()
+        self.functions = {task.name: self._function_of(task) for task in job.catalog}
+        # Without what lifecycles and side inputs give them.
+        self._unbound = dict(self.functions)
+        self._given: dict[str, dict[str, Any]] = {}
+        self._side_inputs = {
+            task.name: SideInputs(task, self._loop) for task in job.catalog if task.side_inputs
+        }
+        self.time_limits = {task.name: self._time_limit(task) for task in job.catalog}
         self.sql_tasks = frozenset(it.name for it in job.catalog if it.kind is TaskKind.SQL)
+        self.dataframe_tasks = frozenset(
+            task.name for task in job.catalog if task.kind is TaskKind.DATAFRAME
+        )
         self.routers = {
-            name: FlowRouter(name, self.graph.children[name], job.flow_conditions, find)
+            name: FlowRouter(name, self.graph.children[name], job.flow_conditions, self.resolve)
             for name in self.graph.order
         }
-        # Whether functions may end the process that calls them, and are to be tried in another.
+        # Whether functions may end or block the process that calls them: they run in another.
         self.isolate_functions = False
         self.is_multi_stage = len(self.graph.stages) > 1
-        self.resolve = find
-        self.windows = CompiledWindows(job.windows, job.triggers, find)
-        self.windowed_tasks = frozenset(window.task for window in job.windows)
+        self.windows = CompiledWindows(job.windows, job.triggers, self.resolve)
+        self.group_tasks = frozenset(
+            task.name for task in job.catalog if task.kind is TaskKind.GROUP
+        )
+        # Segments end there, and what goes on are new roots.
+        self.windowed_tasks = self.group_tasks | {window.task for window in job.windows}
+        # How states of groups are read, by task and keys: a runner that keeps any sets it.
+        self.read_states: Callable[[str, Sequence[bytes]], Mapping[bytes, bytes]] | None = None
 
     def start(self) -> None:
-        """Have the lifecycles begin: functions get what these give them."""
-        for name, given in self.lifecycles.start().items():
-            function = self.functions[name]
-            if isinstance(function, ArrowFunction):
-                self.functions[name] = function.bind(**given)
-            elif function is not None:
-                self.functions[name] = partial(function, **given)
+        """Have the lifecycles begin and read side inputs: functions get what these give them."""
+        self._given = self.lifecycles.start()
+        for name, inputs in self._side_inputs.items():
+            inputs.load()
+            self._given.setdefault(name, {})
+        for name in self._given:
+            self._bind(name)
 
+    def before_batch(self) -> None:
+        """A batch begins: read side inputs again that are too old, and call the hooks."""
+        for name, inputs in self._side_inputs.items():
+            if inputs.refresh():
+                self._bind(name)
+        self.lifecycles.before_batch()
 
-def _function_of(task: Task, find: Callable[[str], Function]) -> Function | None:
-    if task.fn is None:
-        return None
-    function = find(task.fn)
-    if task.params:
-        function = partial(function, **task.params)
-    if task.kind is TaskKind.ARROW:
-        function = ArrowFunction(function)
-    return (
-        function if task.time_limit_s is None else TimeLimitedFunction(function, task.time_limit_s)
-    )
+    def _bind(self, name: str) -> None:
+        function, given = self._unbound[name], dict(self._given[name])
+        if name in self._side_inputs:
+            given |= self._side_inputs[name].values
+        if isinstance(function, ArrowFunction | AsyncFunction):
+            self.functions[name] = function.bind(**given)
+        elif function is not None:
+            self.functions[name] = partial(function, **given)
+
+    def resolve(self, path: str) -> Function:
+        """The function that an entry of the job names."""
+        local: Function | None = self._local.get(path)
+        return self._find(path) if local is None else local
+
+    def stop(self) -> None:
+        """Have the lifecycles end."""
+        try:
+            self.lifecycles.stop()
+        finally:
+            self._loop.close()
+
+    def _function_of(self, task: Task) -> Function | None:
+        if task.fn is None:
+            return None
+        function = self.resolve(task.fn)
+        if task.params:
+            function = partial(function, **task.params)
+        if task.kind is TaskKind.ARROW:
+            return ArrowFunction(function)
+        if task.kind is TaskKind.GROUP:
+            group = GroupFunction(function, task.state)
+            function = group.call_async if is_async(function) else group
+        if task.kind is not TaskKind.DATAFRAME and is_async(function):
+            return AsyncFunction(function, task.concurrency, self._loop)
+        return function
+
+    def _time_limit(self, task: Task) -> TimeLimit:
+        """Its own, or that of the input whose segments may take longest."""
+        if task.time_limit_s is not None:
+            return TimeLimit(task.name, task.time_limit_s)
+        inputs = self.graph.inputs_of[task.name]
+        times_s = [self.graph.tasks[name].pending_timeout_s for name in inputs]
+        return TimeLimit(task.name, max(times_s, default=task.pending_timeout_s))
 
 
 HOOKS = ("before_task", "before_batch", "after_batch", "after_task")
@@ -82,7 +148,7 @@ class LifecycleHooks:
         names = [task.name for task in job.catalog]
         for it in job.lifecycles:
             tasks = names if it.task == ALL else [it.task]
-            self._calls.append((tasks, it.params, _hooks_of(it.calls, find(it.calls))))
+            self._calls.append((tasks, it.params, _hooks_of(it.hooks, find(it.hooks))))
 
     def start(self) -> dict[str, dict[str, Any]]:
         """Begin; returns keyword arguments for the function of each task."""

@@ -61,6 +61,8 @@ def _stage_heading(graph: JobGraph, stage: Stage) -> Iterator[str]:
         yield f"== shuffle: {', '.join(groups)} ".ljust(_RULE_WIDTH, "=")
     if stage.computed:
         yield f"== Spark SQL: {', '.join(stage.computed)} ".ljust(_RULE_WIDTH, "=")
+    if stage.dataframe is not None:
+        yield f"== DataFrame: {stage.dataframe} ".ljust(_RULE_WIDTH, "=")
     yield f"stage {stage.index}"
 
 
@@ -86,7 +88,7 @@ def _notes(job: Job, name: str) -> Iterator[str]:
             yield f"{_when(condition)}: {_then(condition)}"
     for lifecycle in job.lifecycles:
         if lifecycle.task == name:
-            yield f"hooks: {lifecycle.calls}"
+            yield f"hooks: {lifecycle.hooks}"
 
 
 # Mermaid.
@@ -150,6 +152,12 @@ def _facts(task: Task) -> Iterator[str]:
         yield f"{column} = {' '.join(expression.split())}"
     if task.kind is TaskKind.ARROW:
         yield "in Arrow batches"
+    if task.kind is TaskKind.GROUP:
+        yield "a group at a time" + (", with state" if task.state else "")
+    if task.kind is TaskKind.DATAFRAME:
+        yield "as a DataFrame, acknowledged with its batch"
+    for name, side in task.side_inputs.items():
+        yield f"with {name} from {side.connector}"
     if task.group_by is not None:
         yield f"grouped by {_group(task)}"
 
@@ -206,7 +214,11 @@ def _window(window: Window) -> str:
     if window.time_key is not None:
         words.append(f"timed by {window.time_key}")
     what = window.aggregation if window.key is None else f"{window.aggregation} of {window.key}"
-    kept = "" if window.keep_s is None else f", kept for {format_seconds(window.keep_s)}"
+    kept = (
+        ""
+        if window.allowed_lateness_s is None
+        else f", kept for {format_seconds(window.allowed_lateness_s)}"
+    )
     return f"{' '.join(words)}, {what}{kept}"
 
 

@@ -13,7 +13,8 @@ from postroad.pipeline.job import Job, Task, TaskKind, TaskType
 class Stage(msgspec.Struct, frozen=True):
     """Tasks that run as one pass over a batch of segments.
 
-    Between two there is a shuffle, or Spark computes expressions, or both.
+    Between two there is a shuffle, or Spark computes expressions, or both. A function of DataFrames
+    is a stage of its own.
     """
 
     index: int
@@ -23,6 +24,9 @@ class Stage(msgspec.Struct, frozen=True):
     """Those of them that have a shuffle before them; none in the first stage."""
     computed: tuple[str, ...] = ()
     """Those of them whose expressions Spark computes before; none in the first stage either."""
+    dataframe: str | None = None
+    """The only task of the stage, if that is a function of DataFrames: Spark runs it on everything
+    that earlier stages sent to it, and its rows go on to tasks of later stages."""
 
 
 class JobGraph:
@@ -36,6 +40,7 @@ class JobGraph:
         order: every name after those of its parents; as in the catalog where that leaves a choice.
         inputs: names of inputs, in that order.
         outputs: names of outputs, in that order.
+        inputs_of: names of the inputs whose segments come to a task, itself if it is one.
         stage_of: index of the stage of each task.
         stages: all stages, the first one first.
     """
@@ -56,6 +61,7 @@ class JobGraph:
         self.order = tuple(self._in_order())
         self.inputs = self._of_type(TaskType.INPUT)
         self.outputs = self._of_type(TaskType.OUTPUT)
+        self.inputs_of = self._reaching_inputs()
         self.stage_of = self._stage_indexes()
         self.stages = self._gather_stages()
 
@@ -78,12 +84,25 @@ class JobGraph:
     def _of_type(self, type_: TaskType) -> tuple[str, ...]:
         return tuple(name for name in self.order if self.tasks[name].type == type_)
 
-    def _stage_indexes(self) -> Mapping[str, int]:
-        indexes: dict[str, int] = {}
+    def _reaching_inputs(self) -> Mapping[str, frozenset[str]]:
+        reaching: dict[str, frozenset[str]] = {}
         for name in self.order:
-            highest = max((indexes[parent] for parent in self.parents[name]), default=0)
-            indexes[name] = highest + (self._is_grouped(name) or self._is_computed(name))
-        return indexes
+            own = {name} if self.tasks[name].type == TaskType.INPUT else set[str]()
+            reaching[name] = frozenset(own).union(*(reaching[it] for it in self.parents[name]))
+        return reaching
+
+    def _stage_indexes(self) -> Mapping[str, int]:
+        # By level, and on each level first all tasks of the pass, then each DataFrame by itself.
+        places: dict[str, tuple[int, int]] = {}
+        for name in self.order:
+            parents = self.parents[name]
+            level = max((places[it][0] + self._is_dataframe(it) for it in parents), default=0)
+            if self._is_dataframe(name):
+                places[name] = (level, 1 + sum(place[0] == level for place in places.values()))
+            else:
+                places[name] = (level + (self._is_grouped(name) or self._is_computed(name)), 0)
+        ranks = {place: index for index, place in enumerate(sorted(set(places.values())))}
+        return {name: ranks[place] for name, place in places.items()}
 
     def _gather_stages(self) -> tuple[Stage, ...]:
         count = max(self.stage_of.values(), default=-1) + 1
@@ -96,10 +115,16 @@ class JobGraph:
             tasks=names,
             shuffled=tuple(filter(self._is_grouped, names)),
             computed=tuple(filter(self._is_computed, names)),
+            dataframe=next(filter(self._is_dataframe, names), None),
         )
 
     def _is_grouped(self, name: str) -> bool:
-        return self.tasks[name].group_by is not None and name not in self._windowed
+        task = self.tasks[name]
+        is_whole = task.kind is TaskKind.GROUP or name not in self._windowed
+        return task.group_by is not None and is_whole
 
     def _is_computed(self, name: str) -> bool:
         return self.tasks[name].kind is TaskKind.SQL
+
+    def _is_dataframe(self, name: str) -> bool:
+        return self.tasks[name].kind is TaskKind.DATAFRAME

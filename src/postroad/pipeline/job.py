@@ -37,6 +37,13 @@ class TaskKind(enum.StrEnum):
     """A record batch; a record batch with a row for each row. For speed."""
     SQL = "sql"
     """Expressions of Spark SQL by name; the segment with their values. For speed."""
+    GROUP = "group"
+    """A key and all segments of a batch that have it; nothing, one segment or several. With `state`
+    also what it returned for the key before, and it returns the new one besides."""
+    DATAFRAME = "dataframe"
+    """A DataFrame of Spark with all segments of a batch; another one. For joins, aggregations, and
+    whatever else Spark can do. Segments are not tracked through it: those that come to it are
+    acknowledged together, when the output of their batch is committed."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +55,18 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Pause before the second attempt; it doubles from then on, with jitter."""
     max_s: float = 60.0
     """Longest pause."""
+
+
+class SideInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a function is given besides its segments: a whole table, read by every worker."""
+
+    connector: str
+    options: dict[str, Any] = {}
+    """What the connector wants to know."""
+    key: str | None = None
+    """With a key, a table by its values; otherwise a list of segments."""
+    refresh_s: float | None = None
+    """How old it may get before it is read again, between two batches; None is never."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,10 +86,19 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     columns: dict[str, str] = {}
     """For kind `sql`: keys that the expressions see, with their types as Spark calls them."""
     time_limit_s: float | None = None
-    """Time for one segment; a function that takes longer has failed with it."""
+    """Time for one segment; a function that takes longer has failed with it. By default it is the
+    `pending_timeout_s` of the input."""
+    concurrency: int = 64
+    """For functions that are `async def`: segments they are called with at a time, at most."""
+
+    side_inputs: dict[str, SideInput] = {}
+    """What the function is given besides, as keyword arguments of these names."""
 
     group_by: str | list[str] | None = None
     """Keys whose values decide which segments meet: a shuffle comes before this task."""
+
+    state: bool = False
+    """For kind `group`: whether the function keeps a state for each key, of plain data."""
 
     connector: str | None = None
     """For inputs and outputs: what kind of place it is."""
@@ -156,7 +184,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Distance of two sliding windows."""
     gap_s: float | None = None
     """Silence that ends a session."""
-    keep_s: float | None = None
+    allowed_lateness_s: float | None = None
     """How long after its end, by the latest time seen, a window still takes segments; then it is
     forgotten, and what comes later for it is dropped and counted. By default, as long as a
     `watermark` trigger waits; without one a week, or until the job ends if that is all that its
@@ -205,7 +233,7 @@ class TaskLifecycle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     task: str
     """A task, or `all`."""
-    calls: str
+    hooks: str
     """Import path of a class with some of the hooks."""
     params: dict[str, Any] = {}
     """What its hooks are called with besides."""
@@ -223,3 +251,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     lifecycles: list[TaskLifecycle] = []
     doc: str = ""
     metadata: dict[str, Any] = {}
+    functions: dict[str, Any] = {}
+    """Functions that cannot be imported, such as lambdas, under the names that the entries call
+    them by. They are no data: only the builder makes such jobs, and they cannot be saved."""

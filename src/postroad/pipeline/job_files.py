@@ -17,7 +17,7 @@ import msgspec
 from postroad.core.errors import ConfigError, JobInvalid
 from postroad.pipeline.job import Job
 from postroad.pipeline.validation import JobIssue, require_valid
-from postroad.pipeline.validation.issues import fields_of
+from postroad.pipeline.validation.issues import fields_of, is_local_function
 
 
 def job_from_data(data: Mapping[str, Any]) -> Job:
@@ -59,8 +59,19 @@ def load_job(path: str | os.PathLike[str]) -> Job:
 
 
 def job_to_data(job: Job) -> dict[str, Any]:
-    """The table that says a job: plain data, without what is as it would be anyway."""
+    """The table that says a job: plain data, without what is as it would be anyway.
+
+    Raises:
+        ConfigError: it has functions that no other program could import.
+    """
+    local = [name for name in job.functions if is_local_function(name)]
+    if local:
+        raise ConfigError(
+            f"job {job.name!r} cannot be saved: {', '.join(sorted(local))} cannot be imported;"
+            " define functions at the top of a module instead"
+        )
     data: dict[str, Any] = _plain(job)
+    data.pop("functions", None)
     return data
 
 

@@ -195,7 +195,8 @@ class FrameReader:
         self._rest.clear()
         self.large = large
         self._filled = self._share.received_bytes = size
-        self._share.keep(0)
+        if self._share.piece_bytes:
+            self._share.keep(0)
         self._look()
 
     def drop(self) -> None:
@@ -205,7 +206,7 @@ class FrameReader:
         self._share.release()
 
     def _look(self) -> None:
-        self.is_plain = self.large is None and self.failure is None and not self.awaits_room
+        self.is_plain = self.large is None and self.failure is None and not self._share.is_waiting
 
 
 class FrameWatch:

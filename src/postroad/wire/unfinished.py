@@ -13,16 +13,14 @@ many, the peer that holds the most loses the connection that has held one for lo
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol, TypeVar
+from collections.abc import Iterable
+from typing import Protocol
 
 from postroad.core.limits import KIB
 
 # A frame that makes less progress while others wait for its room stands still.
 _BYTES_PER_S_MIN = 64 * KIB
 _LOOK_INTERVAL_S = 1.0
-
-
-Key = TypeVar("Key")
 
 
 class Owner(Protocol):
@@ -47,8 +45,7 @@ class UnfinishedFrames:
         self._frames: dict[Share, None] = {}
         self._pieces_bytes = 0
         self._frames_bytes = 0
-        self._frames_by_peer: Counter[str] = Counter()
-        self._frames_by_name: Counter[tuple[str, str]] = Counter()
+        self._frames_by_peer: dict[str, int] = {}
         # Those that wait for room, first come first served.
         self._waiting: dict[Share, None] = {}
 
@@ -72,9 +69,13 @@ class UnfinishedFrames:
 
     def set_frame(self, share: Share, size: int) -> None:
         """Count what a share has reserved."""
-        self._frames_bytes += size - share.frame_bytes
-        _add(self._frames_by_peer, share.peer, size - share.frame_bytes)
-        _add(self._frames_by_name, (share.peer, share.name), size - share.frame_bytes)
+        change = size - share.frame_bytes
+        self._frames_bytes += change
+        held = self._frames_by_peer.get(share.peer, 0) + change
+        if held:
+            self._frames_by_peer[share.peer] = held
+        else:
+            self._frames_by_peer.pop(share.peer, None)
         share.frame_bytes = size
         share.looked_at = None
         if size:
@@ -94,19 +95,19 @@ class UnfinishedFrames:
 
     def wait(self, share: Share) -> None:
         """Take a place in the line."""
+        share.is_waiting = True
         self._waiting.setdefault(share)
 
     def leave(self, share: Share) -> None:
         """Leave the line."""
+        share.is_waiting = False
         self._waiting.pop(share, None)
-
-    def waits(self, share: Share) -> bool:
-        """Whether it stands in the line."""
-        return share in self._waiting
 
     def wake(self) -> None:
         """Let those go on that fit; one that its own peer keeps waiting keeps nobody else."""
-        for share in sorted(self._waiting, key=self._rank):
+        if not self._waiting:
+            return
+        for share in self._rank(self._waiting):
             if self._frames_bytes >= self._frames_max:
                 return
             if share in self._waiting and self.fits(share, share.wanted_bytes):
@@ -134,8 +135,7 @@ class UnfinishedFrames:
         size = asking.wanted_bytes
         stalled = [share for share in self._frames if share.is_stalled(now)]
         # Those of the peer that holds the most come first.
-        stalled.sort(key=self._rank, reverse=True)
-        for share in stalled:
+        for share in self._rank(stalled, most_first=True):
             if self.fits(asking, size):
                 break
             if share.peer == asking.peer or self._peer_has_room(asking, size):
@@ -143,10 +143,17 @@ class UnfinishedFrames:
                 self._give_up(share)
         self.wake()
 
-    def _rank(self, share: Share) -> tuple[int, int]:
-        """How much its peer has already."""
-        by_peer = self._frames_by_peer.get(share.peer, 0)
-        return by_peer, self._frames_by_name.get((share.peer, share.name), 0)
+    def _rank(self, shares: Iterable[Share], *, most_first: bool = False) -> list[Share]:
+        """Put those first whose peers have the least already, or the most."""
+        by_peer = self._frames_by_peer
+        by_name: Counter[tuple[str, str]] = Counter()
+        for share in self._frames:
+            by_name[share.peer, share.name] += share.frame_bytes
+
+        def held(share: Share) -> tuple[int, int]:
+            return by_peer.get(share.peer, 0), by_name[share.peer, share.name]
+
+        return sorted(shares, key=held, reverse=most_first)
 
     def _give_up(self, share: Share) -> None:
         if share.owner is not None:
@@ -160,6 +167,7 @@ class Share:
         "_looked_bytes",
         "_total",
         "frame_bytes",
+        "is_waiting",
         "looked_at",
         "name",
         "owner",
@@ -177,18 +185,14 @@ class Share:
         self.owner = owner
         self.piece_bytes = 0
         self.frame_bytes = 0
-        # What it waits for.
+        # Whether its owner must read no more until it is told of room; and for how much.
+        self.is_waiting = False
         self.wanted_bytes = 0
         # What has arrived of the frame it has reserved room for, and how much of that when
         # somebody who waits last looked.
         self.received_bytes = 0
         self.looked_at: float | None = None
         self._looked_bytes = 0
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether its owner must read no more until it is told of room."""
-        return self._total.waits(self)
 
     def keep(self, size: int) -> bool:
         """Hold so much that has arrived already; False if this connection must end for it."""
@@ -226,17 +230,13 @@ class Share:
     def release(self) -> None:
         """Hold nothing, and wait for nothing."""
         total = self._total
-        total.leave(self)
-        total.set_piece(self, 0)
+        if self.is_waiting:
+            total.leave(self)
+        if self.piece_bytes:
+            total.set_piece(self, 0)
         if self.frame_bytes:
             total.set_frame(self, 0)
             total.wake()
-
-
-def _add(counter: Counter[Key], key: Key, size: int) -> None:
-    counter[key] += size
-    if not counter[key]:
-        del counter[key]
 
 
 def explain(bytes_max: int, peer: str) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
@@ -217,13 +217,13 @@ async def test_a_recorded_datagram_is_never_taken_again() -> None:
             transport, wire = await loop.create_datagram_endpoint(
                 lambda: Wire(sender.address, receiver.address), local_addr=("127.0.0.1", 0)
             )
-            for number in range(5):
-                sender.post(wire.address, "tick", b"%d" % number)
-            await eventually(lambda: len(payloads) == 5)
-            refused = receiver.statistics().refused
-            wire.replay(receiver.address)
-            await eventually(lambda: receiver.statistics().refused == refused + 5)
-        transport.close()
+            with closing(transport):
+                for number in range(5):
+                    sender.post(wire.address, "tick", b"%d" % number)
+                await eventually(lambda: len(payloads) == 5)
+                refused = receiver.statistics().refused
+                wire.replay(receiver.address)
+                await eventually(lambda: receiver.statistics().refused == refused + 5)
         address = receiver.address
     # Nor by the next process of the node, at the same address.
     async with listening(bind=address) as (again, later):

@@ -24,6 +24,13 @@ from tests.support.foreign import give_away
 from tests.support.node.configs import config_of
 
 
+async def check_it_is_refused(server: Node | AdminServer, reason: str = "belongs to") -> None:
+    """Have it not start; if it does, it is stopped before the test fails."""
+    with pytest.raises(ConfigError, match=reason):
+        async with server:
+            pass
+
+
 async def test_files_of_a_node_are_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     data = tmp_path / "above" / "data"
@@ -50,8 +57,7 @@ async def test_store_of_somebody_else_is_neither_written_nor_read(
     path.touch()
     give_away(monkeypatch, path)
     content = path.read_bytes()
-    with pytest.raises(ConfigError, match="belongs to"):
-        await Node(config_of(tmp_path)).start()
+    await check_it_is_refused(Node(config_of(tmp_path)))
     if ending != ".node.lock":
         with pytest.raises(ConfigError, match="belongs to"):
             async with reading_flows(str(tmp_path / "alpha.db")):
@@ -66,8 +72,7 @@ async def test_token_of_somebody_else_is_not_that_of_the_node(
     async with Node(config_of(tmp_path, admin={"bind": "127.0.0.1:0"})) as node:
         planted.write_text("known-to-somebody-else\n")
         give_away(monkeypatch, planted)
-        with pytest.raises(ConfigError, match=r"alpha\.token belongs to"):
-            await AdminServer(node).start()
+        await check_it_is_refused(AdminServer(node), r"alpha\.token belongs to")
 
 
 async def test_directory_of_somebody_else_is_not_that_of_the_node(
@@ -76,8 +81,7 @@ async def test_directory_of_somebody_else_is_not_that_of_the_node(
     data = tmp_path / "planted"
     data.mkdir(0o777)
     give_away(monkeypatch, data)
-    with pytest.raises(ConfigError, match="planted belongs to"):
-        await Node(config_of(data)).start()
+    await check_it_is_refused(Node(config_of(data)), "planted belongs to")
     assert [*data.iterdir()] == []
 
 
@@ -92,12 +96,11 @@ async def test_certificates_of_somebody_else_are_refused(
         "key": str(tmp_path / "alpha.key"),
     }
     give_away(monkeypatch, tmp_path / file)
-    with pytest.raises(ConfigError, match="belongs to"):
-        await Node(config_of(tmp_path, tls={**files, "trust": str(tmp_path / "ca.pem")})).start()
+    tls = {**files, "trust": str(tmp_path / "ca.pem")}
+    await check_it_is_refused(Node(config_of(tmp_path, tls=tls)))
     admin = {"bind": "127.0.0.1:0", **files, "client_trust": str(tmp_path / "ca.pem")}
     async with Node(config_of(tmp_path / "data", admin=admin)) as node:
-        with pytest.raises(ConfigError, match="belongs to"):
-            await AdminServer(node).start()
+        await check_it_is_refused(AdminServer(node))
 
 
 def test_secret_of_somebody_else_is_refused(

@@ -56,7 +56,7 @@ def test_it_runs(project: Path) -> None:
 
 
 def test_its_pipeline_does_what_it_can(project: Path) -> None:
-    status, output = run(project, "pipeline", "run", "job.toml")
+    status, output = run(project, "job", "run", "job.toml")
     assert (status, output.splitlines()[-1]) == (4, "2 acknowledged, 2 failures, 1 dead")
     lines = "".join(it.read_text() for it in (project / "report").glob("*.jsonl")).splitlines()
     sales = {it["item"]: it["amount"] for it in map(json.loads, lines)}

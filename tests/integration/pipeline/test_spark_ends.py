@@ -80,7 +80,7 @@ async def main(place):
     inputs, outputs = {"in": GrowingLines(str(place))}, {"out": MemoryOutput()}
     runner = SparkRunner(job, inputs, outputs, MemoryStore(), place / "spark", settings)
     running = asyncio.create_task(runner.run())
-    while not runner.desk.counts.batches:
+    while not runner.coordinator.counts.batches:
         await asyncio.sleep(0.05)
     jvm = SparkContext._gateway.proc
     jvm.kill()

@@ -61,12 +61,12 @@ def parse(segment):
 FROM_PYTHON = """
 import asyncio, sys
 from postroad.durable import SqliteStore
-from postroad.pipeline import make_input, make_output, read_job
+from postroad.pipeline import make_input, make_output, load_job
 from postroad.pipeline.spark import SparkRunner, SparkConfig
 
 async def main(master, bind, place):
     sys.path.insert(0, place)
-    job = read_job("clearing.toml")
+    job = load_job("clearing.toml")
     tasks = {task.name: task for task in job.catalog}
     settings = SparkConfig(master=master, executor_memory="512m", python_path=(place,))
     runner = SparkRunner(
@@ -78,11 +78,11 @@ async def main(master, bind, place):
         bind=bind,
     )
     running = asyncio.create_task(runner.run())
-    while not runner.desk.is_open:
+    while not runner.coordinator.is_open:
         await asyncio.sleep(0.05)
     print("listening", flush=True)
     await running
-    print(runner.desk.counts.acked)
+    print(runner.coordinator.counts.acked)
 
 asyncio.run(main(*sys.argv[1:]))
 """

@@ -145,6 +145,6 @@ def descendants(edges: Sequence[Edge], names: Sequence[str]) -> set[str]:
 
 def random_inputs(names: Sequence[str]) -> dict[str, MemoryInput]:
     return {
-        name: MemoryInput(({"n": n, "of": name} for n in range(SEGMENTS)), slice_segments=60)
+        name: MemoryInput(({"n": n, "of": name} for n in range(SEGMENTS)), split_segments=60)
         for name in names
     }

@@ -8,23 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import (
-    InputConnector,
-    Job,
-    JobCounters,
-    LocalRunner,
-    MemoryOutput,
-    StoredRoot,
-    TaskType,
-)
+from postroad.pipeline import InputConnector, Job, JobCounters, LocalRunner, MemoryOutput, TaskType
 from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import StoredRoot
 from postroad.pipeline.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FUNCTIONS = "tests.support.pipeline.spark_functions:"
-LIMIT_S = 240.0
+LIMIT_S = 120.0
 
 
 class Came(NamedTuple):

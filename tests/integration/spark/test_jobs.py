@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import Job, JsonLinesInput, MemoryInput, new_job
+from postroad.pipeline import Job, JsonLinesInput, MemoryInput, Segment, new_job
 from postroad.pipeline.builder import JobBuilder
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import (
@@ -63,6 +64,29 @@ def two_shuffles() -> Job:
     )
 
 
+def closures() -> Job:
+    """Functions that workers cannot import: one that is awaited, and one that hangs at times."""
+    factor = 3
+
+    async def ask(segment: Segment) -> Segment:
+        await asyncio.sleep(0)
+        return {**segment, "asked": segment["n"] * factor}
+
+    def hang(segment: Segment) -> Segment:
+        if segment["n"] == 77:
+            time.sleep(3600)
+        return segment
+
+    return (
+        begin("closures")
+        .function("split", lambda segment: {**segment, "split": True})
+        .function("ask", ask, concurrency=8)
+        .function("hang", hang, time_limit_s=0.3)
+        .output("out", connector="memory")
+        .build()
+    )
+
+
 def windowed() -> Job:
     return (
         begin("windowed")
@@ -83,7 +107,7 @@ def windowed() -> Job:
     )
 
 
-@pytest.mark.parametrize("make", [one_stage, two_shuffles, windowed])
+@pytest.mark.parametrize("make", [one_stage, two_shuffles, windowed, closures])
 async def test_job_on_spark_has_outputs_and_dead_letters_of_plain_python(
     make: Callable[[], Job], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -97,7 +121,7 @@ async def test_job_on_spark_has_outputs_and_dead_letters_of_plain_python(
 
 
 def count_to(count: int) -> MemoryInput:
-    return MemoryInput(({"n": n} for n in range(count)), slice_segments=100)
+    return MemoryInput(({"n": n} for n in range(count)), split_segments=100)
 
 
 async def test_bad_segments_among_many_are_dead_letters_and_harm_no_other(
@@ -113,7 +137,7 @@ async def test_bad_segments_among_many_are_dead_letters_and_harm_no_other(
         .output("out", connector="memory")
         .build()
     )
-    inputs = {"in": JsonLinesInput(str(tmp_path / "in.jsonl"), slice_bytes=5_000)}
+    inputs = {"in": JsonLinesInput(str(tmp_path / "in.jsonl"), split_bytes=5_000)}
     came = await run_on_spark(job, inputs, spark, tmp_path / "checkpoint")
     assert len(came.outputs["out"]) == 1_000 - len(bad)
     assert len(came.dead) == len(bad)

@@ -6,11 +6,18 @@ import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, MemoryOutput, make_input, make_output, new_job
+from postroad.pipeline.coordinator.records import StoredRoot
 from postroad.pipeline.spark.runner import SparkRunner
-from tests.integration.spark.spark_jobs import FUNCTIONS, LIMIT_S
+from tests.integration.spark.spark_jobs import FUNCTIONS, LIMIT_S, dead_of
+from tests.support.servers.postgres import fresh_database
+from tests.support.servers.spark import POSTGRES_JAR
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +80,9 @@ class Runs:
         asyncio.run(asyncio.wait_for(runner.run(), LIMIT_S))
         return runner
 
+    def dead(self) -> list[StoredRoot]:
+        return asyncio.run(dead_of(self._job, self._disk))
+
     def numbers(self, path: str) -> list[int]:
         rows = self._session.read.parquet(str(self._here / path))
         return sorted(row["n"] for row in rows.collect())
@@ -97,3 +107,95 @@ def test_json_by_sparks_reader_to_parquet_by_its_writer(
     write_lines(tmp_path / "in" / "a.json", range(100, 120))
     runs.run()
     assert runs.numbers("out") == [n for n in range(120) if n % 7]
+
+
+def two_outputs(here: Path, format_: str, **keys: Any) -> Job:
+    def place(name: str) -> dict[str, str]:
+        return {"format": format_, "path": str(here / name)}
+
+    return (
+        new_job("two")
+        .input(
+            "in", connector="spark", options={"format": "json", "path": str(here / "in")}, id=["n"]
+        )
+        .output("every", connector="spark", options=place("every"), after="in", **keys)
+        .function("double", FUNCTIONS + "double", after="in")
+        .output("doubled", connector="spark", options=place("doubled"), after="double", **keys)
+        .build()
+    )
+
+
+@pytest.mark.parametrize("schema", [None, "n BIGINT, name STRING"])
+def test_two_outputs_by_sparks_writer(
+    spark: SparkSession, tmp_path: Path, schema: str | None
+) -> None:
+    """With columns that are known they are written once, otherwise staged and written again."""
+    write_lines(tmp_path / "in" / "a.json", range(50))
+    keys = {} if schema is None else {"schema": schema}
+    runs = Runs(spark, two_outputs(tmp_path, "parquet", **keys), tmp_path)
+    runs.run()
+    assert runs.numbers("every") == list(range(50))
+    assert runs.numbers("doubled") == [2 * n for n in range(50)]
+    names = sorted(row["name"] for row in spark.read.parquet(str(tmp_path / "every")).collect())
+    assert names == sorted(f"é{n}" for n in range(50))
+    # Nothing is left of what was staged.
+    assert list((tmp_path / "checkpoint" / "staged").iterdir()) == []
+
+
+def test_segment_that_does_not_fit_the_schema_of_an_output_is_dead(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_lines(tmp_path / "in" / "a.json", range(10))
+    (tmp_path / "in" / "b.json").write_text('{"n": 10, "name": "ok"}\n')
+    job = json_to_parquet(tmp_path, schema="n BIGINT, name INT")
+    runs = Runs(spark, job, tmp_path)
+    runs.run()
+    dead = runs.dead()
+    good = [n for n in range(11) if n % 7]
+    assert sorted(it["n"] for it in runs.memory.segments) == good
+    assert len(dead) == 11
+    reasons = [it.history[-1].error for it in dead]
+    assert sum("does not fit the schema" in it for it in reasons) == len(good)
+
+
+def test_jdbc_takes_each_row_once_and_what_it_refuses_is_dead(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    if not POSTGRES_JAR.exists():
+        pytest.skip(f"{POSTGRES_JAR} is not there: install libpostgresql-jdbc-java")
+    write_lines(tmp_path / "in" / "a.json", range(60))
+    with fresh_database() as dsn, psycopg.connect(dsn, autocommit=True) as database:
+        database.execute("CREATE TABLE t (n BIGINT PRIMARY KEY CHECK (n <> 33), name TEXT)")
+        parts = urlsplit(dsn)
+        options = {
+            "format": "jdbc",
+            "url": f"jdbc:postgresql://{parts.hostname}:{parts.port}{parts.path}",
+            "user": parts.username,
+            "password": parts.password,
+            "driver": "org.postgresql.Driver",
+            "dbtable": "t",
+        }
+        job = (
+            new_job("to_table")
+            .input(
+                "in",
+                connector="spark",
+                options={"format": "json", "path": str(tmp_path / "in")},
+                id=["n"],
+                retry=RETRY,
+            )
+            .output("table", connector="spark", options=options)
+            .build()
+        )
+        runs = Runs(spark, job, tmp_path)
+        runner = runs.run()
+        found = sorted(it[0] for it in database.execute("SELECT n FROM t").fetchall())
+        tables = database.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
+        ).fetchall()
+    assert found == [n for n in range(60) if n != 33]
+    (dead,) = runs.dead()
+    assert "t_n_check" in dead.history[-1].error
+    assert (dead.task, len(dead.history)) == ("table", 1)
+    assert sorted(tables) == [("postroad_batches",), ("t",)]
+    assert runner.coordinator.counts.acked == 59

@@ -71,8 +71,8 @@ def segments() -> Iterator[Segment]:
 async def test_expressions_come_to_what_functions_come_to(
     is_streamed: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
-    here = await run_here(in_both(False), {"in": MemoryInput(segments(), slice_segments=50)})
-    inputs = {"in": MemoryInput(segments(), slice_segments=50)}
+    here = await run_here(in_both(False), {"in": MemoryInput(segments(), split_segments=50)})
+    inputs = {"in": MemoryInput(segments(), split_segments=50)}
     checkpoint = tmp_path / "checkpoint" if is_streamed else None
     there = await run_on_spark(in_both(True), inputs, spark, checkpoint)
     assert here.dead, "some of it must fail"

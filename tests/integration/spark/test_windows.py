@@ -63,7 +63,7 @@ class Account:
     def runner(self, job: Job, given: Sequence[dict[str, Any]]) -> SparkRunner:
         return SparkRunner(
             job,
-            {"in": MemoryInput(given, slice_segments=50)},
+            {"in": MemoryInput(given, split_segments=50)},
             {"out": self.out},
             MemoryStore(self.disk),
             self.checkpoint,
@@ -80,9 +80,9 @@ async def run_plainly(job: Job, given: Sequence[dict[str, Any]]) -> tuple[list[s
     """What it emits in plain Python, and how much comes too late."""
     outputs, store = outputs_of(job), MemoryStore()
     await store.open(job.name)
-    runner = LocalRunner(job, {"in": MemoryInput(given, slice_segments=50)}, outputs, store)
+    runner = LocalRunner(job, {"in": MemoryInput(given, split_segments=50)}, outputs, store)
     await asyncio.wait_for(runner.run(), LIMIT_S)
-    dropped = (await runner.coordinator.status()).dropped_late
+    dropped = sum((await runner.coordinator.late()).values())
     await store.close()
     return sorted(map(repr, outputs["out"].segments)), dropped
 
@@ -91,7 +91,7 @@ async def dropped_of(account: Account, job: Job) -> int:
     store = MemoryStore(account.disk)
     await store.open(job.name)
     runner = LocalRunner(job, {"in": MemoryInput([])}, outputs_of(job), store)
-    dropped = (await runner.coordinator.status()).dropped_late
+    dropped = sum((await runner.coordinator.late()).values())
     await store.close()
     return dropped
 

@@ -132,7 +132,7 @@ async def test_a_batch_is_a_span_with_links_to_the_letters_in_it(tmp_path: Path)
         for number in range(40):
             await alpha.mail.post("alpha", "orders", b'{"n": %d}' % number)
         output = MemoryOutput()
-        inputs = {"in": QueueInput(alpha.mail, "orders", until_empty=True)}
+        inputs = {"in": QueueInput(alpha.mail, "orders", bounded=True)}
         await LocalRunner(COPY, inputs, {"out": output}, alpha.mail.store).run()
         posted = [it for it in traces.all() if it.layer == "durable"]
         batch = traces.find("pipeline: batch copy @alpha")

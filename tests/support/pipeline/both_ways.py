@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from postroad.pipeline import Job, OutputConnector, Segment
-from postroad.pipeline.batch import PlainBatchExecutor
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import Committable, OutputWriter
 from postroad.pipeline.connectors.connector import (
@@ -18,11 +17,11 @@ from postroad.pipeline.connectors.connector import (
     UnwritableSegmentsError,
     decode_segment,
 )
-from postroad.pipeline.coordinator.committer import write_batch_output
 from postroad.pipeline.coordinator.records import FailedRoot, RootInput, decode_or_reject
 from postroad.pipeline.functions import Function
 from postroad.pipeline.vectorized.partition import SingleStagePartition
 from postroad.pipeline.windows import JobWindowDelta
+from tests.support.pipeline.plain_batch import PlainBatchExecutor, write_batch_output
 
 NOW_MS = 1_700_000_000_000
 
@@ -114,7 +113,7 @@ class Failed(NamedTuple):
     generation: int
     payload: bytes
     published: list[int]
-    is_hopeless: bool
+    is_permanent: bool
     failed_tasks: list[str]
     error: str | None
     """If it is the only one: which of several is the first is as it happens."""
@@ -140,7 +139,7 @@ def run_one_by_one(
     connector: InputConnector,
     outputs: Mapping[str, Kept],
 ) -> Comparable:
-    """As the local runner does it."""
+    """As a job is meant."""
     delivered = [root for it in slices for root in deliver(program, it, connector)]
     return run_delivered(program, delivered, outputs)
 
@@ -148,7 +147,7 @@ def run_one_by_one(
 def run_delivered(
     program: CompiledJob, roots: Iterable[RootInput], outputs: Mapping[str, Kept]
 ) -> Comparable:
-    """As the local runner does it with roots, wherever they come from."""
+    """The same with roots, wherever they come from."""
     batch = PlainBatchExecutor(program)
     for it in roots:
         batch.process(it, NOW_MS)

@@ -10,7 +10,6 @@ from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store.database import Database
 from postroad.pipeline import (
     Job,
-    JobCoordinator,
     MemoryInput,
     OutputConnector,
     RetryPolicy,
@@ -21,7 +20,8 @@ from postroad.pipeline import (
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import Committable, OutputWriter
 from postroad.pipeline.connectors.connector import encode_segment
-from postroad.pipeline.coordinator.coordinator import BatchResult
+from postroad.pipeline.coordinator.batch_result import BatchResult
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
@@ -87,8 +87,8 @@ def numbers(output: Appended) -> list[int]:
     return sorted(segment["n"] for segment in output.segments)
 
 
-def count_to(count: int, slice_segments: int = 100) -> MemoryInput:
-    return MemoryInput(({"n": n} for n in range(count)), slice_segments)
+def count_to(count: int, split_segments: int = 100) -> MemoryInput:
+    return MemoryInput(({"n": n} for n in range(count)), split_segments)
 
 
 def job_of(*inputs: Task) -> Job:

@@ -69,7 +69,7 @@ def clearing_data() -> Data:
             }
         ],
         "triggers": [{"window": "daily", "on": "segments", "threshold": 10.0}],
-        "lifecycles": [{"task": "all", "calls": "bank.hooks:Log", "params": {"level": 3}}],
+        "lifecycles": [{"task": "all", "hooks": "bank.hooks:Log", "params": {"level": 3}}],
         "metadata": {"owner": "clearing team"},
     }
 

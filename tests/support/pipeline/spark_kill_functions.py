@@ -55,7 +55,7 @@ class GrowingLines(JsonLinesInput):
     is_bounded = False
 
     def __init__(self, directory: str) -> None:
-        super().__init__(f"{directory}/*.jsonl", slice_bytes=8_000)
+        super().__init__(f"{directory}/*.jsonl", split_bytes=8_000)
         self._end = Path(directory) / END
 
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:

@@ -24,10 +24,11 @@ from pathlib import Path
 
 from postroad import MessagingService, run
 from postroad.durable import Mail, MailConfig, SqliteStore, StaticDirectory
-from postroad.pipeline import Job, QueueInput, QueueOutput, RetryPolicy, new_job
+from postroad.pipeline import Job, JobBuilder, QueueInput, QueueOutput, RetryPolicy
 from postroad.pipeline.connectors import JsonLinesOutput, ParquetOutput
 from postroad.pipeline.connectors.connector import InputConnector, OutputConnector
-from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult, JobCoordinator
+from postroad.pipeline.coordinator.batch_result import BatchResult, CommitResult
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.spark import SparkConfig, start_spark, stop_spark
 from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.pipeline.spark.runner import SparkRunner
@@ -58,7 +59,7 @@ RETRY = RetryPolicy(attempts=4, first_s=0.02, max_s=0.1)
 
 def booking() -> Job:
     return (
-        new_job(BOOKING)
+        JobBuilder(BOOKING)
         .input("in", connector="queue", retry=RETRY, batch_size=4_000, pending_timeout_s=5)
         .function("book", FUNCTIONS + "book")
         .function("check", FUNCTIONS + "check")
@@ -69,7 +70,7 @@ def booking() -> Job:
 
 def summing() -> Job:
     return (
-        new_job(SUMMING)
+        JobBuilder(SUMMING)
         .input("in", connector="jsonl", retry=RETRY, batch_size=4_000, pending_timeout_s=5)
         .function("spread", FUNCTIONS + "spread")
         .output("aside", connector="parquet", after="spread")
@@ -179,7 +180,7 @@ class Node:
         say(f"ended {name}")
 
     def _booking(self) -> tuple[Job, dict[str, InputConnector], dict[str, OutputConnector]]:
-        source = QueueInput(self._mail, PAYMENTS, slice_segments=500)
+        source = QueueInput(self._mail, PAYMENTS, split_segments=500)
         return booking(), {"in": source}, {"out": QueueOutput(self._mail, ALPHA, BOOKED)}
 
     def _summing(self) -> tuple[Job, dict[str, InputConnector], dict[str, OutputConnector]]:

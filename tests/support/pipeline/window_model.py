@@ -101,12 +101,12 @@ class Model:
         return bounds is not None and latest is not None and latest > bounds[1] + tenths(after_s)
 
     def _is_forgotten(self, pane: list[Item]) -> bool:
-        keep_s = self._window.keep_s
+        lateness_s = self._window.allowed_lateness_s
         waits = [one.threshold for one in self._triggers if one.on is TriggerType.WATERMARK]
-        if keep_s is None and not waits:
+        if lateness_s is None and not waits:
             # A week, or for ever, which is all the same to times that are so close.
             return False
-        return self._has_passed(pane, max([keep_s or 0.0, *waits]), self._latest)
+        return self._has_passed(pane, max([lateness_s or 0.0, *waits]), self._latest)
 
     # What happens.
 

@@ -62,11 +62,21 @@ def look_around() -> Surroundings:
     return Surroundings(variables, signal.getsignal(signal.SIGINT))
 
 
+POSTGRES_JAR = Path("/usr/share/java/postgresql.jar")
+"""Of Debian's package libpostgresql-jdbc-java."""
+
+
 class SharedSession:
     """The session of all tests of a process that want no particular one: it takes long to start."""
 
     SETTINGS = SparkConfig(
-        app_name="shared", driver_memory="512m", java_options=QUICK_JAVA, python_path=(str(ROOT),)
+        app_name="shared",
+        driver_memory="512m",
+        java_options=QUICK_JAVA,
+        python_path=(str(ROOT),),
+        jars=tuple(str(it) for it in (POSTGRES_JAR,) if it.exists()),
+        # Nobody looks.
+        conf={"spark.ui.enabled": "false"},
     )
 
     def __init__(self) -> None:

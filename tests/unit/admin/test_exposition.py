@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from postroad.admin.exposition import Exposition
 from postroad.admin.pipeline_metrics import add_job, to_metrics
-from postroad.pipeline.coordinator.coordinator import JobStatus
+from postroad.pipeline.coordinator.progress import JobStatus
 
 
 def test_samples_of_a_metric_stand_together() -> None:

@@ -1,5 +1,7 @@
 """Which message of a queue is handled next."""
 
+import sys
+
 from postroad.durable.letters import NEVER_MS
 from postroad.durable.shelf import Entry, Shelf
 from tests.support.cases import each
@@ -46,6 +48,20 @@ def test_letters_come_in_the_order_of_arrival() -> None:
     assert entry.home is entry.page
     assert (entry.failures, entry.holds_key, entry.aside) == (0, False, None)
     assert "key='k'" in repr(entry)
+
+
+def test_shelf_that_is_replaced_keeps_no_message_in_memory() -> None:
+    """They refer to each other, and nobody collects such circles of theirs."""
+    page = make_page([make_letter(id, key="k") for id in range(1, 5)])
+    before = sys.getrefcount(page)
+    shelf = Shelf(is_ordered=True, held={})
+    shelf.add_page(page)
+    for _ in range(2):
+        shelf.finish(take(shelf))
+    take(shelf)
+    shelf.dissolve()
+    del shelf
+    assert sys.getrefcount(page) == before
 
 
 def test_messages_of_one_key_wait_for_each_other() -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from postroad.core import Lifecycle
 from postroad.core.errors import ConfigError
+from postroad.durable import Message, Transaction
 from postroad.flows import Flow, flow
 from postroad.node import App, Node, NodeConfig
+from postroad.node.app import Consuming
 from postroad.node.running import load_program, run_until_told
 from postroad.node.settings import MailSettings, NodeSettings
 from tests.support.cases import each
@@ -136,6 +138,32 @@ async def test_second_signal_does_not_wait_for_what_runs() -> None:
             drain_s=1000,
         )
     assert not node.is_running
+
+
+async def test_second_signal_ends_a_handler_while_its_transaction_is_open() -> None:
+    loop = asyncio.get_running_loop()
+    were_open: list[bool] = []
+
+    async def handle(message: Message, tx: Transaction) -> None:
+        await tx.execute("SELECT 1")
+        tell(signal.SIGTERM)
+        loop.call_later(0.1, tell, signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # Everybody else would wait for it until its time is over.
+            were_open.append(tx.has_begun)
+
+    node = Node(CONFIG, App(consumers=[Consuming(queue="orders", handler=handle)]))
+    tasks = []
+    async with asyncio.timeout(DEADLINE_S):
+        await run_until_told(
+            node,
+            lambda it: None,
+            lambda it: tasks.append(asyncio.create_task(node.mail.post(node.name, "orders", b""))),
+            drain_s=1000,
+        )
+    assert were_open == [True]
 
 
 async def test_steps_that_take_longer_are_begun_again_with_the_next_start(

@@ -9,7 +9,8 @@ from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, MemoryInput, Task, TaskType, Window, WindowType
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import Committable
-from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult, JobCoordinator
+from postroad.pipeline.coordinator.batch_result import BatchResult, CommitResult
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import InputDelivery, RootState
 from tests.support.pipeline.desk_jobs import (

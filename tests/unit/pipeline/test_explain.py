@@ -87,7 +87,13 @@ def test_conditions() -> None:
 
 WINDOWS: list[tuple[dict[str, Any], str]] = [
     (
-        {"type": "sliding", "time_key": "at", "range_s": 60, "slide_s": 0.5, "keep_s": 5},
+        {
+            "type": "sliding",
+            "time_key": "at",
+            "range_s": 60,
+            "slide_s": 0.5,
+            "allowed_lateness_s": 5,
+        },
         "sliding of 60 s every 500 ms timed by at, count, kept for 5 s",
     ),
     (

@@ -73,8 +73,8 @@ def runner_of(numbers: list[int], calls: str = "Connection", **keys: object) -> 
             Task(name="out", type=TaskType.OUTPUT, connector="memory"),
         ],
         lifecycles=[
-            TaskLifecycle(task="use", calls=calls, params={"place": "here"}),
-            TaskLifecycle(task="all", calls="Loud"),
+            TaskLifecycle(task="use", hooks=calls, params={"place": "here"}),
+            TaskLifecycle(task="all", hooks="Loud"),
         ],
     )
     return LocalRunner(

@@ -1,4 +1,4 @@
-"""Functions that get so much time and no more."""
+"""Functions that do not end: only the segment they hang at fails."""
 
 from __future__ import annotations
 
@@ -6,21 +6,38 @@ import itertools
 import signal
 import threading
 import time
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from postroad.core.errors import UsageError
-from postroad.pipeline.task_functions import FunctionTimeoutError, TimeLimitedFunction
+from postroad.pipeline import FlowCondition, Job, Segment, Task, TaskKind, TaskType
+from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.functions import Function
+from postroad.pipeline.task_functions import ArrowFunction, map_function
+from postroad.pipeline.time_limits import FunctionTimeoutError, TimeLimit
+from postroad.pipeline.vectorized.isolation import call_isolated
+from postroad.pipeline.vectorized.task_calls import call_function, run_task
 
 LIMIT_S = 0.02
+LIMIT = TimeLimit("parse", LIMIT_S)
+CULPRITS = (0, 7, 19)
 
 
-def loop_for_ever(segment: object) -> None:
+def loop_for_ever() -> None:
     for _ in itertools.count():
         time.sleep(0)
 
 
-def swallow_everything(segment: object) -> None:
+def sleep_for_ever() -> None:
+    time.sleep(3600)
+
+
+def wait_for_ever() -> None:
+    threading.Event().wait()
+
+
+def swallow_everything() -> None:
     while True:
         try:
             time.sleep(0.001)
@@ -28,55 +45,161 @@ def swallow_everything(segment: object) -> None:
             continue
 
 
-def swallow_even_that(segment: object) -> str:
+def swallow_even_that() -> None:
     try:
-        loop_for_ever(segment)
+        loop_for_ever()
     except BaseException:
-        loop_for_ever(segment)
-    return "never"
+        loop_for_ever()
 
 
-@pytest.mark.parametrize("function", [loop_for_ever, swallow_everything, swallow_even_that])
-def test_a_function_that_does_not_end_is_ended(function: object) -> None:
-    with pytest.raises(FunctionTimeoutError, match=r"it took more than 0\.02 s"):
-        TimeLimitedFunction(function, LIMIT_S)({})  # type: ignore[arg-type]
+def hang_in_c() -> None:
+    # Never comes back to where a handler of signals could run.
+    max(itertools.repeat(1))
 
 
-def test_another_thread_is_refused() -> None:
-    caught: list[BaseException] = []
+def hang_at_some(hang: Function) -> Function:
+    def parse(segment: Segment) -> Segment:
+        if segment["n"] in CULPRITS:
+            hang()
+        return {"n": segment["n"] + 100}
 
-    def work() -> None:
-        try:
-            TimeLimitedFunction(loop_for_ever, LIMIT_S)({})
-        except UsageError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join(10)
-    assert len(caught) == 1
+    return parse
 
 
-def test_in_time_nothing_is_noticed_of_it() -> None:
-    assert TimeLimitedFunction(lambda segment, n: {**segment, "n": n}, 10.0)({"a": 1}, n=2) == {
-        "a": 1,
-        "n": 2,
-    }
-    with pytest.raises(KeyError):
-        TimeLimitedFunction(lambda segment: segment["no"], 10.0)({})
+def segments() -> list[Segment]:
+    return [{"n": n} for n in range(20)]
 
 
-def test_an_end_in_the_last_moment_harms_nobody_afterwards() -> None:
-    function = TimeLimitedFunction(lambda segment: time.sleep(segment), 0.001)
-    outcomes = set()
+def check(results: list[Any], raised: dict[int, Exception]) -> None:
+    assert sorted(raised) == list(CULPRITS)
+    for error in raised.values():
+        assert isinstance(error, FunctionTimeoutError)
+        assert str(error) == "task 'parse' took more than 0.02 s for it"
+    assert [it["n"] for it in results if it] == [n + 100 for n in range(20) if n not in CULPRITS]
+
+
+@pytest.mark.parametrize(
+    "hang", [loop_for_ever, sleep_for_ever, wait_for_ever, swallow_everything, swallow_even_that]
+)
+def test_map_function_when_calls_hang_fails_only_those(hang: Function) -> None:
+    check(*map_function(hang_at_some(hang), segments(), LIMIT))
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("hang", [loop_for_ever, sleep_for_ever, hang_in_c])
+def test_isolation_when_calls_hang_kills_and_fails_only_those(hang: Function) -> None:
+    check(*call_isolated(hang_at_some(hang), segments(), LIMIT))
+
+
+def test_arrow_function_when_rows_hang_fails_only_those() -> None:
+    def parse(batch: Any) -> Any:
+        if set(batch["n"].to_pylist()) & set(CULPRITS):
+            sleep_for_ever()
+        return pa.RecordBatch.from_pydict({"n": [n + 100 for n in batch["n"].to_pylist()]})
+
+    check(*call_function(ArrowFunction(parse), segments(), LIMIT))
+    check(*call_isolated(ArrowFunction(parse), segments(), LIMIT))
+
+
+def test_map_function_when_all_together_take_longer_lets_each_have_its_time() -> None:
+    def work(n: int) -> int:
+        time.sleep(0.005)
+        return n
+
+    limit = TimeLimit("parse", 0.2)
+    results, raised = map_function(work, list(range(80)), limit)
+    assert (results, raised) == (list(range(80)), {})
+
+
+def test_map_function_when_a_call_ends_at_the_last_moment_harms_nobody_afterwards() -> None:
+    limit = TimeLimit("parse", 0.001)
     for number in range(60):
-        try:
-            function(0.0008 + number * 0.00001)
-            outcomes.add("in time")
-        except FunctionTimeoutError:
-            outcomes.add("too long")
+        durations = [0.0008 + number * 0.00001, 0.0]
+        results, raised = map_function(time.sleep, durations, limit)
+        assert len(results) == 2
+        assert 1 not in raised
         # A late alarm must not arrive out here.
         for _ in range(50):
             time.sleep(0)
-    assert outcomes
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_map_function_keeps_the_handler_of_others() -> None:
+    def handler(*_: object) -> None:
+        return
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        map_function(hang_at_some(sleep_for_ever), segments(), LIMIT)
+        assert signal.getsignal(signal.SIGALRM) is handler
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def program_of(
+    function: Function, conditions: tuple[FlowCondition, ...] = (), **keys: Any
+) -> CompiledJob:
+    catalog = [
+        Task(name="in", type=TaskType.INPUT, connector="memory", pending_timeout_s=LIMIT_S),
+        Task(name="slow", type=TaskType.INPUT, connector="memory", pending_timeout_s=5.0),
+        Task(name="parse", type=TaskType.FUNCTION, fn="f", **keys),
+        Task(name="both", type=TaskType.FUNCTION, fn="f"),
+        Task(name="out", type=TaskType.OUTPUT, connector="memory"),
+    ]
+    edges = [("in", "parse"), ("parse", "both"), ("slow", "both"), ("both", "out")]
+    job = Job(name="job", workflow=edges, catalog=catalog, flow_conditions=list(conditions))
+    return CompiledJob(job, {"f": function, "hang": lambda new, old: loop_for_ever()}.__getitem__)
+
+
+def test_task_without_a_limit_has_that_of_its_input() -> None:
+    limits = program_of(hang_at_some(loop_for_ever)).time_limits
+    assert {name: it.seconds for name, it in limits.items()} == {
+        "in": LIMIT_S,
+        "slow": 5.0,
+        "parse": LIMIT_S,
+        "both": 5.0,
+        "out": 5.0,
+    }
+    assert program_of(len, time_limit_s=3.0).time_limits["parse"].seconds == 3.0
+
+
+@pytest.mark.parametrize("is_isolated", [False, True])
+def test_run_task_when_some_hang_fails_only_those(is_isolated: bool) -> None:
+    program = program_of(hang_at_some(sleep_for_ever))
+    program.isolate_functions = is_isolated
+    made = run_task(program, "parse", segments())
+    assert sorted(made.failed) == list(CULPRITS)
+    assert len(made.segments) == 17
+
+
+def test_run_task_when_a_predicate_hangs_fails_the_segment() -> None:
+    program = program_of(
+        lambda segment: segment, (FlowCondition(source="parse", to="both", predicate="hang"),)
+    )
+    made = run_task(program, "parse", segments()[:2])
+    assert sorted(made.failed) == [0, 1]
+    assert isinstance(made.failed[0], FunctionTimeoutError)
+
+
+def test_run_task_in_another_thread_when_some_hang_isolates_them() -> None:
+    program = program_of(hang_at_some(sleep_for_ever))
+    failed: list[int] = []
+
+    def work() -> None:
+        failed.extend(run_task(program, "parse", segments()).failed)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(30)
+    assert sorted(failed) == list(CULPRITS)
+
+
+def test_arrow_task_with_a_limit_is_called_with_whole_batches() -> None:
+    sizes: list[int] = []
+
+    def parse(batch: Any) -> Any:
+        sizes.append(batch.num_rows)
+        return batch
+
+    run_task(program_of(parse, kind=TaskKind.ARROW, time_limit_s=5.0), "parse", segments())
+    assert sizes == [20]

@@ -14,11 +14,11 @@ from postroad.pipeline import (
     Window,
     WindowType,
 )
-from postroad.pipeline.acks import Acker, AckStatus
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.functions import Function
 from postroad.pipeline.routing import SegmentRetryRequestedError
-from postroad.pipeline.tree import SegmentTree, execute_tree
+from tests.support.pipeline.acker import Acker, AckStatus
+from tests.support.pipeline.tree import SegmentTree, execute_tree
 
 ROOT = 99
 

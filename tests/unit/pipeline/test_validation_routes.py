@@ -126,9 +126,12 @@ WINDOWS: list[tuple[Data, str]] = [
     ({"type": "session"}, "a session window needs gap_s"),
     ({"type": "session"}, "a session window has no range_s"),
     ({"type": "global"}, "a global window has no time_key"),
-    ({"type": "global", "keep_s": 1}, "a global window has no keep_s"),
+    ({"type": "global", "allowed_lateness_s": 1}, "a global window has no allowed_lateness_s"),
     ({"range_s": -1}, "range_s=-1.0 must be a finite number above 0"),
-    ({"keep_s": float("nan")}, "keep_s=nan must be a finite number above 0"),
+    (
+        {"allowed_lateness_s": float("nan")},
+        "allowed_lateness_s=nan must be a finite number above 0",
+    ),
     (
         {"type": "sliding", "range_s": 2, "slide_s": 3},
         "slide_s=3.0 is more than range_s=2.0",
@@ -157,7 +160,7 @@ def test_windows() -> None:
 
 def test_windows_of_every_type() -> None:
     for keys in (
-        {"type": "sliding", "slide_s": 86_400, "keep_s": 5},
+        {"type": "sliding", "slide_s": 86_400, "allowed_lateness_s": 5},
         {"type": "session", "range_s": None, "gap_s": 5},
         {"type": "global", "range_s": None, "time_key": None},
         {"aggregation": "count", "key": None},

@@ -187,7 +187,7 @@ def test_tasks() -> None:
         ("flow_conditions", 0, "predicate"),
         ("flow_conditions", 2, "post_transform"),
         ("triggers", 0, "emit"),
-        ("lifecycles", 0, "calls"),
+        ("lifecycles", 0, "hooks"),
     ],
 )
 def test_import_paths(section: str, place: int, key: str, path: str) -> None:

@@ -168,7 +168,7 @@ class _Drawing:
 
     def add_job(self, job: JobView) -> None:
         status: Status = "failing" if job.state == "failed" else "warning" if job.dead else "ok"
-        id = self.add("pipeline", job.name, status, "pipeline", job.state)
+        id = self.add("pipeline", job.name, status, "job", job.state)
         self.connect(self.here, id, "serves")
         for queue in _queues_of(job):
             if f"queue:{queue}" in self.nodes:

@@ -82,7 +82,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     flows: dict[str, int]
     """How many there are of each status."""
     jobs: int
-    """Jobs of pipelines that run."""
+    """Jobs that run."""
     troubles: list[TroubleView]
     """The worst first."""
 

@@ -99,7 +99,7 @@ async def _of_node(office: Office, node: Node, text: str) -> AsyncIterator[HitVi
         for it in _traces(node.recorder.spans(text)):
             yield it
     jobs = [(it.name, it.path) for it in await jobs_of(node)]
-    for it in _hits("job", "pipeline", jobs):
+    for it in _hits("job", "job", jobs):
         yield it
 
 

@@ -335,7 +335,8 @@ class PostgresBackend(Backend):
                 keepalives_interval=2,
                 keepalives_count=3,
                 tcp_user_timeout=15_000,
-                options=f'-c search_path="{self._schema}",public'
+                # A table of a user's session, which would come first, is looked for last.
+                options=f'-c search_path="{self._schema}",public,pg_temp'
                 f" -c statement_timeout={_STATEMENT_MS} -c synchronous_commit=on",
             )
         return PostgresDatabase(connection, self._where)

@@ -307,6 +307,16 @@ class Store:
                 self._close_beside()
                 raise
 
+    def connect_reader(self) -> Database:
+        """Connect to read only, also while the store is not open here or open elsewhere.
+
+        Raises:
+            StoreUnavailable: it is not there, or cannot be reached.
+        """
+        if not self._backend.exists():
+            raise StoreUnavailable(f"store {self._backend} is not there")
+        return self._backend.connect_reader()
+
     def _close_beside(self) -> None:
         if self._beside is not None and self._beside is not self._ledger.database:
             close_quietly(self._beside)

@@ -29,13 +29,16 @@ _PRAGMAS = frozenset(
         "user_version",
     }
 )
+# What would hide a table of the store from its own statements.
+_HIDING = (sqlite3.SQLITE_CREATE_TEMP_TABLE, sqlite3.SQLITE_CREATE_TEMP_VIEW)
+_OWN_TABLES = "postroad_"
 _REFUSED = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 
 
 class _Watch:
-    """Whether what is being compiled is a user's."""
+    """The statement of a user that is being compiled, if it is one."""
 
-    is_on = False
+    statement: str | None = None
 
 
 class _Watching:
@@ -49,10 +52,10 @@ class _Watching:
         self._statement = statement
 
     def __enter__(self) -> None:
-        self._watch.is_on = True
+        self._watch.statement = self._statement
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._watch.is_on = False
+        self._watch.statement = None
         if (
             isinstance(error, sqlite3.DatabaseError)
             and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH
@@ -91,11 +94,15 @@ def _authorize(
     watch: _Watch, action: int, first: str | None, second: str | None, *details: object
 ) -> int:
     """Asked by SQLite for everything that a statement would do, when it is compiled."""
-    if not watch.is_on:
+    if watch.statement is None:
         return sqlite3.SQLITE_OK
-    is_setting = (
-        action == sqlite3.SQLITE_PRAGMA
-        and second is not None
-        and (first or "").lower() not in _PRAGMAS
-    )
-    return sqlite3.SQLITE_DENY if is_setting or action in _REFUSED else sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_PRAGMA:
+        is_refused = second is not None and (first or "").lower() not in _PRAGMAS
+    elif action in _HIDING:
+        is_refused = (first or "").lower().startswith(_OWN_TABLES)
+    elif action == sqlite3.SQLITE_ALTER_TABLE:
+        # The new name is not told.
+        is_refused = first == "temp" and _OWN_TABLES in watch.statement.lower()
+    else:
+        is_refused = action in _REFUSED
+    return sqlite3.SQLITE_DENY if is_refused else sqlite3.SQLITE_OK

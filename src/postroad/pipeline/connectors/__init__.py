@@ -9,12 +9,14 @@ from postroad.pipeline.connectors.connector import (
     OutputWriter,
     Position,
     RawRecords,
+    RejectedSegment,
     Split,
     UndecodableRecord,
     UnwritableSegmentsError,
 )
 from postroad.pipeline.connectors.files.csv import CsvInput
 from postroad.pipeline.connectors.files.json_lines import JsonLinesInput, JsonLinesOutput
+from postroad.pipeline.connectors.files.lakehouse import DeltaOutput, IcebergOutput
 from postroad.pipeline.connectors.files.parquet import ParquetInput, ParquetOutput
 from postroad.pipeline.connectors.jetstream.input import JetStreamInput
 from postroad.pipeline.connectors.memory import MemoryInput, MemoryOutput
@@ -28,6 +30,8 @@ from postroad.pipeline.connectors.sql.output import SqlOutput
 __all__ = [
     "Committable",
     "CsvInput",
+    "DeltaOutput",
+    "IcebergOutput",
     "InputConnector",
     "JetStreamInput",
     "JsonLinesInput",
@@ -43,6 +47,7 @@ __all__ = [
     "QueueOutput",
     "RawRecords",
     "RedisStreamInput",
+    "RejectedSegment",
     "Split",
     "SqlInput",
     "SqlOutput",

@@ -45,6 +45,8 @@ class Split(msgspec.Struct, frozen=True):
     """About how many segments it has."""
     next_position: Position
     """Where the next slice begins."""
+    state: dict[str, Any] = {}
+    """What the input remembers beside the position from now on, by keys: see `restore`."""
 
 
 class UndecodableRecord(NamedTuple):
@@ -75,6 +77,10 @@ class InputConnector(Protocol):
     """Whether it has an end."""
     is_portable: bool = True
     """Whether slices can be read in any process; otherwise only in the one that called `open`."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what was recorded with splits, by keys. Called before `open`."""
+        return
 
     async def open(self, unsettled: Sequence[Position]) -> None:
         """Get ready to be cut into slices. Called in one process only.
@@ -133,6 +139,15 @@ class UnwritableSegmentsError(Exception):
         self.reasons = reasons
 
 
+class RejectedSegment(NamedTuple):
+    """A segment that an output refused when its batch was committed."""
+
+    id: int
+    reason: str
+    segment: bytes
+    """As MsgPack."""
+
+
 class OutputWriter(Protocol):
     """Takes what a part of a batch writes to an output."""
 
@@ -169,6 +184,8 @@ class OutputConnector(Protocol):
 
     is_external: bool = False
     """Whether whoever runs the batches publishes what was settled, and not the coordinator."""
+    commits_together: bool = False
+    """Whether what is to be published is given to `commit_together`, instead of one by one."""
 
     async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
         """Get ready to publish. Called in one process only, as all that follow but `begin`.
@@ -202,8 +219,26 @@ class OutputConnector(Protocol):
         """
         return staged
 
-    async def commit(self, staged: Committable) -> None:
+    async def commit(self, staged: Committable) -> Sequence[RejectedSegment] | None:
         """Make visible what was staged; doing it again changes nothing.
+
+        Returns:
+            What was refused, if anything was. It stays staged until `abort` is called: what was
+            not recorded is refused again.
+
+        Raises:
+            OSError: it is not possible now.
+        """
+        return None
+
+    async def commit_together(
+        self, application: str, pending: Sequence[tuple[int, Committable]]
+    ) -> None:
+        """Make visible what was staged, all at once; doing it again changes nothing.
+
+        Args:
+            application: tells the output of this job and store from all others.
+            pending: with numbers that grow, and never come again.
 
         Raises:
             OSError: it is not possible now.
@@ -212,4 +247,16 @@ class OutputConnector(Protocol):
 
     async def abort(self, staged: Committable) -> None:
         """Throw away what was staged; it may be gone already."""
+        return
+
+    async def remove_abandoned(
+        self, prefix: str, kept: Sequence[Committable], before_s: float
+    ) -> None:
+        """Remove what attempts have left that were killed or not needed.
+
+        Args:
+            prefix: what the names of the job's stagings begin with.
+            kept: what will still be published.
+            before_s: what was staged later, in seconds since 1970, may still be needed.
+        """
         return

@@ -17,6 +17,7 @@ from postroad.pipeline.connectors.connector import (
     encode_segment,
 )
 from postroad.pipeline.connectors.encoding import UNENCODABLE, InlineWriter, unpack
+from postroad.pipeline.connectors.options import accept_old_names
 from postroad.pipeline.job import Segment
 
 
@@ -29,9 +30,10 @@ class MemoryInput(InputConnector):
 
     is_portable = False
 
-    def __init__(self, segments: Iterable[Segment], slice_segments: int = 100) -> None:
+    @accept_old_names(slice_segments="split_segments")
+    def __init__(self, segments: Iterable[Segment], split_segments: int = 100) -> None:
         self._raws: list[bytes] = []
-        self._slice_segments = slice_segments
+        self._split_segments = split_segments
         for segment in segments:
             try:
                 self._raws.append(encode_segment(segment))
@@ -45,8 +47,8 @@ class MemoryInput(InputConnector):
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         start = 0 if after is None else int(after["index"])
         stop = min(start + segments, len(self._raws))
-        bounds = range(start, stop, self._slice_segments)
-        return [_slice(first, min(first + self._slice_segments, stop)) for first in bounds]
+        bounds = range(start, stop, self._split_segments)
+        return [_slice(first, min(first + self._split_segments, stop)) for first in bounds]
 
     def read(self, place: Position) -> Iterator[RawRecords]:
         start, stop = place["start"], place["stop"]

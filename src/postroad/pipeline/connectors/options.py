@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,9 +15,20 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import decode_segment
 from postroad.pipeline.job import Segment
 
+P = ParamSpec("P")
+
+PAYLOAD = "payload"
+"""What bytes that are no further decoded are called in a segment."""
+
+
+def _wrap(payload: bytes) -> Segment:
+    return {PAYLOAD: payload}
+
+
 CODECS: Mapping[str, Callable[[bytes], Segment]] = {
     "json": msgspec.json.Decoder(dict[str, Any]).decode,
     "msgpack": decode_segment,
+    "raw": _wrap,
 }
 """How segments may be encoded, and what decodes them."""
 
@@ -62,6 +74,26 @@ class ClientTlsFiles(msgspec.Struct, frozen=True):
         return context
 
 
+def accept_old_names(**names: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Have the options of a connector also go by the names they had before 0.2.
+
+    Args:
+        names: the new names by the old ones.
+    """
+
+    def decorate(init: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(init)
+        def renaming(*args: P.args, **options: P.kwargs) -> None:
+            for old in names.keys() & options.keys():
+                if names[old] in options:
+                    raise ConfigError(f"{old!r} is an old name of {names[old]!r}: give one of them")
+            init(*args, **{names.get(name, name): value for name, value in options.items()})  # type: ignore[arg-type]  # the same but for names
+
+        return renaming
+
+    return decorate
+
+
 def check_codec(codec: str) -> str:
     """Refuse an unknown one."""
     if codec not in CODECS:
@@ -91,6 +123,13 @@ def check_positive(option: str, value: object) -> int:
     """Refuse what is no whole number above zero."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"{option} is {value!r}; it must be a whole number above 0")
+    return value
+
+
+def check_seconds(option: str, value: object) -> float:
+    """Refuse what is no number of seconds."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e9:
+        raise ConfigError(f"{option} is {value!r}; it must be a number of seconds")
     return value
 
 

@@ -14,6 +14,7 @@ from postroad.durable import Mail, Store
 from postroad.pipeline.connectors.connector import InputConnector, OutputConnector
 from postroad.pipeline.connectors.files.csv import CsvInput
 from postroad.pipeline.connectors.files.json_lines import JsonLinesInput, JsonLinesOutput
+from postroad.pipeline.connectors.files.lakehouse import DeltaOutput, IcebergOutput
 from postroad.pipeline.connectors.files.parquet import ParquetInput, ParquetOutput
 from postroad.pipeline.connectors.jetstream.input import JetStreamInput
 from postroad.pipeline.connectors.queue.input import QueueInput
@@ -75,6 +76,8 @@ INPUTS: Mapping[str, Callable[..., InputConnector]] = {
     "spark": SparkInput,
 }
 OUTPUTS: Mapping[str, Callable[..., OutputConnector]] = {
+    "delta": DeltaOutput,
+    "iceberg": IcebergOutput,
     "parquet": ParquetOutput,
     "sql": SqlOutput,
     "jsonl": JsonLinesOutput,

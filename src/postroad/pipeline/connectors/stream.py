@@ -15,8 +15,8 @@ from postroad.pipeline.connectors.connector import InputConnector, Position
 from postroad.pipeline.connectors.options import CODECS, check_codec, check_flag, check_positive
 from postroad.pipeline.job import Segment
 
-SLICE_SEGMENTS = 10_000
-SLICE_BYTES = 4 * 1024 * 1024
+SPLIT_SEGMENTS = 10_000
+SPLIT_BYTES = 4 * 1024 * 1024
 PAUSE_S = 0.05
 """How often to look whether there is more, where nobody tells."""
 
@@ -45,18 +45,16 @@ class StreamInput(InputConnector, Generic[A]):
 
     Args:
         codec: how segments are encoded, `json` or `msgpack`.
-        until_empty: whether to end with what is there when the job begins.
-        slice_segments: how many segments a slice has at most.
-        slice_bytes: about how long a slice is at most.
+        bounded: whether to end with what is there when the job begins.
+        split_segments: how many segments a slice has at most.
+        split_bytes: about how long a slice is at most.
     """
 
-    def __init__(
-        self, codec: str, until_empty: bool, slice_segments: int, slice_bytes: int
-    ) -> None:
+    def __init__(self, codec: str, bounded: bool, split_segments: int, split_bytes: int) -> None:
         self._codec = check_codec(codec)
-        self.is_bounded = check_flag("until_empty", until_empty)
-        self._slice_segments = check_positive("slice_segments", slice_segments)
-        self._slice_bytes = check_positive("slice_bytes", slice_bytes)
+        self.is_bounded = check_flag("bounded", bounded)
+        self._split_segments = check_positive("split_segments", split_segments)
+        self._split_bytes = check_positive("split_bytes", split_bytes)
         self._opened: A | None = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Spans of the batches of a job."""
+"""The spans of a job's batches."""
 
 from __future__ import annotations
 

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+import logging
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 import msgspec
 
 from postroad.durable.store import Store
 from postroad.durable.store.database import Database
-from postroad.pipeline.batch import PlainBatchExecutor
+from postroad.durable.store.ledger import Ledger
 from postroad.pipeline.connectors.connector import (
     Committable,
     OutputConnector,
+    RejectedSegment,
     UnwritableSegmentsError,
+    decode_segment,
 )
 from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import FailedRoot, SegmentAttempt, StoredRoot
+from postroad.pipeline.job import RetryPolicy, Segment
 
 # Whoever settles a batch waits so long for its publication, and not for longer.
 _WAIT_S = 10.0
 # So many that were thrown away are remembered: more than can be on their way to be settled.
 _DISCARDED_MAX = 10_000
+# So many segments that an output refused are written again at a time.
+_RETRIES_MAX = 1_000
+# What killed attempts left is looked for so often, and clocks of hosts differ by no more.
+_CLEANING_INTERVAL_S = 60.0
+_CLOCKS_DIFFER_S = 60.0
+
+logger = logging.getLogger("postroad.pipeline")
 
 
 class OutputCommitter:
@@ -33,6 +48,7 @@ class OutputCommitter:
         job: the job's name.
         outputs: by the names of their tasks.
         complain: called with the name of an output and what is wrong with it, or None.
+        policies: how often, and when, outputs try again what they refused.
     """
 
     def __init__(
@@ -41,11 +57,16 @@ class OutputCommitter:
         job: str,
         outputs: Mapping[str, OutputConnector],
         complain: Callable[[str, str | None], None],
+        policies: Mapping[str, RetryPolicy] | None = None,
     ) -> None:
         self._store = store
         self._job = job
         self._outputs = outputs
         self._complain = complain
+        self._policies = policies or {name: RetryPolicy() for name in outputs}
+        # When the batch before the last one was settled, the last one, and when it was cleaned up.
+        self._settled_s: tuple[float, float] = (0.0, 0.0)
+        self._cleaned_s = time.time()
         self._publishing: asyncio.Task[None] | None = None
         # Whether something was settled since the notes were read, or could not be published.
         self._has_news = False
@@ -82,21 +103,147 @@ class OutputCommitter:
 
     async def _publish_noted(self) -> None:
         stuck: set[str] = set()
-        for id, name, staged in await self._store.read(lambda it: self._pen(it).pending_commits()):
+        noted = await self._store.read(lambda it: self._pen(it).pending_commits())
+        for name, output in self._outputs.items():
+            pending = [(id, staged) for id, task, staged in noted if task == name]
+            if not (pending and output.commits_together):
+                continue
+            if not await self._publish_together(name, output, pending):
+                stuck.add(name)
+        for id, name, staged in noted:
+            output = self._outputs[name]
             # In order; and an output that cannot be written to keeps no other waiting.
-            if name in stuck or self._outputs[name].is_external:
+            if name in stuck or output.commits_together or output.is_external:
                 continue
             try:
-                await self._outputs[name].commit(staged)
+                rejected = await output.commit(staged) or ()
             except OSError as error:
                 self._complain(name, f"output {name!r} cannot be published to: {error}")
                 stuck.add(name)
                 continue
             self._complain(name, None)
-            await self._store.write(
-                lambda ledger, id=id: self._pen(ledger.database).remove_pending_commit(id)  # type: ignore[misc]
-            )
+            await self._record_commit(id, name, rejected)
+            if rejected:
+                await self._quietly(name, output.abort(staged))
         self._is_stuck = bool(stuck)
+
+    async def _publish_together(
+        self, name: str, output: OutputConnector, pending: Sequence[tuple[int, Committable]]
+    ) -> bool:
+        application = f"{writer_id_prefix(self._job, name)}{self._store.id.hex()}"
+        try:
+            await output.commit_together(application, pending)
+        except OSError as error:
+            self._complain(name, f"output {name!r} cannot be published to: {error}")
+            return False
+        self._complain(name, None)
+
+        def record(ledger: Ledger) -> None:
+            for id, _ in pending:
+                self._pen(ledger.database).remove_pending_commit(id)
+
+        await self._store.write(record)
+        return True
+
+    async def _record_commit(self, id: int, name: str, rejected: Sequence[RejectedSegment]) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        failed = [
+            FailedRoot(
+                it.id,
+                name,
+                0,
+                it.segment,
+                SegmentAttempt(0, now_ms, name, f"it was refused: {it.reason}", [name]),
+                [],
+            )
+            for it in rejected
+        ]
+
+        def record(ledger: Ledger) -> None:
+            pen = self._pen(ledger.database)
+            pen.record_failures(failed, self._policies, now_ms, random.random)
+            pen.remove_pending_commit(id)
+
+        if rejected:
+            logger.warning(
+                "output %r refused %d segments, the first because: %s",
+                name,
+                len(rejected),
+                rejected[0].reason,
+            )
+        await self._store.write(record)
+
+    async def _quietly(self, name: str, removing: Awaitable[None]) -> None:
+        """Remove something; where that is not possible, another time will do."""
+        try:
+            await removing
+        except OSError as error:
+            logger.debug("output %r cannot be cleaned up: %s", name, error)
+
+    # What was refused.
+
+    async def retry_rejected(self) -> None:
+        """Write again what outputs refused when it was committed, as far as it is due."""
+        now_ms = time.time_ns() // 1_000_000
+        for name, output in self._outputs.items():
+            due = await self._store.read(
+                lambda it, name=name: self._pen(it).due_roots(name, now_ms, _RETRIES_MAX)  # type: ignore[misc]
+            )
+            if due:
+                await self._retry(name, output, due, now_ms)
+
+    async def _retry(
+        self, name: str, output: OutputConnector, due: Sequence[StoredRoot], now_ms: int
+    ) -> None:
+        prefix = writer_id_prefix(self._job, name)
+        try:
+            staged, reasons = await asyncio.to_thread(
+                _write_again, output, f"{prefix}{secrets.token_hex(8)}", due
+            )
+        except OSError as error:
+            self._complain(name, f"output {name!r} cannot be written: {error}")
+            return
+        failed = [
+            FailedRoot(
+                root.root,
+                name,
+                root.generation,
+                root.segment,
+                SegmentAttempt(root.generation, now_ms, name, reasons[root.root], [name]),
+                [],
+            )
+            for root in due
+            if root.root in reasons
+        ]
+
+        def settle(ledger: Ledger) -> None:
+            pen = self._pen(ledger.database)
+            if staged is not None:
+                unpublished = output.commit_in_transaction(ledger, staged)
+                if unpublished is not None:
+                    pen.add_pending_commit(name, unpublished)
+            # Those that are refused once more keep their history.
+            pen.retire([root.root for root in due if root.root not in reasons])
+            pen.record_failures(failed, self._policies, now_ms, random.random)
+
+        await self._store.write(settle)
+        await self.commit()
+
+    # Removal.
+
+    async def on_settled(self) -> None:
+        """A batch is settled: what batches before it have left behind may go."""
+        now_s = time.time()
+        before_s = self._settled_s[1] - _CLOCKS_DIFFER_S
+        self._settled_s = self._settled_s[1], now_s
+        if before_s <= 0 or now_s - self._cleaned_s < _CLEANING_INTERVAL_S:
+            return
+        self._cleaned_s = now_s
+        noted = await self._store.read(lambda it: self._pen(it).pending_commits())
+        for name, output in self._outputs.items():
+            kept = [staged for _, task, staged in noted if task == name]
+            prefix = writer_id_prefix(self._job, name)
+            await self._quietly(name, output.remove_abandoned(prefix, kept, before_s))
 
     async def abort(self, staged: Iterable[tuple[str, Committable]]) -> None:
         """Throw away what was staged, but for what is still to be published."""
@@ -144,24 +291,22 @@ def writer_id_prefix(job: str, task: str) -> str:
     return f"{quote(job, safe='')}{_SEPARATOR}{quote(task, safe='')}{_SEPARATOR}"
 
 
-def write_batch_output(
-    output: OutputConnector, stage: str, task: str, batch: PlainBatchExecutor
-) -> Committable | None:
-    """Stage what an output task can write; what it can never write has failed.
-
-    Raises:
-        OSError: it is not possible now, and nothing was staged.
-    """
-    stager = output.create_writer(stage)
+def _write_again(
+    output: OutputConnector, writer: str, roots: Sequence[StoredRoot]
+) -> tuple[Committable | None, dict[int, str]]:
+    """Stage segments; also returns why some cannot be written, by their ids."""
+    pending: dict[int, Segment] = {it.root: decode_segment(it.segment) for it in roots}
+    reasons: dict[int, str] = {}
+    stager = output.create_writer(writer)
     try:
-        while True:
+        while pending:
             try:
-                ids, segments = batch.pending_output(task)
-                if ids:
-                    stager.write(ids, segments)
-                return stager.prepare_commit()
+                stager.write(list(pending), list(pending.values()))
+                break
             except UnwritableSegmentsError as error:
-                batch.mark_unwritable(error.reasons)
+                reasons |= error.reasons
+                pending = {id: it for id, it in pending.items() if id not in error.reasons}
+        return stager.prepare_commit(), reasons
     except BaseException:
         stager.abort()
         raise

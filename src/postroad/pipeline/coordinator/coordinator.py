@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import random
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-
-import msgspec
 
 from postroad.core import tracing
 from postroad.core.errors import UsageError
@@ -27,9 +24,16 @@ from postroad.pipeline.connectors.connector import (
     RawRecords,
     Split,
 )
+from postroad.pipeline.coordinator.batch_result import BatchResult, CommitResult, PendingWrite
 from postroad.pipeline.coordinator.batch_spans import BatchSpans
 from postroad.pipeline.coordinator.committer import OutputCommitter, writer_id_prefix
-from postroad.pipeline.coordinator.job_store import JobStore, create_tables
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.progress import (
+    JobCounters,
+    JobStatus,
+    TaskCounts,
+    read_job_status,
+)
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     InputDelivery,
@@ -39,11 +43,12 @@ from postroad.pipeline.coordinator.records import (
     decode_or_reject,
     to_retry_input,
 )
+from postroad.pipeline.coordinator.schema import create_tables
 from postroad.pipeline.coordinator.spark_windows import SparkWindows
-from postroad.pipeline.coordinator.window_deltas import ResultsInput, WindowFile, count_dropped
-from postroad.pipeline.coordinator.window_store import WindowStore
-from postroad.pipeline.job import Task
-from postroad.pipeline.windows import JobWindowDelta, decode_late, head_row_key
+from postroad.pipeline.coordinator.state_store import StateStore, create_state_table
+from postroad.pipeline.coordinator.window_deltas import ResultsInput
+from postroad.pipeline.coordinator.window_store import WindowStore, read_late
+from postroad.pipeline.job import RetryPolicy, Task
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -53,76 +58,6 @@ _REPLAYS_SHARE = 0.2
 _BATCHES_BETWEEN = 3
 # While nothing new comes: how often to see to windows and to what is late.
 _LOOK_S = 0.5
-
-
-class BatchResult(msgspec.Struct):
-    """What came of a batch."""
-
-    deliveries: list[InputDelivery]
-    failed: list[FailedRoot] = []
-    staged: list[tuple[str, Committable]] = []
-    """What output tasks are to write."""
-    delta: JobWindowDelta = msgspec.field(default_factory=JobWindowDelta)
-    """What it adds to windows."""
-    window_files: list[WindowFile] = []
-    """What it adds to windows that Spark keeps."""
-    read: int = 0
-    """Segments that belong to no delivery: Spark's own readers gave them."""
-
-
-class JobCounters(msgspec.Struct):
-    """What happened since this process began."""
-
-    delivered: int = 0
-    acked: int = 0
-    failed: int = 0
-    replayed: int = 0
-    batches: int = 0
-
-
-class JobStatus(msgspec.Struct, frozen=True):
-    """How things stand, by the store."""
-
-    pending: int
-    waiting: int
-    dead: int
-    unpublished: int
-    oldest_s: float
-    dropped_late: int = 0
-    """Segments that came too late for windows; one counts for each extent it was for."""
-
-
-def read_job_status(pen: JobStore, now_ms: int, windows: Iterable[str] = ()) -> JobStatus:
-    """How things stand in a pen; `windows` are the names of those of the job."""
-    heads = [pen.read_pane(head_row_key(name)) for name in windows]
-    deliveries = pen.deliveries()
-    oldest_ms = min((it.started_ms for it in deliveries), default=now_ms)
-    return JobStatus(
-        sum(it.segments for it in deliveries),
-        pen.count(RootState.WAITING),
-        pen.count(RootState.DEAD),
-        len(pen.pending_commits()),
-        max(now_ms - oldest_ms, 0) / 1000,
-        sum(decode_late(head) for head in heads if head is not None) + count_dropped(pen),
-    )
-
-
-class PendingWrite(msgspec.Struct, frozen=True):
-    """What was settled and is still to be written."""
-
-    id: int
-    task: str
-    committable: Committable
-
-
-class CommitResult(enum.Enum):
-    """What came of settling a batch."""
-
-    NOW = enum.auto()
-    BEFORE = enum.auto()
-    """It was settled already."""
-    TOO_LATE = enum.auto()
-    """Some of it was delivered again since, and will be settled there."""
 
 
 class JobCoordinator:
@@ -150,12 +85,14 @@ class JobCoordinator:
         self._tasks = program.graph.tasks
         self.counts = JobCounters()
         self._windows = WindowStore(program)
-        self.spark_windows = SparkWindows(program, store)
-        # Everything that has splits.
-        self._sources = dict.fromkeys(program.windowed_tasks, ResultsInput()) | dict(inputs)
+        self.spark_windows = SparkWindows(program, store, self._windows)
+        self.sources = dict.fromkeys(program.windowed_tasks, ResultsInput()) | dict(inputs)
+        """Everything that has splits."""
         # Inputs that had nothing more the last time they were asked.
         self._silent: set[str] = set()
-        self._publisher = OutputCommitter(store, self._job, outputs, self._warn_once)
+        # Only inputs say how often to try: what outputs refuse came by one of them.
+        policies = {name: self._tasks[next(iter(inputs), name)].retry for name in outputs}
+        self._publisher = OutputCommitter(store, self._job, outputs, self._warn_once, policies)
         # What is being settled must not be thrown away meanwhile.
         self._settling = asyncio.Lock()
         # What was said last about inputs and outputs that do not work.
@@ -182,6 +119,7 @@ class JobCoordinator:
         await self._store.write(self._open)
         unsettled = await self.uncommitted()
         for name, source in self._inputs.items():
+            source.restore(await self._store.read(lambda it: self._pen(it).input_state(name)))  # noqa: B023
             await source.open([it.position for it in unsettled if it.task == name and it.position])
         publications = await self._store.read(lambda it: self._pen(it).pending_commits())
         wanted = [*staged, *((task, it) for _, task, it in publications)]
@@ -193,22 +131,8 @@ class JobCoordinator:
 
     def _open(self, ledger: Ledger) -> None:
         create_tables(self._store.types, ledger.database)
-        self.spark_windows.deltas.create_tables(self._store.types, ledger.database)
+        create_state_table(self._store.types, ledger.database)
         self._pen(ledger.database).open()
-
-    async def assign_windows(self, run: str, names: Collection[str] = ()) -> list[str]:
-        """Decide which windows Spark keeps, in the checkpoint of a run; returns their names.
-
-        Args:
-            run: its name.
-            names: those that it may keep.
-
-        Raises:
-            ConfigError: it keeps others already.
-        """
-        chosen = await self.spark_windows.assign(run, names)
-        self._windows.leave_out(chosen)
-        return chosen
 
     async def close(self) -> None:
         """Let the inputs and outputs go."""
@@ -230,6 +154,7 @@ class JobCoordinator:
         """What is delivered now: what is late, what comes again, what is new."""
         if self._publisher.has_uncommitted and not await self._publisher.commit():
             return []
+        await self._publisher.retry_rejected()
         deliveries, self._again = self._again, []
         if await self._store.read(self._has_old):
             deliveries += await self._store.write(self._admit_old)
@@ -252,7 +177,7 @@ class JobCoordinator:
         """The spans that what was delivered belongs to, as far as inputs know."""
         for it in deliveries:
             if it.position is not None:
-                yield from self._sources[it.task].span_contexts(it.position)
+                yield from self.sources[it.task].span_contexts(it.position)
 
     def _has_room(self) -> bool:
         for name, target in self._outputs.items():
@@ -286,11 +211,9 @@ class JobCoordinator:
             deliveries += pen.redeliver_expired(name, before_ms, settled - _BATCHES_BETWEEN, now_ms)
             room = max(round(self._tasks[name].max_pending * _REPLAYS_SHARE), 1)
             deliveries += pen.take_due_retries(name, now_ms, room - pen.pending_retries(name))
-        for name in sorted(self._program.windowed_tasks):
-            room = self._tasks[name].max_pending - pen.pending(name)
-            deliveries += self.spark_windows.deltas.take_results(
-                pen, ledger.database, name, room, now_ms
-            )
+            if name in self._program.windowed_tasks:
+                room = self._tasks[name].max_pending - pen.pending(name)
+                deliveries += self.spark_windows.deltas.take_results(pen, name, room, now_ms)
         return deliveries
 
     async def _admit_new(self, task: Task, connector: InputConnector) -> list[InputDelivery]:
@@ -315,10 +238,7 @@ class JobCoordinator:
         self, ledger: Ledger, task: Task, slices: Sequence[Split]
     ) -> list[InputDelivery]:
         pen, now_ms = self._pen(ledger.database), _now_ms()
-        return [
-            pen.add_split(task.name, it.position, it.estimated_segments, it.next_position, now_ms)
-            for it in slices
-        ]
+        return [pen.add_split(task.name, it, now_ms) for it in slices]
 
     async def read(self, delivery: InputDelivery) -> Iterator[RootInput]:
         """The roots of a delivery: the same whenever it is read."""
@@ -328,7 +248,7 @@ class JobCoordinator:
         return (to_retry_input(root) for root in roots)
 
     def _read_slice(self, delivery: InputDelivery, place: Position) -> Iterator[RootInput]:
-        task, bits, connector = delivery.task, self._program.ack_ids, self._sources[delivery.task]
+        task, bits, connector = delivery.task, self._program.ack_ids, self.sources[delivery.task]
         for chunk in connector.read(place):
             for position, raw in zip(chunk.positions, chunk.raws, strict=True):
                 root = bits.root(task, chunk.source, position)
@@ -340,7 +260,7 @@ class JobCoordinator:
         place = delivery.position
         if place is None:
             raise UsageError(f"delivery {delivery.number} is no slice")
-        connector = self._sources[delivery.task]
+        connector = self.sources[delivery.task]
         return await asyncio.to_thread(lambda: list(connector.read(place)))
 
     async def retry_roots(self, number: int, after: int | None, limit: int) -> list[StoredRoot]:
@@ -369,6 +289,10 @@ class JobCoordinator:
                 return latest
             await self.wait(min(left_s, _LOOK_S))
 
+    async def read_states(self, task: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The states that functions of groups keep for some keys of a task."""
+        return await self._store.read(lambda it: StateStore(it, self._job).read(task, keys))
+
     async def last_delivery(self) -> int:
         """The number of the last delivery."""
         return (await self._store.read(lambda it: self._pen(it).counters()))[0]
@@ -392,6 +316,7 @@ class JobCoordinator:
         else:
             await self.abort_outputs(outcome.staged)
         await self._publisher.commit()
+        await self._publisher.on_settled()
         self._spans.end(
             self._store.owner,
             batch,
@@ -415,17 +340,25 @@ class JobCoordinator:
 
         def finish(ledger: Ledger) -> None:
             pen = self._pen(ledger.database)
-            policies = {name: task.retry for name, task in self._tasks.items()}
-            pen.record_failures(failed, policies, _now_ms(), random.random)
+            pen.record_failures(failed, self._policies(), _now_ms(), random.random)
             pen.remove_pending_commit(id)
 
         await self._store.write(finish)
         self.counts.failed += len(failed)
         self.counts.acked -= len(failed)
 
+    def _policies(self) -> dict[str, RetryPolicy]:
+        """What decides about failures, by the task that segments come in by."""
+        policies = {name: task.retry for name, task in self._tasks.items()}
+        # What an output refused was made of something that an input gave.
+        if self._program.graph.inputs:
+            first = self._tasks[self._program.graph.inputs[0]].retry
+            policies |= dict.fromkeys(self._program.graph.outputs, first)
+        return policies
+
     async def _tell_settled(self, task: str, place: Position) -> None:
         try:
-            await self._sources[task].on_committed([place])
+            await self.sources[task].on_committed([place])
         except OSError as error:
             # It is settled here, which is what counts.
             logger.warning("input %r was not told what is done: %s", task, error)
@@ -462,21 +395,21 @@ class JobCoordinator:
             return CommitResult.TOO_LATE, [pen.redeliver(it, now_ms) for it in rest]
         pen.record_batch(run, batch)
         # Before they are settled, because those that failed before have a history there.
-        policies = {name: task.retry for name, task in self._tasks.items()}
-        pen.record_failures(outcome.failed, policies, now_ms, random.random)
+        pen.record_failures(outcome.failed, self._policies(), now_ms, random.random)
         for it in outcome.deliveries:
             pen.complete_delivery(it)
             if it.position is not None:
-                self._sources[it.task].commit(ledger, it.position)
+                self.sources[it.task].commit(ledger, it.position)
         for name, staged in outcome.staged:
             unpublished = self._outputs[name].commit_in_transaction(ledger, staged)
             if unpublished is not None:
                 pen.add_pending_commit(name, unpublished)
-        if outcome.window_files:
-            _, number = pen.counters()
-            self.spark_windows.deltas.add(ledger.database, number, outcome.window_files)
+        self.spark_windows.deltas.add(pen, outcome.window_files)
         if outcome.delta.windows:
             self._windows.apply(pen, outcome.delta, now_ms)
+        for root, task, segment in outcome.emitted:
+            pen.insert_root(root, task, segment, now_ms)
+        StateStore(ledger.database, self._job).write(outcome.states)
         return CommitResult.NOW, []
 
     def _count(self, outcome: BatchResult) -> None:
@@ -485,14 +418,19 @@ class JobCoordinator:
         delivered = sum(it.segments for it in outcome.deliveries)
         self.counts.delivered += outcome.read
         self.counts.acked += delivered + outcome.read - len(outcome.failed)
+        for task, counts in outcome.tasks.items():
+            self.counts.tasks[task] = self.counts.tasks.get(task, TaskCounts()) + counts
 
     # Looks.
 
     async def status(self) -> JobStatus:
         """How things stand."""
-        return await self._store.read(
-            lambda it: read_job_status(self._pen(it), _now_ms(), self._program.windows.by_name)
-        )
+        return await self._store.read(lambda it: read_job_status(self._pen(it), _now_ms()))
+
+    async def late(self) -> dict[str, int]:
+        """For each window: how many segments it dropped because they were too late."""
+        names = [*self._program.windows.by_name]
+        return await self._store.read(lambda it: read_late(self._pen(it), names)) if names else {}
 
     async def wait(self, timeout_s: float) -> None:
         """Return when there may be something to admit, or after some time."""

@@ -3,9 +3,7 @@
 A delivery is what a runner gets in one go: a slice of an input, or roots that come again. It stays
 in the pen until it is settled. A root that failed stays there with its segment until its next
 attempt, or as a dead letter until somebody decides. Deliveries have numbers without gaps, so that
-a runner can say how far it is by one number.
-
-Everything here runs inside the transaction of a commit.
+a runner can say how far it is by one number. Everything here runs inside a transaction.
 """
 
 from __future__ import annotations
@@ -17,8 +15,7 @@ import msgspec
 
 from postroad.core.backoff import backoff
 from postroad.durable.store.database import Database
-from postroad.durable.store.schema import read_meta, write_meta
-from postroad.pipeline.connectors.connector import Committable, Position
+from postroad.pipeline.connectors.connector import Committable, Position, Split
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     InputDelivery,
@@ -30,47 +27,15 @@ from postroad.pipeline.coordinator.records import (
 )
 from postroad.pipeline.job import RetryPolicy
 
-_SCHEMA = "pipeline.schema"
-_TABLES = (
-    """CREATE TABLE postroad_pipeline_inputs (
-        job TEXT NOT NULL, task TEXT NOT NULL, position TEXT NOT NULL,
-        PRIMARY KEY (job, task))""",
-    """CREATE TABLE postroad_pipeline_jobs (
-        job TEXT PRIMARY KEY, delivered BIGINT NOT NULL, settled BIGINT NOT NULL,
-        panes BIGINT NOT NULL)""",
-    """CREATE TABLE postroad_pipeline_batches (
-        job TEXT NOT NULL, run TEXT NOT NULL, batch BIGINT NOT NULL, PRIMARY KEY (job, run))""",
-    """CREATE TABLE postroad_pipeline_deliveries (
-        job TEXT NOT NULL, number BIGINT NOT NULL, task TEXT NOT NULL, place TEXT,
-        segments BIGINT NOT NULL, generation BIGINT NOT NULL, admitted_ms BIGINT NOT NULL,
-        settled_then BIGINT NOT NULL, PRIMARY KEY (job, number))""",
-    """CREATE TABLE postroad_pipeline_publications (
-        id {serial}, job TEXT NOT NULL, task TEXT NOT NULL, staged {blob} NOT NULL)""",
-    """CREATE TABLE postroad_pipeline_panes (
-        job TEXT NOT NULL, pane {blob} NOT NULL, content {blob} NOT NULL,
-        PRIMARY KEY (job, pane))""",
-    """CREATE TABLE postroad_pipeline_roots (
-        job TEXT NOT NULL, root BIGINT NOT NULL, task TEXT NOT NULL, state TEXT NOT NULL,
-        generation BIGINT NOT NULL, due_ms BIGINT NOT NULL, delivery BIGINT,
-        segment {blob} NOT NULL, history {blob} NOT NULL, published {blob} NOT NULL,
-        PRIMARY KEY (job, root))""",
-    "CREATE INDEX postroad_pipeline_due ON postroad_pipeline_roots (job, state, due_ms)",
-)
 _COLUMNS = ("task", "state", "generation", "due_ms", "segment", "history", "published")
 _ROOT = ", ".join(("root", *_COLUMNS))
 _REPLACED = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
+# Runs without a checkpoint never come back; those that may are among the latest.
+_RUNS_KEPT = 100
 # A statement has only so many parameters.
 _ROOTS_AT_ONCE = 500
 
 _encode = msgspec.msgpack.Encoder().encode
-
-
-def create_tables(types: Mapping[str, str], database: Database) -> None:
-    """Make the tables, if they are not there."""
-    if read_meta(database, _SCHEMA) is None:
-        for statement in _TABLES:
-            database.execute(statement.format_map(types))
-        write_meta(database, _SCHEMA, "1")
 
 
 class JobStore:
@@ -96,6 +61,13 @@ class JobStore:
             "SELECT position FROM postroad_pipeline_inputs WHERE job = ? AND task = ?", task
         )
         return msgspec.json.decode(rows[0][0]) if rows else None
+
+    def input_state(self, task: str) -> dict[str, Any]:
+        """What an input has recorded with its splits, by keys."""
+        rows = self._execute(
+            "SELECT key, value FROM postroad_pipeline_input_state WHERE job = ? AND task = ?", task
+        )
+        return {key: msgspec.json.decode(value) for key, value in rows}
 
     def pending(self, task: str) -> int:
         """Segments that were delivered by an input and are not settled."""
@@ -136,21 +108,23 @@ class JobStore:
 
     # Delivering.
 
-    def add_split(
-        self, task: str, place: Position, segments: int, end: Position, now_ms: int
-    ) -> InputDelivery:
+    def add_split(self, task: str, split: Split, now_ms: int) -> InputDelivery:
         """Deliver a slice of an input: its clock starts."""
         self._execute_plain(
             "INSERT INTO postroad_pipeline_inputs (job, task, position)"
             " VALUES (?, ?, ?) ON CONFLICT (job, task) DO UPDATE SET position ="
             " excluded.position",
-            (self.job, task, msgspec.json.encode(end).decode()),
+            (self.job, task, msgspec.json.encode(split.next_position).decode()),
         )
-        return self._deliver(task, place, segments, 0, now_ms)
-
-    def add_delivery(self, task: str, place: Position, segments: int, now_ms: int) -> InputDelivery:
-        """Deliver something that is no part of an input."""
-        return self._deliver(task, place, segments, 0, now_ms)
+        self.database.execute_many(
+            "INSERT INTO postroad_pipeline_input_state (job, task, key, value) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (job, task, key) DO UPDATE SET value = excluded.value",
+            [
+                (self.job, task, key, msgspec.json.encode(value).decode())
+                for key, value in split.state.items()
+            ],
+        )
+        return self.deliver(task, split.position, split.estimated_segments, 0, now_ms)
 
     def take_due_retries(self, task: str, now_ms: int, limit: int) -> list[InputDelivery]:
         """Deliver roots of a task whose turn has come, at most so many, in one go."""
@@ -163,7 +137,7 @@ class JobStore:
         )
         if not rows:
             return []
-        delivery = self._deliver(task, None, len(rows), 0, now_ms)
+        delivery = self.deliver(task, None, len(rows), 0, now_ms)
         for (root,) in rows:
             self._execute_plain(
                 "UPDATE postroad_pipeline_roots SET state = 'pending', delivery = ?"
@@ -172,9 +146,26 @@ class JobStore:
             )
         return [delivery]
 
-    def _deliver(
+    def due_roots(self, task: str, now_ms: int, limit: int) -> list[StoredRoot]:
+        """Roots of a task whose turn has come, at most so many."""
+        return self._roots(
+            "state = 'waiting' AND due_ms <= ? AND task = ? ORDER BY due_ms, root LIMIT ?",
+            now_ms,
+            task,
+            limit,
+        )
+
+    def retire(self, roots: Sequence[int]) -> None:
+        """Roots are done with."""
+        self.database.execute_many(
+            "DELETE FROM postroad_pipeline_roots WHERE job = ? AND root = ?",
+            [(self.job, to_signed(root)) for root in roots],
+        )
+
+    def deliver(
         self, task: str, place: Position | None, segments: int, generation: int, now_ms: int
     ) -> InputDelivery:
+        """Deliver something: a slice, or without a place roots that come again."""
         delivered, settled = self.counters()
         delivery = InputDelivery(delivered + 1, task, place, segments, generation, now_ms, settled)
         self._execute_plain(
@@ -238,7 +229,7 @@ class JobStore:
     def redeliver(self, delivery: InputDelivery, now_ms: int) -> InputDelivery:
         """Deliver something under a new number, as if for the first time but for its generation."""
         self._remove_delivery(delivery.number)
-        new = self._deliver(
+        new = self.deliver(
             delivery.task, delivery.position, delivery.segments, delivery.generation + 1, now_ms
         )
         self._execute_plain(
@@ -259,16 +250,23 @@ class JobStore:
 
     def record_batch(self, run: str, batch: int) -> None:
         """A batch is settled with this commit."""
-        self.record_window_batch(run, batch)
+        is_new = self.last_committed_batch(run) < 0
         self._execute("UPDATE postroad_pipeline_jobs SET settled = settled + 1 WHERE job = ?")
-
-    def record_window_batch(self, run: str, batch: int) -> None:
-        """The same for a batch of a query that emits what windows hold."""
+        _, settled = self.counters()
         self._execute_plain(
-            "INSERT INTO postroad_pipeline_batches (job, run, batch) VALUES (?, ?, ?)"
-            " ON CONFLICT (job, run) DO UPDATE SET batch = excluded.batch",
-            (self.job, run, batch),
+            "INSERT INTO postroad_pipeline_batches (job, run, batch, settled) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (job, run) DO UPDATE SET batch = excluded.batch,"
+            " settled = excluded.settled",
+            (self.job, run, batch, settled),
         )
+        if is_new:
+            self._execute(
+                "DELETE FROM postroad_pipeline_batches WHERE job = ? AND settled < ("
+                "SELECT MIN(settled) FROM (SELECT settled FROM postroad_pipeline_batches"
+                " WHERE job = ? ORDER BY settled DESC LIMIT ?) AS latest)",
+                self.job,
+                _RUNS_KEPT,
+            )
 
     def is_current(self, delivery: InputDelivery) -> bool:
         """Whether a delivery is still in the pen, and was not delivered again since."""
@@ -395,13 +393,17 @@ class JobStore:
 
     # Windows.
 
-    def panes(self) -> list[tuple[bytes, bytes]]:
-        """Everything that windows hold."""
-        rows = self._execute("SELECT pane, content FROM postroad_pipeline_panes WHERE job = ?")
+    def panes(self, limit: int | None = None) -> list[tuple[bytes, bytes]]:
+        """Everything that windows hold, or some of it."""
+        every = "SELECT pane, content FROM postroad_pipeline_panes WHERE job = ?"
+        if limit is None:
+            rows = self._execute(every)
+        else:
+            rows = self._execute(f"{every} ORDER BY pane LIMIT ?", limit)
         return [(bytes(pane), bytes(content)) for pane, content in rows]
 
-    def read_pane(self, pane: bytes) -> bytes | None:
-        """One of these rows."""
+    def pane(self, pane: bytes) -> bytes | None:
+        """One of the rows."""
         rows = self._execute(
             "SELECT content FROM postroad_pipeline_panes WHERE job = ? AND pane = ?", pane
         )
@@ -426,6 +428,10 @@ class JobStore:
             "UPDATE postroad_pipeline_jobs SET panes = panes + 1 WHERE job = ? RETURNING panes"
         )
         return int(rows[0][0])
+
+    def list_waiting(self, limit: int) -> list[StoredRoot]:
+        """Roots that come again, the next ones first."""
+        return self._roots("state = 'waiting' ORDER BY due_ms, root LIMIT ?", limit)
 
     # Dead letters.
 

@@ -3,10 +3,78 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from postroad.pipeline.coordinator.coordinator import JobCoordinator
+from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.records import RootState
+
+if TYPE_CHECKING:
+    from postroad.pipeline.coordinator.coordinator import JobCoordinator
+
+
+class TaskCounts(msgspec.Struct, frozen=True):
+    """What a task did."""
+
+    processed: int = 0
+    """Segments it was given, those that failed included."""
+    failed: int = 0
+    seconds: float = 0.0
+    """Time spent in its function, of all workers together."""
+
+    def __add__(self, other: TaskCounts) -> TaskCounts:
+        return TaskCounts(
+            self.processed + other.processed,
+            self.failed + other.failed,
+            self.seconds + other.seconds,
+        )
+
+
+class JobCounters(msgspec.Struct):
+    """What happened since this process began."""
+
+    delivered: int = 0
+    acked: int = 0
+    failed: int = 0
+    replayed: int = 0
+    batches: int = 0
+    tasks: dict[str, TaskCounts] = {}
+    """By the name of the task."""
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    """How things stand, by the store."""
+
+    pending: int
+    waiting: int
+    dead: int
+    unpublished: int
+    oldest_s: float
+
+
+def read_job_status(pen: JobStore, now_ms: int) -> JobStatus:
+    """How things stand in a pen."""
+    deliveries = pen.deliveries()
+    oldest_ms = min((it.started_ms for it in deliveries), default=now_ms)
+    return JobStatus(
+        sum(it.segments for it in deliveries),
+        pen.count(RootState.WAITING),
+        pen.count(RootState.DEAD),
+        len(pen.pending_commits()),
+        max(now_ms - oldest_ms, 0) / 1000,
+    )
+
+
+class TaskProgress(msgspec.Struct, frozen=True):
+    """What a task of a running job did, and how fast it is."""
+
+    processed: int
+    failed: int
+    per_s: float
+    """Segments per second since the last look."""
+    latency_s: float
+    """Average time in its function for one segment, since the last look."""
 
 
 class JobProgress(msgspec.Struct, frozen=True):
@@ -33,32 +101,37 @@ class JobProgress(msgspec.Struct, frozen=True):
     delivered_per_s: float
     acked_per_s: float
     batch_s: float
-    """Time between two batches, of late."""
-    dropped_late: int = 0
-    """Segments that came too late for windows; one counts for each extent it was for."""
+    """Time between two batches, since the last look."""
     restarts: int = 0
     """How often Spark failed and was started again."""
+    tasks: dict[str, TaskProgress] = {}
+    """By the name of the task; empty if the executor does not count."""
+    late: dict[str, int] = {}
+    """Segments that came too late for their window, by the name of the window."""
+    spark_ui_url: str | None = None
+    """Where Spark's own pages about the job are."""
 
 
 class ProgressSampler:
-    """Looks at a desk every now and then, and tells rates."""
+    """Looks at a coordinator every now and then, and tells rates."""
 
-    def __init__(self, job: str, pid: int, desk: JobCoordinator) -> None:
+    def __init__(self, job: str, pid: int, coordinator: JobCoordinator) -> None:
         self._job = job
         self._pid = pid
-        self._desk = desk
+        self._coordinator = coordinator
         self._then_s = time.monotonic()
-        self._before = (0, 0, 0)
+        self._before = JobCounters()
 
-    async def look(self, restarts: int = 0) -> JobProgress:
+    async def look(self, restarts: int = 0, spark_ui_url: str | None = None) -> JobProgress:
         """How it is now; rates are since the last look."""
-        standing = await self._desk.status()
-        counts = self._desk.counts
+        status = await self._coordinator.status()
+        late = await self._coordinator.late()
         now_s = time.monotonic()
         past_s = max(now_s - self._then_s, 1e-9)
-        delivered, acked, batches = self._before
-        self._then_s, self._before = now_s, (counts.delivered, counts.acked, counts.batches)
-        new_batches = counts.batches - batches
+        counts, before = self._coordinator.counts, self._before
+        self._then_s = now_s
+        self._before = msgspec.structs.replace(counts, tasks=dict(counts.tasks))
+        new_batches = counts.batches - before.batches
         return JobProgress(
             job=self._job,
             pid=self._pid,
@@ -68,14 +141,29 @@ class ProgressSampler:
             failed=counts.failed,
             replayed=counts.replayed,
             batches=counts.batches,
-            pending=standing.pending,
-            waiting=standing.waiting,
-            dead=standing.dead,
-            unpublished=standing.unpublished,
-            oldest_s=standing.oldest_s,
-            delivered_per_s=(counts.delivered - delivered) / past_s,
-            acked_per_s=(counts.acked - acked) / past_s,
+            pending=status.pending,
+            waiting=status.waiting,
+            dead=status.dead,
+            unpublished=status.unpublished,
+            oldest_s=status.oldest_s,
+            delivered_per_s=(counts.delivered - before.delivered) / past_s,
+            acked_per_s=(counts.acked - before.acked) / past_s,
             batch_s=past_s / new_batches if new_batches else 0.0,
-            dropped_late=standing.dropped_late,
             restarts=restarts,
+            tasks={
+                task: _task_progress(now, before.tasks.get(task, TaskCounts()), past_s)
+                for task, now in counts.tasks.items()
+            },
+            late=late,
+            spark_ui_url=spark_ui_url,
         )
+
+
+def _task_progress(now: TaskCounts, before: TaskCounts, past_s: float) -> TaskProgress:
+    processed = now.processed - before.processed
+    return TaskProgress(
+        now.processed,
+        now.failed,
+        per_s=processed / past_s,
+        latency_s=(now.seconds - before.seconds) / processed if processed else 0.0,
+    )

@@ -18,6 +18,7 @@ from postroad.pipeline.coordinator.window_deltas import (
     WindowDeltas,
     remove_files,
 )
+from postroad.pipeline.coordinator.window_store import WindowStore
 
 # How often to see whether something was added to a window.
 _LOOK_S = 0.05
@@ -29,16 +30,27 @@ class SparkWindows:
     Args:
         program: the job.
         store: where its account is kept.
+        others: keeps all other windows.
     """
 
-    def __init__(self, program: CompiledJob, store: Store) -> None:
+    def __init__(self, program: CompiledJob, store: Store, others: WindowStore) -> None:
         self._store = store
+        self._others = others
         self._job = program.job.name
         self.deltas = WindowDeltas(program)
 
-    async def assign(self, run: str, names: Collection[str]) -> list[str]:
-        """Decide which windows Spark keeps; returns their names."""
+    async def assign(self, run: str, names: Collection[str] = ()) -> list[str]:
+        """Decide which windows Spark keeps, in the checkpoint of a run; returns their names.
+
+        Args:
+            run: its name.
+            names: those that it may keep.
+
+        Raises:
+            ConfigError: it keeps others already.
+        """
         await self._store.write(lambda ledger: self.deltas.assign(ledger.database, run, names))
+        self._others.leave_out(self.deltas.windows)
         return list(self.deltas.windows)
 
     async def needed_files(self) -> set[str]:
@@ -81,10 +93,7 @@ class SparkWindows:
 
     async def is_committed(self, run: str, window: str, batch: int) -> bool:
         """Whether what a window emitted with a batch of its query was taken in."""
-        name = _run_name(run, window)
-        return await self._store.read(
-            lambda it: JobStore(it, self._job).last_committed_batch(name) >= batch
-        )
+        return await self._store.read(lambda it: self.deltas.is_emitted(it, run, window, batch))
 
     async def commit_batch(
         self,
@@ -97,15 +106,8 @@ class SparkWindows:
         """Take in, once, what a window emitted."""
 
         def commit(ledger: Ledger) -> None:
-            pen, name = JobStore(ledger.database, self._job), _run_name(run, window)
-            if pen.last_committed_batch(name) < batch:
-                pen.record_window_batch(name, batch)
-                self.deltas.emit(
-                    pen, ledger.database, window, files, failed, time.time_ns() // 1_000_000
-                )
+            if not self.deltas.is_emitted(ledger.database, run, window, batch):
+                pen, now_ms = JobStore(ledger.database, self._job), time.time_ns() // 1_000_000
+                self.deltas.emit(pen, window, batch, files, failed, now_ms)
 
         await self._store.write(commit)
-
-
-def _run_name(run: str, window: str) -> str:
-    return f"{run}/{window}"

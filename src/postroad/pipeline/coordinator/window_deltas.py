@@ -17,11 +17,11 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 from postroad.durable.store.database import Database
-from postroad.durable.store.schema import read_meta, write_meta
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import InputConnector, Position, RawRecords, Split
 from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import FailedRoot, InputDelivery
+from postroad.pipeline.coordinator.schema import has_tables
 from postroad.pipeline.job import RetryPolicy
 from postroad.pipeline.windows import decode_pane_window
 from postroad.pipeline.windows.compiled import NO_TIME
@@ -29,18 +29,8 @@ from postroad.pipeline.windows.partials import PartialWindow
 
 logger = logging.getLogger("postroad.pipeline")
 
-_SCHEMA = "pipeline.windows.schema"
-_TABLES = (
-    """CREATE TABLE postroad_pipeline_spark_windows (
-        job TEXT NOT NULL, name TEXT NOT NULL, run TEXT NOT NULL, definition TEXT NOT NULL,
-        latest_s DOUBLE PRECISION, dropped BIGINT NOT NULL, PRIMARY KEY (job, name))""",
-    """CREATE TABLE postroad_pipeline_window_deltas (
-        job TEXT NOT NULL, name TEXT NOT NULL, number BIGINT NOT NULL, delta {blob} NOT NULL,
-        PRIMARY KEY (job, name, number))""",
-    """CREATE TABLE postroad_pipeline_window_results (
-        id {serial}, job TEXT NOT NULL, task TEXT NOT NULL, path TEXT NOT NULL,
-        segments BIGINT NOT NULL)""",
-)
+# The version of the schema that brought the tables.
+_VERSION = 2
 
 
 class WindowFile(msgspec.Struct, frozen=True):
@@ -107,13 +97,6 @@ class WindowDeltas:
         """The windows that Spark could keep."""
         return [it.name for it in self._program.windows.windows if PartialWindow.fits(it)]
 
-    def create_tables(self, types: Mapping[str, str], database: Database) -> None:
-        """Make the tables, if they are not there."""
-        if read_meta(database, _SCHEMA) is None:
-            for statement in _TABLES:
-                database.execute(statement.format_map(types))
-            write_meta(database, _SCHEMA, "1")
-
     def assign(self, database: Database, run: str, names: Collection[str]) -> None:
         """Decide which windows Spark keeps, in the checkpoint of a run.
 
@@ -127,7 +110,8 @@ class WindowDeltas:
             "SELECT name, run, definition FROM postroad_pipeline_spark_windows WHERE job = ?",
         )
         kept = {name: (its_run, definition) for name, its_run, definition in rows}
-        elsewhere = {decode_pane_window(key) for key, _ in JobStore(database, self._job).panes()}
+        panes = JobStore(database, self._job).panes() if names else []
+        elsewhere = {decode_pane_window(key) for key, _ in panes}
         chosen = []
         for window in self._program.windows.windows:
             name, definition = window.name, self._definition(window.name)
@@ -154,12 +138,14 @@ class WindowDeltas:
                     "DELETE FROM postroad_pipeline_window_deltas WHERE job = ? AND name = ?",
                     name,
                 )
-            database.execute(
-                "INSERT INTO postroad_pipeline_spark_windows (job, name, run, definition, dropped)"
-                " VALUES (?, ?, ?, ?, 0)"
-                " ON CONFLICT (job, name) DO UPDATE SET run = excluded.run",
-                (self._job, name, run, definition),
-            )
+            if before is None or before[0] != run:
+                database.execute(
+                    "INSERT INTO postroad_pipeline_spark_windows"
+                    " (job, name, run, definition, batch, dropped) VALUES (?, ?, ?, ?, -1, 0)"
+                    " ON CONFLICT (job, name) DO UPDATE SET run = excluded.run,"
+                    " batch = excluded.batch",
+                    (self._job, name, run, definition),
+                )
             chosen.append(window)
         self.windows = {window.name: PartialWindow(window) for window in chosen}
 
@@ -170,8 +156,9 @@ class WindowDeltas:
 
     # What batches add.
 
-    def add(self, database: Database, number: int, files: Iterable[WindowFile]) -> None:
+    def add(self, pen: JobStore, files: Iterable[WindowFile]) -> None:
         """A batch is committed: give its files a number, and count what comes too late."""
+        database, (_, number) = pen.database, pen.counters()
         by_window: dict[str, list[WindowFile]] = {}
         for file in files:
             by_window.setdefault(file.window, []).append(file)
@@ -237,31 +224,45 @@ class WindowDeltas:
 
     # What windows emit.
 
+    def is_emitted(self, database: Database, run: str, name: str, batch: int) -> bool:
+        """Whether what a window emitted with a batch of its query was taken in."""
+        rows = self._execute(
+            database,
+            "SELECT 1 FROM postroad_pipeline_spark_windows"
+            " WHERE job = ? AND name = ? AND run = ? AND batch < ?",
+            name,
+            run,
+            batch,
+        )
+        return not rows
+
     def emit(
         self,
         pen: JobStore,
-        database: Database,
         name: str,
+        batch: int,
         files: Iterable[ResultFile],
         failed: Sequence[FailedRoot],
         now_ms: int,
     ) -> None:
-        """Take in what a window has emitted."""
+        """Take in what a window has emitted with a batch of its query."""
         task = self.windows[name].window.window.task
+        pen.database.execute(
+            "UPDATE postroad_pipeline_spark_windows SET batch = ? WHERE job = ? AND name = ?",
+            (batch, self._job, name),
+        )
         for file in files:
-            database.execute(
+            pen.database.execute(
                 "INSERT INTO postroad_pipeline_window_results (job, task, path, segments)"
                 " VALUES (?, ?, ?, ?)",
                 (self._job, task, file.path, file.segments),
             )
         pen.record_failures(failed, {task: RetryPolicy()}, now_ms, lambda: 0.0)
 
-    def take_results(
-        self, pen: JobStore, database: Database, task: str, room: int, now_ms: int
-    ) -> list[InputDelivery]:
+    def take_results(self, pen: JobStore, task: str, room: int, now_ms: int) -> list[InputDelivery]:
         """Deliver what windows of a task have emitted, about as much as there is room for."""
         rows = self._execute(
-            database,
+            pen.database,
             "SELECT id, path, segments FROM postroad_pipeline_window_results"
             " WHERE job = ? AND task = ? ORDER BY id LIMIT 100",
             task,
@@ -271,9 +272,9 @@ class WindowDeltas:
             if room <= 0:
                 break
             room -= segments
-            deliveries.append(pen.add_delivery(task, {"path": path}, segments, now_ms))
+            deliveries.append(pen.deliver(task, {"path": path}, segments, 0, now_ms))
             self._execute(
-                database,
+                pen.database,
                 "DELETE FROM postroad_pipeline_window_results WHERE job = ? AND id = ?",
                 id,
             )
@@ -301,12 +302,12 @@ class WindowDeltas:
         return database.execute(statement, (self._job, *parameters))
 
 
-def count_dropped(pen: JobStore) -> int:
-    """Segments that came too late for windows that Spark keeps; one counts for each extent."""
-    if read_meta(pen.database, _SCHEMA) is None:
-        return 0
+def read_dropped(pen: JobStore) -> dict[str, int]:
+    """For each window that Spark keeps: how many segments it dropped because they were too late; a
+    segment counts for each extent."""
+    if not has_tables(pen.database, _VERSION):
+        return {}
     rows = pen.database.execute(
-        "SELECT COALESCE(SUM(dropped), 0) FROM postroad_pipeline_spark_windows WHERE job = ?",
-        (pen.job,),
+        "SELECT name, dropped FROM postroad_pipeline_spark_windows WHERE job = ?", (pen.job,)
     )
-    return int(rows[0][0])
+    return {name: int(dropped) for name, dropped in rows}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -10,9 +11,19 @@ from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import encode_segment
 from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import FailedRoot, SegmentAttempt
+from postroad.pipeline.coordinator.window_deltas import read_dropped
 from postroad.pipeline.functions import normalize_result
-from postroad.pipeline.job import RetryPolicy, Segment
+from postroad.pipeline.job import Job, RetryPolicy, Segment, Window, WindowType
 from postroad.pipeline.windows import Extent, JobWindowDelta, JobWindowState, encode_group
+from postroad.pipeline.windows.aggregations import BUILT_IN, aggregation_of
+from postroad.pipeline.windows.assigners import assignment_of
+from postroad.pipeline.windows.encoding import decode_group
+from postroad.pipeline.windows.panes import (
+    Pane,
+    decode_row,
+    decode_window_progress,
+    head_row_key,
+)
 
 
 class WindowStore:
@@ -103,3 +114,75 @@ def emit_roots(
     for ordinal, segment in enumerate(encoded):
         own = f"{place}/{ordinal}"
         yield EmittedRoot(program.ack_ids.root(task, "", own), task, segment, own)
+
+
+class WindowExtentView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a window holds of one group over one stretch of time."""
+
+    group: Any
+    lower: float | None
+    """Where it begins, in seconds; None in a global window."""
+    upper: float | None
+    value: Any
+    """What a trigger would emit now; of an aggregation that is not built in, its state."""
+    segments: int
+
+
+class WindowView(msgspec.Struct, frozen=True, kw_only=True):
+    """A window of a job."""
+
+    name: str
+    task: str
+    type: str
+    aggregation: str
+    late: int
+    """Segments that came too late for it."""
+    extents: list[WindowExtentView]
+    """Some of what it holds."""
+
+
+def read_late(store: JobStore, windows: Iterable[str]) -> dict[str, int]:
+    """For each window: how many segments it dropped because they were too late."""
+    heads = {name: store.pane(head_row_key(name)) for name in windows}
+    dropped = read_dropped(store)
+    return {
+        name: dropped.get(name, 0) if head is None else decode_window_progress(head).late
+        for name, head in heads.items()
+    }
+
+
+def read_windows(store: JobStore, job: Job, limit: int) -> list[WindowView]:
+    """What the windows of a job hold: so many extents of all together at most."""
+    late = read_late(store, (it.name for it in job.windows))
+    extents: dict[str, list[WindowExtentView]] = {it.name: [] for it in job.windows}
+    windows = {it.name: it for it in job.windows}
+    # Each window has one more row, which is none of its extents.
+    for key, value in store.panes(limit + len(windows)):
+        row = decode_row(key, value)
+        if row.window in windows and isinstance(row.content, Pane):
+            extents[row.window].append(_view_pane(windows[row.window], row.group, row.content))
+    return [
+        WindowView(
+            name=it.name,
+            task=it.task,
+            type=it.type.value,
+            aggregation=it.aggregation,
+            late=late[it.name],
+            extents=extents[it.name],
+        )
+        for it in job.windows
+    ]
+
+
+def _view_pane(window: Window, group: bytes, pane: Pane) -> WindowExtentView:
+    is_global = window.type is WindowType.GLOBAL
+    value = pane.state
+    if window.aggregation in BUILT_IN:
+        value = aggregation_of(window, lambda _: None).result(pane.state)
+    return WindowExtentView(
+        group=decode_group(group),
+        lower=None if is_global else pane.lower,
+        upper=None if is_global else assignment_of(window).upper(pane.lower, pane.latest),
+        value=value,
+        segments=pane.segments,
+    )

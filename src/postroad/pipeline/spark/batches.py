@@ -1,8 +1,8 @@
 """What is done with each micro-batch: its tasks run, it is committed, then Spark writes its part.
 
 The work of a batch ends in one action. What partitions came to is collected; where Spark writes
-outputs, their segments are staged by the same action, and written for good when the coordinator
-has accounted for the batch. A batch that Spark does again is written again, and never twice.
+outputs, the same action stages their segments, and they are published when the coordinator has
+accounted for the batch. A batch that Spark does again is written again, and never twice.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.pipeline.connectors.connector import Committable
 from postroad.pipeline.spark.coordinator_client import CoordinatorClient, PartitionResults
-from postroad.pipeline.spark.job_pass import add_passes, read_outcomes
-from postroad.pipeline.spark.spark_outputs import publish
+from postroad.pipeline.spark.job_pass import OUTCOME_TASK, add_passes, output_label, read_outcomes
+from postroad.pipeline.spark.spark_inputs import format_of
+from postroad.pipeline.spark.spark_outputs import (
+    Published,
+    is_file_format,
+    move_directory,
+    publish,
+    staging_options,
+)
 from postroad.pipeline.spark.worker_context import WorkerContext
 
 if TYPE_CHECKING:
@@ -56,39 +63,86 @@ class BatchProcessor:
         session = rows.sparkSession
         if coordinator.begin_batch(run, batch):
             _describe(session, f"{self._context.job_name}: batch {batch}")
-            results = add_passes(rows, self._context)
-            if self._context.spark_outputs:
-                outcomes, writes = self._stage_rows(session, results, batch)
-            else:
-                outcomes, writes = _collect(results), []
+            results = self._add_passes(rows)
+            outcomes, writes = self._act(session, results, batch)
             inline, stored = read_outcomes(outcomes)
             coordinator.commit_batch(run, batch, PartitionResults(inline, stored), writes)
         self.write_pending(session, coordinator)
 
-    def _stage_rows(
+    def _add_passes(self, rows: DataFrame) -> DataFrame:
+        return add_passes(rows, self._context)
+
+    def _act(
         self, session: SparkSession, results: DataFrame, batch: int
     ) -> tuple[list[bytes], list[tuple[str, Committable]]]:
-        """Have Spark stage what it is to write: all outputs by one action."""
-        path = f"{self._stage}/{self._context.run}-{batch:08d}"
-        results.write.mode("overwrite").partitionBy("task").parquet(path)
-        staged = session.read.parquet(path)
-        outcome = staged.where(staged["outcome"].isNotNull())
-        counts = staged.where(staged["outcome"].isNull()).groupBy("task").count().collect()
-        writes: list[tuple[str, Committable]] = [
-            (str(row["task"]), {"path": path, "run": self._context.run, "batch": batch})
-            for row in counts
-        ]
-        return _collect(outcome), writes
+        """Have Spark do all the work; returns what partitions came to, and what is staged."""
+        context = self._context
+        if not context.spark_outputs:
+            return _collect(results), []
+        path = f"{self._stage}/{context.run}-{batch:08d}"
+        staged: Committable = {"path": path, "run": context.run, "batch": batch}
+        if self._is_direct(session):
+            outcomes = self._write_files(results, path)
+            staged["direct"] = True
+        else:
+            results.write.mode("overwrite").partitionBy("task").parquet(path)
+            rows = session.read.parquet(path)
+            outcomes = _collect(rows.where(rows["outcome"].isNotNull()))
+        return outcomes, [(name, staged) for name in context.spark_outputs]
+
+    def _is_direct(self, session: SparkSession) -> bool:
+        """Whether files can be written as they are to be, and only have to be moved.
+
+        They can if all outputs are files of one format with the same columns.
+        """
+        tasks = [self._context.graph.tasks[name] for name in self._context.spark_outputs]
+        first = tasks[0]
+        return (
+            getattr(session, "_jvm", None) is not None
+            and first.schema is not None
+            and is_file_format(first)
+            and all(
+                it.schema == first.schema and staging_options(it) == staging_options(first)
+                for it in tasks
+            )
+        )
+
+    def _write_files(self, results: DataFrame, path: str) -> list[bytes]:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        context = self._context
+        first = context.graph.tasks[context.spark_outputs[0]]
+        labels = [output_label(context, name) for name in context.spark_outputs]
+        seen = Observation()
+        columns = f.coalesce(*map(f.col, labels)).alias("c")
+        rows = (
+            results.observe(seen, f.collect_list("outcome").alias("outcomes"))
+            .where(f.col("task") != OUTCOME_TASK)
+            .select("task", columns)
+            .select("task", "c.*")
+        )
+        writer = rows.write.format(format_of(first)).options(**staging_options(first))
+        writer.partitionBy("task").mode("overwrite").save(path)
+        return [bytes(it) for it in seen.get.get("outcomes") or []]
 
     def write_pending(self, session: SparkSession, coordinator: CoordinatorClient) -> None:
         """Write what was committed and is not written."""
         if not self._context.spark_outputs:
             return
-        for it in coordinator.list_writes():
+        pending = coordinator.list_writes()
+        for it in pending:
             task = self._context.graph.tasks[it.task]
+            label = output_label(self._context, it.task)
             _describe(session, f"{self._context.job_name}: write {it.task}")
-            failed = publish(session, self._context.job_name, task, it.committable)
-            coordinator.finish_write(it.id, failed)
+            place = Published(self._context.job_name, task, label, it.committable)
+            if it.committable.get("direct"):
+                move_directory(session, place.staged_path, place.path)
+                coordinator.finish_write(it.id)
+            else:
+                coordinator.finish_write(it.id, publish(session, place))
+        for path in {str(it.committable["path"]) for it in pending}:
+            move_directory(session, path, None)
 
 
 def _collect(results: DataFrame) -> list[bytes]:

@@ -188,8 +188,15 @@ def configuration(settings: SparkConfig) -> dict[str, str]:
         "spark.app.name": settings.app_name,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": _java_options(settings),
-        # A web server and the history it keeps in memory: nobody looks at a pipeline there.
-        "spark.ui.enabled": "false",
+        # A job may run for weeks: its UI remembers the last hours.
+        "spark.ui.killEnabled": "false",
+        "spark.ui.retainedJobs": "200",
+        "spark.ui.retainedStages": "200",
+        "spark.ui.retainedTasks": "10000",
+        "spark.sql.ui.retainedExecutions": "100",
+        "spark.sql.streaming.ui.retainedProgressUpdates": "100",
+        # A worker that hangs in a function is ended soon after its task is.
+        "spark.python.task.killTimeout": "200ms",
         "spark.ui.showConsoleProgress": "false",
         # The default of 200 partitions is for large tables, not for batches of a stream.
         "spark.sql.shuffle.partitions": str(settings.partitions),
@@ -202,6 +209,8 @@ def configuration(settings: SparkConfig) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": "true",
         # pyspark's own, but silent when a query is stopped.
         "spark.python.daemon.module": "postroad.pipeline.spark.daemon",
+        # A file for each output at a time, where otherwise rows would be sorted by their outputs.
+        "spark.sql.maxConcurrentOutputFileWriters": "64",
         # Columns are matched by position: exchanged ones would pass silently.
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
         # On one machine two attempts at the same only take cores from each other.

@@ -14,7 +14,7 @@ from postroad.core.errors import MalformedPayload
 from postroad.core.limits import MIB, Limits
 from postroad.net import MessagingService
 from postroad.pipeline.connectors.connector import Committable, RawRecords
-from postroad.pipeline.coordinator.coordinator import PendingWrite
+from postroad.pipeline.coordinator.batch_result import PendingWrite
 from postroad.pipeline.coordinator.records import FailedRoot, InputDelivery, RetryRoot
 from postroad.pipeline.coordinator.window_deltas import CommittedDelta, ResultFile
 from postroad.pipeline.spark.certificate import WORKER, CertificateFiles

@@ -10,7 +10,8 @@ from postroad.core import Address, Limits, to_address
 from postroad.core.limits import MIB
 from postroad.net import Message, MessagingService
 from postroad.pipeline.compiled_job import CompiledJob
-from postroad.pipeline.coordinator.coordinator import BatchResult, JobCoordinator
+from postroad.pipeline.coordinator.batch_result import BatchResult
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot
 from postroad.pipeline.spark.certificate import DESK, CertificateFiles, make_certificate
 from postroad.pipeline.spark.coordinator_client import (
@@ -269,6 +270,8 @@ class CoordinatorServer:
             outcome.staged += part.staged
             outcome.read += part.read
             outcome.window_files += part.window_files
+            outcome.emitted += part.emitted
+            outcome.states += part.states
             windows.merge(part.delta)
         outcome.delta = windows.delta
         outcome.staged += question.writes

@@ -56,7 +56,8 @@ def _to_failed(rows: DataFrame, task: Task, refused: dict[int, str]) -> list[Fai
         segment = encode_segment(msgspec.json.decode(row["segment"]))
         attempt = SegmentAttempt(0, now_ms, task.name, refused[row[_ID]], [task.name])
         root = to_unsigned(row[_ID])
-        failed.append(FailedRoot(root, task.name, 0, segment, attempt, []))
+        # A table that refuses a row does so again: somebody has to decide.
+        failed.append(FailedRoot(root, task.name, 0, segment, attempt, [], is_permanent=True))
     return failed
 
 

@@ -19,6 +19,7 @@ from postroad.pipeline.connectors.connector import (
     Committable,
     OutputConnector,
     OutputWriter,
+    UnwritableSegmentsError,
 )
 from postroad.pipeline.connectors.encoding import encode_all
 from postroad.pipeline.coordinator.records import RetryRoot, to_signed
@@ -49,17 +50,18 @@ _SCHEMA = pa.schema(
 )
 # What is larger goes to the coordinator itself, and not through the JVM and another process.
 _INLINE_BYTES_MAX = 64 * 1024
+_NOT_OF_TYPE = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 Operator = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
-_decode_json: Callable[[bytes], Segment] = msgspec.json.Decoder(dict[str, Any]).decode
+decode_json: Callable[[bytes], Segment] = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def add_passes(rows: DataFrame, context: WorkerContext) -> DataFrame:
     """Have the tasks of a job run over input rows; gives rows as `RESULT_DDL` has them."""
     graph = context.graph
     if len(graph.stages) == 1:
-        return rows.mapInArrow(_single_stage(context), RESULT_DDL)
+        return rows.mapInArrow(_single_stage(context), result_ddl(context))
     tasks = [[graph.tasks[name] for name in stage.computed] for stage in graph.stages] + [[]]
     rows = rows.mapInArrow(_first_stage(context), ddl_with_columns(tasks[1]))
     for stage in graph.stages[1:]:
@@ -70,7 +72,7 @@ def add_passes(rows: DataFrame, context: WorkerContext) -> DataFrame:
         rows = rows.mapInArrow(_later_stage(context, stage.index), ddl)
     # At last all rows of a root meet.
     rows = rows.repartition(context.partitions, "shard")
-    return rows.mapInArrow(_last_stage(context), RESULT_DDL)
+    return rows.mapInArrow(_last_stage(context), result_ddl(context))
 
 
 class _RowReader:
@@ -104,7 +106,7 @@ class _RowReader:
             case InputRowKind.JSON:
                 self.read += count
                 ids = self._tell_apart(run.roots) if self._program.is_multi_stage else run.roots
-                yield decode_roots(self._program, task, run.generation, _decode_json, ids, run.raws)
+                yield decode_roots(self._program, task, run.generation, decode_json, ids, run.raws)
                 return
         self._counts[run.delivery] = self._counts.get(run.delivery, 0) + count
 
@@ -142,7 +144,7 @@ class _RowReader:
 def _single_stage(context: WorkerContext) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, name = context.prepare(), secrets.token_hex(8)
-        outputs, written = _with_rows(context)
+        outputs, written = outputs_with_rows(context)
         partition = SingleStagePartition(program, outputs, name, context.spark_windows)
 
         def work() -> Iterator[pa.RecordBatch]:
@@ -196,7 +198,7 @@ def _later_stage(context: WorkerContext, index: int) -> Operator:
 def _last_stage(context: WorkerContext) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, name = context.prepare(), secrets.token_hex(8)
-        outputs, written = _with_rows(context)
+        outputs, written = outputs_with_rows(context)
         partition = ShuffledPartition(program, outputs, name, context.spark_windows)
 
         def work() -> Iterator[pa.RecordBatch]:
@@ -214,11 +216,11 @@ def _finish(
     partition: PartitionExecutor,
     name: str,
     work: Iterator[pa.RecordBatch],
-    written: _WrittenRows,
+    written: WrittenRows,
 ) -> Iterator[pa.RecordBatch]:
     """Do the work of a partition, and say what it came to."""
     try:
-        program.lifecycles.before_batch()
+        program.before_batch()
         yield from work
         result = partition.finish()
         panes = [it for it in partition.panes.values() if it.panes]
@@ -232,7 +234,7 @@ def _finish(
     except BaseException:
         partition.abort()
         raise
-    yield _rows([OUTCOME_TASK], [0], [None], [outcome])
+    yield outcome_row(context, outcome)
 
 
 def read_outcomes(outcomes: Sequence[bytes]) -> tuple[list[bytes], list[str]]:
@@ -246,62 +248,113 @@ def _is_name(outcome: bytes) -> bool:
     return not outcome[0] & 0x80
 
 
-class _WrittenRows:
+class WrittenRows:
     """Segments for outputs that Spark writes, as rows."""
 
-    def __init__(self) -> None:
-        self._tasks: list[str] = []
-        self._ids: list[int] = []
-        self._segments: list[str | None] = []
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._schema = result_schema(context)
+        self._batches: list[pa.RecordBatch] = []
 
-    def add(self, task: str, ids: Sequence[int], segments: Sequence[bytes]) -> None:
-        self._tasks += [task] * len(ids)
-        self._ids += map(to_signed, ids)
-        self._segments += [it.decode() for it in segments]
+    def add(self, task: str, ids: Sequence[int], segments: Sequence[Segment]) -> None:
+        """Take segments.
+
+        Raises:
+            UnwritableSegmentsError: some are not what the output's schema says, or no JSON.
+        """
+        type_ = self._context.output_types.get(task)
+        columns: dict[str, pa.Array] = {
+            "task": pa.array([output_label(self._context, task)] * len(ids), pa.string()),
+            "id": pa.array(list(map(to_signed, ids)), pa.int64()),
+        }
+        if type_ is None:
+            encoded = encode_all(msgspec.json.encode, ids, segments)
+            columns["segment"] = pa.array([it.decode() for it in encoded], pa.string())
+        else:
+            columns[output_label(self._context, task)] = _to_struct(type_, ids, segments)
+        self._batches.append(_batch(self._schema, len(ids), columns))
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        if self._ids:
-            tasks, ids, segments = self._tasks, self._ids, self._segments
-            self._tasks, self._ids, self._segments = [], [], []
-            yield _rows(tasks, ids, segments, [None] * len(ids))
+        """What was taken since the last time."""
+        batches, self._batches = self._batches, []
+        return iter(batches)
 
 
-def _rows(
-    tasks: list[str], ids: list[int], segments: list[str | None], outcomes: list[bytes | None]
-) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(it, field.type)
-            for it, field in zip((tasks, ids, segments, outcomes), _SCHEMA, strict=True)
-        ],
-        schema=_SCHEMA,
+def _to_struct(
+    type_: pa.StructType, ids: Sequence[int], segments: Sequence[Segment]
+) -> pa.StructArray:
+    try:
+        return pa.array(segments, type_)
+    except _NOT_OF_TYPE:
+        reasons = {}
+        for id, segment in zip(ids, segments, strict=True):
+            try:
+                pa.array([segment], type_)
+            except _NOT_OF_TYPE as error:
+                reasons[id] = f"it does not fit the schema of its output: {error}"
+        raise UnwritableSegmentsError(reasons) from None
+
+
+def output_label(context: WorkerContext, task: str) -> str:
+    """An output in rows, and in names of columns and directories: any text may be a task's name."""
+    return f"o{context.graph.order.index(task)}"
+
+
+def result_schema(context: WorkerContext) -> pa.Schema:
+    """Of the rows that the last pass gives."""
+    typed = [(output_label(context, name), it) for name, it in context.output_types.items()]
+    return pa.schema([*_SCHEMA, *(pa.field(name, it) for name, it in typed)])
+
+
+def result_ddl(context: WorkerContext) -> str:
+    """The same, as Spark writes it."""
+    tasks = context.graph.tasks
+    typed = (
+        f"{output_label(context, name)} struct<{tasks[name].schema}>"
+        for name in context.output_types
     )
+    return ", ".join([RESULT_DDL, *typed])
+
+
+def outcome_row(context: WorkerContext, outcome: bytes) -> pa.RecordBatch:
+    """The row that says what a partition came to."""
+    columns = {
+        "task": pa.array([OUTCOME_TASK], pa.string()),
+        "outcome": pa.array([outcome], pa.binary()),
+    }
+    return _batch(result_schema(context), 1, columns)
+
+
+def _batch(schema: pa.Schema, rows: int, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    arrays = [columns.get(it.name, pa.nulls(rows, it.type)) for it in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class _RowOutput(OutputConnector):
     """An output that Spark writes: its segments become rows."""
 
-    def __init__(self, task: str, rows: _WrittenRows) -> None:
+    def __init__(self, task: str, rows: WrittenRows) -> None:
         self._task = task
         self._rows = rows
 
-    def create_writer(self, writer_id: str) -> OutputWriter:
+    def create_writer(self, stage: str) -> OutputWriter:
         return _RowWriter(self._task, self._rows)
 
 
 class _RowWriter(OutputWriter):
-    def __init__(self, task: str, rows: _WrittenRows) -> None:
+    def __init__(self, task: str, rows: WrittenRows) -> None:
         self._task = task
         self._rows = rows
 
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
-        self._rows.add(self._task, ids, encode_all(msgspec.json.encode, ids, segments))
+        self._rows.add(self._task, ids, segments)
 
     def prepare_commit(self) -> Committable | None:
         return None
 
 
-def _with_rows(context: WorkerContext) -> tuple[Mapping[str, OutputConnector], _WrittenRows]:
-    rows = _WrittenRows()
+def outputs_with_rows(context: WorkerContext) -> tuple[Mapping[str, OutputConnector], WrittenRows]:
+    """The outputs of a job, and the rows that those of Spark become."""
+    rows = WrittenRows(context)
     mine = {name: _RowOutput(name, rows) for name in context.spark_outputs}
     return {**context.outputs, **mine}, rows

@@ -30,7 +30,7 @@ from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.pipeline.spark.job_data_source import bind_data_source
 from postroad.pipeline.spark.queries import BatchQueryRunner, QueryRunner, StreamingQueryRunner
 from postroad.pipeline.spark.session import activate, has_jvm, start_spark, stop_spark
-from postroad.pipeline.spark.sql_expressions import find_columns
+from postroad.pipeline.spark.sql_expressions import find_columns, find_output_types
 from postroad.pipeline.spark.watching import Watch, wait_for_master
 from postroad.pipeline.spark.worker_context import WorkerContext
 
@@ -86,6 +86,9 @@ class SparkRunner:
         bind: str | None = None,
     ) -> None:
         self._program = CompiledJob(job)
+        for name in sorted(self._program.group_tasks):
+            # Its parts are cut by root: a group would be in several of them.
+            raise ConfigError(f"task {name!r} is of kind group, which needs the local runner")
         self._inputs = inputs
         self._outputs = outputs
         self._store = store
@@ -100,6 +103,8 @@ class SparkRunner:
         self._batch_numbers = itertools.count(1)
         self.restarts = 0
         """How often Spark failed and was started again."""
+        self.ui_url: str | None = None
+        """Where Spark's own pages about the job are, while it runs."""
 
     async def run(self) -> None:
         """Run until bounded inputs are drained; for ever if one of them has no end."""
@@ -148,11 +153,12 @@ class SparkRunner:
 
     async def _place_windows(self, context: WorkerContext) -> None:
         """Decide which windows Spark keeps."""
-        names = self.coordinator.spark_windows.deltas.candidates() if self._can_keep_windows else []
-        context.spark_windows = tuple(await self.coordinator.assign_windows(context.run, names))
+        windows = self.coordinator.spark_windows
+        names = windows.deltas.candidates() if self._can_keep_windows else []
+        context.spark_windows = tuple(await windows.assign(context.run, names))
         if self._checkpoint is not None and context.spark_windows:
             context.window_files = self._checkpoint.absolute() / _WINDOW_FILES
-            needed = await self.coordinator.spark_windows.needed_files()
+            needed = await windows.needed_files()
             await asyncio.to_thread(_remove_others, context.window_files, needed)
 
     @property
@@ -242,8 +248,10 @@ class SparkRunner:
 
     def _make_queries(self, session: SparkSession, context: WorkerContext) -> QueryRunner:
         activate(session)
+        self.ui_url = getattr(getattr(session, "_sc", None), "uiWebUrl", None)
         name = f"postroad_{context.run}"
         context.columns = find_columns(session, self._program.job)
+        context.output_types = find_output_types(session, self._program.job)
         session.dataSource.register(bind_data_source(name, context))
         coordinator = self.coordinator
         if self._checkpoint is None:

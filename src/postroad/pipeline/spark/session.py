@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from postroad.core.errors import ConfigError, MissingExtra, UsageError
 from postroad.pipeline.spark.addresses import place_driver, require_master
 from postroad.pipeline.spark.config import ELIMINATION, SparkConfig, configuration, environment
+from postroad.pipeline.spark.home import find_quick_home
 from postroad.pipeline.spark.java import find_java_home
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def start_spark(settings: SparkConfig | None = None) -> SparkSession:
     with _starting:
         _refuse_second()
         variables = environment(settings, java_home=find_java_home())
+        if "SPARK_HOME" not in os.environ and (home := find_quick_home(settings)) is not None:
+            variables["SPARK_HOME"] = str(home)
         # A JVM that somebody left idle has another environment and another heap.
         _end_jvm()
         with _in_environment(variables):

@@ -12,7 +12,7 @@ Which writer keeps that promise, and how:
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import Committable
@@ -30,31 +30,72 @@ _TYPES_OF_VARIANTS = (
     (r"DECIMAL\([^)]*\)", "DOUBLE"),
     (r"VOID", "STRING"),
 )
+_FILES = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 
-FILES = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
+
+def is_file_format(task: Task) -> bool:
+    """Whether an output is files in a directory."""
+    return format_of(task) in _FILES
 
 
-def publish(session: SparkSession, job: str, task: Task, staged: Committable) -> list[FailedRoot]:
+class Published(NamedTuple):
+    """What a batch staged for an output, and where it goes."""
+
+    job: str
+    task: Task
+    label: str
+    """What the output is called in rows."""
+    staged: Committable
+
+    @property
+    def batch(self) -> str:
+        """A name that no other batch has."""
+        return f"{self.staged['run']}-{self.staged['batch']}"
+
+    @property
+    def staged_path(self) -> str:
+        """Where its rows are."""
+        return f"{self.staged['path']}/task={self.label}"
+
+    @property
+    def path(self) -> str:
+        """Where files of the batch go."""
+        path = self.task.options.get("path")
+        if not path:
+            raise ConfigError(f"output {self.task.name!r} needs options = {{ path = ... }}")
+        return f"{path}/batch={self.batch}"
+
+
+def staging_options(task: Task) -> dict[str, str]:
+    """The options of a writer, but for where it writes."""
+    options = {**spark_options(task), "format": format_of(task)}
+    options.pop("path", None)
+    if "partition_by" in task.options:
+        options["partition_by"] = repr(task.options["partition_by"])
+    return options
+
+
+def publish(session: SparkSession, place: Published) -> list[FailedRoot]:
     """Write what a batch staged for an output; returns what the output refuses."""
-    rows = session.read.parquet(staged["path"])
-    mine = rows.where(rows["task"] == task.name).select("id", "segment")
-    format_, name = format_of(task), f"{staged['run']}-{staged['batch']}"
+    task, format_ = place.task, format_of(place.task)
+    rows = session.read.parquet(str(place.staged["path"]))
+    mine = rows.where(rows["task"] == place.label)
+    if mine.isEmpty():
+        return []
     if format_ == "jdbc":
-        return write_jdbc(session, job, task, to_columns(session, mine, task, keep_id=True), name)
+        columns = to_columns(mine, place, keep_id=True)
+        return write_jdbc(session, place.job, task, columns, place.batch)
     if format_ == "kafka":
         _write(_to_messages(mine), task).mode("append").save()
         return []
-    columns = to_columns(session, mine, task)
-    writer = _write(columns, task)
-    if format_ in FILES:
-        path = task.options.get("path")
-        if not path:
-            raise ConfigError(f"output {task.name!r} needs options = {{ path = ... }}")
-        writer.mode("overwrite").save(f"{path}/batch={name}")
+    writer = _write(to_columns(mine, place), task)
+    if is_file_format(task):
+        writer.mode("overwrite").save(place.path)
     elif format_ == "delta":
-        writer.option("txnAppId", f"postroad-{job}-{task.name}-{staged['run']}").option(
-            "txnVersion", str(staged["batch"])
-        ).mode("append").save()
+        writer = writer.option(
+            "txnAppId", f"postroad-{place.job}-{task.name}-{place.staged['run']}"
+        )
+        writer.option("txnVersion", str(place.staged["batch"])).mode("append").save()
     else:
         writer.mode("append").save()
     return []
@@ -62,29 +103,27 @@ def publish(session: SparkSession, job: str, task: Task, staged: Committable) ->
 
 def _write(rows: DataFrame, task: Task) -> Any:
     options = spark_options(task)
-    if format_of(task) in FILES:
+    if is_file_format(task):
         options.pop("path", None)
     writer = rows.write.format(format_of(task)).options(**options)
     partition_by = task.options.get("partition_by")
     return writer.partitionBy(*partition_by) if partition_by else writer
 
 
-def to_columns(
-    session: SparkSession, rows: DataFrame, task: Task, *, keep_id: bool = False
-) -> DataFrame:
+def to_columns(rows: DataFrame, place: Published, *, keep_id: bool = False) -> DataFrame:
     """Segments as columns: those of the task's schema, or those that the batch has."""
     from pyspark.sql import functions as f
 
-    if format_of(task) == "text" and task.schema is None:
+    kept = [f.col("id").alias("postroad_id")] if keep_id else []
+    if place.task.schema is not None:
+        return rows.select(*kept, f"{place.label}.*")
+    if format_of(place.task) == "text":
         return rows.select(f.col("segment").alias("value"))
-    schema: Any = task.schema
-    if schema is None:
-        schema = _infer(session, rows)
-    parsed = rows.select("id", f.from_json("segment", schema, {"mode": "FAILFAST"}).alias("s"))
-    return parsed.select(*([f.col("id").alias("postroad_id")] if keep_id else []), "s.*")
+    parsed = rows.select("id", f.from_json("segment", _infer(rows)).alias("s"))
+    return parsed.select(*kept, "s.*")
 
 
-def _infer(session: SparkSession, rows: DataFrame) -> Any:
+def _infer(rows: DataFrame) -> str:
     """The columns that segments have, by Spark's own rules for JSON."""
     from pyspark.sql import functions as f
 
@@ -103,3 +142,24 @@ def _to_messages(rows: DataFrame) -> DataFrame:
         f.lit("postroad-id").alias("key"), f.col("id").cast("string").cast("binary").alias("value")
     )
     return rows.select(f.col("segment").alias("value"), f.array(header).alias("headers"))
+
+
+def move_directory(session: SparkSession, path: str, target: str | None) -> None:
+    """Move a directory in whatever file system it is, or remove it; it may be gone already."""
+    jvm: Any = getattr(session, "_jvm", None)
+    if jvm is None:
+        # Through Spark Connect: what is left is overwritten when its name comes again.
+        return
+    source = jvm.org.apache.hadoop.fs.Path(path)
+    files = source.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
+    if not files.exists(source):
+        return
+    if target is None:
+        files.delete(source, True)
+        return
+    goal = jvm.org.apache.hadoop.fs.Path(target)
+    # Left by an attempt that was cut off.
+    files.delete(goal, True)
+    files.mkdirs(goal.getParent())
+    if not files.rename(source, goal):
+        raise OSError(f"{path} cannot be moved to {target}")

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.job import Job, Task, TaskKind
+from postroad.pipeline.job import Job, Task, TaskKind, TaskType
 from postroad.pipeline.spark.config import ELIMINATION
 from postroad.pipeline.validation.catalog import RESERVED_COLUMNS
 from postroad.pipeline.vectorized.shuffle_rows import COLUMNS, DDL, column_name
@@ -55,6 +55,28 @@ def _check(session: SparkSession, task: Task) -> pa.DataType:
     except PySparkException as error:
         reason = str(error).strip().partition("\n")[0][:_TEXT_MAX]
         raise ConfigError(f"task {task.name!r}: Spark does not understand it: {reason}") from error
+
+
+def find_output_types(session: SparkSession, job: Job) -> dict[str, pa.StructType]:
+    """The columns of outputs with a schema that Spark writes, by their names.
+
+    Raises:
+        ConfigError: Spark cannot make sense of a schema.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    types = {}
+    for task in job.catalog:
+        if task.type != TaskType.OUTPUT or task.schema is None:
+            continue
+        try:
+            empty = session.sql(f"SELECT CAST(NULL AS struct<{task.schema}>) AS c FROM range(0)")
+            types[task.name] = to_arrow_type(empty.schema["c"].dataType)
+        except PySparkException as error:
+            reason = str(error).strip().partition("\n")[0][:_TEXT_MAX]
+            raise ConfigError(f"output {task.name!r}: its schema is none: {reason}") from error
+    return types
 
 
 def struct_of(task: Task) -> str:

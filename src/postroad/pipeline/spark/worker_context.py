@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import pickle
 import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
+from pyspark import cloudpickle
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.compiled_job import CompiledJob
@@ -49,6 +50,7 @@ class WorkerContext:
         columns: what the expressions of tasks see, by the names of these; Spark knows.
         spark_inputs: names of inputs that one of Spark's readers reads.
         spark_outputs: names of outputs that one of Spark's writers writes.
+        output_types: the columns of those of them that have a schema; Spark knows.
         spark_windows: names of windows whose contents Spark keeps.
         window_files: a directory that all workers reach, for what is added to these.
         poll_s: how long to wait for something new.
@@ -75,7 +77,8 @@ class WorkerContext:
         worker_bytes: int,
         python_path: Sequence[str] = (),
     ) -> None:
-        self._job = msgspec.json.encode(job)
+        # As Spark sends functions itself: a job may have some that cannot be imported.
+        self._job: bytes = cloudpickle.dumps(job)  # type: ignore[no-untyped-call]  # it has no types
         self.job_name = job.name
         self.graph = JobGraph(job)
         self.columns: Mapping[str, pa.DataType] = {}
@@ -85,6 +88,7 @@ class WorkerContext:
         self.outputs = outputs
         self.spark_inputs = _on_spark(job, TaskType.INPUT)
         self.spark_outputs = _on_spark(job, TaskType.OUTPUT)
+        self.output_types: Mapping[str, pa.StructType] = {}
         # Spark asks one source after the other: its own must not wait for ours.
         self.poll_s = _POLL_BESIDE_SPARK_S if self.spark_inputs else _POLL_S
         self.spark_windows: tuple[str, ...] = ()
@@ -122,7 +126,7 @@ class WorkerContext:
             # The environment has these too, but not that of every worker through Spark Connect.
             sys.path += [it for it in self._python_path if it not in sys.path]
             try:
-                program = CompiledJob(msgspec.json.decode(self._job, type=Job))
+                program = CompiledJob(pickle.loads(self._job))
             except ConfigError as error:
                 self.coordinator.report_fatal_error(f"Spark's workers cannot run the job: {error}")
                 raise
@@ -130,7 +134,7 @@ class WorkerContext:
             # everything beside it.
             resource.setrlimit(resource.RLIMIT_AS, (self._worker_bytes, resource.RLIM_INFINITY))
             program.start()
-            atexit.register(program.lifecycles.stop)
+            atexit.register(program.stop)
             _programs[key] = program
         return program
 

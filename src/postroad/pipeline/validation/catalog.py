@@ -38,9 +38,12 @@ def catalog_problems(draft: ParsedJob) -> Iterator[JobIssue]:
     for label, task in draft.tasks:
         yield from _function_problems(label, task)
         yield from _expression_problems(label, task)
+        yield from _side_input_problems(label, task)
+        yield from _dataframe_problems(label, task)
+        yield from _group_function_problems(label, task)
         yield from _group_problems(label, task)
         yield from _medium_problems(label, task)
-        yield from bad_numbers(label, task, ["time_limit_s"])
+        yield from bad_numbers(label, task, ["time_limit_s", "concurrency"])
         yield from bad_data(label, "params", task.params)
         yield from bad_data(label, "options", task.options)
         if task.type is TaskType.INPUT:
@@ -85,6 +88,46 @@ def _expression_problems(label: str, task: Task) -> Iterator[JobIssue]:
         if name.casefold().startswith(RESERVED_COLUMNS):
             problem = f"column {name!r}: names that begin so are reserved"
             yield JobIssue(label, problem, ("columns",))
+
+
+def _side_input_problems(label: str, task: Task) -> Iterator[JobIssue]:
+    keys = ("side_inputs",)
+    if task.side_inputs and task.fn is None:
+        yield JobIssue(label, "side_inputs without fn mean nothing", ("side_inputs", "fn"))
+    for name, side in task.side_inputs.items():
+        if not name.isidentifier():
+            text = f"side input {name!r} must be a name that a function can have for it"
+            yield JobIssue(label, text, keys)
+        if name in task.params:
+            yield JobIssue(label, f"{name!r} is a side input and among params", (*keys, "params"))
+        for empty in (key for key in ("connector", "key") if getattr(side, key) == ""):
+            yield JobIssue(label, f"side_inputs.{name}.{empty} must not be empty", keys)
+        yield from bad_numbers(label, side, ["refresh_s"], prefix=f"side_inputs.{name}.")
+        for issue in bad_data(label, f"side_inputs.{name}.options", side.options):
+            yield JobIssue(issue.entry, issue.text, keys)
+
+
+def _dataframe_problems(label: str, task: Task) -> Iterator[JobIssue]:
+    if task.kind is not TaskKind.DATAFRAME:
+        return
+    if task.type is not TaskType.FUNCTION:
+        yield JobIssue(label, "kind 'dataframe' is for functions only", ("kind", "type"))
+    if task.group_by is not None:
+        text = "kind 'dataframe' has no group_by: group its DataFrame"
+        yield JobIssue(label, text, ("kind", "group_by"))
+    if task.time_limit_s is not None:
+        text = "time_limit_s is for one segment, and kind 'dataframe' takes all of a batch"
+        yield JobIssue(label, text, ("kind", "time_limit_s"))
+
+
+def _group_function_problems(label: str, task: Task) -> Iterator[JobIssue]:
+    is_group = task.kind is TaskKind.GROUP
+    if is_group and task.type is not TaskType.FUNCTION:
+        yield JobIssue(label, "kind 'group' is for functions only", ("kind", "type"))
+    if is_group and task.group_by is None:
+        yield JobIssue(label, "kind 'group' needs group_by", ("kind", "group_by"))
+    if task.state and not is_group:
+        yield JobIssue(label, "state is for kind 'group' only", ("kind", "state"))
 
 
 def _group_problems(label: str, task: Task) -> Iterator[JobIssue]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from postroad.pipeline.job import ALL, NONE, FlowAction, FlowCondition, Predicate
+from postroad.pipeline.job import ALL, NONE, FlowAction, FlowCondition, Predicate, TaskKind
 from postroad.pipeline.validation.catalog import corrected_edges, nearest_task
 from postroad.pipeline.validation.issues import JobIssue, bad_data, bad_import_path, suggestion
 from postroad.pipeline.validation.parsing import ParsedJob
@@ -20,6 +20,7 @@ def condition_problems(draft: ParsedJob) -> Iterator[JobIssue]:
         yield from _exception_problems(label, condition)
         yield from _predicate_problems(label, condition)
         yield from _excluded_keys(label, condition)
+        yield from _kind_problems(draft, label, condition)
         yield from _unknown_names(draft, label, condition)
         yield from _missing_edges(draft, label, condition)
     yield from _order_problems(draft)
@@ -28,7 +29,7 @@ def condition_problems(draft: ParsedJob) -> Iterator[JobIssue]:
 def lifecycle_problems(draft: ParsedJob) -> Iterator[JobIssue]:
     """Unknown tasks and things that cannot be hooks."""
     for label, lifecycle in draft.lifecycles:
-        yield from bad_import_path(label, "calls", lifecycle.calls)
+        yield from bad_import_path(label, "hooks", lifecycle.hooks)
         yield from bad_data(label, "params", lifecycle.params)
         yield from unknown_task(draft, label, "task", lifecycle.task, others=(ALL,))
 
@@ -47,6 +48,25 @@ def targets(condition: FlowCondition) -> list[str]:
     if condition.to in (ALL, NONE):
         return []
     return [condition.to] if isinstance(condition.to, str) else condition.to
+
+
+def _kind_problems(draft: ParsedJob, label: str, condition: FlowCondition) -> Iterator[JobIssue]:
+    """What needs the segment that something was made of, where nobody knows it any more."""
+    kinds = {task.name: task.kind for _, task in draft.tasks}
+    if kinds.get(condition.source) is TaskKind.GROUP and condition.exceptions:
+        text = (
+            f"{condition.source!r} is of kind 'group': if it raises, all of the group comes again"
+        )
+        yield JobIssue(label, text, ("exceptions", "from"))
+    if kinds.get(condition.source) is not TaskKind.DATAFRAME:
+        return
+    whose = f"{condition.source!r} is of kind 'dataframe'"
+    if condition.exceptions:
+        text = f"{whose}: if it raises, its whole batch comes again"
+        yield JobIssue(label, text, ("exceptions", "from"))
+    if condition.action is not None:
+        text = f"{whose}: its rows do not say which segment would come again"
+        yield JobIssue(label, text, ("action", "from"))
 
 
 def _target_words(label: str, condition: FlowCondition) -> Iterator[JobIssue]:

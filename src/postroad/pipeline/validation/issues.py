@@ -54,6 +54,11 @@ def is_import_path(path: str) -> bool:
     )
 
 
+def is_local_function(path: str) -> bool:
+    """Whether it names a function that a job has with it, such as a lambda."""
+    return path.startswith("<") and path.endswith(">")
+
+
 @functools.cache
 def fields_of(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
     """The fields of a structure; to find them out takes a while."""
@@ -68,7 +73,7 @@ def default_of(kind: type[msgspec.Struct], key: str) -> Any:
 
 def bad_import_path(entry: str, key: str, path: str | None) -> Iterator[JobIssue]:
     """Report what cannot be an import path; None is none at all."""
-    if path is not None and not is_import_path(path):
+    if path is not None and not is_import_path(path) and not is_local_function(path):
         text = f"{key} {path!r} is not an import path like 'package.module:name'"
         yield JobIssue(entry, text, (key,))
 

@@ -16,7 +16,11 @@ Label = Callable[[int, Mapping[str, Any]], str]
 
 JOB = "job"
 # What keys were called before 0.2; jobs may still call them so.
-_OLD_KEYS: Mapping[tuple[type, str], str] = {(Task, "medium"): "connector"}
+_OLD_KEYS: Mapping[tuple[type, str], str] = {
+    (Task, "medium"): "connector",
+    (TaskLifecycle, "calls"): "hooks",
+    (Window, "keep_s"): "allowed_lateness_s",
+}
 SECTIONS = ("workflow", "catalog", "flow_conditions", "windows", "triggers", "lifecycles")
 
 
@@ -34,6 +38,7 @@ class ParsedJob:
         self.name = self._read_scalar("name")
         self.doc = self._read_scalar("doc")
         self.metadata = self._read_scalar("metadata")
+        self.functions = self._read_scalar("functions")
         self.edges = self._read_edges()
         self.tasks = self._read("catalog", Task, _by_name("catalog", "catalog entry"))
         self.conditions = self._read(
@@ -59,7 +64,12 @@ class ParsedJob:
 
     def to_job(self) -> Job:
         """The whole of it. Only for one without problems."""
-        scalars = {"name": self.name, "doc": self.doc, "metadata": self.metadata}
+        scalars = {
+            "name": self.name,
+            "doc": self.doc,
+            "metadata": self.metadata,
+            "functions": self.functions,
+        }
         return Job(
             **{key: value for key, value in scalars.items() if value is not msgspec.UNSET},
             workflow=[edge for _, edge in self.edges],
@@ -199,7 +209,7 @@ def repair(
 ) -> tuple[dict[str, Any], list[str]]:
     """The known keys, with values of misspelt ones where they were meant to be; and complaints."""
     known = [field.encode_name for field in fields_of(kind)]
-    raw = {_OLD_KEYS.get((kind, key), key): value for key, value in raw.items()}
+    raw = {_new_key(raw, kind, key): value for key, value in raw.items()}
     repaired = {key: value for key, value in raw.items() if key in known}
     complaints = []
     for key in (key for key in raw if key not in known):
@@ -208,6 +218,12 @@ def repair(
         if meant is not None:
             repaired.setdefault(meant, raw[key])
     return repaired, complaints
+
+
+def _new_key(raw: Mapping[str, Any], kind: type[msgspec.Struct], key: str) -> str:
+    """What a key is called now; one that is there under both names is a mistake."""
+    new = _OLD_KEYS.get((kind, key), key)
+    return key if new in raw else new
 
 
 def read_entry(

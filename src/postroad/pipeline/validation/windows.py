@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from postroad.pipeline.job import TaskType, Trigger, TriggerType, Window, WindowType
+from postroad.pipeline.job import TaskKind, TaskType, Trigger, TriggerType, Window, WindowType
 from postroad.pipeline.validation.flow_conditions import unknown_task
 from postroad.pipeline.validation.issues import (
     JobIssue,
@@ -15,6 +15,7 @@ from postroad.pipeline.validation.issues import (
     bad_numbers,
     default_of,
     is_import_path,
+    is_local_function,
     suggestion,
 )
 from postroad.pipeline.validation.parsing import ParsedJob
@@ -22,7 +23,7 @@ from postroad.pipeline.validation.parsing import ParsedJob
 AGGREGATIONS = ("average", "collect", "count", "max", "min", "sum")
 AGGREGATIONS_OF_A_KEY = ("average", "max", "min", "sum")
 
-NUMBERS = ("range_s", "slide_s", "gap_s", "keep_s")
+NUMBERS = ("range_s", "slide_s", "gap_s", "allowed_lateness_s")
 REQUIRED = {
     WindowType.FIXED: ("time_key", "range_s"),
     WindowType.SLIDING: ("time_key", "range_s", "slide_s"),
@@ -30,12 +31,14 @@ REQUIRED = {
     WindowType.GLOBAL: (),
 }
 OPTIONAL = {
-    WindowType.FIXED: ("keep_s",),
-    WindowType.SLIDING: ("keep_s",),
-    WindowType.SESSION: ("keep_s",),
+    WindowType.FIXED: ("allowed_lateness_s",),
+    WindowType.SLIDING: ("allowed_lateness_s",),
+    WindowType.SESSION: ("allowed_lateness_s",),
     WindowType.GLOBAL: (),
 }
 KEYS_OF_TYPES = ("time_key", *NUMBERS)
+# They see all segments of a batch already.
+WITHOUT_WINDOWS = (TaskKind.DATAFRAME, TaskKind.GROUP)
 # A threshold means nothing to the others.
 COUNTING = (TriggerType.SEGMENTS, TriggerType.TIMER, TriggerType.WATERMARK)
 
@@ -47,10 +50,16 @@ def window_problems(draft: ParsedJob) -> Iterator[JobIssue]:
             yield JobIssue(f"window {name!r}", f"is there {count} times", ("name",))
         yield from bad_name(f"window {name!r}", name)
     types = {task.name: task.type for _, task in draft.tasks}
+    kinds = {task.name: task.kind for _, task in draft.tasks}
     for label, window in draft.windows:
         yield from unknown_task(draft, label, "task", window.task)
         if types.get(window.task, TaskType.FUNCTION) is not TaskType.FUNCTION:
             text = f"task {window.task!r} is not a function but an {types[window.task]}"
+            yield JobIssue(label, text, ("task",))
+        if kinds.get(window.task) in WITHOUT_WINDOWS:
+            text = (
+                f"task {window.task!r} is of kind {kinds[window.task].value!r}: it has no windows"
+            )
             yield JobIssue(label, text, ("task",))
         yield from _keys_of_its_type(label, window)
         yield from bad_numbers(label, window, NUMBERS)
@@ -72,7 +81,7 @@ def _keys_of_its_type(label: str, window: Window) -> Iterator[JobIssue]:
 
 def _aggregation_problems(label: str, window: Window) -> Iterator[JobIssue]:
     word = window.aggregation
-    if word not in AGGREGATIONS and not is_import_path(word):
+    if word not in AGGREGATIONS and not (is_import_path(word) or is_local_function(word)):
         near = suggestion(word, AGGREGATIONS)
         text = f"aggregation {word!r} is neither known nor an import path{near}"
         yield JobIssue(label, text, ("aggregation",))

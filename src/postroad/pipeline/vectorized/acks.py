@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,33 @@ def ack_values(ids: Ids, generation: int) -> Ids:
         return ids
     mixed = mix64_all(np.array([generation], dtype=np.uint64) * _GOLDEN)
     return mix64_all(ids ^ mixed)
+
+
+class LazyIds(Sequence[int]):
+    """Ids as numbers of Python, which are made when somebody looks at them."""
+
+    def __init__(self, ids: Ids) -> None:
+        self._ids = ids
+
+    @cached_property
+    def _list(self) -> list[int]:
+        numbers: list[int] = self._ids.tolist()
+        return numbers
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self._list[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._list)
 
 
 class EdgeBatch:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from postroad.pipeline.acks import ack_value
 from postroad.pipeline.compiled_job import CompiledJob
@@ -15,11 +13,8 @@ from postroad.pipeline.connectors.connector import (
     Committable,
     InputConnector,
     OutputConnector,
-    OutputWriter,
     RawRecords,
-    UnwritableSegmentsError,
 )
-from postroad.pipeline.coordinator.committer import writer_id
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     RetryRoot,
@@ -28,13 +23,16 @@ from postroad.pipeline.coordinator.records import (
     make_failed_attempt,
 )
 from postroad.pipeline.coordinator.window_deltas import WindowFile
-from postroad.pipeline.job import Segment
-from postroad.pipeline.tree import WindowInput
-from postroad.pipeline.vectorized.acks import EdgeBatch, Ids, Indexes
 from postroad.pipeline.vectorized.decoding import DecodedRoots, decode_retries, decode_split, now_ms
+from postroad.pipeline.vectorized.groups import GroupBatch, GroupMember
+from postroad.pipeline.vectorized.output_sink import OutputSink
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind, decode_again
-from postroad.pipeline.vectorized.stage_executor import RootBatch, SegmentFailure, StageExecutor
-from postroad.pipeline.vectorized.task_calls import TaskOutput, drop_tracebacks, map_function
+from postroad.pipeline.vectorized.stage_executor import (
+    RootBatch,
+    StageExecutor,
+    WindowInput,
+)
+from postroad.pipeline.vectorized.task_calls import drop_tracebacks, map_function
 from postroad.pipeline.windows import JobWindowDelta, WindowDeltaBuilder
 from postroad.pipeline.windows.partials import PartialAddition, PartialPanes, PartialWindow
 
@@ -70,6 +68,16 @@ class PartitionExecutor:
 
     def _add_to_windows(self, additions: Sequence[WindowInput]) -> tuple[str, Exception] | None:
         """All that a root adds, or nothing of it; returns the task that failed, and with what."""
+        confirm = self._prepare_windows(additions)
+        if isinstance(confirm, tuple):
+            return confirm
+        confirm()
+        return None
+
+    def _prepare_windows(
+        self, additions: Sequence[WindowInput]
+    ) -> Callable[[], None] | tuple[str, Exception]:
+        """The same, but nothing is added before the result is called."""
         one = WindowDeltaBuilder(self._plan) if self._plan.windows else None
         parts: list[tuple[PartialPanes, PartialAddition]] = []
         for it in additions:
@@ -83,11 +91,14 @@ class PartitionExecutor:
             except Exception as error:
                 drop_tracebacks(error)
                 return it.task, error
-        for panes, part in parts:
-            panes.add(part)
-        if one is not None:
-            self._windows.merge(one.delta)
-        return None
+
+        def confirm() -> None:
+            for panes, part in parts:
+                panes.add(part)
+            if one is not None:
+                self._windows.merge(one.delta)
+
+        return confirm
 
     def _fail(
         self,
@@ -241,6 +252,16 @@ class _RootAccount:
 class ShuffledPartition(PartitionExecutor):
     """Takes rows, and accounts for their roots."""
 
+    def __init__(
+        self,
+        program: CompiledJob,
+        outputs: Mapping[str, OutputConnector],
+        name: str,
+        partial: Collection[str] = (),
+    ) -> None:
+        super().__init__(program, outputs, name, partial)
+        self._groups = GroupBatch(program)
+
     def take_rows(self, rows: Iterable[ShuffleRow]) -> None:
         """Take all rows of some roots; those that come twice count once."""
         roots: dict[int, _RootAccount] = {}
@@ -297,12 +318,39 @@ class ShuffledPartition(PartitionExecutor):
                 root.bits ^= ack_value(row.edge, row.generation)
                 root.missing -= 1
 
+    def finish(self) -> PartitionResult:
+        """Call functions of groups, and stage everything for good; returns what it came to."""
+        self._outcome.emitted, self._outcome.states = self._groups.run()
+        return super().finish()
+
     def _close(self, id: int, root: _RootAccount) -> None:
+        tasks = self._program.group_tasks
+        if root.is_done and any(it.task in tasks for it in root.additions):
+            self._add_to_groups(id, root)
+            return
         failure = self._add_to_windows(root.additions) if root.is_done else None
         if failure is not None:
             root.failures = [(failure[0], describe_exception(failure[1]))]
         if root.is_done:
             return
+        self._fail_root(id, root)
+
+    def _add_to_groups(self, id: int, root: _RootAccount) -> None:
+        """A root is done with if its groups are, and adds to windows only then."""
+
+        def fail(task: str, error: Exception) -> None:
+            root.failures.append((task, describe_exception(error)))
+            self._fail_root(id, root)
+
+        tasks = self._program.group_tasks
+        confirm = self._prepare_windows([it for it in root.additions if it.task not in tasks])
+        if isinstance(confirm, tuple):
+            fail(*confirm)
+        else:
+            members = [it for it in root.additions if it.task in tasks]
+            self._groups.add(GroupMember(members, confirm, fail))
+
+    def _fail_root(self, id: int, root: _RootAccount) -> None:
         if root.task is None:
             raise RuntimeError(f"rows of the root {id:016x} came without it")
         self._fail(
@@ -347,95 +395,11 @@ class PartitionResult(msgspec.Struct):
     """Roots that it had."""
     read: int = 0
     """Those of them that one of Spark's readers gave."""
+    emitted: list[tuple[int, str, bytes]] = []
+    """New roots that functions of groups made, each with its task and segment."""
+    states: list[tuple[str, bytes, bytes | None]] = []
+    """States of groups that changed, each with its task and key."""
 
 
 encode_part = msgspec.msgpack.Encoder().encode
 decode_part = msgspec.msgpack.Decoder(PartitionResult).decode
-
-
-class OutputSink:
-    """Stages what a part of a batch writes.
-
-    Args:
-        job: the job's name.
-        part: a name that no other part has.
-        outputs: by the names of their tasks.
-    """
-
-    def __init__(self, job: str, part: str, outputs: Mapping[str, OutputConnector]) -> None:
-        self._job = job
-        self._part = part
-        self._outputs = outputs
-        self._stagers: dict[str, OutputWriter] = {}
-        self._put: list[tuple[Indexes, Ids]] = []
-
-    def send_downstream(
-        self, piece: RootBatch, task: str, edges: EdgeBatch, segments: list[Segment]
-    ) -> None:
-        raise AssertionError(f"{task!r} is of a later stage, and there is none")
-
-    def write_output(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
-        ids = piece.ledger.make_ids(edges, task, task, made.parents, made.ordinals)
-        origins = edges.origins if made.parents is None else edges.origins[made.parents]
-        failed = set(made.failed)
-        segments = made.segments
-        parents = made.parents
-        if piece.published:
-            done = np.fromiter(chain.from_iterable(piece.published.values()), dtype=np.uint64)
-            new = np.flatnonzero(np.isin(ids, done, invert=True))
-            segments = [segments[place] for place in new.tolist()]
-            ids, origins = ids[new], origins[new]
-            parents = new if parents is None else parents[new]
-        reasons = self.write(task, ids.tolist(), segments)
-        if reasons:
-            bad = np.flatnonzero(np.isin(ids, np.array(list(reasons), dtype=np.uint64)))
-            for place in bad.tolist():
-                error = TypeError(f"it cannot be written: {reasons[int(ids[place])]}")
-                piece.failures.append(SegmentFailure(int(origins[place]), task, error))
-                failed.add(place if parents is None else int(parents[place]))
-            origins, ids = np.delete(origins, bad), np.delete(ids, bad)
-        self._put.append((origins, ids))
-        piece.ledger.mark_processed(edges, sorted(failed))
-
-    def write(self, task: str, ids: list[int], segments: list[Segment]) -> dict[int, str]:
-        """Write what can be written; returns why the rest cannot be."""
-        refused: dict[int, str] = {}
-        while ids:
-            stager = self._stagers.get(task)
-            if stager is None:
-                name = writer_id(self._job, self._part, task)
-                stager = self._stagers[task] = self._outputs[task].create_writer(name)
-            try:
-                stager.write(ids, segments)
-                break
-            except UnwritableSegmentsError as error:
-                refused |= error.reasons
-                kept = [at for at, id in enumerate(ids) if id not in error.reasons]
-                if len(kept) == len(ids):
-                    raise AssertionError(f"{task!r} refuses what it was not given") from error
-                ids, segments = [ids[at] for at in kept], [segments[at] for at in kept]
-        return refused
-
-    def take_written_ids(self, origins: Sequence[int]) -> dict[int, list[int]]:
-        """Ids of what was written since the last time, for some roots of the piece."""
-        put, self._put = self._put, []
-        found: dict[int, list[int]] = {origin: [] for origin in origins}
-        if not found:
-            return found
-        wanted = np.zeros(1 + max(found), dtype=bool)
-        wanted[list(found)] = True
-        for places, ids in put:
-            chosen = wanted[np.minimum(places, len(wanted) - 1)] & (places < len(wanted))
-            for origin, id in zip(places[chosen].tolist(), ids[chosen].tolist(), strict=True):
-                found[origin].append(id)
-        return found
-
-    def prepare_commit(self) -> list[tuple[str, Committable]]:
-        """Have everything where a crash does not lose it."""
-        staged = [(task, stager.prepare_commit()) for task, stager in self._stagers.items()]
-        return [(task, it) for task, it in staged if it is not None]
-
-    def abort(self) -> None:
-        """Throw everything away."""
-        for stager in self._stagers.values():
-            stager.abort()

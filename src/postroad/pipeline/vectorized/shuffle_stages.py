@@ -19,7 +19,6 @@ from postroad.pipeline.connectors.connector import (
 )
 from postroad.pipeline.coordinator.records import RetryRoot, describe_exception, encode_for_retry
 from postroad.pipeline.job import Segment
-from postroad.pipeline.tree import group_key
 from postroad.pipeline.vectorized.acks import EdgeBatch
 from postroad.pipeline.vectorized.decoding import (
     PIECE_SEGMENTS,
@@ -28,7 +27,12 @@ from postroad.pipeline.vectorized.decoding import (
     decode_split,
 )
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind, take_computed
-from postroad.pipeline.vectorized.stage_executor import RootBatch, SegmentFailure, StageExecutor
+from postroad.pipeline.vectorized.stage_executor import (
+    RootBatch,
+    SegmentFailure,
+    StageExecutor,
+    group_key,
+)
 from postroad.pipeline.vectorized.task_calls import TaskOutput, drop_tracebacks, map_function
 from postroad.pipeline.windows import InvalidSegmentError, encode_group
 
@@ -71,12 +75,14 @@ class ShuffleSink:
         try:
             encoded = encode_group(group)
         except InvalidSegmentError:
-            # Windows, which keep what they group by, need no shuffle.
+            # Functions of groups keep what they group by. So do windows, which need no shuffle.
+            if task in self._program.group_tasks:
+                raise
             encoded = _encode_in_order(group)
         return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "little")
 
     def write_output(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
-        ids = piece.ledger.make_ids(edges, task, task, made.parents, made.ordinals).tolist()
+        ids = piece.output_ids(edges, task, made).tolist()
         parents = range(len(ids)) if made.parents is None else made.parents.tolist()
         outputs: dict[int, list[tuple[int, Segment]]] = {}
         for parent, id, segment in zip(parents, ids, made.segments, strict=True):

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.job import Segment
-from postroad.pipeline.tree import WindowInput, group_key
 from postroad.pipeline.vectorized.acks import AckAccumulator, EdgeBatch, Ids, Indexes
 from postroad.pipeline.vectorized.task_calls import TaskOutput, route_outputs, run_task
 
@@ -21,6 +20,28 @@ class SegmentFailure(NamedTuple):
     error: Exception
 
 
+class WindowInput(NamedTuple):
+    """A segment that is added to the windows of a task."""
+
+    task: str
+    edge: int
+    ordinal: int
+    group: object
+    segment: Segment
+
+    @property
+    def order(self) -> bytes:
+        """What decides which of several comes first, in whatever order they were made."""
+        return self.edge.to_bytes(8, "big") + self.ordinal.to_bytes(4, "big")
+
+
+def group_key(keys: str | list[str] | None, segment: Segment) -> object:
+    """What decides which segments meet; a key that is not there counts as nothing."""
+    if keys is None or isinstance(keys, str):
+        return None if keys is None else segment.get(keys)
+    return tuple(segment.get(key) for key in keys)
+
+
 class RootBatch:
     """What is worked on at a time.
 
@@ -30,6 +51,7 @@ class RootBatch:
         ledger: counts.
         failures: what failed.
         additions: what is added to windows, each with the root of the piece it belongs to.
+        is_for_output: whether its roots were made for an output, and come in by that.
         published: for some roots, by their places, the ids of outputs that are written already.
     """
 
@@ -44,8 +66,15 @@ class RootBatch:
         self.generation = generation
         self.published = published or {}
         self.ledger = AckAccumulator(program.ack_ids, roots, generation)
+        self.is_for_output = False
         self.failures: list[SegmentFailure] = []
         self.additions: list[tuple[int, WindowInput]] = []
+
+    def output_ids(self, edges: EdgeBatch, task: str, made: TaskOutput) -> Ids:
+        """The ids of what an output task made of what came along some edges."""
+        if self.is_for_output:
+            return self.roots
+        return self.ledger.make_ids(edges, task, task, made.parents, made.ordinals)
 
 
 class StageSink(Protocol):
@@ -87,7 +116,8 @@ class StageExecutor:
         made = route_outputs(self._program.routers[task], segments, segments, {})
         self._note_failures(piece, task, edges, made)
         if task in self._outputs:
-            # What was made for an output, and refused there, comes again.
+            # What was made for an output, and refused there, comes again under its own id.
+            piece.is_for_output = True
             self._sink.write_output(piece, task, edges, made)
             return
         waiting: Waiting = {}
@@ -146,6 +176,11 @@ class StageExecutor:
         # Before its function may change them.
         keys = self._program.graph.tasks[task].group_by
         groups = [group_key(keys, segment) for segment in segments] if is_windowed else []
+        if task in self._program.group_tasks:
+            # It is called when all of the group is known.
+            piece.ledger.mark_processed(edges)
+            _add(piece, task, edges, groups, TaskOutput(segments))
+            return []
         if results is None:
             made = run_task(self._program, task, segments)
         else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,13 @@ import numpy as np
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.functions import Function
 from postroad.pipeline.job import Segment
-from postroad.pipeline.routing import FlowRouter, SegmentRoute, route_result
-from postroad.pipeline.task_functions import ArrowFunction
+from postroad.pipeline.routing import FlowRouter, RoutingResult, SegmentRoute, route_result
+from postroad.pipeline.task_functions import ArrowFunction, AsyncFunction, Results
+from postroad.pipeline.task_functions import drop_tracebacks as drop_tracebacks
+from postroad.pipeline.task_functions import map_function as map_function
+from postroad.pipeline.time_limits import TimeLimit, can_interrupt
 from postroad.pipeline.vectorized.acks import Ids, Indexes
-from postroad.pipeline.vectorized.isolation import find_crashing_segments
+from postroad.pipeline.vectorized.isolation import call_isolated
 
 
 class TaskOutput:
@@ -46,6 +50,18 @@ class TaskOutput:
             ordinals = np.arange(len(self.parents)) - np.repeat(firsts, counts)
             self.ordinals = ordinals.astype(np.uint64)
 
+    def take_routes(
+        self, position: int, routed: RoutingResult | Exception
+    ) -> Sequence[SegmentRoute]:
+        """Where what was made of one segment goes; nowhere, if it failed."""
+        if isinstance(routed, Exception):
+            self.failed[position] = routed
+            return ()
+        if routed.is_from_exception:
+            first = len(self.segments)
+            self.exceptional.update(range(first, first + len(routed.routes)))
+        return routed.routes
+
     def select(self, places: list[int]) -> TaskOutput:
         """Some of them, in order."""
         chosen = TaskOutput([self.segments[place] for place in places])
@@ -60,39 +76,32 @@ class TaskOutput:
 
 def run_task(program: CompiledJob, task: str, segments: list[Segment]) -> TaskOutput:
     """Call the function of a task with each segment, and find out where its results go."""
-    function, router = program.functions[task], program.routers[task]
-    raised: dict[int, Exception] = {}
-    results = segments
-    if function is not None:
-        call = call_isolated if program.isolate_functions else call_function
-        results, raised = call(function, segments)
-    made = route_outputs(router, segments, results, raised)
+    router, limit = program.routers[task], program.time_limits[task]
+    if program.functions[task] is None and router.is_unconditional:
+        return TaskOutput(segments)
+    results, raised = call_task(program, task, segments)
+    made = route_outputs(router, segments, results, raised, limit)
     drop_tracebacks(*raised.values())
     return made
 
 
+def call_task(program: CompiledJob, task: str, segments: list[Any]) -> Results:
+    """Call the function of a task with each segment, where and as long as it may run."""
+    function, limit = program.functions[task], program.time_limits[task]
+    if function is None:
+        return segments, {}
+    is_isolated = program.isolate_functions or not can_interrupt()
+    call = call_isolated if is_isolated else call_function
+    return call(function, segments, limit)
+
+
 def call_function(
-    function: Function, segments: Sequence[Segment]
-) -> tuple[list[Any], dict[int, Exception]]:
+    function: Function, segments: Sequence[Segment], limit: TimeLimit | None = None
+) -> Results:
     """Call a function with segments, in the way that suits it."""
-    if isinstance(function, ArrowFunction):
-        return function.call_batch(segments)
-    return map_function(function, segments)
-
-
-def call_isolated(
-    function: Function, segments: Sequence[Segment]
-) -> tuple[list[Any], dict[int, Exception]]:
-    """The same, but not with those that it would end this process with."""
-    deadly = find_crashing_segments(function, segments)
-    if not deadly:
-        return call_function(function, segments)
-    places = [place for place in range(len(segments)) if place not in deadly]
-    made, raised = call_function(function, [segments[place] for place in places])
-    results: list[Any] = [None] * len(segments)
-    for place, result in zip(places, made, strict=True):
-        results[place] = result
-    return results, deadly | {places[at]: error for at, error in raised.items()}
+    if isinstance(function, ArrowFunction | AsyncFunction):
+        return function.call_batch(segments, limit)
+    return map_function(function, segments, limit)
 
 
 def route_outputs(
@@ -100,6 +109,7 @@ def route_outputs(
     segments: Sequence[Segment],
     results: list[Any],
     raised: Mapping[int, Exception],
+    limit: TimeLimit | None = None,
 ) -> TaskOutput:
     """Find out where what a task made of some segments goes.
 
@@ -108,13 +118,19 @@ def route_outputs(
         segments: what its function was called with.
         results: what it returned, one for each.
         raised: what it raised instead, by position.
+        limit: time for the predicates of each segment.
     """
     if not router.is_unconditional:
-        return _route_each(router, segments, results, raised)
+        return _route_each(router, segments, results, raised, limit)
     types = list(map(type, results))
-    if types.count(dict) == len(types):
+    segment_count = types.count(dict)
+    if segment_count == len(types):
         return TaskOutput(results)
-    return _route_odd(router, segments, results, raised, types)
+    if not raised and segment_count + types.count(NoneType) == len(types):
+        made = TaskOutput([result for result in results if result is not None])
+        made.parents = np.flatnonzero([result is not None for result in results])
+        return made
+    return _route_odd(router, segments, results, raised, types, limit)
 
 
 def _route_odd(
@@ -123,6 +139,7 @@ def _route_odd(
     results: list[Any],
     raised: Mapping[int, Exception],
     types: Sequence[type],
+    limit: TimeLimit | None,
 ) -> TaskOutput:
     """Everything goes everywhere: only those that are not one segment need a look."""
     made = TaskOutput([])
@@ -130,13 +147,12 @@ def _route_odd(
     # What is made of an exception may go its own ways.
     special: dict[int, tuple[str, ...]] = {}
     start = 0
-    for position in [at for at, type_ in enumerate(types) if type_ is not dict]:
+    odd = [at for at, type_ in enumerate(types) if type_ is not dict]
+    outcomes = _route(router, segments, results, raised, odd, limit)
+    for position, routed in zip(odd, outcomes, strict=True):
         made.segments += results[start:position]
         start = position + 1
-        result, error = results[position], raised.get(position)
-        routes: Sequence[SegmentRoute] = ()
-        if result is not None or error is not None:
-            routes = _route(router, made, position, segments[position], result, error)
+        routes = made.take_routes(position, routed)
         for route in routes:
             if route.targets != router.children:
                 special[len(made.segments)] = route.targets
@@ -154,12 +170,14 @@ def _route_each(
     segments: Sequence[Segment],
     results: Sequence[Any],
     raised: Mapping[int, Exception],
+    limit: TimeLimit | None,
 ) -> TaskOutput:
     made = TaskOutput([])
     made.targets = []
     counts = np.zeros(len(results), dtype=np.intp)
-    for position, (segment, result) in enumerate(zip(segments, results, strict=True)):
-        routes = _route(router, made, position, segment, result, raised.get(position))
+    outcomes = _route(router, segments, results, raised, range(len(results)), limit)
+    for position, routed in enumerate(outcomes):
+        routes = made.take_routes(position, routed)
         counts[position] = len(routes)
         for route in routes:
             made.segments.append(route.segment)
@@ -170,55 +188,24 @@ def _route_each(
 
 def _route(
     router: FlowRouter,
-    made: TaskOutput,
-    position: int,
-    segment: Segment,
-    result: object,
-    error: Exception | None,
-) -> Sequence[SegmentRoute]:
-    """Where what was made of one segment goes; nowhere, if it failed."""
-    try:
-        routed = route_result(router, segment, result, error)
-    except Exception as failure:
-        drop_tracebacks(failure)
-        made.failed[position] = failure
-        return ()
-    if routed.is_from_exception:
-        made.exceptional.update(range(len(made.segments), len(made.segments) + len(routed.routes)))
-    return routed.routes
+    segments: Sequence[Segment],
+    results: Sequence[Any],
+    raised: Mapping[int, Exception],
+    positions: Sequence[int],
+    limit: TimeLimit | None,
+) -> Iterator[RoutingResult | Exception]:
+    """Where what was made of some segments goes, or what they failed with."""
+
+    def route(position: int) -> RoutingResult:
+        result, error = results[position], raised.get(position)
+        if result is None and error is None:
+            return _NOWHERE
+        return route_result(router, segments[position], result, error)
+
+    # Predicates are somebody's functions, too.
+    routed, failed = map_function(route, positions, limit if can_interrupt() else None)
+    drop_tracebacks(*failed.values())
+    return (failed.get(at, outcome) for at, outcome in enumerate(routed))
 
 
-def map_function(
-    function: Function, segments: Sequence[object]
-) -> tuple[list[Any], dict[int, Exception]]:
-    """Call a function with each segment, or whatever else it takes.
-
-    Returns:
-        What it returned, one for each, and what it raised, by position. Call `forget_frames` with
-        these when nobody asks any more where they were raised.
-    """
-    results: list[Any] = []
-    raised: dict[int, Exception] = {}
-    for segment in segments:
-        # As quick as a loop in C, which would take a StopIteration for its end.
-        try:
-            results.append(function(segment))
-        except Exception as error:
-            raised[len(results)] = error
-            results.append(None)
-    return results, raised
-
-
-def drop_tracebacks(*errors: BaseException) -> None:
-    """Take the tracebacks from exceptions and those behind them: they keep all segments alive."""
-    waiting: list[BaseException | None] = list(errors)
-    seen: set[int] = set()
-    while waiting:
-        error = waiting.pop()
-        if error is None or id(error) in seen:
-            continue
-        seen.add(id(error))
-        error.__traceback__ = None
-        waiting += (error.__cause__, error.__context__)
-        if isinstance(error, BaseExceptionGroup):
-            waiting += error.exceptions
+_NOWHERE = RoutingResult([])

@@ -8,7 +8,7 @@ from postroad.pipeline.windows.aggregations import Aggregation
 from postroad.pipeline.windows.compiled import CompiledWindows
 from postroad.pipeline.windows.deltas import JobWindowDelta, WindowDeltaBuilder
 from postroad.pipeline.windows.encoding import InvalidSegmentError, decode_group, encode_group
-from postroad.pipeline.windows.panes import Extent, decode_late, decode_pane_window, head_row_key
+from postroad.pipeline.windows.panes import Extent, decode_pane_window
 from postroad.pipeline.windows.state import JobWindowState
 
 __all__ = [
@@ -20,8 +20,6 @@ __all__ = [
     "JobWindowState",
     "WindowDeltaBuilder",
     "decode_group",
-    "decode_late",
     "decode_pane_window",
     "encode_group",
-    "head_row_key",
 ]

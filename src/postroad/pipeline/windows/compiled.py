@@ -44,7 +44,7 @@ class CompiledWindow:
         self.aggregation = aggregation_of(window, resolve)
         self.is_global = window.type is WindowType.GLOBAL
         self.is_session = window.type is WindowType.SESSION
-        self.keep_s = self._keep_s()
+        self.allowed_lateness_s = self._allowed_lateness_s()
         self._is_built_in = window.aggregation in BUILT_IN
         if not self.is_global and window.time_key is None:
             raise ConfigError(f"window {window.name!r} needs a time_key")
@@ -53,11 +53,11 @@ class CompiledWindow:
         """The triggers of some types."""
         return [planned for planned in self.triggers if planned.trigger.on in types]
 
-    def _keep_s(self) -> float | None:
+    def _allowed_lateness_s(self) -> float | None:
         """How long it keeps extents: not shorter than a trigger waits for later segments."""
         waits = [planned.trigger.threshold for planned in self.of_type(TriggerType.WATERMARK)]
-        if self.window.keep_s is not None:
-            return max(self.window.keep_s, *waits, 0.0)
+        if self.window.allowed_lateness_s is not None:
+            return max(self.window.allowed_lateness_s, *waits, 0.0)
         if waits:
             return float(max(waits))
         # What waits for the end of a job is there until then.

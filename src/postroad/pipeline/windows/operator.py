@@ -39,8 +39,8 @@ class WindowOperator:
             for planned in window.of_type(TriggerType.WATERMARK)
         }
         self._oblivion: WatermarkTimers | None = None
-        if window.keep_s is not None:
-            self._oblivion = WatermarkTimers(window.keep_s, self._upper_of)
+        if window.allowed_lateness_s is not None:
+            self._oblivion = WatermarkTimers(window.allowed_lateness_s, self._upper_of)
 
     # Finding.
 

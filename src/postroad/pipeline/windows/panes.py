@@ -64,7 +64,7 @@ class WindowProgress(msgspec.Struct, array_like=True):
 
 
 _decode_pane = msgspec.msgpack.Decoder(Pane).decode
-_decode_head = msgspec.msgpack.Decoder(WindowProgress).decode
+decode_window_progress = msgspec.msgpack.Decoder(WindowProgress).decode
 _encode = msgspec.msgpack.encode
 
 
@@ -95,7 +95,7 @@ def decode_row(key: bytes, value: bytes) -> PaneRow:
     """What a row says."""
     match msgspec.msgpack.decode(key):
         case [str(window)]:
-            return PaneRow(window, b"", _decode_head(value))
+            return PaneRow(window, b"", decode_window_progress(value))
         case [str(window), bytes(group), float()]:
             return PaneRow(window, group, _decode_pane(value))
         case other:
@@ -105,11 +105,6 @@ def decode_row(key: bytes, value: bytes) -> PaneRow:
 def decode_pane_window(key: bytes) -> str:
     """The window that the key of a row belongs to."""
     return str(msgspec.msgpack.decode(key)[0])
-
-
-def decode_late(head: bytes) -> int:
-    """How many segments the row of a window says it has dropped."""
-    return _decode_head(head).late
 
 
 class Extent(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,10 +83,10 @@ class PartialWindow:
 
     def __init__(self, window: CompiledWindow) -> None:
         assert isinstance(window.assignment, StepAssigner)
-        assert window.keep_s is not None
+        assert window.allowed_lateness_s is not None
         self.window = window
         self._assignment = window.assignment
-        self._wait_s = float(window.keep_s)
+        self._wait_s = float(window.allowed_lateness_s)
         aggregation = window.aggregation
         kind = type(aggregation)
         self.has_total = kind in (Sum, Average)
@@ -113,8 +113,8 @@ class PartialWindow:
             isinstance(window.assignment, StepAssigner)
             and len(triggers) == 1
             and triggers[0].trigger.on is TriggerType.WATERMARK
-            and window.keep_s == triggers[0].trigger.threshold
-            and window.assignment.upper(0.0, 0.0) + window.keep_s < 2**40
+            and window.allowed_lateness_s == triggers[0].trigger.threshold
+            and window.assignment.upper(0.0, 0.0) + window.allowed_lateness_s < 2**40
         )
 
     # Adding.

@@ -16,7 +16,7 @@ from tests.support.cases import each
 ALL = [*OPERATIONS.values()]
 
 NOUNS = {
-    *("bridge", "cells", "cluster", "dlq", "flow", "node", "pipeline"),
+    *("bridge", "cells", "cluster", "dlq", "flow", "node", "job"),
     *("queue", "search", "service", "trace"),
 }
 ACTS = {"pause", "resume", "purge", "move", "post", "retry", "drop", "kill", "stop", "submit"}

@@ -62,12 +62,12 @@ async def reading(
     unsettled: Iterable[Split] = (),
     after: Position | None = None,
     *,
-    until_empty: bool = False,
+    bounded: bool = False,
     config: MailConfig | None = None,
 ) -> AsyncIterator[Reading]:
     """A process that reads the queue."""
     async with opened(MemoryStore(disk), NODE, config) as store:
-        connector = QueueInput(store, QUEUE, until_empty=until_empty)
+        connector = QueueInput(store, QUEUE, bounded=bounded)
         await connector.open([as_json(it.position) for it in unsettled])
         try:
             yield Reading(store, connector, after)

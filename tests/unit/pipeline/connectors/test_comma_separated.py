@@ -60,8 +60,8 @@ async def test_values_are_text(tmp_path: Path) -> None:
 
 async def test_line_ends_between_quotation_marks_are_values(tmp_path: Path) -> None:
     text = 'a,b\n"1\n\n2","say ""x""\r\n"\n3,4\n'
-    for slice_bytes in (1, 1_000):
-        assert await read_text(tmp_path, text, slice_bytes=slice_bytes) == [
+    for split_bytes in (1, 1_000):
+        assert await read_text(tmp_path, text, split_bytes=split_bytes) == [
             {"a": "1\n\n2", "b": 'say "x"\r\n'},
             {"a": "3", "b": "4"},
         ]
@@ -69,21 +69,21 @@ async def test_line_ends_between_quotation_marks_are_values(tmp_path: Path) -> N
 
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=8), st.integers(1, 60))
 async def test_whatever_was_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], slice_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], split_bytes: int
 ) -> None:
     text = StringIO(newline="")
     writer = csv.writer(text)
     writer.writerows([("a", "b"), *rows])
     path = tmp_path_factory.mktemp("csv")
-    found = await read_text(path, text.getvalue(), slice_bytes=slice_bytes)
+    found = await read_text(path, text.getvalue(), split_bytes=split_bytes)
     assert found == [{"a": a, "b": b} for a, b in rows]
 
 
 async def test_a_record_keeps_its_position_however_it_is_cut(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text('a\n1\n\n"2\n2"\n3\n')
-    for slice_bytes in (1, 5, 100):
+    for split_bytes in (1, 5, 100):
         for segments in (1, 2, 100):
-            connector = CsvInput(str(tmp_path / "in.csv"), slice_bytes=slice_bytes)
+            connector = CsvInput(str(tmp_path / "in.csv"), split_bytes=split_bytes)
             slices, chunks = await read_all(connector, segments)
             assert [at for it in chunks for at in it.positions] == [2, 5, 11]
             assert sum(it.estimated_segments for it in slices) == 3

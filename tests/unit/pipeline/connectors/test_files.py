@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import glob
+import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from postroad.core.errors import ConfigError
+from postroad.durable import MemoryStore
 from postroad.pipeline import (
     JsonLinesInput,
     JsonLinesOutput,
+    LocalRunner,
+    MemoryInput,
     Task,
     TaskType,
     make_input,
     make_output,
+    new_job,
 )
 from postroad.pipeline.connectors import (
     CsvInput,
@@ -26,8 +32,10 @@ from postroad.pipeline.connectors import (
     SqlOutput,
     files_input,
 )
-from postroad.pipeline.connectors.files.directory import FileSet
+from postroad.pipeline.connectors.files.catalog import FileSet
 from postroad.pipeline.connectors.options import ClientTlsFiles
+from postroad.pipeline.coordinator import committer
+from postroad.pipeline.coordinator.batch_result import BatchResult
 from postroad.pipeline.coordinator.committer import writer_id, writer_id_prefix
 
 
@@ -37,7 +45,7 @@ def test_the_format() -> None:
         ("in.ndjson", {}, JsonLinesInput),
         ("in.CSV", {}, CsvInput),
         ("in.tsv", {}, CsvInput),
-        ("in/*.parquet", {"slice_segments": 5}, ParquetInput),
+        ("in/*.parquet", {"split_segments": 5}, ParquetInput),
         ("in.txt", {"format": "csv", "delimiter": ";"}, CsvInput),
         ("in.csv", {"format": "jsonl"}, JsonLinesInput),
     ):
@@ -139,6 +147,35 @@ async def test_outputs_in_one_directory_leave_each_other_alone(tmp_path: Path) -
     await first.open(writer_id_prefix("job", "a"), [staged])
     await first.commit(staged)
     assert read_all(tmp_path) == [b'{"n":1}\n']
+
+
+async def test_staged_files_of_killed_attempts_are_removed_while_the_job_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was staged before the last batch but one was settled belongs to nobody."""
+    monkeypatch.setattr(committer, "_CLEANING_INTERVAL_S", 0.0)
+    monkeypatch.setattr(committer, "_CLOCKS_DIFFER_S", 0.0)
+    output, store = JsonLinesOutput(str(tmp_path)), MemoryStore()
+    job = new_job("job").input("in", connector="memory").output("out", connector="memory").build()
+    coordinator = LocalRunner(job, {"in": MemoryInput([])}, {"out": output}, store).coordinator
+    await store.open("job")
+    await coordinator.open()
+    killed = tmp_path / "_staging" / writer_id("job", "killed.jsonl", "out")
+    foreign = tmp_path / "_staging" / writer_id("other", "killed.jsonl", "out")
+    for path in (killed, foreign):
+        path.write_bytes(b"")
+        os.utime(path, (1, 1))
+    await coordinator.commit_batch("run", 1, BatchResult([]))
+    assert killed.exists(), "it may belong to a batch that is not settled"
+    running = tmp_path / "_staging" / writer_id("job", "running.jsonl", "out")
+    running.write_bytes(b"")
+    os.utime(running, (time.time() + 60, time.time() + 60))
+    await coordinator.commit_batch("run", 2, BatchResult([]))
+    assert not killed.exists()
+    assert foreign.exists()
+    assert running.exists()
+    await coordinator.close()
+    await store.close()
 
 
 def read_all(directory: Path) -> list[bytes]:

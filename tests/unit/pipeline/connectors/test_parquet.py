@@ -76,7 +76,7 @@ async def test_some_columns(tmp_path: Path) -> None:
 async def test_rows_are_counted_over_the_whole_file(tmp_path: Path) -> None:
     table = pyarrow.table({"n": list(range(20_000))})
     pyarrow.parquet.write_table(table, tmp_path / "in.parquet", row_group_size=13_000)
-    connector = ParquetInput(str(tmp_path / "in.parquet"), slice_segments=6_000)
+    connector = ParquetInput(str(tmp_path / "in.parquet"), split_segments=6_000)
     slices = [*await connector.plan_splits(None, 19_000)]
     assert [it.estimated_segments for it in slices] == [6_000, 6_000, 1_000, 6_000]
     slices += await connector.plan_splits(slices[-1].next_position, 19_000)
@@ -96,8 +96,8 @@ async def test_files_that_are_none(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(ConfigError, match="there is no file"):
         await ParquetInput(str(path)).open([])
-    with pytest.raises(ConfigError, match="slice_segments"):
-        ParquetInput(str(path), slice_segments=0)
+    with pytest.raises(ConfigError, match="split_segments"):
+        ParquetInput(str(path), split_segments=0)
 
 
 async def test_a_file_that_shrinks(tmp_path: Path) -> None:

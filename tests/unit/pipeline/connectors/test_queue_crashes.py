@@ -15,7 +15,6 @@ from postroad.durable import Letter, MemoryDisk, MemoryStore, Store
 from postroad.durable.store import queries as query
 from postroad.pipeline import (
     Job,
-    JobStore,
     LocalRunner,
     MemoryInput,
     MemoryOutput,
@@ -25,6 +24,7 @@ from postroad.pipeline import (
     Task,
     TaskType,
 )
+from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.functions import Function
 from tests.support.durable.nodes import PEER, QUEUE, make_letter, opened, put
 from tests.support.pipeline.crashes import POISON, CrashBehaviour, Killer, Mortal, RollsBack
@@ -79,7 +79,7 @@ class Node(Mortal):
         await store.open(NODE)
         killer = Killer(self._disk, at)
         outputs = {"own": QueueOutput(store, NODE, "own"), "peer": QueueOutput(store, PEER, "out")}
-        inputs = {"in": QueueInput(store, QUEUE, until_empty=True)}
+        inputs = {"in": QueueInput(store, QUEUE, bounded=True)}
         await killer.run(LocalRunner(self.job, inputs, outputs, store, find=self.find), point)
         with killer.closing():
             await store.close()
@@ -122,7 +122,7 @@ async def test_an_account_in_another_store_is_refused(is_input: bool) -> None:
     )
     async with opened(MemoryStore(), NODE) as mail, opened(MemoryStore(), JOB) as account:
         await put(mail, make_letter(1, body=b"{}"))
-        source = QueueInput(mail, QUEUE, until_empty=True) if is_input else MemoryInput([{"n": 1}])
+        source = QueueInput(mail, QUEUE, bounded=True) if is_input else MemoryInput([{"n": 1}])
         target = MemoryOutput() if is_input else QueueOutput(mail, PEER, "out")
         runner = LocalRunner(job, {"in": source}, {"out": target}, account)
         with pytest.raises(RuntimeError, match="in the store of the node's mail"):

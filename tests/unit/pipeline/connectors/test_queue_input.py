@@ -311,7 +311,7 @@ async def test_waiting_ends_without_letters_too() -> None:
 
 
 async def test_a_queue_has_an_end_where_that_is_wanted() -> None:
-    async with reading(until_empty=True) as it:
+    async with reading(bounded=True) as it:
         assert it.connector.is_bounded
     async with reading() as it:
         assert not it.connector.is_bounded
@@ -356,8 +356,8 @@ def test_other_codecs() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("queue", ""), ("queue", 5), ("queue", "a b"), ("codec", "xml"), ("until_empty", "yes"),
-     ("slice_segments", 0)],
+    [("queue", ""), ("queue", 5), ("queue", "a b"), ("codec", "xml"), ("bounded", "yes"),
+     ("split_segments", 0)],
 )  # fmt: skip
 def test_wrong_options_are_named(option: str, value: object) -> None:
     options: dict[str, object] = {"queue": QUEUE} | {option: value}

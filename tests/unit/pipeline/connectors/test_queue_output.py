@@ -137,7 +137,7 @@ async def test_a_job_waits_for_room_in_the_outbox() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("queue", ""), ("queue", "a b"), ("peer", None), ("peer", "no node"), ("codec", "xml"),
+    [("queue", ""), ("queue", "a b"), ("peer", ""), ("peer", "no node"), ("codec", "xml"),
      ("key", 7)],
 )  # fmt: skip
 def test_wrong_options_are_named(option: str, value: object) -> None:

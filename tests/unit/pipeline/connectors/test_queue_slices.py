@@ -42,14 +42,14 @@ def pages(draw: st.DrawFn) -> list[InPage]:
 
 
 def cut_all(
-    found: list[InPage], segments: int, slice_segments: int
+    found: list[InPage], segments: int, split_segments: int
 ) -> Iterator[tuple[int, QueueSplit]]:
     """Cut again and again until there is nothing; the pieces, each with the number of its cut."""
     frontier, cuts = QueuePosition(), 0
     while True:
         cuts += 1
         sight = QueueSnapshot(pages=[it for it in found if it.id >= frontier.page])
-        pieces = list(QueueSplitPlanner(QUEUE_ID, segments, slice_segments).cut(sight, frontier))
+        pieces = list(QueueSplitPlanner(QUEUE_ID, segments, split_segments).cut(sight, frontier))
         if not pieces:
             return
         for piece in pieces:
@@ -73,12 +73,12 @@ def letters_in(found: list[InPage], stretch: object) -> list[int]:
 
 @given(pages(), st.integers(1, 30), st.integers(1, 20))
 def test_each_letter_is_in_one_slice(
-    found: list[InPage], segments: int, slice_segments: int
+    found: list[InPage], segments: int, split_segments: int
 ) -> None:
     expected = [letter.id for it in found for letter in unfinished(it.letters, it.done)]
     cut: list[int] = []
     per_cut: dict[int, int] = {}
-    for number, piece in cut_all(found, segments, slice_segments):
+    for number, piece in cut_all(found, segments, split_segments):
         ids = [letter.id for _, letters in piece.bundles for letter in letters]
         assert ids == letters_in(found, piece.stretch)
         assert piece.segments == len(ids) > 0

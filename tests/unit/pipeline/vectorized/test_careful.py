@@ -8,13 +8,15 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from postroad.pipeline import Segment
+from postroad.pipeline.coordinator.records import describe_exception
+from postroad.pipeline.functions import InvalidResultError
 from postroad.pipeline.task_functions import ArrowFunction
-from postroad.pipeline.vectorized.isolation import find_crashing_segments
-from postroad.pipeline.vectorized.task_calls import call_isolated
+from postroad.pipeline.vectorized.isolation import call_isolated
 
 SEGMENTS: list[Segment] = [{"n": n} for n in range(20)]
 
@@ -57,10 +59,57 @@ def test_they_are_not_called_with_what_is_deadly(how: Callable[[], object], told
     ]
 
 
-def test_what_is_tried_changes_nothing() -> None:
-    segments = [dict(it) for it in SEGMENTS]
-    assert find_crashing_segments(die(lambda: None), segments) == {}
-    assert segments == SEGMENTS
+def test_functions_are_called_once_for_each(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+
+    def work(segment: Segment) -> Segment:
+        # A side effect that other processes can see.
+        with calls.open("a") as file:
+            file.write(f"{segment['n']} ")
+        if segment["n"] == 7:
+            os._exit(1)
+        return segment
+
+    segments = [{"n": n} for n in range(1500)]
+    _, raised = call_isolated(work, segments)
+    assert list(raised) == [7]
+    assert sorted(map(int, calls.read_text().split())) == list(range(1500))
+
+
+class OddError(Exception):
+    """One that cannot be made again."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def test_odd_results_and_errors_come_back() -> None:
+    def work(segment: Segment) -> object:
+        match segment["n"]:
+            case 0:
+                raise OddError("very", "odd")
+            case 1:
+                return ({"n": n} for n in range(3))
+            case 2:
+                return {"f": lambda: None}
+            case 3:
+                return 7
+            case 4:
+                return None
+            case 5:
+                return [segment, segment]
+            case 6:
+                return {"n": "x" * 1_000_000}
+        return segment
+
+    results, raised = call_isolated(work, SEGMENTS)
+    assert sorted(raised) == [0, 2, 3]
+    assert describe_exception(raised[0]) == "OddError: very odd"
+    assert isinstance(raised[3], InvalidResultError)
+    assert results[1] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert results[4] is None
+    assert results[5] == [{"n": 5}, {"n": 5}]
+    assert len(results[6]["n"]) == 1_000_000
 
 
 def test_functions_on_record_batches_are_tried_one_by_one() -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.pipeline import acks
+from postroad.pipeline import OutputConnector, Segment, acks
 from postroad.pipeline.acks import AckIds
+from postroad.pipeline.connectors import Committable, OutputWriter
+from postroad.pipeline.connectors.connector import RawRecords, encode_segment
 from postroad.pipeline.vectorized import acks as ids
-from postroad.pipeline.vectorized.acks import Ids
+from postroad.pipeline.vectorized.acks import Ids, LazyIds
+from postroad.pipeline.vectorized.partition import SingleStagePartition
+from tests.support.pipeline.both_ways import RawInput
+from tests.support.pipeline.small_jobs import program_of
 
 BITS = AckIds("job")
 EDGES = [0, 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1]
@@ -76,3 +83,43 @@ def test_edges_of_several(made: list[tuple[int, int]]) -> None:
     found = ids.edge_ids(parents, BITS.edge_key("a", "b"), ordinals)
     assert found.tolist() == [BITS.edge(parent, "a", "b", ordinal) for parent, ordinal in made]
     assert ordinals.tolist() == [ordinal for _, ordinal in made]
+
+
+def test_lazy_ids_are_numbers_and_are_made_only_when_somebody_looks() -> None:
+    lazy = LazyIds(np.array([1, 2**64 - 1], dtype=np.uint64))
+    assert len(lazy) == 2
+    assert bool(lazy)
+    assert "_list" not in vars(lazy)
+    assert (list(lazy), lazy[1], lazy[:1]) == ([1, 2**64 - 1], 2**64 - 1, [1])
+    assert {type(number) for number in lazy} == {int}
+    assert [0, *lazy] == [0, 1, 2**64 - 1]
+
+
+class IgnoresIds(OutputWriter):
+    def __init__(self) -> None:
+        self.taken: list[Sequence[int]] = []
+
+    def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
+        self.taken.append(ids)
+
+    def prepare_commit(self) -> Committable | None:
+        return None
+
+
+class IgnoringOutput(OutputConnector):
+    def __init__(self) -> None:
+        self.writer = IgnoresIds()
+
+    def create_writer(self, stage: str) -> OutputWriter:
+        return self.writer
+
+
+def test_an_output_that_ignores_ids_has_none_made() -> None:
+    output, program = IgnoringOutput(), program_of([("in", "out")])
+    part = SingleStagePartition(program, {"out": output}, "part")
+    raws = [encode_segment({"n": n}) for n in range(5)]
+    part.process_split(1, "in", 0, RawInput(), [RawRecords("", range(5), raws)])
+    assert part.finish().failed == []
+    (taken,) = output.writer.taken
+    assert len(taken) == 5
+    assert "_list" not in vars(taken)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.pipeline.acks import Acker, AckIds, ack_root, ack_task, ack_value
+from postroad.pipeline.acks import AckIds, ack_value
 from postroad.pipeline.vectorized.acks import (
     AckAccumulator,
     EdgeBatch,
@@ -16,6 +16,7 @@ from postroad.pipeline.vectorized.acks import (
     Indexes,
     UnackedRemainder,
 )
+from tests.support.pipeline.acker import Acker, ack_root, ack_task
 
 BITS = AckIds("job")
 ROOTS = [0, 4711, 2**63, 2**64 - 1]

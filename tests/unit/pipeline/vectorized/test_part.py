@@ -113,20 +113,20 @@ def test_more_than_a_piece() -> None:
     assert dict(outcome.staged)["out_b"] == {"count": len(raws)}
 
 
-def test_what_is_no_segment_is_hopeless() -> None:
+def test_what_is_no_segment_is_permanent() -> None:
     program = refusing()
     found = both_ways(program, [*count(1), b"\xc1", *count(1)], RawInput())
     (failed,) = found.failed.values()
-    assert (failed.is_hopeless, failed.published) == (True, [])
+    assert (failed.is_permanent, failed.published) == (True, [])
     assert msgspec.msgpack.decode(failed.payload) == b"\xc1"
 
 
-def test_what_cannot_come_again_is_hopeless_if_it_fails() -> None:
+def test_what_cannot_come_again_is_permanent_if_it_fails() -> None:
     for number in (10**30 + 1, 1 - 10**30):
         raws = [b'{"n":0}', b'{"n":%d}' % number, b'{"n":%d}' % (number - 1)]
         found = both_ways(refusing(), raws, RawInput(decode_json))
         (failed,) = found.failed.values()
-        assert (failed.is_hopeless, failed.failed_tasks) == (True, ["a"]), number
+        assert (failed.is_permanent, failed.failed_tasks) == (True, ["a"]), number
         assert msgspec.msgpack.decode(failed.payload) == raws[1], number
         assert (found.written["out"].total(), found.written["out_b"].total()) == (2, 3), number
 

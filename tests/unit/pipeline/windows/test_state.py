@@ -55,7 +55,9 @@ def brief(extents: list[Extent]) -> list[tuple[float | None, Any, int]]:
 
 
 def test_an_extent_says_what_it_is() -> None:
-    bench = Bench(FIXED, on(TriggerType.DRAINED), on(TriggerType.WATERMARK, 1), keep_s=100)
+    bench = Bench(
+        FIXED, on(TriggerType.DRAINED), on(TriggerType.WATERMARK, 1), allowed_lateness_s=100
+    )
     assert bench.feed(3, 11, group=("a", 1)) == []
     assert bench.feed(11.5, group="b") == [
         Extent(
@@ -102,7 +104,7 @@ class TestWatermark:
         assert bench.feed(13, group="other") == [], "nothing new"
 
     def test_late_segments_are_emitted_again(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK), keep_s=100)
+        bench = Bench(FIXED, on(TriggerType.WATERMARK), allowed_lateness_s=100)
         assert brief(bench.feed(1, 11)) == [(0.0, 1, 1)]
         assert brief(bench.feed(2)) == [(0.0, 2, 2)]
 
@@ -128,14 +130,14 @@ class TestWatermark:
         assert brief(bench.state.on_drained()) == [(0.0, 2, 1), (1e9, 1, 1)]
 
     def test_a_session_that_goes_on_after_its_end_ends_again(self) -> None:
-        bench = Bench(SESSION, on(TriggerType.WATERMARK), keep_s=100)
+        bench = Bench(SESSION, on(TriggerType.WATERMARK), allowed_lateness_s=100)
         assert bench.feed(0) == []
         assert brief(bench.feed(11, group="other")) == [(0.0, 1, 1)]
         assert bench.feed(5) == []
         assert brief(bench.feed(15.5, group="other")) == [(0.0, 2, 2)]
 
     def test_a_session_that_goes_on_before_its_end_is_waited_for(self) -> None:
-        bench = Bench(SESSION, on(TriggerType.WATERMARK), keep_s=0)
+        bench = Bench(SESSION, on(TriggerType.WATERMARK), allowed_lateness_s=0)
         bench.feed(0)
         bench.feed(5)
         assert bench.feed(12, group="other") == []
@@ -203,7 +205,7 @@ def test_triggers_that_fire_together_all_see_what_is_discarded() -> None:
 
 class TestForgetting:
     def test_what_comes_too_late_is_dropped_and_counted(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.SEGMENTS, 1), keep_s=5)
+        bench = Bench(FIXED, on(TriggerType.SEGMENTS, 1), allowed_lateness_s=5)
         bench.feed(1, 15)
         assert brief(bench.feed(2)) == [(0.0, 2, 2)]
         bench.feed(15.5)
@@ -213,13 +215,13 @@ class TestForgetting:
         assert bench.state.latest_s("w") == 15.5
 
     def test_a_batch_is_not_late_by_itself(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK), keep_s=0)
+        bench = Bench(FIXED, on(TriggerType.WATERMARK), allowed_lateness_s=0)
         assert brief(bench.feed(1000, 1, 500)) == [(0.0, 1, 1), (500.0, 1, 1)]
         assert bench.state.late("w") == 0
         assert len(bench.state) == 1
 
     def test_a_watermark_is_waited_for(self) -> None:
-        bench = Bench(FIXED, on(TriggerType.WATERMARK, 5), keep_s=0)
+        bench = Bench(FIXED, on(TriggerType.WATERMARK, 5), allowed_lateness_s=0)
         bench.feed(1)
         assert bench.feed(12) == []
         assert brief(bench.feed(16)) == [(0.0, 1, 1)]
@@ -227,13 +229,13 @@ class TestForgetting:
 
     @pytest.mark.parametrize("type", [TriggerType.TIMER, TriggerType.DRAINED])
     def test_what_would_be_emitted_later_is_emitted_at_last(self, type: TriggerType) -> None:
-        bench = Bench(FIXED, on(type, 1000), keep_s=0)
+        bench = Bench(FIXED, on(type, 1000), allowed_lateness_s=0)
         assert bench.feed(1) == []
         assert brief(bench.feed(11)) == [(0.0, 1, 1)]
         assert len(bench.state) == 1
 
     def test_numbers_of_a_forgotten_session_are_not_used_again(self) -> None:
-        bench = Bench(SESSION, on(TriggerType.SEGMENTS, 1), keep_s=0)
+        bench = Bench(SESSION, on(TriggerType.SEGMENTS, 1), allowed_lateness_s=0)
         assert brief(bench.feed(0)) == [(0.0, 1, 1)]
         assert brief(bench.feed(5)) == [(0.0, 2, 2)]
         bench.feed(16, group="other")
@@ -284,7 +286,7 @@ class TestRows:
         assert bench.state.take_changes() == {}
 
     def test_forgotten_panes_are_deleted(self) -> None:
-        bench = Bench(FIXED, keep_s=0)
+        bench = Bench(FIXED, allowed_lateness_s=0)
         bench.feed(1)
         (key,) = (key for key in bench.state.take_changes() if len(key) > len(b"\x91\xa1w"))
         bench.feed(11)

@@ -23,7 +23,6 @@ function keyOf(view, doing) {
  * @typedef {object} Doing
  * @property {string} operation
  * @property {object} [params] what is known already
- * @property {object} [commandParams] what the command line is told instead of those
  * @property {string} [label]
  * @property {string} [title] the question, if there is one
  * @property {string} [text] what it would touch, with the count
@@ -37,13 +36,10 @@ function keyOf(view, doing) {
  * @property {(result: any) => string} [says] what came of it in words
  */
 
-/**
- * The copies of an operation, for a menu.
- * @param {object} [commandParams] what the command is told instead, if that is something else
- */
-export function copies(operation, params, node, commandParams = params) {
+/** The copies of an operation, for a menu. */
+export function copies(operation, params, node) {
   return [
-    { label: "Copy as CLI", run: () => copy(asCommand(operation, commandParams, node)) },
+    { label: "Copy as CLI", run: () => copy(asCommand(operation, params, node)) },
     { label: "Copy as curl", run: () => copy(asCurl(operation, params, node)) },
   ];
 }
@@ -86,7 +82,7 @@ export function actionButton(view, doing) {
       label,
     ),
     menuButton(`Copy “${label}” as a command`, () =>
-      copies(doing.operation, doing.params || {}, view.node, doing.commandParams),
+      copies(doing.operation, doing.params || {}, view.node),
     ),
   );
 }
@@ -104,11 +100,7 @@ async function perform(view, doing) {
       initial: doing.initial,
       confirm: doing.confirm || labelOf(operation),
       isDanger,
-      copies: (said) =>
-        copies(operation, { ...doing.params, ...said }, view.node, {
-          ...(doing.commandParams || doing.params),
-          ...said,
-        }),
+      copies: (said) => copies(operation, { ...doing.params, ...said }, view.node),
     });
     if (values === null) return;
     params = { ...params, ...values };

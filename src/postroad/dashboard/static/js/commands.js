@@ -9,7 +9,6 @@ import { requiredOf } from "./actions.js";
  * @property {string[]} [positional] optional parameters that are arguments nevertheless
  * @property {string[]} [pairs] those that are said as `name=value`, besides headers
  * @property {boolean} [isWhole] that nothing was chosen must be said, by `--all`
- * @property {boolean} [isOfFile] it is about a file of this machine, whatever node looks on
  */
 
 /** @type {Record<string, Spelling>} */
@@ -19,12 +18,9 @@ const SPELLINGS = {
   "dlq.retry": { positional: ["ids"], isWhole: true },
   "flow.begin": { positional: ["arguments"], pairs: ["arguments"] },
   "flow.signal": { positional: ["value"] },
-  "pipeline.count": { positional: ["id"] },
-  "pipeline.dead": { isOfFile: true },
-  "pipeline.drop": { positional: ["id"], isWhole: true, isOfFile: true },
-  "pipeline.replay": { positional: ["id"], isWhole: true, isOfFile: true },
-  "pipeline.stop": { isOfFile: true },
-  "pipeline.submit": { isOfFile: true },
+  "job.count": { positional: ["id"] },
+  "job.drop": { positional: ["id"], isWhole: true },
+  "job.retry": { positional: ["id"], isWhole: true },
   "service.actions": { positional: ["service"] },
   "service.call": { positional: ["params"], pairs: ["params"] },
   "service.emit": { positional: ["data"], pairs: ["data"] },
@@ -63,7 +59,7 @@ export function asCommand(operation, params, node) {
     .flatMap(([name, value]) => optionWords(name, value, wordsOf));
   const chosen = said.filter(([name]) => !requiredOf(operation).includes(name));
   if (spelling.isWhole && chosen.length === 0) options.push("--all");
-  if (node && !spelling.isOfFile) options.push("--node", node);
+  if (node) options.push("--node", node);
   const words = places.some((it) => it.startsWith("-"))
     ? [...options, "--", ...places]
     : [...places, ...options];

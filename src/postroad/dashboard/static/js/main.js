@@ -41,7 +41,7 @@ const PAGES = [
 const ALWAYS = [
   ["node.overview", {}],
   ["cluster.ls", {}],
-  ["pipeline.ls", {}],
+  ["job.ls", {}],
 ];
 const PATIENCE_MS = 1_000;
 const REMEMBERED = 60;
@@ -318,7 +318,7 @@ function takeSamples() {
   const view = viewOf(readRoute());
   if (view.overview === undefined) return;
   sample(`overview ${view.node || ""}`, view.overview);
-  for (const job of view.get("pipeline.ls") || []) {
+  for (const job of view.get("job.ls") || []) {
     if (job.progress) sample(`job ${view.node || ""} ${job.name}`, job.progress);
   }
   update();

@@ -14,6 +14,7 @@ const KIND_OF_STATUS = {
   ready: "ok",
   completed: "ok",
   ended: "ok",
+  finished: "ok",
   done: "ok",
   warning: "warning",
   suspect: "warning",

@@ -61,7 +61,6 @@ const PAGE_OF_NOUN = {
   bridge: "bridges",
   peer: "bridges",
   flow: "flows",
-  pipeline: "pipelines",
   job: "pipelines",
   trace: "traces",
 };

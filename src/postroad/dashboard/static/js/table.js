@@ -26,7 +26,6 @@ const PAGE_ROWS = 200;
  * @property {any} empty what is shown if there are no rows
  * @property {string} [operation] what it shows
  * @property {object} [params]
- * @property {object} [commandParams] what the command line is told instead of those
  * @property {boolean} [canSelect]
  * @property {(row: any) => string} [rowClass]
  */
@@ -123,9 +122,7 @@ function toolbar(view, table, state, rows) {
     ),
     h("span.space"),
     menuButton(`Copy or download ${table.name}`, () => [
-      ...(table.operation
-        ? copies(table.operation, table.params || {}, view.node, table.commandParams)
-        : []),
+      ...(table.operation ? copies(table.operation, table.params || {}, view.node) : []),
       { label: "Download JSON", run: () => download(`${fileName(table)}.json`, asJson(rows)) },
       { label: "Download CSV", run: () => download(`${fileName(table)}.csv`, asCsv(table, rows)) },
     ]),

@@ -1,1 +1,3 @@
 """Connectors: files."""
+
+__all__: list[str] = []

@@ -13,15 +13,13 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import (
     Position,
     RawRecords,
-    Split,
     decode_segment,
     encode_segment,
 )
-from postroad.pipeline.connectors.files.json_lines import JsonLinesInput
-from postroad.pipeline.connectors.options import check_types
+from postroad.pipeline.connectors.files.json_lines import SETTLE_S, SPLIT_BYTES, JsonLinesInput
+from postroad.pipeline.connectors.options import accept_old_names, check_types
 from postroad.pipeline.job import Segment
 
-_SLICE_BYTES = 4 * 1024 * 1024
 # A quotation mark that is never closed must not take the rest of the file with it.
 _RECORD_BYTES_MAX = 1024 * 1024
 _LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -42,7 +40,7 @@ _TYPES: Mapping[str, Callable[[str], Any]] = {
 
 
 class CsvInput(JsonLinesInput):
-    """Reads files in the order of their names. Each has a first line with names.
+    """Reads files, new ones in the order of their names. Each has a first line with names.
 
     Values are text, unless `columns` has another type for a name: `int`, `float` or `bool`; where
     these are empty, they are None. Values in quotation marks may have line ends in them. Records
@@ -53,40 +51,38 @@ class CsvInput(JsonLinesInput):
         path: of a file, or a pattern such as `in/*.csv`; on a cluster every machine must have it.
         delimiter: what stands between values.
         columns: types by name.
-        slice_bytes: about how long a slice is.
+        split_bytes: about how long a split is.
+        settle_s: how long a file must not grow until a last record without a line end is read.
     """
 
+    @accept_old_names(slice_bytes="split_bytes")
     def __init__(
         self,
         path: str,
         delimiter: str = ",",
         columns: Mapping[str, str] | None = None,
-        slice_bytes: int = _SLICE_BYTES,
+        split_bytes: int = SPLIT_BYTES,
+        settle_s: float = SETTLE_S,
     ) -> None:
-        super().__init__(path, slice_bytes)
+        super().__init__(path, split_bytes, settle_s)
         self._delimiter = _check_delimiter(delimiter)
+        # Whether the last record that was read has a quotation mark that the file does not close.
+        self._is_quote_open = False
         self._columns = {} if columns is None else check_types("columns", columns)
         for name, type in self._columns.items():
             if type not in _TYPES:
                 known = ", ".join(sorted(_TYPES))
                 raise ConfigError(f"option 'columns': {name!r} is {type!r}; there are {known}")
 
-    def _cut_file(self, file: BinaryIO, name: str, start: int, segments: int) -> Split | None:
-        _, header_bytes = self._read_header(file)
-        start = max(start, header_bytes)
-        file.seek(start)
-        count = length = 0
-        while count < segments and (length < self._slice_bytes or not count):
-            record = self._read_record(file)
-            if not record:
-                break
-            length += len(record)
-            count += bool(record.strip())
-        if not count:
-            return None
-        stop = start + length
-        place = {"file": name, "start": start, "stop": stop}
-        return Split(place, count, {"file": name, "start": stop})
+    def _find_start(self, file: BinaryIO, name: str, start: int) -> int:
+        file.seek(0)
+        header = self._read_record(file)
+        if header and not (self._is_complete(header) or self._is_settled(file, name)):
+            return -1
+        return max(start, self._read_header(file)[1])
+
+    def _is_complete(self, record: bytes) -> bool:
+        return super()._is_complete(record) and not self._is_quote_open
 
     def _read_header(self, file: BinaryIO) -> tuple[list[str], int]:
         """The names, and how long the record is that has them."""
@@ -98,7 +94,7 @@ class CsvInput(JsonLinesInput):
             raise OSError(f"{file.name} has no first line with names: {error}") from error
 
     def _read_record(self, file: BinaryIO) -> bytes:
-        """The next record, whatever is in it; nothing at the end of the file."""
+        self._is_quote_open = False
         line = file.readline(_LINE_BYTES_MAX)
         if len(line) == _LINE_BYTES_MAX:
             raise OSError(f"a file has a line of {_LINE_BYTES_MAX} bytes or more")
@@ -118,7 +114,8 @@ class CsvInput(JsonLinesInput):
         try:
             next(csv.reader(feed(), delimiter=self._delimiter, strict=True))
         except csv.Error:
-            # It is no record, and what follows it may be one.
+            # It is no record, and what follows it may be one, unless its end is still missing.
+            self._is_quote_open = not file.read(1)
             file.seek(after_line)
             return line
         return b"".join(lines)

@@ -1,53 +1,18 @@
-"""Files in directories: those that inputs find, and those that outputs write whole or not at all.
-
-Media go to processes that run in other directories, such as Spark's executors. So both keep the
-directory that a relative path is relative to: that of the process that made them.
-"""
+"""Directories of files that outputs write whole or not at all."""
 
 from __future__ import annotations
 
 import asyncio
-import glob
+import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import Committable, OutputConnector
 
 _STAGING = "_staging"
 _PUBLISHED = "_published"
-
-
-class FileSet:
-    """The files of an input, the same in whatever directory a process runs.
-
-    Their names are as the path has them, relative if it is: they are in the places that stores
-    keep, and ids of segments follow from them.
-
-    Args:
-        path: of a file, or a pattern.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._base = "" if os.path.isabs(path) else os.getcwd()
-
-    def names(self) -> list[str]:
-        """What there is now, in order."""
-        return sorted(glob.glob(self._path, root_dir=self._base, recursive=True))
-
-    def check(self) -> list[str]:
-        """The same; raises ConfigError if that is nothing."""
-        names = self.names()
-        if not names:
-            where = self._base and f" in {self._base}"
-            raise ConfigError(f"there is no file {self._path!r}{where}")
-        return names
-
-    def locate(self, name: str) -> str:
-        """Where to open the file of a name."""
-        return os.path.join(self._base, name)
 
 
 class DirectoryOutput(OutputConnector):
@@ -115,6 +80,12 @@ class DirectoryOutput(OutputConnector):
         if last is not None and last != name:
             self._mark_of(last).unlink(missing_ok=True)
 
+    async def remove_abandoned(
+        self, prefix: str, kept: Sequence[Committable], before_s: float
+    ) -> None:
+        names = {it["file"] for it in kept}
+        await asyncio.to_thread(_clear, self.staging_path(""), prefix, names, before_s)
+
     async def abort(self, staged: Committable) -> None:
         self.staging_path(staged["file"]).unlink(missing_ok=True)
 
@@ -124,10 +95,12 @@ def _in_directory(directory: Path, name: str) -> Path:
     return directory / name
 
 
-def _clear(directory: Path, prefix: str, wanted: set[str]) -> None:
+def _clear(directory: Path, prefix: str, wanted: set[str], before_s: float = math.inf) -> None:
     for path in directory.iterdir():
         if path.name.startswith(prefix) and path.name not in wanted:
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < before_s:
+                    path.unlink()
 
 
 def sync_directory(directory: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, compress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,10 +20,13 @@ from postroad.pipeline.connectors.connector import (
     Split,
 )
 from postroad.pipeline.connectors.encoding import encode_all
-from postroad.pipeline.connectors.files.directory import DirectoryOutput, FileSet, sync_directory
+from postroad.pipeline.connectors.files.catalog import FileCatalog, FileProgress, FileSet
+from postroad.pipeline.connectors.files.directory import DirectoryOutput, sync_directory
+from postroad.pipeline.connectors.options import accept_old_names, check_positive, check_seconds
 from postroad.pipeline.job import Segment
 
-_SLICE_BYTES = 4 * 1024 * 1024
+SPLIT_BYTES = 4 * 1024 * 1024
+SETTLE_S = 1.0
 _LINE_BYTES_MAX = 16 * 1024 * 1024
 _WRITE_BYTES = 1024 * 1024
 
@@ -32,54 +35,123 @@ _decode: Callable[[bytes], Segment] = msgspec.json.Decoder(dict[str, Any]).decod
 
 
 class JsonLinesInput(InputConnector):
-    """Reads files in the order of their names, cut at line ends.
+    """Reads files, new ones in the order of their names, cut at line ends.
+
+    Files may grow, and new ones may have any name. A last line without a line end is read when its
+    file did not grow for a while.
 
     Args:
         path: of a file, or a pattern such as `in/*.jsonl`; on a cluster every machine must have it.
-        slice_bytes: about how long a slice is.
+        split_bytes: about how long a split is.
+        settle_s: how long a file must not grow until a last line without a line end is read.
     """
 
-    def __init__(self, path: str, slice_bytes: int = _SLICE_BYTES) -> None:
+    @accept_old_names(slice_bytes="split_bytes")
+    def __init__(
+        self,
+        path: str,
+        split_bytes: int = SPLIT_BYTES,
+        settle_s: float = SETTLE_S,
+    ) -> None:
         self._files = FileSet(path)
-        self._slice_bytes = slice_bytes
+        self._split_bytes = check_positive("split_bytes", split_bytes)
+        self._settle_s = check_seconds("settle_s", settle_s)
+        self._catalog = FileCatalog(self._files, is_growing=True)
+        # How much longer to wait for the last line of a file.
+        self._settles_in_s: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Other processes only read.
+        return {**self.__dict__, "_catalog": FileCatalog(self._files, is_growing=True)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._catalog.restore(state)
 
     async def open(self, unsettled: Sequence[Position]) -> None:
         self._files.check()
 
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
-        return await asyncio.to_thread(self._cut, after or {"file": "", "start": 0}, segments)
+        while True:
+            splits = await asyncio.to_thread(self._plan, after, segments)
+            if splits or self._settles_in_s is None or not self.is_bounded:
+                return splits
+            # Whoever reads what is there now must not miss a last line.
+            await asyncio.sleep(self._settles_in_s)
 
-    def _cut(self, after: Position, segments: int) -> list[Split]:
-        slices: list[Split] = []
-        for name in self._files.names():
-            if name < after["file"] or segments <= 0:
+    def _plan(self, after: Position | None, segments: int) -> list[Split]:
+        splits: list[Split] = []
+        self._settles_in_s = None
+        self._catalog.go_to(after)
+        for name, start in self._catalog.unread():
+            if segments <= 0:
+                break
+            try:
+                file = self._open_file(name)
+            except FileNotFoundError:
                 continue
-            start = after["start"] if name == after["file"] else 0
-            with self._open_file(name) as file:
-                while segments > 0 and (found := self._cut_file(file, name, start, segments)):
-                    slices.append(found)
-                    segments -= found.estimated_segments
-                    start = found.next_position["start"]
-        return slices
+            with file:
+                for split in self._plan_file(file, name, start, segments):
+                    splits.append(split)
+                    segments -= split.estimated_segments
+        return splits
 
     def _open_file(self, name: str) -> BinaryIO:
         return open(self._files.locate(name), "rb")
 
-    def _cut_file(self, file: BinaryIO, name: str, start: int, segments: int) -> Split | None:
+    def _plan_file(self, file: BinaryIO, name: str, start: int, segments: int) -> Iterator[Split]:
+        """The splits of a file from a byte on, for so many segments."""
+        while segments > 0:
+            start = self._find_start(file, name, start)
+            if start < 0:
+                return
+            stop, count, is_end = self._measure(file, name, start, segments)
+            status = os.fstat(file.fileno())
+            progress = FileProgress(stop, status.st_size, status.st_mtime_ns, is_end)
+            if count:
+                position, state = self._catalog.offer(name, progress)
+                place = {"file": name, "start": start, "stop": stop}
+                yield Split(place, count, position, state)
+            elif is_end:
+                self._catalog.finish(name, progress)
+            if is_end or not count:
+                return
+            start, segments = stop, segments - count
+
+    def _find_start(self, file: BinaryIO, name: str, start: int) -> int:
+        """Where the next record begins; -1 if that is not known yet."""
+        return start
+
+    def _measure(
+        self, file: BinaryIO, name: str, start: int, segments: int
+    ) -> tuple[int, int, bool]:
+        """Where a split of a file ends, how many records it has, and whether nothing follows."""
         file.seek(start)
-        count = length = 0
-        while count < segments and length < self._slice_bytes:
-            line = file.readline(_LINE_BYTES_MAX)
-            if not line:
-                break
-            length += len(line)
-            count += 1
-        if not count:
-            return None
-        stop = start + length
-        return Split(
-            {"file": name, "start": start, "stop": stop}, count, {"file": name, "start": stop}
-        )
+        stop, count = start, 0
+        while count < segments and (stop - start < self._split_bytes or not count):
+            record = self._read_record(file)
+            if not record:
+                return stop, count, True
+            if not (self._is_complete(record) or self._is_settled(file, name)):
+                return stop, count, False
+            stop += len(record)
+            count += bool(record.strip())
+        return stop, count, False
+
+    def _is_complete(self, record: bytes) -> bool:
+        """Whether more of a record cannot follow."""
+        return record.endswith(b"\n") or len(record) >= _LINE_BYTES_MAX
+
+    def _is_settled(self, file: BinaryIO, name: str) -> bool:
+        """Whether the file does not grow, so that an incomplete record is all there is."""
+        status = os.fstat(file.fileno())
+        wait_s = self._catalog.settles_in_s(name, status, self._settle_s)
+        if wait_s > 0:
+            self._settles_in_s = min(wait_s, self._settles_in_s or wait_s)
+        return wait_s <= 0
+
+    def _read_record(self, file: BinaryIO) -> bytes:
+        """The next record, whatever is in it; nothing at the end of the file."""
+        return file.readline(_LINE_BYTES_MAX)
 
     def read(self, place: Position) -> Iterator[RawRecords]:
         name, start, stop = place["file"], place["start"], place["stop"]

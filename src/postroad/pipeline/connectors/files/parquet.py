@@ -23,14 +23,20 @@ from postroad.pipeline.connectors.connector import (
     UnwritableSegmentsError,
 )
 from postroad.pipeline.connectors.encoding import UNENCODABLE
-from postroad.pipeline.connectors.files.directory import DirectoryOutput, FileSet, sync_directory
-from postroad.pipeline.connectors.options import check_columns, check_positive, check_types
+from postroad.pipeline.connectors.files.catalog import FileCatalog, FileProgress, FileSet
+from postroad.pipeline.connectors.files.directory import DirectoryOutput, sync_directory
+from postroad.pipeline.connectors.options import (
+    accept_old_names,
+    check_columns,
+    check_positive,
+    check_types,
+)
 from postroad.pipeline.job import Segment
 
 if TYPE_CHECKING:
     import pyarrow
 
-_SLICE_SEGMENTS = 10_000
+_SPLIT_SEGMENTS = 10_000
 _READ_ROWS = 5_000
 _GROUP_ROWS = 65_536
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
@@ -49,7 +55,7 @@ def _arrow() -> Any:
 
 
 class ParquetInput(InputConnector):
-    """Reads files in the order of their names, row by row.
+    """Reads files row by row, new ones in the order of their names.
 
     Numbers, texts, bytes, nulls, lists, structures and times with a zone come as they are; times
     to the microsecond; decimals, dates, times without a zone and all else as text.
@@ -58,19 +64,27 @@ class ParquetInput(InputConnector):
         path: of a file, or a pattern such as `in/*.parquet`; on a cluster every machine must have
             it.
         columns: which of them make a segment; all by default.
-        slice_segments: how many rows a slice has at most.
+        split_segments: how many rows a split has at most.
     """
 
+    @accept_old_names(slice_segments="split_segments")
     def __init__(
         self,
         path: str,
         columns: Sequence[str] | None = None,
-        slice_segments: int = _SLICE_SEGMENTS,
+        split_segments: int = _SPLIT_SEGMENTS,
     ) -> None:
-        check_positive("slice_segments", slice_segments)
         self._files = FileSet(path)
+        self._catalog = FileCatalog(self._files, is_growing=False)
         self._columns = check_columns(columns)
-        self._slice_segments = slice_segments
+        self._split_segments = check_positive("split_segments", split_segments)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Other processes only read.
+        return {**self.__dict__, "_catalog": FileCatalog(self._files, is_growing=False)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._catalog.restore(state)
 
     async def open(self, unsettled: Sequence[Position]) -> None:
         await asyncio.to_thread(self._open)
@@ -94,35 +108,38 @@ class ParquetInput(InputConnector):
             raise OSError(f"{name} is no Parquet file: {error}") from error
 
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
-        return await asyncio.to_thread(self._cut, after or {"file": "", "row": 0}, segments)
+        return await asyncio.to_thread(self._plan, after, segments)
 
-    def _cut(self, after: Position, segments: int) -> list[Split]:
-        slices: list[Split] = []
-        for name in self._files.names():
-            if name < after["file"] or segments <= 0:
-                continue
-            row = after["row"] if name == after["file"] else 0
-            found = self._cut_file(name, row, segments)
-            segments -= sum(it.estimated_segments for it in found)
-            slices += found
-        return slices
+    def _plan(self, after: Position | None, segments: int) -> list[Split]:
+        splits: list[Split] = []
+        self._catalog.go_to(after)
+        for name, row in self._catalog.unread():
+            if segments <= 0:
+                break
+            planned = self._plan_file(name, row, segments)
+            segments -= sum(split.estimated_segments for split in planned)
+            splits += planned
+        return splits
 
-    def _cut_file(self, name: str, row: int, segments: int) -> list[Split]:
+    def _plan_file(self, name: str, row: int, segments: int) -> list[Split]:
+        status = os.stat(self._files.locate(name))
         metadata = self._metadata(name)
-        slices: list[Split] = []
+        splits: list[Split] = []
         group_start = 0
         for group in range(metadata.num_row_groups):
             group_stop = group_start + metadata.row_group(group).num_rows
             while segments > 0 and row < group_stop:
-                count = min(self._slice_segments, segments, group_stop - row)
+                count = min(self._split_segments, segments, group_stop - row)
                 place = {"file": name, "group": group, "skip": row - group_start, "row": row}
-                slices.append(
-                    Split({**place, "count": count}, count, {"file": name, "row": row + count})
-                )
                 row += count
                 segments -= count
+                progress = _progress(row, status, metadata)
+                position, state = self._catalog.offer(name, progress)
+                splits.append(Split({**place, "count": count}, count, position, state))
             group_start = group_stop
-        return slices
+        if not splits:
+            self._catalog.finish(name, _progress(row, status, metadata))
+        return splits
 
     def read(self, place: Position) -> Iterator[RawRecords]:
         name, row, skip, left = place["file"], place["row"], place["skip"], place["count"]
@@ -137,6 +154,11 @@ class ParquetInput(InputConnector):
                 if not left:
                     return
         raise OSError(f"{name} has fewer rows than before")
+
+
+def _progress(row: int, status: os.stat_result, metadata: Any) -> FileProgress:
+    is_done = row >= metadata.num_rows
+    return FileProgress(row, status.st_size, status.st_mtime_ns, is_done)
 
 
 def _encode_rows(batch: pyarrow.RecordBatch) -> list[bytes]:

@@ -1,1 +1,3 @@
 """Connectors: jetstream."""
+
+__all__: list[str] = []

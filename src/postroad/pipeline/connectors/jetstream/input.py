@@ -18,10 +18,15 @@ from postroad.pipeline.connectors.jetstream.client import (
     StreamMessage,
 )
 from postroad.pipeline.connectors.jetstream.splits import JetStreamSplitPlanner
-from postroad.pipeline.connectors.options import ClientTlsFiles, check_name, check_url
+from postroad.pipeline.connectors.options import (
+    ClientTlsFiles,
+    accept_old_names,
+    check_name,
+    check_url,
+)
 from postroad.pipeline.connectors.stream import (
-    SLICE_BYTES,
-    SLICE_SEGMENTS,
+    SPLIT_BYTES,
+    SPLIT_SEGMENTS,
     EventLoopThread,
     IdlePool,
     StreamInput,
@@ -36,7 +41,7 @@ _NOT_IN_NAMES = ".*>/\\"
 class JetStreamInput(StreamInput[JetStreamSplitPlanner]):
     """Gives the messages of a stream.
 
-    It has no end, unless `until_empty` is set. Messages that the stream drops by its own limits
+    It has no end, unless `bounded` is set. Messages that the stream drops by its own limits
     before they are read are not seen, as with every consumer.
 
     Args:
@@ -46,20 +51,23 @@ class JetStreamInput(StreamInput[JetStreamSplitPlanner]):
         durable: name of the consumer, made if there is none. Jobs that read the same stream need
             different ones.
         codec: how segments are encoded, `json` or `msgpack`.
-        until_empty: whether to end with what is there when the job begins.
+        bounded: whether to end with what is there when the job begins.
         user: of the server, if not in the URL.
         password: likewise.
         token: likewise.
         tls_ca: file with certificates of those who may vouch for the server.
         tls_cert: file with our own certificate.
         tls_key: file with its key.
-        slice_segments: how many segments a slice has at most.
-        slice_bytes: about how long a slice is at most.
+        split_segments: how many segments a slice has at most.
+        split_bytes: about how long a slice is at most.
 
     Raises:
         ConfigError: one of them is wrong.
     """
 
+    @accept_old_names(
+        slice_segments="split_segments", slice_bytes="split_bytes", until_empty="bounded"
+    )
     def __init__(
         self,
         servers: str | Sequence[str],
@@ -67,17 +75,17 @@ class JetStreamInput(StreamInput[JetStreamSplitPlanner]):
         subject: str | None = None,
         durable: str = "postroad",
         codec: str = "json",
-        until_empty: bool = False,
+        bounded: bool = False,
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
         tls_ca: str | None = None,
         tls_cert: str | None = None,
         tls_key: str | None = None,
-        slice_segments: int = SLICE_SEGMENTS,
-        slice_bytes: int = SLICE_BYTES,
+        split_segments: int = SPLIT_SEGMENTS,
+        split_bytes: int = SPLIT_BYTES,
     ) -> None:
-        super().__init__(codec, until_empty, slice_segments, slice_bytes)
+        super().__init__(codec, bounded, split_segments, split_bytes)
         self._access = JetStreamEndpoint(
             _check_servers(servers),
             check_name("stream", stream, _NOT_IN_NAMES),
@@ -98,7 +106,7 @@ class JetStreamInput(StreamInput[JetStreamSplitPlanner]):
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         desk = self._account
         position = await desk.fetch_ahead(after, segments)
-        return desk.plan_splits(position, segments, self._slice_segments, self._slice_bytes)
+        return desk.plan_splits(position, segments, self._split_segments, self._split_bytes)
 
     def read(self, place: Position) -> Iterator[RawRecords]:
         with _readers.borrow(self._access, lambda: _JetStreamSplitReader(self._access)) as reader:

@@ -1,1 +1,3 @@
 """Connectors: queue."""
+
+__all__: list[str] = []

@@ -21,6 +21,7 @@ from postroad.durable.store.stretches import AsideStretch, Bundle, Stretch, read
 from postroad.pipeline.connectors.connector import InputConnector, Position, RawRecords, Split
 from postroad.pipeline.connectors.options import (
     CODECS,
+    accept_old_names,
     check_codec,
     check_flag,
     check_name,
@@ -38,7 +39,7 @@ from postroad.pipeline.connectors.queue.splits import (
 )
 from postroad.pipeline.job import Segment
 
-_SLICE_SEGMENTS = 10_000
+_SPLIT_SEGMENTS = 10_000
 # So much of what was cut stays in memory until it is settled, so that it need not be read again.
 _KEPT_BYTES_MAX = 64 * 1024 * 1024
 # Of a slice so many letters at most are asked for their spans.
@@ -56,26 +57,28 @@ class QueueInput(InputConnector):
     Args:
         mail: of the node that runs the job, or its store; open when the job begins.
         queue: the name of the queue.
-        codec: how a message is a segment: `json` or `msgpack`.
-        until_empty: whether the job ends when there is nothing in the queue that can be read now.
-        slice_segments: about how many messages a slice has at most.
+        codec: how a message is a segment: `json`, `msgpack` or `raw`, which gives the bytes as
+            `payload`.
+        bounded: whether the job ends when there is nothing in the queue that can be read now.
+        split_segments: about how many messages a slice has at most.
     """
 
     is_portable = False
 
+    @accept_old_names(slice_segments="split_segments", until_empty="bounded")
     def __init__(
         self,
         mail: Mail | Store,
         queue: str,
         codec: str = "json",
-        until_empty: bool = False,
-        slice_segments: int = _SLICE_SEGMENTS,
+        bounded: bool = False,
+        split_segments: int = _SPLIT_SEGMENTS,
     ) -> None:
         self._store: Store | None = store_of(mail)
         self._queue = validate_queue_name(check_name("queue", queue))
         self._codec = check_codec(codec)
-        self.is_bounded = check_flag("until_empty", until_empty)
-        self._slice_segments = check_positive("slice_segments", slice_segments)
+        self.is_bounded = check_flag("bounded", bounded)
+        self._split_segments = check_positive("split_segments", split_segments)
         self._reset()
 
     def _reset(self) -> None:
@@ -97,7 +100,7 @@ class QueueInput(InputConnector):
 
     def __getstate__(self) -> dict[str, Any]:
         # For other processes, where nothing is done with it but decoding.
-        names = ("_queue", "_codec", "is_bounded", "_slice_segments")
+        names = ("_queue", "_codec", "is_bounded", "_split_segments")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -113,7 +116,7 @@ class QueueInput(InputConnector):
             raise UsageError(f"queue {self._queue!r} cannot be read: start the node's mail first")
         store.claim(self._queue, "a job that reads it")
         try:
-            await self._open(store, [_stretch_at(it) for it in unsettled])
+            await self._open(store, [stretch_at(it) for it in unsettled])
         except BaseException:
             store.release(self._queue)
             raise
@@ -166,7 +169,7 @@ class QueueInput(InputConnector):
         if expired := find_expired(sight, self._frontier, now_ms):
             await store.write(lambda ledger: bury(ledger, self._id, expired))
             return None
-        cutter = QueueSplitPlanner(self._id, segments, self._slice_segments)
+        cutter = QueueSplitPlanner(self._id, segments, self._split_segments)
         return list(cutter.cut(sight, self._frontier))
 
     def _offer(self, number: int, piece: QueueSplit) -> Split:
@@ -211,7 +214,7 @@ class QueueInput(InputConnector):
         kept = self._kept.get(place["slice"])
         if kept is not None:
             return iter(kept.chunks)
-        bundles = self._node_store().read_now(read_stretch, _stretch_at(place))
+        bundles = self._node_store().read_now(read_stretch, stretch_at(place))
         return iter(_to_chunks(bundles))
 
     @property
@@ -223,11 +226,11 @@ class QueueInput(InputConnector):
 
     def commit(self, ledger: Ledger, place: Position) -> None:
         check_account(self._store, ledger)
-        ledger.queues.take_out(_stretch_at(place))
+        ledger.queues.take_out(stretch_at(place))
 
     async def on_committed(self, places: Sequence[Position]) -> None:
         for place in places:
-            self._let_go(place["slice"], _stretch_at(place))
+            self._let_go(place["slice"], stretch_at(place))
 
 
 class _PlannedSplit(NamedTuple):
@@ -244,7 +247,8 @@ class _CachedSplit(NamedTuple):
     size: int
 
 
-def _stretch_at(place: Position) -> Stretch:
+def stretch_at(place: Position) -> Stretch:
+    """The stretch of a queue that a slice is."""
     stretch: Stretch = msgspec.convert(place, Stretch)
     return stretch
 

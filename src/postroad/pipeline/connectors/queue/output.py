@@ -23,15 +23,26 @@ from postroad.pipeline.connectors.connector import (
     encode_segment,
 )
 from postroad.pipeline.connectors.encoding import encode_all
-from postroad.pipeline.connectors.options import check_codec, check_name
+from postroad.pipeline.connectors.options import PAYLOAD, check_codec, check_name
 from postroad.pipeline.job import Segment
 
 # What a letter has room for; it tells letters apart as well as all 64 do.
 _ID_BITS = (1 << 63) - 1
 
+
+def _unwrap(segment: Segment) -> bytes:
+    payload = segment.get(PAYLOAD)
+    if isinstance(payload, str):
+        return payload.encode()
+    if not isinstance(payload, bytes | bytearray):
+        raise TypeError(f"{PAYLOAD!r} is {type(payload).__name__}, and must be bytes or text")
+    return bytes(payload)
+
+
 _ENCODERS: Mapping[str, Callable[[Segment], bytes]] = {
     "json": msgspec.json.Encoder().encode,
     "msgpack": encode_segment,
+    "raw": _unwrap,
 }
 
 _encode_letter = msgspec.msgpack.Encoder().encode
@@ -46,20 +57,26 @@ class QueueOutput(OutputConnector):
 
     Args:
         mail: of the node that runs the job, or its store.
-        peer: the node the messages are for.
+        peer: the node the messages are for; this node itself by default.
         queue: the queue there.
-        codec: how a segment is a message: `json` or `msgpack`.
+        codec: how a segment is a message: `json`, `msgpack` or `raw`, which sends the bytes that
+            the segment has as `payload`.
         key: the name of what is in a segment and makes the message's key, as a text; messages
             without it have none.
     """
 
     def __init__(
-        self, mail: Mail | Store, peer: str, queue: str, codec: str = "json", key: str | None = None
+        self,
+        mail: Mail | Store,
+        peer: str | None = None,
+        queue: str | None = None,
+        codec: str = "json",
+        key: str | None = None,
     ) -> None:
         # Not in other processes: there is nothing but staging.
         self._store: Store | None = store_of(mail)
         self._config = mail.config
-        self._peer = validate_node_name(check_name("peer", peer))
+        self._peer = None if peer is None else validate_node_name(check_name("peer", peer))
         self._queue = validate_queue_name(check_name("queue", queue))
         self._codec = check_codec(codec)
         self._key = None if key is None else check_name("key", key)
@@ -80,7 +97,9 @@ class QueueOutput(OutputConnector):
 
         Other processes that stage cannot tell: it is for whoever gives them more to do.
         """
-        if self._store is None or not self._store.is_open or self._peer == self._store.owner:
+        if self._store is None or not self._store.is_open:
+            return
+        if self._peer is None or self._peer == self._store.owner:
             return
         peer = self._store.read_now(find_peer, self._peer)
         waiting = 0 if peer is None else peer.head - peer.settled
@@ -92,7 +111,7 @@ class QueueOutput(OutputConnector):
 
     def commit_in_transaction(self, ledger: Ledger, staged: Committable) -> Committable | None:
         check_account(self._store, ledger)
-        ledger.append_pages(self._peer, staged["pages"])
+        ledger.append_pages(self._peer or ledger.owner, staged["pages"])
         return None
 
 

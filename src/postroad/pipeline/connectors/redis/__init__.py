@@ -1,1 +1,3 @@
 """Connectors: redis."""
+
+__all__: list[str] = []

@@ -15,7 +15,13 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import Position, RawRecords, Split
-from postroad.pipeline.connectors.options import ClientTlsFiles, check_flag, check_name, check_url
+from postroad.pipeline.connectors.options import (
+    ClientTlsFiles,
+    accept_old_names,
+    check_flag,
+    check_name,
+    check_url,
+)
 from postroad.pipeline.connectors.redis.client import (
     Fields,
     RedisStreamEndpoint,
@@ -26,7 +32,7 @@ from postroad.pipeline.connectors.redis.client import (
     show_id,
 )
 from postroad.pipeline.connectors.redis.splits import RedisSplitPlanner
-from postroad.pipeline.connectors.stream import SLICE_BYTES, SLICE_SEGMENTS, IdlePool, StreamInput
+from postroad.pipeline.connectors.stream import SPLIT_BYTES, SPLIT_SEGMENTS, IdlePool, StreamInput
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -43,7 +49,7 @@ _encoders: dict[str, Callable[[object], bytes]] = {
 class RedisStreamInput(StreamInput[RedisSplitPlanner]):
     """Gives the entries of a stream.
 
-    It has no end, unless `until_empty` is set. A segment is what is in one field of an entry. An
+    It has no end, unless `bounded` is set. A segment is what is in one field of an entry. An
     entry that has no such field is a segment itself, with a text for each of its fields.
 
     What tells segments apart is their id. So a stream must not be deleted and begun again with ids
@@ -56,21 +62,27 @@ class RedisStreamInput(StreamInput[RedisSplitPlanner]):
             need different ones.
         field: the field with the segment.
         codec: how it is encoded, `json` or `msgpack`.
-        until_empty: whether to end with what is there when the job begins.
-        skip_lost: whether to go on, with an error in the log, when entries were trimmed or deleted
-            before they were read; otherwise the job fails.
+        bounded: whether to end with what is there when the job begins.
+        ignore_trimmed: whether to go on, with an error in the log, when entries were trimmed or
+            deleted before they were read; otherwise the job fails.
         user: of the server, if not in the URL.
         password: likewise.
         tls_ca: file with certificates of those who may vouch for the server.
         tls_cert: file with our own certificate.
         tls_key: file with its key.
-        slice_segments: how many segments a slice has at most.
-        slice_bytes: about how long a slice is at most.
+        split_segments: how many segments a slice has at most.
+        split_bytes: about how long a slice is at most.
 
     Raises:
         ConfigError: one of them is wrong.
     """
 
+    @accept_old_names(
+        slice_segments="split_segments",
+        slice_bytes="split_bytes",
+        until_empty="bounded",
+        skip_lost="ignore_trimmed",
+    )
     def __init__(
         self,
         url: str,
@@ -78,17 +90,17 @@ class RedisStreamInput(StreamInput[RedisSplitPlanner]):
         group: str = "postroad",
         field: str = "data",
         codec: str = "json",
-        until_empty: bool = False,
-        skip_lost: bool = False,
+        bounded: bool = False,
+        ignore_trimmed: bool = False,
         user: str | None = None,
         password: str | None = None,
         tls_ca: str | None = None,
         tls_cert: str | None = None,
         tls_key: str | None = None,
-        slice_segments: int = SLICE_SEGMENTS,
-        slice_bytes: int = SLICE_BYTES,
+        split_segments: int = SPLIT_SEGMENTS,
+        split_bytes: int = SPLIT_BYTES,
     ) -> None:
-        super().__init__(codec, until_empty, slice_segments, slice_bytes)
+        super().__init__(codec, bounded, split_segments, split_bytes)
         check_url("url", url, _SCHEMES)
         tls = ClientTlsFiles(tls_ca, tls_cert, tls_key)
         if tls.is_given and urlsplit(url).scheme != "rediss":
@@ -96,17 +108,17 @@ class RedisStreamInput(StreamInput[RedisSplitPlanner]):
         self._access = RedisStreamEndpoint(url, check_name("stream", stream), user, password, tls)
         self._group = check_name("group", group)
         self._field = check_name("field", field).encode()
-        self._skip_lost = check_flag("skip_lost", skip_lost)
+        self._ignore_trimmed = check_flag("ignore_trimmed", ignore_trimmed)
 
     def _make_account(self, unsettled: Sequence[Position]) -> RedisSplitPlanner:
-        return RedisSplitPlanner(self._access, self._group, unsettled, self._skip_lost)
+        return RedisSplitPlanner(self._access, self._group, unsettled, self._ignore_trimmed)
 
     def _close_reader(self) -> None:
         _readers.close(self._access)
 
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         await self._account.fetch_ahead(after, segments)
-        return self._account.plan_splits(segments, self._slice_segments, self._slice_bytes)
+        return self._account.plan_splits(segments, self._split_segments, self._split_bytes)
 
     def read(self, place: Position) -> Iterator[RawRecords]:
         with _readers.borrow(self._access, lambda: _RedisSplitReader(self._access)) as reader:
@@ -122,7 +134,7 @@ class RedisStreamInput(StreamInput[RedisSplitPlanner]):
             f"{lost} of {place['count']} entries from {place['first']} to {place['last']} are lost:"
             f" they were trimmed or deleted before they were read; {self._access.shown}"
         )
-        if not self._skip_lost:
+        if not self._ignore_trimmed:
             raise FileNotFoundError(text)
         logger.error("%s", text)
 

@@ -54,7 +54,7 @@ class RedisSplitPlanner:
         access: the stream.
         group: name of the group.
         unsettled: slices that were admitted and not settled.
-        skip_lost: whether to go on when entries are gone that were never read.
+        ignore_trimmed: whether to go on when entries are gone that were never read.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class RedisSplitPlanner:
         access: RedisStreamEndpoint,
         group: str,
         unsettled: Iterable[Position],
-        skip_lost: bool,
+        ignore_trimmed: bool,
     ) -> None:
         self._access = access
         self._group = group
-        self._skip_lost = skip_lost
+        self._ignore_trimmed = ignore_trimmed
         self._client: Any = None
         self._unsettled: set[_Range] = {range_of(it) for it in unsettled}
         # Entries above the position that were seen, with their sizes.
@@ -228,7 +228,7 @@ class RedisSplitPlanner:
                 f"{before - self._number} entries after {show_id(self._position)} are lost: they"
                 f" were trimmed or deleted before they were read; {self._access.shown}"
             )
-            if not self._skip_lost:
+            if not self._ignore_trimmed:
                 raise OSError(lost)
             logger.error("%s", lost)
         self._number = before

@@ -1,1 +1,3 @@
 """Connectors: sql."""
+
+__all__: list[str] = []

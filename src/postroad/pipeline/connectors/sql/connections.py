@@ -35,6 +35,8 @@ class SqlConnection(Protocol):
     """What it raises, whatever is wrong."""
     where: str
     """The database, for people."""
+    needs_distinct: bool
+    """Whether a statement that writes must not have the same row twice."""
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run a statement; the rows it yields."""
@@ -44,6 +46,15 @@ class SqlConnection(Protocol):
 
     def describe(self, statement: str) -> list[str]:
         """The names of the columns that a statement yields."""
+
+    def describe_types(self, statement: str) -> list[tuple[str, object]]:
+        """The same, each with something that tells its type from others."""
+        return [(name, None) for name in self.describe(statement)]
+
+    def load(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        """Insert many rows; the names are quoted."""
+        marks = ", ".join("?" * len(columns))
+        self.execute_many(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
 
     def in_clause(self, column: str, keys: Sequence[int | str]) -> tuple[str, Sequence[Any]]:
         """The condition that a column has one of some values, and its parameters."""
@@ -82,6 +93,7 @@ def savepoint(connection: SqlConnection) -> Iterator[None]:
         yield
     except Exception:
         connection.execute("ROLLBACK TO SAVEPOINT postroad")
+        connection.execute("RELEASE SAVEPOINT postroad")
         raise
     connection.execute("RELEASE SAVEPOINT postroad")
 
@@ -100,9 +112,11 @@ class SqlDatabase:
             raise ConfigError("option 'database' must be a path, or postgresql://user@host/name")
         # Other processes may be in another directory.
         self._location = os.path.abspath(location)
+        self.path: str | None = self._location
+        """Of the file; None in PostgreSQL."""
         self._connect: Callable[[str], SqlConnection] = connect_sqlite
         if location.startswith(_POSTGRES):
-            self._location = location
+            self._location, self.path = location, None
             self._connect = _postgres()
         self._kept: SqlConnection | None = None
         # A call that was given up may still be at work in its thread.
@@ -110,6 +124,21 @@ class SqlDatabase:
 
     def __reduce__(self) -> tuple[type[SqlDatabase], tuple[str]]:
         return SqlDatabase, (self._location,)
+
+    def connect(self) -> SqlConnection:
+        """A connection that the caller closes; raises OSError if the database cannot be used."""
+        return self._connect(self._location)
+
+    @contextmanager
+    def naming_failures(self) -> Iterator[None]:
+        """Have failures of a connection that the caller has be OSError."""
+        kind = connect_failures(self.path is None)
+        try:
+            yield
+        except kind as error:
+            reason = " ".join(str(error).split())
+            where = self.path or "PostgreSQL"
+            raise OSError(f"database {where} cannot be used: {reason}") from error
 
     @contextmanager
     def connection(self) -> Iterator[SqlConnection]:
@@ -163,6 +192,15 @@ def _postgres() -> Callable[[str], SqlConnection]:
     return connect_postgres
 
 
+def connect_failures(is_postgres: bool) -> type[Exception]:
+    """What connections raise."""
+    if not is_postgres:
+        return sqlite3.Error
+    from postroad.pipeline.connectors.sql.postgres import PostgresConnection
+
+    return PostgresConnection.failures
+
+
 # SQLite.
 
 
@@ -173,6 +211,7 @@ class SqliteConnection(SqlConnection):
     begin = "BEGIN IMMEDIATE"
     immediate_constraints = "PRAGMA defer_foreign_keys = OFF"
     failures = sqlite3.Error
+    needs_distinct = False
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection

@@ -14,10 +14,12 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import InputConnector, Position, RawRecords, Split
 from postroad.pipeline.connectors.encoding import UNENCODABLE
 from postroad.pipeline.connectors.options import (
+    accept_old_names,
     check_columns,
     check_flag,
     check_name,
     check_positive,
+    check_seconds,
 )
 from postroad.pipeline.connectors.sql.connections import (
     Row,
@@ -34,7 +36,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("postroad.pipeline")
 
-_SLICE_SEGMENTS = 2_000
+_SPLIT_SEGMENTS = 2_000
 _READ_ROWS = 500
 
 _encode = msgspec.msgpack.Encoder(enc_hook=str).encode
@@ -45,9 +47,9 @@ class SqlInput(InputConnector):
 
     Rows that appear with keys below those already read are found too: a transaction that took its
     number early and committed late loses nothing. For that, a table of Postroad's beside it,
-    `<table>_postroad_<reader>`, has every key that was taken: as ranges of consecutive numbers, or
-    one by one where the key is text. Numbers without gaps stay one row there. Text needs a row for
-    each, and to look for late ones reads all keys.
+    `<table>_postroad_<consumer>`, has every key that was taken: as ranges of consecutive numbers,
+    or one by one where the key is text. Numbers without gaps stay one row there. Text needs a row
+    for each, and to look for late ones reads all keys.
 
     It relies on this: a key never changes, is unique, not NULL, and is not used again for another
     row; and a row stays as it is until it is settled.
@@ -59,39 +61,43 @@ class SqlInput(InputConnector):
         database: the path of an SQLite file, or `postgresql://user@host/name`.
         table: the table, or `schema.table`.
         key: a column with numbers or text (or UUIDs) that tells each row from all others.
-        reader: who reads; two jobs that read the same table need two.
+        consumer: who reads; two jobs that read the same table need two.
         columns: which of them make a segment; all by default.
-        follow: whether to wait for more rows when all are read.
-        late_s: how often to look for late rows, besides whenever all seems to be read.
-        slice_segments: how many rows a slice has at most.
+        continuous: whether to wait for more rows when all are read.
+        rescan_interval_s: how often to look for late rows, besides whenever all seems to be read.
+        split_segments: how many rows a slice has at most.
     """
 
+    @accept_old_names(
+        reader="consumer",
+        follow="continuous",
+        late_s="rescan_interval_s",
+        slice_segments="split_segments",
+    )
     def __init__(
         self,
         database: str,
         table: str,
         key: str,
-        reader: str,
+        consumer: str,
         columns: Sequence[str] | None = None,
-        follow: bool = False,
-        late_s: float = 5.0,
-        slice_segments: int = _SLICE_SEGMENTS,
+        continuous: bool = False,
+        rescan_interval_s: float = 5.0,
+        split_segments: int = _SPLIT_SEGMENTS,
     ) -> None:
-        check_name("reader", reader, forbidden=".?")
-        check_positive("slice_segments", slice_segments)
-        check_flag("follow", follow)
-        if not isinstance(late_s, int | float):
-            raise ConfigError(f"late_s is {late_s!r}; it must be a number of seconds")
+        check_name("consumer", consumer, forbidden=".?")
+        check_positive("split_segments", split_segments)
+        check_flag("continuous", continuous)
         names = check_columns(columns)
         self._database = SqlDatabase(database)
         self._name = table
         self._table = quote_table(table)
         self._key = f"t.{quote(key)}"
         self._columns = "t.*" if names is None else ", ".join(f"t.{quote(it)}" for it in names)
-        self._taken = ProcessedKeys(side_table_name(table, reader), self._table, self._key)
-        self.is_bounded = not follow
-        self._late_s = late_s
-        self._slice_segments = slice_segments
+        self._taken = ProcessedKeys(side_table_name(table, consumer), self._table, self._key)
+        self.is_bounded = not continuous
+        self._rescan_interval_s = check_seconds("rescan_interval_s", rescan_interval_s)
+        self._split_segments = split_segments
         # Set by open: slices of an earlier process.
         self._unsettled: set[int] | None = None
         # Slices that are settled, and not yet noted to be.
@@ -140,9 +146,9 @@ class SqlInput(InputConnector):
             if upto is not None and self._is_time_to_look(is_idle=not keys):
                 late = self._taken.find_skipped(connection, upto, segments)
                 self._looked_at = time.monotonic()
-            parts = [(part, upto) for part in _split(late, self._slice_segments)]
+            parts = [(part, upto) for part in _split(late, self._split_segments)]
             rest = keys[: segments - len(late)]
-            parts += [(part, part[-1]) for part in _split(rest, self._slice_segments)]
+            parts += [(part, part[-1]) for part in _split(rest, self._split_segments)]
             if not parts:
                 return []
             self._last = last + len(parts)
@@ -157,7 +163,7 @@ class SqlInput(InputConnector):
     def _is_time_to_look(self, is_idle: bool) -> bool:
         # A job that ends when nothing is left must be sure of it.
         is_sure = is_idle and self.is_bounded
-        return is_sure or time.monotonic() - self._looked_at >= self._late_s
+        return is_sure or time.monotonic() - self._looked_at >= self._rescan_interval_s
 
     def _find_next(self, connection: SqlConnection, upto: Key | None, limit: int) -> list[Key]:
         where, which = ("", ()) if upto is None else (f" WHERE {self._key} > ?", (upto,))
@@ -176,7 +182,7 @@ class SqlInput(InputConnector):
             if is_new and self._taken.has_settled(connection):
                 raise ConfigError(
                     f"table {self._taken.name!r} has keys that another job has taken, or this one"
-                    " before its account was lost: choose another 'reader', or drop that table"
+                    " before its account was lost: choose another 'consumer', or drop that table"
                 )
             self._taken.release_after(connection, last)
             if self._unsettled is not None:

@@ -13,9 +13,12 @@ from psycopg.adapt import Loader
 from psycopg.types.string import TextLoader
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.connectors.sql.connections import Row, SqlConnection
+from postroad.pipeline.connectors.sql.connections import Row, SqlConnection, savepoint
 
 T = TypeVar("T")
+
+# As statements write them to columns of text.
+_BOOLEANS = {True: "true", False: "false"}
 
 _CONNECT_S = 10
 # To compile a statement takes longer than any of ours.
@@ -34,6 +37,7 @@ class PostgresConnection(SqlConnection):
     begin = "BEGIN"
     immediate_constraints = "SET CONSTRAINTS ALL IMMEDIATE"
     failures = psycopg.Error
+    needs_distinct = True
 
     def __init__(self, connection: psycopg.Connection[Row], where: str) -> None:
         self._connection = connection
@@ -50,6 +54,26 @@ class PostgresConnection(SqlConnection):
     def describe(self, statement: str) -> list[str]:
         description = self._connection.execute(_translate(statement)).description
         return [it.name for it in description or ()]
+
+    def describe_types(self, statement: str) -> list[tuple[str, object]]:
+        description = self._connection.execute(_translate(statement)).description
+        return [(it.name, (it.type_code, it.precision, it.scale)) for it in description or ()]
+
+    def load(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        try:
+            with savepoint(self):
+                self._copy(table, columns, rows)
+        except psycopg.Error as error:
+            if self.row_error(error) is None:
+                raise
+            # Statements convert more than texts do, such as 1.0 to a whole number.
+            super().load(table, columns, rows)
+
+    def _copy(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        statement = f"COPY {table} ({', '.join(columns)}) FROM STDIN".replace("%", "%%")
+        with self._connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+            for row in rows:
+                copy.write_row([_BOOLEANS[it] if isinstance(it, bool) else it for it in row])
 
     def in_clause(self, column: str, keys: Sequence[int | str]) -> tuple[str, Sequence[Any]]:
         # As text, which the server takes for values of the type that the column has.

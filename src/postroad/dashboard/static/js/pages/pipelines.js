@@ -1,16 +1,16 @@
-// Pipelines: how fast jobs take in and get done, what waits, what died, and how they are built.
+// Pipelines: how fast jobs and their tasks are, what waits, what windows hold, what died, and how
+// jobs are built.
 
 import { actionButton } from "../act.js";
 import { chart } from "../chart.js";
 import { h } from "../dom.js";
-import { count, plural, rate, span, time } from "../format.js";
+import { count, plural, rate, span, time, until } from "../format.js";
 import { seriesOf } from "../history.js";
 import { graph } from "../map.js";
 import { badge, empty, facts, folded, heading, identity, panel, shown, trouble } from "../pieces.js";
+import { ROWS_SHOWN, hasTasks, taskTable, waitingTable, windowTable } from "../job_tables.js";
 import { link } from "../router.js";
 import { tableOf } from "../table.js";
-
-const DEAD_SHOWN = 100;
 
 export default {
   path: "pipelines",
@@ -19,9 +19,11 @@ export default {
     const [job] = view.route.args;
     if (job === undefined) return [];
     return [
-      ["pipeline.show", { job }],
-      ["pipeline.graph", { job }],
-      ["pipeline.dead", { job, limit: DEAD_SHOWN }],
+      ["job.show", { job }],
+      ["job.explain", { job }],
+      ["job.windows", { job, limit: ROWS_SHOWN }],
+      ["job.waiting", { job, limit: ROWS_SHOWN }],
+      ["job.dead-letters", { job, limit: ROWS_SHOWN }],
     ];
   },
   draw: (view) => {
@@ -33,10 +35,10 @@ export default {
 function listPage(view) {
   return [
     heading("Pipelines"),
-    shown(view, "pipeline.ls", {}, (rows) =>
+    shown(view, "job.ls", {}, (rows) =>
       tableOf(view, {
         name: "jobs",
-        operation: "pipeline.ls",
+        operation: "job.ls",
         rows,
         key: (row) => row.name,
         columns: [
@@ -86,8 +88,8 @@ function listPage(view) {
         ],
         empty: empty(
           "No jobs are known here.",
-          "Name their files in the configuration under pipeline.jobs, or start one.",
-          "postroad pipeline submit job.toml",
+          "Name their files in the configuration under pipeline.jobs, or submit one.",
+          "postroad job submit job.toml",
         ),
       }),
     ),
@@ -97,21 +99,19 @@ function listPage(view) {
 function runButton(view, job) {
   if (job.state === "running") {
     return actionButton(view, {
-      operation: "pipeline.stop",
+      operation: "job.stop",
       place: "run",
       label: "Stop…",
       params: { job: job.name },
-      commandParams: { job: job.path },
       title: `Stop ${job.name}?`,
       text: `${plural(job.pending ?? 0, "segment in work is", "segments in work are")} done again when it is started the next time.`,
       confirm: `Stop ${job.name}`,
     });
   }
   return actionButton(view, {
-    operation: "pipeline.submit",
+    operation: "job.submit",
     place: "run",
     params: { job: job.name },
-    commandParams: { job: job.path },
     kind: "primary",
     says: (result) => `it is ${result.state}`,
   });
@@ -120,7 +120,7 @@ function runButton(view, job) {
 function jobPage(view, name) {
   return [
     heading(name, h("a", { href: link("pipelines") }, "all jobs")),
-    shown(view, "pipeline.show", { job: name }, (job) => [
+    shown(view, "job.show", { job: name }, (job) => [
       job.problem && trouble({ title: "It did not go well", message: job.problem }),
       panel(
         "Job",
@@ -128,11 +128,21 @@ function jobPage(view, name) {
         h("div.buttons", null, runButton(view, job), deadButtons(view, job)),
       ),
       job.progress && panel("Input and processing", rates(view, name)),
+      hasTasks(job) && panel("Tasks", taskTable(view, name, job)),
     ]),
-    panel("Graph", shown(view, "pipeline.graph", { job: name }, jobGraph)),
+    panel("Graph", shown(view, "job.explain", { job: name }, jobGraph)),
+    shown(view, "job.windows", { job: name, limit: ROWS_SHOWN }, (windows) =>
+      windows.map((window) => panel(`Window ${window.name}`, windowTable(view, name, window))),
+    ),
+    panel(
+      "Holding pen",
+      shown(view, "job.waiting", { job: name, limit: ROWS_SHOWN }, (rows) =>
+        waitingTable(view, name, rows),
+      ),
+    ),
     panel(
       "Dead segments",
-      shown(view, "pipeline.dead", { job: name, limit: DEAD_SHOWN }, (rows) =>
+      shown(view, "job.dead-letters", { job: name, limit: ROWS_SHOWN }, (rows) =>
         deadTable(view, name, rows),
       ),
     ),
@@ -140,23 +150,40 @@ function jobPage(view, name) {
 }
 
 function jobFacts(job) {
-  const { progress } = job;
+  const { progress, result } = job;
   return facts([
     ["State", badge(job.state)],
     ["File", job.path && h("code", null, job.path)],
+    job.is_on_spark && ["Runs on", "Spark"],
+    sparkLink(progress) && ["Spark UI", sparkLink(progress)],
     progress && ["Process", progress.pid],
     progress && ["Taken in", count(progress.delivered)],
     progress && ["Done", count(progress.acked)],
     progress && ["Batch", `${span(progress.batch_s)}, ${count(progress.batches)} so far`],
     progress && ["Failed", count(progress.failed)],
-    progress && ["Replayed", count(progress.replayed)],
+    progress && ["Retried", count(progress.replayed)],
     ["In work", count(job.pending)],
     progress && ["Not published yet", count(progress.unpublished)],
-    ["In the pen", `${count(job.waiting)} to be replayed`],
+    ["In the pen", `${count(job.waiting)} to be retried`],
     ["Dead", count(job.dead)],
     ["Oldest", span(job.oldest_s)],
-    progress && progress.restarts > 0 && ["Restarts", count(progress.restarts)],
+    progress && lateOf(progress) > 0 && ["Too late for their window", count(lateOf(progress))],
+    result && ["Did", `${count(result.acked)} of ${count(result.delivered)} new segments`],
+    progress && progress.restarts > 0 && ["Restarts of Spark", count(progress.restarts)],
+    job.restarts > 0 && ["Restarts by the node", count(job.restarts)],
+    job.next_start_at && ["Starts again", until(job.next_start_at)],
   ]);
+}
+
+/** Nothing but pages: what a node tells must not run here. */
+function sparkLink(progress) {
+  const url = progress?.spark_ui_url;
+  if (!url || !/^https?:\/\//.test(url)) return null;
+  return h("a", { href: url, target: "_blank", rel: "noopener noreferrer" }, url);
+}
+
+function lateOf(progress) {
+  return Object.values(progress.late || {}).reduce((sum, it) => sum + it, 0);
 }
 
 function rates(view, name) {
@@ -172,22 +199,19 @@ function rates(view, name) {
 
 function deadButtons(view, job) {
   const params = { job: job.name };
-  const commandParams = { job: job.path };
   const none = job.dead > 0 ? "" : "There is none";
   return [
     actionButton(view, {
-      operation: "pipeline.replay",
-      label: "Replay all dead",
+      operation: "job.retry",
+      label: "Retry all dead",
       params,
-      commandParams,
       reason: none,
       says: (result) => `${plural(result.count, "segment")} put back`,
     }),
     actionButton(view, {
-      operation: "pipeline.drop",
+      operation: "job.drop",
       label: "Drop all dead…",
       params,
-      commandParams,
       reason: none,
       title: `Drop the dead segments of ${job.name}?`,
       text: `${plural(job.dead, "segment is", "segments are")} forgotten for good.`,
@@ -200,9 +224,8 @@ function deadButtons(view, job) {
 function deadTable(view, job, rows) {
   return tableOf(view, {
     name: "dead segments",
-    operation: "pipeline.dead",
-    params: { job, limit: DEAD_SHOWN },
-    commandParams: { job: view.get("pipeline.show", { job })?.path, limit: DEAD_SHOWN },
+    operation: "job.dead-letters",
+    params: { job, limit: ROWS_SHOWN },
     rows,
     key: (row) => row.id,
     columns: [
@@ -227,7 +250,7 @@ function deadTable(view, job, rows) {
     ],
     empty: empty(
       "No segment died.",
-      "One that fails too often is kept here until it is replayed or dropped.",
+      "One that fails too often is kept here until it is retried or dropped.",
     ),
   });
 }
@@ -238,22 +261,18 @@ function diedAt(row) {
 
 function segmentButtons(view, job, row) {
   const params = { job, id: row.id };
-  const path = view.get("pipeline.show", { job })?.path;
-  const commandParams = { job: path, id: row.id };
   return h(
     "div.buttons",
     null,
     actionButton(view, {
-      operation: "pipeline.replay",
+      operation: "job.retry",
       params,
-      commandParams,
       says: (result) => `${plural(result.count, "segment")} put back`,
     }),
     actionButton(view, {
-      operation: "pipeline.drop",
+      operation: "job.drop",
       label: "Drop…",
       params,
-      commandParams,
       title: `Drop segment ${row.id}?`,
       text: "1 segment is forgotten for good.",
       confirm: "Drop 1 segment",

@@ -1,4 +1,4 @@
-"""`postroad pipeline submit`, `status` and `stop`: a job in a process of its own."""
+"""`postroad job submit`, `show` and `stop`: a job in a process of its own."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from postroad.admin.pipeline_runs import find_progress
-from postroad.cli import pipeline
+from postroad.cli import job as job_commands
 from postroad.cli.main import run
 from tests.support.deadlines import DEADLINE_S
 from tests.support.pipeline.clearing_job import JOB, cleared
@@ -39,7 +39,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path.write_text(JOB.replace("retry =", "batch_size = 2\nretry ="))
     yield path
     if find_progress(path) is not None:
-        run(["pipeline", "stop", str(path), "--yes"])
+        run(["job", "stop", str(path), "--yes"])
 
 
 def hurry() -> None:
@@ -72,35 +72,36 @@ def test_job_is_submitted_watched_stopped_and_goes_on(
 ) -> None:
     def metrics() -> dict[str, float]:
         capsys.readouterr()
-        assert run(["pipeline", "status", job.name, "--metrics"]) == 0
+        assert run(["job", "show", job.name, "--metrics"]) == 0
         return read_metrics(capsys.readouterr().out)
 
-    assert run(["pipeline", "submit", job.name]) == 0
+    assert run(["job", "submit", job.name]) == 0
     assert "writes to clearing.log" in capsys.readouterr().out
-    assert run(["pipeline", "submit", job.name]) == 1
+    assert run(["job", "submit", job.name]) == 1
     assert "runs already, as process" in capsys.readouterr().err
     progress = find_progress(job)
     assert progress is not None and progress.pid != os.getpid()
-    assert run(["pipeline", "status", job.name]) == 0
+    assert run(["job", "show", job.name]) == 0
     assert f"process {progress.pid}: " in capsys.readouterr().out
     assert metrics()["postroad_pipeline_up"] == 1
     wait_until(lambda: 0 < metrics()["postroad_pipeline_delivered_total"] < SEGMENTS)
-    assert run(["pipeline", "stop", job.name, "--dry-run"]) == 0
+    wait_until(lambda: bool(cleared()))
+    assert run(["job", "stop", job.name, "--dry-run"]) == 0
     assert f"Nothing is done. Process {progress.pid} stops;" in capsys.readouterr().out
-    assert run(["pipeline", "stop", job.name, "--yes"]) == 0
+    assert run(["job", "stop", job.name, "--yes"]) == 0
     assert capsys.readouterr().out == f"process {progress.pid} has stopped\n"
     assert 0 < len(cleared()) < SEGMENTS
-    assert run(["pipeline", "status", job.name, "--json"]) == 0
+    assert run(["job", "show", job.name, "--json"]) == 0
     standing = json.loads(capsys.readouterr().out)
     assert standing["dead"] == 0
     stopped = metrics()
     assert stopped["postroad_pipeline_up"] == 0
     assert stopped["postroad_pipeline_pending"] == standing["pending"]
     assert "postroad_pipeline_oldest_seconds" in stopped
-    assert run(["pipeline", "stop", job.name]) == 1
+    assert run(["job", "stop", job.name]) == 1
     assert "does not run" in capsys.readouterr().err
     hurry()
-    assert run(["pipeline", "submit", job.name]) == 0
+    assert run(["job", "submit", job.name]) == 0
     wait_until(lambda: find_progress(job) is None)
     assert cleared() == list(range(SEGMENTS))
 
@@ -112,27 +113,27 @@ def test_watching_ends_when_the_job_does_not_run(
         hurry()
         time.sleep(0.02)
 
-    assert run(["pipeline", "submit", job.name]) == 0
+    assert run(["job", "submit", job.name]) == 0
     progress = find_progress(job)
     assert progress is not None
     capsys.readouterr()
-    monkeypatch.setattr(pipeline, "time", SimpleNamespace(sleep=sleep))
-    assert run(["pipeline", "status", job.name, "--watch"]) == 0
+    monkeypatch.setattr(job_commands, "time", SimpleNamespace(sleep=sleep))
+    assert run(["job", "show", job.name, "--watch"]) == 0
     *running, last = capsys.readouterr().out.splitlines()
     assert running
     assert all(line.startswith(f"process {progress.pid}: ") for line in running)
     assert last == "it does not run: 0 pending, 0 waiting, 0 dead, 0 unpublished"
     assert cleared() == list(range(SEGMENTS))
-    assert run(["pipeline", "status", job.name, "--watch", "--json"]) == 0
+    assert run(["job", "show", job.name, "--watch", "--json"]) == 0
     (standing,) = capsys.readouterr().out.splitlines()
     assert json.loads(standing)["pending"] == 0
 
 
 def test_job_that_does_not_start_says_why(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["pipeline", "status", job.name]) == 1
+    assert run(["job", "show", job.name]) == 1
     assert "Traceback" not in capsys.readouterr().err
     Path("clearing_functions.py").write_text("raise RuntimeError('broken')\n")
-    assert run(["pipeline", "submit", job.name]) == 1
+    assert run(["job", "submit", job.name]) == 1
     error = capsys.readouterr().err
     assert "did not start" in error
     assert "broken" in error
@@ -143,5 +144,5 @@ def test_job_that_is_soon_over_has_started_even_if_all_of_it_died(
 ) -> None:
     Path("clearing_functions.py").write_text("def parse(segment): raise ValueError('no')\n")
     Path("payments/a.jsonl").write_text('{"amount": "1"}\n')
-    assert run(["pipeline", "submit", job.name]) == 0
+    assert run(["job", "submit", job.name]) == 0
     assert "did not start" not in capsys.readouterr().err

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from postroad.pipeline.acks import Acker, AckStatus
 from postroad.pipeline.compiled_job import CompiledJob
-from postroad.pipeline.connectors.connector import UndecodableRecord
+from postroad.pipeline.connectors.connector import (
+    Committable,
+    OutputConnector,
+    UndecodableRecord,
+    UnwritableSegmentsError,
+)
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     RootInput,
@@ -17,8 +21,9 @@ from postroad.pipeline.coordinator.records import (
     reject_undecodable,
 )
 from postroad.pipeline.job import Segment
-from postroad.pipeline.tree import SegmentTree, TaskFailure, execute_tree
 from postroad.pipeline.windows import JobWindowDelta, WindowDeltaBuilder
+from tests.support.pipeline.acker import Acker, AckStatus
+from tests.support.pipeline.tree import SegmentTree, TaskFailure, execute_tree
 
 
 class PlainBatchExecutor:
@@ -134,3 +139,26 @@ class PlainBatchExecutor:
                 return verdict._replace(has_failed=True)
         self._windows.merge(one.delta)
         return verdict
+
+
+def write_batch_output(
+    output: OutputConnector, stage: str, task: str, batch: PlainBatchExecutor
+) -> Committable | None:
+    """Stage what an output task can write; what it can never write has failed.
+
+    Raises:
+        OSError: it is not possible now, and nothing was staged.
+    """
+    stager = output.create_writer(stage)
+    try:
+        while True:
+            try:
+                ids, segments = batch.pending_output(task)
+                if ids:
+                    stager.write(ids, segments)
+                return stager.prepare_commit()
+            except UnwritableSegmentsError as error:
+                batch.mark_unwritable(error.reasons)
+    except BaseException:
+        stager.abort()
+        raise

@@ -1,6 +1,7 @@
-"""`postroad pipeline`: jobs, drawn, run and repaired.
+"""`postroad job`: jobs in files, drawn, run and repaired.
 
-All work happens in `postroad.admin`; here are only arguments and output.
+All work happens in `postroad.admin`; here are only arguments and output. A job that is named, and
+not its file, is one of a node: then the operation of the same name is meant.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ import asyncio
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
+from postroad.admin import job_queues as queues
 from postroad.admin import pipeline as admin
 from postroad.admin import pipeline_runs as runs
 from postroad.admin.errors import NotFound
@@ -29,13 +31,21 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _job = argument(
     "job",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The file of the job, TOML or JSON.",
+    help="The file of the job, TOML or JSON; or the name of a job of a node.",
 )
 _segment = argument("id", required=False, help="One dead segment, by its id; or --all.")
 _store = click.option(
     "--store",
     metavar="PATH|URL",
-    help="Where the job's account is kept; <job>.db beside its file by default.",
+    help="Where the job's account is kept; <job>.db beside its file by default, and the store of"
+    " the node for a job with queues.",
+)
+_config = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The configuration of the node whose queues the job names; POSTROAD_CONFIG or"
+    " postroad.toml by default.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
@@ -92,20 +102,20 @@ _all = click.option("--all", "is_all", is_flag=True, help="All of them.")
 
 
 @click.group(cls=Group)
-def pipeline() -> None:
-    """Run pipelines that account for every segment.
+def job() -> None:
+    """Run jobs that account for every segment.
 
     A job is a TOML or JSON file: what flows where, and through which functions.
 
     \b
     Example: see what a job does, run it, and look at what could not be done
-      postroad pipeline explain clearing.toml
-      postroad pipeline run clearing.toml
-      postroad pipeline dead clearing.toml
+      postroad job explain clearing.toml
+      postroad job run clearing.toml
+      postroad job dead-letters clearing.toml
     """
 
 
-@pipeline.command()
+@job.command()
 @_job
 @click.option("--mermaid", is_flag=True, help="Draw it for mermaid, as in many wikis.")
 def explain(job: Path, mermaid: bool) -> None:
@@ -115,52 +125,65 @@ def explain(job: Path, mermaid: bool) -> None:
 
     \b
     Example:
-      postroad pipeline explain clearing.toml
+      postroad job explain clearing.toml
     """
     read = admin.load_job(job)
     click.echo(admin.explain_mermaid(read) if mermaid else admin.explain_text(read))
 
 
-@pipeline.command()
+@job.command()
 @_job
 @_store
+@_config
 @_spark
 @_json
-def run(job: Path, store: str | None, as_json: bool, **spark: Any) -> None:
-    """Run a job in this process until its inputs have nothing more.
+@click.option("--until-eof", is_flag=True, hidden=True)
+def run(
+    job: Path, store: str | None, config: Path | None, as_json: bool, until_eof: bool, **spark: Any
+) -> None:
+    """Run a job until its inputs have nothing more.
 
     In plain Python, or on Spark with --spark: then on all cores of this machine, or on a cluster
     with --master. Functions are imported from the current directory. Stop it with Ctrl-C and run it
-    again: it goes on where it was. Exits with 4 if segments died.
+    again: it goes on where it was. Exits with 4 if there are dead letters.
+
+    A job with queues runs in their node if that runs here, which postroad.toml or --config names;
+    if the node does not run, the job works on its store, and messages to others are sent when the
+    node is started again.
 
     \b
     Example:
-      postroad pipeline run clearing.toml
-      postroad pipeline run clearing.toml --spark
-      postroad pipeline run clearing.toml --master spark://host:7077
-      postroad pipeline run clearing.toml --master yarn --conf spark.executor.instances=20
+      postroad job run clearing.toml
+      postroad job run clearing.toml --spark
+      postroad job run clearing.toml --master spark://host:7077 --conf spark.executor.cores=2
     """
     sys.path.insert(0, str(Path.cwd()))
-    choice = _spark_choice(**spark)
-    for path in choice.py_files if choice else ():
-        # The process that starts a job knows its functions too.
-        sys.path.insert(1, str(Path(path).parent if path.endswith(".py") else path))
     shown = _Shown()
+    if until_eof:
+        from .node_start import read_to_end
+        from .running import stop_after
+
+        stop_after(read_to_end)
     try:
-        counts = asyncio.run(runs.run_job(job, store, choice, shown.show))
+        result = asyncio.run(
+            runs.run_job(job, _place(**spark), shown.show, store=store, config=config)
+        )
     finally:
         shown.end()
-    dead = asyncio.run(admin.count_dead(job, store))
+    if result is None:
+        click.echo("stopped; run again, the job goes on where it was", err=True)
+        return
     if as_json:
-        told = {"acked": counts.acked, "failed": counts.failed, "dead": dead}
-        click.echo(msgspec.json.encode(told))
+        click.echo(msgspec.json.encode(result))
     else:
-        click.echo(f"{counts.acked:,} acknowledged, {counts.failed:,} failures, {dead:,} dead")
-    if dead:
+        click.echo(
+            f"{result.acked:,} acknowledged, {result.failed:,} failures, {result.dead:,} dead"
+        )
+    if result.dead:
         raise click.exceptions.Exit(runs.EXIT_DEAD)
 
 
-def _spark_choice(
+def _place(
     spark: bool,
     master: str | None,
     batch: bool,
@@ -170,26 +193,32 @@ def _spark_choice(
     packages: tuple[str, ...],
     jars: tuple[str, ...],
     py_files: tuple[str, ...],
-) -> runs.SparkChoice | None:
-    options = (bind, partitions, conf, packages, jars, py_files)
+) -> runs.Local | runs.Spark:
     if not (spark or master or batch):
-        if any(options):
+        if any((bind, partitions, conf, packages, jars, py_files)):
             raise click.UsageError(
                 "--bind, --partitions, --conf, --packages, --jars and --py-files are for Spark: "
                 "give --spark or --master too."
             )
-        return None
-    return runs.SparkChoice(
+        return runs.Local()
+    for path in _split(py_files):
+        # The process that starts a job knows its functions too.
+        sys.path.insert(1, str(Path(path).parent if path.endswith(".py") else path))
+    return runs.Spark(
         master,
-        batch,
-        (str(Path.cwd()),),
-        bind or "",
-        partitions,
-        dict(map(_read_property, conf)),
-        _split(packages),
-        _split(jars),
-        _split(py_files),
+        conf=dict(map(_read_property, conf)) or None,
+        partitions=partitions,
+        bind=bind,
+        is_batch=batch,
+        packages=_split(packages) or None,
+        jars=_split(jars) or None,
+        py_files=_split(py_files) or None,
     )
+
+
+def _split(values: tuple[str, ...]) -> tuple[str, ...]:
+    """As spark-submit takes them: with commas."""
+    return tuple(part for value in values for part in value.split(",") if part)
 
 
 def _read_property(text: str) -> tuple[str, str]:
@@ -199,12 +228,7 @@ def _read_property(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _split(values: tuple[str, ...]) -> tuple[str, ...]:
-    """As spark-submit takes them: with commas."""
-    return tuple(part for value in values for part in value.split(",") if part)
-
-
-def _to_arguments(options: dict[str, Any]) -> list[str]:
+def _to_arguments(options: Mapping[str, Any]) -> list[str]:
     """Options as they were given."""
     arguments = []
     for name, value in options.items():
@@ -239,150 +263,213 @@ class _Shown:
 
 
 def _tell_progress(it: runs.JobProgress) -> str:
+    late = sum(it.late.values())
+    tasks = ", ".join(
+        f"{name} {task.per_s:,.0f}/s {task.latency_s * 1000:,.2f} ms"
+        for name, task in it.tasks.items()
+    )
     return (
         f"{it.acked:,} acknowledged ({it.acked_per_s:,.0f}/s), {it.pending:,} pending"
-        f" (oldest {it.oldest_s:.1f} s), {it.replayed:,} replayed, {it.waiting:,} waiting,"
+        f" (oldest {it.oldest_s:.1f} s), {it.replayed:,} retried, {it.waiting:,} waiting,"
         f" {it.dead:,} dead, {it.batches:,} batches of {it.batch_s * 1000:.0f} ms"
+        + (f", {late:,} late" if late else "")
         + (f", {it.unpublished:,} unpublished" if it.unpublished else "")
-        + (f", {it.dropped_late:,} dropped late" if it.dropped_late else "")
         + (f", {it.restarts:,} restarts" if it.restarts else "")
+        + (f"; {tasks}" if tasks else "")
     )
 
 
-@pipeline.command()
+@job.command()
 @_job
 @_store
+@_config
 @_spark
-def submit(job: Path, **options: Any) -> None:
+def submit(job: Path, store: str | None, config: Path | None, **spark: Any) -> None:
     """Run a job in the background; it goes on when this shell ends.
+
+    A job with queues is submitted to their node, if that runs: it runs there.
 
     \b
     Example: start it, look at it every second, stop it
-      postroad pipeline submit clearing.toml --spark
-      postroad pipeline status clearing.toml --watch
-      postroad pipeline stop clearing.toml
+      postroad job submit clearing.toml --spark
+      postroad job show clearing.toml --watch
+      postroad job stop clearing.toml
     """
+    on = _place(**spark)
+    host = None if store else queues.find_node_of(job, config)
+    if host is not None:
+        with host[0] as client:
+            view = queues.submit_to(client, job, on, host[1].node.name)
+        click.echo(f"node {host[1].node.name} runs it; it is {view.state}")
+        return
+    options = {"store": store, "config": config, **spark}
     pid, log = runs.submit_job(job, _to_arguments(options))
     click.echo(f"process {pid} runs it and writes to {log}")
 
 
-@pipeline.command()
+@job.command()
 @_job
 @_store
+@_config
 @_json
 @click.option("--watch", is_flag=True, help="Look again every second, until it does not run.")
 @click.option("--metrics", is_flag=True, help="As Prometheus reads it.")
-def status(job: Path, store: str | None, as_json: bool, watch: bool, metrics: bool) -> None:
-    """Tell how a job is doing, or how it stands if it does not run.
+def show(
+    job: Path, store: str | None, config: Path | None, as_json: bool, watch: bool, metrics: bool
+) -> None:
+    """Show how a job is doing, or how it stands if it does not run.
 
     \b
     Example:
-      postroad pipeline status clearing.toml --json
-      postroad pipeline status clearing.toml --metrics
+      postroad job show clearing.toml --json
+      postroad job show clearing.toml --metrics
     """
     if metrics:
         click.echo(runs.tell_metrics(job, store), nl=False)
         return
-    while (progress := runs.find_progress(job)) is not None:
-        told = f"process {progress.pid}: {_tell_progress(progress)}"
+    host = None if store else queues.find_node_of(job, config)
+    while (progress := _find_progress(job, host)) is not None:
+        who = f"process {progress.pid}" if host is None else f"node {host[1].node.name}"
+        told = f"{who}: {_tell_progress(progress)}"
         click.echo(msgspec.json.encode(progress) if as_json else told)
         if not watch:
             return
         time.sleep(runs.PROGRESS_S)
-    standing = asyncio.run(admin.look(job, store))
+    standing = asyncio.run(admin.look(job, _location(job, store, config)))
     told = (
         f"it does not run: {standing.pending:,} pending, {standing.waiting:,} waiting,"
         f" {standing.dead:,} dead, {standing.unpublished:,} unpublished"
-        + (f", {standing.dropped_late:,} dropped late" if standing.dropped_late else "")
     )
     click.echo(msgspec.json.encode(standing) if as_json else told)
 
 
-@pipeline.command()
+def _find_progress(job: Path, host: queues.Host | None) -> runs.JobProgress | None:
+    return runs.find_progress(job) if host is None else queues.find_progress_at(host, job)
+
+
+def _location(job: Path, store: str | None, config: Path | None) -> str | None:
+    """Where the account of a job is; None if it is beside its file."""
+    if store is None and admin.has_queues(admin.load_job(job)):
+        return admin.find_config(config).store
+    return store
+
+
+@job.command()
 @_job
+@_config
 @_dry_run
 @_yes
-def stop(job: Path, dry_run: bool, yes: bool) -> None:
+def stop(job: Path, config: Path | None, dry_run: bool, yes: bool) -> None:
     """Stop a job that runs; run again, it goes on where it was.
 
     \b
     Example:
-      postroad pipeline stop clearing.toml
+      postroad job stop clearing.toml
     """
-    progress = runs.find_progress(job)
+    host = queues.find_node_of(job, config)
+    progress = _find_progress(job, host)
+    if host is not None:
+        who = f"The job in node {host[1].node.name}"
+    else:
+        who = f"Process {0 if progress is None else progress.pid}"
     if progress is not None and not _may_go_on(
-        f"Process {progress.pid} stops; run again, the job goes on where it was.", dry_run, yes
+        f"{who} stops; run again, the job goes on where it was.", dry_run, yes
     ):
+        return
+    if host is not None:
+        with host[0] as client:
+            client.call("job.stop", {"job": queues.name_for_node(job)}, is_read=False)
+        click.echo(f"node {host[1].node.name} has stopped it")
         return
     pid = runs.stop_job(job)
     click.echo(f"process {pid} has stopped")
 
 
-@pipeline.command()
+@job.command("dead-letters")
 @_job
 @_store
+@_config
 @click.option("--limit", default=100, show_default=True, help="How many to show.")
 @_json
-def dead(job: Path, store: str | None, limit: int, as_json: bool) -> None:
+def dead_letters(
+    job: Path, store: str | None, config: Path | None, limit: int, as_json: bool
+) -> None:
     """List segments that could not be done, with the reason.
 
     \b
     Example:
-      postroad pipeline dead clearing.toml --json
+      postroad job dead-letters clearing.toml --json
     """
-    found = asyncio.run(admin.dead_segments(job, store, limit))
+    letters = asyncio.run(admin.dead_segments(job, _location(job, store, config), limit))
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(letters)).decode())
         return
-    for it in found:
+    for it in letters:
         click.echo(f"{it.id}  {it.failed_task}: {it.error} ({it.attempts} attempts)")
         click.echo(f"    {it.segment!r}")
-    click.echo(f"{len(found):,} dead")
+    click.echo(f"{len(letters):,} dead")
 
 
-@pipeline.command()
+@job.command()
 @_job
 @_store
+@_config
 @_segment
 @_all
 @_dry_run
-def replay(job: Path, store: str | None, id: str | None, is_all: bool, dry_run: bool) -> None:
-    """Have dead segments come again the next time the job runs.
+def retry(
+    job: Path,
+    store: str | None,
+    config: Path | None,
+    id: str | None,
+    is_all: bool,
+    dry_run: bool,
+) -> None:
+    """Retry dead letters: at once if the job runs, else the next time it does.
 
     \b
     Example: after the function was repaired
-      postroad pipeline replay clearing.toml --all
+      postroad job retry clearing.toml --all
     """
-    count = _count(job, store, id, is_all)
+    where = _location(job, store, config)
+    count = _count(job, where, id, is_all)
     if dry_run:
-        click.echo(f"Nothing is done. {tell_count(count, 'segment')} would come again.")
+        click.echo(f"Nothing is done. {tell_count(count, 'segment')} would be retried.")
         return
-    count = asyncio.run(admin.replay_dead(job, store, id))
-    click.echo(f"{count:,} come again")
+    count = asyncio.run(admin.retry_dead(job, where, id))
+    click.echo(f"{tell_count(count, 'segment')} to be retried")
 
 
-@pipeline.command()
+@job.command()
 @_job
 @_store
+@_config
 @_segment
 @_all
 @_dry_run
 @_yes
 def drop(
-    job: Path, store: str | None, id: str | None, is_all: bool, dry_run: bool, yes: bool
+    job: Path,
+    store: str | None,
+    config: Path | None,
+    id: str | None,
+    is_all: bool,
+    dry_run: bool,
+    yes: bool,
 ) -> None:
-    """Forget dead segments.
+    """Drop dead letters.
 
     \b
     Example:
-      postroad pipeline drop clearing.toml 00ff00ff00ff00ff
+      postroad job drop clearing.toml 00ff00ff00ff00ff
     """
-    count = _count(job, store, id, is_all)
+    where = _location(job, store, config)
+    count = _count(job, where, id, is_all)
     told = f"Dropped segments are gone for good. It touches {tell_count(count, 'segment')}."
     if not _may_go_on(told, dry_run, yes):
         return
-    count = asyncio.run(admin.drop_dead(job, store, id))
-    click.echo(f"{count:,} forgotten")
+    count = asyncio.run(admin.drop_dead(job, where, id))
+    click.echo(f"{tell_count(count, 'segment')} dropped")
 
 
 def _count(job: Path, store: str | None, id: str | None, is_all: bool) -> int:
@@ -392,7 +479,7 @@ def _count(job: Path, store: str | None, id: str | None, is_all: bool) -> int:
     count = asyncio.run(admin.count_dead(job, store, id))
     if id is not None and not count:
         missing = NotFound(f"there is no dead segment {id}")
-        missing.add_note(f"postroad pipeline dead {shlex.quote(str(job))}")
+        missing.add_note(f"postroad job dead-letters {shlex.quote(str(job))}")
         raise missing
     return count
 

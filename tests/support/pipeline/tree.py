@@ -1,19 +1,19 @@
 """One root with everything that is made of it, in plain Python, one function call after the other.
 
-This is how a job is meant. It is what the local runner does, and what the faster way of the Spark
-runner is compared with.
+This is how a job is meant: the pass, which does it for many roots at a time, is compared with it.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from postroad.pipeline.acks import AckReport, ack_root, ack_task, fail_task
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import decode_any, encode_segment
 from postroad.pipeline.functions import Function
 from postroad.pipeline.job import Segment
 from postroad.pipeline.routing import SegmentRoute, route_result
+from postroad.pipeline.vectorized.stage_executor import WindowInput, group_key
+from tests.support.pipeline.acker import AckReport, ack_root, ack_task, fail_task
 
 
 class OutputSegment(NamedTuple):
@@ -25,21 +25,6 @@ class OutputSegment(NamedTuple):
     id: int
     """The same in every delivery of its root: whoever has it already can tell."""
     segment: Segment
-
-
-class WindowInput(NamedTuple):
-    """A segment that is added to the windows of a task."""
-
-    task: str
-    edge: int
-    ordinal: int
-    group: object
-    segment: Segment
-
-    @property
-    def order(self) -> bytes:
-        """What decides which of several comes first, in whatever order they were made."""
-        return self.edge.to_bytes(8, "big") + self.ordinal.to_bytes(4, "big")
 
 
 class TaskFailure(NamedTuple):
@@ -87,13 +72,6 @@ def execute_tree(
     while grower.waiting:
         grower.work(*grower.waiting.pop())
     return grower.tree
-
-
-def group_key(keys: str | list[str] | None, segment: Segment) -> object:
-    """What decides which segments meet; a key that is not there counts as nothing."""
-    if keys is None or isinstance(keys, str):
-        return None if keys is None else segment.get(keys)
-    return tuple(segment.get(key) for key in keys)
 
 
 class _TreeExecutor:

@@ -1,0 +1,196 @@
+"""Time limits of task functions: one timer for many calls, and only the call that hangs fails.
+
+In the main thread the timer is a signal, which also interrupts calls such as `time.sleep`. In a
+thread of a runner it is the runner that looks, and that raises the same exception in the thread;
+this reaches Python code only. A call into C that never returns is found by `isolation`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, TypeAlias
+
+# A call is looked at so often within its limit: it ends at most a quarter too late, never too soon.
+_LOOKS = 4
+# For functions that catch everything; long enough for the exception to get out meanwhile.
+AGAIN_S = 0.5
+_LOOK_MIN_S = 0.001
+# Four quarters may come to a little less than the whole.
+_ROUNDING = 1e-6
+
+
+_Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
+
+
+class FunctionTimeoutError(Exception):
+    """A function had not ended when its time was up."""
+
+
+class TimeLimitReached(BaseException):
+    """Raised within a function; no handler of ordinary errors takes it for one."""
+
+
+class TimeLimit:
+    """The time that a task has for one segment."""
+
+    __slots__ = ("seconds", "task")
+
+    def __init__(self, task: str, seconds: float) -> None:
+        self.task = task
+        self.seconds = seconds
+
+    @property
+    def look_s(self) -> float:
+        """How often to look whether it is over."""
+        return max(self.seconds / _LOOKS, _LOOK_MIN_S)
+
+    def error(self) -> FunctionTimeoutError:
+        """What a segment fails with."""
+        return FunctionTimeoutError(f"task {self.task!r} took more than {self.seconds:g} s for it")
+
+
+class CallWatch:
+    """Looks at a series of calls, and interrupts the one that takes too long.
+
+        with CallWatch(limit, lambda: len(results)):
+            ...
+
+    Args:
+        limit: for each call.
+        position: which call it is; changes from one to the next.
+    """
+
+    __slots__ = (
+        "_again_s",
+        "_last_s",
+        "_limit",
+        "_position",
+        "_seen",
+        "_spent_s",
+        "blamed",
+        "is_over",
+    )
+
+    def __init__(self, limit: TimeLimit, position: Callable[[], int]) -> None:
+        self._limit = limit
+        self._position = position
+        # The call at the last look, when that was, and the time it was seen to take. A pause of the
+        # whole process between two looks counts no more than any other time between two.
+        self._seen = -1
+        self._last_s = 0.0
+        self._spent_s = 0.0
+        self._again_s = 0.0
+        self.blamed = -1
+        """The call that was interrupted last."""
+        self.is_over = False
+        """Whether nobody waits for the calls any more."""
+
+    def is_late(self) -> bool:
+        """Look; returns whether the present call is to be interrupted now."""
+        position, now_s = self._position(), time.monotonic()
+        if position != self._seen:
+            self._seen, self._spent_s, self._again_s = position, 0.0, self._limit.seconds
+        else:
+            self._spent_s += min(now_s - self._last_s, self._limit.look_s)
+        self._last_s = now_s
+        if self._spent_s < self._again_s * (1 - _ROUNDING):
+            return False
+        self.blamed, self._again_s = position, self._spent_s + AGAIN_S
+        return True
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the present call was interrupted, and nothing came of it."""
+        is_same = self._position() == self._seen == self.blamed
+        return is_same and self._spent_s > 2 * self._limit.seconds + AGAIN_S
+
+    def __enter__(self) -> CallWatch:
+        if threading.current_thread() is threading.main_thread():
+            _alarmed.append((self, signal.signal(signal.SIGALRM, _on_alarm)))
+            signal.setitimer(signal.ITIMER_REAL, self._limit.look_s, self._limit.look_s)
+        else:
+            _watches[threading.get_ident()] = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            _, before = _alarmed.pop()
+            signal.signal(signal.SIGALRM, before)
+        else:
+            _watches.pop(threading.get_ident(), None)
+            _raise_in(threading.get_ident(), None)
+
+
+# Of the main thread: the watch that is looked at when the timer fires, and the handler before it.
+_alarmed: list[tuple[CallWatch, _Handler]] = []
+# Of other threads, by their identity, and those of them that somebody looks at.
+_watches: dict[int, CallWatch] = {}
+_supervised: set[int] = set()
+
+
+def _on_alarm(signum: int, frame: FrameType | None) -> None:
+    if _alarmed and _alarmed[-1][0].is_late():
+        raise TimeLimitReached
+
+
+def can_interrupt() -> bool:
+    """Whether calls in this thread can be interrupted."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main or threading.get_ident() in _supervised
+
+
+@contextmanager
+def supervised_thread() -> Iterator[None]:
+    """Within, this thread is one that somebody calls `interrupt_if_late` for."""
+    thread = threading.get_ident()
+    _supervised.add(thread)
+    try:
+        yield
+    finally:
+        _supervised.discard(thread)
+
+
+def interrupt_if_late(thread: int) -> bool:
+    """Interrupt the call of another thread, if it takes too long.
+
+    Returns:
+        Whether that is of no use: it was interrupted before, and goes on.
+    """
+    watch = _watches.get(thread)
+    if watch is None:
+        return False
+    if watch.is_stuck:
+        watch.is_over = True
+        return True
+    if watch.is_late():
+        _raise_in(thread, TimeLimitReached)
+        if _watches.get(thread) is not watch or watch._position() != watch.blamed:
+            # It ended in this very moment.
+            _raise_in(thread, None)
+    return False
+
+
+def interrupt_thread(thread: int) -> None:
+    """Interrupt whatever another thread does, because nobody waits for it any more."""
+    watch = _watches.get(thread)
+    if watch is not None:
+        watch.is_over = True
+    _raise_in(thread, TimeLimitReached)
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
+    )
