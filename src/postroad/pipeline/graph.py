@@ -119,9 +119,7 @@ class JobGraph:
         )
 
     def _is_grouped(self, name: str) -> bool:
-        task = self.tasks[name]
-        is_whole = task.kind is TaskKind.GROUP or name not in self._windowed
-        return task.group_by is not None and is_whole
+        return self.tasks[name].group_by is not None and name not in self._windowed
 
     def _is_computed(self, name: str) -> bool:
         return self.tasks[name].kind is TaskKind.SQL

@@ -404,7 +404,8 @@ class JobCoordinator:
             unpublished = self._outputs[name].commit_in_transaction(ledger, staged)
             if unpublished is not None:
                 pen.add_pending_commit(name, unpublished)
-        self.spark_windows.deltas.add(pen, outcome.window_files)
+        if outcome.window_files:
+            self.spark_windows.deltas.add(pen, outcome.window_files)
         if outcome.delta.windows:
             self._windows.apply(pen, outcome.delta, now_ms)
         for root, task, segment in outcome.emitted:

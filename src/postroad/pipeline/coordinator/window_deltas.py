@@ -61,6 +61,11 @@ class ResultFile(msgspec.Struct, frozen=True):
     segments: int
 
 
+encode_results = msgspec.msgpack.Encoder().encode
+"""The contents of such a file, from places and segments."""
+_decode_results = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
+
+
 class ResultsInput(InputConnector):
     """Reads what windows have emitted, wherever that is to be done."""
 
@@ -68,12 +73,8 @@ class ResultsInput(InputConnector):
         return ()
 
     def read(self, place: Position) -> Iterator[RawRecords]:
-        # Only workers of Spark need it.
-        import pyarrow as pa
-
-        with pa.OSFile(place["path"]) as file, pa.ipc.open_file(file) as reader:
-            rows = reader.read_all()
-        yield RawRecords("", rows["place"].to_pylist(), rows["segment"].to_pylist())
+        rows = _decode_results(Path(place["path"]).read_bytes())
+        yield RawRecords("", [place for place, _ in rows], [segment for _, segment in rows])
 
     async def on_committed(self, places: Sequence[Position]) -> None:
         await asyncio.to_thread(remove_files, [place["path"] for place in places])
@@ -151,7 +152,8 @@ class WindowDeltas:
 
     def _definition(self, name: str) -> str:
         window = self._program.windows.by_name[name]
-        triggers = [it.trigger for it in window.triggers]
+        # What becomes of the contents may change.
+        triggers = [msgspec.structs.replace(it.trigger, emit=None) for it in window.triggers]
         return msgspec.json.encode([window.window, triggers], order="deterministic").decode()
 
     # What batches add.

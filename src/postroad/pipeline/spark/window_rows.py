@@ -1,4 +1,4 @@
-"""What segments add to windows that Spark keeps, and what these emit, as rows of Arrow files."""
+"""What segments add to windows that Spark keeps, as rows of Arrow files, and what these emit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.records import FailedRoot
-from postroad.pipeline.coordinator.window_deltas import CommittedDelta, WindowFile
+from postroad.pipeline.coordinator.window_deltas import CommittedDelta, WindowFile, encode_results
 from postroad.pipeline.coordinator.window_store import emit_roots
 from postroad.pipeline.vectorized.decoding import now_ms
 from postroad.pipeline.windows.partials import (
@@ -38,7 +38,6 @@ RESULT_DDL = "path string, segments bigint, failed binary"
 _RESULT_SCHEMA = pa.schema(
     [("path", pa.string()), ("segments", pa.int64()), ("failed", pa.binary())]
 )
-_FILE_SCHEMA = pa.schema([("place", pa.string()), ("segment", pa.binary())])
 
 
 def _columns(window: PartialColumns) -> list[tuple[str, str, pa.DataType]]:
@@ -87,15 +86,17 @@ def write_panes(panes: PartialPanes, directory: Path) -> WindowFile:
         columns.append([encode_others(pane.others) for pane in values])
     schema = _schema(window.columns)
     arrays = [pa.array(it, field.type) for it, field in zip(columns, schema, strict=True)]
-    path = _write(directory, pa.RecordBatch.from_arrays(arrays, schema=schema))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    path = _write(directory, sink.getvalue().to_pybytes())
     return WindowFile(window.window.name, path, panes.latest_s, panes.counts())
 
 
-def _write(directory: Path, batch: pa.RecordBatch) -> str:
-    path = directory / f"{secrets.token_hex(12)}.arrow"
+def _write(directory: Path, content: bytes) -> str:
+    path = directory / secrets.token_hex(12)
     with path.open("wb") as file:
-        with pa.ipc.new_file(file, batch.schema) as writer:
-            writer.write_batch(batch)
+        file.write(content)
         file.flush()
         # The account of the batch names it, and must not outlive it.
         os.fsync(file.fileno())
@@ -172,10 +173,10 @@ def write_results(
                 else:
                     rows.append(made)
             if len(rows) >= _RESULT_ROWS:
-                yield _result(_write(directory, _result_batch(rows)), len(rows), None)
+                yield _result(_write(directory, encode_results(rows)), len(rows), None)
                 rows = []
     if rows:
-        yield _result(_write(directory, _result_batch(rows)), len(rows), None)
+        yield _result(_write(directory, encode_results(rows)), len(rows), None)
 
 
 def _roots(
@@ -193,12 +194,6 @@ def _roots(
     )
     for made in emit_roots(program, extent, now_ms()):
         yield made if isinstance(made, FailedRoot) else (made.place, made.segment)
-
-
-def _result_batch(rows: Sequence[tuple[str, bytes]]) -> pa.RecordBatch:
-    places, segments = zip(*rows, strict=True)
-    arrays = [pa.array(places, pa.string()), pa.array(segments, pa.binary())]
-    return pa.RecordBatch.from_arrays(arrays, schema=_FILE_SCHEMA)
 
 
 def _result(path: str | None, segments: int, failed: bytes | None) -> pa.RecordBatch:
