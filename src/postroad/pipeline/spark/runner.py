@@ -47,8 +47,9 @@ _STABLE_AFTER_S = 60.0
 _FAILURES_WITHOUT_PROGRESS_MAX = 2
 _TEXT_MAX = 500
 _STAGE = "staged"
-# Functions are stopped when they have had their time; a batch that goes on is stuck elsewhere.
-_GRACE_S = 30.0
+# Functions are interrupted when they have had their time. Where that does not help, it shows in
+# that no worker gives signs of life; but Spark may also be busy without them, as when it commits.
+_GRACE_S = 60.0
 # The last line of a traceback in a worker.
 _OWN_ERROR = re.compile(r"[\w.]+(Error|Exception|Failure): ")
 
@@ -256,7 +257,7 @@ class SparkRunner:
 
     @property
     def _limit_s(self) -> float:
-        """Time for a batch: each segment has its own, and then the batch is given up."""
+        """How long workers may be silent: each segment has its time, then the batch hangs."""
         tasks = self._program.graph.tasks
         longest_s = max(tasks[name].pending_timeout_s for name in self._program.graph.inputs)
         return longest_s + _GRACE_S
