@@ -90,7 +90,7 @@ STRANGER = """
 import asyncio, socket, ssl, sys
 from postroad.core.errors import MessagingError
 from postroad.net import MessagingService
-from postroad.pipeline.spark.coordinator_client import CLUSTER, SUBJECT, First, encode
+from postroad.pipeline.spark.coordinator_client import CLUSTER, SUBJECT, GetInitialOffset, encode
 from postroad.wire import encode_preamble
 
 def shake_hands(host, port):
@@ -108,7 +108,7 @@ def shake_hands(host, port):
 async def ask(address):
     async with MessagingService(CLUSTER, "stranger", secret="the token of another job") as service:
         try:
-            await service.request(address, SUBJECT, encode(First()), timeout=30)
+            await service.request(address, SUBJECT, encode(GetInitialOffset()), timeout=30)
         except MessagingError:
             print("refused")
 

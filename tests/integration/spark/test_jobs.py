@@ -14,6 +14,7 @@ from postroad.core.errors import ConfigError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, JsonLinesInput, MemoryInput, Segment, new_job
 from postroad.pipeline.builder import JobBuilder
+from postroad.pipeline.spark import runner as runner_module
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import (
     FUNCTIONS,
@@ -168,6 +169,33 @@ async def test_segment_that_kills_its_worker_is_a_dead_letter_and_harms_no_other
     dead = await dead_of(job, disk)
     assert len(dead) == 2
     assert all("it ended the process that ran it" in it.history[-1].error for it in dead)
+
+
+@pytest.mark.slow
+def test_segment_that_hangs_in_native_code_is_a_dead_letter_and_harms_no_other(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_GRACE_S", 8.0)
+    job = (
+        new_job("hanging")
+        .input(
+            "in",
+            connector="memory",
+            pending_timeout_s=2.0,
+            retry={"attempts": 1, "first_s": 0.01, "max_s": 0.01},
+        )
+        .function("hang", FUNCTIONS + "hang_at_13")
+        .output("out", connector="memory")
+        .build()
+    )
+    disk, outputs = MemoryDisk(), outputs_of(job)
+    inputs = {"in": MemoryInput([{"n": n} for n in range(30)])}
+    runner = SparkRunner(job, inputs, outputs, MemoryStore(disk), tmp_path / "c", session=spark)
+    asyncio.run(asyncio.wait_for(runner.run(), LIMIT_S))
+    assert sorted(it["n"] for it in outputs["out"].segments) == [n for n in range(30) if n != 13]
+    (dead,) = asyncio.run(dead_of(job, disk))
+    assert "hang" in dead.history[-1].missing
+    assert runner.restarts == 1
 
 
 async def test_function_that_workers_cannot_import_is_an_error(

@@ -82,3 +82,10 @@ def label(segment: Segment) -> Segment:
 
 
 sums = label
+
+
+def hang_at_13(segment: Segment) -> Segment:
+    """In native code that keeps the interpreter, and that no signal interrupts."""
+    if segment["n"] == 13:
+        segment["sum"] = sum(range(10**13))
+    return segment

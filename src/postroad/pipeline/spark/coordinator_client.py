@@ -97,6 +97,10 @@ class CoordinatorClient:
         """Account for a batch."""
         self._ask(CommitBatch(run, batch, parts, list(writes)), bool)
 
+    def report_progress(self) -> None:
+        """Say that this process is at work."""
+        self._ask(ReportProgress(), bool)
+
     def list_writes(self) -> list[PendingWrite]:
         """What Spark is still to write."""
         return self._ask(ListWrites(), list[PendingWrite])
@@ -249,6 +253,10 @@ class CommitBatch(msgspec.Struct, frozen=True, tag=True):
     """What Spark is to write when that is done, by the names of output tasks."""
 
 
+class ReportProgress(msgspec.Struct, frozen=True, tag=True):
+    """A worker is at work: the batch does not hang."""
+
+
 class ListWrites(msgspec.Struct, frozen=True, tag=True):
     """Answered by what Spark is still to write."""
 
@@ -328,6 +336,7 @@ Question: TypeAlias = (
     | StorePartitionResult
     | BeginBatch
     | CommitBatch
+    | ReportProgress
     | ListWrites
     | FinishWrite
     | AbortBatch

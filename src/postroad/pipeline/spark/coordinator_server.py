@@ -39,6 +39,7 @@ from postroad.pipeline.spark.coordinator_client import (
     ReadRetries,
     ReadSplit,
     ReportFatalError,
+    ReportProgress,
     StorePartitionResult,
     encode,
     read_question,
@@ -91,8 +92,9 @@ class CoordinatorServer:
         self._asking = 0
         # What parts of the batch came to, by their names.
         self._stored: dict[str, bytearray] = {}
-        self.batch_started_s: float | None = None
-        """When the batch began that Spark is at, by the event loop's clock; None between two."""
+        self._is_in_batch = False
+        # When a worker last gave a sign of life in the batch that Spark is at.
+        self._alive_s: float | None = None
         self.idle_polls = 0
         """How often Spark asked for more since it began a batch."""
         # For so many more batches functions are tried first.
@@ -149,7 +151,11 @@ class CoordinatorServer:
                 roots = await self._desk.retry_roots(question.number, question.after, _AGAIN_ROOTS)
                 return [RetryRoot(it.root, it.generation, it.segment, it.published) for it in roots]
             case GetIsolationMode():
+                self._note_life()
                 return self._careful_batches > 0
+            case ReportProgress():
+                self._note_life()
+                return True
             case StorePartitionResult():
                 self._store_result(question.name, question.part)
                 return True
@@ -194,10 +200,20 @@ class CoordinatorServer:
         self._careful_batches = _CAREFUL_BATCHES
 
     @property
-    def batch_s(self) -> float:
-        """How long the batch runs that Spark is at; 0 between two."""
-        started_s = self.batch_started_s
-        return 0.0 if started_s is None else asyncio.get_running_loop().time() - started_s
+    def silent_s(self) -> float:
+        """How long no worker gave a sign of life in the batch that Spark is at; 0 between two."""
+        alive_s = self._alive_s
+        return 0.0 if alive_s is None else asyncio.get_running_loop().time() - alive_s
+
+    def begin_query(self) -> None:
+        """Spark begins anew: whatever it was at is over."""
+        self.idle_polls = 0
+        self._window_polls.clear()
+        self._is_in_batch, self._alive_s = False, None
+
+    def _note_life(self) -> None:
+        if self._is_in_batch:
+            self._alive_s = asyncio.get_running_loop().time()
 
     @property
     def is_idle(self) -> bool:
@@ -207,7 +223,7 @@ class CoordinatorServer:
     async def _latest(self, after: int, wait_s: float) -> int:
         self._asking += 1
         self.idle_polls += 1
-        self.batch_started_s = None
+        self._is_in_batch, self._alive_s = False, None
         try:
             async with self._admitting:
                 return await self._desk.poll_after(after, wait_s)
@@ -228,11 +244,6 @@ class CoordinatorServer:
                 return False
         return True
 
-    def forget_polls(self) -> None:
-        """Queries start anew."""
-        self.idle_polls = 0
-        self._window_polls.clear()
-
     async def _read_slice(self, number: int) -> list[EncodedRecords]:
         found = await self._desk.uncommitted(number - 1, number)
         if not found:
@@ -242,7 +253,7 @@ class CoordinatorServer:
 
     async def _begin(self, run: str, batch: int) -> bool:
         self.idle_polls = 0
-        self.batch_started_s = asyncio.get_running_loop().time()
+        self._is_in_batch, self._alive_s = True, None
         self._stored.clear()
         return not await self._desk.is_committed(run, batch)
 
@@ -278,7 +289,7 @@ class CoordinatorServer:
         await self._desk.commit_batch(question.run, question.batch, outcome)
         # There is one batch at a time: nobody will ask for the rest.
         self._stored.clear()
-        self.batch_started_s = None
+        self._is_in_batch, self._alive_s = False, None
         self._careful_batches = max(self._careful_batches - 1, 0)
         return True
 

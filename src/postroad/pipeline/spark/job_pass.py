@@ -146,6 +146,7 @@ def _single_stage(context: WorkerContext) -> Operator:
         program, name = context.prepare(), secrets.token_hex(8)
         outputs, written = outputs_with_rows(context)
         partition = SingleStagePartition(program, outputs, name, context.spark_windows)
+        beat = context.heartbeat
 
         def work() -> Iterator[pa.RecordBatch]:
             reader = _RowReader(context, program)
@@ -154,8 +155,10 @@ def _single_stage(context: WorkerContext) -> Operator:
                     reader.check_end(run)
                     partition.complete(run.delivery)
                     continue
+                beat.is_busy = True
                 for roots in reader.decode(run):
                     partition.process(reader.task_of(run), roots)
+                beat.is_busy = False
                 yield from written.take()
             partition.count_read(reader.read)
 
@@ -168,6 +171,7 @@ def _first_stage(context: WorkerContext) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, columns = context.prepare(), context.columns_of_stage(1)
         stage, reader = SourceStage(program), _RowReader(context, program)
+        beat = context.heartbeat
         for run in (run for batch in batches for run in runs_of(batch)):
             task = reader.task_of(run)
             if run.kind is InputRowKind.END:
@@ -175,7 +179,10 @@ def _first_stage(context: WorkerContext) -> Operator:
                 yield to_batch_with_columns([stage.complete(task, run.delivery, count)], columns)
                 continue
             for roots in reader.decode(run):
-                if rows := stage.process(task, roots):
+                beat.is_busy = True
+                rows = stage.process(task, roots)
+                beat.is_busy = False
+                if rows:
                     yield to_batch_with_columns(rows, columns)
         if reader.read:
             yield to_batch_with_columns([stage.complete("", 0, reader.read)], columns)
@@ -186,11 +193,15 @@ def _first_stage(context: WorkerContext) -> Operator:
 def _later_stage(context: WorkerContext, index: int) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         stage = ShuffleStage(context.prepare(), index, context.columns_of_stage(index))
-        columns = context.columns_of_stage(index + 1)
+        columns, beat = context.columns_of_stage(index + 1), context.heartbeat
         for batch in batches:
+            beat.is_busy = True
             for rows in stage.take(from_batch(batch)):
+                beat.is_busy = False
                 if rows:
                     yield to_batch_with_columns(rows, columns)
+                beat.is_busy = True
+            beat.is_busy = False
 
     return run
 

@@ -31,7 +31,7 @@ _IDLE_POLLS = 2
 
 
 class BatchExpired(Exception):
-    """A batch has had its time."""
+    """A batch hangs."""
 
 
 class QueryRunner(Protocol):
@@ -52,7 +52,7 @@ class StreamingQueryRunner(QueryRunner):
         server: of the coordinator.
         checkpoint: where Spark notes how far it is.
         processor: what does a batch.
-        limit_s: time for a batch.
+        limit_s: how long workers may give no sign of life within a batch.
         window_checkpoints: where Spark keeps what windows hold.
     """
 
@@ -81,7 +81,7 @@ class StreamingQueryRunner(QueryRunner):
     async def run(self) -> BaseException | None:
         from py4j.protocol import Py4JError
 
-        self._server.forget_polls()
+        self._server.begin_query()
         queries: list[StreamingQuery] = []
         try:
             await asyncio.to_thread(self._start_all, queries)
@@ -93,9 +93,12 @@ class StreamingQueryRunner(QueryRunner):
                 # A query that is stopped in the middle of a batch complains.
                 if await self._is_done():
                     return None
-                if (running_s := self._server.batch_s) > self._limit_s:
+                if (silent_s := self._server.silent_s) > self._limit_s:
                     self._server.enable_isolation()
-                    return BatchExpired(f"a batch took {running_s:.0f} s; it is done again")
+                    return BatchExpired(
+                        f"no worker gave a sign of life for {silent_s:.0f} s; the batch is given "
+                        "up and done again, each function in a process of its own"
+                    )
                 await asyncio.sleep(_LOOK_S)
             return await asyncio.to_thread(ended.exception) or RuntimeError("it ended by itself")
         except (Py4JError, OSError) as error:

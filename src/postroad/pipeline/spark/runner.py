@@ -49,8 +49,9 @@ _TEXT_MAX = 500
 _STAGE = "staged"
 _WINDOW_FILES = "window-files"
 _WINDOW_STATE = "window-state"
-# Functions are stopped when they have had their time; a batch that goes on is stuck elsewhere.
-_GRACE_S = 30.0
+# Functions are interrupted when they have had their time. Where that does not help, it shows in
+# that no worker gives signs of life; but Spark may also be busy without them, as when it commits.
+_GRACE_S = 60.0
 # The last line of a traceback in a worker.
 _OWN_ERROR = re.compile(r"[\w.]+(Error|Exception|Failure): ")
 
@@ -278,7 +279,7 @@ class SparkRunner:
 
     @property
     def _limit_s(self) -> float:
-        """Time for a batch: each segment has its own, and then the batch is given up."""
+        """How long workers may be silent: each segment has its time, then the batch hangs."""
         tasks = self._program.graph.tasks
         longest_s = max(tasks[name].pending_timeout_s for name in self._program.graph.inputs)
         return longest_s + _GRACE_S

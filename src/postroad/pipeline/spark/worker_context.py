@@ -25,6 +25,7 @@ from postroad.pipeline.spark.coordinator_client import (
     CoordinatorEndpoint,
     desk_client,
 )
+from postroad.pipeline.spark.heartbeat import BEAT_S, Heartbeat, heartbeat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,6 +144,12 @@ class WorkerContext:
         program = self.program
         program.isolate_functions = self.coordinator.is_isolated()
         return program
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """The signs of life of this process."""
+        inputs = (self.graph.tasks[name].pending_timeout_s for name in self.graph.inputs)
+        return heartbeat(self.coordinator.report_progress, max(inputs, default=0.0) + BEAT_S)
 
 
 _programs: dict[tuple[int, bytes], CompiledJob] = {}
