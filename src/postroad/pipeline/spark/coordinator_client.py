@@ -108,10 +108,6 @@ class CoordinatorClient:
         """Something of that is written."""
         self._ask(FinishWrite(id, list(failed)), bool)
 
-    def abort_batch(self, parts: PartitionResults) -> None:
-        """Throw away what parts of a batch have staged."""
-        self._ask(AbortBatch(parts), bool)
-
     def report_fatal_error(self, reason: str) -> None:
         """Say that the job cannot be run here, nor elsewhere."""
         self._ask(ReportFatalError(reason), bool)
@@ -240,12 +236,6 @@ class FinishWrite(msgspec.Struct, frozen=True, tag=True):
     failed: list[FailedRoot]
 
 
-class AbortBatch(msgspec.Struct, frozen=True, tag=True):
-    """Throw away what parts of a batch have staged."""
-
-    parts: PartitionResults
-
-
 class GetIsolationMode(msgspec.Struct, frozen=True, tag=True):
     """Whether functions are to be tried in a process of their own: answered by yes or no."""
 
@@ -269,7 +259,6 @@ Question: TypeAlias = (
     | ReportProgress
     | ListWrites
     | FinishWrite
-    | AbortBatch
     | ReportFatalError
 )
 

@@ -17,7 +17,6 @@ from postroad.pipeline.spark.coordinator_client import (
     CLUSTER,
     LIMITS,
     SUBJECT,
-    AbortBatch,
     BeginBatch,
     CommitBatch,
     CoordinatorEndpoint,
@@ -157,10 +156,6 @@ class CoordinatorServer:
                 return await self._desk.pending_writes()
             case FinishWrite():
                 await self._desk.finish_write(question.id, question.failed)
-                return True
-            case AbortBatch():
-                parts = self._take(question.parts)
-                await self._desk.abort_outputs([it for part in parts for it in part.staged])
                 return True
             case ReportFatalError():
                 self.fatal_error = question.reason
