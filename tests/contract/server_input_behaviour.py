@@ -110,7 +110,7 @@ class ServerInputBehaviour:
 
         async with process_of(source) as first:
             held = await first.admit()
-            monkeypatch.setattr(first.connector, "on_settled", crash)
+            monkeypatch.setattr(first.connector, "on_committed", crash)
             with pytest.raises(Crash):
                 await first.settle(await first.admit())
         async with process_of(source) as second:

@@ -38,9 +38,9 @@ def find_node_of(path: Path, config: Path | None = None) -> Host | None:
     """The running node that has the queues of a job; None if it has none, or the node rests."""
     if not has_queues(load_job(path)):
         return None
-    found = find_config(config)
-    client = find_running(found)
-    return None if client is None else (client, found)
+    owner = find_config(config)
+    client = find_running(owner)
+    return None if client is None else (client, owner)
 
 
 def name_for_node(path: Path) -> str:
@@ -73,18 +73,18 @@ async def run_with_queues(
     Raises:
         ConfigError: the node runs and cannot run the job, or it is not known which node it is.
     """
-    found = await asyncio.to_thread(find_config, config)
-    client = await asyncio.to_thread(find_running, found)
+    owner = await asyncio.to_thread(find_config, config)
+    client = await asyncio.to_thread(find_running, owner)
     if client is not None:
         with client:
-            return await _run_in_node(client, ways, path, found.node.name)
-    store = queue_store(found)
-    directory = checkpoint or (found.data / f"{ways.job.name}.spark").absolute()
+            return await _run_in_node(client, ways, path, owner.node.name)
+    store = queue_store(owner)
+    directory = checkpoint or (owner.data / f"{ways.job.name}.spark").absolute()
     try:
-        await store.open(found.node.name, found.mail.tuning)
+        await store.open(owner.node.name, owner.mail.tuning)
     except StoreLocked as error:
         raise ConfigError(
-            f"job {ways.job.name!r} needs the store of node {found.node.name!r}, which another "
+            f"job {ways.job.name!r} needs the store of node {owner.node.name!r}, which another "
             f"process uses ({error}); submit the job to that node, or stop it"
         ) from error
     try:
@@ -133,8 +133,8 @@ def submit_to(
             "conf there, in pipeline.jobs"
         )
     where = "spark" if isinstance(on, Spark) else "local"
-    said = {"job": name_for_node(path), "on": where, "restart": restart}
-    return msgspec.convert(client.call("job.submit", said, is_read=False), JobView)
+    parameters = {"job": name_for_node(path), "on": where, "restart": restart}
+    return msgspec.convert(client.call("job.submit", parameters, is_read=False), JobView)
 
 
 def find_progress_at(host: Host, path: Path) -> JobProgress | None:
@@ -146,7 +146,7 @@ def find_progress_at(host: Host, path: Path) -> JobProgress | None:
     return msgspec.convert(answer, JobView).progress
 
 
-async def _call(client: Client, operation: str, said: dict[str, object]) -> JobView:
+async def _call(client: Client, operation: str, parameters: dict[str, object]) -> JobView:
     is_read = operation == "job.show"
-    answer = await asyncio.to_thread(client.call, operation, said, is_read=is_read)
+    answer = await asyncio.to_thread(client.call, operation, parameters, is_read=is_read)
     return msgspec.convert(answer, JobView)

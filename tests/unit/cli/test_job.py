@@ -50,7 +50,7 @@ def test_job_is_drawn_or_its_mistakes_are_told(
     assert run(["job", "explain", job]) == 1
     told = capsys.readouterr().err
     assert "'input'" in told
-    assert "'fn'" in told
+    assert "needs fn" in told
     assert "Traceback" not in told
 
 
@@ -163,6 +163,8 @@ def test_options_of_spark_reach_the_runner(job: str, monkeypatch: pytest.MonkeyP
         raise ConfigError("no cluster here")
 
     monkeypatch.setattr(runs, "run_job", run_job)
+    for name in ("a.jar", "b.zip", "c.py"):
+        Path(name).touch()
     assert run(["job", "run", job, *SPARK_OPTIONS]) == 1
 
     (place,) = places

@@ -136,10 +136,6 @@ class CoordinatorClient:
         """Have what a window emitted taken in."""
         self._ask(CommitWindowBatch(run, window, batch, list(files), list(failed)), bool)
 
-    def abort_batch(self, parts: PartitionResults) -> None:
-        """Throw away what parts of a batch have staged."""
-        self._ask(AbortBatch(parts), bool)
-
     def report_fatal_error(self, reason: str) -> None:
         """Say that the job cannot be run here, nor elsewhere."""
         self._ask(ReportFatalError(reason), bool)
@@ -268,12 +264,6 @@ class FinishWrite(msgspec.Struct, frozen=True, tag=True):
     failed: list[FailedRoot]
 
 
-class AbortBatch(msgspec.Struct, frozen=True, tag=True):
-    """Throw away what parts of a batch have staged."""
-
-    parts: PartitionResults
-
-
 class PollDeltas(msgspec.Struct, frozen=True, tag=True):
     """Answered by the number of the last batch that added to a window, when it is above `after` or
     when the time is over."""
@@ -339,7 +329,6 @@ Question: TypeAlias = (
     | ReportProgress
     | ListWrites
     | FinishWrite
-    | AbortBatch
     | PollDeltas
     | ListDeltas
     | DiscardDeltas

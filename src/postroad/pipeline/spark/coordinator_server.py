@@ -18,7 +18,6 @@ from postroad.pipeline.spark.coordinator_client import (
     CLUSTER,
     LIMITS,
     SUBJECT,
-    AbortBatch,
     BeginBatch,
     BeginWindowBatch,
     CommitBatch,
@@ -167,10 +166,6 @@ class CoordinatorServer:
                 return await self._desk.pending_writes()
             case FinishWrite():
                 await self._desk.finish_write(question.id, question.failed)
-                return True
-            case AbortBatch():
-                parts = self._take(question.parts)
-                await self._desk.abort_outputs([it for part in parts for it in part.staged])
                 return True
             case PollDeltas():
                 return await self._poll_deltas(question)

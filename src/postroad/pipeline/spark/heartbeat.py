@@ -29,7 +29,7 @@ class Heartbeat:
     """
 
     def __init__(self, send: Callable[[], None], limit_s: float) -> None:
-        self._send = send
+        self.send = send
         self._limit_s = limit_s
         self._main = threading.main_thread().ident
         self._seen: tuple[int, int] | None = None
@@ -43,7 +43,7 @@ class Heartbeat:
             time.sleep(BEAT_S)
             if self.is_busy and not self.is_stuck(time.monotonic()):
                 try:
-                    self._send()
+                    self.send()
                 except Exception:
                     # The coordinator is away, or the job has ended: others notice that.
                     logger.debug("a sign of life was lost", exc_info=True)
@@ -65,5 +65,5 @@ def heartbeat(send: Callable[[], None], limit_s: float) -> Heartbeat:
     found = _heartbeats.get(os.getpid())
     if found is None:
         found = _heartbeats[os.getpid()] = Heartbeat(send, limit_s)
-    found._send = send
+    found.send = send
     return found
