@@ -102,27 +102,25 @@ class SqliteDatabase(Database):
     def __init__(self, connection: WatchedConnection, where: str) -> None:
         self._connection = connection
         self._where = where
-        # One for all statements: to make it takes as long as to run a short one.
-        self._cursor = connection.cursor()
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         # Not by a context, which costs time even if nothing fails.
         try:
-            return self._cursor.execute(statement, parameters).fetchall()
+            return self._connection.execute(statement, parameters).fetchall()
         except sqlite3.Error as error:
             _raise_failure(self._where, error)
             raise
 
     def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
         try:
-            return self._cursor.execute(statement, parameters).rowcount
+            return self._connection.execute(statement, parameters).rowcount
         except sqlite3.Error as error:
             _raise_failure(self._where, error)
             raise
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         with NamingFailures(self._where):
-            self._cursor.executemany(statement, rows)
+            self._connection.executemany(statement, rows)
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         parameters = () if parameters is None else parameters
