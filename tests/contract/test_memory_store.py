@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from random import Random
 
 import pytest
@@ -118,3 +119,36 @@ async def test_no_copy_is_made_in_the_middle_of_a_transaction() -> None:
         with pytest.raises(StoreUnavailable, match="another moment"):
             disk.backup()
         turn.end(None)
+
+
+THREADS = """
+import sys, threading
+from postroad.durable.store.memory import MemoryDatabase, MemoryDisk
+
+sys.setswitchinterval(1e-5)
+database = MemoryDatabase(MemoryDisk())
+database.execute("CREATE TABLE t (a INTEGER)")
+database.execute("INSERT INTO t VALUES (1), (2), (3)")
+
+def read():
+    for number in range(10_000):
+        database.execute(f"SELECT a, {number} FROM t")
+
+threads = [threading.Thread(target=read) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+async def test_threads_that_share_a_disk_in_memory_do_not_lock_each_other_out() -> None:
+    # In a process of its own: a lock between SQLite and the interpreter stops all of it.
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", THREADS)
+    try:
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
