@@ -102,18 +102,21 @@ class SqliteDatabase(Database):
     def __init__(self, connection: WatchedConnection, where: str) -> None:
         self._connection = connection
         self._where = where
+        # One for all statements but those with many rows, which may come from another statement:
+        # to make it takes as long as to run a short one.
+        self._cursor = connection.cursor()
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         # Not by a context, which costs time even if nothing fails.
         try:
-            return self._connection.execute(statement, parameters).fetchall()
+            return self._cursor.execute(statement, parameters).fetchall()
         except sqlite3.Error as error:
             _raise_failure(self._where, error)
             raise
 
     def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
         try:
-            return self._connection.execute(statement, parameters).rowcount
+            return self._cursor.execute(statement, parameters).rowcount
         except sqlite3.Error as error:
             _raise_failure(self._where, error)
             raise
