@@ -86,6 +86,7 @@ def run_pytest(directory: Path, source: str, *arguments: str) -> subprocess.Comp
         capture_output=True,
         text=True,
         check=False,
+        timeout=120,
     )
 
 
@@ -100,6 +101,25 @@ def test_tests_that_hang_fail_alone_and_show_where_they_stood(tmp_path: Path) ->
     assert "await asyncio.Event().wait()" in finished.stdout
     assert "lock.acquire()" in finished.stdout
     assert "test_swallows_its_cancellation cannot be stopped" in finished.stderr
+    assert finished.returncode == 1
+
+
+ENDING = """
+import os
+
+def test_ends_its_process():
+    os._exit(1)
+
+def test_after_it():
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_run_ends_when_a_process_ended_after_whole_files(tmp_path: Path) -> None:
+    (tmp_path / "test_before.py").write_text("def test_before_it():\n    pass\n")
+    finished = run_pytest(tmp_path, ENDING, "-n1", "--dist=loadfile", "--max-worker-restart=4")
+    assert "1 failed, 2 passed" in finished.stdout
     assert finished.returncode == 1
 
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -110,12 +111,28 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has 
         return next(folders, super()._split_scope(nodeid))
 
     def remove_node(self, node: Any) -> str | None:
-        workload = self.assigned_work[node]
-        crashed: str | None = super().remove_node(node)
-        for unit in workload.values():
-            if crashed in unit:
-                unit[crashed] = True
+        workload = self.assigned_work.pop(node)
+        rest = {
+            scope: [test for test, is_done in unit.items() if not is_done]
+            for scope, unit in workload.items()
+        }
+        left = [test for tests in rest.values() for test in tests]
+        if not left:
+            return None
+        crashed: str = left[0]
+        for scope, tests in rest.items():
+            # A unit with nothing to do would be given to a process that then waits for ever.
+            if unit := OrderedDict((test, False) for test in tests if test != crashed):
+                self.workqueue[scope] = unit
+        for other in self.assigned_work:
+            self._reschedule(other)
         return crashed
+
+    def _reschedule(self, node: Any) -> None:
+        super()._reschedule(node)
+        # A process begins a test when it knows which one is next, or that none is.
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
 
 
 def _interrupt(number: int, frame: object) -> None:

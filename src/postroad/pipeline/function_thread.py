@@ -59,15 +59,18 @@ class FunctionThread:
             if not outcome.done():
                 outcome.set_result((result, error))
 
+        def report(result: T | None = None, failure: BaseException | None = None) -> None:
+            # It may be too late, and the loop be gone.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle, result, failure)
+
         def work() -> None:
             result, failure = None, None
             try:
                 result = call()
             except BaseException as error:
                 failure = error
-            # It may be too late, and the loop be gone.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(settle, result, failure)
+            report(result, failure)
 
         self._calls.put(work)
         try:
@@ -78,6 +81,9 @@ class FunctionThread:
                     raise StuckFunctionError
         except asyncio.CancelledError:
             interrupt_thread(thread)
+            # If the call has just ended this hits what comes next, or what the call reports.
+            self._calls.put(lambda: None)
+            self._calls.put(report)
             await asyncio.wait([outcome], timeout=_STOP_S)
             self._is_stuck = not outcome.done()
             raise
@@ -97,5 +103,7 @@ class FunctionThread:
     def _work(self) -> None:
         with supervised_thread():
             while not self._is_stopped:
+                # The inner loop, because what is raised may come with its jump back, too.
                 with suppress(TimeLimitReached):
-                    self._calls.get()()
+                    while not self._is_stopped:
+                        self._calls.get()()

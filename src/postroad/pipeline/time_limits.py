@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any, TypeAlias
 
@@ -74,6 +74,7 @@ class CallWatch:
         "_seen",
         "_spent_s",
         "blamed",
+        "is_interrupted",
         "is_over",
     )
 
@@ -90,6 +91,8 @@ class CallWatch:
         """The call that was interrupted last."""
         self.is_over = False
         """Whether nobody waits for the calls any more."""
+        self.is_interrupted = False
+        """Whether another thread has interrupted one of them."""
 
     def is_late(self) -> bool:
         """Look; returns whether the present call is to be interrupted now."""
@@ -129,8 +132,7 @@ class CallWatch:
             _, before = _alarmed.pop()
             signal.signal(signal.SIGALRM, before)
         else:
-            _watches.pop(threading.get_ident(), None)
-            _raise_in(threading.get_ident(), None)
+            _end_watch(self)
 
 
 # Of the main thread: the watch that is looked at when the timer fires, and the handler before it.
@@ -138,6 +140,8 @@ _alarmed: list[tuple[CallWatch, _Handler]] = []
 # Of other threads, by their identity, and those of them that somebody looks at.
 _watches: dict[int, CallWatch] = {}
 _supervised: set[int] = set()
+# Held while a call of another thread is interrupted: it is not when its watch is gone.
+_interrupting = threading.Lock()
 
 
 def _on_alarm(signum: int, frame: FrameType | None) -> None:
@@ -175,22 +179,38 @@ def interrupt_if_late(thread: int) -> bool:
         watch.is_over = True
         return True
     if watch.is_late():
-        _raise_in(thread, TimeLimitReached)
-        if _watches.get(thread) is not watch or watch._position() != watch.blamed:
-            # It ended in this very moment.
-            _raise_in(thread, None)
+        with _interrupting:
+            if _watches.get(thread) is watch and watch._position() == watch.blamed:
+                watch.is_interrupted = True
+                _raise_in(thread, TimeLimitReached)
     return False
 
 
 def interrupt_thread(thread: int) -> None:
     """Interrupt whatever another thread does, because nobody waits for it any more."""
-    watch = _watches.get(thread)
-    if watch is not None:
-        watch.is_over = True
-    _raise_in(thread, TimeLimitReached)
+    with _interrupting:
+        watch = _watches.get(thread)
+        if watch is not None:
+            watch.is_over = watch.is_interrupted = True
+        _raise_in(thread, TimeLimitReached)
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
-    )
+def _end_watch(watch: CallWatch) -> None:
+    """Leave nothing behind in this thread that could interrupt what comes after its calls."""
+    thread = threading.get_ident()
+    while _watches.get(thread) is watch:
+        with suppress(TimeLimitReached), _interrupting:
+            del _watches[thread]
+    if watch.is_interrupted:
+        # It may come only now. To take it back would leave the interpreter looking for it: CPython
+        # 3.11 then hangs at the first call that is traced or profiled, in any thread.
+        with suppress(TimeLimitReached):
+            _raise_in(thread, TimeLimitReached)
+            while True:
+                pass
+    if watch.is_over:
+        raise TimeLimitReached
+
+
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -192,6 +194,43 @@ def test_run_task_in_another_thread_when_some_hang_isolates_them() -> None:
     thread.start()
     thread.join(30)
     assert sorted(failed) == list(CULPRITS)
+
+
+PROFILED = """
+import asyncio, sys
+from postroad.pipeline.function_thread import FunctionThread
+from postroad.pipeline.task_functions import map_function
+from postroad.pipeline.time_limits import TimeLimit
+
+def hang_at_three(number):
+    while number == 3:
+        pass
+    return number
+
+async def main():
+    thread = FunctionThread(0.01)
+    call = lambda: map_function(hang_at_three, range(5), TimeLimit("parse", 0.05))
+    results, raised = await thread.run(call)
+    assert results == [0, 1, 2, None, 4] and list(raised) == [3], results
+    assert (await thread.run(call))[0] == results
+    sys.setprofile(lambda *details: None)
+    assert hang_at_three(1) == 1
+    sys.setprofile(None)
+
+asyncio.run(main())
+"""
+
+
+async def test_process_whose_calls_were_interrupted_can_be_profiled() -> None:
+    # In a process of its own: what hangs is the interpreter.
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROFILED)
+    try:
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 def test_arrow_task_with_a_limit_is_called_with_whole_batches() -> None:
