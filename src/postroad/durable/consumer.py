@@ -63,30 +63,33 @@ class Worker:
 
     async def _work(self) -> None:
         consumer, consumption = self._consumer, self._consumption
+        # Looked up once, not for each message.
+        store, clerk, handler = consumer.store, consumer.clerk, consumer.handler
+        take, acknowledge, enter = consumption.take, consumption.acknowledge, OPEN.set
         in_a_row = 0
         while not consumer.is_stopping:
-            entry = consumption.take()
+            entry = take()
             if entry is None:
                 await consumption.wait()
                 in_a_row = 0
                 continue
             self._number += 1
             self.is_busy = True
-            tx = Transaction(consumer.store, consumer.clerk)
+            tx = Transaction(store, clerk)
             # Not inside of what was open where the consumer was made.
-            OPEN.set(tx)
+            enter(tx)
             try:
                 if tracing.tracer is not None:
                     await consumer.handle_traced(entry, tx)
                 else:
-                    result = consumer.handler(Message(entry), tx)
+                    result = handler(Message(entry), tx)
                     if type(result) is CoroutineType or hasattr(result, "__await__"):
                         await result
             except BaseException as error:
                 consumer.on_error(entry, tx, self, error)
             else:
                 if tx.close_untouched():
-                    consumption.acknowledge(entry)
+                    acknowledge(entry)
                 else:
                     consumer.on_success(entry, tx)
             self.is_busy = False

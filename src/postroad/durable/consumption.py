@@ -78,9 +78,11 @@ class Consumption(QueueReading):
         if self.uncommitted >= self._uncommitted_max:
             return None
         shelf = self._shelf
-        while (entry := shelf.take(now_ms)) is not None and entry in self._refused:
+        entry = shelf.take(now_ms)
+        while self._refused and entry is not None and entry in self._refused:
             # Those before it had to be handled again first.
             self._fail(Failure(entry, self._refused.pop(entry)))
+            entry = shelf.take(now_ms)
         if shelf.displaced or shelf.expired:
             self._clear_shelf()
         if entry is not None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from .shelf import Entry
 
 _NO_HEADERS: Mapping[str, str] = {}
 
 
-class Message:
+# A struct, which is made in a third of the time of a class: there is one for each message.
+class Message(msgspec.Struct, eq=False):
     """One message as its handler sees it."""
 
-    __slots__ = ("_entry",)
-
-    def __init__(self, entry: Entry) -> None:
-        self._entry = entry
+    _entry: Entry
 
     @property
     def body(self) -> bytes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from postroad.core.errors import TransactionLost, UsageError
+from postroad.core.tracing import NO_SPAN, AnySpan
 
 from .consumption import Consumption
 from .message import Message
 from .posting import Clerk
-from .shelf import Entry
 from .store import Store
 from .store.turn import check_not_inside
 from .traces import handling
@@ -20,27 +20,25 @@ class Nacked(Exception):
     """The reason told when a message is given back without one."""
 
 
-class Pulled(Message):
+class Pulled(Message, eq=False):
     """A message that waits to be acknowledged; after a while it is given to somebody else.
 
     for message in await mail.pull("orders"):
         await message.ack()
     """
 
-    __slots__ = ("_clerk", "_consumption", "_lease", "_span", "_store", "_tx")
+    _consumption: Consumption
+    _store: Store
+    _clerk: Clerk
+    _lease_s: float
+    _tx: Transaction | None = None
+    _lease: asyncio.TimerHandle | None = None
+    # From the pulling to the end of the lease, however that comes.
+    _span: AnySpan = NO_SPAN
 
-    def __init__(
-        self, entry: Entry, consumption: Consumption, store: Store, clerk: Clerk, lease_s: float
-    ) -> None:
-        super().__init__(entry)
-        self._consumption = consumption
-        self._store = store
-        self._clerk = clerk
-        self._tx: Transaction | None = None
-        # From the pulling to the end of the lease, however that comes.
-        self._span = handling(clerk.node, entry)
-        loop = asyncio.get_running_loop()
-        self._lease: asyncio.TimerHandle | None = loop.call_later(lease_s, self._expire)
+    def __post_init__(self) -> None:
+        self._span = handling(self._clerk.node, self._entry)
+        self._lease = asyncio.get_running_loop().call_later(self._lease_s, self._expire)
 
     def _expire(self) -> None:
         self._lease = None

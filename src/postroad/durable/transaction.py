@@ -20,23 +20,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Transaction(Scope):
+class Transaction(Scope, eq=False):
     """Collects what shall be done together: rows of the user's own tables, and further posts."""
 
-    __slots__ = ("_beginning", "_clerk", "_is_over", "_posts", "_turn")
-
     store: Store
-
-    def __init__(self, store: Store, clerk: Clerk) -> None:
-        # There is one for each message: what the other one would do takes less time here.
-        self.store = store
-        self.outer = self._calls = None
-        self._clerk = clerk
-        self._turn: Turn | None = None
-        self._beginning: asyncio.Future[Turn] | None = None
-        self._is_over = False
-        # Made when it is needed: most handlers post nothing.
-        self._posts: list[Post] | None = None
+    _clerk: Clerk
+    _turn: Turn | None = None
+    _beginning: asyncio.Future[Turn] | None = None
+    # Made when it is needed: most handlers post nothing.
+    _posts: list[Post] | None = None
 
     async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         """Run a statement on the database of the store and return its rows.
@@ -145,7 +137,7 @@ class Transaction(Scope):
         return post.id
 
     def _check(self) -> None:
-        if self._is_over:
+        if self.is_over:
             raise UsageError("the transaction is over")
 
     # For those who made it.
@@ -153,7 +145,7 @@ class Transaction(Scope):
     @property
     def has_begun(self) -> bool:
         """Whether it has statements, and others wait for its end."""
-        if self._beginning is None or self._is_over or self.is_unavailable:
+        if self._beginning is None or self.is_over or self.is_unavailable:
             return False
         return self._turn is None or not self._turn.is_over
 
@@ -166,10 +158,6 @@ class Transaction(Scope):
         return isinstance(beginning.exception(), StoreError)
 
     @property
-    def is_over(self) -> bool:
-        return self._is_over
-
-    @property
     def posts(self) -> Sequence[Post]:
         """What is to be posted."""
         return self._posts or ()
@@ -177,13 +165,13 @@ class Transaction(Scope):
     def close_untouched(self) -> bool:
         """Take nothing more, if nothing was done with it; otherwise False."""
         if self._beginning is None and self._posts is None:
-            self._is_over = True
+            self.is_over = True
             return True
         return False
 
     def close(self) -> Turn | None:
         """Take nothing more; what its statements ran in, if there were any."""
-        self._is_over = True
+        self.is_over = True
         if self._turn is None and self._beginning is not None:
             # Nobody waits for it any more.
             self._beginning.add_done_callback(_give_up)

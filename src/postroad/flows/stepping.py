@@ -249,7 +249,7 @@ class Stepping:
         engine = self._engine
         # To read it while its transaction is open could mean to wait for oneself.
         resident = await engine.pin(id)
-        tx = StepTransaction(engine.store, engine.mail.clerk, step.position)
+        tx = StepTransaction(engine.store, engine.mail.clerk, position=step.position)
         resident.step_txs.append(tx)
         try:
             try:

@@ -12,7 +12,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroad.core.errors import TransactionLost, UsageError
 from postroad.durable import Transaction
-from postroad.durable.posting import Clerk
 from postroad.durable.store import Store
 from postroad.durable.store.database import Row
 from postroad.durable.store.turn import Turn
@@ -78,7 +77,7 @@ def _check(function: Callable[..., Any], form: Form) -> None:
         )
 
 
-class StepTransaction(Transaction):
+class StepTransaction(Transaction, eq=False, kw_only=True):
     """The transaction of a step.
 
     Attributes:
@@ -86,12 +85,8 @@ class StepTransaction(Transaction):
         is_begun: whether it runs statements, or waits to: what is submitted now comes after it.
     """
 
-    __slots__ = ("is_begun", "position")
-
-    def __init__(self, store: Store, clerk: Clerk, position: Position) -> None:
-        super().__init__(store, clerk)
-        self.position = position
-        self.is_begun = False
+    position: Position
+    is_begun: bool = False
 
     @property
     def is_lost(self) -> bool:

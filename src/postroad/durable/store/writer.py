@@ -172,10 +172,13 @@ class Writer:
     # Rounds.
 
     async def _run(self) -> None:
+        idle_s = self._backend.look_after_s
         while True:
-            if not await self._has_work():
+            if not idle_s or self._work.is_set():
+                await self._work.wait()
+            elif not await self._has_work(idle_s):
                 await self._look()
-                if self.ended.done():
+                if self._is_over:
                     return
                 continue
             self._work.clear()
@@ -184,19 +187,15 @@ class Writer:
             if self._waiting or self._turns:
                 async with self.round:
                     await self._round()
-                if self.ended.done():
+                if self._is_over:
                     return
             elif self._is_closing:
                 return
             if self._waiting or self._turns or self._is_closing:
                 self._work.set()
 
-    async def _has_work(self) -> bool:
+    async def _has_work(self, idle_s: float) -> bool:
         """Wait for work; False if there has been none for so long that the database is asked."""
-        idle_s = self._backend.look_after_s
-        if not idle_s or self._work.is_set():
-            await self._work.wait()
-            return True
         try:
             async with asyncio.timeout(idle_s):
                 await self._work.wait()
@@ -267,8 +266,7 @@ class Writer:
         return news
 
     def _commit_unless_awaited(self, units: Sequence[Unit]) -> News | None:
-        self._begin()
-        self._apply(units)
+        self._begin_with(units)
         if self._is_awaited:
             return None
         return self._commit_rest(units, ())
@@ -278,18 +276,22 @@ class Writer:
         self._seal(units)
         return self._finish(units)
 
+    def _begin_with(self, units: Sequence[Unit]) -> None:
+        self._begin()
+        self._apply(units)
+
     def _commit(self, units: Sequence[Unit]) -> News:
         self._begin()
         return self._commit_rest(units, units)
 
     async def _commit_slowly(self, units: list[Unit]) -> News:
         """The same in steps, where transactions of users or a slow disk come between."""
-        await self._thread.run(self._begin)
-        await self._thread.run(self._apply, units)
+        await self._thread.run(self._begin_with, units)
         await self._give_turns(units)
+        if not self._backend.sync_s:
+            return await self._thread.run(self._commit_rest, units, ())
         await self._thread.run(self._seal, units)
-        if self._backend.sync_s:
-            await asyncio.sleep(self._backend.sync_s)
+        await asyncio.sleep(self._backend.sync_s)
         return await self._thread.run(self._finish, units)
 
     async def _give_turns(self, units: list[Unit]) -> None:
