@@ -26,7 +26,8 @@ class SparkHosts(SparkCluster):
 
     def __init__(self, directory: Path, network: Network) -> None:
         """Files are seen by all hosts."""
-        super().__init__(directory, workers=WORKERS)
+        # Two applications at a time.
+        super().__init__(directory, workers=WORKERS, cores=2)
         self.network = network
 
     @property

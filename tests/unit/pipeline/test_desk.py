@@ -170,6 +170,20 @@ async def test_a_batch_of_which_one_delivery_is_too_late_is_too_late(clock: Cloc
         assert await it.desk.next_deliveries() == [again], "it was nobody else's"
 
 
+async def test_a_late_batch_with_rows_of_a_reader_is_done_again(clock: Clock) -> None:
+    """Nobody else has these rows: to let the batch pass would lose them."""
+    job = job_of(input_task(batch_size=3))
+    async with open_desk(job, {"in": count_to(6)}) as it:
+        late, young = [*await it.desk.next_deliveries(), *await it.desk.next_deliveries()]
+        await it.settle([late])
+        before = await everything(it)
+        with pytest.raises(RuntimeError, match="delivered again"):
+            await it.desk.commit_batch("reading", 7, BatchResult([late, young], read=5))
+        assert await everything(it) == before
+        await it.desk.commit_batch("reading", 7, BatchResult([young], read=5))
+        assert it.desk.counts.acked == 3 + 3 + 5
+
+
 async def test_what_failed_before_keeps_its_history_when_it_is_late(clock: Clock) -> None:
     job = job_of(input_task())
     async with open_desk(job, {"in": count_to(1)}) as it:

@@ -1,14 +1,12 @@
-"""What the jobs of `tests.support.pipeline.spark_kill_job` do: workers import it."""
+"""What the jobs of the storm do. A copy lies beside them, where all hosts import it from."""
 
 from __future__ import annotations
 
 import itertools
+import socket
 import time
-from collections.abc import Sequence
-from pathlib import Path
 
-from postroad.pipeline import JsonLinesInput, Segment
-from postroad.pipeline.connectors import Position, Split
+from postroad.pipeline import Segment
 
 POISON_EVERY = 997
 """Nobody can do these."""
@@ -18,7 +16,6 @@ WORK_S = 0.0001
 """Whoever is killed shall be killed at work."""
 
 DEBIT, CREDIT = "debit", "credit"
-END = "end"
 
 _calls = itertools.count(1)
 
@@ -37,7 +34,8 @@ def check(segment: Segment) -> Segment:
 
 def spread(segment: Segment) -> list[Segment]:
     """Nothing, one or two."""
-    return [{"n": segment["n"], "part": part} for part in range(segment["n"] % 3)]
+    host = socket.gethostname()
+    return [{"n": segment["n"], "part": part, "host": host} for part in range(segment["n"] % 3)]
 
 
 def refuse_poison(segment: Segment) -> Segment:
@@ -47,20 +45,3 @@ def refuse_poison(segment: Segment) -> Segment:
     if next(_calls) % FLAKY_EVERY == 0:
         raise ConnectionError("not this time")
     return segment
-
-
-class GrowingLines(JsonLinesInput):
-    """Files of lines that become more, until there is one that is called `end`."""
-
-    is_bounded = False
-
-    def __init__(self, directory: str) -> None:
-        super().__init__(f"{directory}/*.jsonl", split_bytes=8_000)
-        self._end = Path(directory) / END
-
-    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
-        is_end = self._end.exists()
-        slices = await super().plan_splits(after, segments)
-        # What came before the end is in slices by now.
-        self.is_bounded = is_end and not slices
-        return slices
