@@ -340,11 +340,9 @@ class JobCoordinator:
         self._again += again
         if settled is CommitResult.NOW:
             self._count(outcome)
-            places = [
-                (it.task, it.position) for it in outcome.deliveries if it.position is not None
-            ]
-            for task, place in places:
-                await self._tell_settled(task, place)
+            for it in outcome.deliveries:
+                if it.position is not None:
+                    await self._tell_settled(it.task, it.position)
         else:
             await self.abort_outputs(outcome.staged)
         await self._publisher.commit()
@@ -421,6 +419,9 @@ class JobCoordinator:
             # Whoever said so does the batch again.
             raise RuntimeError(f"what batch {batch} wrote was thrown away")
         if not all(pen.is_current(it) for it in outcome.deliveries):
+            if outcome.read:
+                # What Spark's own readers gave comes again with the same batch, and not otherwise.
+                raise RuntimeError(f"a part of batch {batch} was delivered again since")
             # Some of it was delivered again meanwhile, and is accounted for there. The rest has to
             # come again too: nobody else has it.
             rest = [it for it in outcome.deliveries if pen.is_current(it)]
