@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.parquet
 import pytest
 
+from postroad.core.errors import ConfigError
 from postroad.durable import MemoryStore
-from postroad.pipeline import JsonLinesInput, JsonLinesOutput, new_job
+from postroad.pipeline import (
+    JsonLinesInput,
+    JsonLinesOutput,
+    Segment,
+    make_input,
+    make_output,
+    new_job,
+)
 from postroad.pipeline.connectors import ParquetOutput
 from postroad.pipeline.spark import SparkConfig, stop_spark
 from postroad.pipeline.spark.runner import SparkRunner
@@ -54,6 +62,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 # The first task waits for both.
                 "spark.scheduler.minRegisteredResourcesRatio": "1",
                 "spark.cores.max": "2",
+                "spark.speculation.interval": "50ms",
+                "spark.speculation.minTaskRuntime": "200ms",
+                "spark.task.maxFailures": "2",
             },
         )
         # A process has one session at a time.
@@ -126,3 +137,87 @@ async def test_relative_paths_are_those_of_the_process_that_runs_the_job(
     assert sorted(written) == list(range(SEGMENTS))
     tables = map(pyarrow.parquet.read_table, (tmp_path / "cleared/rows").glob("*.parquet"))
     assert sorted(row["n"] for it in tables for row in it.to_pylist()) == list(range(SEGMENTS))
+
+
+async def test_task_that_runs_twice_writes_once(cluster: Cluster, tmp_path: Path) -> None:
+    """Spark starts a second attempt elsewhere where one executor is slow."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "calls").mkdir()
+    for number in range(SEGMENTS):
+        (tmp_path / "in" / f"{number}.json").write_text(json.dumps({"n": number}))
+
+    def double(segment: Segment) -> Segment:
+        import os
+        import time
+        from pathlib import Path
+
+        number, calls = segment["n"], tmp_path / "calls"
+        is_slow = "worker-0" in Path(os.getcwd()).parts
+        (calls / f"{number} {'slow' if is_slow else 'quick'}").touch()
+        while is_slow and not (calls / f"{number} quick").exists():
+            time.sleep(0.02)
+        return {"n": 2 * number}
+
+    def place(format_: str) -> dict[str, str]:
+        return {"format": format_, "path": str(tmp_path / format_)}
+
+    job = (
+        new_job("twice")
+        .input("in", connector="spark", options={"format": "json", "path": str(tmp_path / "in")})
+        .function("double", double)
+        .output("rows", connector="spark", options=place("parquet"), schema="n BIGINT")
+        .output("lines", connector="jsonl", after="double")
+        .build()
+    )
+    inputs, outputs = job.catalog[0], {it.name: it for it in job.catalog if it.type == "output"}
+    runner = SparkRunner(
+        job,
+        {"in": make_input(inputs)},
+        {"rows": make_output(outputs["rows"]), "lines": JsonLinesOutput(str(tmp_path / "lines"))},
+        MemoryStore(),
+        tmp_path / "checkpoint",
+        session=cluster.session,
+    )
+
+    await asyncio.wait_for(runner.run(), LIMIT_S)
+
+    assert (runner.coordinator.counts.acked, runner.restarts) == (SEGMENTS, 0)
+    calls = {it.name for it in (tmp_path / "calls").iterdir()}
+    assert any(f"{number} slow" in calls for number in range(SEGMENTS)), "both had work"
+    doubled = [2 * number for number in range(SEGMENTS)]
+    tables = map(pyarrow.parquet.read_table, (tmp_path / "parquet").glob("batch=*/*.parquet"))
+    assert sorted(row["n"] for it in tables for row in it.to_pylist()) == doubled
+    lines = [it.read_text() for it in (tmp_path / "lines").glob("*.jsonl")]
+    assert sorted(json.loads(line)["n"] for it in lines for line in it.splitlines()) == doubled
+
+
+def helper(segment: Segment) -> Segment:
+    """Executors do not have this module."""
+    return segment
+
+
+@pytest.mark.parametrize("is_imported", [True, False])
+async def test_module_that_executors_do_not_have_ends_the_job_with_its_name(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_imported: bool
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"n": 1}\n')
+    (tmp_path / "only_here.py").write_text("def keep(segment):\n    return segment\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    job = (
+        new_job("elsewhere")
+        .input("in", connector="jsonl")
+        .function("keep", "only_here:keep" if is_imported else lambda it: helper(it))
+        .output("out", connector="jsonl")
+        .build()
+    )
+    runner = SparkRunner(
+        job,
+        {"in": JsonLinesInput(str(tmp_path / "in.jsonl"))},
+        {"out": JsonLinesOutput(str(tmp_path / "out"))},
+        MemoryStore(),
+        tmp_path / "checkpoint",
+        session=cluster.session,
+    )
+
+    with pytest.raises(ConfigError, match="only_here" if is_imported else "no module 'tests'"):
+        await asyncio.wait_for(runner.run(), LIMIT_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import random
 import socket
 import time
 
@@ -10,14 +10,12 @@ from postroad.pipeline import Segment
 
 POISON_EVERY = 997
 """Nobody can do these."""
-FLAKY_EVERY = 500
-"""So many calls of a process, and one fails that will succeed the next time."""
+FLAKY = 1 / 500
+"""So many calls fail that will succeed the next time."""
 WORK_S = 0.0001
 """Whoever is killed shall be killed at work."""
 
 DEBIT, CREDIT = "debit", "credit"
-
-_calls = itertools.count(1)
 
 
 def book(segment: Segment) -> list[Segment]:
@@ -42,6 +40,6 @@ def refuse_poison(segment: Segment) -> Segment:
     time.sleep(WORK_S)
     if segment["n"] % POISON_EVERY == 0:
         raise ValueError("nobody can do this")
-    if next(_calls) % FLAKY_EVERY == 0:
+    if random.random() < FLAKY:
         raise ConnectionError("not this time")
     return segment

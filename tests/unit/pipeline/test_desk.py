@@ -6,7 +6,15 @@ import msgspec
 import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import Job, MemoryInput, Task, TaskType, Window, WindowType
+from postroad.pipeline import (
+    Job,
+    MemoryInput,
+    RetryPolicy,
+    Task,
+    TaskType,
+    Window,
+    WindowType,
+)
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import Committable
 from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult, JobCoordinator
@@ -202,6 +210,27 @@ async def test_what_failed_before_keeps_its_history_when_it_is_late(clock: Clock
 
 
 # When.
+
+
+@pytest.mark.parametrize("behind_s", [3_600.0, 30 * 86_400.0])
+async def test_what_waits_by_the_clock_of_another_host_does_not_wait_for_it(
+    clock: Clock, behind_s: float
+) -> None:
+    """A job goes on where it was on a host whose clock is behind, or its clock is set back."""
+    disk, inputs = MemoryDisk(), {"in": count_to(3)}
+    job = job_of(input_task(retry=RetryPolicy(attempts=5, first_s=10.0, max_s=20.0)))
+    async with open_desk(job, inputs, disk) as it:
+        first = await it.desk.next_deliveries()
+        await it.settle(first, failed=await it.fail(first))
+        assert await it.desk.next_deliveries() == [], "they have a pause"
+    clock.advance(-behind_s)
+    async with open_desk(job, inputs, disk) as it:
+        again = await it.desk.next_deliveries()
+        assert total(again) == 3
+        await it.desk.commit_batch("next", 1, BatchResult(again, await it.fail(again)))
+        assert await it.desk.next_deliveries() == [], "by this clock they have a pause"
+        clock.advance(20.001)
+        assert total(await it.desk.next_deliveries()) == 3
 
 
 async def test_what_a_window_emitted_is_late_some_time_too(clock: Clock) -> None:

@@ -125,8 +125,7 @@ class JobCoordinator:
         self._windows = WindowStore(program)
         # Inputs that had nothing more the last time they were asked.
         self._silent: set[str] = set()
-        # Only inputs say how often to try: what outputs refuse came by one of them.
-        policies = {name: self._tasks[next(iter(inputs), name)].retry for name in outputs}
+        policies = self._policies()
         self._publisher = OutputCommitter(store, self._job, outputs, self._warn_once, policies)
         # What is being settled must not be thrown away meanwhile.
         self._settling = asyncio.Lock()
@@ -229,8 +228,9 @@ class JobCoordinator:
         if self._program.windowed_tasks:
             return True
         pen, now_ms = self._pen(database), _now_ms()
-        due_ms = pen.next_due_ms()
-        if due_ms is not None and due_ms <= now_ms:
+        due_ms, longest_s = pen.next_due_ms(), max(it.retry.max_s for it in self._tasks.values())
+        # What is due later than any pause is long was noted by another clock.
+        if due_ms is not None and not now_ms < due_ms <= now_ms + 1000 * longest_s + 1:
             return True
         timeouts = {name: self._tasks[name].pending_timeout_s * 1000 for name in self._inputs}
         return any(it.started_ms + timeouts.get(it.task, 0.0) < now_ms for it in pen.deliveries())
@@ -245,7 +245,9 @@ class JobCoordinator:
             before_ms = now_ms - round(self._tasks[name].pending_timeout_s * 1000)
             deliveries += pen.redeliver_expired(name, before_ms, settled - _BATCHES_BETWEEN, now_ms)
             room = max(round(self._tasks[name].max_pending * _REPLAYS_SHARE), 1)
-            deliveries += pen.take_due_retries(name, now_ms, room - pen.pending_retries(name))
+            room -= pen.pending_retries(name)
+            latest_ms = now_ms + round(1000 * self._tasks[name].retry.max_s) + 1
+            deliveries += pen.take_due_retries(name, now_ms, room, latest_ms)
         return deliveries
 
     async def _admit_new(self, task: Task, connector: InputConnector) -> list[InputDelivery]:
