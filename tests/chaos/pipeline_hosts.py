@@ -16,7 +16,7 @@ import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -167,11 +167,14 @@ jobs = [
 class Program:
     """A `postroad` command on the host `driver`, as often as it is started."""
 
-    def __init__(self, cluster: SparkHosts, place: Path, name: str, *arguments: str) -> None:
+    def __init__(
+        self, cluster: SparkHosts, place: Path, environment: Mapping[str, str], *arguments: str
+    ) -> None:
         self._cluster = cluster
         self._place = place
+        self._environment = {**environment, "PYTHONPATH": str(ROOT)}
         self._command = [sys.executable, "-m", "tests.chaos.doomed", *arguments]
-        self._log = place / f"{name}.out"
+        self._log = place / f"{arguments[0]}.out"
         self._process: ServerProcess | None = None
         self.starts = 0
 
@@ -181,12 +184,9 @@ class Program:
         return self._process
 
     def start(self) -> None:
-        # Who is killed leaves files behind.
-        scratch = {"TMPDIR": str(self._place / "scratch"), "PYTHONPATH": str(ROOT)}
-        environment = self._cluster.driver_environment() | scratch
         with self._log.open("ab") as log:
             self._process = self._cluster.driver.spawn(
-                self._command, cwd=self._place, env=environment, stdout=log, stderr=log
+                self._command, cwd=self._place, env=self._environment, stdout=log, stderr=log
             )
         self.starts += 1
 
@@ -202,10 +202,6 @@ class Program:
             send_signal(pid, signal.SIGKILL)
         return len(found)
 
-    def terminate(self) -> None:
-        """Have it end by itself."""
-        self.process.stop(signal.SIGTERM)
-
     def close(self) -> None:
         if self._process is not None:
             self._process.stop()
@@ -218,12 +214,16 @@ class Program:
 
 
 class Jobs:
-    """Both programs, and their load."""
+    """Both programs, and their load.
 
-    def __init__(self, cluster: SparkHosts, place: Path) -> None:
+    Args:
+        cluster: where they run.
+        place: all hosts see it.
+        scratch: for what is killed and leaves files behind; with a short name, for sockets.
+    """
+
+    def __init__(self, cluster: SparkHosts, place: Path, scratch: Path) -> None:
         self.place = place
-        scratch = place / "scratch"
-        scratch.mkdir()
         java = f"{QUICK_JAVA} -Djava.io.tmpdir={scratch}"
         # Each application has an executor on each worker.
         conf = {
@@ -234,14 +234,18 @@ class Jobs:
             "spark.driver.defaultJavaOptions": java,
             "spark.executor.extraJavaOptions": java,
             "spark.local.dir": str(scratch),
+            "spark.python.unix.domain.socket.dir": str(scratch),
             # Tasks here are short.
             "spark.speculation.minTaskRuntime": "2s",
+            "spark.speculation.multiplier": "1.5",
         }
         options = [word for it in conf.items() for word in ("--conf", "=".join(it))]
         bind = f"{cluster.driver.address}:{COORDINATOR_PORT}"
         run_job = ("job", "run", f"{CLEARING}.toml", "--master", cluster.master, "--bind", bind)
-        self.clearing = Program(cluster, place, CLEARING, *run_job, *options)
-        self.node = Program(cluster, place, BANK, "node", "start", "--config", "postroad.toml")
+        environment = cluster.driver_environment() | {"TMPDIR": str(scratch)}
+        self.clearing = Program(cluster, place, environment, *run_job, *options)
+        start_node = ("node", "start", "--config", "postroad.toml")
+        self.node = Program(cluster, place, environment, *start_node)
         self.programs = {CLEARING: self.clearing, RELAY: self.node}
         self.load = Load(place)
         self._write_files(NODE.replace("MASTER", json.dumps(cluster.master)), conf)
@@ -264,7 +268,7 @@ class Jobs:
 
     def restart_to_end(self) -> None:
         """Have `clearing` end when it has done what there is."""
-        self.clearing.terminate()
+        self.clearing.kill()
         (self.place / f"{CLEARING}.toml").write_text(_clearing(is_continuous=False))
         self.clearing.start()
 

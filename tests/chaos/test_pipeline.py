@@ -1,25 +1,29 @@
 """Jobs on hosts of a Spark cluster, while everything they run on is killed again and again.
 
 Executors, workers, the master, drivers with their coordinators, their JVMs and the node that owns
-the queues die at random; at night hosts are also cut off. Whatever dies, each segment is
-acknowledged or a dead letter, each output is there once, and sums over windows are exact.
+the queues die at random, and executors pause; at night hosts are also cut off. Whatever dies, each
+segment is acknowledged or a dead letter, each output is there once, and sums over windows are
+exact.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple, TypeAlias
 
 import pytest
 
 from tests.chaos.doomed import COMMITTED, EMITTED, SETTLED, STAGED, WRITTEN
 from tests.chaos.pipeline_hosts import CLEARING, COORDINATOR_PORT, RELAY, Jobs, Verdict
+from tests.support.servers.spark_hosts import EXECUTOR as EXECUTOR_PROGRAM
 from tests.support.servers.spark_hosts import WORKERS, SparkHosts, spark_hosts
 from tests.support.source_tree import ROOT
 from tests.support.tiers import by_tier
@@ -35,8 +39,8 @@ DONE_S = 300.0
 _POLL_S = 0.1
 
 EXECUTOR, WORKER, MASTER, CUT = "executor", "worker", "master", "cut"
-DRIVER, JVM, NODE, POINT = "driver", "JVM", "node", "point"
-EVERY_DAY = (EXECUTOR, WORKER, MASTER, DRIVER, JVM, NODE, POINT)
+DRIVER, JVM, NODE, POINT, PAUSE = "driver", "JVM", "node", "point", "pause"
+EVERY_DAY = (EXECUTOR, WORKER, MASTER, DRIVER, JVM, NODE, POINT, PAUSE)
 KINDS = by_tier(test=EVERY_DAY, nightly=(*EVERY_DAY, CUT))
 POINTS = ((CLEARING, STAGED), (CLEARING, WRITTEN), (CLEARING, SETTLED), (RELAY, COMMITTED))
 
@@ -178,6 +182,11 @@ class Storm:
                 cluster.network.cut(name)
                 self._wait(5 * strike.gone_s)
                 cluster.network.mend(name)
+            case "pause":
+                # Its tasks run a second time elsewhere; then it goes on with the first.
+                cluster.network.hosts[f"worker-{worker}"].send(signal.SIGSTOP, EXECUTOR_PROGRAM)
+                self._wait(strike.gone_s)
+                cluster.network.hosts[f"worker-{worker}"].send(signal.SIGCONT, EXECUTOR_PROGRAM)
             case "driver":
                 jobs.clearing.kill()
                 jobs.clearing.start()
@@ -206,8 +215,8 @@ def test_jobs_on_hosts_do_everything_once_whatever_is_killed(
     tmp_path: Path, seed: int, say: Say
 ) -> None:
     say(f"seed {seed}")
-    with spark_hosts(tmp_path) as cluster:
-        jobs = Jobs(cluster, tmp_path)
+    with TemporaryDirectory(prefix="storm-") as scratch, spark_hosts(tmp_path) as cluster:
+        jobs = Jobs(cluster, tmp_path, Path(scratch))
         try:
             jobs.start()
             storm = Storm(cluster, jobs, say)
@@ -246,7 +255,7 @@ def end_all(cluster: SparkHosts, jobs: Jobs, verdict: Verdict) -> None:
         jobs.clearing.kill()
         jobs.clearing.start()
     cluster.wait(lambda: not verdict.unfinished(RELAY), "payments are done", DONE_S)
-    jobs.node.terminate()
+    jobs.node.kill()
     cluster.wait(lambda: jobs.clearing.process.status is not None, "lines are done", DONE_S)
     assert jobs.clearing.process.status == 4, jobs.clearing.last_words()
     assert verdict.unfinished(CLEARING) == {}

@@ -18,8 +18,6 @@ from postroad.pipeline import (
     JsonLinesInput,
     JsonLinesOutput,
     Segment,
-    make_input,
-    make_output,
     new_job,
 )
 from postroad.pipeline.connectors import ParquetOutput
@@ -62,8 +60,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 # The first task waits for both.
                 "spark.scheduler.minRegisteredResourcesRatio": "1",
                 "spark.cores.max": "2",
-                "spark.speculation.interval": "50ms",
-                "spark.speculation.minTaskRuntime": "200ms",
                 "spark.task.maxFailures": "2",
             },
         )
@@ -137,58 +133,6 @@ async def test_relative_paths_are_those_of_the_process_that_runs_the_job(
     assert sorted(written) == list(range(SEGMENTS))
     tables = map(pyarrow.parquet.read_table, (tmp_path / "cleared/rows").glob("*.parquet"))
     assert sorted(row["n"] for it in tables for row in it.to_pylist()) == list(range(SEGMENTS))
-
-
-async def test_task_that_runs_twice_writes_once(cluster: Cluster, tmp_path: Path) -> None:
-    """Spark starts a second attempt elsewhere where one executor is slow."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "calls").mkdir()
-    for number in range(SEGMENTS):
-        (tmp_path / "in" / f"{number}.json").write_text(json.dumps({"n": number}))
-
-    def double(segment: Segment) -> Segment:
-        import os
-        import time
-        from pathlib import Path
-
-        number, calls = segment["n"], tmp_path / "calls"
-        is_slow = "worker-0" in Path(os.getcwd()).parts
-        (calls / f"{number} {'slow' if is_slow else 'quick'}").touch()
-        while is_slow and not (calls / f"{number} quick").exists():
-            time.sleep(0.02)
-        return {"n": 2 * number}
-
-    def place(format_: str) -> dict[str, str]:
-        return {"format": format_, "path": str(tmp_path / format_)}
-
-    job = (
-        new_job("twice")
-        .input("in", connector="spark", options={"format": "json", "path": str(tmp_path / "in")})
-        .function("double", double)
-        .output("rows", connector="spark", options=place("parquet"), schema="n BIGINT")
-        .output("lines", connector="jsonl", after="double")
-        .build()
-    )
-    inputs, outputs = job.catalog[0], {it.name: it for it in job.catalog if it.type == "output"}
-    runner = SparkRunner(
-        job,
-        {"in": make_input(inputs)},
-        {"rows": make_output(outputs["rows"]), "lines": JsonLinesOutput(str(tmp_path / "lines"))},
-        MemoryStore(),
-        tmp_path / "checkpoint",
-        session=cluster.session,
-    )
-
-    await asyncio.wait_for(runner.run(), LIMIT_S)
-
-    assert (runner.coordinator.counts.acked, runner.restarts) == (SEGMENTS, 0)
-    calls = {it.name for it in (tmp_path / "calls").iterdir()}
-    assert any(f"{number} slow" in calls for number in range(SEGMENTS)), "both had work"
-    doubled = [2 * number for number in range(SEGMENTS)]
-    tables = map(pyarrow.parquet.read_table, (tmp_path / "parquet").glob("batch=*/*.parquet"))
-    assert sorted(row["n"] for it in tables for row in it.to_pylist()) == doubled
-    lines = [it.read_text() for it in (tmp_path / "lines").glob("*.jsonl")]
-    assert sorted(json.loads(line)["n"] for it in lines for line in it.splitlines()) == doubled
 
 
 def helper(segment: Segment) -> Segment:

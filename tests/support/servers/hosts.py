@@ -90,12 +90,10 @@ class Host:
         pids = {int(path.name) for path in Path("/proc").glob("[0-9]*")} - ours
         return [pid for pid in pids if _namespace_of(pid) == namespace and part in command_of(pid)]
 
-    def kill(self, part: str = "") -> int:
-        """Kill such processes at once; returns how many."""
-        pids = self.processes(part)
-        for pid in pids:
-            send_signal(pid, signal.SIGKILL)
-        return len(pids)
+    def send(self, number: signal.Signals, part: str = "") -> None:
+        """Send a signal to such processes."""
+        for pid in self.processes(part):
+            send_signal(pid, number)
 
     def close(self) -> None:
         """End everything there; the namespaces go with it."""
@@ -103,7 +101,7 @@ class Host:
             self._guard.kill()
             self._guard.communicate()
         if self._holder.status is None:
-            self.kill()
+            self.send(signal.SIGKILL)
         self._holder.stop()
 
 

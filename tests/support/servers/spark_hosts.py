@@ -39,11 +39,6 @@ class SparkHosts(SparkCluster):
         """Variables for a program that starts Spark there."""
         return os.environ | quick_environment()
 
-    def executors(self) -> list[int]:
-        """All executors, on all hosts."""
-        hosts = [self.network.hosts[f"worker-{number}"] for number in range(WORKERS)]
-        return [pid for host in hosts for pid in host.processes(EXECUTOR)]
-
     def _address(self, name: str) -> str:
         return self.network.hosts[name].address
 
