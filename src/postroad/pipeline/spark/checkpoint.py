@@ -42,6 +42,11 @@ class Checkpoint:
         """Whether it is a directory, of this machine or of several that share it."""
 
     @property
+    def marker(self) -> str | None:
+        """The path of a file in it that is there from the start; None if it is on no disk."""
+        return f"{self._url.removeprefix('file://')}/{_FILE}" if self.is_on_disk else None
+
+    @property
     def spark_files(self) -> str:
         """Where in it Spark keeps its own."""
         return f"{self._url}/{_SPARK}"

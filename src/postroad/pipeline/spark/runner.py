@@ -253,6 +253,8 @@ class SparkRunner:
             processor = BatchProcessor(context, "")
             numbers = self._batch_numbers
             return BatchQueryRunner(session, name, context, coordinator, processor, numbers)
+        if context.spark_outputs:
+            context.shared_file = self._checkpoint.marker
         processor = BatchProcessor(context, self._checkpoint.staged_files)
         processor.remove_abandoned(session)
         return StreamingQueryRunner(

@@ -43,5 +43,9 @@ def test_module_that_workers_do_not_have_is_named(text: str, module: str | None)
 def test_what_python_said_is_what_is_told() -> None:
     told = summarize_failure(RuntimeError(IN_A_TASK.format(error="ValueError: nobody can do this")))
     assert told == "ValueError: nobody can do this"
+    from_a_batch = IN_A_TASK.format(error=f"postroad.pipeline.spark.batches.BatchFailed: {told}")
+    assert summarize_failure(RuntimeError(from_a_batch)) == told
+    in_few_words = from_a_batch.replace(told, "the store is away")
+    assert summarize_failure(RuntimeError(in_few_words)) == "the store is away"
     assert summarize_failure(RuntimeError("first\nsecond")) == "first"
     assert summarize_failure(RuntimeError()) == "RuntimeError()"
