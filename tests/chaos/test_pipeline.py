@@ -1,55 +1,78 @@
-"""Jobs on a real Spark cluster, while everything they run on is killed again and again.
+"""Jobs on hosts of a Spark cluster, while everything they run on is killed again and again.
 
-Every day an executor, a worker and a driver are killed; at night and under `make chaos` each kind
-of kill comes, and more follow at random. Whatever dies, each segment
-is acknowledged or a dead letter, each output is there once, and sums over windows are exact.
+Executors, workers, the master, drivers with their coordinators, their JVMs and the node that owns
+the queues die at random, and executors pause; at night hosts are also cut off. Whatever dies, each
+segment is acknowledged or a dead letter, each output is there once, and sums over windows are
+exact.
 """
 
 from __future__ import annotations
 
-import asyncio
+import os
 import random
+import signal
 import sys
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from tempfile import TemporaryDirectory
+from typing import NamedTuple, TypeAlias
 
 import pytest
 
-from postroad import MessagingService
-from postroad.durable import Mail, SqliteStore, StaticDirectory
-from tests.chaos.pipeline_processes import (
-    BACKLOG,
-    BACKLOG_QUICK,
-    SPARK_DEADLINE_S,
-    JobsNode,
-    Load,
-    Store,
-    Verdict,
-)
-from tests.support.deadlines import eventually
-from tests.support.pipeline.spark_kill_job import (
-    ALPHA,
-    BOOKING,
-    CLUSTER,
-    COMMITTED,
-    CONFIG,
-    EMITTED,
-    SETTLED,
-    STAGED,
-    SUMMING,
-)
-from tests.support.servers.spark import SparkCluster, spark_cluster
+from tests.chaos.doomed import COMMITTED, EMITTED, SETTLED, STAGED, WRITTEN
+from tests.chaos.pipeline_hosts import CLEARING, COORDINATOR_PORT, RELAY, Jobs, Verdict
+from tests.support.servers.spark_hosts import EXECUTOR as EXECUTOR_PROGRAM
+from tests.support.servers.spark_hosts import WORKERS, SparkHosts, spark_hosts
+from tests.support.source_tree import ROOT
+from tests.support.tiers import by_tier
 
 pytestmark = pytest.mark.timeout(1800)
 
 Say: TypeAlias = Callable[[str], None]
 
-QUICK_S = 3.0
-"""An everyday run is over when each kill has come once."""
-WORKERS = 2
+STORM_S = float(os.environ.get("POSTROAD_CHAOS_SECONDS") or by_tier(test=120, nightly=600))
+STILL_S = 150.0
+"""So long no job may stand still; what starts anew on a quiet machine takes a third of it."""
+DONE_S = 300.0
+_POLL_S = 0.1
+
+EXECUTOR, WORKER, MASTER, CUT = "executor", "worker", "master", "cut"
+DRIVER, JVM, NODE, POINT, PAUSE = "driver", "JVM", "node", "point", "pause"
+EVERY_DAY = (EXECUTOR, WORKER, MASTER, DRIVER, JVM, NODE, POINT, PAUSE)
+KINDS = by_tier(test=EVERY_DAY, nightly=(*EVERY_DAY, CUT))
+POINTS = ((CLEARING, STAGED), (CLEARING, WRITTEN), (CLEARING, SETTLED), (RELAY, COMMITTED))
+
+STRANGER = """
+import asyncio, socket, ssl, sys
+from postroad.core.errors import MessagingError
+from postroad.net import MessagingService
+from postroad.pipeline.spark.coordinator_client import CLUSTER, SUBJECT, GetInitialOffset, encode
+from postroad.wire import encode_preamble
+
+def shake_hands(host, port):
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, int(port)), 30) as plain:
+        with context.wrap_socket(plain) as secure:
+            print(secure.version())
+            try:
+                secure.sendall(encode_preamble(CLUSTER))
+                print("answered" if secure.recv(1) else "refused")
+            except OSError:
+                print("refused")
+
+async def ask(address):
+    async with MessagingService(CLUSTER, "stranger", secret="the token of another job") as service:
+        try:
+            await service.request(address, SUBJECT, encode(GetInitialOffset()), timeout=30)
+        except MessagingError:
+            print("refused")
+
+shake_hands(*sys.argv[1].split(":"))
+asyncio.run(ask(sys.argv[1]))
+"""
 
 
 @pytest.fixture
@@ -64,138 +87,175 @@ def say(capfd: pytest.CaptureFixture[str]) -> Say:
     return print_line
 
 
-class Killer:
-    """Kills what the jobs run on, and starts it again."""
+class Strike(NamedTuple):
+    """What dies next."""
 
-    def __init__(
-        self, cluster: SparkCluster, node: JobsNode, store: Store, chance: random.Random
-    ) -> None:
-        self._cluster = cluster
-        self._node = node
-        self._store = store
-        self._chance = chance
-        self.kills: Counter[str] = Counter()
+    kind: str
+    pause_s: float
+    """After something was settled."""
+    number: int
+    """Of the worker, the job or the point that is hit."""
+    gone_s: float
+    """How long what is not missed at once stays away."""
 
-    def tell(self) -> Iterator[str]:
-        kills = ", ".join(f"{name} {count}" for name, count in self.kills.items())
-        batches = ", ".join(f"{job} {count}" for job, count in self._node.settled.items())
-        yield f"kills: {kills}; restarts: {self._node.starts - 1}; batches: {batches}"
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number}"
 
-    def executor(self) -> None:
-        self.kills["executor"] += self._cluster.kill_executors(self._chance.randrange(WORKERS))
 
-    def worker(self) -> None:
-        number = self._chance.randrange(WORKERS)
-        self._cluster.kill_worker(number)
-        self._cluster.start_worker(number)
-        self.kills["worker"] += 1
-
-    async def driver(self) -> None:
-        await self._node.kill()
-        self.kills["driver"] += 1
-        await self._node.start()
-
-    async def driver_at(self, job: str, point: str, count: int) -> None:
-        """Have the driver die at a point."""
-        self._node.arm(job, point, count)
-        await self._node.dies()
-        if point in (COMMITTED, SETTLED):
-            assert self._store.settled_batch(job) == self._store.committed_batch(job) + 1
-        self.kills[f"driver with {job} {point}"] += 1
-        await self._node.start()
+def plan(seed: int) -> Iterator[Strike]:
+    """The same for the same seed: each kind once, in any order, and then whatever comes."""
+    chance = random.Random(seed)
+    first = [*KINDS]
+    chance.shuffle(first)
+    while True:
+        kind = first.pop() if first else chance.choice(KINDS)
+        yield Strike(kind, chance.uniform(0, 2), chance.randrange(1 << 10), chance.uniform(0, 10))
 
 
 class Storm:
-    """Kills at random."""
+    """Kills what the jobs run on, and starts it again."""
 
-    def __init__(self, killer: Killer, node: JobsNode, chance: random.Random) -> None:
-        self._killer = killer
-        self._node = node
-        self._chance = chance
+    def __init__(self, cluster: SparkHosts, jobs: Jobs, say: Say) -> None:
+        self._cluster = cluster
+        self._jobs = jobs
+        self._say = say
+        self._began = time.monotonic()
+        self.kills: Counter[str] = Counter()
+        self.stillest_s = 0.0
+        """How long a job stood still, at most."""
+        now = time.monotonic()
+        self._settled = dict.fromkeys(jobs.programs, 0)
+        self._moved = dict.fromkeys(jobs.programs, now)
 
-    async def rage(self, seconds: float) -> None:
-        deadline = asyncio.get_running_loop().time() + seconds
-        while asyncio.get_running_loop().time() < deadline:
-            # How far things are when it strikes is part of what is random.
-            await self._node.settles_more()
-            await asyncio.sleep(self._chance.uniform(0.0, 1.0))
-            await self._strike()
+    def rage(self, seconds: float, strikes: Iterator[Strike]) -> None:
+        deadline = self._began + seconds
+        for strike in strikes:
+            self.settle_more(deadline)
+            self._wait(strike.pause_s)
+            if time.monotonic() >= deadline:
+                return
+            self._say(f"{time.monotonic() - self._began:5.0f} s: {strike}")
+            self._strike(strike)
+            self.kills[strike.kind] += 1
 
-    async def _strike(self) -> None:
-        match self._chance.randrange(6):
-            case 0 | 1:
-                self._killer.executor()
-            case 2:
-                self._killer.worker()
-            case 3 | 4:
-                await self._killer.driver()
-            case 5:
-                job = self._chance.choice((BOOKING, SUMMING))
-                point = self._chance.choice((STAGED, COMMITTED, SETTLED))
-                await self._killer.driver_at(job, point, self._chance.randrange(1, 4))
+    def settle_more(self, deadline: float = float("inf")) -> None:
+        """Return when each job has settled one more batch, or when the storm is over."""
+        before = self._settled.copy()
+        while any(self._settled[job] == before[job] for job in before):
+            self._look()
+            if time.monotonic() >= deadline:
+                return
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._look()
+
+    def _look(self, *, is_alive: bool = True) -> None:
+        if is_alive:
+            self._jobs.check_running()
+        self._jobs.load.feed()
+        now = time.monotonic()
+        for job, program in self._jobs.programs.items():
+            settled = self._jobs.settled(job)
+            still_s = now - self._moved[job]
+            self.stillest_s = max(self.stillest_s, still_s)
+            assert still_s < STILL_S, f"{job} stands still:\n{program.last_words()}"
+            if settled != self._settled[job]:
+                self._settled[job], self._moved[job] = settled, now
+        time.sleep(_POLL_S)
+
+    def _strike(self, strike: Strike) -> None:
+        jobs, cluster, worker = self._jobs, self._cluster, strike.number % WORKERS
+        match strike.kind:
+            case "executor":
+                cluster.kill_executors(worker)
+            case "worker":
+                cluster.kill_worker(worker)
+                cluster.start_worker(worker)
+            case "master":
+                cluster.kill_master()
+                self._wait(strike.gone_s)
+                cluster.start_master()
+            case "cut":
+                name = f"worker-{worker}"
+                cluster.network.cut(name)
+                self._wait(5 * strike.gone_s)
+                cluster.network.mend(name)
+            case "pause":
+                # Its tasks run a second time elsewhere; then it goes on with the first.
+                cluster.network.hosts[f"worker-{worker}"].send(signal.SIGSTOP, EXECUTOR_PROGRAM)
+                self._wait(strike.gone_s)
+                cluster.network.hosts[f"worker-{worker}"].send(signal.SIGCONT, EXECUTOR_PROGRAM)
+            case "driver":
+                jobs.clearing.kill()
+                jobs.clearing.start()
+            case "JVM":
+                [*jobs.programs.values()][strike.number % len(jobs.programs)].kill_jvm()
+            case "node":
+                jobs.node.kill()
+                jobs.node.start()
+            case "point":
+                self.die_at(*POINTS[strike.number % len(POINTS)])
+
+    def die_at(self, job: str, point: str) -> None:
+        """Have the process of a job die at a point of a batch."""
+        program = self._jobs.programs[job]
+        self._jobs.arm(job, point)
+        while self._jobs.is_armed:
+            self._look(is_alive=False)
+        while program.process.status is None:
+            time.sleep(_POLL_S)
+        program.kill()
+        program.start()
+        self._say(f"       died at {job} {point}")
 
 
-@asynccontextmanager
-async def running_jobs(
-    place: Path, cluster: SparkCluster, backlog: int
-) -> AsyncIterator[tuple[JobsNode, Load]]:
-    peers = StaticDirectory()
-    async with (
-        MessagingService(CLUSTER, ALPHA) as service,
-        Mail(service, SqliteStore(place / "alpha.db"), directory=peers, config=CONFIG) as mail,
-    ):
-        node = JobsNode(place, cluster.master, mail, peers)
-        load = Load(mail, place, backlog)
-        try:
-            await load.start()
-            await node.start()
-            yield node, load
-        finally:
-            await node.kill()
-
-
-async def test_jobs_on_a_cluster_do_everything_once_whatever_is_killed(
-    tmp_path: Path, chaos_seconds: float, seed: int, say: Say
+def test_jobs_on_hosts_do_everything_once_whatever_is_killed(
+    tmp_path: Path, seed: int, say: Say
 ) -> None:
-    chance = random.Random(seed)
-    is_quick = chaos_seconds <= QUICK_S
-    backlog = BACKLOG_QUICK if is_quick else BACKLOG
-    with spark_cluster(tmp_path) as cluster:
-        async with running_jobs(tmp_path, cluster, backlog) as (node, load):
-            store = Store(tmp_path)
-            killer = Killer(cluster, node, store, chance)
-            await kill_each_once(killer, node)
-            if not is_quick:
-                await kill_driver_elsewhere(killer, node, chance)
-                await Storm(killer, node, chance).rage(chaos_seconds)
-            await load.rest()
-            if not is_quick:
-                await killer.driver_at(SUMMING, EMITTED, 1)
-            await until_done(node, store)
-            await node.stop()
-            verdict = Verdict(load, store)
-            for line in (*killer.tell(), *verdict.tell()):
-                say(line)
-            verdict.check()
+    say(f"seed {seed}")
+    with TemporaryDirectory(prefix="storm-") as scratch, spark_hosts(tmp_path) as cluster:
+        jobs = Jobs(cluster, tmp_path, Path(scratch))
+        try:
+            jobs.start()
+            storm = Storm(cluster, jobs, say)
+            storm.settle_more()
+            check_strangers(cluster)
+            storm.rage(STORM_S, plan(seed))
+            kills = ", ".join(f"{name} {count}" for name, count in storm.kills.items())
+            say(f"kills: {kills}; a job stood still for {storm.stillest_s:.0f} s at most")
+            verdict = Verdict(tmp_path, jobs.load.count)
+            end_all(cluster, jobs, verdict)
+        finally:
+            jobs.close()
+        cluster.stop()
+        cluster.wait(lambda: not cluster.network.list_processes(), "nothing is left running")
+    verdict.check_clearing()
+    verdict.check_relay()
+    say(f"{jobs.load.count} lines and payments are done")
 
 
-async def kill_each_once(killer: Killer, node: JobsNode) -> None:
-    await node.settles_more()
-    killer.executor()
-    await node.settles_more()
-    killer.worker()
-    await node.settles_more()
-    # All is done, and Spark does not know: the batch comes again.
-    await killer.driver_at(SUMMING, SETTLED, 1)
+def check_strangers(cluster: SparkHosts) -> None:
+    """The coordinator talks TLS, and to nobody without its certificate and token."""
+    address = f"{cluster.driver.address}:{COORDINATOR_PORT}"
+    stranger = cluster.network.hosts["worker-0"].run(
+        [sys.executable, "-c", STRANGER, address], cwd=ROOT, timeout=DONE_S
+    )
+    assert stranger.stdout.splitlines() == ["TLSv1.3", "refused", "refused"], stranger.stderr
 
 
-async def kill_driver_elsewhere(killer: Killer, node: JobsNode, chance: random.Random) -> None:
-    await killer.driver_at(BOOKING, STAGED, 1)
-    await node.settles_more()
-    await asyncio.sleep(chance.uniform(0.0, 0.5))
-    await killer.driver()
-
-
-async def until_done(node: JobsNode, store: Store) -> None:
-    await eventually(lambda: SUMMING in node.ended, "sums are done", SPARK_DEADLINE_S)
-    await eventually(lambda: not store.unfinished(), "everything is done", SPARK_DEADLINE_S)
+def end_all(cluster: SparkHosts, jobs: Jobs, verdict: Verdict) -> None:
+    """Have both jobs do what is left, and end."""
+    jobs.restart_to_end()
+    if STORM_S > 120:
+        # Windows emit when there is nothing more.
+        jobs.arm(CLEARING, EMITTED)
+        cluster.wait(lambda: not jobs.is_armed, "windows emit", DONE_S)
+        jobs.clearing.kill()
+        jobs.clearing.start()
+    cluster.wait(lambda: not verdict.unfinished(RELAY), "payments are done", DONE_S)
+    jobs.node.kill()
+    cluster.wait(lambda: jobs.clearing.process.status is not None, "lines are done", DONE_S)
+    assert jobs.clearing.process.status == 4, jobs.clearing.last_words()
+    assert verdict.unfinished(CLEARING) == {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
-from postroad.core.errors import ConfigError, UsageError
+from postroad.core.errors import ConfigError, StoreLocked, UsageError
 from postroad.durable import Mail, MemoryStore, SqliteStore, Store, store_at
 from postroad.pipeline.connectors import InputConnector, OutputConnector, make_input, make_output
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
@@ -32,6 +32,7 @@ PROGRESS_S = 1.0
 # queues does without them.
 _QUEUE_HOST = "postroad.admin.job_queues:run_with_queues"
 _QUEUE = "queue"
+_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
 OnProgress: TypeAlias = Callable[[JobProgress], None]
 
@@ -79,6 +80,11 @@ class Spark:
     def has_settings(self) -> bool:
         """Whether anything is to be other than by default."""
         return bool(self._settings) or self.session is not None or self.bind is not None
+
+    def find_checkpoint(self, job: str) -> str | None:
+        """Where Spark's own setting says that a job has its checkpoint, if it says so."""
+        location = self._settings.get("conf", {}).get(_CHECKPOINTS)
+        return f"{location.rstrip('/')}/{job}.spark" if location else None
 
     def config(self, app_name: str) -> SparkConfig:
         """How Spark is started for a job; raises ConfigError if a setting is wrong."""
@@ -168,9 +174,10 @@ async def run(
             account.
         config: of the node whose queues the job names, if no running node is given: a
             `postroad.toml` or a `NodeConfig`; that of the current directory by default.
-        checkpoint: a directory of this job alone, where Spark keeps how far it is. By default
-            `<job>.spark` beside the job's file or store; without either, all that there is is one
-            batch.
+        checkpoint: a directory of this job alone, where Spark keeps how far it is, or a URL such
+            as `hdfs://host/path`. By default `<job>.spark` at Spark's own setting
+            `spark.sql.streaming.checkpointLocation`, or beside the job's file or store; without
+            any of them, all that there is is one batch.
         inputs: connectors to use instead of what the job says, by the name of their task.
         outputs: likewise.
         on_progress: called about once a second, and at the end.
@@ -182,6 +189,8 @@ async def run(
     path = None if isinstance(job, Job) else Path(job)
     loaded = job if isinstance(job, Job) else load_job(job)
     ways = JobRun(loaded, on or Local(), inputs or {}, outputs or {}, on_progress)
+    if checkpoint is None and isinstance(on, Spark):
+        checkpoint = on.find_checkpoint(loaded.name)
     if node is not None:
         if store is not None and ways.queue_tasks:
             raise UsageError(
@@ -241,7 +250,12 @@ async def opened(store: Store, owner: str | None) -> AsyncIterator[Store]:
     if store.is_open:
         yield store
         return
-    await store.open(owner)
+    try:
+        await store.open(owner)
+    except StoreLocked as error:
+        if owner is None:
+            raise
+        raise StoreLocked(f"job {owner!r} runs already, or its store is in use: {error}") from None
     try:
         yield store
     finally:

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.parquet
 import pytest
 
+from postroad.core.errors import ConfigError
 from postroad.durable import MemoryStore
-from postroad.pipeline import JsonLinesInput, JsonLinesOutput, new_job
+from postroad.pipeline import (
+    JsonLinesInput,
+    JsonLinesOutput,
+    Segment,
+    new_job,
+)
 from postroad.pipeline.connectors import ParquetOutput
 from postroad.pipeline.spark import SparkConfig, stop_spark
 from postroad.pipeline.spark.runner import SparkRunner
@@ -54,6 +60,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 # The first task waits for both.
                 "spark.scheduler.minRegisteredResourcesRatio": "1",
                 "spark.cores.max": "2",
+                "spark.task.maxFailures": "2",
             },
         )
         # A process has one session at a time.
@@ -126,3 +133,35 @@ async def test_relative_paths_are_those_of_the_process_that_runs_the_job(
     assert sorted(written) == list(range(SEGMENTS))
     tables = map(pyarrow.parquet.read_table, (tmp_path / "cleared/rows").glob("*.parquet"))
     assert sorted(row["n"] for it in tables for row in it.to_pylist()) == list(range(SEGMENTS))
+
+
+def helper(segment: Segment) -> Segment:
+    """Executors do not have this module."""
+    return segment
+
+
+@pytest.mark.parametrize("is_imported", [True, False])
+async def test_module_that_executors_do_not_have_ends_the_job_with_its_name(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_imported: bool
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"n": 1}\n')
+    (tmp_path / "only_here.py").write_text("def keep(segment):\n    return segment\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    job = (
+        new_job("elsewhere")
+        .input("in", connector="jsonl")
+        .function("keep", "only_here:keep" if is_imported else lambda it: helper(it))
+        .output("out", connector="jsonl")
+        .build()
+    )
+    runner = SparkRunner(
+        job,
+        {"in": JsonLinesInput(str(tmp_path / "in.jsonl"))},
+        {"out": JsonLinesOutput(str(tmp_path / "out"))},
+        MemoryStore(),
+        tmp_path / "checkpoint",
+        session=cluster.session,
+    )
+
+    with pytest.raises(ConfigError, match="only_here" if is_imported else "no module 'tests'"):
+        await asyncio.wait_for(runner.run(), LIMIT_S)

@@ -66,9 +66,8 @@ from pathlib import Path
 from pyspark import SparkContext
 from postroad import run
 from postroad.durable import MemoryStore
-from postroad.pipeline import MemoryOutput, new_job
+from postroad.pipeline import JsonLinesInput, MemoryOutput, new_job
 from postroad.pipeline.spark import SparkRunner, SparkConfig
-from tests.support.pipeline.spark_kill_functions import GrowingLines
 
 async def main(place):
     (place / "first.jsonl").write_text('{"n": 1}')
@@ -77,7 +76,9 @@ async def main(place):
     settings = SparkConfig(
         driver_memory="512m", java_options=sys.argv[1], python_path=(sys.argv[3],)
     )
-    inputs, outputs = {"in": GrowingLines(str(place))}, {"out": MemoryOutput()}
+    lines = JsonLinesInput(str(place / "*.jsonl"))
+    lines.is_bounded = False
+    inputs, outputs = {"in": lines}, {"out": MemoryOutput()}
     runner = SparkRunner(job, inputs, outputs, MemoryStore(), place / "spark", settings)
     running = asyncio.create_task(runner.run())
     while not runner.coordinator.counts.batches:

@@ -11,9 +11,12 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from postroad.core.errors import ConfigError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, MemoryOutput, make_input, make_output, new_job
 from postroad.pipeline.coordinator.records import StoredRoot
+from postroad.pipeline.spark.batches import BatchProcessor
+from postroad.pipeline.spark.coordinator_client import CoordinatorClient
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import FUNCTIONS, LIMIT_S, dead_of
 from tests.support.servers.postgres import fresh_database
@@ -59,6 +62,7 @@ class Runs:
         self._session = session
         self._job = job
         self._here = here
+        self.checkpoint = str(here / "checkpoint")
         self._disk = MemoryDisk()
         self.memory = MemoryOutput()
 
@@ -74,7 +78,7 @@ class Runs:
             inputs,
             outputs,
             MemoryStore(self._disk),
-            checkpoint=self._here / "checkpoint",
+            checkpoint=self.checkpoint,
             session=self._session,
         )
         asyncio.run(asyncio.wait_for(runner.run(), LIMIT_S))
@@ -199,3 +203,83 @@ def test_jdbc_takes_each_row_once_and_what_it_refuses_is_dead(
     assert (dead.task, len(dead.history)) == ("table", 1)
     assert sorted(tables) == [("postroad_batches",), ("t",)]
     assert runner.coordinator.counts.acked == 59
+
+
+@pytest.mark.parametrize("schema", [None, "n BIGINT, name STRING"])
+def test_files_of_a_driver_that_was_thought_dead_are_not_published(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: str | None
+) -> None:
+    """Its JVM may end seconds later, and commit what it was at."""
+    act = BatchProcessor._act
+    attempts: list[dict[Path, bytes]] = []
+
+    def act_twice(self: BatchProcessor, *arguments: Any) -> Any:
+        outcomes, writes = act(self, *arguments)
+        (path,) = {str(it["path"]) for _, it in writes}
+        files = [it for it in Path(path).rglob("*.parquet") if it.is_file()]
+        attempts.append({it: it.read_bytes() for it in files})
+        if len(attempts) == 1:
+            raise ConnectionError("the driver dies")
+        for file, content in attempts[0].items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        return outcomes, writes
+
+    monkeypatch.setattr(BatchProcessor, "_act", act_twice)
+    write_lines(tmp_path / "in" / "a.json", range(20))
+    job = json_to_parquet(tmp_path, **({} if schema is None else {"schema": schema}))
+    runs = Runs(spark, job, tmp_path)
+    runs.run()
+
+    assert len(attempts) > 1
+    assert runs.numbers("out") == [n for n in range(20) if n % 7]
+    # The next run removes what is left of it.
+    runs.run()
+    assert list((tmp_path / "checkpoint" / "staged").iterdir()) == []
+
+
+@pytest.mark.parametrize("schema", [None, "n BIGINT, name STRING"])
+def test_output_whose_end_was_not_noted_is_not_written_twice(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: str | None
+) -> None:
+    finish = CoordinatorClient.finish_write
+    failures = iter([ConnectionError("the driver dies")])
+
+    def finish_late(self: CoordinatorClient, *arguments: Any) -> None:
+        for error in failures:
+            raise error
+        finish(self, *arguments)
+
+    monkeypatch.setattr(CoordinatorClient, "finish_write", finish_late)
+    write_lines(tmp_path / "in" / "a.json", range(20))
+    job = json_to_parquet(tmp_path, **({} if schema is None else {"schema": schema}))
+    runs = Runs(spark, job, tmp_path)
+    assert runs.run().restarts == 1
+    assert runs.numbers("out") == [n for n in range(20) if n % 7]
+
+
+def test_checkpoint_by_url_is_found_again_and_belongs_to_one_job(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_lines(tmp_path / "in" / "a.json", range(20))
+    runs = Runs(spark, json_to_parquet(tmp_path), tmp_path)
+    runs.checkpoint = f"file://{tmp_path}/checkpoint"
+    good = [n for n in range(20) if n % 7]
+    runs.run()
+    assert runs.numbers("out") == good
+    assert runs.run().coordinator.counts.delivered == 0
+    # A directory and its URL are the same.
+    runs.checkpoint = str(tmp_path / "checkpoint")
+    assert runs.run().coordinator.counts.delivered == 0
+    assert runs.numbers("out") == good
+
+    other = Runs(spark, two_outputs(tmp_path, "parquet"), tmp_path)
+    other.checkpoint = f"file://{tmp_path}/checkpoint"
+    with pytest.raises(ConfigError, match="checkpoint of the job 'readers', not of 'two'"):
+        other.run()
+    other.checkpoint = f"file://{tmp_path}/in"
+    with pytest.raises(ConfigError, match="no checkpoint of a job, and not empty"):
+        other.run()
+    other.checkpoint = "nowhere://host/path"
+    with pytest.raises(ConfigError, match=r"nowhere://host/path cannot be made: .*nowhere"):
+        other.run()

@@ -24,6 +24,20 @@ _POLL_S = 0.01
 _SUBNET = "10.89.7"
 _DEVICE = "eth0"
 _HOLD = "sleep infinity"
+# Its input ends with us. It is on the host itself: the number of a namespace whose last process has
+# ended may be given to another. What was just started may start another, so it looks repeatedly.
+_GUARD = """
+read nothing
+own=$(readlink /proc/$$/ns/net)
+for round in 1 2 3; do
+    for process in /proc/[0-9]*; do
+        pid=${process#/proc/}
+        if [ "$pid" != $$ ] && [ "$(readlink "$process/ns/net")" = "$own" ]; then
+            kill -KILL "$pid"
+        fi
+    done
+done 2> /dev/null
+"""
 
 
 class Host:
@@ -40,12 +54,15 @@ class Host:
         script = f"hostname {name} && ip link set lo up && exec {_HOLD}"
         self._holder = ServerProcess(["unshare", "--net", "--uts", "sh", "-c", script])
         self._own = _namespace_of(os.getpid())
+        self._guard: subprocess.Popen[bytes] | None = None
         deadline = time.monotonic() + START_S
         # It becomes that when all before is done.
-        while _command_of(self.pid).strip() != _HOLD:
+        while command_of(self.pid).strip() != _HOLD:
             assert self._holder.status is None, f"host {name} does not start"
             assert time.monotonic() < deadline, f"host {name} does not start"
             time.sleep(_POLL_S)
+        # Whatever runs there ends with us, also if we are killed.
+        self._guard = subprocess.Popen(self.inside(["sh", "-c", _GUARD]), stdin=subprocess.PIPE)
 
     @property
     def pid(self) -> int:
@@ -69,24 +86,22 @@ class Host:
         """The processes of the host whose command line has this in it."""
         namespace = _namespace_of(self.pid)
         assert namespace and namespace != self._own, f"host {self.name} has no namespace"
-        pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-        return [
-            pid
-            for pid in pids
-            if pid != self.pid and _namespace_of(pid) == namespace and part in _command_of(pid)
-        ]
+        ours = {self.pid} if self._guard is None else {self.pid, self._guard.pid}
+        pids = {int(path.name) for path in Path("/proc").glob("[0-9]*")} - ours
+        return [pid for pid in pids if _namespace_of(pid) == namespace and part in command_of(pid)]
 
-    def kill(self, part: str = "") -> int:
-        """Kill such processes at once; returns how many."""
-        pids = self.processes(part)
-        for pid in pids:
-            send_signal(pid, signal.SIGKILL)
-        return len(pids)
+    def send(self, number: signal.Signals, part: str = "") -> None:
+        """Send a signal to such processes."""
+        for pid in self.processes(part):
+            send_signal(pid, number)
 
     def close(self) -> None:
         """End everything there; the namespaces go with it."""
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
         if self._holder.status is None:
-            self.kill()
+            self.send(signal.SIGKILL)
         self._holder.stop()
 
 
@@ -123,6 +138,10 @@ class Network:
     def mend(self, name: str) -> None:
         """Plug it in again."""
         self._configure(self._switch, f"ip link set {self._cable(name)} master bridge")
+
+    def list_processes(self) -> list[str]:
+        """The command lines of all that runs on the hosts."""
+        return [command_of(pid) for host in self.hosts.values() for pid in host.processes()]
 
     def close(self) -> None:
         """End all hosts."""
@@ -168,7 +187,8 @@ def _namespace_of(pid: int) -> str:
         return ""
 
 
-def _command_of(pid: int) -> str:
+def command_of(pid: int) -> str:
+    """The command line of a process; empty if it is gone."""
     try:
         return (
             Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

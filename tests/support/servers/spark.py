@@ -116,13 +116,13 @@ def start_quickly(settings: SparkConfig) -> SparkSession:
 
 
 class SparkCluster:
-    """A master and workers with one core each, which can be killed one by one."""
+    """A master and workers with a core or more, which can be killed one by one."""
 
-    def __init__(self, directory: Path, *, workers: int = 2, worker_memory: str = "1g") -> None:
+    def __init__(self, directory: Path, *, workers: int = 2, cores: int = 1) -> None:
         """Keep logs and the working directories of the workers in `directory`."""
         self._directory = directory
         self._count = workers
-        self._memory = worker_memory
+        self._cores = cores
         self._port = free_port()
         self._web_port = free_port()
         self._home = spark_home()
@@ -162,7 +162,7 @@ class SparkCluster:
 
     def start_worker(self, number: int) -> None:
         name = f"worker-{number}"
-        options = ("--webui-port", "0", "--cores", "1", "--memory", self._memory)
+        options = ("--webui-port", "0", "--cores", str(self._cores), "--memory", "1g")
         place = ("--work-dir", str(self._directory / name))
         self._launch(name, "worker.Worker", *options, *place, self.master)
 

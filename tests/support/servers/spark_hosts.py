@@ -26,7 +26,8 @@ class SparkHosts(SparkCluster):
 
     def __init__(self, directory: Path, network: Network) -> None:
         """Files are seen by all hosts."""
-        super().__init__(directory, workers=WORKERS)
+        # Two applications at a time.
+        super().__init__(directory, workers=WORKERS, cores=2)
         self.network = network
 
     @property
@@ -37,11 +38,6 @@ class SparkHosts(SparkCluster):
     def driver_environment(self) -> dict[str, str]:
         """Variables for a program that starts Spark there."""
         return os.environ | quick_environment()
-
-    def executors(self) -> list[int]:
-        """All executors, on all hosts."""
-        hosts = [self.network.hosts[f"worker-{number}"] for number in range(WORKERS)]
-        return [pid for host in hosts for pid in host.processes(EXECUTOR)]
 
     def _address(self, name: str) -> str:
         return self.network.hosts[name].address

@@ -6,7 +6,15 @@ import msgspec
 import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore
-from postroad.pipeline import Job, MemoryInput, Task, TaskType, Window, WindowType
+from postroad.pipeline import (
+    Job,
+    MemoryInput,
+    RetryPolicy,
+    Task,
+    TaskType,
+    Window,
+    WindowType,
+)
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import Committable
 from postroad.pipeline.coordinator.batch_result import BatchResult, CommitResult
@@ -171,6 +179,20 @@ async def test_a_batch_of_which_one_delivery_is_too_late_is_too_late(clock: Cloc
         assert await it.desk.next_deliveries() == [again], "it was nobody else's"
 
 
+async def test_a_late_batch_with_rows_of_a_reader_is_done_again(clock: Clock) -> None:
+    """Nobody else has these rows: to let the batch pass would lose them."""
+    job = job_of(input_task(batch_size=3))
+    async with open_desk(job, {"in": count_to(6)}) as it:
+        late, young = [*await it.desk.next_deliveries(), *await it.desk.next_deliveries()]
+        await it.settle([late])
+        before = await everything(it)
+        with pytest.raises(RuntimeError, match="delivered again"):
+            await it.desk.commit_batch("reading", 7, BatchResult([late, young], read=5))
+        assert await everything(it) == before
+        await it.desk.commit_batch("reading", 7, BatchResult([young], read=5))
+        assert it.desk.counts.acked == 3 + 3 + 5
+
+
 async def test_what_failed_before_keeps_its_history_when_it_is_late(clock: Clock) -> None:
     job = job_of(input_task())
     async with open_desk(job, {"in": count_to(1)}) as it:
@@ -189,6 +211,27 @@ async def test_what_failed_before_keeps_its_history_when_it_is_late(clock: Clock
 
 
 # When.
+
+
+@pytest.mark.parametrize("behind_s", [3_600.0, 30 * 86_400.0])
+async def test_what_waits_by_the_clock_of_another_host_does_not_wait_for_it(
+    clock: Clock, behind_s: float
+) -> None:
+    """A job goes on where it was on a host whose clock is behind, or its clock is set back."""
+    disk, inputs = MemoryDisk(), {"in": count_to(3)}
+    job = job_of(input_task(retry=RetryPolicy(attempts=5, first_s=10.0, max_s=20.0)))
+    async with open_desk(job, inputs, disk) as it:
+        first = await it.desk.next_deliveries()
+        await it.settle(first, failed=await it.fail(first))
+        assert await it.desk.next_deliveries() == [], "they have a pause"
+    clock.advance(-behind_s)
+    async with open_desk(job, inputs, disk) as it:
+        again = await it.desk.next_deliveries()
+        assert total(again) == 3
+        await it.desk.commit_batch("next", 1, BatchResult(again, await it.fail(again)))
+        assert await it.desk.next_deliveries() == [], "by this clock they have a pause"
+        clock.advance(20.001)
+        assert total(await it.desk.next_deliveries()) == 3
 
 
 async def test_what_a_window_emitted_is_late_some_time_too(clock: Clock) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import postroad.pipeline
-from postroad.core.errors import ConfigError, UsageError
+from postroad.core.errors import ConfigError, StoreLocked, UsageError
 from postroad.durable import MemoryStore, SqliteStore
 from postroad.pipeline import (
     Job,
@@ -107,6 +107,16 @@ async def test_store_may_be_a_path_or_an_open_store(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_second_run_of_a_job_is_refused_while_the_first_runs(tmp_path: Path) -> None:
+    path = file_job(tmp_path)
+    first = SqliteStore(tmp_path / "doubling.db")
+    await first.open("doubling")
+    with pytest.raises(StoreLocked, match=r"job 'doubling' runs already.* process \d+"):
+        await run(path)
+    await first.close()
+    assert (await run(path)).acked == 2
+
+
 async def test_wrong_names_of_connectors_and_settings_are_told() -> None:
     with pytest.raises(ConfigError, match=r"inputs has 'inn'.* expected one of in"):
         await run(memory_job(), inputs={"inn": MemoryInput([])})
@@ -126,6 +136,13 @@ def test_spark_settings_reach_its_configuration() -> None:
     assert (config.master, config.partitions, config.driver_memory) == ("local[1]", 3, "512m")
     assert (config.conf, config.app_name) == ({"spark.x": "1"}, "doubling")
     assert str(Path.cwd()) in config.python_path
+
+
+def test_sparks_own_setting_says_where_checkpoints_are() -> None:
+    conf = {"spark.sql.streaming.checkpointLocation": "hdfs://host/checkpoints/"}
+    assert Spark(conf=conf).find_checkpoint("doubling") == "hdfs://host/checkpoints/doubling.spark"
+    assert Spark(conf={"spark.x": "1"}).find_checkpoint("doubling") is None
+    assert Spark().find_checkpoint("doubling") is None
 
 
 def queue_job() -> Job:

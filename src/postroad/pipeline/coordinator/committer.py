@@ -33,9 +33,10 @@ _WAIT_S = 10.0
 _DISCARDED_MAX = 10_000
 # So many segments that an output refused are written again at a time.
 _RETRIES_MAX = 1_000
-# What killed attempts left is looked for so often, and clocks of hosts differ by no more.
+# What killed attempts left is looked for so often.
 _CLEANING_INTERVAL_S = 60.0
-_CLOCKS_DIFFER_S = 60.0
+# Clocks of hosts differ by no more: what a host with a slow clock has just staged looks old.
+_CLOCKS_DIFFER_S = 86_400.0
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -186,8 +187,11 @@ class OutputCommitter:
         """Write again what outputs refused when it was committed, as far as it is due."""
         now_ms = time.time_ns() // 1_000_000
         for name, output in self._outputs.items():
+            latest_ms = now_ms + round(1000 * self._policies[name].max_s) + 1
             due = await self._store.read(
-                lambda it, name=name: self._pen(it).due_roots(name, now_ms, _RETRIES_MAX)  # type: ignore[misc]
+                lambda it, name=name, latest_ms=latest_ms: self._pen(it).due_roots(  # type: ignore[misc]
+                    name, now_ms, _RETRIES_MAX, latest_ms
+                )
             )
             if due:
                 await self._retry(name, output, due, now_ms)

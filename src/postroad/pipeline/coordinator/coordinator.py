@@ -90,8 +90,7 @@ class JobCoordinator:
         """Everything that has splits."""
         # Inputs that had nothing more the last time they were asked.
         self._silent: set[str] = set()
-        # Only inputs say how often to try: what outputs refuse came by one of them.
-        policies = {name: self._tasks[next(iter(inputs), name)].retry for name in outputs}
+        policies = self._policies()
         self._publisher = OutputCommitter(store, self._job, outputs, self._warn_once, policies)
         # What is being settled must not be thrown away meanwhile.
         self._settling = asyncio.Lock()
@@ -194,8 +193,9 @@ class JobCoordinator:
         if self._program.windowed_tasks:
             return True
         pen, now_ms = self._pen(database), _now_ms()
-        due_ms = pen.next_due_ms()
-        if due_ms is not None and due_ms <= now_ms:
+        due_ms, longest_s = pen.next_due_ms(), max(it.retry.max_s for it in self._tasks.values())
+        # What is due later than any pause is long was noted by another clock.
+        if due_ms is not None and not now_ms < due_ms <= now_ms + 1000 * longest_s + 1:
             return True
         timeouts = {name: self._tasks[name].pending_timeout_s * 1000 for name in self._inputs}
         return any(it.started_ms + timeouts.get(it.task, 0.0) < now_ms for it in pen.deliveries())
@@ -210,7 +210,9 @@ class JobCoordinator:
             before_ms = now_ms - round(self._tasks[name].pending_timeout_s * 1000)
             deliveries += pen.redeliver_expired(name, before_ms, settled - _BATCHES_BETWEEN, now_ms)
             room = max(round(self._tasks[name].max_pending * _REPLAYS_SHARE), 1)
-            deliveries += pen.take_due_retries(name, now_ms, room - pen.pending_retries(name))
+            room -= pen.pending_retries(name)
+            latest_ms = now_ms + round(1000 * self._tasks[name].retry.max_s) + 1
+            deliveries += pen.take_due_retries(name, now_ms, room, latest_ms)
             if name in self._program.windowed_tasks:
                 room = self._tasks[name].max_pending - pen.pending(name)
                 deliveries += self.spark_windows.deltas.take_results(pen, name, room, now_ms)
@@ -308,11 +310,9 @@ class JobCoordinator:
         self._again += again
         if settled is CommitResult.NOW:
             self._count(outcome)
-            places = [
-                (it.task, it.position) for it in outcome.deliveries if it.position is not None
-            ]
-            for task, place in places:
-                await self._tell_settled(task, place)
+            for it in outcome.deliveries:
+                if it.position is not None:
+                    await self._tell_settled(it.task, it.position)
         else:
             await self.abort_outputs(outcome.staged)
         await self._publisher.commit()
@@ -389,6 +389,9 @@ class JobCoordinator:
             # Whoever said so does the batch again.
             raise RuntimeError(f"what batch {batch} wrote was thrown away")
         if not all(pen.is_current(it) for it in outcome.deliveries):
+            if outcome.read:
+                # What Spark's own readers gave comes again with the same batch, and not otherwise.
+                raise RuntimeError(f"a part of batch {batch} was delivered again since")
             # Some of it was delivered again meanwhile, and is accounted for there. The rest has to
             # come again too: nobody else has it.
             rest = [it for it in outcome.deliveries if pen.is_current(it)]

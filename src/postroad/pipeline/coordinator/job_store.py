@@ -30,6 +30,9 @@ from postroad.pipeline.job import RetryPolicy
 _COLUMNS = ("task", "state", "generation", "due_ms", "segment", "history", "published")
 _ROOT = ", ".join(("root", *_COLUMNS))
 _REPLACED = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
+_IS_DUE = (
+    "state = 'waiting' AND (due_ms <= ? OR due_ms > ?) AND task = ? ORDER BY due_ms, root LIMIT ?"
+)
 # Runs without a checkpoint never come back; those that may are among the latest.
 _RUNS_KEPT = 100
 # A statement has only so many parameters.
@@ -69,23 +72,18 @@ class JobStore:
         )
         return {key: msgspec.json.decode(value) for key, value in rows}
 
-    def pending(self, task: str) -> int:
+    def pending(self, task: str, which: str = "1 = 1") -> int:
         """Segments that were delivered by an input and are not settled."""
         rows = self._execute(
             "SELECT COALESCE(SUM(segments), 0) FROM postroad_pipeline_deliveries"
-            " WHERE job = ? AND task = ?",
+            f" WHERE job = ? AND task = ? AND {which}",
             task,
         )
         return int(rows[0][0])
 
     def pending_retries(self, task: str) -> int:
         """Those of them that come again."""
-        rows = self._execute(
-            "SELECT COALESCE(SUM(segments), 0) FROM postroad_pipeline_deliveries"
-            " WHERE job = ? AND task = ? AND place IS NULL",
-            task,
-        )
-        return int(rows[0][0])
+        return self.pending(task, "place IS NULL")
 
     def counters(self) -> tuple[int, int]:
         """Number of the last delivery, and how many batches were settled."""
@@ -126,14 +124,13 @@ class JobStore:
         )
         return self.deliver(task, split.position, split.estimated_segments, 0, now_ms)
 
-    def take_due_retries(self, task: str, now_ms: int, limit: int) -> list[InputDelivery]:
-        """Deliver roots of a task whose turn has come, at most so many, in one go."""
+    def take_due_retries(
+        self, task: str, now_ms: int, limit: int, latest_ms: int = 1 << 62
+    ) -> list[InputDelivery]:
+        """Deliver roots of a task that are due, at most so many, in one go; see `due_roots`."""
         rows = self._execute(
-            "SELECT root FROM postroad_pipeline_roots WHERE job = ? AND state = 'waiting'"
-            " AND due_ms <= ? AND task = ? ORDER BY due_ms, root LIMIT ?",
-            now_ms,
-            task,
-            max(limit, 0),
+            f"SELECT root FROM postroad_pipeline_roots WHERE job = ? AND {_IS_DUE}",
+            *(now_ms, latest_ms, task, max(limit, 0)),
         )
         if not rows:
             return []
@@ -146,14 +143,14 @@ class JobStore:
             )
         return [delivery]
 
-    def due_roots(self, task: str, now_ms: int, limit: int) -> list[StoredRoot]:
-        """Roots of a task whose turn has come, at most so many."""
-        return self._roots(
-            "state = 'waiting' AND due_ms <= ? AND task = ? ORDER BY due_ms, root LIMIT ?",
-            now_ms,
-            task,
-            limit,
-        )
+    def due_roots(
+        self, task: str, now_ms: int, limit: int, latest_ms: int = 1 << 62
+    ) -> list[StoredRoot]:
+        """Roots of a task whose turn has come, at most so many.
+
+        What is due after `latest_ms`, when the longest pause is over, is so by another clock: now.
+        """
+        return self._roots(_IS_DUE, now_ms, latest_ms, task, limit)
 
     def retire(self, roots: Sequence[int]) -> None:
         """Roots are done with."""

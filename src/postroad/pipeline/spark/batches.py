@@ -8,6 +8,8 @@ accounted for the batch. A batch that Spark does again is written again, and nev
 from __future__ import annotations
 
 import logging
+import re
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from postroad.pipeline.connectors.connector import Committable
@@ -17,6 +19,7 @@ from postroad.pipeline.spark.spark_inputs import format_of
 from postroad.pipeline.spark.spark_outputs import (
     Published,
     is_file_format,
+    keep_directories,
     move_directory,
     publish,
     staging_options,
@@ -27,6 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 logger = logging.getLogger("postroad.pipeline")
+
+_TEXT_MAX = 500
+# The last line of a traceback in a worker.
+_OWN_ERROR = re.compile(r"[\w.]+(Error|Exception|Failure): ")
+# What came of a batch, in the words of below, in the middle of what Spark makes of it.
+_BATCH_FAILED = re.compile(r"\bBatchFailed: (.+)")
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 
 
 class BatchFailed(Exception):
@@ -55,7 +65,7 @@ class BatchProcessor:
             self.process(rows, batch)
         except Exception as error:
             logger.debug("batch %d failed", batch, exc_info=True)
-            raise BatchFailed(summarize_error(error)) from None
+            raise BatchFailed(summarize_failure(error)) from None
 
     def process(self, rows: DataFrame, batch: int) -> None:
         """The same, but for what it raises."""
@@ -79,7 +89,8 @@ class BatchProcessor:
         context = self._context
         if not context.spark_outputs:
             return _collect(results), []
-        path = f"{self._stage}/{context.run}-{batch:08d}"
+        # Of this attempt alone: a driver that is thought dead may still write to that of its own.
+        path = f"{self._stage}/{context.run}-{batch:08d}-{secrets.token_hex(4)}"
         staged: Committable = {"path": path, "run": context.run, "batch": batch}
         if self._is_direct(session):
             outcomes = self._write_files(results, path)
@@ -126,6 +137,12 @@ class BatchProcessor:
         writer.partitionBy("task").mode("overwrite").save(path)
         return [bytes(it) for it in seen.get.get("outcomes") or []]
 
+    def remove_abandoned(self, session: SparkSession) -> None:
+        """Remove what attempts have staged that nobody committed; before the first batch."""
+        if self._context.spark_outputs:
+            pending = self._context.coordinator.list_writes()
+            keep_directories(session, self._stage, [str(it.committable["path"]) for it in pending])
+
     def write_pending(self, session: SparkSession, coordinator: CoordinatorClient) -> None:
         """Write what was committed and is not written."""
         if not self._context.spark_outputs:
@@ -157,7 +174,19 @@ def _describe(session: SparkSession, text: str) -> None:
         context.setJobDescription(text)
 
 
-def summarize_error(error: Exception) -> str:
-    """What an error says, in few words."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else repr(error))[:500]
+def find_missing_module(text: str) -> str | None:
+    """The module that a worker of Spark could not import, if that is what failed."""
+    missing = _MISSING_MODULE.search(text)
+    return None if missing is None else missing[1]
+
+
+def summarize_failure(failure: BaseException) -> str:
+    """What matters of what Spark says, which goes on for pages."""
+    text = str(failure)
+    if (missing := _MISSING_MODULE.search(text)) is not None:
+        return missing[0]
+    if (failed := _BATCH_FAILED.search(text)) is not None:
+        return failed[1].strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    own = [line for line in lines if _OWN_ERROR.match(line)]
+    return (own[-1] if own else lines[0] if lines else repr(failure))[:_TEXT_MAX]

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from postroad.core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _FILE = "postroad.json"
-SPARK_FILES = "spark"
-"""Where in it Spark keeps its own."""
+_SPARK = "spark"
+_STAGED = "staged"
+_WINDOW_FILES = "window-files"
+_WINDOW_STATE = "window-state"
 
 
 class _CheckpointOwner(msgspec.Struct):
@@ -20,35 +26,150 @@ class _CheckpointOwner(msgspec.Struct):
     run: str
 
 
-def open_checkpoint(path: Path, job: str) -> str:
-    """Make a checkpoint's directory, or find it again; returns the name of its run.
+class Checkpoint:
+    """Where Spark notes how far a job is.
 
-    A run ends with the files that Spark has there: without them Spark counts from 0 again.
-
-    Raises:
-        ConfigError: it is another job's, or not ours at all.
+    Args:
+        location: a directory of this machine, or a URL of one in any file system that Spark
+            knows, such as `hdfs://host/path`.
     """
-    path.mkdir(parents=True, exist_ok=True)
-    file = path / _FILE
-    if not file.exists():
-        if any(path.iterdir()):
-            raise ConfigError(f"{path} is no checkpoint of a job, and not empty")
-        return _mark(file, job)
-    try:
-        mark = msgspec.json.decode(file.read_bytes(), type=_CheckpointOwner)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{file} is damaged: {error}") from None
-    if mark.job != job:
-        raise ConfigError(f"{path} is the checkpoint of the job {mark.job!r}, not of {job!r}")
-    return mark.run if (path / SPARK_FILES).exists() else _mark(file, job)
+
+    def __init__(self, location: str | Path) -> None:
+        self._url = str(location).rstrip("/")
+        self.is_remote = "://" in self._url
+        """Whether Spark alone can reach it."""
+        if not self.is_remote:
+            self._url = str(Path(location).absolute())
+        self.is_on_disk = not self.is_remote or self._url.startswith("file:")
+        """Whether it is a directory, of this machine or of several that share it."""
+
+    @property
+    def marker(self) -> str | None:
+        """The path of a file in it that is there from the start; None if it is on no disk."""
+        return f"{self._url.removeprefix('file://')}/{_FILE}" if self.is_on_disk else None
+
+    @property
+    def spark_files(self) -> str:
+        """Where in it Spark keeps its own."""
+        return f"{self._url}/{_SPARK}"
+
+    @property
+    def staged_files(self) -> str:
+        """Where in it Spark's writers leave what is not published."""
+        return f"{self._url}/{_STAGED}"
+
+    @property
+    def window_files(self) -> Path:
+        """Where in it the batches leave what they add to windows."""
+        return Path(self._url, _WINDOW_FILES)
+
+    @property
+    def window_state(self) -> str:
+        """Where in it Spark keeps the contents of windows."""
+        return f"{self._url}/{_WINDOW_STATE}"
+
+    def open(self, job: str, session: SparkSession | None = None) -> str:
+        """Make the directory, or find it again; returns the name of its run.
+
+        A run ends with the files that Spark has there: without them Spark counts from 0 again.
+
+        Args:
+            job: the job's name.
+            session: reaches a remote one.
+
+        Raises:
+            ConfigError: it is another job's, or not ours at all.
+        """
+        files = _RemoteFiles(session, self._url) if self.is_remote else _LocalFiles(self._url)
+        content = files.read(_FILE)
+        if content is None:
+            if files.has_any():
+                raise ConfigError(f"{self._url} is no checkpoint of a job, and not empty")
+            return _mark(files, job)
+        try:
+            owner = msgspec.json.decode(content, type=_CheckpointOwner)
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{self._url}/{_FILE} is damaged: {error}") from None
+        if owner.job != job:
+            raise ConfigError(
+                f"{self._url} is the checkpoint of the job {owner.job!r}, not of {job!r}"
+            )
+        return owner.run if files.has(_SPARK) else _mark(files, job)
 
 
-def _mark(file: Path, job: str) -> str:
+class _LocalFiles:
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory)
+        self._directory.mkdir(parents=True, exist_ok=True)
+
+    def read(self, name: str) -> bytes | None:
+        path = self._directory / name
+        return path.read_bytes() if path.exists() else None
+
+    def has(self, name: str) -> bool:
+        return (self._directory / name).exists()
+
+    def has_any(self) -> bool:
+        return any(self._directory.iterdir())
+
+    def write(self, name: str, content: bytes) -> None:
+        temporary = self._directory / f"{name}.new"
+        with temporary.open("wb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        temporary.replace(self._directory / name)
+
+
+class _RemoteFiles:
+    """The same by Hadoop's file systems, which are in the JVM."""
+
+    def __init__(self, session: SparkSession | None, url: str) -> None:
+        self._jvm: Any = getattr(session, "_jvm", None)
+        if session is None or self._jvm is None:
+            raise ConfigError(
+                f"the checkpoint {url} cannot be reached through Spark Connect: give a directory "
+                "that this machine and the server share"
+            )
+        self._directory = self._path(url)
+        try:
+            conf = session.sparkContext._jsc.hadoopConfiguration()
+            self._files: Any = self._directory.getFileSystem(conf)
+            self._files.mkdirs(self._directory)
+        except Exception as error:
+            # Of any kind that a driver of a file system has, wrapped by py4j.
+            reason = str(getattr(error, "java_exception", error)).partition("\n")[0]
+            raise ConfigError(f"the checkpoint {url} cannot be made: {reason}") from error
+
+    def _path(self, *parts: object) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(*parts)
+
+    def read(self, name: str) -> bytes | None:
+        path = self._path(self._directory, name)
+        if not self._files.exists(path):
+            return None
+        opened = self._files.open(path)
+        try:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(opened))
+        finally:
+            opened.close()
+
+    def has(self, name: str) -> bool:
+        return bool(self._files.exists(self._path(self._directory, name)))
+
+    def has_any(self) -> bool:
+        return len(self._files.listStatus(self._directory)) > 0
+
+    def write(self, name: str, content: bytes) -> None:
+        # Renaming replaces nothing in most of these file systems, and is no single step in some.
+        opened = self._files.create(self._path(self._directory, name), True)
+        try:
+            opened.write(content)
+        finally:
+            opened.close()
+
+
+def _mark(files: _LocalFiles | _RemoteFiles, job: str) -> str:
     run = secrets.token_hex(8)
-    temporary = file.with_suffix(".new")
-    with temporary.open("wb") as opened:
-        opened.write(msgspec.json.encode(_CheckpointOwner(job, run)))
-        opened.flush()
-        os.fsync(opened.fileno())
-    temporary.replace(file)
+    files.write(_FILE, msgspec.json.encode(_CheckpointOwner(job, run)))
     return run

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 import random
-import re
 import secrets
 import time
 from collections.abc import Collection, Mapping
@@ -23,8 +22,12 @@ from postroad.pipeline.connectors.connector import InputConnector, OutputConnect
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.job import Job
 from postroad.pipeline.spark.addresses import place_driver
-from postroad.pipeline.spark.batches import BatchProcessor
-from postroad.pipeline.spark.checkpoint import SPARK_FILES, open_checkpoint
+from postroad.pipeline.spark.batches import (
+    BatchProcessor,
+    find_missing_module,
+    summarize_failure,
+)
+from postroad.pipeline.spark.checkpoint import Checkpoint
 from postroad.pipeline.spark.config import SparkConfig
 from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.pipeline.spark.job_data_source import bind_data_source
@@ -45,15 +48,9 @@ _PAUSE_MAX_S = 60.0
 _STABLE_AFTER_S = 60.0
 # So many queries may fail in a row, and none settle anything, before functions are suspected.
 _FAILURES_WITHOUT_PROGRESS_MAX = 2
-_TEXT_MAX = 500
-_STAGE = "staged"
-_WINDOW_FILES = "window-files"
-_WINDOW_STATE = "window-state"
 # Functions are interrupted when they have had their time. Where that does not help, it shows in
 # that no worker gives signs of life; but Spark may also be busy without them, as when it commits.
 _GRACE_S = 60.0
-# The last line of a traceback in a worker.
-_OWN_ERROR = re.compile(r"[\w.]+(Error|Exception|Failure): ")
 
 
 class SparkRunner:
@@ -67,8 +64,9 @@ class SparkRunner:
         inputs: by the name of their task.
         outputs: the same.
         store: where the account is kept. It is opened and closed, if it is not open.
-        checkpoint: a directory of this job alone, where Spark notes how far it is. Without one,
-            all that there is is one batch, which suits inputs that have an end.
+        checkpoint: a directory of this job alone, where Spark notes how far it is, or a URL of one
+            in any file system that Spark knows. Without one, all that there is is one batch,
+            which suits inputs that have an end.
         settings: how to start Spark.
         session: a session that runs already, instead of one with these settings.
         bind: where the desk listens, instead of at the address that follows from the settings.
@@ -93,10 +91,12 @@ class SparkRunner:
         self._inputs = inputs
         self._outputs = outputs
         self._store = store
-        self._checkpoint = None if checkpoint is None else Path(checkpoint)
+        self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         self._settings = settings or SparkConfig()
         if bind is not None:
             self._settings = msgspec.structs.replace(self._settings, bind=bind)
+        if self._checkpoint is not None and not self._checkpoint.is_on_disk:
+            self._settings = msgspec.structs.replace(self._settings, has_local_checkpoints=False)
         self._session = session
         self.coordinator = JobCoordinator(self._program, store, inputs, outputs)
         self._host: CoordinatorServer
@@ -110,8 +110,8 @@ class SparkRunner:
     async def run(self) -> None:
         """Run until bounded inputs are drained; for ever if one of them has no end."""
         run = secrets.token_hex(8)
-        if self._checkpoint is not None:
-            run = await asyncio.to_thread(open_checkpoint, self._checkpoint, self._program.job.name)
+        if self._checkpoint is not None and not self._checkpoint.is_remote:
+            run = await asyncio.to_thread(self._checkpoint.open, self._program.job.name)
         is_ours = not self._store.is_open
         if is_ours:
             await self._store.open(self._program.job.name)
@@ -158,7 +158,7 @@ class SparkRunner:
         names = windows.deltas.candidates() if self._can_keep_windows else []
         context.spark_windows = tuple(await windows.assign(context.run, names))
         if self._checkpoint is not None and context.spark_windows:
-            context.window_files = self._checkpoint.absolute() / _WINDOW_FILES
+            context.window_files = self._checkpoint.window_files
             needed = await windows.needed_files()
             await asyncio.to_thread(_remove_others, context.window_files, needed)
 
@@ -166,7 +166,9 @@ class SparkRunner:
     def _can_keep_windows(self) -> bool:
         """Whether Spark has a place for what windows hold, which every machine reaches."""
         settings = self._settings
-        if self._checkpoint is None or settings.is_remote or settings.is_stateful is False:
+        if self._checkpoint is None or self._checkpoint.is_remote:
+            return False
+        if settings.is_remote or settings.is_stateful is False:
             return False
         return settings.is_stateful is True or settings.is_loopback
 
@@ -208,7 +210,7 @@ class SparkRunner:
                     self._program.job.name,
                     self._settings.master,
                     pause_s,
-                    _summarize_failure(error),
+                    summarize_failure(error),
                 )
                 await asyncio.sleep(pause_s)
 
@@ -228,19 +230,25 @@ class SparkRunner:
                 return True
             if self._host.fatal_error is not None:
                 raise ConfigError(self._host.fatal_error)
+            has_settled = self.coordinator.counts.batches > settled
+            if (module := find_missing_module(str(failure))) is not None and not has_settled:
+                raise ConfigError(
+                    f"Spark's workers have no module {module!r}: install it on every machine, or "
+                    "bring it with the setting py_files (--py-files)"
+                )
             self.restarts += 1
             if watch.is_lost:
                 return False
             failures = 1 if time.monotonic() - started_s > _STABLE_AFTER_S else failures + 1
             pause_s = _pause_s(failures)
-            barren = barren + 1 if self.coordinator.counts.batches == settled else 0
+            barren = 0 if has_settled else barren + 1
             if barren >= _FAILURES_WITHOUT_PROGRESS_MAX:
                 self._host.enable_isolation()
             logger.warning(
                 "job %r failed on Spark and starts again in %.1f s: %s",
                 self._program.job.name,
                 pause_s,
-                _summarize_failure(failure),
+                summarize_failure(failure),
                 exc_info=failure if logger.isEnabledFor(logging.DEBUG) else None,
             )
             await asyncio.sleep(pause_s)
@@ -250,6 +258,8 @@ class SparkRunner:
     def _make_queries(self, session: SparkSession, context: WorkerContext) -> QueryRunner:
         activate(session)
         self.ui_url = getattr(getattr(session, "_sc", None), "uiWebUrl", None)
+        if self._checkpoint is not None and self._checkpoint.is_remote:
+            context.run = self._checkpoint.open(self._program.job.name, session)
         name = f"postroad_{context.run}"
         context.columns = find_columns(session, self._program.job)
         context.output_types = find_output_types(session, self._program.job)
@@ -264,17 +274,20 @@ class SparkRunner:
             processor = BatchProcessor(context, "")
             numbers = self._batch_numbers
             return BatchQueryRunner(session, name, context, coordinator, processor, numbers)
-        processor = BatchProcessor(context, str(self._checkpoint.absolute() / _STAGE))
+        if context.spark_outputs:
+            context.shared_file = self._checkpoint.marker
+        processor = BatchProcessor(context, self._checkpoint.staged_files)
+        processor.remove_abandoned(session)
         return StreamingQueryRunner(
             session,
             name,
             context,
             coordinator,
             self._host,
-            str(self._checkpoint / SPARK_FILES),
+            self._checkpoint.spark_files,
             processor,
             self._limit_s,
-            str(self._checkpoint / _WINDOW_STATE),
+            self._checkpoint.window_state,
         )
 
     @property
@@ -295,10 +308,3 @@ def _remove_others(directory: Path, needed: Collection[str]) -> None:
 
 def _pause_s(failures: int) -> float:
     return backoff(failures, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S, chance=random.random())
-
-
-def _summarize_failure(failure: BaseException) -> str:
-    """What matters of what Spark says, which goes on for pages."""
-    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-    own = [line for line in lines if _OWN_ERROR.match(line)]
-    return (own[-1] if own else lines[0] if lines else repr(failure))[:_TEXT_MAX]

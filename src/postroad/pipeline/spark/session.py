@@ -77,6 +77,8 @@ def start_spark(settings: SparkConfig | None = None) -> SparkSession:
         return _connect(settings.master)
     settings = place_driver(settings)
     require_master(settings.master)
+    # It says at the level of information whenever Spark calls back, which it does for each batch.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     with _starting:
         _refuse_second()
         variables = environment(settings, java_home=find_java_home())

@@ -12,6 +12,7 @@ Which writer keeps that promise, and how:
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroad.core.errors import ConfigError
@@ -148,10 +149,9 @@ def move_directory(session: SparkSession, path: str, target: str | None) -> None
     """Move a directory in whatever file system it is, or remove it; it may be gone already."""
     jvm: Any = getattr(session, "_jvm", None)
     if jvm is None:
-        # Through Spark Connect: what is left is overwritten when its name comes again.
+        # Through Spark Connect nobody can.
         return
-    source = jvm.org.apache.hadoop.fs.Path(path)
-    files = source.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
+    source, files = _find_files(session, path)
     if not files.exists(source):
         return
     if target is None:
@@ -163,3 +163,21 @@ def move_directory(session: SparkSession, path: str, target: str | None) -> None
     files.mkdirs(goal.getParent())
     if not files.rename(source, goal):
         raise OSError(f"{path} cannot be moved to {target}")
+
+
+def keep_directories(session: SparkSession, path: str, kept: Collection[str]) -> None:
+    """Remove all directories below a path but for some, which are given by their paths."""
+    if getattr(session, "_jvm", None) is None:
+        return
+    parent, files = _find_files(session, path)
+    names = {it.rpartition("/")[2] for it in kept}
+    for status in files.listStatus(parent) if files.exists(parent) else ():
+        if status.getPath().getName() not in names:
+            files.delete(status.getPath(), True)
+
+
+def _find_files(session: SparkSession, path: str) -> tuple[Any, Any]:
+    """A path as Hadoop knows it, and the file system that has it."""
+    jvm: Any = session._jvm
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    return place, place.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from postroad.pipeline.coordinator.records import FailedRoot
 from postroad.pipeline.coordinator.window_deltas import CommittedDelta, ResultFile
-from postroad.pipeline.spark.batches import BatchFailed, summarize_error
+from postroad.pipeline.spark.batches import BatchFailed, summarize_failure
 from postroad.pipeline.spark.window_rows import (
     RESULT_DDL,
     aggregate,
@@ -137,7 +137,7 @@ class ResultsProcessor:
             self._process(panes, batch)
         except Exception as error:
             logger.debug("batch %d of window %r failed", batch, self._window, exc_info=True)
-            raise BatchFailed(summarize_error(error)) from None
+            raise BatchFailed(summarize_failure(error)) from None
 
     def _process(self, panes: DataFrame, batch: int) -> None:
         coordinator, run = self._context.coordinator, self._context.run

@@ -6,6 +6,7 @@ import atexit
 import os
 import pickle
 import resource
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -55,6 +56,8 @@ class WorkerContext:
         spark_windows: names of windows whose contents Spark keeps.
         window_files: a directory that all workers reach, for what is added to these.
         poll_s: how long to wait for something new.
+        shared_file: one that is in the directory where Spark's writers stage, if it is no URL:
+            what a machine that does not see it would write there would be lost.
 
     Args:
         job: a valid one.
@@ -94,6 +97,7 @@ class WorkerContext:
         self.poll_s = _POLL_BESIDE_SPARK_S if self.spark_inputs else _POLL_S
         self.spark_windows: tuple[str, ...] = ()
         self.window_files = Path()
+        self.shared_file: str | None = None
         self._desk = desk
         self.run = run
         self.partitions = partitions
@@ -127,6 +131,7 @@ class WorkerContext:
             # The environment has these too, but not that of every worker through Spark Connect.
             sys.path += [it for it in self._python_path if it not in sys.path]
             try:
+                self._check_shared_file()
                 program = CompiledJob(pickle.loads(self._job))
             except ConfigError as error:
                 self.coordinator.report_fatal_error(f"Spark's workers cannot run the job: {error}")
@@ -138,6 +143,13 @@ class WorkerContext:
             atexit.register(program.stop)
             _programs[key] = program
         return program
+
+    def _check_shared_file(self) -> None:
+        if self.shared_file is not None and not os.path.exists(self.shared_file):
+            raise ConfigError(
+                f"{socket.gethostname()} does not see {self.shared_file}, where Spark's writers "
+                "leave what they write; put the checkpoint into a directory that all machines share"
+            )
 
     def prepare(self) -> CompiledJob:
         """The same, as it is to be run just now."""

@@ -178,5 +178,28 @@ async def test_staged_files_of_killed_attempts_are_removed_while_the_job_runs(
     await store.close()
 
 
+async def test_what_a_host_with_a_slow_clock_has_just_staged_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "_CLEANING_INTERVAL_S", 0.0)
+    output, store = JsonLinesOutput(str(tmp_path)), MemoryStore()
+    job = new_job("job").input("in", connector="memory").output("out", connector="memory").build()
+    coordinator = LocalRunner(job, {"in": MemoryInput([])}, {"out": output}, store).coordinator
+    await store.open("job")
+    await coordinator.open()
+    stager = output.create_writer(writer_id("job", "part", "out"))
+    stager.write([1], [{"n": 1}])
+    staged = stager.prepare_commit()
+    assert staged is not None
+    hour_ago = time.time() - 3_600
+    os.utime(tmp_path / "_staging" / staged["file"], (hour_ago, hour_ago))
+    for batch in (1, 2, 3):
+        await coordinator.commit_batch("run", batch, BatchResult([]))
+    await coordinator.commit_batch("run", 4, BatchResult([], staged=[("out", staged)]))
+    assert read_all(tmp_path) == [b'{"n":1}\n']
+    await coordinator.close()
+    await store.close()
+
+
 def read_all(directory: Path) -> list[bytes]:
     return [path.read_bytes() for path in directory.glob("*.jsonl")]
