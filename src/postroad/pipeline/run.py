@@ -118,7 +118,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     """How often Spark failed and was started again."""
     tasks: dict[str, TaskCounts] = {}
-    """By the name of the task; empty if the executor does not count."""
+    """By the name of the task."""
     late: dict[str, int] = {}
     """Segments that came too late for their window, by the name of the window."""
 

@@ -166,6 +166,58 @@ async def test_cancelled_run_leaves_a_store_that_goes_on(tmp_path: Path) -> None
     assert written(tmp_path) == [2, 6]
 
 
+def pair_of(key: int, segments: list[Segment]) -> Segment:
+    return {"key": key, "sum": sum(it["n"] for it in segments)}
+
+
+def refuse_four(segment: Segment) -> Segment:
+    if segment["n"] == 4:
+        raise ValueError("four")
+    return {"n": segment["n"], "key": segment["n"] % 3}
+
+
+def counted(counts: dict[str, TaskCounts]) -> dict[str, tuple[int, int]]:
+    assert all(it.seconds > 0 for it in counts.values())
+    return {task: (it.processed, it.failed) for task, it in counts.items()}
+
+
+async def test_each_task_is_counted_segment_by_segment() -> None:
+    inputs = {"in": MemoryInput([{"n": "1"}, {"n": "x"}, {"n": "3"}])}
+    result = await run(memory_job(), inputs=inputs, outputs={"out": MemoryOutput()})
+    # The one that fails is tried twice.
+    assert counted(result.tasks) == {"in": (4, 0), "double": (4, 2), "out": (2, 0)}
+
+
+async def test_tasks_before_and_behind_a_shuffle_are_counted_once_each() -> None:
+    job = (
+        new_job("shuffled")
+        .input("in", connector="memory", retry={"attempts": 1})
+        .function("first", refuse_four)
+        .function("second", double, group_by="key")
+        .function("third", double, group_by="n")
+        .output("out", connector="memory")
+        .build()
+    )
+    inputs = {"in": MemoryInput([{"n": n} for n in range(10)])}
+    result = await run(job, inputs=inputs, outputs={"out": MemoryOutput()})
+    done = dict.fromkeys(("second", "third", "out"), (9, 0))
+    assert counted(result.tasks) == {"in": (10, 0), "first": (10, 1), **done}
+
+
+async def test_function_of_groups_counts_the_segments_of_its_groups() -> None:
+    job = (
+        new_job("groups")
+        .input("in", connector="memory", retry={"attempts": 1})
+        .function("first", refuse_four)
+        .function("pairs", pair_of, kind="group", group_by="key")
+        .output("out", connector="memory")
+        .build()
+    )
+    inputs = {"in": MemoryInput([{"n": n} for n in range(10)])}
+    result = await run(job, inputs=inputs, outputs={"out": MemoryOutput()})
+    assert counted(result.tasks)["pairs"] == (9, 0)
+
+
 async def test_task_counts_of_batches_add_up_to_rates_and_latency() -> None:
     job, store = memory_job(), MemoryStore()
     await store.open("doubling")

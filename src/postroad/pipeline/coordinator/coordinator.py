@@ -34,6 +34,7 @@ from postroad.pipeline.coordinator.progress import (
     JobCounters,
     JobStatus,
     TaskCounts,
+    add_counts,
     read_job_status,
 )
 from postroad.pipeline.coordinator.records import (
@@ -73,7 +74,7 @@ class BatchResult(msgspec.Struct):
     read: int = 0
     """Segments that belong to no delivery: Spark's own readers gave them."""
     tasks: dict[str, TaskCounts] = {}
-    """What each task did, as far as the executor counts that."""
+    """What each task did."""
     emitted: list[tuple[int, str, bytes]] = []
     """New roots that functions of groups made, each with its task and segment."""
     states: list[tuple[str, bytes, bytes | None]] = []
@@ -449,8 +450,7 @@ class JobCoordinator:
         delivered = sum(it.segments for it in outcome.deliveries)
         self.counts.delivered += outcome.read
         self.counts.acked += delivered + outcome.read - len(outcome.failed)
-        for task, counts in outcome.tasks.items():
-            self.counts.tasks[task] = self.counts.tasks.get(task, TaskCounts()) + counts
+        add_counts(self.counts.tasks, outcome.tasks)
 
     # Looks.
 
