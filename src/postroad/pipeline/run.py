@@ -83,11 +83,17 @@ class Spark:
     def config(self, app_name: str) -> SparkConfig:
         """How Spark is started for a job; raises ConfigError if a setting is wrong."""
         from postroad.pipeline.spark.config import SparkConfig
+        from postroad.pipeline.spark.session import submitted_properties
 
         # Functions are looked for where this program looks for them first.
         usual: dict[str, Any] = {"app_name": app_name, "python_path": _import_directories()}
+        submitted = submitted_properties()
+        if submitted:
+            usual["app_name"] = submitted.pop("spark.app.name", app_name)
+            usual["master"] = submitted.pop("spark.master")
+        settings = usual | self._settings
         try:
-            return SparkConfig(**usual | self._settings)
+            return SparkConfig(**settings | {"conf": submitted | settings.get("conf", {})})
         except TypeError as error:
             raise ConfigError(f"Spark() got an unknown setting: {error}") from None
 

@@ -26,6 +26,8 @@ from postroad.pipeline import (
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.coordinator import BatchResult, JobCoordinator
 from postroad.pipeline.coordinator.progress import ProgressSampler
+from postroad.pipeline.spark import session
+from postroad.pipeline.spark.config import configuration, local_master
 
 
 def double(segment: Segment) -> Segment:
@@ -245,3 +247,23 @@ def test_what_is_internal_is_not_exported() -> None:
     assert {"run", "Local", "Spark", "JobResult", "JobCounters", "JobStatus", "JobProgress"} <= {
         *postroad.pipeline.__all__
     }
+
+
+def test_what_spark_submit_was_told_counts_unless_the_program_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = {"spark.master": "spark://h:7077", "spark.app.name": "a.py", "spark.executor.cores": "2"}
+    monkeypatch.setattr(session, "submitted_properties", lambda: dict(told))
+    config = Spark().config("job")
+    assert (config.master, config.app_name) == ("spark://h:7077", "a.py")
+    properties = configuration(config)
+    assert (properties["spark.master"], properties["spark.executor.cores"]) == (config.master, "2")
+    config = Spark("local[1]", conf={"spark.executor.cores": "3"}, app_name="own").config("job")
+    properties = configuration(config)
+    assert (properties["spark.master"], properties["spark.executor.cores"]) == ("local[1]", "3")
+    assert properties["spark.app.name"] == "own"
+
+
+def test_without_spark_submit_a_job_has_its_name_and_all_cores() -> None:
+    config = Spark().config("job")
+    assert (config.master, config.app_name, config.conf) == (local_master(), "job", {})

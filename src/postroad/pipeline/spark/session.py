@@ -161,6 +161,17 @@ def activate(session: SparkSession) -> None:
         java._get_j_spark_session_class(jvm).setActiveSession(java._jsparkSession)
 
 
+def submitted_properties() -> dict[str, str]:
+    """What spark-submit was told, if it has started this program; otherwise nothing."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    require_packages()
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
 def require_packages() -> None:
     """Raise MissingExtra, if the `spark` extra is not installed."""
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
