@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -13,7 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from examples.clearing.house import PLACE, USES_SPARK
+from examples.clearing.house import SPARK_PLACE
+from examples.clearing.job import JOB_FILE
 from examples.clearing.payments import BANKS, HOUSE
 from postroad import PostroadError
 from postroad.admin import create_root, issue
@@ -60,7 +62,12 @@ remote = "change"
 
 [log]
 level = "warning"
-"""
+{pipeline}"""
+# Spark's JVM lives for seconds: to start is most of what it does.
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 
 
 class DemoFailed(Exception):
@@ -217,14 +224,36 @@ class Stage:
                 contacts=contacts,
                 role="core" if name in CORES else "satellite",
                 admin=node.url.rpartition(":")[2],
+                pipeline=self._pipeline() if name == HOUSE else "",
             )
             (self.directory / f"{name}.toml").write_text(text)
 
+    def _pipeline(self) -> str:
+        """The job of the house, and how it runs."""
+        job = f'path = "{JOB_FILE}"'
+        if self._uses_spark:
+            conf = {
+                "spark.driver.memory": "512m",
+                "spark.local.dir": str(self._spark_place),
+                "spark.python.unix.domain.socket.dir": ".",
+            }
+            entries = ", ".join(f"{json.dumps(key)} = {json.dumps(it)}" for key, it in conf.items())
+            job += f', on = "spark", conf = {{ {entries} }}'
+        return f"\n[pipeline]\njobs = [{{ {job} }}]\n"
+
+    @property
+    def _spark_place(self) -> Path:
+        return self.directory / "spark"
+
     async def start(self, *names: str) -> None:
         """Start nodes, all at once."""
-        place = self.directory / "spark"
-        place.mkdir(exist_ok=True)
-        environment = {PLACE: str(place), USES_SPARK: "yes" if self._uses_spark else ""}
+        environment = {}
+        if self._uses_spark:
+            self._spark_place.mkdir(exist_ok=True)
+            environment = {
+                SPARK_PLACE: str(self._spark_place),
+                "SPARK_SUBMIT_OPTS": f'{JAVA_OPTIONS} "-Djava.io.tmpdir={self._spark_place}"',
+            }
         await asyncio.gather(*(self.nodes[name].start(environment) for name in names))
 
     async def restart(self, name: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from postroad import PostroadError
 
@@ -159,18 +160,29 @@ class Story:
             if time.monotonic() >= next_s:
                 self._board.tick(time.monotonic() - self._began_s)
                 next_s += 1.0
-            self._note_job()
+            await self._note_job()
             self._screen.update(self._table())
             await asyncio.sleep(_LOOK_S)
 
-    def _note_job(self) -> None:
+    async def _note_job(self) -> None:
         """Say once, for each process of the house, that Spark has started."""
         pid, pending = self._stage.nodes[HOUSE].pid, self._board.last(HOUSE, "pending")
         if pid is None or pending is None or not self._plan.uses_spark:
             return
         if self._first_pending.setdefault(pid, pending) not in (None, pending):
             self._first_pending[pid] = None
-            self._board.note("  --- Spark has started: its job is at work")
+            progress = await self._ask_job()
+            seen = f"; its UI is {progress['spark_ui_url']}" if progress else ""
+            self._board.note(f"  --- Spark has started: its job is at work{seen}")
+
+    async def _ask_job(self) -> dict[str, Any] | None:
+        try:
+            job = await self._stage.nodes[HOUSE].ask("job.show", {"job": "clearing"})
+        except PostroadError:
+            # It is being killed.
+            return None
+        progress: dict[str, Any] | None = job["progress"]
+        return progress
 
     async def _look(self) -> None:
         await asyncio.gather(*(self._ask(name, it) for name, it in _BOOKS.items()))

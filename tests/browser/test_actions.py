@@ -288,6 +288,7 @@ async def test_a_job_is_started_watched_and_its_dead_segments_retried(
     await dashboard.row("sums").locator("a").click()
     await expect(dashboard.page.locator(".graph .box")).to_have_count(3, timeout=WAIT_MS)
     await dashboard.expect_text("figure.chart", "Processing")
+    await dashboard.expect_text("section[aria-label=Tasks]", "add")
     await dashboard.expect_text("section[aria-label='Holding pen']", "No segment waits.")
     await expect(dashboard.button("job.drop", dashboard.row("add"))).to_have_count(
         2, timeout=WAIT_MS

@@ -1,13 +1,17 @@
 """Every page, drawn from what a real node says."""
 
+import os
 import re
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from playwright.async_api import expect
 
+from postroad.pipeline import JobProgress, TaskProgress
 from tests.browser.shop import MARKUP
-from tests.browser.stage import RunningNode, running_node
+from tests.browser.stage import RunningNode, running_node, write_job
 from tests.browser.watcher import WAIT_MS, Dashboard
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -223,4 +227,31 @@ async def test_a_node_without_a_program_says_how_to_get_one_and_a_broken_job_say
         await expect(dashboard.row("broken")).to_contain_text("workflow", timeout=WAIT_MS)
         await dashboard.row("broken").locator("a").click()
         await dashboard.expect_text(".notice.failing", "workflow")
+        await dashboard.leave()
+
+
+def progress_of_spark(url: str) -> bytes:
+    """What the process of a job on Spark says of it, now and for an hour."""
+    numbers = (os.getpid(), time.time() + 3600, 9, 8, 0, 0, 1, 0, 0, 0, 0, 0.0, 0.0, 8.0, 0.1)
+    tasks = {"add": TaskProgress(processed=8, failed=1, per_s=1200.0, latency_s=0.0005)}
+    return msgspec.json.encode(JobProgress("sums", *numbers, tasks=tasks, spark_ui_url=url))
+
+
+async def test_a_job_on_spark_has_rates_of_its_tasks_and_a_link_to_the_ui_of_spark(
+    dashboard: Dashboard, tmp_path: Path
+) -> None:
+    write_job(tmp_path)
+    file = tmp_path / "sums.progress.json"
+    file.write_bytes(progress_of_spark("http://127.0.0.1:4040"))
+    settings = {"pipeline.jobs": '[{"path": "sums.toml", "start": false}]', "node.app": ""}
+    async with running_node("idle", tmp_path, settings | {"node.cluster": "idle"}) as idle:
+        dashboard.url = idle.url
+        await dashboard.enter("/pipelines/sums")
+        link = dashboard.page.locator(".facts a", has_text="http://127.0.0.1:4040")
+        await expect(link).to_have_attribute("href", "http://127.0.0.1:4040", timeout=WAIT_MS)
+        await dashboard.expect_text("section[aria-label=Tasks]", "1,200")
+        # Whoever can write there must not have a program run here.
+        file.write_bytes(progress_of_spark("javascript:alert(1)"))
+        await expect(link).to_have_count(0, timeout=4 * WAIT_MS)
+        await expect(dashboard.page.locator("a[href^=javascript]")).to_have_count(0)
         await dashboard.leave()

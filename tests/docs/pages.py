@@ -9,7 +9,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINES = r"((?:(?!```).*\n)*)"
 _PRINTED = re.compile(rf"^```python\n{_LINES}```\n\n```text\n{_LINES}```$", re.MULTILINE)
-_FILE = re.compile(r"# (\w+\.py)\n")
+_FILE = re.compile(r"# ([\w-]+\.py)\n")
 
 
 def programs() -> dict[str, str]:

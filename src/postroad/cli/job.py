@@ -248,14 +248,25 @@ class _Shown:
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
         self._last: tuple[int, ...] = ()
+        self._spark_ui_url: str | None = None
 
     def show(self, it: runs.JobProgress) -> None:
+        if it.spark_ui_url not in (None, self._spark_ui_url):
+            # A new session may be at another port.
+            self._spark_ui_url = it.spark_ui_url
+            self._erase()
+            click.echo(f"Spark UI: {it.spark_ui_url}", err=True)
         told = (it.acked, it.pending, it.waiting, it.dead, it.unpublished, it.restarts)
         if self._is_terminal:
-            click.echo(f"\r\x1b[K{_tell_progress(it)}", nl=False, err=True)
+            self._erase()
+            click.echo(_tell_progress(it), nl=False, err=True)
         elif told != self._last:
             click.echo(_tell_progress(it), err=True)
         self._last = told
+
+    def _erase(self) -> None:
+        if self._is_terminal:
+            click.echo("\r\x1b[K", nl=False, err=True)
 
     def end(self) -> None:
         if self._is_terminal and self._last:
@@ -331,6 +342,8 @@ def show(
     while (progress := _find_progress(job, host)) is not None:
         who = f"process {progress.pid}" if host is None else f"node {host[1].node.name}"
         told = f"{who}: {_tell_progress(progress)}"
+        if progress.spark_ui_url:
+            told += f"; Spark UI {progress.spark_ui_url}"
         click.echo(msgspec.json.encode(progress) if as_json else told)
         if not watch:
             return

@@ -153,6 +153,7 @@ class LocalRunner:
             part.failed,
             part.staged,
             part.delta,
+            tasks=part.tasks,
             emitted=part.emitted,
             states=part.states,
         )
@@ -219,9 +220,10 @@ class LocalRunner:
                     )
                 rows += [row for those in taken or () for row in those]
             if self._program.is_multi_stage:
+                rows += first.finish()
                 for stage in self._program.graph.stages[1:]:
                     later = shuffle_stages.ShuffleStage(self._program, stage.index)
-                    rows = [row for those in later.take(rows) for row in those]
+                    rows = [*(row for those in later.take(rows) for row in those), *later.finish()]
                 shuffled.take_rows(rows)
             return part.finish()
         except BaseException:

@@ -89,11 +89,17 @@ class Spark:
     def config(self, app_name: str) -> SparkConfig:
         """How Spark is started for a job; raises ConfigError if a setting is wrong."""
         from postroad.pipeline.spark.config import SparkConfig
+        from postroad.pipeline.spark.session import submitted_properties
 
         # Functions are looked for where this program looks for them first.
         usual: dict[str, Any] = {"app_name": app_name, "python_path": _import_directories()}
+        submitted = submitted_properties()
+        if submitted:
+            usual["app_name"] = submitted.pop("spark.app.name", app_name)
+            usual["master"] = submitted.pop("spark.master")
+        settings = usual | self._settings
         try:
-            return SparkConfig(**usual | self._settings)
+            return SparkConfig(**settings | {"conf": submitted | settings.get("conf", {})})
         except TypeError as error:
             raise ConfigError(f"Spark() got an unknown setting: {error}") from None
 
@@ -124,7 +130,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     """How often Spark failed and was started again."""
     tasks: dict[str, TaskCounts] = {}
-    """By the name of the task; empty if the executor does not count."""
+    """By the name of the task."""
     late: dict[str, int] = {}
     """Segments that came too late for their window, by the name of the window."""
 

@@ -246,6 +246,20 @@ def test_progress_tells_rate_and_latency_of_each_task(capsys: pytest.CaptureFixt
     assert ", 3 late; parse 1,200/s 0.50 ms" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_address_of_the_spark_ui_is_shown_once(
+    is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    shown = job_commands._Shown()
+    for batches, url in enumerate((None, "http://127.0.0.1:4040", "http://127.0.0.1:4040")):
+        numbers = ("clearing", 1, 0.0, 9, batches, 0, 0, batches, 0, 0, 0, 0, 0.0, 0.0, 8.0, 0.1)
+        shown.show(JobProgress(*numbers, spark_ui_url=url))
+    lines = capsys.readouterr().err.replace("\r\x1b[K", "\n").splitlines()
+    assert [it for it in lines if "4040" in it] == ["Spark UI: http://127.0.0.1:4040"]
+    assert len([it for it in lines if "acknowledged" in it]) == 3
+
+
 def test_job_named_and_no_file_is_one_of_a_node(
     job: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

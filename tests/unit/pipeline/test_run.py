@@ -27,6 +27,8 @@ from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.batch_result import BatchResult
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.progress import ProgressSampler
+from postroad.pipeline.spark import session
+from postroad.pipeline.spark.config import configuration, local_master
 
 
 def double(segment: Segment) -> Segment:
@@ -184,6 +186,58 @@ async def test_cancelled_run_leaves_a_store_that_goes_on(tmp_path: Path) -> None
     assert written(tmp_path) == [2, 6]
 
 
+def pair_of(key: int, segments: list[Segment]) -> Segment:
+    return {"key": key, "sum": sum(it["n"] for it in segments)}
+
+
+def refuse_four(segment: Segment) -> Segment:
+    if segment["n"] == 4:
+        raise ValueError("four")
+    return {"n": segment["n"], "key": segment["n"] % 3}
+
+
+def counted(counts: dict[str, TaskCounts]) -> dict[str, tuple[int, int]]:
+    assert all(it.seconds > 0 for it in counts.values())
+    return {task: (it.processed, it.failed) for task, it in counts.items()}
+
+
+async def test_each_task_is_counted_segment_by_segment() -> None:
+    inputs = {"in": MemoryInput([{"n": "1"}, {"n": "x"}, {"n": "3"}])}
+    result = await run(memory_job(), inputs=inputs, outputs={"out": MemoryOutput()})
+    # The one that fails is tried twice.
+    assert counted(result.tasks) == {"in": (4, 0), "double": (4, 2), "out": (2, 0)}
+
+
+async def test_tasks_before_and_behind_a_shuffle_are_counted_once_each() -> None:
+    job = (
+        new_job("shuffled")
+        .input("in", connector="memory", retry={"attempts": 1})
+        .function("first", refuse_four)
+        .function("second", double, group_by="key")
+        .function("third", double, group_by="n")
+        .output("out", connector="memory")
+        .build()
+    )
+    inputs = {"in": MemoryInput([{"n": n} for n in range(10)])}
+    result = await run(job, inputs=inputs, outputs={"out": MemoryOutput()})
+    done = dict.fromkeys(("second", "third", "out"), (9, 0))
+    assert counted(result.tasks) == {"in": (10, 0), "first": (10, 1), **done}
+
+
+async def test_function_of_groups_counts_the_segments_of_its_groups() -> None:
+    job = (
+        new_job("groups")
+        .input("in", connector="memory", retry={"attempts": 1})
+        .function("first", refuse_four)
+        .function("pairs", pair_of, kind="group", group_by="key")
+        .output("out", connector="memory")
+        .build()
+    )
+    inputs = {"in": MemoryInput([{"n": n} for n in range(10)])}
+    result = await run(job, inputs=inputs, outputs={"out": MemoryOutput()})
+    assert counted(result.tasks)["pairs"] == (9, 0)
+
+
 async def test_task_counts_of_batches_add_up_to_rates_and_latency() -> None:
     job, store = memory_job(), MemoryStore()
     await store.open("doubling")
@@ -211,3 +265,23 @@ def test_what_is_internal_is_not_exported() -> None:
     assert {"run", "Local", "Spark", "JobResult", "JobCounters", "JobStatus", "JobProgress"} <= {
         *postroad.pipeline.__all__
     }
+
+
+def test_what_spark_submit_was_told_counts_unless_the_program_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = {"spark.master": "spark://h:7077", "spark.app.name": "a.py", "spark.executor.cores": "2"}
+    monkeypatch.setattr(session, "submitted_properties", lambda: dict(told))
+    config = Spark().config("job")
+    assert (config.master, config.app_name) == ("spark://h:7077", "a.py")
+    properties = configuration(config)
+    assert (properties["spark.master"], properties["spark.executor.cores"]) == (config.master, "2")
+    config = Spark("local[1]", conf={"spark.executor.cores": "3"}, app_name="own").config("job")
+    properties = configuration(config)
+    assert (properties["spark.master"], properties["spark.executor.cores"]) == ("local[1]", "3")
+    assert properties["spark.app.name"] == "own"
+
+
+def test_without_spark_submit_a_job_has_its_name_and_all_cores() -> None:
+    config = Spark().config("job")
+    assert (config.master, config.app_name, config.conf) == (local_master(), "job", {})

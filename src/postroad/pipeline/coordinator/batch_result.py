@@ -27,7 +27,7 @@ class BatchResult(msgspec.Struct):
     read: int = 0
     """Segments that belong to no delivery: Spark's own readers gave them."""
     tasks: dict[str, TaskCounts] = {}
-    """What each task did, as far as the executor counts that."""
+    """What each task did."""
     emitted: list[tuple[int, str, bytes]] = []
     """New roots that functions of groups made, each with its task and segment."""
     states: list[tuple[str, bytes, bytes | None]] = []

@@ -31,7 +31,7 @@ from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.progress import (
     JobCounters,
     JobStatus,
-    TaskCounts,
+    add_counts,
     read_job_status,
 )
 from postroad.pipeline.coordinator.records import (
@@ -422,8 +422,7 @@ class JobCoordinator:
         delivered = sum(it.segments for it in outcome.deliveries)
         self.counts.delivered += outcome.read
         self.counts.acked += delivered + outcome.read - len(outcome.failed)
-        for task, counts in outcome.tasks.items():
-            self.counts.tasks[task] = self.counts.tasks.get(task, TaskCounts()) + counts
+        add_counts(self.counts.tasks, outcome.tasks)
 
     # Looks.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,7 +22,7 @@ class TaskCounts(msgspec.Struct, frozen=True):
     """Segments it was given, those that failed included."""
     failed: int = 0
     seconds: float = 0.0
-    """Time spent in its function, of all workers together."""
+    """Time spent in its function, or in writing for an output, of all workers together."""
 
     def __add__(self, other: TaskCounts) -> TaskCounts:
         return TaskCounts(
@@ -29,6 +30,12 @@ class TaskCounts(msgspec.Struct, frozen=True):
             self.failed + other.failed,
             self.seconds + other.seconds,
         )
+
+
+def add_counts(counts: dict[str, TaskCounts], more: Mapping[str, TaskCounts]) -> None:
+    """Add what tasks did to what they did before."""
+    for task, did in more.items():
+        counts[task] = counts.get(task, TaskCounts()) + did
 
 
 class JobCounters(msgspec.Struct):
@@ -105,7 +112,7 @@ class JobProgress(msgspec.Struct, frozen=True):
     restarts: int = 0
     """How often Spark failed and was started again."""
     tasks: dict[str, TaskProgress] = {}
-    """By the name of the task; empty if the executor does not count."""
+    """By the name of the task."""
     late: dict[str, int] = {}
     """Segments that came too late for their window, by the name of the window."""
     spark_ui_url: str | None = None

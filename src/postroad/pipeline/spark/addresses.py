@@ -43,7 +43,8 @@ def place_driver(settings: SparkConfig) -> SparkConfig:
         return msgspec.structs.replace(settings, bind=f"{LOOPBACK}:0")
     bind = settings.bind_address
     if bind is not None and (settings.advertise or not _is_wildcard(bind.host)):
-        return settings
+        # It may have been set without a port.
+        return msgspec.structs.replace(settings, bind=str(bind))
     own = LOOPBACK if settings.is_loopback else _own_address(settings.master)
     bind = bind or Address(own, 0)
     return msgspec.structs.replace(settings, bind=str(bind), advertise=own)

@@ -207,8 +207,9 @@ def configuration(settings: SparkConfig) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         # TCP on the loopback interface stalls about 40 ms for each hop of each batch.
         "spark.python.unix.domain.socket.enabled": "true",
-        # pyspark's own, but silent when a query is stopped.
-        "spark.python.daemon.module": "postroad.pipeline.spark.daemon",
+        # Workers end when their connection is closed, as it is when a query is stopped; this would
+        # have each of them print a traceback of the pipe that broke.
+        "spark.python.daemon.killWorkerOnFlushFailure": "false",
         # A file for each output at a time, where otherwise rows would be sorted by their outputs.
         "spark.sql.maxConcurrentOutputFileWriters": "64",
         # Columns are matched by position: exchanged ones would pass silently.

@@ -12,6 +12,7 @@ from postroad.net import Message, MessagingService
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.batch_result import BatchResult
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
+from postroad.pipeline.coordinator.progress import add_counts
 from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot
 from postroad.pipeline.spark.certificate import DESK, CertificateFiles, make_certificate
 from postroad.pipeline.spark.coordinator_client import (
@@ -279,6 +280,7 @@ class CoordinatorServer:
             outcome.emitted += part.emitted
             outcome.states += part.states
             windows.merge(part.delta)
+            add_counts(outcome.tasks, part.tasks)
         outcome.delta = windows.delta
         outcome.staged += question.writes
         await self._desk.commit_batch(question.run, question.batch, outcome)

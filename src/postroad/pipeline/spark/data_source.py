@@ -78,6 +78,7 @@ from postroad.pipeline.coordinator.standalone import (
     read_config,
 )
 from postroad.pipeline.job import Task, TaskType
+from postroad.pipeline.spark.job_data_source import leave_quietly
 from postroad.pipeline.spark.rows import QUEUE_ROWS, ROWS, RowConverter
 from postroad.pipeline.vectorized.acks import root_ids
 
@@ -240,6 +241,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         self._source.coordinator.close()
+        leave_quietly()
 
 
 def _balance(deliveries: Iterable[InputDelivery]) -> list[list[Position]]:

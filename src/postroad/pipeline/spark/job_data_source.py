@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -55,6 +57,16 @@ def read_deliveries(
             yield from of_split(ack_ids, place, it, context.read(it))
 
 
+def leave_quietly() -> None:
+    """End this process, if Spark has hung up on it.
+
+    A query that is stopped closes the connection of its source. pyspark would try to tell Spark so,
+    and print a traceback of the pipe that is broken.
+    """
+    if isinstance(sys.exc_info()[1], EOFError | BrokenPipeError | ConnectionResetError):
+        os._exit(0)
+
+
 class JobStreamReader(DataSourceStreamReader):
     """Offsets are numbers of deliveries."""
 
@@ -78,6 +90,9 @@ class JobStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_deliveries(self._context, _decode(partition.value))
+
+    def stop(self) -> None:
+        leave_quietly()
 
 
 class JobReader(DataSourceReader):

@@ -184,8 +184,9 @@ def _first_stage(context: WorkerContext) -> Operator:
                 beat.is_busy = False
                 if rows:
                     yield to_batch_with_columns(rows, columns)
-        if reader.read:
-            yield to_batch_with_columns([stage.complete("", 0, reader.read)], columns)
+        rows = [stage.complete("", 0, reader.read)] if reader.read else []
+        if rows := rows + stage.finish():
+            yield to_batch_with_columns(rows, columns)
 
     return run
 
@@ -202,6 +203,8 @@ def _later_stage(context: WorkerContext, index: int) -> Operator:
                     yield to_batch_with_columns(rows, columns)
                 beat.is_busy = True
             beat.is_busy = False
+        if rows := stage.finish():
+            yield to_batch_with_columns(rows, columns)
 
     return run
 

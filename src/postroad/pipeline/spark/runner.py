@@ -185,6 +185,7 @@ class SparkRunner:
         try:
             return await self._supervise(session, order)
         finally:
+            self.ui_url = None
             await asyncio.to_thread(stop_spark, session)
 
     async def _start_session(self) -> SparkSession:

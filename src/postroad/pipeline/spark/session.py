@@ -67,7 +67,7 @@ def start_spark(settings: SparkConfig | None = None) -> SparkSession:
 
     Raises:
         ConfigError: there is no Java for it, nobody listens where its server or master should be,
-            or there is no way to it.
+            there is no way to it, or a property is wrong.
         MissingExtra: the `spark` extra is not installed.
         UsageError: this process runs a session already.
     """
@@ -163,6 +163,17 @@ def activate(session: SparkSession) -> None:
         java._get_j_spark_session_class(jvm).setActiveSession(java._jsparkSession)
 
 
+def submitted_properties() -> dict[str, str]:
+    """What spark-submit was told, if it has started this program; otherwise nothing."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    require_packages()
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
 def require_packages() -> None:
     """Raise MissingExtra, if the `spark` extra is not installed."""
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
@@ -209,11 +220,20 @@ def _await_session(starting: Future[SparkSession]) -> SparkSession:
 
 
 def _make_session(conf: Mapping[str, str]) -> SparkSession:
+    from py4j.protocol import Py4JJavaError
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    # Not by SparkSession.builder, which would join whatever session another thread makes.
-    return SparkSession(SparkContext(conf=SparkConf().setAll(list(conf.items()))))
+    try:
+        # Not by SparkSession.builder, which would join whatever session another thread makes.
+        return SparkSession(SparkContext(conf=SparkConf().setAll(list(conf.items()))))
+    except PySparkRuntimeError as error:
+        raise ConfigError(
+            f"Spark does not start; what its JVM has printed says why: {error}"
+        ) from error
+    except Py4JJavaError as error:
+        raise ConfigError(f"Spark does not start: {error.java_exception}") from error
 
 
 def _stop_session(session: SparkSession) -> None:

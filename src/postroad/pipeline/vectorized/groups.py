@@ -9,12 +9,14 @@ tree failed elsewhere adds nothing; if a function fails, all roots with segments
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import encode_segment
+from postroad.pipeline.coordinator.progress import TaskCounts, add_counts
 from postroad.pipeline.task_functions import drop_tracebacks
 from postroad.pipeline.vectorized.stage_executor import WindowInput
 from postroad.pipeline.vectorized.task_calls import call_task
@@ -47,6 +49,8 @@ class GroupBatch:
 
     def __init__(self, program: CompiledJob) -> None:
         self._program = program
+        self.counts: dict[str, TaskCounts] = {}
+        """What its tasks did."""
         self._members: list[GroupMember] = []
         # Segments of each group, with the place of the member they belong to.
         self._groups: dict[GroupId, list[tuple[int, WindowInput]]] = {}
@@ -121,7 +125,12 @@ class GroupBatch:
                 by_task.setdefault(group[0], []).append((group, left))
         for task, those in by_task.items():
             arguments = [self._arguments(group, left, states) for group, left in those]
+            began_s = time.perf_counter()
             results, raised = call_task(self._program, task, arguments)
+            seconds = time.perf_counter() - began_s
+            sizes = [len(left) for _, left in those]
+            failures = sum(sizes[at] for at in raised)
+            add_counts(self.counts, {task: TaskCounts(sum(sizes), failures, seconds)})
             for at, (group, left) in enumerate(those):
                 error = raised.get(at)
                 if error is None:

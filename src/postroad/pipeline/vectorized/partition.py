@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -15,6 +16,7 @@ from postroad.pipeline.connectors.connector import (
     OutputConnector,
     RawRecords,
 )
+from postroad.pipeline.coordinator.progress import TaskCounts, add_counts
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     RetryRoot,
@@ -141,6 +143,7 @@ class SingleStagePartition(PartitionExecutor):
     ) -> None:
         super().__init__(program, outputs, name, partial)
         self._pass = StageExecutor(program, 0, self._sink)
+        self._outcome.tasks = self._pass.counts
 
     def process_split(
         self,
@@ -213,6 +216,7 @@ def _by_origin(additions: Iterable[tuple[int, WindowInput]]) -> dict[int, list[W
 
 _decode_outputs = msgspec.msgpack.Decoder(list[tuple[int, AnySegment]]).decode
 _decode_addition = msgspec.msgpack.Decoder(tuple[int, int, object, AnySegment]).decode
+_decode_counts = msgspec.msgpack.Decoder(dict[str, TaskCounts]).decode
 _decode_failed = msgspec.msgpack.Decoder(FailedRoot).decode
 
 _WRITE_SEGMENTS = 4096
@@ -279,6 +283,8 @@ class ShuffledPartition(PartitionExecutor):
                 else:
                     self._outcome.read += row.missing
                 self._outcome.segments += row.missing
+            elif row.kind == ShuffleRowKind.COUNTS:
+                add_counts(self._outcome.tasks, _decode_counts(row.payload))
             elif row.kind == ShuffleRowKind.REFUSED:
                 self._outcome.failed.append(_decode_failed(row.payload))
             else:
@@ -308,7 +314,10 @@ class ShuffledPartition(PartitionExecutor):
         ]
         ids = [id for those in made for id, _ in those]
         segments = [segment for those in made for _, segment in those]
+        began_s = time.perf_counter()
         refused = self._sink.write(task, ids, segments)
+        wrote = TaskCounts(0, len(refused), time.perf_counter() - began_s)
+        add_counts(self._outcome.tasks, {task: wrote})
         for row, those in zip(rows, made, strict=True):
             root = roots[row.root]
             root.put += [id for id, _ in those if id not in refused]
@@ -321,6 +330,7 @@ class ShuffledPartition(PartitionExecutor):
     def finish(self) -> PartitionResult:
         """Call functions of groups, and stage everything for good; returns what it came to."""
         self._outcome.emitted, self._outcome.states = self._groups.run()
+        add_counts(self._outcome.tasks, self._groups.counts)
         return super().finish()
 
     def _close(self, id: int, root: _RootAccount) -> None:
@@ -399,6 +409,8 @@ class PartitionResult(msgspec.Struct):
     """New roots that functions of groups made, each with its task and segment."""
     states: list[tuple[str, bytes, bytes | None]] = []
     """States of groups that changed, each with its task and key."""
+    tasks: dict[str, TaskCounts] = {}
+    """What each task did."""
 
 
 encode_part = msgspec.msgpack.Encoder().encode

@@ -55,6 +55,8 @@ class ShuffleRowKind(enum.IntEnum):
     """A task failed; `payload` says with what."""
     REFUSED = 8
     """A root never was a segment; `payload` is what the pen keeps of it."""
+    COUNTS = 9
+    """What tasks of a stage did; `payload` has that by their names."""
 
 
 class ShuffleRow(NamedTuple):

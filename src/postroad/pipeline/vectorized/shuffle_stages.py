@@ -17,6 +17,7 @@ from postroad.pipeline.connectors.connector import (
     decode_any,
     encode_segment,
 )
+from postroad.pipeline.coordinator.progress import TaskCounts
 from postroad.pipeline.coordinator.records import RetryRoot, describe_exception, encode_for_retry
 from postroad.pipeline.job import Segment
 from postroad.pipeline.vectorized.acks import EdgeBatch
@@ -166,6 +167,14 @@ def _miss(left: dict[int, tuple[int, int]], origin: int) -> None:
     left[origin] = (bits, missing + 1)
 
 
+def _to_rows(counts: Mapping[str, TaskCounts]) -> list[ShuffleRow]:
+    """What tasks did, as a row that no other part has."""
+    if not counts:
+        return []
+    nonce, payload = secrets.randbits(64), msgspec.msgpack.encode(counts)
+    return [ShuffleRow(0, ShuffleRowKind.COUNTS, "", 0, bits=nonce, payload=payload)]
+
+
 class SourceStage:
     """The first stage: takes slices of inputs."""
 
@@ -209,6 +218,10 @@ class SourceStage:
         return ShuffleRow(
             0, ShuffleRowKind.DELIVERY, task, 0, edge=number, bits=nonce, missing=count
         )
+
+    def finish(self) -> list[ShuffleRow]:
+        """What is to be told at the end."""
+        return _to_rows(self._pass.counts)
 
     def process(self, task: str, read: DecodedRoots) -> list[ShuffleRow]:
         """Work on roots; gives rows."""
@@ -273,6 +286,10 @@ class ShuffleStage:
             for start in range(0, len(those), PIECE_SEGMENTS):
                 self._take_piece(task, generation, those[start : start + PIECE_SEGMENTS])
                 yield self._sink.take()
+
+    def finish(self) -> list[ShuffleRow]:
+        """What is to be told at the end."""
+        return _to_rows(self._pass.counts)
 
     def _take_piece(self, task: str, generation: int, rows: Sequence[ShuffleRow]) -> None:
         ids = np.array([row.root for row in rows], dtype=np.uint64)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from postroad.pipeline.compiled_job import CompiledJob
+from postroad.pipeline.coordinator.progress import TaskCounts, add_counts
 from postroad.pipeline.job import Segment
 from postroad.pipeline.vectorized.acks import AckAccumulator, EdgeBatch, Ids, Indexes
 from postroad.pipeline.vectorized.task_calls import TaskOutput, route_outputs, run_task
@@ -98,7 +100,11 @@ Results: TypeAlias = tuple[list[Any], dict[int, Exception]]
 
 
 class StageExecutor:
-    """Runs one stage of a job."""
+    """Runs one stage of a job.
+
+    Attributes:
+        counts: what its tasks did.
+    """
 
     def __init__(self, program: CompiledJob, stage: int, sink: StageSink) -> None:
         self._program = program
@@ -106,6 +112,7 @@ class StageExecutor:
         self._here = frozenset(self._tasks)
         self._outputs = frozenset(program.graph.outputs)
         self._sink = sink
+        self.counts: dict[str, TaskCounts] = {}
 
     def run_roots(self, piece: RootBatch, task: str, segments: list[Segment]) -> None:
         """The roots of a piece come in by a task; what was emitted, by the one with the window."""
@@ -181,6 +188,7 @@ class StageExecutor:
             piece.ledger.mark_processed(edges)
             _add(piece, task, edges, groups, TaskOutput(segments))
             return []
+        failures, began_s = len(piece.failures), time.perf_counter()
         if results is None:
             made = run_task(self._program, task, segments)
         else:
@@ -188,6 +196,9 @@ class StageExecutor:
         self._note_failures(piece, task, edges, made)
         if task in self._outputs:
             self._sink.write_output(piece, task, edges, made)
+        failed, seconds = len(piece.failures) - failures, time.perf_counter() - began_s
+        add_counts(self.counts, {task: TaskCounts(len(segments), failed, seconds)})
+        if task in self._outputs:
             return []
         piece.ledger.mark_processed(edges, list(made.failed))
         if is_windowed:

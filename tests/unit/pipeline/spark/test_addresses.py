@@ -44,6 +44,8 @@ def test_driver_of_a_cluster_has_the_address_by_which_it_reaches_the_master(
         (SparkConfig(master="spark://self:7077"), ("10.9.9.9:0", "10.9.9.9")),
         (SparkConfig(master="yarn", bind="0.0.0.0:7000"), ("0.0.0.0:7000", "10.9.9.9")),
         (SparkConfig(master="yarn", bind="10.7.7.7:70"), ("10.7.7.7:70", "")),
+        (SparkConfig(master="yarn", bind="10.7.7.7"), ("10.7.7.7:0", "")),
+        (SparkConfig(master="local[1]", bind="127.0.0.2"), ("127.0.0.2:0", "")),
         (SparkConfig(bind="0.0.0.0:0"), ("0.0.0.0:0", "127.0.0.1")),
     ):
         placed = place_driver(settings)

@@ -32,13 +32,15 @@ def first_rows(
 ) -> list[ShuffleRow]:
     """What the first stage leaves."""
     chunk = RawRecords("file", range(len(raws)), raws)
-    slice = SourceStage(program).process_split(NUMBER, "in", generation, RawInput(), [chunk])
-    return [row for rows in slice for row in rows]
+    stage = SourceStage(program)
+    slice = stage.process_split(NUMBER, "in", generation, RawInput(), [chunk])
+    return [*(row for rows in slice for row in rows), *stage.finish()]
 
 
 def later_rows(program: CompiledJob, stage: int, rows: Iterable[ShuffleRow]) -> list[ShuffleRow]:
     """What a later one leaves."""
-    return [row for those in ShuffleStage(program, stage).take(rows) for row in those]
+    later = ShuffleStage(program, stage)
+    return [*(row for those in later.take(rows) for row in those), *later.finish()]
 
 
 def last_rows(program: CompiledJob, raws: Sequence[bytes], generation: int = 0) -> list[ShuffleRow]:

@@ -170,6 +170,10 @@ def test_what_comes_twice_counts_once() -> None:
         assert [it.root for it in found.failed] == [it.root for it in expected.failed], kind
         assert (found.deliveries, found.segments) == ([NUMBER], 4), kind
         assert found.delta.encode() == expected.delta.encode(), kind
+        assert found.tasks.keys() == {"in", "a", "b", "out", "out_b"}, kind
+        assert {name: it.processed for name, it in found.tasks.items()} == {
+            name: it.processed for name, it in expected.tasks.items()
+        }, kind
         assert {it: second[it].written for it in second} == {
             it: first[it].written for it in first
         }, kind
