@@ -204,10 +204,6 @@ class JobBuilder:
         """Say where a segment goes whose function raised; without a predicate, whatever it was."""
         return self.route(source, predicate, to=to, exceptions=True, short_circuit=True, **keys)
 
-    # What they were called before 0.2.
-    when = route
-    when_raised = route_exception
-
     def window(
         self,
         name: str,
@@ -256,9 +252,7 @@ class JobBuilder:
         return builder
 
 
-def new_job(name: str, *, doc: str = "", metadata: dict[str, Any] | None = None) -> JobBuilder:
-    """Begin a job, as before 0.2: `JobBuilder` does it."""
-    return JobBuilder(name, doc=doc, metadata=metadata)
+new_job = JobBuilder
 
 
 def import_path(function: Callable[..., Any]) -> str:

@@ -130,7 +130,7 @@ def test_spark_settings_reach_its_configuration() -> None:
 def queue_job() -> Job:
     return (
         new_job("relay")
-        .input("in", connector="queue", options={"queue": "orders", "until_empty": True})
+        .input("in", connector="queue", options={"queue": "orders", "bounded": True})
         .function("double", double)
         .output("out", connector="queue", options={"peer": "alpha", "queue": "doubled"})
         .build()

@@ -22,7 +22,7 @@ from postroad.pipeline.connectors.connector import (
 from postroad.pipeline.connectors.encoding import encode_all
 from postroad.pipeline.connectors.files.catalog import FileCatalog, FileProgress, FileSet
 from postroad.pipeline.connectors.files.directory import DirectoryOutput, sync_directory
-from postroad.pipeline.connectors.options import accept_old_names, check_positive, check_seconds
+from postroad.pipeline.connectors.options import check_positive, check_seconds
 from postroad.pipeline.job import Segment
 
 SPLIT_BYTES = 4 * 1024 * 1024
@@ -46,7 +46,6 @@ class JsonLinesInput(InputConnector):
         settle_s: how long a file must not grow until a last line without a line end is read.
     """
 
-    @accept_old_names(slice_bytes="split_bytes")
     def __init__(
         self,
         path: str,

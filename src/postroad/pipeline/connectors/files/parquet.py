@@ -26,7 +26,6 @@ from postroad.pipeline.connectors.encoding import UNENCODABLE
 from postroad.pipeline.connectors.files.catalog import FileCatalog, FileProgress, FileSet
 from postroad.pipeline.connectors.files.directory import DirectoryOutput, sync_directory
 from postroad.pipeline.connectors.options import (
-    accept_old_names,
     check_columns,
     check_positive,
     check_types,
@@ -67,7 +66,6 @@ class ParquetInput(InputConnector):
         split_segments: how many rows a split has at most.
     """
 
-    @accept_old_names(slice_segments="split_segments")
     def __init__(
         self,
         path: str,

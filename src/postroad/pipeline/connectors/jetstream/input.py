@@ -20,7 +20,6 @@ from postroad.pipeline.connectors.jetstream.client import (
 from postroad.pipeline.connectors.jetstream.splits import JetStreamSplitPlanner
 from postroad.pipeline.connectors.options import (
     ClientTlsFiles,
-    accept_old_names,
     check_name,
     check_url,
 )
@@ -65,9 +64,6 @@ class JetStreamInput(StreamInput[JetStreamSplitPlanner]):
         ConfigError: one of them is wrong.
     """
 
-    @accept_old_names(
-        slice_segments="split_segments", slice_bytes="split_bytes", until_empty="bounded"
-    )
     def __init__(
         self,
         servers: str | Sequence[str],

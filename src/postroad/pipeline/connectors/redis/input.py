@@ -17,7 +17,6 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import Position, RawRecords, Split
 from postroad.pipeline.connectors.options import (
     ClientTlsFiles,
-    accept_old_names,
     check_flag,
     check_name,
     check_url,
@@ -77,12 +76,6 @@ class RedisStreamInput(StreamInput[RedisSplitPlanner]):
         ConfigError: one of them is wrong.
     """
 
-    @accept_old_names(
-        slice_segments="split_segments",
-        slice_bytes="split_bytes",
-        until_empty="bounded",
-        skip_lost="ignore_trimmed",
-    )
     def __init__(
         self,
         url: str,
