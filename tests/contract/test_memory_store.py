@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from random import Random
 
 import pytest
@@ -14,6 +16,7 @@ from postroad.core.errors import (
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store import queries as query
 from tests.contract.store_behaviour import bodies, make_table, rows
+from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.nodes import OWN, PEER, once, opened, post, posting_of, raising
 
 
@@ -118,3 +121,25 @@ async def test_no_copy_is_made_in_the_middle_of_a_transaction() -> None:
         with pytest.raises(StoreUnavailable, match="another moment"):
             disk.backup()
         turn.end(None)
+
+
+def test_memory_store_when_several_threads_use_its_connection_never_locks_up() -> None:
+    program = """
+import threading
+from postroad.durable.store.memory import MemoryDatabase, MemoryDisk
+
+database = MemoryDatabase(MemoryDisk())
+
+def read(thread):
+    for number in range(1000):
+        # Each another one, which SQLite has to compile.
+        database.execute(f"SELECT {thread}, {number} UNION SELECT 1, 2")
+
+threads = [threading.Thread(target=read, args=[thread]) for thread in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+    # In a process of its own: threads that wait for each other cannot be ended.
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE_S)

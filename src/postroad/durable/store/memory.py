@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
@@ -37,6 +38,10 @@ class MemoryDisk:
         self.is_read_only = False
         self.is_prepared = False
         self.holders: dict[str, object] = {}
+        # For the one connection of all threads: a statement that SQLite compiles holds the mutex
+        # of the connection and waits for the interpreter, whose lock another thread may hold while
+        # it waits for the mutex.
+        self.lock = threading.RLock()
 
     @staticmethod
     def _connect() -> WatchedConnection:
@@ -103,7 +108,16 @@ class MemoryDatabase(SqliteDatabase):
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         if self._is_cut_off:
             raise StoreUnavailable("store in memory cannot be used now: the connection is lost")
-        return super().execute(statement, parameters)
+        with self._disk.lock:
+            return super().execute(statement, parameters)
+
+    def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        with self._disk.lock:
+            return super().change(statement, parameters)
+
+    def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        with self._disk.lock:
+            super().execute_many(statement, rows)
 
     def begin(self) -> None:
         if self._disk.is_read_only:
