@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import glob
 import logging
 import os
 import time
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
 from postroad.core.errors import ConfigError, UsageError
-from postroad.pipeline.connectors.connector import Position
+from postroad.pipeline.connectors.connector import InputConnector, Position, Split
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -203,3 +206,50 @@ class FileCatalog:
         self._progress[name] = progress
         self._sizes.pop(name, None)
         return {"split": self._last}, {name: msgspec.to_builtins(progress)}
+
+
+class FileInput(InputConnector):
+    """Reads files, new ones in the order of their names.
+
+    Args:
+        path: of a file, or a pattern; on a cluster every machine must have it.
+        is_growing: whether files may grow at their end.
+    """
+
+    def __init__(self, path: str, is_growing: bool) -> None:
+        self._files = FileSet(path)
+        self._is_growing = is_growing
+        self._catalog = FileCatalog(self._files, is_growing)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Other processes only read.
+        return {**self.__dict__, "_catalog": FileCatalog(self._files, self._is_growing)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._catalog.restore(state)
+
+    async def open(self, unsettled: Sequence[Position]) -> None:
+        await asyncio.to_thread(self._check, self._files.check()[0])
+
+    def _check(self, first: str) -> None:
+        """Raise ConfigError if the first file cannot be read as it should."""
+        return
+
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
+        return await asyncio.to_thread(self._plan, after, segments)
+
+    def _plan(self, after: Position | None, segments: int) -> list[Split]:
+        splits: list[Split] = []
+        self._catalog.go_to(after)
+        for name, start in self._catalog.unread():
+            if segments <= 0:
+                break
+            with suppress(FileNotFoundError):
+                for split in self._plan_file(name, start, segments):
+                    splits.append(split)
+                    segments -= split.estimated_segments
+        return splits
+
+    @abstractmethod
+    def _plan_file(self, name: str, start: int, segments: int) -> Iterable[Split]:
+        """The splits of a file from a byte or row on, for so many segments."""

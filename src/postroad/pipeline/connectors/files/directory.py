@@ -8,11 +8,13 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from postroad.pipeline.connectors.connector import Committable, OutputConnector
+from postroad.pipeline.connectors.connector import Committable, OutputConnector, OutputWriter
 
 _STAGING = "_staging"
 _PUBLISHED = "_published"
+_WRITE_BYTES = 1024 * 1024
 
 
 class DirectoryOutput(OutputConnector):
@@ -88,6 +90,38 @@ class DirectoryOutput(OutputConnector):
 
     async def abort(self, staged: Committable) -> None:
         self.staging_path(staged["file"]).unlink(missing_ok=True)
+
+
+class FileWriter(OutputWriter):
+    """Writes one file, and opens it late: most writers of a batch get nothing for some outputs."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def _open(self) -> BinaryIO:
+        if self._file is None:
+            self._file = self._path.open("wb", buffering=_WRITE_BYTES)
+        return self._file
+
+    def _finish(self) -> None:
+        """Write what is not written yet."""
+        return
+
+    def prepare_commit(self) -> Committable | None:
+        self._finish()
+        if self._file is None:
+            return None
+        with self._file as file:
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(self._path.parent)
+        return {"file": self._path.name}
+
+    def abort(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
 
 
 def _in_directory(directory: Path, name: str) -> Path:

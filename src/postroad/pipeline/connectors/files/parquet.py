@@ -8,14 +8,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from postroad.core.errors import ConfigError, MissingExtra
 from postroad.pipeline.connectors.connector import (
     Committable,
-    InputConnector,
     OutputWriter,
     Position,
     RawRecords,
@@ -23,8 +22,8 @@ from postroad.pipeline.connectors.connector import (
     UnwritableSegmentsError,
 )
 from postroad.pipeline.connectors.encoding import UNENCODABLE
-from postroad.pipeline.connectors.files.catalog import FileCatalog, FileProgress, FileSet
-from postroad.pipeline.connectors.files.directory import DirectoryOutput, sync_directory
+from postroad.pipeline.connectors.files.catalog import FileInput, FileProgress
+from postroad.pipeline.connectors.files.directory import DirectoryOutput, FileWriter
 from postroad.pipeline.connectors.options import (
     check_columns,
     check_positive,
@@ -53,7 +52,7 @@ def _arrow() -> Any:
     return pyarrow
 
 
-class ParquetInput(InputConnector):
+class ParquetInput(FileInput):
     """Reads files row by row, new ones in the order of their names.
 
     Numbers, texts, bytes, nulls, lists, structures and times with a zone come as they are; times
@@ -72,23 +71,11 @@ class ParquetInput(InputConnector):
         columns: Sequence[str] | None = None,
         split_segments: int = _SPLIT_SEGMENTS,
     ) -> None:
-        self._files = FileSet(path)
-        self._catalog = FileCatalog(self._files, is_growing=False)
+        super().__init__(path, is_growing=False)
         self._columns = check_columns(columns)
         self._split_segments = check_positive("split_segments", split_segments)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Other processes only read.
-        return {**self.__dict__, "_catalog": FileCatalog(self._files, is_growing=False)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._catalog.restore(state)
-
-    async def open(self, unsettled: Sequence[Position]) -> None:
-        await asyncio.to_thread(self._open)
-
-    def _open(self) -> None:
-        first = self._files.check()[0]
+    def _check(self, first: str) -> None:
         names = self._metadata(first).schema.to_arrow_schema().names
         missing = set(self._columns or ()) - set(names)
         if missing:
@@ -104,20 +91,6 @@ class ParquetInput(InputConnector):
             return arrow.parquet.ParquetFile(self._files.locate(name))
         except arrow.ArrowInvalid as error:
             raise OSError(f"{name} is no Parquet file: {error}") from error
-
-    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
-        return await asyncio.to_thread(self._plan, after, segments)
-
-    def _plan(self, after: Position | None, segments: int) -> list[Split]:
-        splits: list[Split] = []
-        self._catalog.go_to(after)
-        for name, row in self._catalog.unread():
-            if segments <= 0:
-                break
-            planned = self._plan_file(name, row, segments)
-            segments -= sum(split.estimated_segments for split in planned)
-            splits += planned
-        return splits
 
     def _plan_file(self, name: str, row: int, segments: int) -> list[Split]:
         status = os.stat(self._files.locate(name))
@@ -232,14 +205,13 @@ def _type_of(name: str, type: str) -> pyarrow.DataType:
         raise ConfigError(f"option 'schema': {name!r} is {type!r}, which is no type") from None
 
 
-class _ParquetWriter(OutputWriter):
+class _ParquetWriter(FileWriter):
     def __init__(self, path: Path, schema: pyarrow.Schema | None) -> None:
+        super().__init__(path)
         self._arrow = _arrow()
-        self._path = path
         self._schema = schema
         self._batches: list[pyarrow.RecordBatch] = []
         self._rows = 0
-        self._file: BinaryIO | None = None
         self._writer: Any = None
 
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
@@ -305,32 +277,23 @@ class _ParquetWriter(OutputWriter):
 
     def _flush(self) -> None:
         if self._writer is None:
-            self._file = self._path.open("wb")
             # Dictionaries take three times as long, and make little that zstd would not.
             self._writer = self._arrow.parquet.ParquetWriter(
-                self._file, self._schema, use_dictionary=False, compression="zstd"
+                self._open(), self._schema, use_dictionary=False, compression="zstd"
             )
         table = self._arrow.Table.from_batches(self._batches)
         self._writer.write_table(table, _GROUP_ROWS)
         self._batches, self._rows = [], 0
 
-    def prepare_commit(self) -> Committable | None:
+    def _finish(self) -> None:
         if self._batches:
             self._flush()
-        if self._file is None:
-            return None
-        with self._file as file:
+        if self._writer is not None:
             self._writer.close()
-            file.flush()
-            os.fsync(file.fileno())
-        sync_directory(self._path.parent)
-        return {"file": self._path.name}
 
     def abort(self) -> None:
         self._batches, self._rows = [], 0
-        if self._file is not None:
-            self._file.close()
-            self._path.unlink(missing_ok=True)
+        super().abort()
 
 
 def _find_strangers(
