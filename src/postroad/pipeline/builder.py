@@ -256,11 +256,7 @@ new_job = JobBuilder
 
 
 def import_path(function: Callable[..., Any]) -> str:
-    """Where a function, class or other thing with a name is found: `package.module:name`.
-
-    Raises:
-        ConfigError: it cannot be found by its name, as other processes must.
-    """
+    """The import path of an object; raises ConfigError if other processes cannot import it."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         raise ConfigError(f"{function!r} has no name to find it by; give a function of a module")
@@ -286,12 +282,7 @@ def _is_found(function: Callable[..., Any], module: str, name: str) -> bool:
 
 
 def _as_data(value: Any, functions: dict[str, Callable[..., Any]]) -> Any:
-    """Names for functions, which predicates may have further inside.
-
-    Args:
-        value: a function, an import path, or predicates put together.
-        functions: gets those that other processes cannot import.
-    """
+    """Names for functions, also within combined predicates; adds local ones to `functions`."""
     if isinstance(value, dict):
         return {key: _as_data(item, functions) for key, item in value.items()}
     if isinstance(value, list):

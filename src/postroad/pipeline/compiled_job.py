@@ -27,15 +27,7 @@ from postroad.pipeline.windows import CompiledWindows
 
 
 class CompiledJob:
-    """What every runner needs of a job.
-
-    Args:
-        job: a valid one.
-        find: how functions are found; import paths by default.
-
-    Raises:
-        ConfigError: a function is not there.
-    """
+    """What every runner needs of a valid job; raises ConfigError if a function is not there."""
 
     def __init__(self, job: Job, find: Callable[[str], Function] = import_function) -> None:
         local = job.functions

@@ -167,17 +167,7 @@ class RoutingResult(NamedTuple):
 def route_result(
     router: FlowRouter, segment: Segment, result: object, raised: Exception | None = None
 ) -> RoutingResult:
-    """Where what a task made of a segment goes.
-
-    Args:
-        router: of the task.
-        segment: what its function was called with.
-        result: what it returned.
-        raised: what it raised instead.
-
-    Raises:
-        Exception: the segment failed with it.
-    """
+    """Where the result of a function goes, or its exception; raises what a segment fails with."""
     is_exceptional = False
     try:
         if raised is not None:

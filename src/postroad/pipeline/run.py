@@ -249,15 +249,7 @@ async def opened(store: Store, owner: str | None) -> AsyncIterator[Store]:
 
 
 class JobRun:
-    """A job that is to run, and how.
-
-    Args:
-        job: a valid one.
-        on: where it runs.
-        inputs: connectors to use instead of what the job says.
-        outputs: likewise.
-        on_progress: called about once a second.
-    """
+    """A valid job and how it runs; connectors that are given replace those of the job."""
 
     def __init__(
         self,
@@ -302,10 +294,7 @@ class JobRun:
     ) -> JobResult:
         """Run the job with connectors made from it alone.
 
-        Args:
-            queues: of a node, or its open store.
-            store: keeps the account.
-            checkpoint: for Spark.
+        `queues` are those of a node, or its open store; `store` keeps the progress of the job.
         """
         runner = self._make_runner(queues, store, checkpoint)
         async with opened(store, self.job.name):

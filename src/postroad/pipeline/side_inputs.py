@@ -18,12 +18,7 @@ _SPLIT_SEGMENTS = 100_000
 
 
 class SideInputs:
-    """The side inputs of a task, as keyword arguments of its function.
-
-    Args:
-        task: has them.
-        loop: where connectors do what they do asynchronously.
-    """
+    """The side inputs of a task, as keyword arguments of its function."""
 
     def __init__(self, task: Task, loop: FunctionLoop) -> None:
         self._task = task.name

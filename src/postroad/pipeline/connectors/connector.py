@@ -83,11 +83,7 @@ class InputConnector(Protocol):
         return
 
     async def open(self, unsettled: Sequence[Position]) -> None:
-        """Get ready to be cut into slices. Called in one process only.
-
-        Args:
-            unsettled: slices of an earlier process that will be read again.
-        """
+        """Get ready to plan splits, in one process only; `unsettled` are those of an older one."""
         return
 
     async def close(self) -> None:
@@ -95,12 +91,7 @@ class InputConnector(Protocol):
         return
 
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
-        """The next slices, with about so many segments in all; none if there is nothing now.
-
-        Args:
-            after: the end of the last slice; None at the very beginning.
-            segments: how many are wanted.
-        """
+        """The next splits after a position (None: the start), about so many segments in all."""
 
     async def wait(self, timeout_s: float) -> None:
         """Return when there may be something new to cut, or after some time."""
@@ -128,11 +119,7 @@ class InputConnector(Protocol):
 
 
 class UnwritableSegmentsError(Exception):
-    """Some of what was to be staged cannot be written, ever.
-
-    Args:
-        reasons: by the ids of those.
-    """
+    """Some segments can never be written; `reasons` says why, by id."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__(f"{len(reasons)} segments cannot be written")
@@ -152,23 +139,15 @@ class OutputWriter(Protocol):
     """Takes what a part of a batch writes to an output."""
 
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
-        """Take some segments.
-
-        Args:
-            ids: 64 bits for each segment, the same however often it is written.
-            segments: in the order they were made.
+        """Take segments, in order; the id of one is the same however often it is written.
 
         Raises:
-            Unwritable: some of them are refused; none of them was taken.
-            OSError: it is not possible now; nothing that was taken counts.
+            UnwritableSegmentsError: some are refused, and none was taken.
+            OSError: it is not possible now, and nothing that was taken counts.
         """
 
     def prepare_commit(self) -> Committable | None:
-        """Have all that was taken where a crash does not lose it; None if there is nothing.
-
-        Raises:
-            OSError: as above.
-        """
+        """Make durable what was taken; None if there is nothing. Raises OSError likewise."""
 
     def abort(self) -> None:
         """Throw away what was taken."""
@@ -188,11 +167,9 @@ class OutputConnector(Protocol):
     """Whether what is to be published is given to `commit_together`, instead of one by one."""
 
     async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
-        """Get ready to publish. Called in one process only, as all that follow but `begin`.
+        """Get ready to commit what is pending; remove what else writers with a prefix left.
 
-        Args:
-            prefix: what the names of the job's stagings begin with.
-            unpublished: what will still be published; of its other stagings nobody will ask.
+        Called in one process only, as all that follow but `create_writer`.
         """
         return
 
@@ -201,47 +178,33 @@ class OutputConnector(Protocol):
         return
 
     def check_capacity(self) -> None:
-        """Say whether more can be written soon; blocks. Nothing new is read until it can.
-
-        Raises:
-            OSError: there is no room now.
-        """
+        """Raise OSError if no more can be written now; blocks. Nothing new is read until it can."""
         return
 
     def create_writer(self, stage: str) -> OutputWriter:
         """Begin to stage what a part of a batch writes; `stage` is a name that nothing else has."""
 
     def commit_in_transaction(self, ledger: Ledger, staged: Committable) -> Committable | None:
-        """Write within the transaction that settles the batch, where that is possible.
+        """Write within the transaction that commits the batch, where that is possible.
 
-        Returns:
-            What is still to be published; None if that is nothing.
+        Returns what is still to be committed, or None.
         """
         return staged
 
     async def commit(self, staged: Committable) -> Sequence[RejectedSegment] | None:
-        """Make visible what was staged; doing it again changes nothing.
+        """Make visible what was prepared; again changes nothing. Raises OSError if not now.
 
-        Returns:
-            What was refused, if anything was. It stays staged until `abort` is called: what was
-            not recorded is refused again.
-
-        Raises:
-            OSError: it is not possible now.
+        Returns what was refused: it stays prepared until `abort`, and is refused again until
+        recorded.
         """
         return None
 
     async def commit_together(
         self, application: str, pending: Sequence[tuple[int, Committable]]
     ) -> None:
-        """Make visible what was staged, all at once; doing it again changes nothing.
+        """Make visible all that is pending at once; to do it again changes nothing.
 
-        Args:
-            application: tells the output of this job and store from all others.
-            pending: with numbers that grow, and never come again.
-
-        Raises:
-            OSError: it is not possible now.
+        Numbers grow and never come again. Raises OSError if it is not possible now.
         """
         return
 
@@ -252,11 +215,5 @@ class OutputConnector(Protocol):
     async def remove_abandoned(
         self, prefix: str, kept: Sequence[Committable], before_s: float
     ) -> None:
-        """Remove what attempts have left that were killed or not needed.
-
-        Args:
-            prefix: what the names of the job's stagings begin with.
-            kept: what will still be published.
-            before_s: what was staged later, in seconds since 1970, may still be needed.
-        """
+        """Remove what writers with a prefix left before a time, and will not be committed."""
         return

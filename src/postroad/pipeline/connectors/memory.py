@@ -21,11 +21,7 @@ from postroad.pipeline.job import Segment
 
 
 class MemoryInput(InputConnector):
-    """Gives the segments of a list, each by its place in it.
-
-    Raises:
-        ConfigError: one of them is nothing that MsgPack knows.
-    """
+    """Reads a list of segments; raises ConfigError if MsgPack cannot encode one of them."""
 
     is_portable = False
 

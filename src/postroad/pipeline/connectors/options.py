@@ -56,11 +56,7 @@ class ClientTlsFiles(msgspec.Struct, frozen=True):
         return self != ClientTlsFiles()
 
     def context(self) -> ssl.SSLContext:
-        """For a client.
-
-        Raises:
-            ConfigError: a file is not there, or not what it should be.
-        """
+        """A context for clients; raises ConfigError if a file cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.cert is not None:

@@ -30,12 +30,7 @@ Range: TypeAlias = tuple[int, Id, Id]
 
 
 class StreamSplitPlanner(ABC, Generic[Id]):
-    """Plans the splits of a stream, and acknowledges the committed ones to the server.
-
-    Args:
-        start: below all ids.
-        uncommitted: splits of an earlier process that will be read again.
-    """
+    """Plans the splits of a stream, and acknowledges the committed ones to the server."""
 
     stale_errors: ClassVar[tuple[type[OSError], ...]]
     """Raised when the server lost what it knew about this job, perhaps with the stream."""
@@ -223,12 +218,6 @@ class StreamInput(InputConnector):
     """A stream: one process plans its splits, and any can read them.
 
     Subclasses set `_access`, the stream and how to connect to it.
-
-    Args:
-        codec: how segments are encoded, `json` or `msgpack`.
-        bounded: whether to end with what is there when the job begins.
-        split_segments: how many segments a split has at most.
-        split_bytes: about how long a split is at most.
     """
 
     _access: Hashable
@@ -305,11 +294,7 @@ C = TypeVar("C", bound=SupportsClose)
 
 
 class IdlePool(Generic[C]):
-    """Open things of this process, by keys.
-
-    Args:
-        idle_s: how long one is kept that nobody uses.
-    """
+    """Open clients of this process, by keys; one that nobody uses is closed after some seconds."""
 
     def __init__(self, idle_s: float = _IDLE_S) -> None:
         self._idle_s = idle_s
@@ -391,11 +376,7 @@ class EventLoopThread:
         self._thread.start()
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        """Run something there and wait for it.
-
-        Raises:
-            TimeoutError: it took too long, and was cancelled.
-        """
+        """Run a coroutine there and wait for it; raises TimeoutError if it takes too long."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result(timeout_s)

@@ -44,13 +44,7 @@ def root_ids(bits: AckIds, task: str, source: str, positions: Sequence[int | str
 
 
 def edge_ids(parents: Ids, key: int, ordinals: Ids | None) -> Ids:
-    """The ids of edges from those their segments were made of came along.
-
-    Args:
-        parents: ids of these; for each edge.
-        key: what all edges between the two tasks have in common.
-        ordinals: the place of each among those made together; None if each is the only one.
-    """
+    """The ids of edges, by those of their parents, the key of the two tasks, and their ordinals."""
     values = mix64_all(parents ^ np.uint64(key))
     if ordinals is not None:
         values += ordinals * _GOLDEN
@@ -120,13 +114,7 @@ class UnackedRemainder(NamedTuple):
 
 
 class AckAccumulator:
-    """Counts for one piece: some roots, and what is made of them in one pass.
-
-    Args:
-        bits: of the job.
-        roots: ids of the roots.
-        generation: how often they were delivered before.
-    """
+    """The acknowledgements of some roots, and of what is made of them in one pass."""
 
     def __init__(self, bits: AckIds, roots: Ids, generation: int) -> None:
         self._bits = bits
@@ -152,12 +140,8 @@ class AckAccumulator:
     ) -> EdgeBatch:
         """Segments go on from one task to another.
 
-        Args:
-            taken: the edges that what they were made of came along.
-            source: the task that made them.
-            target: the task they are for.
-            parents: for each, the position in `taken`; None if there is one for each.
-            ordinals: for each, its place among those made together; None likewise.
+        `parents` are their positions in `taken`, None if there is one for each; `ordinals` their
+        places among those that were made together, None if each is the only one.
         """
         ids = self.make_ids(taken, source, target, parents, ordinals)
         origins = taken.origins if parents is None else taken.origins[parents]

@@ -60,11 +60,7 @@ class GroupBatch:
             self._groups.setdefault(group, []).append((place, addition))
 
     def run(self) -> tuple[list[tuple[int, str, bytes]], list[tuple[str, bytes, bytes | None]]]:
-        """Call the functions.
-
-        Returns:
-            New roots, each with its task and segment, and states, each with its task and key.
-        """
+        """Call functions; returns new roots (id, task, segment), and states (task, key, state)."""
         states = self._read_states()
         failed: dict[int, tuple[str, Exception]] = {}
         made: dict[GroupId, _Made] = {}

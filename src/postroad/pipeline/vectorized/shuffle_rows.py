@@ -128,12 +128,7 @@ def column_name(place: int) -> str:
 def to_batch_with_columns(
     rows: list[ShuffleRow], columns: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
-    """Rows as Spark takes them, and beside those for some tasks, what their expressions see.
-
-    Args:
-        rows: at least one.
-        columns: the type of what they see, by the name of the task.
-    """
+    """Rows as Spark takes them, with what the expressions of some tasks see, by types of tasks."""
     batch = to_batch(rows)
     for place, (task, type_) in enumerate(columns.items()):
         segments = [
@@ -169,16 +164,7 @@ def _to_array(segments: Sequence[AnySegment | None], type_: pa.DataType) -> pa.A
 def take_computed(
     segments: Iterable[Segment], computed: Iterable[bytes | None], type_: pa.DataType
 ) -> tuple[list[Any], dict[int, Exception]]:
-    """Segments with what Spark computed.
-
-    Args:
-        segments: as they came to the task.
-        computed: for each, what Spark has put beside it.
-        type_: of what the expressions see.
-
-    Returns:
-        New segments, one for each, and what is to be said of those without, by position.
-    """
+    """Segments with what Spark computed, and the errors of those without, by position."""
 
     def take(pair: tuple[Segment, bytes | None]) -> Segment:
         segment, values = pair

@@ -236,12 +236,9 @@ class SourceStage:
 
 
 class ShuffleStage:
-    """A later stage: takes segments that were on their way to it, and leaves other rows alone.
+    """A later stage: takes the segments that were sent to it, and passes other rows on.
 
-    Args:
-        program: the job.
-        stage: which one.
-        columns: what expressions of its tasks see, by the names of these.
+    `columns` has the types that expressions of its tasks see, by task.
     """
 
     def __init__(

@@ -27,13 +27,10 @@ _LISTING_SHARE = 0.2
 
 
 class FileSet:
-    """The files that a path stands for, the same in whatever directory a process runs.
+    """The files of a path or pattern, the same in whatever directory a process runs.
 
-    Their names are as the path has them, relative if it is: they are in the places that stores
-    keep, and ids of segments follow from them.
-
-    Args:
-        path: of a file, or a pattern.
+    Their names are as the path has them, relative if it is: positions have them, and ids of
+    segments follow from them.
     """
 
     def __init__(self, path: str) -> None:
@@ -81,12 +78,8 @@ class _Offer(NamedTuple):
 class FileCatalog:
     """Remembers each file that was read, whatever its name, and finds those that are new.
 
-    What it remembers is recorded with the splits: each has a number, and the progress of its file.
-    Splits that were not recorded are planned again.
-
-    Args:
-        files: all that there are.
-        is_growing: whether files may grow at their end.
+    Its state is recorded with the splits: each has a number, and the progress of its file. Splits
+    that were not recorded are planned again.
     """
 
     def __init__(self, files: FileSet, is_growing: bool) -> None:
@@ -209,12 +202,7 @@ class FileCatalog:
 
 
 class FileInput(InputConnector):
-    """Reads files, new ones in the order of their names.
-
-    Args:
-        path: of a file, or a pattern; on a cluster every machine must have it.
-        is_growing: whether files may grow at their end.
-    """
+    """Reads files, new ones in the order of their names; they may grow at their end, or not."""
 
     def __init__(self, path: str, is_growing: bool) -> None:
         self._files = FileSet(path)

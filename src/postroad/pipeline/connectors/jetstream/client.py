@@ -39,12 +39,7 @@ class _ApiError(msgspec.Struct, frozen=True):
 
 
 def read_answer(data: bytes, server: str) -> dict[str, Any]:
-    """Read an answer of the interface of JetStream.
-
-    Raises:
-        JetStreamError: the answer is an error.
-        OSError: it is no answer.
-    """
+    """Decode an answer of the JetStream API; raises JetStreamError or OSError."""
     try:
         answer = msgspec.json.decode(data, type=dict[str, Any])
         error = msgspec.convert(answer.get("error"), _ApiError | None)
@@ -72,11 +67,7 @@ class JetStreamClient:
         return self._connection is not None and bool(self._connection.is_connected)
 
     async def connect(self) -> Any:
-        """The connection.
-
-        Raises:
-            OSError: there is no server, or it does not let us in.
-        """
+        """The connection; raises OSError if no server accepts it."""
         if not self.is_connected:
             await self.close()
             self._connection = await self._open()
@@ -157,12 +148,7 @@ class JetStreamClient:
     # Questions.
 
     async def request(self, what: str, body: object = None) -> dict[str, Any]:
-        """Ask the interface of JetStream something.
-
-        Raises:
-            JetStreamError: the answer is an error.
-            OSError: there is no answer.
-        """
+        """Call the JetStream API; raises JetStreamError if it refuses, OSError without answer."""
         connection = await self.connect()
         payload = b"" if body is None else _encode(body)
         with self._mapped_errors():
@@ -170,11 +156,7 @@ class JetStreamClient:
         return read_answer(reply.data, self._access.shown)
 
     async def stream_info(self) -> StreamInfo:
-        """What the stream is.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """Describe the stream; raises ConfigError if there is none."""
         try:
             answer = await self.request(f"STREAM.INFO.{self._access.stream}")
         except JetStreamError as error:
@@ -241,12 +223,9 @@ class JetStreamClient:
         """The messages of a range that are still there, in order.
 
         Args:
-            facts: about the stream.
-            first: of the range.
-            last: of the range.
             limit: so many at most; it may be fewer, but none only if there are none.
-            expected: how many there probably are, so that not many more are sent to us.
-            headers_only: whether their sizes will do.
+            expected: about how many there are, so that not many more are sent.
+            headers_only: whether sizes are enough.
         """
         if first > last:
             return []
@@ -445,11 +424,7 @@ class PullRequest:
             self.ended.set_result(error)
 
     async def wait(self, silence_s: float) -> None:
-        """Until nothing more will come; nothing may happen for so long.
-
-        Raises:
-            OSError: it went wrong, or nothing happens.
-        """
+        """Wait for the last message; raises OSError if it failed, or none came for so long."""
         while not self.ended.done():
             before = self.received
             await asyncio.wait([self.ended], timeout=silence_s)

@@ -29,13 +29,7 @@ _ACK_WAIT_S = 3600
 
 
 class JetStreamSplitPlanner(StreamSplitPlanner[int]):
-    """Plans splits by the sequences that a durable consumer delivers.
-
-    Args:
-        access: the stream.
-        durable: name of the consumer.
-        uncommitted: splits of an earlier process that will be read again.
-    """
+    """Plans splits by the sequences that a durable consumer delivers."""
 
     # Some servers do not answer when a consumer is gone, 2.9 for one.
     stale_errors = (JetStreamError, TimeoutError)

@@ -188,13 +188,7 @@ class _OpenPage(NamedTuple):
 
 
 class QueueSplitPlanner:
-    """Cuts what is in sight.
-
-    Args:
-        queue: number of the queue.
-        segments: how many letters are wanted.
-        slice_segments: how many a slice has, if that is not less than a page has.
-    """
+    """Plans splits of a snapshot; one has no fewer messages than a page."""
 
     def __init__(self, queue: int, segments: int, slice_segments: int) -> None:
         self._queue = queue

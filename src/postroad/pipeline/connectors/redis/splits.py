@@ -34,14 +34,7 @@ _REPLY_BYTES = 1024 * 1024
 
 
 class RedisSplitPlanner(StreamSplitPlanner[EntryId]):
-    """Plans splits by the entries that a consumer group delivers.
-
-    Args:
-        access: the stream.
-        group: name of the group.
-        uncommitted: splits of an earlier process that will be read again.
-        ignore_trimmed: whether to go on when entries are gone that were never read.
-    """
+    """Plans splits by the entries that a consumer group delivers."""
 
     stale_errors = (ConsumerGroupNotFoundError,)
 

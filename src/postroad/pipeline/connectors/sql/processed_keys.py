@@ -19,15 +19,10 @@ _ABOVE = f"CASE WHEN b.high < {(1 << 63) - 1} THEN CAST(b.high AS BIGINT) + 1 EN
 
 
 class ProcessedKeys:
-    """Ranges of keys, each with the number of the slice that has them; 0 when it is settled.
+    """Ranges of keys, each with the number of its split; 0 when that is committed.
 
-    Whole numbers that follow one another are one range, so that nothing can ever come between.
-    Text is a range for each. All methods but `find_late` run inside a transaction.
-
-    Args:
-        name: of this table.
-        table: the user's, quoted.
-        key: its key, as `t.key`, quoted.
+    Consecutive whole numbers are one range, so that nothing can ever come between. Text is a range
+    for each. All methods but `find_skipped` run inside a transaction.
     """
 
     def __init__(self, name: str, table: str, key: str) -> None:
@@ -153,11 +148,7 @@ def as_key(value: object) -> Key:
 
 
 def ranges_of(keys: Sequence[Key]) -> list[Range]:
-    """Keys in order, as ranges.
-
-    Raises:
-        ConfigError: one is there twice.
-    """
+    """Sorted keys as ranges; raises ConfigError if one is there twice."""
     if len(set(keys)) < len(keys):
         repeated = next(key for key, next_key in pairwise(keys) if key == next_key)
         raise ConfigError(f"option 'key': {repeated!r} is there twice")

@@ -38,12 +38,7 @@ _MARKS_KEPT = 10_000
 
 
 class SqlStaging:
-    """Where the rows of an output are staged.
-
-    Args:
-        database: of the user.
-        table: of the user, as given.
-    """
+    """Where the rows of an output wait for their commit."""
 
     def __init__(self, database: SqlDatabase, table: str) -> None:
         self._database = database
@@ -103,12 +98,9 @@ class SqlStaging:
 
     @contextmanager
     def opened(self, connection: SqlConnection, writer: str, table: str) -> Iterator[str | None]:
-        """The quoted name of the table with the rows of a writer, for a while.
+        """The quoted name of the table with the rows of a writer; None if all was committed before.
 
-        None if its file is gone because all was committed before.
-
-        Raises:
-            OSError: the file is not there, and was not committed.
+        Raises OSError if its file is not there, and was not committed.
         """
         path = self.path(writer)
         if path is None:
