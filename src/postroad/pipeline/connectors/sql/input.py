@@ -116,7 +116,7 @@ class SqlInput(InputConnector):
         """The names of the columns, of which the key is the first."""
         statement = f"SELECT {self._key}, {self._columns} FROM {self._table} t WHERE 1 = 0"
         try:
-            return connection.describe(statement)
+            return [name for name, _ in connection.describe(statement)]
         except connection.failures as error:
             if connection.is_connection_error(error):
                 raise

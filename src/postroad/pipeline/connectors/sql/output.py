@@ -23,10 +23,12 @@ from postroad.pipeline.connectors.sql.connections import (
     Row,
     SqlConnection,
     SqlDatabase,
+    naming_failures,
     quote,
     quote_table,
     savepoint,
     transaction,
+    undone,
 )
 from postroad.pipeline.connectors.sql.staging import (
     GROUP,
@@ -259,8 +261,11 @@ class _RowWriter(OutputWriter):
         self._count = 0
 
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
-        with self._output.database.naming_failures():
-            connection = self._connect()
+        if self._connection is None:
+            self._connection = self._output.database.connect()
+        connection = self._connection
+        with naming_failures(connection):
+            self._open(connection)
             rows, reasons = self._prepare(connection, ids, segments)
             if not reasons:
                 try:
@@ -274,13 +279,10 @@ class _RowWriter(OutputWriter):
                     self._find_refused(connection, rows, reasons)
         raise UnwritableSegmentsError(reasons)
 
-    def _connect(self) -> SqlConnection:
-        if self._connection is None:
-            self._connection = self._output.database.connect()
-            staging = self._output.staging
-            self._known = frozenset(staging.columns(self._connection))
-            self._table = staging.create(self._connection, self._writer)
-        return self._connection
+    def _open(self, connection: SqlConnection) -> None:
+        if not self._table:
+            self._known = frozenset(self._output.staging.columns(connection))
+            self._table = self._output.staging.create(connection, self._writer)
 
     def _prepare(
         self, connection: SqlConnection, ids: Sequence[int], segments: Sequence[Segment]
@@ -317,12 +319,10 @@ class _RowWriter(OutputWriter):
             connection.load(self._table, [*_OWN, *map(quote, names)], values)
             groups.append((names, first, count - 1))
         connection.execute(connection.immediate_constraints)
-        connection.execute("SAVEPOINT trial")
-        for number in range(len(self._groups), len(groups)):
-            staged = StagedRows(self._table, self._writer, number, *groups[number])
-            self._output.insert_all(connection, staged)
-        connection.execute("ROLLBACK TO SAVEPOINT trial")
-        connection.execute("RELEASE SAVEPOINT trial")
+        with undone(connection):
+            for number in range(len(self._groups), len(groups)):
+                staged = StagedRows(self._table, self._writer, number, *groups[number])
+                self._output.insert_all(connection, staged)
         return groups, count
 
     def _group(self, rows: Iterable[_NewRow]) -> Iterable[tuple[tuple[str, ...], list[_NewRow]]]:
@@ -343,19 +343,14 @@ class _RowWriter(OutputWriter):
         self, connection: SqlConnection, rows: Sequence[_NewRow], reasons: dict[int, str]
     ) -> None:
         """Find out which rows are refused, and leave nothing behind."""
-        connection.execute("SAVEPOINT search")
-        reason = None
         try:
-            self._stage(connection, rows)
+            with undone(connection):
+                self._stage(connection, rows)
+            return
         except Exception as error:
             reason = connection.row_error(error)
             if reason is None:
                 raise
-        finally:
-            connection.execute("ROLLBACK TO SAVEPOINT search")
-            connection.execute("RELEASE SAVEPOINT search")
-        if reason is None:
-            return
         if len(rows) == 1:
             reasons[rows[0].id] = reason
             return

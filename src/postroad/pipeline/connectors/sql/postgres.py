@@ -51,13 +51,9 @@ class PostgresConnection(SqlConnection):
         with self._connection.cursor() as cursor:
             cursor.executemany(_translate(statement), rows)
 
-    def describe(self, statement: str) -> list[str]:
-        description = self._connection.execute(_translate(statement)).description
-        return [it.name for it in description or ()]
-
-    def describe_types(self, statement: str) -> list[tuple[str, object]]:
-        description = self._connection.execute(_translate(statement)).description
-        return [(it.name, (it.type_code, it.precision, it.scale)) for it in description or ()]
+    def describe(self, statement: str) -> list[tuple[str, object]]:
+        columns = self._connection.execute(_translate(statement)).description or ()
+        return [(it.name, (it.type_code, it.precision, it.scale)) for it in columns]
 
     def load(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         try:

@@ -51,7 +51,7 @@ class SqlStaging:
         return [name for name, _ in self._described(connection)]
 
     def _described(self, connection: SqlConnection) -> list[tuple[str, object]]:
-        return connection.describe_types(f"SELECT * FROM {self._table} t WHERE 1 = 0")
+        return connection.describe(f"SELECT * FROM {self._table} t WHERE 1 = 0")
 
     def create(self, connection: SqlConnection, writer: str) -> str:
         """Make the table for the rows of a writer, if there is none; returns its quoted name."""
