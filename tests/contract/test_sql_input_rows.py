@@ -277,7 +277,7 @@ async def test_rows_that_are_gone_are_told_of(
         (only,) = await reader.connector.plan_splits(None, 10)
         execute(database, "DELETE FROM numbers WHERE n = 2")
         assert reader.rows(only.position) == [{"n": 1}, {"n": 3}]
-    assert "1 rows of table 'numbers' are gone" in caplog.text
+    assert "1 rows of table 'numbers' were deleted" in caplog.text
 
 
 async def test_the_connection_string_may_have_options(dsn: str) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("postroad.pipeline")
 
-# How long to wait when there is nothing to do: time for what windows and the pen have.
+# How long to wait when idle, until windows and retries are looked at.
 _IDLE_S = 0.1
 _PAUSE_FIRST_S = 0.1
 _PAUSE_MAX_S = 10.0

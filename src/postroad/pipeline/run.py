@@ -114,7 +114,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     """Segments that were delivered again."""
     batches: int = 0
     dead: int = 0
-    """Dead letters of the job, those of earlier runs included."""
+    """Dead messages of the job, those of earlier runs included."""
     restarts: int = 0
     """How often Spark failed and was started again."""
     tasks: dict[str, TaskCounts] = {}
@@ -211,7 +211,7 @@ async def run(
 
 def has_queues(job: Job) -> bool:
     """Whether a job reads or sends to queues of a node, in whose store its account then is."""
-    return any(it.connector == _QUEUE for it in job.catalog)
+    return any(task.connector == _QUEUE for task in job.catalog)
 
 
 def account_path(path: Path, job: Job) -> Path:
@@ -268,7 +268,7 @@ class JobRun:
         self._check_names("outputs", self._outputs, TaskType.OUTPUT)
 
     def _check_names(self, what: str, given: Mapping[str, object], type: TaskType) -> None:
-        known = [it.name for it in self.job.catalog if it.type is type]
+        known = [task.name for task in self.job.catalog if task.type is type]
         for name in given:
             if name not in known:
                 raise ConfigError(
@@ -281,7 +281,9 @@ class JobRun:
         """The tasks that read or send to queues of a node."""
         given = {*self._inputs, *self._outputs}
         return [
-            it.name for it in self.job.catalog if it.connector == _QUEUE and it.name not in given
+            task.name
+            for task in self.job.catalog
+            if task.connector == _QUEUE and task.name not in given
         ]
 
     @property
@@ -306,14 +308,14 @@ class JobRun:
     ) -> Runner:
         tasks = self.job.catalog
         inputs = dict(self._inputs) | {
-            it.name: make_input(it, queues)
-            for it in tasks
-            if it.type is TaskType.INPUT and it.name not in self._inputs
+            task.name: make_input(task, queues)
+            for task in tasks
+            if task.type is TaskType.INPUT and task.name not in self._inputs
         }
         outputs = dict(self._outputs) | {
-            it.name: make_output(it, queues)
-            for it in tasks
-            if it.type is TaskType.OUTPUT and it.name not in self._outputs
+            task.name: make_output(task, queues)
+            for task in tasks
+            if task.type is TaskType.OUTPUT and task.name not in self._outputs
         }
         if isinstance(self.on, Local):
             return LocalRunner(self.job, inputs, outputs, store)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Results: TypeAlias = tuple[list[Any], dict[int, Exception]]
 """What a function returned, one for each segment, and what it raised, by position."""
 Report: TypeAlias = Callable[[int, Any, Exception | None], None]
-"""Told what came of a segment as soon as it is known: its place, the result, or the exception."""
+"""Called with the place of a segment and its result or exception, as soon as it is known."""
 
 
 def map_function(

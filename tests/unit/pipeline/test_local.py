@@ -239,7 +239,7 @@ async def test_lines_that_are_no_segments_are_dead_and_stay_so(tmp_path: Path) -
     functions, disk = Functions(first=same, last=same), MemoryDisk()
 
     async def run_once() -> list[StoredRoot]:
-        source = JsonLinesInput(str(tmp_path / "*.jsonl"), split_bytes=10)
+        source = JsonLinesInput(str(tmp_path / "*.jsonl"), split_bytes=10, settle_s=0)
         await run(functions, source, JsonLinesOutput(str(tmp_path / "out")), disk=disk)
         return sorted(await dead_in(disk), key=lambda root: root.segment)
 

@@ -1,9 +1,8 @@
-"""What inputs and outputs of a pipeline are made of.
+"""Interfaces of input and output connectors.
 
-An input is cut into slices. A slice is plain data that says where to read, and reading it gives the
-same segments at every time and in every process, until it is settled. What was read is not
-acknowledged one by one: a slice is settled as a whole, after those of its segments that failed have
-been put into the pen.
+An input is read in splits. A split is plain data that says where to read, and gives the same
+segments at every time and in every process, until it is committed. Segments are not acknowledged
+one by one: a split is committed as a whole, after its failed segments are in the holding pen.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ Committable: TypeAlias = dict[str, Any]
 """What was staged and where, as plain data that goes into MsgPack."""
 
 encode_segment: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
-"""How segments are kept, and how they go from one process to another."""
+"""How segments are stored, and sent to other processes."""
 decode_segment: Callable[[bytes], Segment] = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 AnySegment: TypeAlias = dict[Any, Any]
-"""A segment that a function made: its names should be texts, but who knows."""
+"""A segment that a function made: its keys should be text, but may be anything."""
 decode_any: Callable[[bytes], AnySegment] = msgspec.msgpack.Decoder(AnySegment).decode
 
 
-# How often to look where nothing tells that there is something new.
+# How often to look where nothing notifies of something new.
 _WAIT_S = 0.05
 
 
@@ -44,7 +43,7 @@ class Split(msgspec.Struct, frozen=True):
     estimated_segments: int
     """About how many segments it has."""
     next_position: Position
-    """Where the next slice begins."""
+    """Where the next split begins."""
     state: dict[str, Any] = {}
     """What the input remembers beside the position from now on, by keys: see `restore`."""
 
@@ -68,7 +67,7 @@ class RawRecords(NamedTuple):
 
 
 class InputConnector(Protocol):
-    """A place that segments come from. Subclasses need `cut` and `read`.
+    """A source of segments. Subclasses need `plan_splits` and `read`.
 
     Objects go to other processes, so they hold nothing open before `open` or `read`.
     """
@@ -76,14 +75,14 @@ class InputConnector(Protocol):
     is_bounded: bool = True
     """Whether it has an end."""
     is_portable: bool = True
-    """Whether slices can be read in any process; otherwise only in the one that called `open`."""
+    """Whether splits can be read in any process; otherwise only in the one that called `open`."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what was recorded with splits, by keys. Called before `open`."""
         return
 
-    async def open(self, unsettled: Sequence[Position]) -> None:
-        """Get ready to plan splits, in one process only; `unsettled` are those of an older one."""
+    async def open(self, uncommitted: Sequence[Position]) -> None:
+        """Get ready to plan splits, in one process only; `uncommitted` are of an older one."""
         return
 
     async def close(self) -> None:
@@ -94,27 +93,27 @@ class InputConnector(Protocol):
         """The next splits after a position (None: the start), about so many segments in all."""
 
     async def wait(self, timeout_s: float) -> None:
-        """Return when there may be something new to cut, or after some time."""
+        """Return when there may be something new, or after some time."""
         await asyncio.sleep(min(timeout_s, _WAIT_S))
 
     def read(self, place: Position) -> Iterator[RawRecords]:
-        """What a slice has. May be called again after failures, and blocks."""
+        """The records of a split; blocks. May be called again after failures."""
 
     @property
     def decode(self) -> Callable[[bytes], Segment]:
-        """What makes a segment of something raw; whatever it raises says that there is none."""
+        """Decodes a raw record; one for which it raises is no segment."""
         return decode_segment
 
     def span_contexts(self, place: Position) -> Sequence[SpanContext]:
-        """Some of the spans that a slice belongs to, where that is known without looking for it."""
+        """Some of the spans that a split belongs to, where that is known without reading it."""
         return ()
 
     def commit(self, ledger: Ledger, place: Position) -> None:
-        """A slice is done with: say so in the transaction that does away with it."""
+        """Commit a split within the transaction of its batch."""
         return
 
     async def on_committed(self, places: Sequence[Position]) -> None:
-        """Slices are durably done with; may be told twice."""
+        """Splits are durably committed; may be called twice for one."""
         return
 
 
@@ -155,14 +154,14 @@ class OutputWriter(Protocol):
 
 
 class OutputConnector(Protocol):
-    """A place that segments go to. Subclasses need `begin`.
+    """A sink of segments. Subclasses need `create_writer`.
 
-    What a batch writes is staged first, in any process; then the batch is settled, then it is
-    published. What was settled is published for certain, perhaps twice; what was not, never.
+    What a batch writes is prepared first, in any process; then the batch is committed, and then its
+    output. Output of a committed batch is committed for certain, perhaps twice; other output never.
     """
 
     is_external: bool = False
-    """Whether whoever runs the batches publishes what was settled, and not the coordinator."""
+    """Whether whoever runs the batches publishes what was committed, and not the coordinator."""
     commits_together: bool = False
     """Whether what is to be published is given to `commit_together`, instead of one by one."""
 

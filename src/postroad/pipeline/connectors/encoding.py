@@ -1,4 +1,4 @@
-"""Staging for outputs that are written at the desk: what is staged goes there as it is."""
+"""Staging for outputs that are written at the coordinator: what is staged goes there as it is."""
 
 from __future__ import annotations
 

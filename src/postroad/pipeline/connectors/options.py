@@ -62,7 +62,7 @@ class ClientTlsFiles(msgspec.Struct, frozen=True):
             if self.cert is not None:
                 context.load_cert_chain(self.cert, self.key)
         except OSError as error:
-            files = ", ".join(it for it in (self.ca, self.cert, self.key) if it)
+            files = ", ".join(path for path in (self.ca, self.cert, self.key) if path)
             raise ConfigError(f"tls_ca, tls_cert, tls_key: {files}: {error}") from error
         return context
 
@@ -78,7 +78,7 @@ def check_name(option: str, value: object, forbidden: str = "") -> str:
     """Refuse what is no name."""
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{option} is {value!r}; it must be a name")
-    if bad := sorted(it for it in set(value) if it in forbidden or it.isspace()):
+    if bad := sorted(char for char in set(value) if char in forbidden or char.isspace()):
         raise ConfigError(f"{option} is {value!r}; it must not have {' '.join(map(repr, bad))}")
     return value
 
@@ -87,7 +87,7 @@ def check_url(option: str, value: object, schemes: Sequence[str]) -> str:
     """Refuse what is no URL, or none of these kinds."""
     if not isinstance(value, str) or urlsplit(value).scheme not in schemes:
         # What it is instead is not shown: there may be a password in it.
-        kinds = ", ".join(f"{it}://" for it in schemes)
+        kinds = ", ".join(f"{scheme}://" for scheme in schemes)
         raise ConfigError(f"{option} must be a URL that begins with one of {kinds}")
     return value
 

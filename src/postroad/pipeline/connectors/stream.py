@@ -245,8 +245,8 @@ class StreamInput(InputConnector):
         assert self._opened is not None, "open() comes first"
         return self._opened
 
-    async def open(self, unsettled: Sequence[Position]) -> None:
-        planner = self._make_planner(unsettled)
+    async def open(self, uncommitted: Sequence[Position]) -> None:
+        planner = self._make_planner(uncommitted)
         try:
             await planner.open(self.is_bounded)
         except BaseException:

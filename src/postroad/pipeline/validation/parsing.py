@@ -94,7 +94,7 @@ class ParsedJob:
         self.incomplete.add(section)
 
     def _read_scalar(self, key: str) -> Any:
-        (field,) = (it for it in fields_of(Job) if it.encode_name == key)
+        (field,) = (known for known in fields_of(Job) if known.encode_name == key)
         if key not in self._raw:
             return msgspec.UNSET
         return read_value(self.notes, JOB, key, self._raw[key], field)
@@ -187,7 +187,7 @@ class IssueCollector:
 def as_mapping(data: Any) -> Mapping[str, Any] | None:
     """The keys and values of a structure or table, under the names they have in data."""
     if isinstance(data, msgspec.Struct):
-        return {it.encode_name: getattr(data, it.name) for it in fields_of(type(data))}
+        return {field.encode_name: getattr(data, field.name) for field in fields_of(type(data))}
     return data if isinstance(data, Mapping) else None
 
 

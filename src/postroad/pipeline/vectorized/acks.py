@@ -36,7 +36,9 @@ def mix64_all(values: Ids) -> Ids:
 def root_ids(bits: AckIds, task: str, source: str, positions: Sequence[int | str]) -> Ids:
     """The ids of roots from some positions of a source."""
     if positions and isinstance(positions[0], str):
-        return np.array([bits.root(task, source, it) for it in positions], dtype=np.uint64)
+        return np.array(
+            [bits.root(task, source, position) for position in positions], dtype=np.uint64
+        )
     places = np.asarray(positions, dtype=np.int64).astype(np.uint64)
     places *= _GOLDEN
     places += np.uint64(bits.source_key(task, source))
@@ -171,26 +173,28 @@ class AckAccumulator:
 
     def concat(self, parts: Sequence[EdgeBatch]) -> EdgeBatch:
         """Several as one."""
-        self._all = [it for it in self._all if it not in parts]
+        self._all = [edges for edges in self._all if edges not in parts]
         return self._keep(
             EdgeBatch(
-                np.concatenate([it.ids for it in parts]),
-                np.concatenate([it.origins for it in parts]),
-                np.concatenate([it.open for it in parts]),
+                np.concatenate([part.ids for part in parts]),
+                np.concatenate([part.origins for part in parts]),
+                np.concatenate([part.open for part in parts]),
                 parts[0].sign,
             )
         )
 
     def unacked(self) -> dict[int, UnackedRemainder]:
         """What is left over, by the root's place in the piece; of most, nothing."""
-        parts = [it for it in self._all if it.open.any()]
+        parts = [edges for edges in self._all if edges.open.any()]
         if not parts:
             return {}
-        positions = [np.flatnonzero(it.open) for it in parts]
-        origins = np.concatenate([it.origins[at] for it, at in zip(parts, positions, strict=True)])
-        bits = np.concatenate([it.open[at] for it, at in zip(parts, positions, strict=True)])
+        positions = [np.flatnonzero(part.open) for part in parts]
+        origins = np.concatenate(
+            [part.origins[at] for part, at in zip(parts, positions, strict=True)]
+        )
+        bits = np.concatenate([part.open[at] for part, at in zip(parts, positions, strict=True)])
         signs = np.concatenate(
-            [np.full(len(at), it.sign) for it, at in zip(parts, positions, strict=True)]
+            [np.full(len(at), part.sign) for part, at in zip(parts, positions, strict=True)]
         )
         order = np.argsort(origins, kind="stable")
         origins = origins[order]

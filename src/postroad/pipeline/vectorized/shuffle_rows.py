@@ -31,14 +31,14 @@ COLUMNS = (
 DDL = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS)
 
 decode_again = msgspec.msgpack.Decoder(tuple[bytes, list[int]]).decode
-"""A root that comes again: its segment as the pen keeps it, and ids of what is published."""
+"""A root to retry: its segment as the holding pen has it, and ids of written outputs."""
 
 
 class ShuffleRowKind(enum.IntEnum):
     """What a row tells."""
 
     DELIVERY = 0
-    """A slice was read; `edge` is its number."""
+    """A split was read; `edge` is its number."""
     ROOT = 1
     """A root came in by a task; `payload` is its segment, `bits` and `missing` are left over."""
     AGAIN = 2
@@ -54,7 +54,7 @@ class ShuffleRowKind(enum.IntEnum):
     FAILURE = 7
     """A task failed; `payload` says with what."""
     REFUSED = 8
-    """A root never was a segment; `payload` is what the pen keeps of it."""
+    """A root never was a segment; `payload` is what the holding pen keeps of it."""
 
 
 class ShuffleRow(NamedTuple):

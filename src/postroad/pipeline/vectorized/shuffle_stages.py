@@ -99,7 +99,7 @@ class ShuffleSink:
         try:
             payload, lacking = msgspec.msgpack.encode(those), 0
         except Exception:
-            kept = [it for it in those if _is_writable(piece, task, origin, it)]
+            kept = [member for member in those if _is_writable(piece, task, origin, member)]
             payload, lacking = msgspec.msgpack.encode(kept), len(those) - len(kept)
         row = ShuffleRow(
             root, ShuffleRowKind.OUTPUT, task, root, piece.generation, edge, 0, lacking, payload
@@ -107,8 +107,10 @@ class ShuffleSink:
         self.rows.append(row)
 
     def close(self, piece: RootBatch) -> dict[int, tuple[int, int]]:
-        """Leave what else is to be told of a piece; returns what is left over of its roots."""
-        left = {origin: (it.bits, it.missing) for origin, it in piece.ledger.unacked().items()}
+        """Write the remaining rows of a batch of roots; returns what is unacknowledged, by root."""
+        left = {
+            origin: (left.bits, left.missing) for origin, left in piece.ledger.unacked().items()
+        }
         for origin, addition in piece.additions:
             try:
                 payload = msgspec.msgpack.encode(addition[1:])
@@ -117,15 +119,15 @@ class ShuffleSink:
                 continue
             self._tell(piece, origin, ShuffleRowKind.ADDITION, addition.task, payload, -1)
             _miss(left, origin)
-        for it in piece.failures:
+        for failure in piece.failures:
             self._tell(
                 piece,
-                it.origin,
+                failure.origin,
                 ShuffleRowKind.FAILURE,
-                it.task,
-                describe_exception(it.error).encode(),
+                failure.task,
+                describe_exception(failure.error).encode(),
             )
-            _miss(left, it.origin)
+            _miss(left, failure.origin)
         return left
 
     def _tell(
@@ -167,7 +169,7 @@ def _miss(left: dict[int, tuple[int, int]], origin: int) -> None:
 
 
 class SourceStage:
-    """The first stage: takes slices of inputs."""
+    """The first stage: takes splits of inputs."""
 
     def __init__(self, program: CompiledJob) -> None:
         self._program = program
@@ -182,7 +184,7 @@ class SourceStage:
         connector: InputConnector,
         chunks: Iterable[RawRecords],
     ) -> Iterator[list[ShuffleRow]]:
-        """Work on a slice; gives rows, piece by piece."""
+        """Work on a split; gives rows, piece by piece."""
         return self._take(
             number, task, decode_split(self._program, task, generation, connector, chunks)
         )
@@ -216,10 +218,10 @@ class SourceStage:
         return self._sink.take()
 
     def _take_piece(self, task: str, read: DecodedRoots) -> None:
-        for it in read.rejected:
-            payload = msgspec.msgpack.encode(it)
+        for failed in read.rejected:
+            payload = msgspec.msgpack.encode(failed)
             self._sink.rows.append(
-                ShuffleRow(it.root, ShuffleRowKind.REFUSED, task, it.root, payload=payload)
+                ShuffleRow(failed.root, ShuffleRowKind.REFUSED, task, failed.root, payload=payload)
             )
         # Now, because functions may change what they are given.
         payloads = list(map(encode_for_retry, read.segments, read.raws))

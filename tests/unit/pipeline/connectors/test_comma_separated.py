@@ -46,7 +46,7 @@ def segments_of(connector: CsvInput, chunks: list[RawRecords]) -> list[Any]:
 async def read_text(path: Path, text: str | bytes, **options: Any) -> list[Any]:
     content = text if isinstance(text, bytes) else text.encode()
     (path / "in.csv").write_bytes(content)
-    connector = CsvInput(str(path / "in.csv"), **options)
+    connector = CsvInput(str(path / "in.csv"), settle_s=0, **options)
     _, chunks = await read_all(connector)
     return segments_of(connector, chunks)
 

@@ -194,7 +194,10 @@ async def test_bounded_input_reads_a_last_line_without_end_once_its_file_is_sett
     path = tmp_path / f"a.{way}"
     write(path, range(3))
     path.write_text(path.read_text().rstrip("\n"))
-    assert await run_job(make(str(path)), MemoryDisk()) == [0, 1, 2]
+    connector = make(str(path))
+    assert isinstance(connector, JsonLinesInput)
+    connector._settle_s = 0.1
+    assert await run_job(connector, MemoryDisk()) == [0, 1, 2]
 
 
 async def test_old_file_without_a_last_line_end_is_read_at_once(tmp_path: Path) -> None:

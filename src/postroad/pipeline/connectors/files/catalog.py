@@ -97,7 +97,9 @@ class FileCatalog:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Remember what an earlier process recorded."""
-        self._progress = {name: msgspec.convert(it, FileProgress) for name, it in state.items()}
+        self._progress = {
+            name: msgspec.convert(progress, FileProgress) for name, progress in state.items()
+        }
         self._last = -1
         self._forget_listing()
 
@@ -216,7 +218,7 @@ class FileInput(InputConnector):
     def restore(self, state: Mapping[str, Any]) -> None:
         self._catalog.restore(state)
 
-    async def open(self, unsettled: Sequence[Position]) -> None:
+    async def open(self, uncommitted: Sequence[Position]) -> None:
         await asyncio.to_thread(self._check, self._files.check()[0])
 
     def _check(self, first: str) -> None:

@@ -136,9 +136,11 @@ class CsvInput(JsonLinesInput):
             raise OSError(f"{name} became shorter while it was read")
         records = list(self._split(data))
         starts = accumulate(map(len, records), initial=start)
-        filled = [(at, it) for at, it in zip(starts, records, strict=False) if it.strip()]
+        filled = [
+            (at, record) for at, record in zip(starts, records, strict=False) if record.strip()
+        ]
         positions = [at for at, _ in filled]
-        yield RawRecords(name, positions, [self._pack(names, it) for _, it in filled])
+        yield RawRecords(name, positions, [self._pack(names, record) for _, record in filled])
 
     def _split(self, data: bytes) -> Iterator[bytes]:
         file = BytesIO(data)

@@ -18,7 +18,7 @@ _WRITE_BYTES = 1024 * 1024
 
 
 class DirectoryOutput(OutputConnector):
-    """What such outputs have in common: files are staged aside and moved when they are settled.
+    """What such outputs have in common: files are staged aside and moved when they are committed.
 
     A file that is not staged any more may have been published before a crash, and whoever reads
     the directory may have taken it away since. Or it never was where it should be, or was lost.
@@ -35,12 +35,12 @@ class DirectoryOutput(OutputConnector):
         self._last_published: str | None = None
 
     async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
-        await asyncio.to_thread(self._open, prefix, [it["file"] for it in unpublished])
+        await asyncio.to_thread(self._open, prefix, [staged["file"] for staged in unpublished])
 
     def _open(self, prefix: str, wanted: Sequence[str]) -> None:
         _clear(self.staging_path(""), prefix, set(wanted))
         mark = self._mark_of(prefix)
-        _clear(mark.parent, mark.name, {self._mark_of(it).name for it in wanted})
+        _clear(mark.parent, mark.name, {self._mark_of(name).name for name in wanted})
 
     def staging_path(self, name: str) -> Path:
         """Where a file is written, on this machine or another."""
@@ -85,7 +85,7 @@ class DirectoryOutput(OutputConnector):
     async def remove_abandoned(
         self, prefix: str, kept: Sequence[Committable], before_s: float
     ) -> None:
-        names = {it["file"] for it in kept}
+        names = {staged["file"] for staged in kept}
         await asyncio.to_thread(_clear, self.staging_path(""), prefix, names, before_s)
 
     async def abort(self, staged: Committable) -> None:

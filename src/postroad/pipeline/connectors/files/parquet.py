@@ -116,12 +116,12 @@ class ParquetInput(FileInput):
         name, row, skip, left = place["file"], place["row"], place["skip"], place["count"]
         with self._reading(name) as file:
             for batch in file.iter_batches(_READ_ROWS, [place["group"]], columns=self._columns):
-                found = batch.slice(skip, left)
+                rows = batch.slice(skip, left)
                 skip -= min(skip, batch.num_rows)
-                if found.num_rows:
-                    yield RawRecords(name, range(row, row + found.num_rows), _encode_rows(found))
-                    row += found.num_rows
-                    left -= found.num_rows
+                if rows.num_rows:
+                    yield RawRecords(name, range(row, row + rows.num_rows), _encode_rows(rows))
+                    row += rows.num_rows
+                    left -= rows.num_rows
                 if not left:
                     return
         raise OSError(f"{name} has fewer rows than before")
@@ -134,12 +134,12 @@ def _progress(row: int, status: os.stat_result, metadata: Any) -> FileProgress:
 
 def _encode_rows(batch: pyarrow.RecordBatch) -> list[bytes]:
     names = batch.schema.names
-    columns = [_to_microseconds(it).to_pylist() for it in batch.columns]
+    columns = [_to_microseconds(column).to_pylist() for column in batch.columns]
     rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
     try:
         return list(map(_encode, rows))
     except UNENCODABLE:
-        return [_encode_row(it) for it in rows]
+        return [_encode_row(row) for row in rows]
 
 
 def _encode_row(row: Segment) -> bytes:
@@ -193,12 +193,12 @@ class ParquetOutput(DirectoryOutput):
 
 def _type_of(name: str, type: str) -> pyarrow.DataType:
     arrow = _arrow()
-    if found := _DECIMAL.fullmatch(type):
-        return arrow.decimal128(int(found[1]), int(found[2]))
-    if found := _ZONED.fullmatch(type):
-        return arrow.timestamp(found[1], tz=found[2])
-    if found := _LIST.fullmatch(type):
-        return arrow.list_(_type_of(name, found[1]))
+    if match := _DECIMAL.fullmatch(type):
+        return arrow.decimal128(int(match[1]), int(match[2]))
+    if match := _ZONED.fullmatch(type):
+        return arrow.timestamp(match[1], tz=match[2])
+    if match := _LIST.fullmatch(type):
+        return arrow.list_(_type_of(name, match[1]))
     try:
         return arrow.type_for_alias(type)
     except ValueError:
@@ -251,17 +251,20 @@ class _ParquetWriter(FileWriter):
         """The types of some segments; where they differ, that of the first."""
         names = dict.fromkeys(chain.from_iterable(segments))
         return self._arrow.schema(
-            [(name, self._infer_type([it.get(name) for it in segments])) for name in names]
+            [
+                (name, self._infer_type([segment.get(name) for segment in segments]))
+                for name in names
+            ]
         )
 
     def _infer_type(self, values: Sequence[Any]) -> pyarrow.DataType:
-        for candidate in chain([values], ([it] for it in values if it is not None)):
+        for candidate in chain([values], ([value] for value in values if value is not None)):
             try:
-                found = self._arrow.array(candidate).type
+                type_ = self._arrow.array(candidate).type
             except self._unfit:
                 continue
-            if not self._arrow.types.is_null(found):
-                return found
+            if not self._arrow.types.is_null(type_):
+                return type_
         return self._arrow.string()
 
     def _find_unfit(
@@ -301,4 +304,6 @@ def _find_strangers(
 ) -> dict[int, str]:
     known = frozenset(names)
     strange = ((id, segment.keys() - known) for id, segment in zip(ids, segments, strict=True))
-    return {id: f"there is no column for {', '.join(map(repr, it))}" for id, it in strange if it}
+    return {
+        id: f"there is no column for {', '.join(map(repr, keys))}" for id, keys in strange if keys
+    }

@@ -179,17 +179,17 @@ class JetStreamClient:
         self,
         consumer: str,
         batch: int,
-        on_found: Callable[[StreamMessage], None],
+        on_message: Callable[[StreamMessage], None],
         timeout_s: float | None = None,
     ) -> PullRequest:
         """Ask a consumer for messages: those that are there, or the next ones within some time."""
         connection = await self.connect()
-        pull = PullRequest(self._access, batch, on_found)
-        wanted: dict[str, object] = {"batch": batch}
+        pull = PullRequest(self._access, batch, on_message)
+        requested: dict[str, object] = {"batch": batch}
         if timeout_s is None:
-            wanted["no_wait"] = True
+            requested["no_wait"] = True
         else:
-            wanted["expires"] = round(timeout_s * _SECOND_NS)
+            requested["expires"] = round(timeout_s * _SECOND_NS)
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._access.stream}.{consumer}"
         with self._mapped_errors():
             inbox = connection.new_inbox()
@@ -198,7 +198,7 @@ class JetStreamClient:
             )
             self._pulls[pull] = subscription
             pull.ended.add_done_callback(lambda _: self._on_pulled(pull))
-            await connection.publish(subject, _encode(wanted), reply=inbox)
+            await connection.publish(subject, _encode(requested), reply=inbox)
         return pull
 
     def _on_pulled(self, pull: PullRequest) -> None:
@@ -212,7 +212,7 @@ class JetStreamClient:
 
     async def read_range(
         self,
-        facts: StreamInfo,
+        info: StreamInfo,
         first: int,
         last: int,
         *,
@@ -229,15 +229,15 @@ class JetStreamClient:
         """
         if first > last:
             return []
-        if facts.is_readable:
-            wanted = min(limit or _PULL_MESSAGES, expected or _PULL_MESSAGES, last - first + 1)
-            return await self._scan_by_consumer(first, last, limit, wanted, headers_only)
+        if info.is_readable:
+            requested = min(limit or _PULL_MESSAGES, expected or _PULL_MESSAGES, last - first + 1)
+            return await self._scan_by_consumer(first, last, limit, requested, headers_only)
         if limit is None:
             return await self._walk_all(first, last)
         while first <= last:
             window = min(last, first + limit - 1)
-            if found := await self._walk_all(first, window):
-                return found
+            if messages := await self._walk_all(first, window):
+                return messages
             following = await self._get_next(window + 1)
             first = last + 1 if following is None else following.sequence
         return []
@@ -246,10 +246,10 @@ class JetStreamClient:
         self, first: int, last: int, limit: int | None, batch: int, headers_only: bool
     ) -> list[StreamMessage]:
         consumer = await self._create_reader(first, headers_only)
-        found: list[StreamMessage] = []
+        messages: list[StreamMessage] = []
         try:
-            while not found or (found[-1].sequence < last and limit is None):
-                pull = await self.pull(consumer, batch, found.append)
+            while not messages or (messages[-1].sequence < last and limit is None):
+                pull = await self.pull(consumer, batch, messages.append)
                 await pull.wait(_REQUEST_S)
                 if pull.received < batch:
                     break
@@ -257,7 +257,7 @@ class JetStreamClient:
                 batch = min(batch, _MORE_MESSAGES)
         finally:
             await self._delete_consumer(consumer)
-        return [it for it in found if it.sequence <= last]
+        return [message for message in messages if message.sequence <= last]
 
     async def _create_reader(self, first: int, headers_only: bool) -> str:
         stream, subject = self._access.stream, self._access.subject
@@ -288,26 +288,26 @@ class JetStreamClient:
             for start in range(first, last + 1, length)
         ]
         try:
-            return [it for found in await asyncio.gather(*walks) for it in found]
+            return [message for walked in await asyncio.gather(*walks) for message in walked]
         finally:
             for walk in walks:
                 walk.cancel()
 
     async def _walk(self, first: int, last: int) -> Sequence[StreamMessage]:
-        found: list[StreamMessage] = []
+        messages: list[StreamMessage] = []
         while first <= last:
             message = await self._get_next(first)
             if message is None or message.sequence > last:
                 break
-            found.append(message)
+            messages.append(message)
             first = message.sequence + 1
-        return found
+        return messages
 
     async def _get_next(self, sequence: int) -> StreamMessage | None:
         """The first message from a sequence on."""
-        wanted = {"seq": sequence, "next_by_subj": self._access.subject or ">"}
+        requested = {"seq": sequence, "next_by_subj": self._access.subject or ">"}
         try:
-            answer = await self.request(f"STREAM.MSG.GET.{self._access.stream}", wanted)
+            answer = await self.request(f"STREAM.MSG.GET.{self._access.stream}", requested)
         except JetStreamError as error:
             if error.status == NOT_FOUND:
                 return None
@@ -352,7 +352,7 @@ class JetStreamEndpoint(msgspec.Struct, frozen=True):
     @property
     def shown(self) -> str:
         """For people, without secrets."""
-        hosts = ", ".join(urlsplit(it).netloc.rpartition("@")[2] for it in self.servers)
+        hosts = ", ".join(urlsplit(server).netloc.rpartition("@")[2] for server in self.servers)
         return f"stream {self.stream!r} of NATS at {hosts}"
 
 
@@ -386,11 +386,11 @@ class PullRequest:
     """A request for messages. What it brings is handed on, even if nobody waits for it any more."""
 
     def __init__(
-        self, access: JetStreamEndpoint, batch: int, on_found: Callable[[StreamMessage], None]
+        self, access: JetStreamEndpoint, batch: int, on_message: Callable[[StreamMessage], None]
     ) -> None:
         self._access = access
         self._batch = batch
-        self._on_found = on_found
+        self._on_message = on_message
         self.received = 0
         self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         """What went wrong, if something did."""
@@ -403,7 +403,7 @@ class PullRequest:
             return
         size = int(headers.get("Nats-Msg-Size", len(message.data)))
         self.received += 1
-        self._on_found(StreamMessage(_read_sequence(message.reply), size, message.data))
+        self._on_message(StreamMessage(_read_sequence(message.reply), size, message.data))
         # Not already when the server says that no more are there: one that is published at this
         # moment would still be sent to us.
         if self.received == self._batch:

@@ -100,7 +100,7 @@ class JetStreamSplitPlanner(StreamSplitPlanner[int]):
         if info.last < position:
             raise OSError(
                 f"{self._access.shown} went back to message {info.last}, perhaps to a backup;"
-                f" up to {position} was read, and new messages cannot be told from those"
+                f" up to {position} was read, and new messages cannot be distinguished from those"
             )
         consumer = await self._consumer()
         delivered = consumer["delivered"]["stream_seq"]

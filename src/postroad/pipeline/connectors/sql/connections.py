@@ -254,7 +254,7 @@ def connect_sqlite(path: str) -> SqliteConnection:
     except sqlite3.Error as error:
         raise OSError(f"database {path!r} cannot be opened: {error}") from error
     # What is no text must not keep others from being read.
-    connection.text_factory = lambda it: it.decode(errors="surrogateescape")
+    connection.text_factory = lambda text: text.decode(errors="surrogateescape")
     return SqliteConnection(connection, path)
 
 

@@ -146,7 +146,7 @@ class SqlOutput(OutputConnector):
             for group, (names, first, last) in enumerate(staged["groups"]):
                 rows = StagedRows(table, writer, group, names, first, last)
                 self._insert(connection, rows, rejected)
-            refused = "".join(f" AND {OUTPUT} <> {to_signed(it.id)}" for it in rejected)
+            refused = "".join(f" AND {OUTPUT} <> {to_signed(segment.id)}" for segment in rejected)
             connection.execute(f"DELETE FROM {table} WHERE {WRITER} = ?{refused}", (writer,))
             self.staging.mark_committed(connection, writer)
         return rejected
@@ -155,8 +155,10 @@ class SqlOutput(OutputConnector):
         """Write staged rows to the table, all of them or none."""
         names = ", ".join(map(quote, rows.names))
         keys = ", ".join(map(quote, self.keys))
-        others = [] if self.has_ids else [quote(it) for it in rows.names if it not in self.keys]
-        change = ", ".join(f"{it} = excluded.{it}" for it in others)
+        others = (
+            [] if self.has_ids else [quote(name) for name in rows.names if name not in self.keys]
+        )
+        change = ", ".join(f"{other} = excluded.{other}" for other in others)
         # PostgreSQL changes no row twice in one statement: of those with the same key, the last.
         is_latest = bool(change) and connection.needs_distinct
         with savepoint(connection):
@@ -214,7 +216,7 @@ class SqlOutput(OutputConnector):
         await asyncio.to_thread(self._remove_abandoned, prefix, kept, before_s)
 
     def _remove_abandoned(self, prefix: str, kept: Sequence[Committable], before_s: float) -> None:
-        writers = [it["writer"] for it in kept if "writer" in it]
+        writers = [staged["writer"] for staged in kept if "writer" in staged]
         with self.database.pooled() as connection:
             self.staging.remove_abandoned(connection, prefix, writers, before_s)
 

@@ -45,31 +45,31 @@ class ProcessedKeys:
             connection.execute(f"CREATE {kind} IF NOT EXISTS {index} ON {self.quoted} ({column})")
 
     def claim(self, connection: SqlConnection, number: int, keys: Sequence[Key]) -> None:
-        """Keys belong to a slice."""
+        """Keys belong to a split."""
         self._insert(connection, ranges_of(keys), number)
 
     def release_after(self, connection: SqlConnection, after: int) -> None:
-        """Slices with higher numbers were never admitted."""
+        """Splits with higher numbers were never admitted."""
         connection.execute(f"DELETE FROM {self.quoted} WHERE slice > ?", (after,))
 
-    def unsettled(self, connection: SqlConnection) -> set[int]:
-        """Slices that nobody noted to be settled."""
+    def uncommitted(self, connection: SqlConnection) -> set[int]:
+        """Splits that nobody noted to be committed."""
         rows = connection.execute(f"SELECT DISTINCT slice FROM {self.quoted} WHERE slice > 0")
         return {int(number) for (number,) in rows}
 
     def claimed_keys(self, connection: SqlConnection, number: int) -> list[Key]:
-        """The keys of a slice that is not settled, in order."""
+        """The keys of a split that is not committed, in order."""
         rows = connection.execute(
             f"SELECT low, high FROM {self.quoted} WHERE slice = ? ORDER BY low", (number,)
         )
         return [key for low, high in rows for key in _keys_in(low, high)]
 
     def has_settled(self, connection: SqlConnection) -> bool:
-        """Whether any slice ever was."""
+        """Whether any split ever was."""
         return bool(connection.execute(f"SELECT 1 FROM {self.quoted} WHERE slice = 0 LIMIT 1"))
 
     def mark_processed(self, connection: SqlConnection, number: int) -> None:
-        """A slice is settled: what adjoins other such ranges becomes one with them."""
+        """A split is committed: what adjoins other such ranges becomes one with them."""
         own = connection.execute(f"SELECT low, high FROM {self.quoted} WHERE slice = ?", (number,))
         if own and isinstance(own[0][0], int):
             known = [*own, *self._adjoining(connection, number)]

@@ -1,7 +1,7 @@
 """Rows that wait beside a table until their batch is committed.
 
-In PostgreSQL they are in a table of ours with the columns of the user's, and are told apart by the
-id of their writer. In SQLite each writer has a file beside the database.
+In PostgreSQL they are in a table of ours with the columns of the user's, and have the id of their
+writer. In SQLite each writer has a file beside the database.
 """
 
 from __future__ import annotations
