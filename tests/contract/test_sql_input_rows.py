@@ -335,7 +335,7 @@ async def test_keys_that_are_no_keys(database: str) -> None:
     execute(database, "CREATE TABLE numbers (n BIGINT)")
     put(database, 7, 7)
     async with reading(database) as reader:
-        with pytest.raises(ConfigError, match="7 is there twice"):
+        with pytest.raises(ConfigError, match="7 is in two rows"):
             await reader.take()
     put(database, None)
     with pytest.raises(ConfigError, match="NULL"):

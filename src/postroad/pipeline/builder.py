@@ -269,7 +269,9 @@ def import_path(function: Callable[..., Any]) -> str:
             f"move it to the top of the module {module!r}"
         )
     if not _is_found(function, module, name):
-        raise ConfigError(f"{function!r} is not what is found at '{module}:{name}'")
+        raise ConfigError(
+            f"'{module}:{name}' is another object than {function!r}; give the function itself"
+        )
     return f"{module}:{name}"
 
 

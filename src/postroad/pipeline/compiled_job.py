@@ -177,5 +177,5 @@ def _hooks_of(path: str, make: Callable[[], object]) -> dict[str, Callable[..., 
     holder = make()
     hooks = {name: hook for name in HOOKS if (hook := getattr(holder, name, None)) is not None}
     if not hooks:
-        raise ConfigError(f"{path!r} has none of the hooks {', '.join(HOOKS)}")
+        raise ConfigError(f"{path!r} has no hooks; define one of {', '.join(HOOKS)}")
     return hooks

@@ -193,7 +193,5 @@ def route_result(
         # Nothing follows an output: a condition on its exceptions drops them.
         routes = [route] if route.retry or not router.is_end else []
     if any(route.retry for route in routes):
-        raise SegmentRetryRequestedError(
-            f"a flow condition of {router.task!r} wants it to come again"
-        )
+        raise SegmentRetryRequestedError(f"a flow condition of {router.task!r} requested a retry")
     return RoutingResult(routes, is_exceptional)

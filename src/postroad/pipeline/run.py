@@ -185,7 +185,7 @@ async def run(
     if node is not None:
         if store is not None and ways.queue_tasks:
             raise UsageError(
-                f"job {loaded.name!r} has queues: its account is in the store of the node; "
+                f"job {loaded.name!r} has queues, so its progress is in the store of the node; "
                 "leave out store="
             )
         directory = getattr(getattr(node, "config", None), "data", None)
@@ -272,7 +272,7 @@ class JobRun:
         for name in given:
             if name not in known:
                 raise ConfigError(
-                    f"{what} has {name!r}, and job {self.job.name!r} has no such task; "
+                    f"{what} has {name!r}, which is no task of job {self.job.name!r}; "
                     f"expected one of {', '.join(known)}"
                 )
 

@@ -42,7 +42,7 @@ class SideInputs:
             except Exception as error:
                 self._plan(name)
                 logger.warning(
-                    "side input %r of task %r cannot be read again, and stays as it was: %s",
+                    "side input %r of task %r cannot be read again; the old one is used: %s",
                     name,
                     self._task,
                     error,
@@ -80,7 +80,8 @@ class SideInputs:
         )
         if not connector.is_bounded:
             raise ConfigError(
-                f"side input {name!r} of task {self._task!r} has no end; it is read as a whole"
+                f"side input {name!r} of task {self._task!r} has no end;"
+                " choose a bounded connector: side inputs are read as a whole"
             )
         await connector.open([])
         try:

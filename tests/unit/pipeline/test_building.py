@@ -181,8 +181,8 @@ def test_import_path_of_what_cannot_be_imported_is_refused() -> None:
         (inner, "'inner' is defined inside"),
         (Parser(), "has no name to find it by"),
         (functools.partial(parse), "has no name to find it by"),
-        (Parser().of_object, "is not what is found at"),
-        (HIDDEN, "is not what is found at"),
+        (Parser().of_object, "is another object than"),
+        (HIDDEN, "is another object than"),
     ):
         with pytest.raises(ConfigError, match=reason):
             import_path(thing)

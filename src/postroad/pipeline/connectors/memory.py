@@ -32,7 +32,7 @@ class MemoryInput(InputConnector):
             try:
                 self._raws.append(encode_segment(segment))
             except UNENCODABLE as error:
-                raise ConfigError(f"segment {len(self._raws)} cannot be kept: {error}") from None
+                raise ConfigError(f"segment {len(self._raws)} cannot be encoded: {error}") from None
 
     def __getstate__(self) -> dict[str, object]:
         # It is read where it is; others only decode.

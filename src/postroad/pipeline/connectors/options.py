@@ -45,7 +45,7 @@ class ClientTlsFiles(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise ConfigError("tls_cert and tls_key are given together or not at all")
+            raise ConfigError("give both tls_cert and tls_key, or neither")
         for name in self.__struct_fields__:
             if path := getattr(self, name):
                 msgspec.structs.force_setattr(self, name, os.path.abspath(path))

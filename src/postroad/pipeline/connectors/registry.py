@@ -116,10 +116,8 @@ def _make(
         maker = _find(task, known, group)
     elif task.connector in _OF_A_NODE:
         if mail is None:
-            does = "reads" if task.type == TaskType.INPUT else "posts to"
-            raise ConfigError(
-                f"task {task.name!r} {does} a {task.connector}: run the job in a node"
-            )
+            does = "reads" if task.type == TaskType.INPUT else "sends to"
+            raise ConfigError(f"task {task.name!r} {does} a queue of a node: run the job in one")
         maker = partial(maker, mail)
     try:
         return maker(**task.options)

@@ -93,7 +93,7 @@ class GroupBatch:
             if self._program.graph.tasks[task].state:
                 keys.setdefault(task, []).append(key)
         if keys and self._program.read_states is None:
-            raise ConfigError("functions of groups with state need a runner that keeps it")
+            raise ConfigError("tasks of kind group with state need a runner that stores state")
         states: dict[GroupId, bytes] = {}
         for task, those in keys.items():
             assert self._program.read_states is not None

@@ -38,7 +38,7 @@ def segments_of(connector: CsvInput, chunks: list[RawRecords]) -> list[Any]:
         try:
             found.append(connector.decode(raw))
         except ValueError as error:
-            assert "does not fit" in str(error)
+            assert "does not match" in str(error)
             found.append(raw)
     return found
 

@@ -131,7 +131,7 @@ async def test_splits_that_were_not_recorded_are_planned_again(way: str, tmp_pat
     assert [it.position for it in await connector.plan_splits(after, 10)] == [
         it.position for it in second
     ]
-    with pytest.raises(UsageError, match="not known"):
+    with pytest.raises(UsageError, match="is unknown to this input"):
         await make(str(tmp_path / f"*.{way}")).plan_splits(after, 10)
 
 

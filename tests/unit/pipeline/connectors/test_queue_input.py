@@ -334,7 +334,7 @@ async def test_it_lets_the_queue_go() -> None:
 
 async def test_the_store_must_be_open() -> None:
     connector = QueueInput(MemoryStore(), QUEUE)
-    with pytest.raises(UsageError, match="start the node's mail first"):
+    with pytest.raises(UsageError, match="before its node is started"):
         await connector.open([])
 
 

@@ -116,7 +116,7 @@ class FileCatalog:
             self._last = self._recorded = number
         if not (number == 0 or self._recorded <= number <= self._last):
             raise UsageError(
-                f"what was read of the files up to split {number} is not known: restore it first"
+                f"position {number} is unknown to this input; call restore() with its state first"
             )
         if number < self._last:
             self._undo(number)
@@ -176,7 +176,7 @@ class FileCatalog:
             return
         change = "became shorter" if status.st_size < progress.size else "was changed"
         logger.warning(
-            "%s %s after it was read: what is new in it is not read; give new data a new file",
+            "%s %s after it was read: the change is ignored; write new data to a new file",
             name,
             change,
         )

@@ -71,7 +71,9 @@ class CsvInput(JsonLinesInput):
         for name, type in self._columns.items():
             if type not in _TYPES:
                 known = ", ".join(sorted(_TYPES))
-                raise ConfigError(f"option 'columns': {name!r} is {type!r}; there are {known}")
+                raise ConfigError(
+                    f"option 'columns': {name!r} is {type!r}; it must be one of {known}"
+                )
 
     def _find_start(self, file: BinaryIO, name: str, start: int) -> int:
         file.seek(0)
@@ -90,13 +92,13 @@ class CsvInput(JsonLinesInput):
         try:
             return self._parse(record.removeprefix(_BOM)), len(record)
         except (csv.Error, UnicodeError, ValueError) as error:
-            raise OSError(f"{file.name} has no first line with names: {error}") from error
+            raise OSError(f"{file.name} has no header: {error}") from error
 
     def _read_record(self, file: BinaryIO) -> bytes:
         self._is_quote_open = False
         line = file.readline(_LINE_BYTES_MAX)
         if len(line) == _LINE_BYTES_MAX:
-            raise OSError(f"a file has a line of {_LINE_BYTES_MAX} bytes or more")
+            raise OSError(f"a line has {_LINE_BYTES_MAX} bytes or more")
         if _QUOTE not in line:
             return line
         after_line = file.tell()
@@ -186,4 +188,6 @@ def _decode(raw: bytes) -> Segment:
     try:
         return decode_segment(raw)
     except ValueError:
-        raise ValueError("it does not fit the first line and the types of the columns") from None
+        raise ValueError(
+            "the record does not match the header or the types of the columns"
+        ) from None

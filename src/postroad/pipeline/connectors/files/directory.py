@@ -60,7 +60,7 @@ class DirectoryOutput(OutputConnector):
             self._move(staged, published, mark)
         elif not (published.exists() or mark.exists()):
             raise OSError(
-                f"{staged} is not there, and was not published;"
+                f"{staged} is missing, and was not committed;"
                 f" do all machines have the same {self._directory}?"
             )
         # Also what was moved by a process that did not come so far.

@@ -90,7 +90,7 @@ class ParquetInput(FileInput):
         try:
             return arrow.parquet.ParquetFile(self._files.locate(name))
         except arrow.ArrowInvalid as error:
-            raise OSError(f"{name} is no Parquet file: {error}") from error
+            raise OSError(f"{name} is not a Parquet file: {error}") from error
 
     def _plan_file(self, name: str, row: int, segments: int) -> list[Split]:
         status = os.stat(self._files.locate(name))
@@ -124,7 +124,7 @@ class ParquetInput(FileInput):
                     left -= rows.num_rows
                 if not left:
                     return
-        raise OSError(f"{name} has fewer rows than before")
+        raise OSError(f"{name} has fewer rows than when it was planned")
 
 
 def _progress(row: int, status: os.stat_result, metadata: Any) -> FileProgress:
@@ -174,7 +174,9 @@ class ParquetOutput(DirectoryOutput):
     def __init__(self, path: str, schema: Mapping[str, str] | None = None) -> None:
         super().__init__(path)
         if schema is not None and not schema:
-            raise ConfigError("option 'schema' is empty; it has the types of the columns")
+            raise ConfigError(
+                "option 'schema' is empty; give the types of the columns, or leave it out"
+            )
         self._schema = None if schema is None else check_types("schema", schema)
 
     async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
@@ -202,7 +204,9 @@ def _type_of(name: str, type: str) -> pyarrow.DataType:
     try:
         return arrow.type_for_alias(type)
     except ValueError:
-        raise ConfigError(f"option 'schema': {name!r} is {type!r}, which is no type") from None
+        raise ConfigError(
+            f"option 'schema': {name!r} is {type!r}, which is no type of Arrow"
+        ) from None
 
 
 class _ParquetWriter(FileWriter):
@@ -218,9 +222,7 @@ class _ParquetWriter(FileWriter):
         schema = self._infer(segments) if self._schema is None else self._schema
         names = schema.names
         if not names:
-            raise UnwritableSegmentsError(
-                dict.fromkeys(ids, "it has nothing that could be a column")
-            )
+            raise UnwritableSegmentsError(dict.fromkeys(ids, "the segment has no keys"))
         try:
             columns = [[segment[name] for segment in segments] for name in names]
             # None has less than all, so that none has more if the sum is right.

@@ -44,7 +44,7 @@ def read_answer(data: bytes, server: str) -> dict[str, Any]:
         answer = msgspec.json.decode(data, type=dict[str, Any])
         error = msgspec.convert(answer.get("error"), _ApiError | None)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as malformed:
-        raise OSError(f"{server} does not answer like JetStream: {malformed}") from None
+        raise OSError(f"{server} sent no valid answer of the JetStream API: {malformed}") from None
     if error is not None:
         raise JetStreamError(error.code, f"{server}: {error.description}")
     return answer
@@ -137,7 +137,9 @@ class JetStreamClient:
         try:
             yield
         except nats.errors.NoRespondersError:
-            raise ConnectionRefusedError(f"no JetStream answers: {self._access.shown}") from None
+            raise ConnectionRefusedError(
+                f"JetStream is not enabled: {self._access.shown}"
+            ) from None
         except TimeoutError:
             raise TimeoutError(f"no answer in time: {self._access.shown}") from None
         except (OSError, nats.errors.Error) as error:
@@ -279,7 +281,9 @@ class JetStreamClient:
             try:
                 await self.request(f"CONSUMER.DELETE.{self._access.stream}.{consumer}")
             except OSError as error:
-                logger.debug("a reader of %s stays for a while: %s", self._access.shown, error)
+                logger.debug(
+                    "a consumer of %s is left until it expires: %s", self._access.shown, error
+                )
 
     async def _walk_all(self, first: int, last: int) -> list[StreamMessage]:
         length = -(-(last - first + 1) // _WALKERS)

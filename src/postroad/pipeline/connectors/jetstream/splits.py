@@ -95,7 +95,9 @@ class JetStreamSplitPlanner(StreamSplitPlanner[int]):
         self._set_info(info)
         self._waiting = None
         if after is not None and after["created"] != info.created:
-            logger.warning("%s was created anew; it is read from its start", self._access.shown)
+            logger.warning(
+                "%s was deleted and created again; it is read from its start", self._access.shown
+            )
         position = self._sequence_of(after)
         if info.last < position:
             raise OSError(

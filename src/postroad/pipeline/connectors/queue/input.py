@@ -111,7 +111,7 @@ class QueueInput(InputConnector):
     async def open(self, uncommitted: Sequence[Position]) -> None:
         store = self._node_store()
         if not store.is_open:
-            raise UsageError(f"queue {self._queue!r} cannot be read: start the node's mail first")
+            raise UsageError(f"queue {self._queue!r} cannot be read before its node is started")
         store.claim(self._queue, "a job that reads it")
         try:
             await self._open(store, [stretch_at(position) for position in uncommitted])

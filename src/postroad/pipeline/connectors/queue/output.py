@@ -105,8 +105,8 @@ class QueueOutput(OutputConnector):
         waiting = 0 if peer is None else peer.head - peer.settled
         if waiting >= self._config.outbox_messages_max:
             raise OSError(
-                f"{waiting} messages wait for {self._peer!r}; this node keeps "
-                f"{self._config.outbox_messages_max} (outbox_messages_max)"
+                f"the outbox of {self._peer!r} is full: it has {waiting} messages, and"
+                f" outbox_messages_max is {self._config.outbox_messages_max}"
             )
 
     def commit_in_transaction(self, ledger: Ledger, staged: Committable) -> Committable | None:
@@ -199,4 +199,6 @@ def check_account(store: Store | None, ledger: Ledger) -> None:
     whole commit has to be undone.
     """
     if store is None or not store.owns(ledger):
-        raise RuntimeError("a job with queues keeps its account in the store of the node's mail")
+        raise RuntimeError(
+            "a job with queues must use the store of the node's queues; leave out its own store"
+        )

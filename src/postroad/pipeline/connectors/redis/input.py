@@ -96,7 +96,7 @@ class RedisStreamInput(StreamInput):
         check_url("url", url, _SCHEMES)
         tls = ClientTlsFiles(tls_ca, tls_cert, tls_key)
         if tls.is_given and urlsplit(url).scheme != "rediss":
-            raise ConfigError("tls_ca, tls_cert and tls_key need a url with rediss")
+            raise ConfigError("tls_ca, tls_cert and tls_key need a url that begins with rediss://")
         key = check_name("stream", stream)
         self._access: RedisStreamEndpoint = RedisStreamEndpoint(url, key, user, password, tls)
         self._group = check_name("group", group)

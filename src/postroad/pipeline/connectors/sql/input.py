@@ -174,8 +174,8 @@ class SqlInput(InputConnector):
         with transaction(connection):
             if is_new and self._taken.has_settled(connection):
                 raise ConfigError(
-                    f"table {self._taken.name!r} has keys that another job has taken, or this one"
-                    " before its account was lost: choose another 'consumer', or drop that table"
+                    f"table {self._taken.name!r} has keys that another job processed, or this one"
+                    " before its store was lost: choose another 'consumer', or drop that table"
                 )
             self._taken.release_after(connection, last)
             if self._uncommitted is not None:

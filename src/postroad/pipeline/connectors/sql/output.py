@@ -81,7 +81,7 @@ class SqlOutput(OutputConnector):
         names = check_columns(columns)
         self._columns = None if names is None else frozenset(names)
         if not self.keys:
-            raise ConfigError("option 'key' is empty; it has the columns by which a row is known")
+            raise ConfigError("option 'key' is empty; give the columns that identify a row")
         if self._columns is not None and not self.has_ids and not self._columns >= {*self.keys}:
             raise ConfigError(f"option 'columns' must have those of the key: {list(self.keys)}")
 
@@ -298,7 +298,7 @@ class _RowWriter(OutputWriter):
                     raise ValueError(f"the table has no column {strange[0]!r}")
                 for key in self._output.keys:
                     if columns.get(key) is None:
-                        raise ValueError(f"it has no {key!r}, by which its row is known")
+                        raise ValueError(f"the segment has no value for the key {key!r}")
                 values = tuple(map(connection.adapt, columns.values()))
                 rows.append(_NewRow(id, tuple(columns), values))
             except UNENCODABLE as error:

@@ -151,7 +151,7 @@ def ranges_of(keys: Sequence[Key]) -> list[Range]:
     """Sorted keys as ranges; raises ConfigError if one is there twice."""
     if len(set(keys)) < len(keys):
         repeated = next(key for key, next_key in pairwise(keys) if key == next_key)
-        raise ConfigError(f"option 'key': {repeated!r} is there twice")
+        raise ConfigError(f"option 'key': {repeated!r} is in two rows; it must be unique")
     pairs = [(key, key) for key in keys]
     numbers = [(low, high) for low, high in pairs if isinstance(low, int) and isinstance(high, int)]
     return [*merge(numbers)] if len(numbers) == len(pairs) else [*pairs]

@@ -108,7 +108,7 @@ class SqlStaging:
             return
         if not path.exists():
             if not self._is_committed(connection, writer):
-                raise OSError(f"{path} is not there; was it staged on another machine?")
+                raise OSError(f"{path} is missing; every machine must reach the same database file")
             yield None
             return
         attached = self._attach(connection, writer)
