@@ -333,7 +333,7 @@ aggregation = "sum"
 key = "n"
 time_key = "at"
 range_s = 60
-keep_s = 1
+allowed_lateness_s = 1
 
 [[triggers]]
 window = "per_minute"
