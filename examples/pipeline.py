@@ -27,8 +27,8 @@ JOB = (
     .function("price", price)
     .output("report", connector="memory")
     .output("large", connector="memory", after="price")
-    .when("price", to="report")
-    .when("price", to="large", predicate=is_large)
+    .route("price", to="report")
+    .route("price", to="large", predicate=is_large)
     .build()
 )
 

@@ -186,7 +186,7 @@ class FileOutputBehaviour(InDirectories):
             away = file.rename(tmp_path / "away")
             with caplog.at_level(logging.WARNING, "postroad.pipeline"):
                 await settle(desk, [staged])
-            assert "is not there, and was not published" in caplog.text
+            assert "is missing, and was not committed" in caplog.text
             await desk.next_deliveries()
             assert (await desk.status()).unpublished == 1
             away.rename(file)
@@ -206,7 +206,7 @@ class FileOutputBehaviour(InDirectories):
                 await connector.commit(staged)
             in_the_way.rmdir()
             file.unlink()
-            with pytest.raises(OSError, match="was not published"):
+            with pytest.raises(OSError, match="was not committed"):
                 await connector.commit(staged)
 
     async def test_what_is_gone_for_good_is_given_up_by_hand(self, directory: FileTarget) -> None:

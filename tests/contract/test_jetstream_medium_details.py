@@ -199,7 +199,7 @@ async def test_a_queue_that_has_another_reader() -> None:
     async with client_of(messages.server) as client:
         theirs = ConsumerConfig(durable_name="theirs", ack_policy="explicit")
         await client.add_consumer(messages.name, theirs)
-    with pytest.raises(ConfigError, match="durable 'postroad' cannot be made"):
+    with pytest.raises(ConfigError, match="durable 'postroad' cannot be created"):
         await messages.connector().open([])
 
 

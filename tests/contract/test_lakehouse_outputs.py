@@ -167,7 +167,7 @@ async def test_files_that_killed_attempts_staged_are_removed_while_the_job_runs(
     left, kept = stage(output, "1", [{"n": 1}]), stage(output, "2", [{"n": 2}])
     await output.remove_abandoned("job+out+", [kept], 0.0)
     await output.remove_abandoned("job+out+", [kept], float(1 << 40))
-    with pytest.raises(OSError, match="is not there"):
+    with pytest.raises(OSError, match="is missing"):
         await output.commit_together("app", [(1, left)])
     await output.commit_together("app", [(2, kept)])
     assert [row["n"] for row in table.rows()] == [2]

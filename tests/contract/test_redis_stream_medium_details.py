@@ -211,7 +211,7 @@ async def test_a_key_that_is_no_stream() -> None:
     entries = Entries(shared_redis())
     async with entries.client() as client:
         await client.set(entries.key, "text")
-    with pytest.raises(ConfigError, match=f"'{entries.key}' .* is no stream"):
+    with pytest.raises(ConfigError, match=f"'{entries.key}' .* is not a stream"):
         await entries.connector().open([])
 
 

@@ -51,7 +51,9 @@ class Reader:
 
 @asynccontextmanager
 async def reading(database: str, **options: Any) -> AsyncIterator[Reader]:
-    connector = SqlInput(database, **({"table": "numbers", "key": "n", "reader": "job"} | options))
+    connector = SqlInput(
+        database, **({"table": "numbers", "key": "n", "consumer": "job"} | options)
+    )
     await connector.open([])
     try:
         yield Reader(connector)
@@ -97,7 +99,7 @@ async def test_a_transaction_that_commits_late_loses_nothing(dsn: str) -> None:
 
 async def test_late_rows_are_found_while_others_keep_coming(database: str) -> None:
     make_numbers(database, 10, 20)
-    async with reading(database, late_s=0) as reader:
+    async with reading(database, rescan_interval_s=0) as reader:
         assert await reader.take() == [10, 20]
         put(database, 5, 15, 30)
         assert await reader.take() == [5, 15, 30]
@@ -115,7 +117,7 @@ async def test_late_texts_are_found(database: str) -> None:
 
 async def test_no_more_late_rows_than_are_wanted(database: str) -> None:
     make_numbers(database, 100)
-    async with reading(database, late_s=0) as reader:
+    async with reading(database, rescan_interval_s=0) as reader:
         assert await reader.take() == [100]
         put(database, *range(10), 200)
         assert await reader.take(4) == [0, 1, 2, 3]
@@ -133,13 +135,13 @@ async def test_a_row_between_others_of_a_slice_is_not_part_of_it(database: str) 
 
 async def test_a_job_without_an_end_looks_for_late_rows_at_times(database: str) -> None:
     make_numbers(database, 10)
-    async with reading(database, follow=True, late_s=3600) as reader:
+    async with reading(database, continuous=True, rescan_interval_s=3600) as reader:
         assert await reader.take() == [10]
         put(database, 20)
         assert await reader.take() == [20]
         put(database, 5)
         assert await reader.take() == []
-    async with reading(database, follow=True, late_s=0) as again:
+    async with reading(database, continuous=True, rescan_interval_s=0) as again:
         again.position = reader.position
         assert await again.take() == [5]
 
@@ -194,7 +196,7 @@ async def test_a_second_job_needs_a_name_of_its_own(database: str) -> None:
     async with reading(database) as second:
         with pytest.raises(ConfigError, match="choose another 'consumer'"):
             await second.take()
-    async with reading(database, reader="other") as third:
+    async with reading(database, consumer="other") as third:
         assert await third.take() == [1, 2]
 
 
@@ -275,7 +277,7 @@ async def test_rows_that_are_gone_are_told_of(
         (only,) = await reader.connector.plan_splits(None, 10)
         execute(database, "DELETE FROM numbers WHERE n = 2")
         assert reader.rows(only.position) == [{"n": 1}, {"n": 3}]
-    assert "1 rows of table 'numbers' are gone" in caplog.text
+    assert "1 rows of table 'numbers' were deleted" in caplog.text
 
 
 async def test_the_connection_string_may_have_options(dsn: str) -> None:
@@ -284,7 +286,7 @@ async def test_the_connection_string_may_have_options(dsn: str) -> None:
     execute(dsn, "INSERT INTO other.numbers VALUES (1)")
     async with reading(f"{dsn}?options=-csearch_path%3Dother") as reader:
         assert await reader.take() == [1]
-    async with reading(dsn, table="other.numbers", reader="second") as reader:
+    async with reading(dsn, table="other.numbers", consumer="second") as reader:
         assert await reader.take() == [1]
 
 
@@ -333,7 +335,7 @@ async def test_keys_that_are_no_keys(database: str) -> None:
     execute(database, "CREATE TABLE numbers (n BIGINT)")
     put(database, 7, 7)
     async with reading(database) as reader:
-        with pytest.raises(ConfigError, match="7 is there twice"):
+        with pytest.raises(ConfigError, match="7 is in two rows"):
             await reader.take()
     put(database, None)
     with pytest.raises(ConfigError, match="NULL"):
@@ -365,8 +367,8 @@ async def test_options_that_are_wrong() -> None:
         ({"key": None}, "column"),
         ({"columns": "n"}, "columns"),
         ({"columns": []}, "columns"),
-        ({"follow": "yes"}, "continuous"),
-        ({"late_s": "1"}, "rescan_interval_s"),
+        ({"continuous": "yes"}, "continuous"),
+        ({"rescan_interval_s": "1"}, "rescan_interval_s"),
     ):
         facts: dict[str, Any] = {"database": "x.db", "table": "t", "key": "k", "consumer": "r"}
         with pytest.raises(ConfigError, match=named):

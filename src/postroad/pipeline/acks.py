@@ -60,14 +60,10 @@ class AckIds:
         return key
 
     def edge(self, parent: int, source: str, target: str, ordinal: int) -> int:
-        """The id of an edge: the same in every delivery of its root.
+        """The id of an edge, the same in every delivery of its root.
 
-        Args:
-            parent: id of the edge along which the segment came that this one was made of, or the
-                root's own.
-            source: the task that made it.
-            target: the task that it is for.
-            ordinal: its place among those that were made together.
+        `parent` is the id of the edge that its segment's origin came along, or of the root;
+        `ordinal` its place among those that were made together.
         """
         return mix64((mix64(parent ^ self.edge_key(source, target)) + ordinal * _GOLDEN) & _MASK)
 

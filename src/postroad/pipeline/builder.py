@@ -204,10 +204,6 @@ class JobBuilder:
         """Say where a segment goes whose function raised; without a predicate, whatever it was."""
         return self.route(source, predicate, to=to, exceptions=True, short_circuit=True, **keys)
 
-    # What they were called before 0.2.
-    when = route
-    when_raised = route_exception
-
     def window(
         self,
         name: str,
@@ -256,17 +252,11 @@ class JobBuilder:
         return builder
 
 
-def new_job(name: str, *, doc: str = "", metadata: dict[str, Any] | None = None) -> JobBuilder:
-    """Begin a job, as before 0.2: `JobBuilder` does it."""
-    return JobBuilder(name, doc=doc, metadata=metadata)
+new_job = JobBuilder
 
 
 def import_path(function: Callable[..., Any]) -> str:
-    """Where a function, class or other thing with a name is found: `package.module:name`.
-
-    Raises:
-        ConfigError: it cannot be found by its name, as other processes must.
-    """
+    """The import path of an object; raises ConfigError if other processes cannot import it."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         raise ConfigError(f"{function!r} has no name to find it by; give a function of a module")
@@ -279,7 +269,9 @@ def import_path(function: Callable[..., Any]) -> str:
             f"move it to the top of the module {module!r}"
         )
     if not _is_found(function, module, name):
-        raise ConfigError(f"{function!r} is not what is found at '{module}:{name}'")
+        raise ConfigError(
+            f"'{module}:{name}' is another object than {function!r}; give the function itself"
+        )
     return f"{module}:{name}"
 
 
@@ -292,12 +284,7 @@ def _is_found(function: Callable[..., Any], module: str, name: str) -> bool:
 
 
 def _as_data(value: Any, functions: dict[str, Callable[..., Any]]) -> Any:
-    """Names for functions, which predicates may have further inside.
-
-    Args:
-        value: a function, an import path, or predicates put together.
-        functions: gets those that other processes cannot import.
-    """
+    """Names for functions, also within combined predicates; adds local ones to `functions`."""
     if isinstance(value, dict):
         return {key: _as_data(item, functions) for key, item in value.items()}
     if isinstance(value, list):

@@ -27,15 +27,7 @@ from postroad.pipeline.windows import CompiledWindows
 
 
 class CompiledJob:
-    """What every runner needs of a job.
-
-    Args:
-        job: a valid one.
-        find: how functions are found; import paths by default.
-
-    Raises:
-        ConfigError: a function is not there.
-    """
+    """What every runner needs of a valid job; raises ConfigError if a function is not there."""
 
     def __init__(self, job: Job, find: Callable[[str], Function] = import_function) -> None:
         local = job.functions
@@ -56,7 +48,7 @@ class CompiledJob:
             task.name: SideInputs(task, self._loop) for task in job.catalog if task.side_inputs
         }
         self.time_limits = {task.name: self._time_limit(task) for task in job.catalog}
-        self.sql_tasks = frozenset(it.name for it in job.catalog if it.kind is TaskKind.SQL)
+        self.sql_tasks = frozenset(task.name for task in job.catalog if task.kind is TaskKind.SQL)
         self.dataframe_tasks = frozenset(
             task.name for task in job.catalog if task.kind is TaskKind.DATAFRAME
         )
@@ -146,9 +138,11 @@ class LifecycleHooks:
     def __init__(self, job: Job, find: Callable[[str], Any]) -> None:
         self._calls: list[tuple[list[str], dict[str, Any], dict[str, Callable[..., Any]]]] = []
         names = [task.name for task in job.catalog]
-        for it in job.lifecycles:
-            tasks = names if it.task == ALL else [it.task]
-            self._calls.append((tasks, it.params, _hooks_of(it.hooks, find(it.hooks))))
+        for lifecycle in job.lifecycles:
+            tasks = names if lifecycle.task == ALL else [lifecycle.task]
+            self._calls.append(
+                (tasks, lifecycle.params, _hooks_of(lifecycle.hooks, find(lifecycle.hooks)))
+            )
 
     def start(self) -> dict[str, dict[str, Any]]:
         """Begin; returns keyword arguments for the function of each task."""
@@ -165,7 +159,7 @@ class LifecycleHooks:
         self._call("before_batch")
 
     def after_batch(self) -> None:
-        """A batch is settled."""
+        """A batch is committed."""
         self._call("after_batch")
 
     def stop(self) -> None:
@@ -183,5 +177,5 @@ def _hooks_of(path: str, make: Callable[[], object]) -> dict[str, Callable[..., 
     holder = make()
     hooks = {name: hook for name in HOOKS if (hook := getattr(holder, name, None)) is not None}
     if not hooks:
-        raise ConfigError(f"{path!r} has none of the hooks {', '.join(HOOKS)}")
+        raise ConfigError(f"{path!r} has no hooks; define one of {', '.join(HOOKS)}")
     return hooks

@@ -78,11 +78,15 @@ def _task_lines(graph: JobGraph, name: str) -> Iterator[str]:
 
 
 def _notes(job: Job, name: str) -> Iterator[str]:
-    """What else is said of a task, or of all of them."""
+    """Windows, conditions and hooks of a task, or of all tasks."""
     for window in job.windows:
         if window.task == name:
             yield f"window {window.name}: {_window(window)}"
-            yield from (f"  {_trigger(it)}" for it in job.triggers if it.window == window.name)
+            yield from (
+                f"  {_trigger(trigger)}"
+                for trigger in job.triggers
+                if trigger.window == window.name
+            )
     for condition in job.flow_conditions:
         if condition.source == name:
             yield f"{_when(condition)}: {_then(condition)}"
@@ -105,23 +109,29 @@ _ESCAPES = str.maketrans(
 
 def _node(graph: JobGraph, name: str) -> str:
     task = graph.tasks[name]
-    windows = (f"window {it.name}: {_window(it)}" for it in graph.job.windows if it.task == name)
+    windows = (
+        f"window {window.name}: {_window(window)}"
+        for window in graph.job.windows
+        if window.task == name
+    )
     return _SHAPES[task.type].format(_quoted([name, *_facts(task), *windows]))
 
 
 def _arrows(graph: JobGraph, nodes: dict[str, str], source: str) -> Iterator[str]:
-    conditions = [it for it in graph.job.flow_conditions if it.source in (source, ALL)]
+    conditions = [
+        condition for condition in graph.job.flow_conditions if condition.source in (source, ALL)
+    ]
     for child in graph.children[source]:
-        leading = [it for it in conditions if it.to == ALL or child in _targets(it)]
+        leading = [flow for flow in conditions if flow.to == ALL or child in _targets(flow)]
         labels = [_when(condition) for condition in leading]
         if graph.is_shuffled(source, child):
             labels.append(f"shuffle by {_group(graph.tasks[child])}")
             arrow = "==>"
         else:
-            is_exceptional = bool(leading) and all(it.exceptions for it in leading)
+            is_exceptional = bool(leading) and all(condition.exceptions for condition in leading)
             arrow = "-.->" if is_exceptional else "-->"
         yield f"{nodes[source]} {arrow}{_label(labels)} {nodes[child]}"
-    for number, condition in enumerate(it for it in conditions if it.to == NONE):
+    for number, condition in enumerate(flow for flow in conditions if flow.to == NONE):
         end = f"{nodes[source]}end{number}(({_quoted([_then(condition)])}))"
         yield f"{nodes[source]} -.->{_label([_when(condition)])} {end}"
 

@@ -27,11 +27,7 @@ class StuckFunctionError(Exception):
 
 
 class FunctionThread:
-    """One thread for all calls: what hooks made in it, such as connections, is used in it.
-
-    Args:
-        look_s: how often to look whether a call takes too long.
-    """
+    """One thread for all calls: what hooks made in it, such as connections, is used in it."""
 
     def __init__(self, look_s: float) -> None:
         self._look_s = look_s
@@ -44,11 +40,7 @@ class FunctionThread:
         self._thread.start()
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Have the thread call something.
-
-        Raises:
-            StuckFunctionError: a function in it does not end; the thread is of no more use.
-        """
+        """Call a function in the thread; raises StuckFunctionError if it never ends."""
         loop, thread = asyncio.get_running_loop(), self._thread.ident
         assert thread is not None
         if self._is_stuck:

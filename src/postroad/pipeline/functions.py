@@ -14,11 +14,7 @@ Function = Callable[..., Any]
 
 
 def import_object(path: str) -> Any:
-    """What is at an import path, `package.module:name`; names may have dots.
-
-    Raises:
-        ConfigError: there is no such thing here; says which part is missing.
-    """
+    """The object at an import path; raises ConfigError that says which part is missing."""
     module_name, colon, name = path.partition(":")
     if not (module_name and colon and name):
         raise ConfigError(f"{path!r} is not an import path; write package.module:name")
@@ -56,11 +52,7 @@ class InvalidResultError(TypeError):
 
 
 def normalize_result(result: object) -> list[Segment]:
-    """What a function returned, as a list: nothing, one segment or several.
-
-    Raises:
-        InvalidResultError: it is neither.
-    """
+    """A function's result as a list of segments; raises InvalidResultError if it is none."""
     if result is None:
         return []
     if isinstance(result, dict):

@@ -59,11 +59,7 @@ def load_job(path: str | os.PathLike[str]) -> Job:
 
 
 def job_to_data(job: Job) -> dict[str, Any]:
-    """The table that says a job: plain data, without what is as it would be anyway.
-
-    Raises:
-        ConfigError: it has functions that no other program could import.
-    """
+    """A job as plain data without defaults; raises ConfigError if it has local functions."""
     local = [name for name in job.functions if is_local_function(name)]
     if local:
         raise ConfigError(

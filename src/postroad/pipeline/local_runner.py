@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("postroad.pipeline")
 
-# How long to wait when there is nothing to do: time for what windows and the pen have.
+# How long to wait when idle, until windows and retries are looked at.
 _IDLE_S = 0.1
 _PAUSE_FIRST_S = 0.1
 _PAUSE_MAX_S = 10.0
@@ -119,9 +119,15 @@ class LocalRunner:
         return FunctionThread(min(limit.look_s for limit in self._program.time_limits.values()))
 
     async def _run_all(self) -> None:
-        # First what was delivered before a crash and never settled.
+        task = asyncio.current_task()
+        assert task is not None
+        cancellations = task.cancelling()
+        # First what was delivered before a crash and never committed.
         deliveries = await self.coordinator.uncommitted()
         while True:
+            if task.cancelling() > cancellations:
+                # A library of a connector swallowed it, as asyncio.wait_for did before Python 3.12.
+                raise asyncio.CancelledError
             if deliveries:
                 await self._run_batch(deliveries)
             elif await self.coordinator.is_drained():

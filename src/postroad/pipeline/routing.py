@@ -44,9 +44,17 @@ class FlowRouter:
     ) -> None:
         self.task = task
         self.children = tuple(children)
-        mine = [it for it in conditions if it.source == task or self._concerns(it)]
-        self._normal = [self._compile(it, resolve) for it in mine if not it.exceptions]
-        self._exceptional = [self._compile(it, resolve) for it in mine if it.exceptions]
+        mine = [
+            condition
+            for condition in conditions
+            if condition.source == task or self._concerns(condition)
+        ]
+        self._normal = [
+            self._compile(condition, resolve) for condition in mine if not condition.exceptions
+        ]
+        self._exceptional = [
+            self._compile(condition, resolve) for condition in mine if condition.exceptions
+        ]
 
     def _concerns(self, condition: FlowCondition) -> bool:
         """Whether one for all tasks is for this one: not if it names only others' followers."""
@@ -89,29 +97,33 @@ class FlowRouter:
             return SegmentRoute(self.children, new)
         targets: set[str] = set()
         excluded: set[str] = set()
-        for it in self._normal:
-            if not it.test(new, old):
+        for condition in self._normal:
+            if not condition.test(new, old):
                 continue
-            if it.is_last:
-                return SegmentRoute(it.targets, _without(new, it.excluded), it.retries)
-            targets.update(it.targets)
-            excluded |= it.excluded
+            if condition.is_last:
+                return SegmentRoute(
+                    condition.targets, _without(new, condition.excluded), condition.retries
+                )
+            targets.update(condition.targets)
+            excluded |= condition.excluded
         # As they follow the task, not as the conditions name them.
         return SegmentRoute(
             tuple(name for name in self.children if name in targets), _without(new, excluded)
         )
 
     def route_exception(self, error: Exception, segment: Segment) -> SegmentRoute | None:
-        """Where a segment goes whose function raised; None if nothing is said about that."""
-        for it in self._exceptional:
-            if not it.test(error, segment):
+        """Where a segment goes whose function raised; None if no condition applies."""
+        for condition in self._exceptional:
+            if not condition.test(error, segment):
                 continue
-            made = segment if it.transform is None else it.transform(error, segment)
+            made = segment if condition.transform is None else condition.transform(error, segment)
             if not isinstance(made, dict):
                 raise InvalidResultError(
                     f"a post_transform returns a segment, not {type(made).__name__}"
                 )
-            return SegmentRoute(it.targets, _without(made, it.excluded), it.retries)
+            return SegmentRoute(
+                condition.targets, _without(made, condition.excluded), condition.retries
+            )
         return None
 
 
@@ -167,17 +179,7 @@ class RoutingResult(NamedTuple):
 def route_result(
     router: FlowRouter, segment: Segment, result: object, raised: Exception | None = None
 ) -> RoutingResult:
-    """Where what a task made of a segment goes.
-
-    Args:
-        router: of the task.
-        segment: what its function was called with.
-        result: what it returned.
-        raised: what it raised instead.
-
-    Raises:
-        Exception: the segment failed with it.
-    """
+    """Where the result of a function goes, or its exception; raises what a segment fails with."""
     is_exceptional = False
     try:
         if raised is not None:
@@ -188,10 +190,8 @@ def route_result(
         if route is None:
             raise
         is_exceptional = True
-        # An output has nothing behind it: what is said about its exceptions drops them.
+        # Nothing follows an output: a condition on its exceptions drops them.
         routes = [route] if route.retry or not router.is_end else []
     if any(route.retry for route in routes):
-        raise SegmentRetryRequestedError(
-            f"a flow condition of {router.task!r} wants it to come again"
-        )
+        raise SegmentRetryRequestedError(f"a flow condition of {router.task!r} requested a retry")
     return RoutingResult(routes, is_exceptional)

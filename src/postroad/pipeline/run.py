@@ -126,7 +126,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     """Segments that were delivered again."""
     batches: int = 0
     dead: int = 0
-    """Dead letters of the job, those of earlier runs included."""
+    """Dead messages of the job, those of earlier runs included."""
     restarts: int = 0
     """How often Spark failed and was started again."""
     tasks: dict[str, TaskCounts] = {}
@@ -200,7 +200,7 @@ async def run(
     if node is not None:
         if store is not None and ways.queue_tasks:
             raise UsageError(
-                f"job {loaded.name!r} has queues: its account is in the store of the node; "
+                f"job {loaded.name!r} has queues, so its progress is in the store of the node; "
                 "leave out store="
             )
         directory = getattr(getattr(node, "config", None), "data", None)
@@ -226,7 +226,7 @@ async def run(
 
 def has_queues(job: Job) -> bool:
     """Whether a job reads or sends to queues of a node, in whose store its account then is."""
-    return any(it.connector == _QUEUE for it in job.catalog)
+    return any(task.connector == _QUEUE for task in job.catalog)
 
 
 def account_path(path: Path, job: Job) -> Path:
@@ -269,15 +269,7 @@ async def opened(store: Store, owner: str | None) -> AsyncIterator[Store]:
 
 
 class JobRun:
-    """A job that is to run, and how.
-
-    Args:
-        job: a valid one.
-        on: where it runs.
-        inputs: connectors to use instead of what the job says.
-        outputs: likewise.
-        on_progress: called about once a second.
-    """
+    """A valid job and how it runs; connectors that are given replace those of the job."""
 
     def __init__(
         self,
@@ -296,11 +288,11 @@ class JobRun:
         self._check_names("outputs", self._outputs, TaskType.OUTPUT)
 
     def _check_names(self, what: str, given: Mapping[str, object], type: TaskType) -> None:
-        known = [it.name for it in self.job.catalog if it.type is type]
+        known = [task.name for task in self.job.catalog if task.type is type]
         for name in given:
             if name not in known:
                 raise ConfigError(
-                    f"{what} has {name!r}, and job {self.job.name!r} has no such task; "
+                    f"{what} has {name!r}, which is no task of job {self.job.name!r}; "
                     f"expected one of {', '.join(known)}"
                 )
 
@@ -309,7 +301,9 @@ class JobRun:
         """The tasks that read or send to queues of a node."""
         given = {*self._inputs, *self._outputs}
         return [
-            it.name for it in self.job.catalog if it.connector == _QUEUE and it.name not in given
+            task.name
+            for task in self.job.catalog
+            if task.connector == _QUEUE and task.name not in given
         ]
 
     @property
@@ -322,10 +316,7 @@ class JobRun:
     ) -> JobResult:
         """Run the job with connectors made from it alone.
 
-        Args:
-            queues: of a node, or its open store.
-            store: keeps the account.
-            checkpoint: for Spark.
+        `queues` are those of a node, or its open store; `store` keeps the progress of the job.
         """
         runner = self._make_runner(queues, store, checkpoint)
         async with opened(store, self.job.name):
@@ -337,14 +328,14 @@ class JobRun:
     ) -> Runner:
         tasks = self.job.catalog
         inputs = dict(self._inputs) | {
-            it.name: make_input(it, queues)
-            for it in tasks
-            if it.type is TaskType.INPUT and it.name not in self._inputs
+            task.name: make_input(task, queues)
+            for task in tasks
+            if task.type is TaskType.INPUT and task.name not in self._inputs
         }
         outputs = dict(self._outputs) | {
-            it.name: make_output(it, queues)
-            for it in tasks
-            if it.type is TaskType.OUTPUT and it.name not in self._outputs
+            task.name: make_output(task, queues)
+            for task in tasks
+            if task.type is TaskType.OUTPUT and task.name not in self._outputs
         }
         if isinstance(self.on, Local):
             return LocalRunner(self.job, inputs, outputs, store)

@@ -18,12 +18,7 @@ _SPLIT_SEGMENTS = 100_000
 
 
 class SideInputs:
-    """The side inputs of a task, as keyword arguments of its function.
-
-    Args:
-        task: has them.
-        loop: where connectors do what they do asynchronously.
-    """
+    """The side inputs of a task, as keyword arguments of its function."""
 
     def __init__(self, task: Task, loop: FunctionLoop) -> None:
         self._task = task.name
@@ -47,7 +42,7 @@ class SideInputs:
             except Exception as error:
                 self._plan(name)
                 logger.warning(
-                    "side input %r of task %r cannot be read again, and stays as it was: %s",
+                    "side input %r of task %r cannot be read again; the old one is used: %s",
                     name,
                     self._task,
                     error,
@@ -85,7 +80,8 @@ class SideInputs:
         )
         if not connector.is_bounded:
             raise ConfigError(
-                f"side input {name!r} of task {self._task!r} has no end; it is read as a whole"
+                f"side input {name!r} of task {self._task!r} has no end;"
+                " choose a bounded connector: side inputs are read as a whole"
             )
         await connector.open([])
         try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Results: TypeAlias = tuple[list[Any], dict[int, Exception]]
 """What a function returned, one for each segment, and what it raised, by position."""
 Report: TypeAlias = Callable[[int, Any, Exception | None], None]
-"""Told what came of a segment as soon as it is known: its place, the result, or the exception."""
+"""Called with the place of a segment and its result or exception, as soon as it is known."""
 
 
 def map_function(
@@ -104,12 +104,7 @@ class ArrowFunction:
         limit: TimeLimit | None = None,
         report: Report | None = None,
     ) -> Results:
-        """Call it with all at once.
-
-        Returns:
-            What it made of each, and what it raised, by position: if it raises, those that it
-            raises for are found by halves; if it takes too long, one by one.
-        """
+        """Call it with all at once; culprits are found by halves, and late ones one by one."""
         results: list[Any] = [None] * len(segments)
         raised: dict[int, Exception] = {}
         left = [(0, len(segments))] if segments else []
@@ -144,11 +139,7 @@ class ArrowFunction:
 
 
 def to_record_batch(segments: Sequence[Segment]) -> pa.RecordBatch:
-    """Segments as columns, with all keys that one of them has.
-
-    Raises:
-        pyarrow.ArrowInvalid: values of one key do not go together.
-    """
+    """Segments as columns, with the keys of all; raises ArrowInvalid if they do not match."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -222,13 +213,7 @@ class FunctionLoop:
 
 
 class AsyncFunction:
-    """Calls a coroutine function with many segments at a time.
-
-    Args:
-        function: the coroutine function.
-        concurrency: so many segments at a time, at most.
-        loop: where it runs.
-    """
+    """Calls a coroutine function with up to `concurrency` segments at a time."""
 
     def __init__(self, function: Function, concurrency: int, loop: FunctionLoop) -> None:
         self._function = function

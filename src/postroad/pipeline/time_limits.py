@@ -56,14 +56,9 @@ class TimeLimit:
 
 
 class CallWatch:
-    """Looks at a series of calls, and interrupts the one that takes too long.
+    """Interrupts a call that takes too long.
 
-        with CallWatch(limit, lambda: len(results)):
-            ...
-
-    Args:
-        limit: for each call.
-        position: which call it is; changes from one to the next.
+    Use it as a context manager around a series of calls; `position` changes from one to the next.
     """
 
     __slots__ = (
@@ -167,11 +162,7 @@ def supervised_thread() -> Iterator[None]:
 
 
 def interrupt_if_late(thread: int) -> bool:
-    """Interrupt the call of another thread, if it takes too long.
-
-    Returns:
-        Whether that is of no use: it was interrupted before, and goes on.
-    """
+    """Interrupt the call of another thread if it is late; true if that did not help before."""
     watch = _watches.get(thread)
     if watch is None:
         return False

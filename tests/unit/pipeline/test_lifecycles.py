@@ -110,7 +110,7 @@ async def test_the_end_is_told_of_also_after_a_failure() -> None:
 
 
 def test_a_class_without_hooks_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'Nothing' has none of the hooks before_task"):
+    with pytest.raises(ConfigError, match="'Nothing' has no hooks; define one of before_task"):
         runner_of([], "Nothing")
 
 

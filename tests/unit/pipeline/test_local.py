@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from postroad.pipeline import (
     Task,
     TaskType,
 )
-from postroad.pipeline.connectors import Committable, OutputWriter
+from postroad.pipeline.connectors import Committable, OutputWriter, Position, Split
 from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import StoredRoot
 from tests.support.deadlines import DEADLINE_S
@@ -204,13 +205,41 @@ async def test_output_that_is_down_is_waited_for(monkeypatch: pytest.MonkeyPatch
     assert (output.begins, output.publications) == (3, 3)
 
 
+class Swallowing(MemoryInput):
+    """Loses a cancellation, as libraries do that use asyncio.wait_for on Python 3.11."""
+
+    is_bounded = False
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.waiting = asyncio.Event()
+
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
+        if not self.waiting.is_set():
+            self.waiting.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(DEADLINE_S)
+        return []
+
+
+async def test_runner_when_a_connector_swallows_its_cancellation_ends_all_the_same() -> None:
+    source = Swallowing()
+    functions = Functions(first=same, last=same)
+    running = asyncio.create_task(run(functions, source, MemoryOutput()))
+    await source.waiting.wait()
+    running.cancel()
+    done, _ = await asyncio.wait([running], timeout=DEADLINE_S / 2)
+    assert done
+    assert running.cancelled()
+
+
 async def test_lines_that_are_no_segments_are_dead_and_stay_so(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_bytes(b'{"n":3}\n\n{"n":4}')
     (tmp_path / "a.jsonl").write_bytes(b'{"n":0}\n{"n":1}\r\nno json\n[1]\n{"n":2}\n')
     functions, disk = Functions(first=same, last=same), MemoryDisk()
 
     async def run_once() -> list[StoredRoot]:
-        source = JsonLinesInput(str(tmp_path / "*.jsonl"), split_bytes=10)
+        source = JsonLinesInput(str(tmp_path / "*.jsonl"), split_bytes=10, settle_s=0)
         await run(functions, source, JsonLinesOutput(str(tmp_path / "out")), disk=disk)
         return sorted(await dead_in(disk), key=lambda root: root.segment)
 

@@ -59,7 +59,7 @@ async def run_lines(
     (path / "in.jsonl").write_bytes(b"\n".join(lines))
     runner = LocalRunner(
         job_of("f"),
-        {"in": JsonLinesInput(str(path / "in.jsonl"))},
+        {"in": JsonLinesInput(str(path / "in.jsonl"), settle_s=0)},
         {"out": JsonLinesOutput(str(path / "out"))},
         MemoryStore(disk),
         find={"f": function}.__getitem__,

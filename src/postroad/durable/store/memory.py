@@ -38,9 +38,10 @@ class MemoryDisk:
         self.is_read_only = False
         self.is_prepared = False
         self.holders: dict[str, object] = {}
-        # A thread that compiles a statement holds SQLite's lock and asks Python's for the
-        # authorizer; one that reads a column holds Python's and asks for SQLite's.
-        self.using = threading.RLock()
+        # For the one connection of all threads: a statement that SQLite compiles holds the mutex
+        # of the connection and waits for the interpreter, whose lock another thread may hold while
+        # it waits for the mutex.
+        self.lock = threading.RLock()
 
     @staticmethod
     def _connect() -> WatchedConnection:
@@ -107,15 +108,15 @@ class MemoryDatabase(SqliteDatabase):
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         if self._is_cut_off:
             raise StoreUnavailable("store in memory cannot be used now: the connection is lost")
-        with self._disk.using:
+        with self._disk.lock:
             return super().execute(statement, parameters)
 
     def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
-        with self._disk.using:
+        with self._disk.lock:
             return super().change(statement, parameters)
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        with self._disk.using:
+        with self._disk.lock:
             super().execute_many(statement, rows)
 
     def begin(self) -> None:

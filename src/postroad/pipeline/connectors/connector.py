@@ -1,9 +1,8 @@
-"""What inputs and outputs of a pipeline are made of.
+"""Interfaces of input and output connectors.
 
-An input is cut into slices. A slice is plain data that says where to read, and reading it gives the
-same segments at every time and in every process, until it is settled. What was read is not
-acknowledged one by one: a slice is settled as a whole, after those of its segments that failed have
-been put into the pen.
+An input is read in splits. A split is plain data that says where to read, and gives the same
+segments at every time and in every process, until it is committed. Segments are not acknowledged
+one by one: a split is committed as a whole, after its failed segments are in the holding pen.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ Committable: TypeAlias = dict[str, Any]
 """What was staged and where, as plain data that goes into MsgPack."""
 
 encode_segment: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
-"""How segments are kept, and how they go from one process to another."""
+"""How segments are stored, and sent to other processes."""
 decode_segment: Callable[[bytes], Segment] = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 AnySegment: TypeAlias = dict[Any, Any]
-"""A segment that a function made: its names should be texts, but who knows."""
+"""A segment that a function made: its keys should be text, but may be anything."""
 decode_any: Callable[[bytes], AnySegment] = msgspec.msgpack.Decoder(AnySegment).decode
 
 
-# How often to look where nothing tells that there is something new.
+# How often to look where nothing notifies of something new.
 _WAIT_S = 0.05
 
 
@@ -44,7 +43,7 @@ class Split(msgspec.Struct, frozen=True):
     estimated_segments: int
     """About how many segments it has."""
     next_position: Position
-    """Where the next slice begins."""
+    """Where the next split begins."""
     state: dict[str, Any] = {}
     """What the input remembers beside the position from now on, by keys: see `restore`."""
 
@@ -68,7 +67,7 @@ class RawRecords(NamedTuple):
 
 
 class InputConnector(Protocol):
-    """A place that segments come from. Subclasses need `cut` and `read`.
+    """A source of segments. Subclasses need `plan_splits` and `read`.
 
     Objects go to other processes, so they hold nothing open before `open` or `read`.
     """
@@ -76,18 +75,14 @@ class InputConnector(Protocol):
     is_bounded: bool = True
     """Whether it has an end."""
     is_portable: bool = True
-    """Whether slices can be read in any process; otherwise only in the one that called `open`."""
+    """Whether splits can be read in any process; otherwise only in the one that called `open`."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what was recorded with splits, by keys. Called before `open`."""
         return
 
-    async def open(self, unsettled: Sequence[Position]) -> None:
-        """Get ready to be cut into slices. Called in one process only.
-
-        Args:
-            unsettled: slices of an earlier process that will be read again.
-        """
+    async def open(self, uncommitted: Sequence[Position]) -> None:
+        """Get ready to plan splits, in one process only; `uncommitted` are of an older one."""
         return
 
     async def close(self) -> None:
@@ -95,44 +90,35 @@ class InputConnector(Protocol):
         return
 
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
-        """The next slices, with about so many segments in all; none if there is nothing now.
-
-        Args:
-            after: the end of the last slice; None at the very beginning.
-            segments: how many are wanted.
-        """
+        """The next splits after a position (None: the start), about so many segments in all."""
 
     async def wait(self, timeout_s: float) -> None:
-        """Return when there may be something new to cut, or after some time."""
+        """Return when there may be something new, or after some time."""
         await asyncio.sleep(min(timeout_s, _WAIT_S))
 
     def read(self, place: Position) -> Iterator[RawRecords]:
-        """What a slice has. May be called again after failures, and blocks."""
+        """The records of a split; blocks. May be called again after failures."""
 
     @property
     def decode(self) -> Callable[[bytes], Segment]:
-        """What makes a segment of something raw; whatever it raises says that there is none."""
+        """Decodes a raw record; one for which it raises is no segment."""
         return decode_segment
 
     def span_contexts(self, place: Position) -> Sequence[SpanContext]:
-        """Some of the spans that a slice belongs to, where that is known without looking for it."""
+        """Some of the spans that a split belongs to, where that is known without reading it."""
         return ()
 
     def commit(self, ledger: Ledger, place: Position) -> None:
-        """A slice is done with: say so in the transaction that does away with it."""
+        """Commit a split within the transaction of its batch."""
         return
 
     async def on_committed(self, places: Sequence[Position]) -> None:
-        """Slices are durably done with; may be told twice."""
+        """Splits are durably committed; may be called twice for one."""
         return
 
 
 class UnwritableSegmentsError(Exception):
-    """Some of what was to be staged cannot be written, ever.
-
-    Args:
-        reasons: by the ids of those.
-    """
+    """Some segments can never be written; `reasons` says why, by id."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__(f"{len(reasons)} segments cannot be written")
@@ -152,23 +138,15 @@ class OutputWriter(Protocol):
     """Takes what a part of a batch writes to an output."""
 
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
-        """Take some segments.
-
-        Args:
-            ids: 64 bits for each segment, the same however often it is written.
-            segments: in the order they were made.
+        """Take segments, in order; the id of one is the same however often it is written.
 
         Raises:
-            Unwritable: some of them are refused; none of them was taken.
-            OSError: it is not possible now; nothing that was taken counts.
+            UnwritableSegmentsError: some are refused, and none was taken.
+            OSError: it is not possible now, and nothing that was taken counts.
         """
 
     def prepare_commit(self) -> Committable | None:
-        """Have all that was taken where a crash does not lose it; None if there is nothing.
-
-        Raises:
-            OSError: as above.
-        """
+        """Make durable what was taken; None if there is nothing. Raises OSError likewise."""
 
     def abort(self) -> None:
         """Throw away what was taken."""
@@ -176,23 +154,21 @@ class OutputWriter(Protocol):
 
 
 class OutputConnector(Protocol):
-    """A place that segments go to. Subclasses need `begin`.
+    """A sink of segments. Subclasses need `create_writer`.
 
-    What a batch writes is staged first, in any process; then the batch is settled, then it is
-    published. What was settled is published for certain, perhaps twice; what was not, never.
+    What a batch writes is prepared first, in any process; then the batch is committed, and then its
+    output. Output of a committed batch is committed for certain, perhaps twice; other output never.
     """
 
     is_external: bool = False
-    """Whether whoever runs the batches publishes what was settled, and not the coordinator."""
+    """Whether whoever runs the batches publishes what was committed, and not the coordinator."""
     commits_together: bool = False
     """Whether what is to be published is given to `commit_together`, instead of one by one."""
 
     async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
-        """Get ready to publish. Called in one process only, as all that follow but `begin`.
+        """Get ready to commit what is pending; remove what else writers with a prefix left.
 
-        Args:
-            prefix: what the names of the job's stagings begin with.
-            unpublished: what will still be published; of its other stagings nobody will ask.
+        Called in one process only, as all that follow but `create_writer`.
         """
         return
 
@@ -201,47 +177,33 @@ class OutputConnector(Protocol):
         return
 
     def check_capacity(self) -> None:
-        """Say whether more can be written soon; blocks. Nothing new is read until it can.
-
-        Raises:
-            OSError: there is no room now.
-        """
+        """Raise OSError if no more can be written now; blocks. Nothing new is read until it can."""
         return
 
     def create_writer(self, stage: str) -> OutputWriter:
         """Begin to stage what a part of a batch writes; `stage` is a name that nothing else has."""
 
     def commit_in_transaction(self, ledger: Ledger, staged: Committable) -> Committable | None:
-        """Write within the transaction that settles the batch, where that is possible.
+        """Write within the transaction that commits the batch, where that is possible.
 
-        Returns:
-            What is still to be published; None if that is nothing.
+        Returns what is still to be committed, or None.
         """
         return staged
 
     async def commit(self, staged: Committable) -> Sequence[RejectedSegment] | None:
-        """Make visible what was staged; doing it again changes nothing.
+        """Make visible what was prepared; again changes nothing. Raises OSError if not now.
 
-        Returns:
-            What was refused, if anything was. It stays staged until `abort` is called: what was
-            not recorded is refused again.
-
-        Raises:
-            OSError: it is not possible now.
+        Returns what was refused: it stays prepared until `abort`, and is refused again until
+        recorded.
         """
         return None
 
     async def commit_together(
         self, application: str, pending: Sequence[tuple[int, Committable]]
     ) -> None:
-        """Make visible what was staged, all at once; doing it again changes nothing.
+        """Make visible all that is pending at once; to do it again changes nothing.
 
-        Args:
-            application: tells the output of this job and store from all others.
-            pending: with numbers that grow, and never come again.
-
-        Raises:
-            OSError: it is not possible now.
+        Numbers grow and never come again. Raises OSError if it is not possible now.
         """
         return
 
@@ -252,11 +214,5 @@ class OutputConnector(Protocol):
     async def remove_abandoned(
         self, prefix: str, kept: Sequence[Committable], before_s: float
     ) -> None:
-        """Remove what attempts have left that were killed or not needed.
-
-        Args:
-            prefix: what the names of the job's stagings begin with.
-            kept: what will still be published.
-            before_s: what was staged later, in seconds since 1970, may still be needed.
-        """
+        """Remove what writers with a prefix left before a time, and will not be committed."""
         return

@@ -1,4 +1,4 @@
-"""Staging for outputs that are written at the desk: what is staged goes there as it is."""
+"""Staging for outputs that are written at the coordinator: what is staged goes there as it is."""
 
 from __future__ import annotations
 
@@ -43,11 +43,7 @@ def unpack(staged: Committable) -> Iterator[tuple[int, bytes]]:
 def encode_all(
     encode: Callable[[Segment], bytes], ids: Sequence[int], segments: Sequence[Segment]
 ) -> list[bytes]:
-    """Encode segments, all of them or none.
-
-    Raises:
-        Unwritable: some cannot be encoded.
-    """
+    """Encode all segments; raises UnwritableSegmentsError if some cannot be encoded."""
     try:
         return list(map(encode, segments))
     except UNENCODABLE:

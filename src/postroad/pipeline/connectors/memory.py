@@ -17,20 +17,14 @@ from postroad.pipeline.connectors.connector import (
     encode_segment,
 )
 from postroad.pipeline.connectors.encoding import UNENCODABLE, InlineWriter, unpack
-from postroad.pipeline.connectors.options import accept_old_names
 from postroad.pipeline.job import Segment
 
 
 class MemoryInput(InputConnector):
-    """Gives the segments of a list, each by its place in it.
-
-    Raises:
-        ConfigError: one of them is nothing that MsgPack knows.
-    """
+    """Reads a list of segments; raises ConfigError if MsgPack cannot encode one of them."""
 
     is_portable = False
 
-    @accept_old_names(slice_segments="split_segments")
     def __init__(self, segments: Iterable[Segment], split_segments: int = 100) -> None:
         self._raws: list[bytes] = []
         self._split_segments = split_segments
@@ -38,7 +32,7 @@ class MemoryInput(InputConnector):
             try:
                 self._raws.append(encode_segment(segment))
             except UNENCODABLE as error:
-                raise ConfigError(f"segment {len(self._raws)} cannot be kept: {error}") from None
+                raise ConfigError(f"segment {len(self._raws)} cannot be encoded: {error}") from None
 
     def __getstate__(self) -> dict[str, object]:
         # It is read where it is; others only decode.

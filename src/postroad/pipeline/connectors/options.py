@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,8 +13,6 @@ import msgspec
 from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import decode_segment
 from postroad.pipeline.job import Segment
-
-P = ParamSpec("P")
 
 PAYLOAD = "payload"
 """What bytes that are no further decoded are called in a segment."""
@@ -48,7 +45,7 @@ class ClientTlsFiles(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise ConfigError("tls_cert and tls_key are given together or not at all")
+            raise ConfigError("give both tls_cert and tls_key, or neither")
         for name in self.__struct_fields__:
             if path := getattr(self, name):
                 msgspec.structs.force_setattr(self, name, os.path.abspath(path))
@@ -59,39 +56,15 @@ class ClientTlsFiles(msgspec.Struct, frozen=True):
         return self != ClientTlsFiles()
 
     def context(self) -> ssl.SSLContext:
-        """For a client.
-
-        Raises:
-            ConfigError: a file is not there, or not what it should be.
-        """
+        """A context for clients; raises ConfigError if a file cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.cert is not None:
                 context.load_cert_chain(self.cert, self.key)
         except OSError as error:
-            files = ", ".join(it for it in (self.ca, self.cert, self.key) if it)
+            files = ", ".join(path for path in (self.ca, self.cert, self.key) if path)
             raise ConfigError(f"tls_ca, tls_cert, tls_key: {files}: {error}") from error
         return context
-
-
-def accept_old_names(**names: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Have the options of a connector also go by the names they had before 0.2.
-
-    Args:
-        names: the new names by the old ones.
-    """
-
-    def decorate(init: Callable[P, None]) -> Callable[P, None]:
-        @functools.wraps(init)
-        def renaming(*args: P.args, **options: P.kwargs) -> None:
-            for old in names.keys() & options.keys():
-                if names[old] in options:
-                    raise ConfigError(f"{old!r} is an old name of {names[old]!r}: give one of them")
-            init(*args, **{names.get(name, name): value for name, value in options.items()})  # type: ignore[arg-type]  # the same but for names
-
-        return renaming
-
-    return decorate
 
 
 def check_codec(codec: str) -> str:
@@ -105,7 +78,7 @@ def check_name(option: str, value: object, forbidden: str = "") -> str:
     """Refuse what is no name."""
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{option} is {value!r}; it must be a name")
-    if bad := sorted(it for it in set(value) if it in forbidden or it.isspace()):
+    if bad := sorted(char for char in set(value) if char in forbidden or char.isspace()):
         raise ConfigError(f"{option} is {value!r}; it must not have {' '.join(map(repr, bad))}")
     return value
 
@@ -114,7 +87,7 @@ def check_url(option: str, value: object, schemes: Sequence[str]) -> str:
     """Refuse what is no URL, or none of these kinds."""
     if not isinstance(value, str) or urlsplit(value).scheme not in schemes:
         # What it is instead is not shown: there may be a password in it.
-        kinds = ", ".join(f"{it}://" for it in schemes)
+        kinds = ", ".join(f"{scheme}://" for scheme in schemes)
         raise ConfigError(f"{option} must be a URL that begins with one of {kinds}")
     return value
 

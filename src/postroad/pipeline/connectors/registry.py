@@ -86,9 +86,6 @@ OUTPUTS: Mapping[str, Callable[..., OutputConnector]] = {
 }
 
 
-OLD_NAMES: Mapping[str, str] = {"lines": "jsonl", "redis_stream": "redis", "seq": "memory"}
-"""What connectors were called before 0.2, and jobs may still call them."""
-
 # Connectors of the node that runs the job: they are given its mail before their options.
 _OF_A_NODE = frozenset({"queue"})
 
@@ -114,15 +111,13 @@ def make_output(task: Task, mail: Mail | Store | None = None) -> OutputConnector
 def _make(
     task: Task, mail: Mail | Store | None, known: Mapping[str, Callable[..., M]], group: str
 ) -> M:
-    maker = known.get(OLD_NAMES.get(task.connector or "", task.connector or ""))
+    maker = known.get(task.connector or "")
     if maker is None:
         maker = _find(task, known, group)
     elif task.connector in _OF_A_NODE:
         if mail is None:
-            does = "reads" if task.type == TaskType.INPUT else "posts to"
-            raise ConfigError(
-                f"task {task.name!r} {does} a {task.connector}: run the job in a node"
-            )
+            does = "reads" if task.type == TaskType.INPUT else "sends to"
+            raise ConfigError(f"task {task.name!r} {does} a queue of a node: run the job in one")
         maker = partial(maker, mail)
     try:
         return maker(**task.options)

@@ -44,7 +44,7 @@ def _problems_of(draft: ParsedJob) -> list[JobIssue]:
     found = list(draft.notes.problems)
     for rule, section in _RULES:
         if section not in draft.unreadable:
-            found += [it for it in rule(draft) if not draft.notes.has_doubts_about(it)]
+            found += [issue for issue in rule(draft) if not draft.notes.has_doubts_about(issue)]
     by_entry: dict[str, dict[JobIssue, None]] = {}
     for problem in found:
         by_entry.setdefault(problem.entry, {})[problem] = None

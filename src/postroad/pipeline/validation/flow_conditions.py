@@ -174,10 +174,10 @@ _RANKS = ("to 'all'", "to 'none'", "with short_circuit", "without short_circuit"
 
 def _order_problems(draft: ParsedJob) -> Iterator[JobIssue]:
     for source in dict.fromkeys(condition.source for _, condition in draft.conditions):
-        applying = [it for it in draft.conditions if it[1].source in (source, ALL)]
+        applying = [entry for entry in draft.conditions if entry[1].source in (source, ALL)]
         # What is returned and what is raised never meet the same conditions.
-        yield from _disorder([it for it in applying if not it[1].exceptions])
-        yield from _disorder([it for it in applying if it[1].exceptions])
+        yield from _disorder([entry for entry in applying if not entry[1].exceptions])
+        yield from _disorder([entry for entry in applying if entry[1].exceptions])
 
 
 def _disorder(conditions: list[tuple[str, FlowCondition]]) -> Iterator[JobIssue]:

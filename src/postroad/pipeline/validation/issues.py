@@ -1,4 +1,4 @@
-"""One mistake in a job, and how it is told: where it is, and what was probably meant."""
+"""One mistake in a job, and how it is informed: where it is, and what was probably meant."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def fields_of(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ..
 
 
 def default_of(kind: type[msgspec.Struct], key: str) -> Any:
-    """What a key has when nothing is said."""
+    """The default of a key."""
     (field,) = (field for field in fields_of(kind) if field.name == key)
     return field.default
 

@@ -36,7 +36,9 @@ def mix64_all(values: Ids) -> Ids:
 def root_ids(bits: AckIds, task: str, source: str, positions: Sequence[int | str]) -> Ids:
     """The ids of roots from some positions of a source."""
     if positions and isinstance(positions[0], str):
-        return np.array([bits.root(task, source, it) for it in positions], dtype=np.uint64)
+        return np.array(
+            [bits.root(task, source, position) for position in positions], dtype=np.uint64
+        )
     places = np.asarray(positions, dtype=np.int64).astype(np.uint64)
     places *= _GOLDEN
     places += np.uint64(bits.source_key(task, source))
@@ -44,13 +46,7 @@ def root_ids(bits: AckIds, task: str, source: str, positions: Sequence[int | str
 
 
 def edge_ids(parents: Ids, key: int, ordinals: Ids | None) -> Ids:
-    """The ids of edges from those their segments were made of came along.
-
-    Args:
-        parents: ids of these; for each edge.
-        key: what all edges between the two tasks have in common.
-        ordinals: the place of each among those made together; None if each is the only one.
-    """
+    """The ids of edges, by those of their parents, the key of the two tasks, and their ordinals."""
     values = mix64_all(parents ^ np.uint64(key))
     if ordinals is not None:
         values += ordinals * _GOLDEN
@@ -120,13 +116,7 @@ class UnackedRemainder(NamedTuple):
 
 
 class AckAccumulator:
-    """Counts for one piece: some roots, and what is made of them in one pass.
-
-    Args:
-        bits: of the job.
-        roots: ids of the roots.
-        generation: how often they were delivered before.
-    """
+    """The acknowledgements of some roots, and of what is made of them in one pass."""
 
     def __init__(self, bits: AckIds, roots: Ids, generation: int) -> None:
         self._bits = bits
@@ -152,12 +142,8 @@ class AckAccumulator:
     ) -> EdgeBatch:
         """Segments go on from one task to another.
 
-        Args:
-            taken: the edges that what they were made of came along.
-            source: the task that made them.
-            target: the task they are for.
-            parents: for each, the position in `taken`; None if there is one for each.
-            ordinals: for each, its place among those made together; None likewise.
+        `parents` are their positions in `taken`, None if there is one for each; `ordinals` their
+        places among those that were made together, None if each is the only one.
         """
         ids = self.make_ids(taken, source, target, parents, ordinals)
         origins = taken.origins if parents is None else taken.origins[parents]
@@ -187,26 +173,28 @@ class AckAccumulator:
 
     def concat(self, parts: Sequence[EdgeBatch]) -> EdgeBatch:
         """Several as one."""
-        self._all = [it for it in self._all if it not in parts]
+        self._all = [edges for edges in self._all if edges not in parts]
         return self._keep(
             EdgeBatch(
-                np.concatenate([it.ids for it in parts]),
-                np.concatenate([it.origins for it in parts]),
-                np.concatenate([it.open for it in parts]),
+                np.concatenate([part.ids for part in parts]),
+                np.concatenate([part.origins for part in parts]),
+                np.concatenate([part.open for part in parts]),
                 parts[0].sign,
             )
         )
 
     def unacked(self) -> dict[int, UnackedRemainder]:
         """What is left over, by the root's place in the piece; of most, nothing."""
-        parts = [it for it in self._all if it.open.any()]
+        parts = [edges for edges in self._all if edges.open.any()]
         if not parts:
             return {}
-        positions = [np.flatnonzero(it.open) for it in parts]
-        origins = np.concatenate([it.origins[at] for it, at in zip(parts, positions, strict=True)])
-        bits = np.concatenate([it.open[at] for it, at in zip(parts, positions, strict=True)])
+        positions = [np.flatnonzero(part.open) for part in parts]
+        origins = np.concatenate(
+            [part.origins[at] for part, at in zip(parts, positions, strict=True)]
+        )
+        bits = np.concatenate([part.open[at] for part, at in zip(parts, positions, strict=True)])
         signs = np.concatenate(
-            [np.full(len(at), it.sign) for it, at in zip(parts, positions, strict=True)]
+            [np.full(len(at), part.sign) for part, at in zip(parts, positions, strict=True)]
         )
         order = np.argsort(origins, kind="stable")
         origins = origins[order]

@@ -51,7 +51,7 @@ class DecodedRoots(NamedTuple):
         return len(self.segments) + len(self.rejected)
 
     def encode_for_retry(self, place: int) -> bytes:
-        """A root as the pen keeps it, even if its segment was changed since."""
+        """A root as the holding pen keeps it, even if its segment was changed since."""
         raw = self.raws[place]
         return encode_for_retry(self.decode(raw), raw)
 
@@ -63,7 +63,7 @@ def decode_split(
     connector: InputConnector,
     chunks: Iterable[RawRecords],
 ) -> Iterator[DecodedRoots]:
-    """The pieces of a slice."""
+    """The pieces of a split."""
     for chunk in chunks:
         for start in range(0, len(chunk.raws), PIECE_SEGMENTS):
             stop = start + PIECE_SEGMENTS
@@ -88,16 +88,18 @@ def _unpack(task: str, generation: int, roots: Sequence[RetryRoot]) -> DecodedRo
     segments: list[Segment] = []
     kept: list[RetryRoot] = []
     refused: list[FailedRoot] = []
-    for it in roots:
-        found = to_root_input(it.root, task, it.generation, it.segment, it.published).segment
-        if isinstance(found, UndecodableRecord):
-            refused.append(reject_undecodable(it.root, task, it.generation, found, now_ms()))
+    for root in roots:
+        given = to_root_input(root.root, task, root.generation, root.segment, root.published)
+        if isinstance(given.segment, UndecodableRecord):
+            refused.append(
+                reject_undecodable(root.root, task, root.generation, given.segment, now_ms())
+            )
         else:
-            segments.append(found)
-            kept.append(it)
-    ids = np.array([it.root for it in kept], dtype=np.uint64)
-    published = {place: it.published for place, it in enumerate(kept) if it.published}
-    raws = [it.segment for it in kept]
+            segments.append(given.segment)
+            kept.append(root)
+    ids = np.array([root.root for root in kept], dtype=np.uint64)
+    published = {place: root.published for place, root in enumerate(kept) if root.published}
+    raws = [root.segment for root in kept]
     return DecodedRoots(generation, ids, raws, segments, refused, decode_segment, published)
 
 
@@ -113,7 +115,7 @@ def decode_roots(
     segments, raised = map_function(decode, raws)
     odd = {place: str(error) for place, error in raised.items()}
     drop_tracebacks(*raised.values())
-    # Other formats than the pen's own have numbers, or whatever else, that rows cannot carry.
+    # Other formats than MsgPack have numbers, or whatever else, that rows cannot carry.
     if program.is_multi_stage and decode is not decode_segment:
         _, unkept = map_function(encode_segment, segments)
         odd |= dict.fromkeys(unkept, "it cannot go from one stage to the next")

@@ -64,11 +64,7 @@ class GroupBatch:
             self._groups.setdefault(group, []).append((place, addition))
 
     def run(self) -> tuple[list[tuple[int, str, bytes]], list[tuple[str, bytes, bytes | None]]]:
-        """Call the functions.
-
-        Returns:
-            New roots, each with its task and segment, and states, each with its task and key.
-        """
+        """Call functions; returns new roots (id, task, segment), and states (task, key, state)."""
         states = self._read_states()
         failed: dict[int, tuple[str, Exception]] = {}
         made: dict[GroupId, _Made] = {}
@@ -101,7 +97,7 @@ class GroupBatch:
             if self._program.graph.tasks[task].state:
                 keys.setdefault(task, []).append(key)
         if keys and self._program.read_states is None:
-            raise ConfigError("functions of groups with state need a runner that keeps it")
+            raise ConfigError("tasks of kind group with state need a runner that stores state")
         states: dict[GroupId, bytes] = {}
         for task, those in keys.items():
             assert self._program.read_states is not None

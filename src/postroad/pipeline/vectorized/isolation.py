@@ -191,7 +191,7 @@ def _text_of(error: Exception) -> str:
     try:
         return str(error)
     except Exception:
-        return "it cannot even be told"
+        return "its text cannot be read"
 
 
 def _decode(message: bytes) -> tuple[int, Any, Exception | None]:

@@ -31,14 +31,14 @@ COLUMNS = (
 DDL = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS)
 
 decode_again = msgspec.msgpack.Decoder(tuple[bytes, list[int]]).decode
-"""A root that comes again: its segment as the pen keeps it, and ids of what is published."""
+"""A root to retry: its segment as the holding pen has it, and ids of written outputs."""
 
 
 class ShuffleRowKind(enum.IntEnum):
     """What a row tells."""
 
     DELIVERY = 0
-    """A slice was read; `edge` is its number."""
+    """A split was read; `edge` is its number."""
     ROOT = 1
     """A root came in by a task; `payload` is its segment, `bits` and `missing` are left over."""
     AGAIN = 2
@@ -54,7 +54,7 @@ class ShuffleRowKind(enum.IntEnum):
     FAILURE = 7
     """A task failed; `payload` says with what."""
     REFUSED = 8
-    """A root never was a segment; `payload` is what the pen keeps of it."""
+    """A root never was a segment; `payload` is what the holding pen keeps of it."""
     COUNTS = 9
     """What tasks of a stage did; `payload` has that by their names."""
 
@@ -130,12 +130,7 @@ def column_name(place: int) -> str:
 def to_batch_with_columns(
     rows: list[ShuffleRow], columns: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
-    """Rows as Spark takes them, and beside those for some tasks, what their expressions see.
-
-    Args:
-        rows: at least one.
-        columns: the type of what they see, by the name of the task.
-    """
+    """Rows as Spark takes them, with what the expressions of some tasks see, by types of tasks."""
     batch = to_batch(rows)
     for place, (task, type_) in enumerate(columns.items()):
         segments = [
@@ -171,16 +166,7 @@ def _to_array(segments: Sequence[AnySegment | None], type_: pa.DataType) -> pa.A
 def take_computed(
     segments: Iterable[Segment], computed: Iterable[bytes | None], type_: pa.DataType
 ) -> tuple[list[Any], dict[int, Exception]]:
-    """Segments with what Spark computed.
-
-    Args:
-        segments: as they came to the task.
-        computed: for each, what Spark has put beside it.
-        type_: of what the expressions see.
-
-    Returns:
-        New segments, one for each, and what is to be said of those without, by position.
-    """
+    """Segments with what Spark computed, and the errors of those without, by position."""
 
     def take(pair: tuple[Segment, bytes | None]) -> Segment:
         segment, values = pair

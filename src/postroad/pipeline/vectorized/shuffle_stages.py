@@ -100,7 +100,7 @@ class ShuffleSink:
         try:
             payload, lacking = msgspec.msgpack.encode(those), 0
         except Exception:
-            kept = [it for it in those if _is_writable(piece, task, origin, it)]
+            kept = [member for member in those if _is_writable(piece, task, origin, member)]
             payload, lacking = msgspec.msgpack.encode(kept), len(those) - len(kept)
         row = ShuffleRow(
             root, ShuffleRowKind.OUTPUT, task, root, piece.generation, edge, 0, lacking, payload
@@ -108,8 +108,10 @@ class ShuffleSink:
         self.rows.append(row)
 
     def close(self, piece: RootBatch) -> dict[int, tuple[int, int]]:
-        """Leave what else is to be told of a piece; returns what is left over of its roots."""
-        left = {origin: (it.bits, it.missing) for origin, it in piece.ledger.unacked().items()}
+        """Write the remaining rows of a batch of roots; returns what is unacknowledged, by root."""
+        left = {
+            origin: (left.bits, left.missing) for origin, left in piece.ledger.unacked().items()
+        }
         for origin, addition in piece.additions:
             try:
                 payload = msgspec.msgpack.encode(addition[1:])
@@ -118,15 +120,15 @@ class ShuffleSink:
                 continue
             self._tell(piece, origin, ShuffleRowKind.ADDITION, addition.task, payload, -1)
             _miss(left, origin)
-        for it in piece.failures:
+        for failure in piece.failures:
             self._tell(
                 piece,
-                it.origin,
+                failure.origin,
                 ShuffleRowKind.FAILURE,
-                it.task,
-                describe_exception(it.error).encode(),
+                failure.task,
+                describe_exception(failure.error).encode(),
             )
-            _miss(left, it.origin)
+            _miss(left, failure.origin)
         return left
 
     def _tell(
@@ -176,7 +178,7 @@ def _to_rows(counts: Mapping[str, TaskCounts]) -> list[ShuffleRow]:
 
 
 class SourceStage:
-    """The first stage: takes slices of inputs."""
+    """The first stage: takes splits of inputs."""
 
     def __init__(self, program: CompiledJob) -> None:
         self._program = program
@@ -191,7 +193,7 @@ class SourceStage:
         connector: InputConnector,
         chunks: Iterable[RawRecords],
     ) -> Iterator[list[ShuffleRow]]:
-        """Work on a slice; gives rows, piece by piece."""
+        """Work on a split; gives rows, piece by piece."""
         return self._take(
             number, task, decode_split(self._program, task, generation, connector, chunks)
         )
@@ -229,10 +231,10 @@ class SourceStage:
         return self._sink.take()
 
     def _take_piece(self, task: str, read: DecodedRoots) -> None:
-        for it in read.rejected:
-            payload = msgspec.msgpack.encode(it)
+        for failed in read.rejected:
+            payload = msgspec.msgpack.encode(failed)
             self._sink.rows.append(
-                ShuffleRow(it.root, ShuffleRowKind.REFUSED, task, it.root, payload=payload)
+                ShuffleRow(failed.root, ShuffleRowKind.REFUSED, task, failed.root, payload=payload)
             )
         # Now, because functions may change what they are given.
         payloads = list(map(encode_for_retry, read.segments, read.raws))
@@ -249,12 +251,9 @@ class SourceStage:
 
 
 class ShuffleStage:
-    """A later stage: takes segments that were on their way to it, and leaves other rows alone.
+    """A later stage: takes the segments that were sent to it, and passes other rows on.
 
-    Args:
-        program: the job.
-        stage: which one.
-        columns: what expressions of its tasks see, by the names of these.
+    `columns` has the types that expressions of its tasks see, by task.
     """
 
     def __init__(

@@ -139,15 +139,7 @@ class StageExecutor:
         segments: list[Segment],
         results: Results | None = None,
     ) -> None:
-        """Segments come that a pass before sent to a task.
-
-        Args:
-            piece: where they belong.
-            task: where they were sent to.
-            edges: along which they came.
-            segments: all of them.
-            results: what the task makes of them, if somebody else has found out.
-        """
+        """Take segments that an earlier stage sent to a task, with results that Spark computed."""
         waiting: Waiting = {}
         self._pass_on(piece, waiting, self._work(piece, task, edges, segments, results))
         self._run(piece, waiting)

@@ -111,15 +111,7 @@ def route_outputs(
     raised: Mapping[int, Exception],
     limit: TimeLimit | None = None,
 ) -> TaskOutput:
-    """Find out where what a task made of some segments goes.
-
-    Args:
-        router: of the task.
-        segments: what its function was called with.
-        results: what it returned, one for each.
-        raised: what it raised instead, by position.
-        limit: time for the predicates of each segment.
-    """
+    """Where the results of a function go: one for each segment, or an exception by position."""
     if not router.is_unconditional:
         return _route_each(router, segments, results, raised, limit)
     types = list(map(type, results))

@@ -56,26 +56,17 @@ class JobWindowDelta(msgspec.Struct, array_like=True):
 
 
 class WindowDeltaBuilder:
-    """Gathers segments, and other deltas, into one.
-
-    Attributes:
-        delta: what was gathered; it goes on changing with what is added.
-    """
+    """Gathers segments, and other deltas, into `delta`."""
 
     def __init__(self, plan: CompiledWindows) -> None:
         self._plan = plan
         self.delta = JobWindowDelta()
 
     def add(self, task: str, group: object, segment: Segment, *, order: bytes = b"") -> None:
-        """A segment has come to a task: put it into the task's windows.
+        """Add a segment to the windows of a task, or to none if one of them raises.
 
-        Args:
-            group: what decides which segments meet; any plain value.
-            order: where among others the segment is, for aggregations that keep an order.
-
-        Raises:
-            InvalidSegmentError: a window cannot use it; no window has got it.
-            Exception: what an aggregation or predicate of the job raised; likewise.
+        `order` places it among others, for aggregations that keep an order. Raises
+        InvalidSegmentError if a window cannot use it, or what a function of the job raised.
         """
         key = encode_group(group)
         # Nothing is added anywhere before everything is known to be fit.

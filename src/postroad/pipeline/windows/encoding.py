@@ -16,11 +16,7 @@ _NAN = float("nan")
 
 
 def encode_canonical(value: object) -> bytes:
-    """A value as bytes, as it is; tuples become lists, and dicts lose the order of their keys.
-
-    Raises:
-        InvalidSegmentError: it is not plain.
-    """
+    """A plain value as bytes; tuples become lists, and dicts lose the order of their keys."""
     return _encode(_plain(value, is_group=False))
 
 
@@ -30,13 +26,10 @@ def decode_plain(data: bytes) -> Any:
 
 
 def encode_group(value: object) -> bytes:
-    """The value that decides which segments meet, as bytes.
+    """The key of a group as bytes; raises InvalidSegmentError if it is not plain.
 
-    Values that are equal in Python are one group, 1 and 1.0 too, but true and false are no
-    numbers. All that is not a number is one group.
-
-    Raises:
-        InvalidSegmentError: it is not plain.
+    Values that are equal in Python are one group, 1 and 1.0 too, but true and false are no numbers.
+    All NaNs are one group.
     """
     return _encode(value if type(value) is str else _plain(value, is_group=True))
 

@@ -288,7 +288,7 @@ def _as_pane(addition: PaneDelta) -> Pane:
 class WatermarkTimers:
     """The extents that have not ended long enough ago.
 
-    An extent may be gone, or end later than it was to, without this being told: what `upper_of`
+    An extent may be gone, or end later than planned, without a call of this: what `upper_of`
     says then is what counts.
     """
 
@@ -317,12 +317,12 @@ class WatermarkTimers:
         """Those that have ended long enough ago, each once."""
         passed = []
         while self._waiting and self.is_passed(self._waiting[0][0], latest):
-            told, key = heapq.heappop(self._waiting)
+            expected, key = heapq.heappop(self._waiting)
             self._keys.remove(key)
             upper = self._upper_of(key)
             if upper is None:
                 continue
-            if upper > told:
+            if upper > expected:
                 self.add(key, upper)
             else:
                 passed.append(key)

@@ -38,7 +38,7 @@ def segments_of(connector: CsvInput, chunks: list[RawRecords]) -> list[Any]:
         try:
             found.append(connector.decode(raw))
         except ValueError as error:
-            assert "does not fit" in str(error)
+            assert "does not match" in str(error)
             found.append(raw)
     return found
 
@@ -46,7 +46,7 @@ def segments_of(connector: CsvInput, chunks: list[RawRecords]) -> list[Any]:
 async def read_text(path: Path, text: str | bytes, **options: Any) -> list[Any]:
     content = text if isinstance(text, bytes) else text.encode()
     (path / "in.csv").write_bytes(content)
-    connector = CsvInput(str(path / "in.csv"), **options)
+    connector = CsvInput(str(path / "in.csv"), settle_s=0, **options)
     _, chunks = await read_all(connector)
     return segments_of(connector, chunks)
 

@@ -125,7 +125,7 @@ async def test_an_account_in_another_store_is_refused(is_input: bool) -> None:
         source = QueueInput(mail, QUEUE, bounded=True) if is_input else MemoryInput([{"n": 1}])
         target = MemoryOutput() if is_input else QueueOutput(mail, PEER, "out")
         runner = LocalRunner(job, {"in": source}, {"out": target}, account)
-        with pytest.raises(RuntimeError, match="in the store of the node's mail"):
+        with pytest.raises(RuntimeError, match="must use the store of the node's queues"):
             await runner.run()
         # Nothing was settled, not even in part.
         assert len(await account.read(lambda it: JobStore(it, JOB).deliveries())) == 1

@@ -75,8 +75,8 @@ async def test_many_small_pages_are_cut_at_once() -> None:
 
 
 async def test_few_large_letters_are_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_slices, "_SIGHT_BYTES", 10_000)
-    monkeypatch.setattr(queue_slices, "_SLICE_BYTES", 3_000)
+    monkeypatch.setattr(queue_slices, "_SNAPSHOT_BYTES", 10_000)
+    monkeypatch.setattr(queue_slices, "_SPLIT_BYTES", 3_000)
     async with reading() as it:
         for id in range(1, 21):
             await put(it.store, make_letter(id, body=bytes(1_000)))
@@ -334,7 +334,7 @@ async def test_it_lets_the_queue_go() -> None:
 
 async def test_the_store_must_be_open() -> None:
     connector = QueueInput(MemoryStore(), QUEUE)
-    with pytest.raises(UsageError, match="start the node's mail first"):
+    with pytest.raises(UsageError, match="before its node is started"):
         await connector.open([])
 
 

@@ -96,7 +96,7 @@ async def test_a_full_outbox_takes_no_more_until_there_is_room() -> None:
         staged = stage(connector, {"n": 1}, {"n": 2})
         # What is staged is posted, though that is more than it keeps.
         await settle(store, connector, staged)
-        with pytest.raises(OSError, match="4 messages wait for 'beta'"):
+        with pytest.raises(OSError, match="outbox of 'beta' is full: it has 4 messages"):
             connector.create_writer("stage")
         own, other = QueueOutput(store, NODE, RESULTS), QueueOutput(store, "gamma", RESULTS)
         stage(own, {"n": 1})
@@ -157,9 +157,13 @@ def test_queues_are_media_of_a_node() -> None:
         connector="queue",
         options={"peer": PEER, "queue": RESULTS},
     )
-    with pytest.raises(ConfigError, match=r"^task 'in' reads a queue: run the job in a node$"):
+    with pytest.raises(
+        ConfigError, match=r"^task 'in' reads a queue of a node: run the job in one$"
+    ):
         make_input(source)
-    with pytest.raises(ConfigError, match=r"^task 'out' posts to a queue: run the job in a node$"):
+    with pytest.raises(
+        ConfigError, match=r"^task 'out' sends to a queue of a node: run the job in one$"
+    ):
         make_output(target)
     store = MemoryStore()
     assert not make_input(source, store).is_portable

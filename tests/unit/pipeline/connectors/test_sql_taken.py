@@ -43,7 +43,7 @@ def test_texts_stay_by_themselves() -> None:
 
 
 def test_a_key_that_is_there_twice() -> None:
-    with pytest.raises(ConfigError, match="'b' is there twice"):
+    with pytest.raises(ConfigError, match="'b' is in two rows"):
         ranges_of(["a", "b", "b"])
 
 

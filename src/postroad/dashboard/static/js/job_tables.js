@@ -3,7 +3,7 @@
 import { count, milliseconds, rate, time } from "./format.js";
 import { h } from "./dom.js";
 import { empty, folded, identity } from "./pieces.js";
-import { tableOf } from "./table.js";
+import { numberColumn, tableOf } from "./table.js";
 
 export const ROWS_SHOWN = 100;
 
@@ -30,31 +30,15 @@ export function taskTable(view, name, job) {
     key: (row) => row.task,
     columns: [
       { label: "Task", value: (row) => row.task },
-      {
-        label: "Rate",
-        value: (row) => row.per_s,
-        show: (row) => rate(row.per_s),
-        isNumber: true,
-      },
+      numberColumn("Rate", (row) => row.per_s, rate),
       {
         label: "Latency",
         value: (row) => row.latency_s,
         show: (row) => milliseconds(row.latency_s * 1000),
         isNumber: true,
       },
-      {
-        label: "Processed",
-        value: (row) => row.processed,
-        show: (row) => count(row.processed),
-        isNumber: true,
-        isWide: true,
-      },
-      {
-        label: "Failed",
-        value: (row) => row.failed,
-        show: (row) => count(row.failed),
-        isNumber: true,
-      },
+      numberColumn("Processed", (row) => row.processed, count, { isWide: true }),
+      numberColumn("Failed", (row) => row.failed),
     ],
   });
 }
@@ -85,12 +69,7 @@ export function windowTable(view, job, window) {
           value: (row) => JSON.stringify(row.value),
           show: (row) => folded(row.value, 32),
         },
-        {
-          label: "Segments",
-          value: (row) => row.segments,
-          show: (row) => count(row.segments),
-          isNumber: true,
-        },
+        numberColumn("Segments", (row) => row.segments),
       ],
       empty: empty("The window holds nothing.", "What it held was emitted, or nothing came yet."),
     }),

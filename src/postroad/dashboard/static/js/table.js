@@ -30,6 +30,11 @@ const PAGE_ROWS = 200;
  * @property {(row: any) => string} [rowClass]
  */
 
+/** A column of numbers, shown as `format` writes them. */
+export function numberColumn(label, value, format = count, more = {}) {
+  return { label, value, show: (row) => format(value(row)), isNumber: true, ...more };
+}
+
 /** What a reader did to a table. */
 export function tableState(view, name) {
   view.state.tables ??= {};

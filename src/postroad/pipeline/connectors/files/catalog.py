@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import glob
 import logging
 import os
 import time
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
 from postroad.core.errors import ConfigError, UsageError
-from postroad.pipeline.connectors.connector import Position
+from postroad.pipeline.connectors.connector import InputConnector, Position, Split
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -24,13 +27,10 @@ _LISTING_SHARE = 0.2
 
 
 class FileSet:
-    """The files that a path stands for, the same in whatever directory a process runs.
+    """The files of a path or pattern, the same in whatever directory a process runs.
 
-    Their names are as the path has them, relative if it is: they are in the places that stores
-    keep, and ids of segments follow from them.
-
-    Args:
-        path: of a file, or a pattern.
+    Their names are as the path has them, relative if it is: positions have them, and ids of
+    segments follow from them.
     """
 
     def __init__(self, path: str) -> None:
@@ -78,12 +78,8 @@ class _Offer(NamedTuple):
 class FileCatalog:
     """Remembers each file that was read, whatever its name, and finds those that are new.
 
-    What it remembers is recorded with the splits: each has a number, and the progress of its file.
-    Splits that were not recorded are planned again.
-
-    Args:
-        files: all that there are.
-        is_growing: whether files may grow at their end.
+    Its state is recorded with the splits: each has a number, and the progress of its file. Splits
+    that were not recorded are planned again.
     """
 
     def __init__(self, files: FileSet, is_growing: bool) -> None:
@@ -98,12 +94,12 @@ class FileCatalog:
         self._next_listing_s = 0.0
         # When a file was first seen to have the size it has, by the clock of this process.
         self._sizes: dict[str, tuple[int, float]] = {}
-        # What is recorded with the next split, besides its own file.
-        self._unrecorded: dict[str, Any] = {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Remember what an earlier process recorded."""
-        self._progress = {name: msgspec.convert(it, FileProgress) for name, it in state.items()}
+        self._progress = {
+            name: msgspec.convert(progress, FileProgress) for name, progress in state.items()
+        }
         self._last = -1
         self._forget_listing()
 
@@ -115,15 +111,12 @@ class FileCatalog:
 
     def go_to(self, after: Position | None) -> None:
         """Forget what was planned behind a position: it was not recorded."""
-        if after is not None and "split" not in after:
-            self._take_over(after)
-            return
         number = 0 if after is None else int(after["split"])
         if self._last == -1:
             self._last = self._recorded = number
         if not (number == 0 or self._recorded <= number <= self._last):
             raise UsageError(
-                f"what was read of the files up to split {number} is not known: restore it first"
+                f"position {number} is unknown to this input; call restore() with its state first"
             )
         if number < self._last:
             self._undo(number)
@@ -143,21 +136,6 @@ class FileCatalog:
                 self._progress[name] = before
         self._last = number
         self._forget_listing(keep_offers=number > 0)
-
-    def _take_over(self, after: Position) -> None:
-        """Go on from a position of version 0.1, which had the name of the last file only."""
-        self._last, self._recorded, self._progress = 0, 0, {}
-        for name in self._files.names():
-            if name > after["file"]:
-                break
-            status = os.stat(self._files.locate(name))
-            is_last = name == after["file"]
-            done = status.st_size if self._is_growing else 0
-            offset = int(after["start" if self._is_growing else "row"]) if is_last else done
-            progress = FileProgress(offset, status.st_size, status.st_mtime_ns, not is_last)
-            self._progress[name] = progress
-            self._unrecorded[name] = msgspec.to_builtins(progress)
-        self._forget_listing()
 
     def unread(self) -> Iterator[tuple[str, int]]:
         """Files with something new, in the order of their names, and where that begins."""
@@ -198,7 +176,7 @@ class FileCatalog:
             return
         change = "became shorter" if status.st_size < progress.size else "was changed"
         logger.warning(
-            "%s %s after it was read: what is new in it is not read; give new data a new file",
+            "%s %s after it was read: the change is ignored; write new data to a new file",
             name,
             change,
         )
@@ -222,5 +200,46 @@ class FileCatalog:
         self._offers.append(_Offer(self._last, name, self._progress.get(name)))
         self._progress[name] = progress
         self._sizes.pop(name, None)
-        recorded, self._unrecorded = self._unrecorded, {}
-        return {"split": self._last}, {**recorded, name: msgspec.to_builtins(progress)}
+        return {"split": self._last}, {name: msgspec.to_builtins(progress)}
+
+
+class FileInput(InputConnector):
+    """Reads files, new ones in the order of their names; they may grow at their end, or not."""
+
+    def __init__(self, path: str, is_growing: bool) -> None:
+        self._files = FileSet(path)
+        self._is_growing = is_growing
+        self._catalog = FileCatalog(self._files, is_growing)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Other processes only read.
+        return {**self.__dict__, "_catalog": FileCatalog(self._files, self._is_growing)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._catalog.restore(state)
+
+    async def open(self, uncommitted: Sequence[Position]) -> None:
+        await asyncio.to_thread(self._check, self._files.check()[0])
+
+    def _check(self, first: str) -> None:
+        """Raise ConfigError if the first file cannot be read as it should."""
+        return
+
+    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
+        return await asyncio.to_thread(self._plan, after, segments)
+
+    def _plan(self, after: Position | None, segments: int) -> list[Split]:
+        splits: list[Split] = []
+        self._catalog.go_to(after)
+        for name, start in self._catalog.unread():
+            if segments <= 0:
+                break
+            with suppress(FileNotFoundError):
+                for split in self._plan_file(name, start, segments):
+                    splits.append(split)
+                    segments -= split.estimated_segments
+        return splits
+
+    @abstractmethod
+    def _plan_file(self, name: str, start: int, segments: int) -> Iterable[Split]:
+        """The splits of a file from a byte or row on, for so many segments."""

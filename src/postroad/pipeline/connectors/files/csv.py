@@ -17,7 +17,7 @@ from postroad.pipeline.connectors.connector import (
     encode_segment,
 )
 from postroad.pipeline.connectors.files.json_lines import SETTLE_S, SPLIT_BYTES, JsonLinesInput
-from postroad.pipeline.connectors.options import accept_old_names, check_types
+from postroad.pipeline.connectors.options import check_types
 from postroad.pipeline.job import Segment
 
 # A quotation mark that is never closed must not take the rest of the file with it.
@@ -55,7 +55,6 @@ class CsvInput(JsonLinesInput):
         settle_s: how long a file must not grow until a last record without a line end is read.
     """
 
-    @accept_old_names(slice_bytes="split_bytes")
     def __init__(
         self,
         path: str,
@@ -72,7 +71,9 @@ class CsvInput(JsonLinesInput):
         for name, type in self._columns.items():
             if type not in _TYPES:
                 known = ", ".join(sorted(_TYPES))
-                raise ConfigError(f"option 'columns': {name!r} is {type!r}; there are {known}")
+                raise ConfigError(
+                    f"option 'columns': {name!r} is {type!r}; it must be one of {known}"
+                )
 
     def _find_start(self, file: BinaryIO, name: str, start: int) -> int:
         file.seek(0)
@@ -91,13 +92,13 @@ class CsvInput(JsonLinesInput):
         try:
             return self._parse(record.removeprefix(_BOM)), len(record)
         except (csv.Error, UnicodeError, ValueError) as error:
-            raise OSError(f"{file.name} has no first line with names: {error}") from error
+            raise OSError(f"{file.name} has no header: {error}") from error
 
     def _read_record(self, file: BinaryIO) -> bytes:
         self._is_quote_open = False
         line = file.readline(_LINE_BYTES_MAX)
         if len(line) == _LINE_BYTES_MAX:
-            raise OSError(f"a file has a line of {_LINE_BYTES_MAX} bytes or more")
+            raise OSError(f"a line has {_LINE_BYTES_MAX} bytes or more")
         if _QUOTE not in line:
             return line
         after_line = file.tell()
@@ -137,9 +138,11 @@ class CsvInput(JsonLinesInput):
             raise OSError(f"{name} became shorter while it was read")
         records = list(self._split(data))
         starts = accumulate(map(len, records), initial=start)
-        filled = [(at, it) for at, it in zip(starts, records, strict=False) if it.strip()]
+        filled = [
+            (at, record) for at, record in zip(starts, records, strict=False) if record.strip()
+        ]
         positions = [at for at, _ in filled]
-        yield RawRecords(name, positions, [self._pack(names, it) for _, it in filled])
+        yield RawRecords(name, positions, [self._pack(names, record) for _, record in filled])
 
     def _split(self, data: bytes) -> Iterator[bytes]:
         file = BytesIO(data)
@@ -185,4 +188,6 @@ def _decode(raw: bytes) -> Segment:
     try:
         return decode_segment(raw)
     except ValueError:
-        raise ValueError("it does not fit the first line and the types of the columns") from None
+        raise ValueError(
+            "the record does not match the header or the types of the columns"
+        ) from None

@@ -8,15 +8,17 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from postroad.pipeline.connectors.connector import Committable, OutputConnector
+from postroad.pipeline.connectors.connector import Committable, OutputConnector, OutputWriter
 
 _STAGING = "_staging"
 _PUBLISHED = "_published"
+_WRITE_BYTES = 1024 * 1024
 
 
 class DirectoryOutput(OutputConnector):
-    """What such outputs have in common: files are staged aside and moved when they are settled.
+    """What such outputs have in common: files are staged aside and moved when they are committed.
 
     A file that is not staged any more may have been published before a crash, and whoever reads
     the directory may have taken it away since. Or it never was where it should be, or was lost.
@@ -33,12 +35,12 @@ class DirectoryOutput(OutputConnector):
         self._last_published: str | None = None
 
     async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
-        await asyncio.to_thread(self._open, prefix, [it["file"] for it in unpublished])
+        await asyncio.to_thread(self._open, prefix, [staged["file"] for staged in unpublished])
 
     def _open(self, prefix: str, wanted: Sequence[str]) -> None:
         _clear(self.staging_path(""), prefix, set(wanted))
         mark = self._mark_of(prefix)
-        _clear(mark.parent, mark.name, {self._mark_of(it).name for it in wanted})
+        _clear(mark.parent, mark.name, {self._mark_of(name).name for name in wanted})
 
     def staging_path(self, name: str) -> Path:
         """Where a file is written, on this machine or another."""
@@ -58,7 +60,7 @@ class DirectoryOutput(OutputConnector):
             self._move(staged, published, mark)
         elif not (published.exists() or mark.exists()):
             raise OSError(
-                f"{staged} is not there, and was not published;"
+                f"{staged} is missing, and was not committed;"
                 f" do all machines have the same {self._directory}?"
             )
         # Also what was moved by a process that did not come so far.
@@ -83,11 +85,43 @@ class DirectoryOutput(OutputConnector):
     async def remove_abandoned(
         self, prefix: str, kept: Sequence[Committable], before_s: float
     ) -> None:
-        names = {it["file"] for it in kept}
+        names = {staged["file"] for staged in kept}
         await asyncio.to_thread(_clear, self.staging_path(""), prefix, names, before_s)
 
     async def abort(self, staged: Committable) -> None:
         self.staging_path(staged["file"]).unlink(missing_ok=True)
+
+
+class FileWriter(OutputWriter):
+    """Writes one file, and opens it late: most writers of a batch get nothing for some outputs."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def _open(self) -> BinaryIO:
+        if self._file is None:
+            self._file = self._path.open("wb", buffering=_WRITE_BYTES)
+        return self._file
+
+    def _finish(self) -> None:
+        """Write what is not written yet."""
+        return
+
+    def prepare_commit(self) -> Committable | None:
+        self._finish()
+        if self._file is None:
+            return None
+        with self._file as file:
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(self._path.parent)
+        return {"file": self._path.name}
+
+    def abort(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
 
 
 def _in_directory(directory: Path, name: str) -> Path:

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, compress
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
 from postroad.pipeline.connectors.connector import (
-    Committable,
-    InputConnector,
     OutputWriter,
     Position,
     RawRecords,
     Split,
 )
 from postroad.pipeline.connectors.encoding import encode_all
-from postroad.pipeline.connectors.files.catalog import FileCatalog, FileProgress, FileSet
-from postroad.pipeline.connectors.files.directory import DirectoryOutput, sync_directory
-from postroad.pipeline.connectors.options import accept_old_names, check_positive, check_seconds
+from postroad.pipeline.connectors.files.catalog import FileInput, FileProgress
+from postroad.pipeline.connectors.files.directory import DirectoryOutput, FileWriter
+from postroad.pipeline.connectors.options import check_positive, check_seconds
 from postroad.pipeline.job import Segment
 
 SPLIT_BYTES = 4 * 1024 * 1024
 SETTLE_S = 1.0
 _LINE_BYTES_MAX = 16 * 1024 * 1024
-_WRITE_BYTES = 1024 * 1024
 
 _encode = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], Segment] = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class JsonLinesInput(InputConnector):
+class JsonLinesInput(FileInput):
     """Reads files, new ones in the order of their names, cut at line ends.
 
     Files may grow, and new ones may have any name. A last line without a line end is read when its
@@ -46,60 +42,35 @@ class JsonLinesInput(InputConnector):
         settle_s: how long a file must not grow until a last line without a line end is read.
     """
 
-    @accept_old_names(slice_bytes="split_bytes")
     def __init__(
         self,
         path: str,
         split_bytes: int = SPLIT_BYTES,
         settle_s: float = SETTLE_S,
     ) -> None:
-        self._files = FileSet(path)
+        super().__init__(path, is_growing=True)
         self._split_bytes = check_positive("split_bytes", split_bytes)
         self._settle_s = check_seconds("settle_s", settle_s)
-        self._catalog = FileCatalog(self._files, is_growing=True)
         # How much longer to wait for the last line of a file.
         self._settles_in_s: float | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Other processes only read.
-        return {**self.__dict__, "_catalog": FileCatalog(self._files, is_growing=True)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._catalog.restore(state)
-
-    async def open(self, unsettled: Sequence[Position]) -> None:
-        self._files.check()
-
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         while True:
-            splits = await asyncio.to_thread(self._plan, after, segments)
+            self._settles_in_s = None
+            splits = await super().plan_splits(after, segments)
             if splits or self._settles_in_s is None or not self.is_bounded:
                 return splits
             # Whoever reads what is there now must not miss a last line.
             await asyncio.sleep(self._settles_in_s)
 
-    def _plan(self, after: Position | None, segments: int) -> list[Split]:
-        splits: list[Split] = []
-        self._settles_in_s = None
-        self._catalog.go_to(after)
-        for name, start in self._catalog.unread():
-            if segments <= 0:
-                break
-            try:
-                file = self._open_file(name)
-            except FileNotFoundError:
-                continue
-            with file:
-                for split in self._plan_file(file, name, start, segments):
-                    splits.append(split)
-                    segments -= split.estimated_segments
-        return splits
-
     def _open_file(self, name: str) -> BinaryIO:
         return open(self._files.locate(name), "rb")
 
-    def _plan_file(self, file: BinaryIO, name: str, start: int, segments: int) -> Iterator[Split]:
-        """The splits of a file from a byte on, for so many segments."""
+    def _plan_file(self, name: str, start: int, segments: int) -> Iterator[Split]:
+        with self._open_file(name) as file:
+            yield from self._plan_opened(file, name, start, segments)
+
+    def _plan_opened(self, file: BinaryIO, name: str, start: int, segments: int) -> Iterator[Split]:
         while segments > 0:
             start = self._find_start(file, name, start)
             if start < 0:
@@ -178,29 +149,8 @@ class JsonLinesOutput(DirectoryOutput):
         return _JsonLinesWriter(self.staging_path(f"{stage}.jsonl"))
 
 
-class _JsonLinesWriter(OutputWriter):
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: BinaryIO | None = None
-
+class _JsonLinesWriter(FileWriter):
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
         lines = encode_all(_encode, ids, segments)
-        if self._file is None:
-            # Opened only now: most parts of a batch write nothing to some of its outputs.
-            self._file = self._path.open("wb", buffering=_WRITE_BYTES)
         lines.append(b"")
-        self._file.write(b"\n".join(lines))
-
-    def prepare_commit(self) -> Committable | None:
-        if self._file is None:
-            return None
-        with self._file as file:
-            file.flush()
-            os.fsync(file.fileno())
-        sync_directory(self._path.parent)
-        return {"file": self._path.name}
-
-    def abort(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._path.unlink(missing_ok=True)
+        self._open().write(b"\n".join(lines))

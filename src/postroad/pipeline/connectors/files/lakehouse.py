@@ -86,8 +86,8 @@ class DeltaOutput(LakehouseOutput):
             schema = super()._make_schema()
             if schema is None:
                 raise ConfigError(
-                    f"there is no Delta table {self._directory}; with the option 'schema' it is"
-                    " made"
+                    f"there is no Delta table {self._directory};"
+                    " give the option 'schema' to create it"
                 )
             delta.DeltaTable.create(str(self._directory), schema, mode="ignore")
         return pyarrow.schema(delta.DeltaTable(str(self._directory)).schema())
@@ -149,7 +149,9 @@ class IcebergOutput(LakehouseOutput):
         self._catalog_name = self._catalog.pop("name", "default")
         location = urlsplit(self._load().location())
         if location.scheme not in ("", "file"):
-            raise ConfigError(f"table {table!r} is in {location.geturl()!r}, and in no directory")
+            raise ConfigError(
+                f"table {table!r} is at {location.geturl()!r}; it must be in a directory"
+            )
         super().__init__(os.path.join(location.path, "data"))
 
     @property

@@ -8,14 +8,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from postroad.core.errors import ConfigError, MissingExtra
 from postroad.pipeline.connectors.connector import (
     Committable,
-    InputConnector,
     OutputWriter,
     Position,
     RawRecords,
@@ -23,10 +22,9 @@ from postroad.pipeline.connectors.connector import (
     UnwritableSegmentsError,
 )
 from postroad.pipeline.connectors.encoding import UNENCODABLE
-from postroad.pipeline.connectors.files.catalog import FileCatalog, FileProgress, FileSet
-from postroad.pipeline.connectors.files.directory import DirectoryOutput, sync_directory
+from postroad.pipeline.connectors.files.catalog import FileInput, FileProgress
+from postroad.pipeline.connectors.files.directory import DirectoryOutput, FileWriter
 from postroad.pipeline.connectors.options import (
-    accept_old_names,
     check_columns,
     check_positive,
     check_types,
@@ -54,7 +52,7 @@ def _arrow() -> Any:
     return pyarrow
 
 
-class ParquetInput(InputConnector):
+class ParquetInput(FileInput):
     """Reads files row by row, new ones in the order of their names.
 
     Numbers, texts, bytes, nulls, lists, structures and times with a zone come as they are; times
@@ -67,30 +65,17 @@ class ParquetInput(InputConnector):
         split_segments: how many rows a split has at most.
     """
 
-    @accept_old_names(slice_segments="split_segments")
     def __init__(
         self,
         path: str,
         columns: Sequence[str] | None = None,
         split_segments: int = _SPLIT_SEGMENTS,
     ) -> None:
-        self._files = FileSet(path)
-        self._catalog = FileCatalog(self._files, is_growing=False)
+        super().__init__(path, is_growing=False)
         self._columns = check_columns(columns)
         self._split_segments = check_positive("split_segments", split_segments)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Other processes only read.
-        return {**self.__dict__, "_catalog": FileCatalog(self._files, is_growing=False)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._catalog.restore(state)
-
-    async def open(self, unsettled: Sequence[Position]) -> None:
-        await asyncio.to_thread(self._open)
-
-    def _open(self) -> None:
-        first = self._files.check()[0]
+    def _check(self, first: str) -> None:
         names = self._metadata(first).schema.to_arrow_schema().names
         missing = set(self._columns or ()) - set(names)
         if missing:
@@ -105,21 +90,7 @@ class ParquetInput(InputConnector):
         try:
             return arrow.parquet.ParquetFile(self._files.locate(name))
         except arrow.ArrowInvalid as error:
-            raise OSError(f"{name} is no Parquet file: {error}") from error
-
-    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
-        return await asyncio.to_thread(self._plan, after, segments)
-
-    def _plan(self, after: Position | None, segments: int) -> list[Split]:
-        splits: list[Split] = []
-        self._catalog.go_to(after)
-        for name, row in self._catalog.unread():
-            if segments <= 0:
-                break
-            planned = self._plan_file(name, row, segments)
-            segments -= sum(split.estimated_segments for split in planned)
-            splits += planned
-        return splits
+            raise OSError(f"{name} is not a Parquet file: {error}") from error
 
     def _plan_file(self, name: str, row: int, segments: int) -> list[Split]:
         status = os.stat(self._files.locate(name))
@@ -145,15 +116,15 @@ class ParquetInput(InputConnector):
         name, row, skip, left = place["file"], place["row"], place["skip"], place["count"]
         with self._reading(name) as file:
             for batch in file.iter_batches(_READ_ROWS, [place["group"]], columns=self._columns):
-                found = batch.slice(skip, left)
+                rows = batch.slice(skip, left)
                 skip -= min(skip, batch.num_rows)
-                if found.num_rows:
-                    yield RawRecords(name, range(row, row + found.num_rows), _encode_rows(found))
-                    row += found.num_rows
-                    left -= found.num_rows
+                if rows.num_rows:
+                    yield RawRecords(name, range(row, row + rows.num_rows), _encode_rows(rows))
+                    row += rows.num_rows
+                    left -= rows.num_rows
                 if not left:
                     return
-        raise OSError(f"{name} has fewer rows than before")
+        raise OSError(f"{name} has fewer rows than when it was planned")
 
 
 def _progress(row: int, status: os.stat_result, metadata: Any) -> FileProgress:
@@ -163,12 +134,12 @@ def _progress(row: int, status: os.stat_result, metadata: Any) -> FileProgress:
 
 def _encode_rows(batch: pyarrow.RecordBatch) -> list[bytes]:
     names = batch.schema.names
-    columns = [_to_microseconds(it).to_pylist() for it in batch.columns]
+    columns = [_to_microseconds(column).to_pylist() for column in batch.columns]
     rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
     try:
         return list(map(_encode, rows))
     except UNENCODABLE:
-        return [_encode_row(it) for it in rows]
+        return [_encode_row(row) for row in rows]
 
 
 def _encode_row(row: Segment) -> bytes:
@@ -203,7 +174,9 @@ class ParquetOutput(DirectoryOutput):
     def __init__(self, path: str, schema: Mapping[str, str] | None = None) -> None:
         super().__init__(path)
         if schema is not None and not schema:
-            raise ConfigError("option 'schema' is empty; it has the types of the columns")
+            raise ConfigError(
+                "option 'schema' is empty; give the types of the columns, or leave it out"
+            )
         self._schema = None if schema is None else check_types("schema", schema)
 
     async def open(self, prefix: str, unpublished: Sequence[Committable]) -> None:
@@ -222,35 +195,34 @@ class ParquetOutput(DirectoryOutput):
 
 def _type_of(name: str, type: str) -> pyarrow.DataType:
     arrow = _arrow()
-    if found := _DECIMAL.fullmatch(type):
-        return arrow.decimal128(int(found[1]), int(found[2]))
-    if found := _ZONED.fullmatch(type):
-        return arrow.timestamp(found[1], tz=found[2])
-    if found := _LIST.fullmatch(type):
-        return arrow.list_(_type_of(name, found[1]))
+    if match := _DECIMAL.fullmatch(type):
+        return arrow.decimal128(int(match[1]), int(match[2]))
+    if match := _ZONED.fullmatch(type):
+        return arrow.timestamp(match[1], tz=match[2])
+    if match := _LIST.fullmatch(type):
+        return arrow.list_(_type_of(name, match[1]))
     try:
         return arrow.type_for_alias(type)
     except ValueError:
-        raise ConfigError(f"option 'schema': {name!r} is {type!r}, which is no type") from None
+        raise ConfigError(
+            f"option 'schema': {name!r} is {type!r}, which is no type of Arrow"
+        ) from None
 
 
-class _ParquetWriter(OutputWriter):
+class _ParquetWriter(FileWriter):
     def __init__(self, path: Path, schema: pyarrow.Schema | None) -> None:
+        super().__init__(path)
         self._arrow = _arrow()
-        self._path = path
         self._schema = schema
         self._batches: list[pyarrow.RecordBatch] = []
         self._rows = 0
-        self._file: BinaryIO | None = None
         self._writer: Any = None
 
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
         schema = self._infer(segments) if self._schema is None else self._schema
         names = schema.names
         if not names:
-            raise UnwritableSegmentsError(
-                dict.fromkeys(ids, "it has nothing that could be a column")
-            )
+            raise UnwritableSegmentsError(dict.fromkeys(ids, "the segment has no keys"))
         try:
             columns = [[segment[name] for segment in segments] for name in names]
             # None has less than all, so that none has more if the sum is right.
@@ -281,17 +253,20 @@ class _ParquetWriter(OutputWriter):
         """The types of some segments; where they differ, that of the first."""
         names = dict.fromkeys(chain.from_iterable(segments))
         return self._arrow.schema(
-            [(name, self._infer_type([it.get(name) for it in segments])) for name in names]
+            [
+                (name, self._infer_type([segment.get(name) for segment in segments]))
+                for name in names
+            ]
         )
 
     def _infer_type(self, values: Sequence[Any]) -> pyarrow.DataType:
-        for candidate in chain([values], ([it] for it in values if it is not None)):
+        for candidate in chain([values], ([value] for value in values if value is not None)):
             try:
-                found = self._arrow.array(candidate).type
+                type_ = self._arrow.array(candidate).type
             except self._unfit:
                 continue
-            if not self._arrow.types.is_null(found):
-                return found
+            if not self._arrow.types.is_null(type_):
+                return type_
         return self._arrow.string()
 
     def _find_unfit(
@@ -307,32 +282,23 @@ class _ParquetWriter(OutputWriter):
 
     def _flush(self) -> None:
         if self._writer is None:
-            self._file = self._path.open("wb")
             # Dictionaries take three times as long, and make little that zstd would not.
             self._writer = self._arrow.parquet.ParquetWriter(
-                self._file, self._schema, use_dictionary=False, compression="zstd"
+                self._open(), self._schema, use_dictionary=False, compression="zstd"
             )
         table = self._arrow.Table.from_batches(self._batches)
         self._writer.write_table(table, _GROUP_ROWS)
         self._batches, self._rows = [], 0
 
-    def prepare_commit(self) -> Committable | None:
+    def _finish(self) -> None:
         if self._batches:
             self._flush()
-        if self._file is None:
-            return None
-        with self._file as file:
+        if self._writer is not None:
             self._writer.close()
-            file.flush()
-            os.fsync(file.fileno())
-        sync_directory(self._path.parent)
-        return {"file": self._path.name}
 
     def abort(self) -> None:
         self._batches, self._rows = [], 0
-        if self._file is not None:
-            self._file.close()
-            self._path.unlink(missing_ok=True)
+        super().abort()
 
 
 def _find_strangers(
@@ -340,4 +306,6 @@ def _find_strangers(
 ) -> dict[int, str]:
     known = frozenset(names)
     strange = ((id, segment.keys() - known) for id, segment in zip(ids, segments, strict=True))
-    return {id: f"there is no column for {', '.join(map(repr, it))}" for id, it in strange if it}
+    return {
+        id: f"there is no column for {', '.join(map(repr, keys))}" for id, keys in strange if keys
+    }

@@ -39,17 +39,12 @@ class _ApiError(msgspec.Struct, frozen=True):
 
 
 def read_answer(data: bytes, server: str) -> dict[str, Any]:
-    """Read an answer of the interface of JetStream.
-
-    Raises:
-        JetStreamError: the answer is an error.
-        OSError: it is no answer.
-    """
+    """Decode an answer of the JetStream API; raises JetStreamError or OSError."""
     try:
         answer = msgspec.json.decode(data, type=dict[str, Any])
         error = msgspec.convert(answer.get("error"), _ApiError | None)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as malformed:
-        raise OSError(f"{server} does not answer like JetStream: {malformed}") from None
+        raise OSError(f"{server} sent no valid answer of the JetStream API: {malformed}") from None
     if error is not None:
         raise JetStreamError(error.code, f"{server}: {error.description}")
     return answer
@@ -72,11 +67,7 @@ class JetStreamClient:
         return self._connection is not None and bool(self._connection.is_connected)
 
     async def connect(self) -> Any:
-        """The connection.
-
-        Raises:
-            OSError: there is no server, or it does not let us in.
-        """
+        """The connection; raises OSError if no server accepts it."""
         if not self.is_connected:
             await self.close()
             self._connection = await self._open()
@@ -146,7 +137,9 @@ class JetStreamClient:
         try:
             yield
         except nats.errors.NoRespondersError:
-            raise ConnectionRefusedError(f"no JetStream answers: {self._access.shown}") from None
+            raise ConnectionRefusedError(
+                f"JetStream is not enabled: {self._access.shown}"
+            ) from None
         except TimeoutError:
             raise TimeoutError(f"no answer in time: {self._access.shown}") from None
         except (OSError, nats.errors.Error) as error:
@@ -157,12 +150,7 @@ class JetStreamClient:
     # Questions.
 
     async def request(self, what: str, body: object = None) -> dict[str, Any]:
-        """Ask the interface of JetStream something.
-
-        Raises:
-            JetStreamError: the answer is an error.
-            OSError: there is no answer.
-        """
+        """Call the JetStream API; raises JetStreamError if it refuses, OSError without answer."""
         connection = await self.connect()
         payload = b"" if body is None else _encode(body)
         with self._mapped_errors():
@@ -170,11 +158,7 @@ class JetStreamClient:
         return read_answer(reply.data, self._access.shown)
 
     async def stream_info(self) -> StreamInfo:
-        """What the stream is.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """Describe the stream; raises ConfigError if there is none."""
         try:
             answer = await self.request(f"STREAM.INFO.{self._access.stream}")
         except JetStreamError as error:
@@ -197,17 +181,17 @@ class JetStreamClient:
         self,
         consumer: str,
         batch: int,
-        on_found: Callable[[StreamMessage], None],
+        on_message: Callable[[StreamMessage], None],
         timeout_s: float | None = None,
     ) -> PullRequest:
         """Ask a consumer for messages: those that are there, or the next ones within some time."""
         connection = await self.connect()
-        pull = PullRequest(self._access, batch, on_found)
-        wanted: dict[str, object] = {"batch": batch}
+        pull = PullRequest(self._access, batch, on_message)
+        requested: dict[str, object] = {"batch": batch}
         if timeout_s is None:
-            wanted["no_wait"] = True
+            requested["no_wait"] = True
         else:
-            wanted["expires"] = round(timeout_s * _SECOND_NS)
+            requested["expires"] = round(timeout_s * _SECOND_NS)
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._access.stream}.{consumer}"
         with self._mapped_errors():
             inbox = connection.new_inbox()
@@ -216,7 +200,7 @@ class JetStreamClient:
             )
             self._pulls[pull] = subscription
             pull.ended.add_done_callback(lambda _: self._on_pulled(pull))
-            await connection.publish(subject, _encode(wanted), reply=inbox)
+            await connection.publish(subject, _encode(requested), reply=inbox)
         return pull
 
     def _on_pulled(self, pull: PullRequest) -> None:
@@ -230,7 +214,7 @@ class JetStreamClient:
 
     async def read_range(
         self,
-        facts: StreamInfo,
+        info: StreamInfo,
         first: int,
         last: int,
         *,
@@ -241,24 +225,21 @@ class JetStreamClient:
         """The messages of a range that are still there, in order.
 
         Args:
-            facts: about the stream.
-            first: of the range.
-            last: of the range.
             limit: so many at most; it may be fewer, but none only if there are none.
-            expected: how many there probably are, so that not many more are sent to us.
-            headers_only: whether their sizes will do.
+            expected: about how many there are, so that not many more are sent.
+            headers_only: whether sizes are enough.
         """
         if first > last:
             return []
-        if facts.is_readable:
-            wanted = min(limit or _PULL_MESSAGES, expected or _PULL_MESSAGES, last - first + 1)
-            return await self._scan_by_consumer(first, last, limit, wanted, headers_only)
+        if info.is_readable:
+            requested = min(limit or _PULL_MESSAGES, expected or _PULL_MESSAGES, last - first + 1)
+            return await self._scan_by_consumer(first, last, limit, requested, headers_only)
         if limit is None:
             return await self._walk_all(first, last)
         while first <= last:
             window = min(last, first + limit - 1)
-            if found := await self._walk_all(first, window):
-                return found
+            if messages := await self._walk_all(first, window):
+                return messages
             following = await self._get_next(window + 1)
             first = last + 1 if following is None else following.sequence
         return []
@@ -267,10 +248,10 @@ class JetStreamClient:
         self, first: int, last: int, limit: int | None, batch: int, headers_only: bool
     ) -> list[StreamMessage]:
         consumer = await self._create_reader(first, headers_only)
-        found: list[StreamMessage] = []
+        messages: list[StreamMessage] = []
         try:
-            while not found or (found[-1].sequence < last and limit is None):
-                pull = await self.pull(consumer, batch, found.append)
+            while not messages or (messages[-1].sequence < last and limit is None):
+                pull = await self.pull(consumer, batch, messages.append)
                 await pull.wait(_REQUEST_S)
                 if pull.received < batch:
                     break
@@ -278,7 +259,7 @@ class JetStreamClient:
                 batch = min(batch, _MORE_MESSAGES)
         finally:
             await self._delete_consumer(consumer)
-        return [it for it in found if it.sequence <= last]
+        return [message for message in messages if message.sequence <= last]
 
     async def _create_reader(self, first: int, headers_only: bool) -> str:
         stream, subject = self._access.stream, self._access.subject
@@ -300,7 +281,9 @@ class JetStreamClient:
             try:
                 await self.request(f"CONSUMER.DELETE.{self._access.stream}.{consumer}")
             except OSError as error:
-                logger.debug("a reader of %s stays for a while: %s", self._access.shown, error)
+                logger.debug(
+                    "a consumer of %s is left until it expires: %s", self._access.shown, error
+                )
 
     async def _walk_all(self, first: int, last: int) -> list[StreamMessage]:
         length = -(-(last - first + 1) // _WALKERS)
@@ -309,26 +292,26 @@ class JetStreamClient:
             for start in range(first, last + 1, length)
         ]
         try:
-            return [it for found in await asyncio.gather(*walks) for it in found]
+            return [message for walked in await asyncio.gather(*walks) for message in walked]
         finally:
             for walk in walks:
                 walk.cancel()
 
     async def _walk(self, first: int, last: int) -> Sequence[StreamMessage]:
-        found: list[StreamMessage] = []
+        messages: list[StreamMessage] = []
         while first <= last:
             message = await self._get_next(first)
             if message is None or message.sequence > last:
                 break
-            found.append(message)
+            messages.append(message)
             first = message.sequence + 1
-        return found
+        return messages
 
     async def _get_next(self, sequence: int) -> StreamMessage | None:
         """The first message from a sequence on."""
-        wanted = {"seq": sequence, "next_by_subj": self._access.subject or ">"}
+        requested = {"seq": sequence, "next_by_subj": self._access.subject or ">"}
         try:
-            answer = await self.request(f"STREAM.MSG.GET.{self._access.stream}", wanted)
+            answer = await self.request(f"STREAM.MSG.GET.{self._access.stream}", requested)
         except JetStreamError as error:
             if error.status == NOT_FOUND:
                 return None
@@ -373,7 +356,7 @@ class JetStreamEndpoint(msgspec.Struct, frozen=True):
     @property
     def shown(self) -> str:
         """For people, without secrets."""
-        hosts = ", ".join(urlsplit(it).netloc.rpartition("@")[2] for it in self.servers)
+        hosts = ", ".join(urlsplit(server).netloc.rpartition("@")[2] for server in self.servers)
         return f"stream {self.stream!r} of NATS at {hosts}"
 
 
@@ -407,11 +390,11 @@ class PullRequest:
     """A request for messages. What it brings is handed on, even if nobody waits for it any more."""
 
     def __init__(
-        self, access: JetStreamEndpoint, batch: int, on_found: Callable[[StreamMessage], None]
+        self, access: JetStreamEndpoint, batch: int, on_message: Callable[[StreamMessage], None]
     ) -> None:
         self._access = access
         self._batch = batch
-        self._on_found = on_found
+        self._on_message = on_message
         self.received = 0
         self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         """What went wrong, if something did."""
@@ -424,7 +407,7 @@ class PullRequest:
             return
         size = int(headers.get("Nats-Msg-Size", len(message.data)))
         self.received += 1
-        self._on_found(StreamMessage(_read_sequence(message.reply), size, message.data))
+        self._on_message(StreamMessage(_read_sequence(message.reply), size, message.data))
         # Not already when the server says that no more are there: one that is published at this
         # moment would still be sent to us.
         if self.received == self._batch:
@@ -445,11 +428,7 @@ class PullRequest:
             self.ended.set_result(error)
 
     async def wait(self, silence_s: float) -> None:
-        """Until nothing more will come; nothing may happen for so long.
-
-        Raises:
-            OSError: it went wrong, or nothing happens.
-        """
+        """Wait for the last message; raises OSError if it failed, or none came for so long."""
         while not self.ended.done():
             before = self.received
             await asyncio.wait([self.ended], timeout=silence_s)

@@ -1,9 +1,8 @@
-"""Streams of NATS JetStream.
+"""Reads a NATS JetStream stream.
 
-Slices are ranges of sequences, and read as such. A durable consumer tells what is there, and is
-told what is done: other tools see there how far the job is, and streams whose messages go when they
-are acknowledged get rid of them. But what was delivered to the job is known by the job alone: the
-consumer may have heard more or less of it.
+Splits are ranges of sequences. A durable consumer delivers what is new, and committed splits are
+acknowledged to it: other tools see there how far the job is, and streams that delete acknowledged
+messages do. Only the job itself knows for certain what it has processed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.connectors.connector import Position, RawRecords, Split
+from postroad.pipeline.connectors.connector import Position, RawRecords
 from postroad.pipeline.connectors.jetstream.client import (
     JetStreamClient,
     JetStreamEndpoint,
@@ -20,7 +19,6 @@ from postroad.pipeline.connectors.jetstream.client import (
 from postroad.pipeline.connectors.jetstream.splits import JetStreamSplitPlanner
 from postroad.pipeline.connectors.options import (
     ClientTlsFiles,
-    accept_old_names,
     check_name,
     check_url,
 )
@@ -28,7 +26,6 @@ from postroad.pipeline.connectors.stream import (
     SPLIT_BYTES,
     SPLIT_SEGMENTS,
     EventLoopThread,
-    IdlePool,
     StreamInput,
 )
 
@@ -38,8 +35,8 @@ _SCHEMES = ("nats", "tls", "ws", "wss")
 _NOT_IN_NAMES = ".*>/\\"
 
 
-class JetStreamInput(StreamInput[JetStreamSplitPlanner]):
-    """Gives the messages of a stream.
+class JetStreamInput(StreamInput):
+    """Reads the messages of a stream.
 
     It has no end, unless `bounded` is set. Messages that the stream drops by its own limits
     before they are read are not seen, as with every consumer.
@@ -55,19 +52,16 @@ class JetStreamInput(StreamInput[JetStreamSplitPlanner]):
         user: of the server, if not in the URL.
         password: likewise.
         token: likewise.
-        tls_ca: file with certificates of those who may vouch for the server.
-        tls_cert: file with our own certificate.
+        tls_ca: file with certificates of the authorities that the server may have.
+        tls_cert: file with the certificate of the client.
         tls_key: file with its key.
-        split_segments: how many segments a slice has at most.
-        split_bytes: about how long a slice is at most.
+        split_segments: how many segments a split has at most.
+        split_bytes: about how long a split is at most.
 
     Raises:
         ConfigError: one of them is wrong.
     """
 
-    @accept_old_names(
-        slice_segments="split_segments", slice_bytes="split_bytes", until_empty="bounded"
-    )
     def __init__(
         self,
         servers: str | Sequence[str],
@@ -86,7 +80,7 @@ class JetStreamInput(StreamInput[JetStreamSplitPlanner]):
         split_bytes: int = SPLIT_BYTES,
     ) -> None:
         super().__init__(codec, bounded, split_segments, split_bytes)
-        self._access = JetStreamEndpoint(
+        self._access: JetStreamEndpoint = JetStreamEndpoint(
             _check_servers(servers),
             check_name("stream", stream, _NOT_IN_NAMES),
             None if subject is None else check_name("subject", subject),
@@ -97,24 +91,18 @@ class JetStreamInput(StreamInput[JetStreamSplitPlanner]):
         )
         self._durable = check_name("durable", durable, _NOT_IN_NAMES)
 
-    def _make_account(self, unsettled: Sequence[Position]) -> JetStreamSplitPlanner:
-        return JetStreamSplitPlanner(self._access, self._durable, unsettled)
+    def _make_planner(self, uncommitted: Sequence[Position]) -> JetStreamSplitPlanner:
+        return JetStreamSplitPlanner(self._access, self._durable, uncommitted)
 
-    def _close_reader(self) -> None:
-        _readers.close(self._access)
-
-    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
-        desk = self._account
-        position = await desk.fetch_ahead(after, segments)
-        return desk.plan_splits(position, segments, self._split_segments, self._split_bytes)
+    def _make_reader(self) -> _JetStreamSplitReader:
+        return _JetStreamSplitReader(self._access)
 
     def read(self, place: Position) -> Iterator[RawRecords]:
-        with _readers.borrow(self._access, lambda: _JetStreamSplitReader(self._access)) as reader:
-            found = reader.read(place)
+        messages: list[StreamMessage] = self._read(place)
         yield RawRecords(
             f"{self._access.stream}@{place['created']}",
-            [it.sequence for it in found],
-            [it.data for it in found],
+            [message.sequence for message in messages],
+            [message.data for message in messages],
         )
 
 
@@ -122,11 +110,11 @@ def _check_servers(servers: object) -> tuple[str, ...]:
     listed = [servers] if isinstance(servers, str) else servers
     if not isinstance(listed, list | tuple) or not listed:
         raise ConfigError(f"servers is {servers!r}; it must be a URL or a list of them")
-    return tuple(check_url("servers", it, _SCHEMES) for it in listed)
+    return tuple(check_url("servers", url, _SCHEMES) for url in listed)
 
 
 class _JetStreamSplitReader:
-    """Reads slices, from a thread of its own."""
+    """Reads splits, from a thread of its own."""
 
     def __init__(self, access: JetStreamEndpoint) -> None:
         self._access = access
@@ -137,20 +125,17 @@ class _JetStreamSplitReader:
         return self._thread.call(self._read(place), _READ_S)
 
     async def _read(self, place: Position) -> list[StreamMessage]:
-        facts = await self._client.stream_info()
+        info = await self._client.stream_info()
         first, last = place["first"], place["last"]
-        if facts.created != place["created"]:
+        if info.created != place["created"]:
             raise FileNotFoundError(
-                f"{self._access.shown} is not the one it was: it was deleted and created again,"
-                f" and messages {first} to {last} are lost"
+                f"{self._access.shown} was deleted and created again:"
+                f" messages {first} to {last} are lost"
             )
-        return await self._client.read_range(facts, first, last, expected=place["count"])
+        return await self._client.read_range(info, first, last, expected=place["count"])
 
     def close(self) -> None:
         try:
             self._thread.call(self._client.close(), _READ_S)
         finally:
             self._thread.close()
-
-
-_readers: IdlePool[_JetStreamSplitReader] = IdlePool()

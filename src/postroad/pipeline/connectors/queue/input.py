@@ -1,4 +1,4 @@
-"""Takes letters out of a queue of this node, in the commit that settles the batch."""
+"""Reads a durable queue of this node, in the commit of the batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from postroad.durable.store.stretches import AsideStretch, Bundle, Stretch, read
 from postroad.pipeline.connectors.connector import InputConnector, Position, RawRecords, Split
 from postroad.pipeline.connectors.options import (
     CODECS,
-    accept_old_names,
     check_codec,
     check_flag,
     check_name,
@@ -40,19 +39,19 @@ from postroad.pipeline.connectors.queue.splits import (
 from postroad.pipeline.job import Segment
 
 _SPLIT_SEGMENTS = 10_000
-# So much of what was cut stays in memory until it is settled, so that it need not be read again.
+# So much of what was cut stays in memory until it is committed, so that it need not be read again.
 _KEPT_BYTES_MAX = 64 * 1024 * 1024
-# Of a slice so many letters at most are asked for their spans.
+# Of a split so many messages at most are asked for their spans.
 _TRACED_LETTERS = 32
 
 
 class QueueInput(InputConnector):
     """Reads the messages of a queue, each once.
 
-    The job keeps its account in the same store, so a message leaves the queue when what was made
-    of it is settled, or when it is in the pen for another attempt. Nobody else may consume the
-    queue meanwhile. Urgent messages come first and delayed ones when they are due; those whose time
-    is over are dead letters of the node. The order within keys is not kept.
+    The progress of the job is in the same store: a message leaves the queue in the commit of what
+    was made of it, or when it is in the holding pen for another attempt. Nobody else may consume
+    the queue meanwhile. Urgent messages come first and delayed ones when they are due; expired ones
+    are dead letters of the node. The order within keys is not kept.
 
     Args:
         mail: of the node that runs the job, or its store; open when the job begins.
@@ -60,12 +59,11 @@ class QueueInput(InputConnector):
         codec: how a message is a segment: `json`, `msgpack` or `raw`, which gives the bytes as
             `payload`.
         bounded: whether the job ends when there is nothing in the queue that can be read now.
-        split_segments: about how many messages a slice has at most.
+        split_segments: about how many messages a split has at most.
     """
 
     is_portable = False
 
-    @accept_old_names(slice_segments="split_segments", until_empty="bounded")
     def __init__(
         self,
         mail: Mail | Store,
@@ -86,16 +84,16 @@ class QueueInput(InputConnector):
         # Set when there is something new in the queue.
         self._news = asyncio.Event()
         self._next_due_ms: int | None = None
-        # The number of the queue, and what of it is in slices. Known when it is open.
+        # The number of the queue, and what of it is in splits. Known when it is open.
         self._id = 0
         self._frontier = QueuePosition()
         self._asides: set[int] = set()
         # What was cut last, until it is known whether it was admitted.
         self._offers: list[_PlannedSplit] = []
-        # What slices have, by their numbers.
+        # What splits have, by their numbers.
         self._kept: dict[int, _CachedSplit] = {}
         self._kept_bytes = 0
-        # Spans that the first letters of slices belong to, if anybody traces them.
+        # Spans that the first messages of splits belong to, if anybody traces them.
         self._contexts: dict[int, list[SpanContext]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -110,13 +108,13 @@ class QueueInput(InputConnector):
 
     # Life.
 
-    async def open(self, unsettled: Sequence[Position]) -> None:
+    async def open(self, uncommitted: Sequence[Position]) -> None:
         store = self._node_store()
         if not store.is_open:
-            raise UsageError(f"queue {self._queue!r} cannot be read: start the node's mail first")
+            raise UsageError(f"queue {self._queue!r} cannot be read before its node is started")
         store.claim(self._queue, "a job that reads it")
         try:
-            await self._open(store, [stretch_at(it) for it in unsettled])
+            await self._open(store, [stretch_at(position) for position in uncommitted])
         except BaseException:
             store.release(self._queue)
             raise
@@ -129,8 +127,8 @@ class QueueInput(InputConnector):
         self._reset()
         self._id = await store.write(prepare)
         self._frontier = await store.read(find_frontier, self._id, stretches)
-        for it in stretches:
-            self._asides.update(_asides_of(it))
+        for stretch in stretches:
+            self._asides.update(_asides_of(stretch))
         store.audience.add(self._on_news)
         self._is_open = True
 
@@ -147,7 +145,9 @@ class QueueInput(InputConnector):
         return self._store
 
     def _on_news(self, news: News) -> None:
-        if self._queue in news.set_aside_in or any(it.queue == self._queue for it in news.arrived):
+        if self._queue in news.set_aside_in or any(
+            arrival.queue == self._queue for arrival in news.arrived
+        ):
             self._news.set()
 
     # Cutting.
@@ -185,13 +185,13 @@ class QueueInput(InputConnector):
         return Split(place, piece.segments, {"slice": number})
 
     def _take_back(self, admitted: int) -> None:
-        """Forget slices that were cut, and then not admitted."""
+        """Forget splits that were cut, and then not admitted."""
         offers, self._offers = self._offers, []
-        lost = [it for it in offers if it.number > admitted]
+        lost = [offer for offer in offers if offer.number > admitted]
         if lost:
             self._frontier = lost[0].frontier
-        for it in lost:
-            self._let_go(it.number, it.stretch)
+        for split in lost:
+            self._let_go(split.number, split.stretch)
 
     def _let_go(self, number: int, stretch: Stretch) -> None:
         self._asides.difference_update(_asides_of(stretch))
@@ -208,7 +208,7 @@ class QueueInput(InputConnector):
         except TimeoutError:
             return
 
-    # Slices.
+    # Splits.
 
     def read(self, place: Position) -> Iterator[RawRecords]:
         kept = self._kept.get(place["slice"])
@@ -234,7 +234,7 @@ class QueueInput(InputConnector):
 
 
 class _PlannedSplit(NamedTuple):
-    """A slice that was cut."""
+    """A split that was cut."""
 
     number: int
     frontier: QueuePosition
@@ -248,7 +248,7 @@ class _CachedSplit(NamedTuple):
 
 
 def stretch_at(place: Position) -> Stretch:
-    """The stretch of a queue that a slice is."""
+    """The stretch of a queue that a split is."""
     stretch: Stretch = msgspec.convert(place, Stretch)
     return stretch
 
@@ -259,8 +259,8 @@ def _asides_of(stretch: Stretch) -> Sequence[int]:
 
 def _contexts_of(bundles: Iterable[Bundle]) -> list[SpanContext]:
     letters = (letter for _, letters in bundles for letter in letters)
-    found = (tracing.extract(it.headers) for it in islice(letters, _TRACED_LETTERS))
-    return [it for it in found if it is not None]
+    contexts = (tracing.extract(letter.headers) for letter in islice(letters, _TRACED_LETTERS))
+    return [context for context in contexts if context is not None]
 
 
 def _to_chunks(bundles: Iterable[Bundle]) -> list[RawRecords]:
@@ -268,8 +268,10 @@ def _to_chunks(bundles: Iterable[Bundle]) -> list[RawRecords]:
     chunks = []
     for sender, group in groupby(bundles, key=itemgetter(0)):
         same = [letters for _, letters in group]
-        ids = [it.id for letters in same for it in letters]
-        chunks.append(RawRecords(sender, ids, [it.body for letters in same for it in letters]))
+        ids = [letter.id for letters in same for letter in letters]
+        chunks.append(
+            RawRecords(sender, ids, [letter.body for letters in same for letter in letters])
+        )
     return chunks
 
 

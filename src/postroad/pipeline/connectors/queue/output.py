@@ -1,4 +1,4 @@
-"""Posts what a job makes to a queue, in the commit that settles the batch."""
+"""Sends segments to a durable queue, in the commit of the batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from postroad.pipeline.connectors.encoding import encode_all
 from postroad.pipeline.connectors.options import PAYLOAD, check_codec, check_name
 from postroad.pipeline.job import Segment
 
-# What a letter has room for; it tells letters apart as well as all 64 do.
+# What a message has room for; it tells messages apart as well as all 64 do.
 _ID_BITS = (1 << 63) - 1
 
 
@@ -49,11 +49,11 @@ _encode_letter = msgspec.msgpack.Encoder().encode
 
 
 class QueueOutput(OutputConnector):
-    """Posts segments to a queue of a peer, or of this node itself, each once.
+    """Sends segments to a queue of a peer, or of this node itself, each once.
 
-    The job keeps its account in the same store, so a message is posted if and only if what it was
-    made of is settled. While the outbox of the peer is full, nothing more is staged; what is staged
-    already is posted, so that for a while it has that much more than `outbox_messages_max`.
+    The progress of the job is in the same store: a message is sent if and only if what it was made
+    of is committed. While the outbox of the peer is full, nothing more is read; what was read
+    already is sent, so that for a while there is more than `outbox_messages_max`.
 
     Args:
         mail: of the node that runs the job, or its store.
@@ -105,8 +105,8 @@ class QueueOutput(OutputConnector):
         waiting = 0 if peer is None else peer.head - peer.settled
         if waiting >= self._config.outbox_messages_max:
             raise OSError(
-                f"{waiting} messages wait for {self._peer!r}; this node keeps "
-                f"{self._config.outbox_messages_max} (outbox_messages_max)"
+                f"the outbox of {self._peer!r} is full: it has {waiting} messages, and"
+                f" outbox_messages_max is {self._config.outbox_messages_max}"
             )
 
     def commit_in_transaction(self, ledger: Ledger, staged: Committable) -> Committable | None:
@@ -116,7 +116,7 @@ class QueueOutput(OutputConnector):
 
 
 class _MessageWriter(OutputWriter):
-    """Makes letters and binds them to pages, as the outbox keeps them."""
+    """Makes messages and binds them to pages, as the outbox keeps them."""
 
     def __init__(
         self,
@@ -199,4 +199,6 @@ def check_account(store: Store | None, ledger: Ledger) -> None:
     whole commit has to be undone.
     """
     if store is None or not store.owns(ledger):
-        raise RuntimeError("a job with queues keeps its account in the store of the node's mail")
+        raise RuntimeError(
+            "a job with queues must use the store of the node's queues; leave out its own store"
+        )

@@ -1,7 +1,7 @@
-"""How the letters of a queue are cut into slices. Nothing here waits.
+"""Plans splits of a queue. Nothing here waits.
 
-Letters in pages are cut in the order they came: everything before the frontier is in some slice, or
-done with, and everything behind it is in none. Letters that were set aside are cut when they are
+Messages in pages are planned in the order they came: everything before the frontier is in a split
+or done, and everything behind it is in none. Messages that were set aside are planned when they are
 due, urgent ones before the pages and the others behind them.
 """
 
@@ -31,12 +31,12 @@ from postroad.durable.store.stretches import (
 _PAGES_AT_FIRST = 4
 _PAGES_AT_ONCE = 256
 _ASIDES_AT_ONCE = 256
-_SIGHT_BYTES = 32 * 1024 * 1024
-_SLICE_BYTES = 4 * 1024 * 1024
+_SNAPSHOT_BYTES = 32 * 1024 * 1024
+_SPLIT_BYTES = 4 * 1024 * 1024
 
 
 class QueuePosition(NamedTuple):
-    """The first letter of the pages that is in no slice."""
+    """The first message of the pages that is in no split."""
 
     page: int = 0
     start: int = 0
@@ -44,20 +44,24 @@ class QueuePosition(NamedTuple):
 
 
 def find_frontier(database: Database, queue: int, stretches: Iterable[Stretch]) -> QueuePosition:
-    """Where to go on behind stretches that are in slices already."""
+    """Where to go on behind stretches that are in splits already."""
     frontier = QueuePosition()
-    for it in stretches:
-        if not isinstance(it, PageStretch) or it.queue != queue:
+    for stretch in stretches:
+        if not isinstance(stretch, PageStretch) or stretch.queue != queue:
             continue
         # It is not there any more if the queue was purged.
-        if (last := last_page(database, it)) is not None:
-            end = QueuePosition(last + 1) if it.stop is None else QueuePosition(last, it.stop)
+        if (last := last_page(database, stretch)) is not None:
+            end = (
+                QueuePosition(last + 1)
+                if stretch.stop is None
+                else QueuePosition(last, stretch.stop)
+            )
             frontier = max(frontier, end)
     return frontier
 
 
 class QueueSnapshot(msgspec.Struct):
-    """What is in a queue and in no slice, as far as one looks at once."""
+    """What is in a queue and in no split, as far as one looks at once."""
 
     pages: list[InPage] = []
     urgent: list[AsideLetter] = []
@@ -65,7 +69,7 @@ class QueueSnapshot(msgspec.Struct):
     patient: list[AsideLetter] = []
     """Those that come behind all pages; none if there are more pages."""
     next_due_ms: int | None = None
-    """When the next letter is due that is set aside."""
+    """When the next message is due that is set aside."""
 
 
 def look(
@@ -76,21 +80,21 @@ def look(
     segments: int,
     now_ms: int,
 ) -> QueueSnapshot:
-    """Look for letters behind the frontier, and for those set aside that are not taken."""
+    """Look for messages behind the frontier, and for those set aside that are not taken."""
     id, is_paused = query.list_queues(database)[queue]
     if is_paused:
         return QueueSnapshot()
     limit = _ASIDES_AT_ONCE + len(taken)
     asides = [
-        it
-        for it in query.read_aside(database, queue, id, now_ms, NEVER_MS, limit)
-        if it.id not in taken
+        aside
+        for aside in query.read_aside(database, queue, id, now_ms, NEVER_MS, limit)
+        if aside.id not in taken
     ]
     pages, is_end = _look_at_pages(database, queue, id, frontier, segments)
     return QueueSnapshot(
         pages,
-        [it for it in asides if it.letter.priority >= 0],
-        [it for it in asides if it.letter.priority < 0 and is_end],
+        [aside for aside in asides if aside.letter.priority >= 0],
+        [aside for aside in asides if aside.letter.priority < 0 and is_end],
         query.next_due_ms(database, id, now_ms),
     )
 
@@ -98,41 +102,41 @@ def look(
 def _look_at_pages(
     database: Database, queue: str, id: int, frontier: QueuePosition, segments: int
 ) -> tuple[list[InPage], bool]:
-    """About as many pages as have so many letters; and whether there are no more."""
+    """About as many pages as have so many messages; and whether there are no more."""
     pages: list[InPage] = []
     after, limit = frontier.page - 1, _PAGES_AT_FIRST
     while True:
-        found = query.read_inbox(database, queue, id, after, limit)
-        pages += found
-        if len(found) < limit:
+        more = query.read_inbox(database, queue, id, after, limit)
+        pages += more
+        if len(more) < limit:
             return pages, True
-        after = found[-1].id
-        count, size = sum(it.pending for it in pages), sum(it.size for it in pages)
-        if count >= segments or size >= _SIGHT_BYTES:
+        after = more[-1].id
+        count, size = sum(page.pending for page in pages), sum(page.size for page in pages)
+        if count >= segments or size >= _SNAPSHOT_BYTES:
             return pages, False
         # As many again as it takes if they are like those.
-        missing = min(segments / count, _SIGHT_BYTES / size) - 1
+        missing = min(segments / count, _SNAPSHOT_BYTES / size) - 1
         limit = min(math.ceil(missing * len(pages)), _PAGES_AT_ONCE)
 
 
-# Letters whose time is over.
+# Messages whose time is over.
 
 
 class ExpiredMessages(msgspec.Struct):
-    """Letters that were found too late."""
+    """Messages that were found too late."""
 
     pages: list[tuple[InPage, list[int]]]
-    """Indexes of letters in their pages."""
+    """Indexes of messages in their pages."""
     asides: list[AsideLetter]
 
     def __bool__(self) -> bool:
         return bool(self.pages or self.asides)
 
 
-def find_expired(sight: QueueSnapshot, frontier: QueuePosition, now_ms: int) -> ExpiredMessages:
-    """Those in sight that may not be handled any more."""
+def find_expired(snapshot: QueueSnapshot, frontier: QueuePosition, now_ms: int) -> ExpiredMessages:
+    """Those in snapshot that may not be handled any more."""
     pages = []
-    for page in sight.pages:
+    for page in snapshot.pages:
         start = frontier.start if page.id == frontier.page else 0
         latest_ms = now_ms - page.ahead_ms
         late = [
@@ -140,12 +144,12 @@ def find_expired(sight: QueueSnapshot, frontier: QueuePosition, now_ms: int) -> 
             for index, letter in enumerate(page.letters)
             if letter.expires_ms and letter.expires_ms <= latest_ms
         ]
-        if late := [it for it in late if it >= start and not page.done >> it & 1]:
+        if late := [index for index in late if index >= start and not page.done >> index & 1]:
             pages.append((page, late))
     asides = [
-        it
-        for it in (*sight.urgent, *sight.patient)
-        if 0 < it.letter.expires_ms <= now_ms - it.ahead_ms
+        aside
+        for aside in (*snapshot.urgent, *snapshot.patient)
+        if 0 < aside.letter.expires_ms <= now_ms - aside.ahead_ms
     ]
     return ExpiredMessages(pages, asides)
 
@@ -167,11 +171,11 @@ def _bury(ledger: Ledger, sender: str, letter: Letter, failures: int) -> None:
     ledger.dead.add_inbound(sender, letter, Reason.EXPIRED, detail, failures, ledger.now_ms)
 
 
-# Slices.
+# Splits.
 
 
 class QueueSplit(NamedTuple):
-    """What one slice has."""
+    """What one split has."""
 
     stretch: Stretch
     bundles: list[Bundle]
@@ -188,40 +192,36 @@ class _OpenPage(NamedTuple):
 
 
 class QueueSplitPlanner:
-    """Cuts what is in sight.
+    """Plans splits of a snapshot; one has no fewer messages than a page."""
 
-    Args:
-        queue: number of the queue.
-        segments: how many letters are wanted.
-        slice_segments: how many a slice has, if that is not less than a page has.
-    """
-
-    def __init__(self, queue: int, segments: int, slice_segments: int) -> None:
+    def __init__(self, queue: int, segments: int, split_segments: int) -> None:
         self._queue = queue
         self._left = segments
-        self._slice_segments = slice_segments
+        self._split_segments = split_segments
         # Whether there are pages that more is left of than was wanted.
         self._has_more = False
 
-    def cut(self, sight: QueueSnapshot, frontier: QueuePosition) -> Iterator[QueueSplit]:
+    def cut(self, snapshot: QueueSnapshot, frontier: QueuePosition) -> Iterator[QueueSplit]:
         """The next pieces, in order."""
-        yield from self._cut_asides(sight.urgent)
-        yield from self._cut_pages(sight.pages, frontier)
+        yield from self._cut_asides(snapshot.urgent)
+        yield from self._cut_pages(snapshot.pages, frontier)
         if not self._has_more:
-            yield from self._cut_asides(sight.patient)
+            yield from self._cut_asides(snapshot.patient)
 
     def _cut_asides(self, asides: Sequence[AsideLetter]) -> Iterator[QueueSplit]:
         asides = asides[: max(self._left, 0)]
         self._left -= len(asides)
         if asides:
             stretch = AsideStretch(
-                self._queue, [it.id for it in asides], max(it.received_ms for it in asides)
+                self._queue,
+                [aside.id for aside in asides],
+                max(aside.received_ms for aside in asides),
             )
-            bundles = [(it.sender, [it.letter]) for it in asides]
+            bundles = [(aside.sender, [aside.letter]) for aside in asides]
             yield QueueSplit(stretch, bundles, len(asides), _size(bundles), None)
 
     def _cut_pages(self, pages: Sequence[InPage], frontier: QueuePosition) -> Iterator[QueueSplit]:
-        """Whole pages as many as are wanted; of the first one, so many letters as are wanted."""
+        """Whole pages as many as are wanted; of the first one, so many messages as are wanted."""
         unfinished_pages = list(_unfinished_of(pages, frontier))
         if unfinished_pages and self._left > 0:
             first = unfinished_pages[0]
@@ -231,17 +231,17 @@ class QueueSplitPlanner:
         for together in self._gather(unfinished_pages):
             yield self._bind(together)
 
-    def _cut_part(self, it: _OpenPage) -> QueueSplit:
-        page, letters = it.page, it.letters[: self._left]
+    def _cut_part(self, first: _OpenPage) -> QueueSplit:
+        page, letters = first.page, first.letters[: self._left]
         self._left -= len(letters)
         left = [
-            index for index in range(it.start, len(page.letters)) if not page.done >> index & 1
+            index for index in range(first.start, len(page.letters)) if not page.done >> index & 1
         ][len(letters) :]
         stop = left[0] if left else len(page.letters)
         self._has_more = bool(left)
         bundles = [(page.sender, letters)]
         return QueueSplit(
-            PageStretch(self._queue, page.id, page.id, page.received_ms, it.start, stop),
+            PageStretch(self._queue, page.id, page.id, page.received_ms, first.start, stop),
             bundles,
             len(letters),
             _size(bundles),
@@ -249,31 +249,31 @@ class QueueSplitPlanner:
         )
 
     def _gather(self, pages: Iterable[_OpenPage]) -> Iterator[list[_OpenPage]]:
-        """Whole pages that make a slice each."""
+        """Whole pages that make a split each."""
         together: list[_OpenPage] = []
         count = size = 0
-        for it in pages:
-            if len(it.letters) > self._left:
+        for open_page in pages:
+            if len(open_page.letters) > self._left:
                 self._has_more = True
                 break
-            self._left -= len(it.letters)
-            count += len(it.letters)
-            size += it.page.size
-            if together and (count > self._slice_segments or size > _SLICE_BYTES):
+            self._left -= len(open_page.letters)
+            count += len(open_page.letters)
+            size += open_page.page.size
+            if together and (count > self._split_segments or size > _SPLIT_BYTES):
                 yield together
-                together, count, size = [], len(it.letters), it.page.size
-            together.append(it)
+                together, count, size = [], len(open_page.letters), open_page.page.size
+            together.append(open_page)
         if together:
             yield together
 
     def _bind(self, together: Sequence[_OpenPage]) -> QueueSplit:
         first, last = together[0].page.id, together[-1].page.id
-        received_ms = max(it.page.received_ms for it in together)
+        received_ms = max(open_page.page.received_ms for open_page in together)
         return QueueSplit(
             PageStretch(self._queue, first, last, received_ms),
-            [(it.page.sender, it.letters) for it in together],
-            sum(len(it.letters) for it in together),
-            sum(it.page.size for it in together),
+            [(open_page.page.sender, open_page.letters) for open_page in together],
+            sum(len(open_page.letters) for open_page in together),
+            sum(open_page.page.size for open_page in together),
             QueuePosition(last + 1),
         )
 

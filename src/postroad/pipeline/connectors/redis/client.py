@@ -125,7 +125,7 @@ def mapped_errors(access: RedisStreamEndpoint) -> Iterator[None]:
         if text.startswith("NOGROUP"):
             raise ConsumerGroupNotFoundError(f"{access.shown}: {text}") from error
         if text.startswith("WRONGTYPE"):
-            raise ConfigError(f"{access.shown} is no stream") from error
+            raise ConfigError(f"{access.shown} is not a stream") from error
         if "no such key" in text or "requires the key to exist" in text:
             raise ConfigError(f"there is no {access.shown}") from error
         raise OSError(f"{access.shown}: {text}") from error

@@ -1,8 +1,7 @@
-"""Redis streams.
+"""Reads a Redis stream.
 
-Slices are ranges of ids, and read as such. A group of consumers is told what is done, so that other
-tools see how far the job is. But what was delivered to the job is known by the job alone: the group
-may have heard more or less of it.
+Splits are ranges of ids. Committed ones are acknowledged to a consumer group, so that other tools
+see how far the job is. Only the job itself knows for certain what it has processed.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.connectors.connector import Position, RawRecords, Split
+from postroad.pipeline.connectors.connector import Position, RawRecords
 from postroad.pipeline.connectors.options import (
     ClientTlsFiles,
-    accept_old_names,
     check_flag,
     check_name,
     check_url,
@@ -32,7 +30,7 @@ from postroad.pipeline.connectors.redis.client import (
     show_id,
 )
 from postroad.pipeline.connectors.redis.splits import RedisSplitPlanner
-from postroad.pipeline.connectors.stream import SPLIT_BYTES, SPLIT_SEGMENTS, IdlePool, StreamInput
+from postroad.pipeline.connectors.stream import SPLIT_BYTES, SPLIT_SEGMENTS, StreamInput
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -46,8 +44,8 @@ _encoders: dict[str, Callable[[object], bytes]] = {
 }
 
 
-class RedisStreamInput(StreamInput[RedisSplitPlanner]):
-    """Gives the entries of a stream.
+class RedisStreamInput(StreamInput):
+    """Reads the entries of a stream.
 
     It has no end, unless `bounded` is set. A segment is what is in one field of an entry. An
     entry that has no such field is a segment itself, with a text for each of its fields.
@@ -58,7 +56,7 @@ class RedisStreamInput(StreamInput[RedisSplitPlanner]):
     Args:
         url: of the server, such as `redis://user:password@host:6379/0`; `rediss://` is with TLS.
         stream: its key; it must be there.
-        group: name of the group of consumers, made if there is none. Jobs that read the same stream
+        group: name of the consumer group, created if there is none. Jobs that read the same stream
             need different ones.
         field: the field with the segment.
         codec: how it is encoded, `json` or `msgpack`.
@@ -67,22 +65,16 @@ class RedisStreamInput(StreamInput[RedisSplitPlanner]):
             deleted before they were read; otherwise the job fails.
         user: of the server, if not in the URL.
         password: likewise.
-        tls_ca: file with certificates of those who may vouch for the server.
-        tls_cert: file with our own certificate.
+        tls_ca: file with certificates of the authorities that the server may have.
+        tls_cert: file with the certificate of the client.
         tls_key: file with its key.
-        split_segments: how many segments a slice has at most.
-        split_bytes: about how long a slice is at most.
+        split_segments: how many segments a split has at most.
+        split_bytes: about how long a split is at most.
 
     Raises:
         ConfigError: one of them is wrong.
     """
 
-    @accept_old_names(
-        slice_segments="split_segments",
-        slice_bytes="split_bytes",
-        until_empty="bounded",
-        skip_lost="ignore_trimmed",
-    )
     def __init__(
         self,
         url: str,
@@ -104,30 +96,27 @@ class RedisStreamInput(StreamInput[RedisSplitPlanner]):
         check_url("url", url, _SCHEMES)
         tls = ClientTlsFiles(tls_ca, tls_cert, tls_key)
         if tls.is_given and urlsplit(url).scheme != "rediss":
-            raise ConfigError("tls_ca, tls_cert and tls_key need a url with rediss")
-        self._access = RedisStreamEndpoint(url, check_name("stream", stream), user, password, tls)
+            raise ConfigError("tls_ca, tls_cert and tls_key need a url that begins with rediss://")
+        key = check_name("stream", stream)
+        self._access: RedisStreamEndpoint = RedisStreamEndpoint(url, key, user, password, tls)
         self._group = check_name("group", group)
         self._field = check_name("field", field).encode()
         self._ignore_trimmed = check_flag("ignore_trimmed", ignore_trimmed)
 
-    def _make_account(self, unsettled: Sequence[Position]) -> RedisSplitPlanner:
-        return RedisSplitPlanner(self._access, self._group, unsettled, self._ignore_trimmed)
+    def _make_planner(self, uncommitted: Sequence[Position]) -> RedisSplitPlanner:
+        return RedisSplitPlanner(self._access, self._group, uncommitted, self._ignore_trimmed)
 
-    def _close_reader(self) -> None:
-        _readers.close(self._access)
-
-    async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
-        await self._account.fetch_ahead(after, segments)
-        return self._account.plan_splits(segments, self._split_segments, self._split_bytes)
+    def _make_reader(self) -> _RedisSplitReader:
+        return _RedisSplitReader(self._access)
 
     def read(self, place: Position) -> Iterator[RawRecords]:
-        with _readers.borrow(self._access, lambda: _RedisSplitReader(self._access)) as reader:
-            entries = reader.read(place)
+        entries: list[StreamEntry] = self._read(place)
         lost = place["count"] - len(entries)
         if lost > 0:
             self._on_lost(place, lost)
-        ids = [show_id(it.id) for it in entries]
-        yield RawRecords(self._access.stream, ids, [self._to_raw(it.fields) for it in entries])
+        ids = [show_id(entry.id) for entry in entries]
+        raws = [self._to_raw(entry.fields) for entry in entries]
+        yield RawRecords(self._access.stream, ids, raws)
 
     def _on_lost(self, place: Position, lost: int) -> None:
         text = (
@@ -139,17 +128,17 @@ class RedisStreamInput(StreamInput[RedisSplitPlanner]):
         logger.error("%s", text)
 
     def _to_raw(self, fields: Fields) -> bytes:
-        if (found := fields.get(self._field)) is not None:
-            return found
+        if (data := fields.get(self._field)) is not None:
+            return data
         try:
             texts = {name.decode(): value.decode() for name, value in fields.items()}
         except UnicodeDecodeError:
-            return _NO_SEGMENT + b" ".join(b"%b=%b" % it for it in fields.items())
+            return _NO_SEGMENT + b" ".join(b"%b=%b" % field for field in fields.items())
         return _encoders[self._codec](texts)
 
 
 class _RedisSplitReader:
-    """Reads slices, with connections of its own."""
+    """Reads splits, with connections of its own."""
 
     def __init__(self, access: RedisStreamEndpoint) -> None:
         need_redis()
@@ -158,7 +147,7 @@ class _RedisSplitReader:
         from redis.retry import Retry
 
         self._access = access
-        # Once, for connections that were kept and are broken.
+        # Once, for pooled connections that are broken.
         retry = Retry(NoBackoff(), 1)
         self._client = Redis.from_url(access.url, **access.options(), retry=retry)
 
@@ -170,6 +159,3 @@ class _RedisSplitReader:
 
     def close(self) -> None:
         self._client.close()
-
-
-_readers: IdlePool[_RedisSplitReader] = IdlePool()

@@ -1,11 +1,11 @@
-"""What the process with the account of a job knows of a Redis stream."""
+"""Plans splits of a Redis stream and acknowledges the committed ones."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from postroad.pipeline.connectors.connector import Position, Split
 from postroad.pipeline.connectors.redis.client import (
@@ -22,7 +22,7 @@ from postroad.pipeline.connectors.redis.client import (
     parse_id,
     show_id,
 )
-from postroad.pipeline.connectors.stream import PAUSE_S
+from postroad.pipeline.connectors.stream import Range, StreamSplitPlanner
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -32,58 +32,31 @@ _ACKS_AT_ONCE = 1_000
 _FIRST_COUNT = 100
 _REPLY_BYTES = 1024 * 1024
 
-_Range = tuple[EntryId, EntryId]
 
+class RedisSplitPlanner(StreamSplitPlanner[EntryId]):
+    """Plans splits by the entries that a consumer group delivers."""
 
-class _RedisStreamInfo(NamedTuple):
-    """What a stream has."""
-
-    first: EntryId | None
-    """None if it is empty."""
-    last: EntryId
-    """The last id that it ever gave."""
-    length: int
-    added: int | None
-    """How many entries it ever had; before version 7 no server knows."""
-
-
-class RedisSplitPlanner:
-    """Cuts a stream into slices, and tells its group of consumers what is done.
-
-    Args:
-        access: the stream.
-        group: name of the group.
-        unsettled: slices that were admitted and not settled.
-        ignore_trimmed: whether to go on when entries are gone that were never read.
-    """
+    stale_errors = (ConsumerGroupNotFoundError,)
 
     def __init__(
         self,
         access: RedisStreamEndpoint,
         group: str,
-        unsettled: Iterable[Position],
+        uncommitted: Iterable[Position],
         ignore_trimmed: bool,
     ) -> None:
+        super().__init__(START, uncommitted)
         self._access = access
         self._group = group
         self._ignore_trimmed = ignore_trimmed
         self._client: Any = None
-        self._unsettled: set[_Range] = {range_of(it) for it in unsettled}
-        # Entries above the position that were seen, with their sizes.
-        self._known: dict[EntryId, int] = {}
-        self._position = START
-        # How many entries there ever were up to the position.
+        # How many entries there ever were up to the position, and to the last planned split.
+        # Servers before version 7 do not know.
         self._number: int | None = None
-        # Up to where slices were cut, whether they were admitted or not.
-        self._cut_upto = START
-        # Between the position and this, entries went to somebody who is dead.
+        # Up to this id, entries were delivered to a process that is dead.
         self._missed_upto = START
-        self._is_synced = False
-        # What is to be acknowledged.
-        self._done: list[_Range] = []
-        self._asking: set[asyncio.Task[Any]] = set()
-        # Where the stream ends for us.
-        self._stop: EntryId | None = None
+        self._synced = False
+        self._requests: set[asyncio.Task[Any]] = set()
         self._entry_bytes = _REPLY_BYTES // _FIRST_COUNT
 
     async def open(self, is_bounded: bool) -> None:
@@ -92,137 +65,81 @@ class RedisSplitPlanner:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
-        # Who lost the connection must first ask how far things are.
+        # After a lost connection the server is asked first how far it is.
         retry = Retry(NoBackoff(), 0)
         self._client = Redis.from_url(self._access.url, **self._access.options(), retry=retry)
-        stream = await self._look_at_stream()
+        info = await self._request("XINFO STREAM", self._access.stream)
         await self._delivered()
         if is_bounded:
-            self._stop = stream.last
+            self._stop = parse_id(info["last-generated-id"])
 
     async def close(self) -> None:
         if self._client is None:
             return
         try:
-            if self._is_synced:
+            if self._synced:
                 await self._acknowledge()
         finally:
             await self._client.aclose()
-            if self._asking:
-                await asyncio.wait(self._asking, timeout=REQUEST_S)
+            if self._requests:
+                await asyncio.wait(self._requests, timeout=REQUEST_S)
 
-    async def _ask(self, command: str, *args: object, **parsing: object) -> Any:
+    async def _request(self, command: str, *args: object, **parsing: object) -> Any:
         # In a task of its own, because there are moments in which redis-py takes a cancellation for
-        # something else: we end at once, and the question when it is answered.
-        asking = asyncio.create_task(self._client.execute_command(command, *args, **parsing))
-        self._asking.add(asking)
-        asking.add_done_callback(self._on_answered)
+        # something else: the caller ends at once, and the request when it is answered.
+        request = asyncio.create_task(self._client.execute_command(command, *args, **parsing))
+        self._requests.add(request)
+        request.add_done_callback(self._on_answered)
         try:
-            # Over its connections redis-py has time limits, but not over waiting for one.
-            await asyncio.wait([asking], timeout=2 * REQUEST_S)
+            # redis-py limits the time of its connections, but not of waiting for one.
+            await asyncio.wait([request], timeout=2 * REQUEST_S)
         finally:
-            asking.cancel()
+            request.cancel()
         with mapped_errors(self._access):
-            if not asking.done():
+            if not request.done():
                 raise TimeoutError
-            return asking.result()
+            return request.result()
 
-    def _on_answered(self, asked: asyncio.Task[Any]) -> None:
-        self._asking.discard(asked)
-        if not asked.cancelled():
-            # Whoever still waits for it looks at it too.
-            asked.exception()
+    def _on_answered(self, request: asyncio.Task[Any]) -> None:
+        self._requests.discard(request)
+        if not request.cancelled():
+            # Retrieved here too, in case nobody waits for it any more.
+            request.exception()
 
-    # Looking for entries.
+    # Synchronizing.
 
-    async def fetch_ahead(self, after: Position | None, segments: int) -> None:
-        """See to it that so many entries above the position are known, if there are."""
-        try:
-            try:
-                await self._look_all(after, segments)
-            except ConsumerGroupNotFoundError:
-                # Somebody did away with it, perhaps with the stream.
-                self._is_synced = False
-                await self._look_all(after, segments)
-        except BaseException:
-            # What was sent to us may be lost.
-            self._is_synced = False
-            raise
+    @property
+    def _is_synced(self) -> bool:
+        return self._synced
 
-    async def _look_all(self, after: Position | None, segments: int) -> None:
-        self._position = START if after is None else parse_id(after["id"])
-        self._known = {it: size for it, size in self._known.items() if it > self._position}
-        # Those that were cut and never admitted.
-        self._unsettled = {it for it in self._unsettled if it[0] <= self._position}
-        self._check_for_lost(await self._look_at_stream(), after)
-        if not self._is_synced:
-            await self._sync()
-        await self._acknowledge()
-        while not self._is_enough(segments) and await self._look(segments - len(self._known)):
-            continue
+    @property
+    def _has_missed(self) -> bool:
+        return self._planned_upto < self._missed_upto
 
-    def _is_enough(self, segments: int) -> bool:
-        if self._stop is not None and (
-            self._position >= self._stop or max(self._known, default=START) >= self._stop
-        ):
-            return True
-        return len(self._known) >= segments
+    def _lose_sync(self) -> None:
+        self._synced = False
 
-    async def _look(self, segments: int) -> bool:
-        """Look for so many more, or as many as fit into a reply; false if none are there now."""
-        count = min(segments, max(_REPLY_BYTES // max(self._entry_bytes, 1), 1))
-        reached = max(self._known, default=self._position)
-        if reached < self._missed_upto:
-            entries = await self._range(id_after(reached), self._missed_upto, count)
-            if not entries:
-                self._missed_upto = START
-        else:
-            entries = await self._take(count)
-        for entry in entries:
-            self._on_found(entry)
-        if entries:
-            self._entry_bytes = max(sum(it.size for it in entries) // len(entries), 1)
-        return bool(entries) or reached < self._missed_upto
-
-    async def _range(self, first: EntryId, last: EntryId, count: int) -> list[StreamEntry]:
-        stream = self._access.stream
-        found = await self._ask("XRANGE", stream, show_id(first), show_id(last), "COUNT", count)
-        return parse_entries(found)
-
-    async def _take(self, count: int) -> list[StreamEntry]:
-        """Entries that went to nobody of the group."""
-        group, stream = (self._group, _CONSUMER), self._access.stream
-        found = await self._ask(
-            "XREADGROUP", "GROUP", *group, "COUNT", count, "STREAMS", stream, ">"
-        )
-        return parse_entries(found[0][1]) if found else []
-
-    def _on_found(self, entry: StreamEntry) -> None:
-        if entry.id > self._position:
-            self._known[entry.id] = entry.size
-        elif not any(first <= entry.id <= last for first, last in self._unsettled):
-            # It was delivered before, and is done.
-            self._done.append((entry.id, entry.id))
-
-    # Being sure of how far things are.
-
-    async def _look_at_stream(self) -> _RedisStreamInfo:
-        facts = await self._ask("XINFO STREAM", self._access.stream)
-        first = facts["first-entry"]
-        return _RedisStreamInfo(
-            parse_id(first[0]) if first else None,
-            parse_id(facts["last-generated-id"]),
-            facts["length"],
-            facts.get("entries-added"),
-        )
-
-    def _check_for_lost(self, stream: _RedisStreamInfo, after: Position | None) -> None:
-        """Whether entries are gone that nobody has read: then their numbers do not add up."""
+    async def _sync(self, after: Position | None) -> None:
+        self._move_to(START if after is None else parse_id(after["id"]))
         self._number = None if after is None else after["number"]
-        is_above = stream.first is None or stream.first > self._position
-        if stream.added is None or not is_above:
+        self._check_trimmed(await self._request("XINFO STREAM", self._access.stream))
+        if self._synced:
             return
-        before = stream.added - stream.length
+        delivered, pending = await self._delivered()
+        if delivered < self._position:
+            position = show_id(self._position)
+            await self._request("XGROUP SETID", self._access.stream, self._group, position)
+        self._missed_upto = delivered
+        if pending:
+            await self._acknowledge_again()
+        self._synced = True
+
+    def _check_trimmed(self, info: Any) -> None:
+        """Whether entries are gone that were never read: then their numbers do not add up."""
+        first, added = info["first-entry"], info.get("entries-added")
+        if added is None or (first and parse_id(first[0]) <= self._position):
+            return
+        before = added - info["length"]
         if self._number is not None and self._number < before:
             lost = (
                 f"{before - self._number} entries after {show_id(self._position)} are lost: they"
@@ -233,114 +150,87 @@ class RedisSplitPlanner:
             logger.error("%s", lost)
         self._number = before
 
-    async def _sync(self) -> None:
-        delivered, pending = await self._delivered()
-        if delivered < self._position:
-            position = show_id(self._position)
-            await self._ask("XGROUP SETID", self._access.stream, self._group, position)
-        self._missed_upto = delivered
-        if pending:
-            await self._acknowledge_again()
-        self._is_synced = True
-
     async def _delivered(self) -> tuple[EntryId, int]:
-        """The last entry that the group gave to somebody, and how many it knows not to be done."""
-        for group in await self._ask("XINFO GROUPS", self._access.stream):
+        """The last entry that the group delivered, and how many wait for acknowledgement."""
+        for group in await self._request("XINFO GROUPS", self._access.stream):
             if group["name"] == self._group.encode():
                 return parse_id(group["last-delivered-id"]), group["pending"]
         start = show_id(self._position)
-        await self._ask("XGROUP CREATE", self._access.stream, self._group, start)
+        await self._request("XGROUP CREATE", self._access.stream, self._group, start)
         return self._position, 0
 
     async def _acknowledge_again(self) -> None:
-        """What is not unsettled is done, though that was perhaps not heard."""
+        """What waits for acknowledgement and is not uncommitted is done."""
         first = START
         while ids := await self._pending(first, self._position):
-            done = [
-                it for it in ids if not any(first <= it <= last for first, last in self._unsettled)
-            ]
-            await self._acknowledge_ids(done)
+            await self._publish_acks([id for id in ids if not self._is_uncommitted(id)])
             first = id_after(ids[-1])
 
-    # Cutting.
+    # Fetching.
 
-    def plan_splits(self, segments: int, slice_segments: int, slice_bytes: int) -> list[Split]:
-        """Slices of what is known. Each begins where the last one ended.
+    async def _fetch(self, segments: int) -> bool:
+        """Ask for so many more entries, or as many as fit into a reply."""
+        count = min(segments, max(_REPLY_BYTES // max(self._entry_bytes, 1), 1))
+        reached = max(self._known, default=self._position)
+        if reached < self._missed_upto:
+            bounds = show_id(id_after(reached)), show_id(self._missed_upto)
+            reply = await self._request("XRANGE", self._access.stream, *bounds, "COUNT", count)
+            entries = parse_entries(reply)
+            if not entries:
+                self._missed_upto = START
+        else:
+            entries = await self._take_new(count)
+        for entry in entries:
+            self._on_message(entry.id, entry.size)
+        if entries:
+            self._entry_bytes = max(sum(entry.size for entry in entries) // len(entries), 1)
+        return bool(entries) or reached < self._missed_upto
 
-        So there is nothing between them that could be missed.
-        """
-        slices: list[Split] = []
-        position, number, stop = self._position, self._number, self._stop
-        known = sorted(it for it in self._known if stop is None or it <= stop)[:segments]
-        count = size = 0
-        for id in known:
-            count += 1
-            size += self._known[id]
-            if count >= slice_segments or size >= slice_bytes or id == known[-1]:
-                number = None if number is None else number + count
-                slices.append(self._slice(id_after(position), id, count, number))
-                position, count, size = id, 0, 0
-        self._cut_upto = position
-        return slices
+    async def _take_new(self, count: int) -> list[StreamEntry]:
+        """Entries that the group delivered to nobody."""
+        group, stream = (self._group, _CONSUMER), self._access.stream
+        reply = await self._request(
+            "XREADGROUP", "GROUP", *group, "COUNT", count, "STREAMS", stream, ">"
+        )
+        return parse_entries(reply[0][1]) if reply else []
 
-    def _slice(self, first: EntryId, last: EntryId, count: int, number: int | None) -> Split:
-        self._unsettled.add((first, last))
-        place = {"first": show_id(first), "last": show_id(last), "count": count}
-        return Split(place, count, {"id": show_id(last), "number": number})
-
-    # Waiting.
-
-    async def wait(self, timeout_s: float) -> None:
-        is_more_known = max(self._known, default=START) > self._cut_upto
-        if not self._is_synced or is_more_known or self._cut_upto < self._missed_upto:
-            await asyncio.sleep(min(timeout_s, PAUSE_S))
-            return
+    async def _wait_for_message(self, timeout_s: float) -> None:
         block_ms = max(round(min(timeout_s, REQUEST_S / 2) * 1000), 1)
-        stream, newest = self._access.stream, show_id(self._cut_upto)
-        try:
-            await self._ask("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", stream, newest)
-        except OSError:
-            # Whoever cuts next will see what is wrong.
-            self._is_synced = False
-            await asyncio.sleep(min(timeout_s, PAUSE_S))
+        newest = show_id(self._planned_upto)
+        stream = self._access.stream
+        await self._request("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", stream, newest)
+
+    # Splits.
+
+    def _next_id(self, id: EntryId) -> EntryId:
+        return id_after(id)
+
+    def _range_of(self, place: Position) -> Range[EntryId]:
+        return 0, parse_id(place["first"]), parse_id(place["last"])
+
+    def _make_split(self, first: EntryId, ids: Sequence[EntryId]) -> Split:
+        last, count = show_id(ids[-1]), len(ids)
+        if self._number is not None:
+            self._number += count
+        place = {"first": show_id(first), "last": last, "count": count}
+        return Split(place, count, {"id": last, "number": self._number})
 
     # Acknowledging.
 
-    async def on_settled(self, places: Iterable[Position]) -> None:
-        ranges = [range_of(it) for it in places]
-        self._unsettled.difference_update(ranges)
-        self._done += ranges
-        await self._acknowledge()
-
-    async def _acknowledge(self) -> None:
-        """Tell the group what is done, or keep it in mind until that is possible."""
-        while self._done:
-            done = self._done.pop()
-            try:
-                await self._acknowledge_range(*done)
-            except BaseException as error:
-                self._done.append(done)
-                if not isinstance(error, OSError):
-                    raise
-                logger.warning("what is done cannot be acknowledged now: %s", error)
-                return
-
-    async def _acknowledge_range(self, first: EntryId, last: EntryId) -> None:
-        while ids := await self._pending(first, last):
-            await self._acknowledge_ids(ids)
-            first = id_after(ids[-1])
+    async def _acknowledge_range(
+        self, first: EntryId, last: EntryId, ids: list[EntryId] | None
+    ) -> None:
+        # Not by the ids that are known: entries that were delivered twice may be pending too.
+        while pending := await self._pending(first, last):
+            await self._publish_acks(pending)
+            first = id_after(pending[-1])
 
     async def _pending(self, first: EntryId, last: EntryId) -> list[EntryId]:
-        """Some of what the group knows not to be done, in order."""
+        """Some of what waits for acknowledgement, in order."""
         args = self._group, show_id(first), show_id(last), _ACKS_AT_ONCE
-        rows = await self._ask("XPENDING", self._access.stream, *args, parse_detail=True)
+        rows = await self._request("XPENDING", self._access.stream, *args, parse_detail=True)
         return [parse_id(row["message_id"]) for row in rows]
 
-    async def _acknowledge_ids(self, ids: Iterable[EntryId]) -> None:
-        if shown := [show_id(it) for it in ids]:
-            await self._ask("XACK", self._access.stream, self._group, *shown)
-
-
-def range_of(place: Position) -> _Range:
-    """The first and last id of a slice."""
-    return parse_id(place["first"]), parse_id(place["last"])
+    async def _publish_acks(self, ids: Sequence[EntryId]) -> None:
+        if ids:
+            await self._request("XACK", self._access.stream, self._group, *map(show_id, ids))

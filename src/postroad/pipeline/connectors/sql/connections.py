@@ -44,12 +44,8 @@ class SqlConnection(Protocol):
     def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement for each of some rows of parameters."""
 
-    def describe(self, statement: str) -> list[str]:
-        """The names of the columns that a statement yields."""
-
-    def describe_types(self, statement: str) -> list[tuple[str, object]]:
-        """The same, each with something that tells its type from others."""
-        return [(name, None) for name in self.describe(statement)]
+    def describe(self, statement: str) -> list[tuple[str, object]]:
+        """The columns that a statement yields: names, and what tells types apart if known."""
 
     def load(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         """Insert many rows; the names are quoted."""
@@ -98,6 +94,17 @@ def savepoint(connection: SqlConnection) -> Iterator[None]:
     connection.execute("RELEASE SAVEPOINT postroad")
 
 
+@contextmanager
+def undone(connection: SqlConnection) -> Iterator[None]:
+    """Undo what is done within, in a transaction."""
+    connection.execute("SAVEPOINT trial")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK TO SAVEPOINT trial")
+        connection.execute("RELEASE SAVEPOINT trial")
+
+
 class SqlDatabase:
     """A database by its location; can be sent to other processes.
 
@@ -130,22 +137,11 @@ class SqlDatabase:
         return self._connect(self._location)
 
     @contextmanager
-    def naming_failures(self) -> Iterator[None]:
-        """Have failures of a connection that the caller has be OSError."""
-        kind = connect_failures(self.path is None)
-        try:
-            yield
-        except kind as error:
-            reason = " ".join(str(error).split())
-            where = self.path or "PostgreSQL"
-            raise OSError(f"database {where} cannot be used: {reason}") from error
-
-    @contextmanager
     def connection(self) -> Iterator[SqlConnection]:
         """A connection for a while; raises OSError whenever the database cannot be used."""
         connection = self._connect(self._location)
         try:
-            with _naming_failures(connection):
+            with naming_failures(connection):
                 yield connection
         finally:
             connection.close()
@@ -157,7 +153,7 @@ class SqlDatabase:
             if self._kept is None:
                 self._kept = self._connect(self._location)
             try:
-                with _naming_failures(self._kept):
+                with naming_failures(self._kept):
                     yield self._kept
             except BaseException:
                 self._forget()
@@ -176,7 +172,8 @@ class SqlDatabase:
 
 
 @contextmanager
-def _naming_failures(connection: SqlConnection) -> Iterator[None]:
+def naming_failures(connection: SqlConnection) -> Iterator[None]:
+    """Have failures of a connection be OSError."""
     try:
         yield
     except connection.failures as error:
@@ -190,15 +187,6 @@ def _postgres() -> Callable[[str], SqlConnection]:
     except ImportError:
         raise MissingExtra("postgres", "a connector in PostgreSQL") from None
     return connect_postgres
-
-
-def connect_failures(is_postgres: bool) -> type[Exception]:
-    """What connections raise."""
-    if not is_postgres:
-        return sqlite3.Error
-    from postroad.pipeline.connectors.sql.postgres import PostgresConnection
-
-    return PostgresConnection.failures
 
 
 # SQLite.
@@ -223,8 +211,8 @@ class SqliteConnection(SqlConnection):
     def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         self._connection.executemany(statement, rows)
 
-    def describe(self, statement: str) -> list[str]:
-        return [it[0] for it in self._connection.execute(statement).description]
+    def describe(self, statement: str) -> list[tuple[str, object]]:
+        return [(column[0], None) for column in self._connection.execute(statement).description]
 
     def in_clause(self, column: str, keys: Sequence[int | str]) -> tuple[str, Sequence[Any]]:
         return f"{column} IN ({', '.join('?' * len(keys))})", keys
@@ -266,7 +254,7 @@ def connect_sqlite(path: str) -> SqliteConnection:
     except sqlite3.Error as error:
         raise OSError(f"database {path!r} cannot be opened: {error}") from error
     # What is no text must not keep others from being read.
-    connection.text_factory = lambda it: it.decode(errors="surrogateescape")
+    connection.text_factory = lambda text: text.decode(errors="surrogateescape")
     return SqliteConnection(connection, path)
 
 

@@ -14,7 +14,6 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import InputConnector, Position, RawRecords, Split
 from postroad.pipeline.connectors.encoding import UNENCODABLE
 from postroad.pipeline.connectors.options import (
-    accept_old_names,
     check_columns,
     check_flag,
     check_name,
@@ -52,7 +51,7 @@ class SqlInput(InputConnector):
     for each, and to look for late ones reads all keys.
 
     It relies on this: a key never changes, is unique, not NULL, and is not used again for another
-    row; and a row stays as it is until it is settled.
+    row; and a row stays as it is until it is committed.
 
     Numbers, texts, bytes, NULL and times with a zone come as they are; JSON and arrays as tables
     and lists; decimals, dates, times without a zone and all else as text.
@@ -65,15 +64,9 @@ class SqlInput(InputConnector):
         columns: which of them make a segment; all by default.
         continuous: whether to wait for more rows when all are read.
         rescan_interval_s: how often to look for late rows, besides whenever all seems to be read.
-        split_segments: how many rows a slice has at most.
+        split_segments: how many rows a split has at most.
     """
 
-    @accept_old_names(
-        reader="consumer",
-        follow="continuous",
-        late_s="rescan_interval_s",
-        slice_segments="split_segments",
-    )
     def __init__(
         self,
         database: str,
@@ -93,21 +86,21 @@ class SqlInput(InputConnector):
         self._name = table
         self._table = quote_table(table)
         self._key = f"t.{quote(key)}"
-        self._columns = "t.*" if names is None else ", ".join(f"t.{quote(it)}" for it in names)
+        self._columns = "t.*" if names is None else ", ".join(f"t.{quote(name)}" for name in names)
         self._taken = ProcessedKeys(side_table_name(table, consumer), self._table, self._key)
         self.is_bounded = not continuous
         self._rescan_interval_s = check_seconds("rescan_interval_s", rescan_interval_s)
         self._split_segments = split_segments
-        # Set by open: slices of an earlier process.
-        self._unsettled: set[int] | None = None
-        # Slices that are settled, and not yet noted to be.
-        self._settled: set[int] = set()
-        # The last slice that was cut here.
+        # Set by open: splits of an earlier process.
+        self._uncommitted: set[int] | None = None
+        # Splits that are committed, and not yet noted to be.
+        self._committed: set[int] = set()
+        # The last split that was cut here.
         self._last = 0
         self._looked_at = 0.0
 
-    async def open(self, unsettled: Sequence[Position]) -> None:
-        self._unsettled = {it["slice"] for it in unsettled}
+    async def open(self, uncommitted: Sequence[Position]) -> None:
+        self._uncommitted = {position["slice"] for position in uncommitted}
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
@@ -123,7 +116,7 @@ class SqlInput(InputConnector):
         """The names of the columns, of which the key is the first."""
         statement = f"SELECT {self._key}, {self._columns} FROM {self._table} t WHERE 1 = 0"
         try:
-            return connection.describe(statement)
+            return [name for name, _ in connection.describe(statement)]
         except connection.failures as error:
             if connection.is_connection_error(error):
                 raise
@@ -139,7 +132,7 @@ class SqlInput(InputConnector):
         return await asyncio.to_thread(self._cut, place["slice"], place["key"], segments)
 
     def _cut(self, last: int, upto: Key | None, segments: int) -> list[Split]:
-        """The slices after one with a number, in which `upto` is the highest key taken so far."""
+        """The splits after one with a number, in which `upto` is the highest key taken so far."""
         with self._database.pooled() as connection:
             self._tidy(connection, last, is_new=upto is None)
             late, keys = [], self._find_next(connection, upto, segments)
@@ -175,27 +168,27 @@ class SqlInput(InputConnector):
 
     def _tidy(self, connection: SqlConnection, last: int, is_new: bool) -> None:
         """Have the taken keys say what the account of the job says."""
-        is_first, settled = self._unsettled is not None, set(self._settled)
-        if not (is_first or settled or self._last > last):
+        is_first, committed = self._uncommitted is not None, set(self._committed)
+        if not (is_first or committed or self._last > last):
             return
         with transaction(connection):
             if is_new and self._taken.has_settled(connection):
                 raise ConfigError(
-                    f"table {self._taken.name!r} has keys that another job has taken, or this one"
-                    " before its account was lost: choose another 'consumer', or drop that table"
+                    f"table {self._taken.name!r} has keys that another job processed, or this one"
+                    " before its store was lost: choose another 'consumer', or drop that table"
                 )
             self._taken.release_after(connection, last)
-            if self._unsettled is not None:
-                settled |= self._taken.unsettled(connection) - self._unsettled
-            for number in sorted(settled):
+            if self._uncommitted is not None:
+                committed |= self._taken.uncommitted(connection) - self._uncommitted
+            for number in sorted(committed):
                 self._taken.mark_processed(connection, number)
         self._last = last
-        self._unsettled = None
-        self._settled -= settled
+        self._uncommitted = None
+        self._committed -= committed
 
     async def on_committed(self, places: Sequence[Position]) -> None:
         # Noted with the next cut; a crash until then is made up for by `open`.
-        self._settled |= {it["slice"] for it in places}
+        self._committed |= {place["slice"] for place in places}
 
     # Reading.
 
@@ -205,7 +198,7 @@ class SqlInput(InputConnector):
             names = self._describe(connection)[1:]
             keys = self._taken.claimed_keys(connection, number)
             if not keys:
-                raise OSError(f"table {self._taken.name!r} has lost the keys of slice {number}")
+                raise OSError(f"table {self._taken.name!r} has lost the keys of split {number}")
             for part in _split(keys, _READ_ROWS):
                 # Not by a join of the two tables: databases think of bad ways to do that.
                 where, which = connection.in_clause(self._key, part)
@@ -216,12 +209,12 @@ class SqlInput(InputConnector):
                 )
                 if len(rows) < len(part):
                     logger.warning(
-                        "%d rows of table %r are gone before they were settled",
+                        "%d rows of table %r were deleted before their batch was committed",
                         len(part) - len(rows),
                         self._name,
                     )
-                found = [as_key(it[0]) for it in rows]
-                yield RawRecords(self._name, found, [_encode_row(names, it[1:]) for it in rows])
+                found = [as_key(row[0]) for row in rows]
+                yield RawRecords(self._name, found, [_encode_row(names, row[1:]) for row in rows])
 
 
 def _encode_row(names: Sequence[str], row: Row) -> bytes:

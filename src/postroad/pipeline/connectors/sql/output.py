@@ -23,10 +23,12 @@ from postroad.pipeline.connectors.sql.connections import (
     Row,
     SqlConnection,
     SqlDatabase,
+    naming_failures,
     quote,
     quote_table,
     savepoint,
     transaction,
+    undone,
 )
 from postroad.pipeline.connectors.sql.staging import (
     GROUP,
@@ -79,7 +81,7 @@ class SqlOutput(OutputConnector):
         names = check_columns(columns)
         self._columns = None if names is None else frozenset(names)
         if not self.keys:
-            raise ConfigError("option 'key' is empty; it has the columns by which a row is known")
+            raise ConfigError("option 'key' is empty; give the columns that identify a row")
         if self._columns is not None and not self.has_ids and not self._columns >= {*self.keys}:
             raise ConfigError(f"option 'columns' must have those of the key: {list(self.keys)}")
 
@@ -144,7 +146,7 @@ class SqlOutput(OutputConnector):
             for group, (names, first, last) in enumerate(staged["groups"]):
                 rows = StagedRows(table, writer, group, names, first, last)
                 self._insert(connection, rows, rejected)
-            refused = "".join(f" AND {OUTPUT} <> {to_signed(it.id)}" for it in rejected)
+            refused = "".join(f" AND {OUTPUT} <> {to_signed(segment.id)}" for segment in rejected)
             connection.execute(f"DELETE FROM {table} WHERE {WRITER} = ?{refused}", (writer,))
             self.staging.mark_committed(connection, writer)
         return rejected
@@ -153,8 +155,10 @@ class SqlOutput(OutputConnector):
         """Write staged rows to the table, all of them or none."""
         names = ", ".join(map(quote, rows.names))
         keys = ", ".join(map(quote, self.keys))
-        others = [] if self.has_ids else [quote(it) for it in rows.names if it not in self.keys]
-        change = ", ".join(f"{it} = excluded.{it}" for it in others)
+        others = (
+            [] if self.has_ids else [quote(name) for name in rows.names if name not in self.keys]
+        )
+        change = ", ".join(f"{other} = excluded.{other}" for other in others)
         # PostgreSQL changes no row twice in one statement: of those with the same key, the last.
         is_latest = bool(change) and connection.needs_distinct
         with savepoint(connection):
@@ -212,7 +216,7 @@ class SqlOutput(OutputConnector):
         await asyncio.to_thread(self._remove_abandoned, prefix, kept, before_s)
 
     def _remove_abandoned(self, prefix: str, kept: Sequence[Committable], before_s: float) -> None:
-        writers = [it["writer"] for it in kept if "writer" in it]
+        writers = [staged["writer"] for staged in kept if "writer" in staged]
         with self.database.pooled() as connection:
             self.staging.remove_abandoned(connection, prefix, writers, before_s)
 
@@ -259,8 +263,11 @@ class _RowWriter(OutputWriter):
         self._count = 0
 
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
-        with self._output.database.naming_failures():
-            connection = self._connect()
+        if self._connection is None:
+            self._connection = self._output.database.connect()
+        connection = self._connection
+        with naming_failures(connection):
+            self._open(connection)
             rows, reasons = self._prepare(connection, ids, segments)
             if not reasons:
                 try:
@@ -274,13 +281,10 @@ class _RowWriter(OutputWriter):
                     self._find_refused(connection, rows, reasons)
         raise UnwritableSegmentsError(reasons)
 
-    def _connect(self) -> SqlConnection:
-        if self._connection is None:
-            self._connection = self._output.database.connect()
-            staging = self._output.staging
-            self._known = frozenset(staging.columns(self._connection))
-            self._table = staging.create(self._connection, self._writer)
-        return self._connection
+    def _open(self, connection: SqlConnection) -> None:
+        if not self._table:
+            self._known = frozenset(self._output.staging.columns(connection))
+            self._table = self._output.staging.create(connection, self._writer)
 
     def _prepare(
         self, connection: SqlConnection, ids: Sequence[int], segments: Sequence[Segment]
@@ -294,7 +298,7 @@ class _RowWriter(OutputWriter):
                     raise ValueError(f"the table has no column {strange[0]!r}")
                 for key in self._output.keys:
                     if columns.get(key) is None:
-                        raise ValueError(f"it has no {key!r}, by which its row is known")
+                        raise ValueError(f"the segment has no value for the key {key!r}")
                 values = tuple(map(connection.adapt, columns.values()))
                 rows.append(_NewRow(id, tuple(columns), values))
             except UNENCODABLE as error:
@@ -317,12 +321,10 @@ class _RowWriter(OutputWriter):
             connection.load(self._table, [*_OWN, *map(quote, names)], values)
             groups.append((names, first, count - 1))
         connection.execute(connection.immediate_constraints)
-        connection.execute("SAVEPOINT trial")
-        for number in range(len(self._groups), len(groups)):
-            staged = StagedRows(self._table, self._writer, number, *groups[number])
-            self._output.insert_all(connection, staged)
-        connection.execute("ROLLBACK TO SAVEPOINT trial")
-        connection.execute("RELEASE SAVEPOINT trial")
+        with undone(connection):
+            for number in range(len(self._groups), len(groups)):
+                staged = StagedRows(self._table, self._writer, number, *groups[number])
+                self._output.insert_all(connection, staged)
         return groups, count
 
     def _group(self, rows: Iterable[_NewRow]) -> Iterable[tuple[tuple[str, ...], list[_NewRow]]]:
@@ -343,19 +345,14 @@ class _RowWriter(OutputWriter):
         self, connection: SqlConnection, rows: Sequence[_NewRow], reasons: dict[int, str]
     ) -> None:
         """Find out which rows are refused, and leave nothing behind."""
-        connection.execute("SAVEPOINT search")
-        reason = None
         try:
-            self._stage(connection, rows)
+            with undone(connection):
+                self._stage(connection, rows)
+            return
         except Exception as error:
             reason = connection.row_error(error)
             if reason is None:
                 raise
-        finally:
-            connection.execute("ROLLBACK TO SAVEPOINT search")
-            connection.execute("RELEASE SAVEPOINT search")
-        if reason is None:
-            return
         if len(rows) == 1:
             reasons[rows[0].id] = reason
             return

@@ -51,13 +51,11 @@ class PostgresConnection(SqlConnection):
         with self._connection.cursor() as cursor:
             cursor.executemany(_translate(statement), rows)
 
-    def describe(self, statement: str) -> list[str]:
-        description = self._connection.execute(_translate(statement)).description
-        return [it.name for it in description or ()]
-
-    def describe_types(self, statement: str) -> list[tuple[str, object]]:
-        description = self._connection.execute(_translate(statement)).description
-        return [(it.name, (it.type_code, it.precision, it.scale)) for it in description or ()]
+    def describe(self, statement: str) -> list[tuple[str, object]]:
+        columns = self._connection.execute(_translate(statement)).description or ()
+        return [
+            (column.name, (column.type_code, column.precision, column.scale)) for column in columns
+        ]
 
     def load(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         try:
@@ -73,7 +71,9 @@ class PostgresConnection(SqlConnection):
         statement = f"COPY {table} ({', '.join(columns)}) FROM STDIN".replace("%", "%%")
         with self._connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
             for row in rows:
-                copy.write_row([_BOOLEANS[it] if isinstance(it, bool) else it for it in row])
+                copy.write_row(
+                    [_BOOLEANS[value] if isinstance(value, bool) else value for value in row]
+                )
 
     def in_clause(self, column: str, keys: Sequence[int | str]) -> tuple[str, Sequence[Any]]:
         # As text, which the server takes for values of the type that the column has.
@@ -162,7 +162,7 @@ def _until_silence(steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
             if ready:
                 silent_since = monotonic()
             elif monotonic() - silent_since > SILENCE_S:
-                raise TimeoutError(f"the server has said nothing for {SILENCE_S:g} s")
+                raise TimeoutError(f"the server has not answered for {SILENCE_S:g} s")
             wanted = steps.send(ready)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]

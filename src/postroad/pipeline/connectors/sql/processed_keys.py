@@ -19,15 +19,10 @@ _ABOVE = f"CASE WHEN b.high < {(1 << 63) - 1} THEN CAST(b.high AS BIGINT) + 1 EN
 
 
 class ProcessedKeys:
-    """Ranges of keys, each with the number of the slice that has them; 0 when it is settled.
+    """Ranges of keys, each with the number of its split; 0 when that is committed.
 
-    Whole numbers that follow one another are one range, so that nothing can ever come between.
-    Text is a range for each. All methods but `find_late` run inside a transaction.
-
-    Args:
-        name: of this table.
-        table: the user's, quoted.
-        key: its key, as `t.key`, quoted.
+    Consecutive whole numbers are one range, so that nothing can ever come between. Text is a range
+    for each. All methods but `find_skipped` run inside a transaction.
     """
 
     def __init__(self, name: str, table: str, key: str) -> None:
@@ -50,31 +45,31 @@ class ProcessedKeys:
             connection.execute(f"CREATE {kind} IF NOT EXISTS {index} ON {self.quoted} ({column})")
 
     def claim(self, connection: SqlConnection, number: int, keys: Sequence[Key]) -> None:
-        """Keys belong to a slice."""
+        """Keys belong to a split."""
         self._insert(connection, ranges_of(keys), number)
 
     def release_after(self, connection: SqlConnection, after: int) -> None:
-        """Slices with higher numbers were never admitted."""
+        """Splits with higher numbers were never admitted."""
         connection.execute(f"DELETE FROM {self.quoted} WHERE slice > ?", (after,))
 
-    def unsettled(self, connection: SqlConnection) -> set[int]:
-        """Slices that nobody noted to be settled."""
+    def uncommitted(self, connection: SqlConnection) -> set[int]:
+        """Splits that nobody noted to be committed."""
         rows = connection.execute(f"SELECT DISTINCT slice FROM {self.quoted} WHERE slice > 0")
         return {int(number) for (number,) in rows}
 
     def claimed_keys(self, connection: SqlConnection, number: int) -> list[Key]:
-        """The keys of a slice that is not settled, in order."""
+        """The keys of a split that is not committed, in order."""
         rows = connection.execute(
             f"SELECT low, high FROM {self.quoted} WHERE slice = ? ORDER BY low", (number,)
         )
         return [key for low, high in rows for key in _keys_in(low, high)]
 
     def has_settled(self, connection: SqlConnection) -> bool:
-        """Whether any slice ever was."""
+        """Whether any split ever was."""
         return bool(connection.execute(f"SELECT 1 FROM {self.quoted} WHERE slice = 0 LIMIT 1"))
 
     def mark_processed(self, connection: SqlConnection, number: int) -> None:
-        """A slice is settled: what adjoins other such ranges becomes one with them."""
+        """A split is committed: what adjoins other such ranges becomes one with them."""
         own = connection.execute(f"SELECT low, high FROM {self.quoted} WHERE slice = ?", (number,))
         if own and isinstance(own[0][0], int):
             known = [*own, *self._adjoining(connection, number)]
@@ -153,14 +148,10 @@ def as_key(value: object) -> Key:
 
 
 def ranges_of(keys: Sequence[Key]) -> list[Range]:
-    """Keys in order, as ranges.
-
-    Raises:
-        ConfigError: one is there twice.
-    """
+    """Sorted keys as ranges; raises ConfigError if one is there twice."""
     if len(set(keys)) < len(keys):
         repeated = next(key for key, next_key in pairwise(keys) if key == next_key)
-        raise ConfigError(f"option 'key': {repeated!r} is there twice")
+        raise ConfigError(f"option 'key': {repeated!r} is in two rows; it must be unique")
     pairs = [(key, key) for key in keys]
     numbers = [(low, high) for low, high in pairs if isinstance(low, int) and isinstance(high, int)]
     return [*merge(numbers)] if len(numbers) == len(pairs) else [*pairs]

@@ -1,7 +1,7 @@
 """Rows that wait beside a table until their batch is committed.
 
-In PostgreSQL they are in a table of ours with the columns of the user's, and are told apart by the
-id of their writer. In SQLite each writer has a file beside the database.
+In PostgreSQL they are in a table of ours with the columns of the user's, and have the id of their
+writer. In SQLite each writer has a file beside the database.
 """
 
 from __future__ import annotations
@@ -38,12 +38,7 @@ _MARKS_KEPT = 10_000
 
 
 class SqlStaging:
-    """Where the rows of an output are staged.
-
-    Args:
-        database: of the user.
-        table: of the user, as given.
-    """
+    """Where the rows of an output wait for their commit."""
 
     def __init__(self, database: SqlDatabase, table: str) -> None:
         self._database = database
@@ -56,7 +51,7 @@ class SqlStaging:
         return [name for name, _ in self._described(connection)]
 
     def _described(self, connection: SqlConnection) -> list[tuple[str, object]]:
-        return connection.describe_types(f"SELECT * FROM {self._table} t WHERE 1 = 0")
+        return connection.describe(f"SELECT * FROM {self._table} t WHERE 1 = 0")
 
     def create(self, connection: SqlConnection, writer: str) -> str:
         """Make the table for the rows of a writer, if there is none; returns its quoted name."""
@@ -103,12 +98,9 @@ class SqlStaging:
 
     @contextmanager
     def opened(self, connection: SqlConnection, writer: str, table: str) -> Iterator[str | None]:
-        """The quoted name of the table with the rows of a writer, for a while.
+        """The quoted name of the table with the rows of a writer; None if all was committed before.
 
-        None if its file is gone because all was committed before.
-
-        Raises:
-            OSError: the file is not there, and was not committed.
+        Raises OSError if its file is not there, and was not committed.
         """
         path = self.path(writer)
         if path is None:
@@ -116,7 +108,7 @@ class SqlStaging:
             return
         if not path.exists():
             if not self._is_committed(connection, writer):
-                raise OSError(f"{path} is not there; was it staged on another machine?")
+                raise OSError(f"{path} is missing; every machine must reach the same database file")
             yield None
             return
         attached = self._attach(connection, writer)

@@ -5,7 +5,7 @@ import { h } from "../dom.js";
 import { count, plural, span } from "../format.js";
 import { badge, empty, facts, heading, panel, shown } from "../pieces.js";
 import { link } from "../router.js";
-import { tableOf } from "../table.js";
+import { numberColumn, tableOf } from "../table.js";
 import { letterTable } from "./letters.js";
 
 const PEEKED = 50;
@@ -43,26 +43,9 @@ function listPage(view) {
             show: (row) => h("a", { href: link("bridges", [row.peer]) }, row.peer),
           },
           { label: "Phase", value: (row) => row.phase, show: phaseOf },
-          {
-            label: "Waiting",
-            value: (row) => row.depth,
-            show: (row) => count(row.depth),
-            isNumber: true,
-          },
-          {
-            label: "Oldest",
-            value: (row) => row.oldest_s,
-            show: (row) => span(row.oldest_s),
-            isNumber: true,
-            isTime: true,
-          },
-          {
-            label: "Sent",
-            value: (row) => row.sent,
-            show: (row) => count(row.sent),
-            isNumber: true,
-            isWide: true,
-          },
+          numberColumn("Waiting", (row) => row.depth),
+          numberColumn("Oldest", (row) => row.oldest_s, span, { isTime: true }),
+          numberColumn("Sent", (row) => row.sent, count, { isWide: true }),
           {
             label: "Trouble",
             value: (row) => row.trouble,

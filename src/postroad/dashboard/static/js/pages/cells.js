@@ -8,7 +8,7 @@ import { menuButton } from "../menu.js";
 import { badge, empty, heading, panel, shown, tabs, trouble } from "../pieces.js";
 import { link } from "../router.js";
 import { mayChange } from "../session.js";
-import { tableOf } from "../table.js";
+import { numberColumn, tableOf } from "../table.js";
 import { tellReason } from "../toast.js";
 
 const KIND_OF_STATE = { idle: "ok", busy: "ok", draining: "warning" };
@@ -67,26 +67,9 @@ function cells(view) {
           value: (row) => row.state,
           show: (row) => badge(row.state, KIND_OF_STATE[row.state]),
         },
-        {
-          label: "Waiting",
-          value: (row) => row.waiting,
-          show: (row) => count(row.waiting),
-          isNumber: true,
-        },
-        {
-          label: "Oldest",
-          value: (row) => row.oldest_wait_s,
-          show: (row) => span(row.oldest_wait_s),
-          isNumber: true,
-          isTime: true,
-          isWide: true,
-        },
-        {
-          label: "Handled",
-          value: (row) => row.handled,
-          show: (row) => count(row.handled),
-          isNumber: true,
-        },
+        numberColumn("Waiting", (row) => row.waiting),
+        numberColumn("Oldest", (row) => row.oldest_wait_s, span, { isTime: true, isWide: true }),
+        numberColumn("Handled", (row) => row.handled),
         { label: "Kind", value: (row) => row.kind, isWide: true },
         {
           label: "Takes",
@@ -120,25 +103,10 @@ function domains(view) {
         { label: "Role", value: (row) => row.role },
         { label: "Zone", value: (row) => row.zone, isWide: true },
         { label: "Gateway", value: (row) => row.gateway, isWide: true },
-        {
-          label: "Round trip",
-          value: (row) => row.round_trip_ms,
-          show: (row) => milliseconds(row.round_trip_ms),
-          isNumber: true,
-        },
+        numberColumn("Round trip", (row) => row.round_trip_ms, milliseconds),
         { label: "Sent", value: (row) => row.sent, show: (row) => count(row.sent), isNumber: true },
-        {
-          label: "Received",
-          value: (row) => row.received,
-          show: (row) => count(row.received),
-          isNumber: true,
-        },
-        {
-          label: "Waiting",
-          value: (row) => row.waiting,
-          show: (row) => count(row.waiting),
-          isNumber: true,
-        },
+        numberColumn("Received", (row) => row.received),
+        numberColumn("Waiting", (row) => row.waiting),
       ],
       empty: empty("No domains.", "This node has no cells.", "postroad cells domains"),
     }),

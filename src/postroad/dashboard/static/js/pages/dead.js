@@ -5,7 +5,7 @@ import { h } from "../dom.js";
 import { bytes, count, plural, time } from "../format.js";
 import { badge, empty, facts, folded, heading, identity, panel, shown } from "../pieces.js";
 import { link } from "../router.js";
-import { pickedOf, tableOf, tableState } from "../table.js";
+import { numberColumn, pickedOf, tableOf, tableState } from "../table.js";
 import { bodyOf, headersOf } from "./letters.js";
 
 const SHOWN = 200;
@@ -83,12 +83,7 @@ function groupTable(view, groups) {
           h("a", { href: link("dead", [], { queue: row.queue, reason: row.reason }) }, row.reason),
       },
       { label: "Detail", value: (row) => row.detail, show: (row) => folded(row.detail, 70) },
-      {
-        label: "Count",
-        value: (row) => row.count,
-        show: (row) => count(row.count),
-        isNumber: true,
-      },
+      numberColumn("Count", (row) => row.count),
       {
         label: "First",
         value: (row) => row.oldest_at,

@@ -5,7 +5,7 @@ import { h } from "../dom.js";
 import { count, now, plural, span, time } from "../format.js";
 import { badge, empty, folded, heading, identity, notice, shown, tabs } from "../pieces.js";
 import { link, replaceQuery } from "../router.js";
-import { tableOf } from "../table.js";
+import { numberColumn, tableOf } from "../table.js";
 import { flowPage, flowWatches } from "./flow.js";
 
 const SHOWN = 200;
@@ -201,13 +201,7 @@ function columns() {
       show: (row) => badge(row.status, KIND_OF_STATUS[row.status]),
     },
     { label: "Begun", value: (row) => row.started_at, show: (row) => time(row.started_at) },
-    {
-      label: "Took",
-      value: (row) => (row.ended_at || now()) - row.started_at,
-      show: (row) => span((row.ended_at || now()) - row.started_at),
-      isNumber: true,
-      isTime: true,
-    },
+    numberColumn("Took", (row) => (row.ended_at || now()) - row.started_at, span, { isTime: true }),
     { label: "Begun as", value: (row) => row.client_id, isWide: true },
     {
       label: "Progress",
@@ -241,13 +235,7 @@ function definitions(view) {
           isNumber: true,
           isWide: true,
         },
-        {
-          label: "Time limit",
-          value: (row) => row.timeout_s,
-          show: (row) => span(row.timeout_s),
-          isNumber: true,
-          isWide: true,
-        },
+        numberColumn("Time limit", (row) => row.timeout_s, span, { isWide: true }),
         { label: "Running", value: (row) => row.running, isNumber: true },
         { label: "", value: () => "", show: (row) => !row.responds_to && beginButton(view, row) },
       ],

@@ -5,7 +5,7 @@ import { h } from "../dom.js";
 import { bytes, count, milliseconds, since, time } from "../format.js";
 import { badge, codeLine, empty, facts, heading, panel, shown, tabs } from "../pieces.js";
 import { addressOf, link } from "../router.js";
-import { tableOf } from "../table.js";
+import { numberColumn, tableOf } from "../table.js";
 
 const LOG_LINES = 200;
 const WATCHES = {
@@ -61,12 +61,7 @@ function members(view) {
           value: (row) => row.address,
           show: (row) => h("code", null, row.address),
         },
-        {
-          label: "Round trip",
-          value: (row) => row.round_trip_ms,
-          show: (row) => milliseconds(row.round_trip_ms),
-          isNumber: true,
-        },
+        numberColumn("Round trip", (row) => row.round_trip_ms, milliseconds),
         {
           label: "Properties",
           value: (row) => row.properties,

@@ -10,7 +10,7 @@ import { graph } from "../map.js";
 import { badge, empty, facts, folded, heading, identity, panel, shown, trouble } from "../pieces.js";
 import { ROWS_SHOWN, hasTasks, taskTable, waitingTable, windowTable } from "../job_tables.js";
 import { link } from "../router.js";
-import { tableOf } from "../table.js";
+import { numberColumn, tableOf } from "../table.js";
 
 export default {
   path: "pipelines",
@@ -52,38 +52,11 @@ function listPage(view) {
             value: (row) => row.state,
             show: (row) => [badge(row.state), row.problem && h("p.wrong", null, row.problem)],
           },
-          {
-            label: "In",
-            value: (row) => row.progress?.delivered_per_s,
-            show: (row) => rate(row.progress?.delivered_per_s),
-            isNumber: true,
-          },
-          {
-            label: "Done",
-            value: (row) => row.progress?.acked_per_s,
-            show: (row) => rate(row.progress?.acked_per_s),
-            isNumber: true,
-          },
-          {
-            label: "In work",
-            value: (row) => row.pending,
-            show: (row) => count(row.pending),
-            isNumber: true,
-            isWide: true,
-          },
-          {
-            label: "Waiting",
-            value: (row) => row.waiting,
-            show: (row) => count(row.waiting),
-            isNumber: true,
-            isWide: true,
-          },
-          {
-            label: "Dead",
-            value: (row) => row.dead,
-            show: (row) => count(row.dead),
-            isNumber: true,
-          },
+          numberColumn("In", (row) => row.progress?.delivered_per_s, rate),
+          numberColumn("Done", (row) => row.progress?.acked_per_s, rate),
+          numberColumn("In work", (row) => row.pending, count, { isWide: true }),
+          numberColumn("Waiting", (row) => row.waiting, count, { isWide: true }),
+          numberColumn("Dead", (row) => row.dead),
           { label: "", value: () => "", show: (row) => runButton(view, row) },
         ],
         empty: empty(

@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 import { count, plural, span } from "../format.js";
 import { badge, empty, facts, heading, panel, shown } from "../pieces.js";
 import { link } from "../router.js";
-import { tableOf } from "../table.js";
+import { numberColumn, tableOf } from "../table.js";
 import { letterTable } from "./letters.js";
 
 const PEEKED = 50;
@@ -71,34 +71,11 @@ function columns(view) {
       show: (row) => h("a", { href: link("queues", [row.name]) }, row.name),
     },
     { label: "State", value: stateOf, show: (row) => badge(stateOf(row), stateKind(row)) },
-    {
-      label: "Waiting",
-      value: (row) => row.depth,
-      show: (row) => count(row.depth),
-      isNumber: true,
-    },
+    numberColumn("Waiting", (row) => row.depth),
     { label: "In hand", value: (row) => row.in_hand, isNumber: true, isWide: true },
-    {
-      label: "Oldest",
-      value: (row) => row.oldest_s,
-      show: (row) => span(row.oldest_s),
-      isNumber: true,
-      isTime: true,
-    },
-    {
-      label: "Handled",
-      value: (row) => row.handled,
-      show: (row) => count(row.handled),
-      isNumber: true,
-      isWide: true,
-    },
-    {
-      label: "Failed",
-      value: (row) => row.failed,
-      show: (row) => count(row.failed),
-      isNumber: true,
-      isWide: true,
-    },
+    numberColumn("Oldest", (row) => row.oldest_s, span, { isTime: true }),
+    numberColumn("Handled", (row) => row.handled, count, { isWide: true }),
+    numberColumn("Failed", (row) => row.failed, count, { isWide: true }),
     { label: "", value: () => "", show: (row) => pauseButton(view, row) },
   ];
 }

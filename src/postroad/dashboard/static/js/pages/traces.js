@@ -2,11 +2,11 @@
 
 import { copies } from "../act.js";
 import { h } from "../dom.js";
-import { count, milliseconds, time } from "../format.js";
+import { milliseconds, time } from "../format.js";
 import { menuButton } from "../menu.js";
 import { badge, code, empty, heading, identity, panel, shown } from "../pieces.js";
 import { link } from "../router.js";
-import { tableOf } from "../table.js";
+import { numberColumn, tableOf } from "../table.js";
 
 const SHOWN = 100;
 const COLOURS = 6;
@@ -56,18 +56,8 @@ function listPage(view) {
           },
           { label: "Root", value: (row) => row.root },
           { label: "Begun", value: (row) => row.started_at, show: (row) => time(row.started_at) },
-          {
-            label: "Took",
-            value: (row) => row.elapsed_ms,
-            show: (row) => milliseconds(row.elapsed_ms),
-            isNumber: true,
-          },
-          {
-            label: "Spans",
-            value: (row) => row.spans,
-            show: (row) => count(row.spans),
-            isNumber: true,
-          },
+          numberColumn("Took", (row) => row.elapsed_ms, milliseconds),
+          numberColumn("Spans", (row) => row.spans),
           { label: "Nodes", value: (row) => [row.nodes].flat().join(" "), isWide: true },
           {
             label: "",
