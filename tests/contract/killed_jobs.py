@@ -90,7 +90,7 @@ def _live(directory: str, connector: str, options: dict[str, Any], at: int) -> i
 
 
 def _main(directory: str, connector: str, options: dict[str, Any]) -> None:
-    importlib.import_module({"jetstream": "nats", "redis": "redis.asyncio"}[connector])
+    importlib.import_module({"jetstream": "nats", "redis_stream": "redis.asyncio"}[connector])
     for at in range(1, 100):
         ended = _live(directory, connector, options, at)
         if ended == 0:

@@ -80,7 +80,7 @@ def test_from_table_to_table(database: str, tmp_path: Path) -> None:
     # With gaps, so that ranges are made and merged.
     numbers = [n + n // 7 for n in range(SEGMENTS)]
     insert(database, "INSERT INTO numbers VALUES (?)", [(n,) for n in numbers])
-    reads = {"database": database, "table": "numbers", "key": "n", "consumer": "job"}
+    reads = {"database": database, "table": "numbers", "key": "n", "reader": "job"}
     job = job_of(
         ("sql", reads | {"split_segments": 4}), ("sql", {"database": database, "table": "written"})
     )

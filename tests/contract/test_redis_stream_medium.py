@@ -30,7 +30,7 @@ from tests.support.servers.redis import RedisServer, fresh_key, redis_server, sh
 class Entries(ServerSource):
     """A stream."""
 
-    kind = "redis"
+    kind = "redis_stream"
 
     def __init__(self, server: RedisServer) -> None:
         super().__init__()

@@ -51,9 +51,7 @@ class Reader:
 
 @asynccontextmanager
 async def reading(database: str, **options: Any) -> AsyncIterator[Reader]:
-    connector = SqlInput(
-        database, **({"table": "numbers", "key": "n", "consumer": "job"} | options)
-    )
+    connector = SqlInput(database, **({"table": "numbers", "key": "n", "reader": "job"} | options))
     await connector.open([])
     try:
         yield Reader(connector)
@@ -99,7 +97,7 @@ async def test_a_transaction_that_commits_late_loses_nothing(dsn: str) -> None:
 
 async def test_late_rows_are_found_while_others_keep_coming(database: str) -> None:
     make_numbers(database, 10, 20)
-    async with reading(database, rescan_interval_s=0) as reader:
+    async with reading(database, late_s=0) as reader:
         assert await reader.take() == [10, 20]
         put(database, 5, 15, 30)
         assert await reader.take() == [5, 15, 30]
@@ -117,7 +115,7 @@ async def test_late_texts_are_found(database: str) -> None:
 
 async def test_no_more_late_rows_than_are_wanted(database: str) -> None:
     make_numbers(database, 100)
-    async with reading(database, rescan_interval_s=0) as reader:
+    async with reading(database, late_s=0) as reader:
         assert await reader.take() == [100]
         put(database, *range(10), 200)
         assert await reader.take(4) == [0, 1, 2, 3]
@@ -135,13 +133,13 @@ async def test_a_row_between_others_of_a_slice_is_not_part_of_it(database: str) 
 
 async def test_a_job_without_an_end_looks_for_late_rows_at_times(database: str) -> None:
     make_numbers(database, 10)
-    async with reading(database, continuous=True, rescan_interval_s=3600) as reader:
+    async with reading(database, follow=True, late_s=3600) as reader:
         assert await reader.take() == [10]
         put(database, 20)
         assert await reader.take() == [20]
         put(database, 5)
         assert await reader.take() == []
-    async with reading(database, continuous=True, rescan_interval_s=0) as again:
+    async with reading(database, follow=True, late_s=0) as again:
         again.position = reader.position
         assert await again.take() == [5]
 
@@ -196,7 +194,7 @@ async def test_a_second_job_needs_a_name_of_its_own(database: str) -> None:
     async with reading(database) as second:
         with pytest.raises(ConfigError, match="choose another 'consumer'"):
             await second.take()
-    async with reading(database, consumer="other") as third:
+    async with reading(database, reader="other") as third:
         assert await third.take() == [1, 2]
 
 
@@ -286,7 +284,7 @@ async def test_the_connection_string_may_have_options(dsn: str) -> None:
     execute(dsn, "INSERT INTO other.numbers VALUES (1)")
     async with reading(f"{dsn}?options=-csearch_path%3Dother") as reader:
         assert await reader.take() == [1]
-    async with reading(dsn, table="other.numbers", consumer="second") as reader:
+    async with reading(dsn, table="other.numbers", reader="second") as reader:
         assert await reader.take() == [1]
 
 
@@ -367,8 +365,8 @@ async def test_options_that_are_wrong() -> None:
         ({"key": None}, "column"),
         ({"columns": "n"}, "columns"),
         ({"columns": []}, "columns"),
-        ({"continuous": "yes"}, "continuous"),
-        ({"rescan_interval_s": "1"}, "rescan_interval_s"),
+        ({"follow": "yes"}, "continuous"),
+        ({"late_s": "1"}, "rescan_interval_s"),
     ):
         facts: dict[str, Any] = {"database": "x.db", "table": "t", "key": "k", "consumer": "r"}
         with pytest.raises(ConfigError, match=named):

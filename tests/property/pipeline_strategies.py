@@ -114,7 +114,7 @@ def tasks(draw: st.DrawFn, name: str, type: TaskType, group_by: GroupBy = None) 
     function = st.sampled_from(sorted(FUNCTIONS))
     fn = draw(function if type is TaskType.FUNCTION else st.none() | function)
     params = {"mark": name} if fn == "functions:mark" else {}
-    connector = None if type is TaskType.FUNCTION else "memory"
+    connector = None if type is TaskType.FUNCTION else "seq"
     return Task(name=name, type=type, fn=fn, params=params, group_by=group_by, connector=connector)
 
 

@@ -151,7 +151,7 @@ def jobs(draw: st.DrawFn) -> Data:
         "flow_conditions": draw(conditions(workflow)),
         "windows": windows,
         "triggers": [{"window": it["name"], **draw(st.sampled_from(TRIGGERS))} for it in windows],
-        "lifecycles": [{"task": draw(st.sampled_from(["all", *names])), "hooks": "a:b"}],
+        "lifecycles": [{"task": draw(st.sampled_from(["all", *names])), "calls": "a:b"}],
         "metadata": draw(tables),
     }
 
@@ -231,7 +231,7 @@ REQUIRED = {
     "flow_conditions": ["from", "to"],
     "windows": ["name", "task", "type", "aggregation"],
     "triggers": ["window", "on"],
-    "lifecycles": ["task", "hooks"],
+    "lifecycles": ["task", "calls"],
 }
 
 

@@ -204,6 +204,10 @@ class JobBuilder:
         """Say where a segment goes whose function raised; without a predicate, whatever it was."""
         return self.route(source, predicate, to=to, exceptions=True, short_circuit=True, **keys)
 
+    # What they were called before 0.2.
+    when = route
+    when_raised = route_exception
+
     def window(
         self,
         name: str,
@@ -252,7 +256,9 @@ class JobBuilder:
         return builder
 
 
-new_job = JobBuilder
+def new_job(name: str, *, doc: str = "", metadata: dict[str, Any] | None = None) -> JobBuilder:
+    """Begin a job, as before 0.2: `JobBuilder` does it."""
+    return JobBuilder(name, doc=doc, metadata=metadata)
 
 
 def import_path(function: Callable[..., Any]) -> str:

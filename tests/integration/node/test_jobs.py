@@ -35,7 +35,7 @@ workflow = [["in", "double"], ["double", "out"]]
 name = "in"
 type = "input"
 connector = "queue"
-options = { queue = "orders", bounded = BOUNDED }
+options = { queue = "orders", until_empty = UNTIL_EMPTY }
 retry = { attempts = 2, first_s = 0.001 }
 
 [[catalog]]
@@ -72,9 +72,9 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def write_job(place: Path, *, bounded: bool = True) -> Path:
+def write_job(place: Path, *, until_empty: bool = True) -> Path:
     path = place / "relay.toml"
-    path.write_text(QUEUE_JOB.replace("BOUNDED", "true" if bounded else "false"))
+    path.write_text(QUEUE_JOB.replace("UNTIL_EMPTY", "true" if until_empty else "false"))
     return path
 
 
@@ -183,7 +183,7 @@ def read_job(place: Path) -> Any:
 
 async def test_cancelled_run_in_a_node_stops_there_too(place: Path) -> None:
     write_config(place)
-    write_job(place, bounded=False)
+    write_job(place, until_empty=False)
     async with served(make_config(place)) as operator:
         running = asyncio.create_task(run("relay.toml"))
         await eventually(lambda: is_running(operator.office.node))
@@ -225,7 +225,7 @@ async def test_commands_on_files_with_queues(
     assert "ValueError" in capsys.readouterr().out
     assert await in_thread("job", "show", "relay.toml") == 0
     assert "1 dead" in capsys.readouterr().out
-    write_job(place, bounded=False)
+    write_job(place, until_empty=False)
     async with served(config) as operator:
         assert await in_thread("job", "submit", "relay.toml") == 0
         assert capsys.readouterr().out == "node alpha runs it; it is running\n"
@@ -247,7 +247,7 @@ async def test_commands_on_files_with_queues(
 async def test_job_of_the_configuration_runs_with_the_node_and_goes_on_at_the_next_start(
     place: Path,
 ) -> None:
-    path = write_job(place, bounded=False)
+    path = write_job(place, until_empty=False)
     config = make_config(place, pipeline={"jobs": [str(path)]})
     async with served(config) as operator:
         node = operator.office.node
@@ -264,7 +264,7 @@ async def test_job_of_the_configuration_runs_with_the_node_and_goes_on_at_the_ne
 
 
 async def test_job_that_fails_is_started_again_until_it_works(place: Path) -> None:
-    path = write_job(place, bounded=False)
+    path = write_job(place, until_empty=False)
     write(place / "relay_functions.py", "raise RuntimeError('broken')\n")
     config = make_config(place, pipeline={"jobs": [str(path)]})
     async with served(config) as operator:
@@ -281,7 +281,7 @@ async def test_job_that_fails_is_started_again_until_it_works(place: Path) -> No
 
 
 async def test_function_that_exits_does_not_end_the_node(place: Path) -> None:
-    path = write_job(place, bounded=False)
+    path = write_job(place, until_empty=False)
     write(place / "relay_functions.py", "def double(segment):\n    raise SystemExit(3)\n")
     async with served(make_config(place, pipeline={"jobs": [str(path)]})) as operator:
         await post(operator.office.node, 5)
@@ -322,7 +322,7 @@ async def test_node_reads_no_job_from_anywhere(
 
 
 async def test_waiting_segments_and_windows_are_shown(place: Path) -> None:
-    path = write_job(place, bounded=False)
+    path = write_job(place, until_empty=False)
     text = path.read_text().replace("first_s = 0.001", "first_s = 600, max_s = 600")
     window = """
 [[windows]]

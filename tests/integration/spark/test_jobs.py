@@ -47,8 +47,8 @@ def one_stage() -> Job:
         .function("right", DOUBLE, after="split")
         .output("to_left", connector="memory", after="left")
         .output("to_right", connector="memory", after="right")
-        .route("split", to="left", predicate=FUNCTIONS + "is_even")
-        .route("split", to="right")
+        .when("split", to="left", predicate=FUNCTIONS + "is_even")
+        .when("split", to="right")
         .build()
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postroad.core.errors import ConfigError, JobInvalid
-from postroad.pipeline.builder import JobBuilder, import_path
+from postroad.pipeline.builder import JobBuilder, import_path, new_job
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.explain import explain_text
 from postroad.pipeline.job import Job, RetryPolicy, TaskKind, TriggerType, WindowType
@@ -266,6 +266,17 @@ def test_a_job_with_closures_goes_to_other_processes_by_the_serializer_of_spark(
         [sys.executable, "-c", program], input=pickled, capture_output=True, check=True
     )
     assert done.stdout.decode().strip() == "{'n': 42}"
+
+
+def test_names_of_before_mean_the_same() -> None:
+    def build(builder: JobBuilder, old: bool) -> Job:
+        builder = builder.input("in", connector="memory").function("parse", parse)
+        builder = builder.output("out", connector="memory")
+        if old:
+            return builder.when("parse", is_big, to="out").when_raised("parse", to="out").build()
+        return builder.route("parse", is_big, to="out").route_exception("parse", to="out").build()
+
+    assert build(new_job("plain"), old=True) == build(JobBuilder("plain"), old=False)
 
 
 def test_functions_among_the_parameters_are_refused() -> None:

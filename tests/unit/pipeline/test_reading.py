@@ -158,3 +158,15 @@ def test_a_number_json_has_no_word_for() -> None:
 def test_a_date_of_toml_is_not_plain_data() -> None:
     with pytest.raises(JobInvalid, match=r"options\.since=.* is not plain data"):
         job_from_toml(TOML.replace('path = "payments"', "since = 2026-01-01"))
+
+
+def test_keys_of_before_are_read() -> None:
+    data = clearing_data()
+    data["windows"][0]["keep_s"] = 5
+    data["lifecycles"][0]["calls"] = data["lifecycles"][0].pop("hooks")
+    job = job_from_data(data)
+    assert job.windows[0].allowed_lateness_s == 5
+    assert job.lifecycles[0].hooks == "bank.hooks:Log"
+    data["windows"][0]["allowed_lateness_s"] = 6
+    with pytest.raises(JobInvalid, match="unknown key 'keep_s'"):
+        job_from_data(data)

@@ -150,7 +150,7 @@ def test_sparks_own_setting_says_where_checkpoints_are() -> None:
 def queue_job() -> Job:
     return (
         new_job("relay")
-        .input("in", connector="queue", options={"queue": "orders", "bounded": True})
+        .input("in", connector="queue", options={"queue": "orders", "until_empty": True})
         .function("double", double)
         .output("out", connector="queue", options={"peer": "alpha", "queue": "doubled"})
         .build()

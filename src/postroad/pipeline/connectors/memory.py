@@ -17,6 +17,7 @@ from postroad.pipeline.connectors.connector import (
     encode_segment,
 )
 from postroad.pipeline.connectors.encoding import UNENCODABLE, InlineWriter, unpack
+from postroad.pipeline.connectors.options import accept_old_names
 from postroad.pipeline.job import Segment
 
 
@@ -25,6 +26,7 @@ class MemoryInput(InputConnector):
 
     is_portable = False
 
+    @accept_old_names(slice_segments="split_segments")
     def __init__(self, segments: Iterable[Segment], split_segments: int = 100) -> None:
         self._raws: list[bytes] = []
         self._split_segments = split_segments

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 from urllib.parse import urlsplit
 
 import msgspec
@@ -13,6 +14,8 @@ import msgspec
 from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import decode_segment
 from postroad.pipeline.job import Segment
+
+P = ParamSpec("P")
 
 PAYLOAD = "payload"
 """What bytes that are no further decoded are called in a segment."""
@@ -65,6 +68,26 @@ class ClientTlsFiles(msgspec.Struct, frozen=True):
             files = ", ".join(path for path in (self.ca, self.cert, self.key) if path)
             raise ConfigError(f"tls_ca, tls_cert, tls_key: {files}: {error}") from error
         return context
+
+
+def accept_old_names(**names: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Have the options of a connector also go by the names they had before 0.2.
+
+    Args:
+        names: the new names by the old ones.
+    """
+
+    def decorate(init: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(init)
+        def renaming(*args: P.args, **options: P.kwargs) -> None:
+            for old in names.keys() & options.keys():
+                if names[old] in options:
+                    raise ConfigError(f"{old!r} is an old name of {names[old]!r}: give one of them")
+            init(*args, **{names.get(name, name): value for name, value in options.items()})  # type: ignore[arg-type]  # the same but for names
+
+        return renaming
+
+    return decorate
 
 
 def check_codec(codec: str) -> str:

@@ -86,6 +86,9 @@ OUTPUTS: Mapping[str, Callable[..., OutputConnector]] = {
 }
 
 
+OLD_NAMES: Mapping[str, str] = {"lines": "jsonl", "redis_stream": "redis", "seq": "memory"}
+"""What connectors were called before 0.2, and jobs may still call them."""
+
 # Connectors of the node that runs the job: they are given its mail before their options.
 _OF_A_NODE = frozenset({"queue"})
 
@@ -111,7 +114,7 @@ def make_output(task: Task, mail: Mail | Store | None = None) -> OutputConnector
 def _make(
     task: Task, mail: Mail | Store | None, known: Mapping[str, Callable[..., M]], group: str
 ) -> M:
-    maker = known.get(task.connector or "")
+    maker = known.get(OLD_NAMES.get(task.connector or "", task.connector or ""))
     if maker is None:
         maker = _find(task, known, group)
     elif task.connector in _OF_A_NODE:

@@ -15,6 +15,12 @@ from postroad.pipeline.validation.issues import JobIssue, fields_of, nearest, su
 Label = Callable[[int, Mapping[str, Any]], str]
 
 JOB = "job"
+# What keys were called before 0.2; jobs may still call them so.
+_OLD_KEYS: Mapping[tuple[type, str], str] = {
+    (Task, "medium"): "connector",
+    (TaskLifecycle, "calls"): "hooks",
+    (Window, "keep_s"): "allowed_lateness_s",
+}
 SECTIONS = ("workflow", "catalog", "flow_conditions", "windows", "triggers", "lifecycles")
 
 
@@ -203,6 +209,7 @@ def repair(
 ) -> tuple[dict[str, Any], list[str]]:
     """The known keys, with values of misspelt ones where they were meant to be; and complaints."""
     known = [field.encode_name for field in fields_of(kind)]
+    raw = {_new_key(raw, kind, key): value for key, value in raw.items()}
     repaired = {key: value for key, value in raw.items() if key in known}
     complaints = []
     for key in (key for key in raw if key not in known):
@@ -211,6 +218,12 @@ def repair(
         if meant is not None:
             repaired.setdefault(meant, raw[key])
     return repaired, complaints
+
+
+def _new_key(raw: Mapping[str, Any], kind: type[msgspec.Struct], key: str) -> str:
+    """What a key is called now; one that is there under both names is a mistake."""
+    new = _OLD_KEYS.get((kind, key), key)
+    return key if new in raw else new
 
 
 def read_entry(

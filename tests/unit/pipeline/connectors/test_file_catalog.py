@@ -15,7 +15,7 @@ import pytest
 from postroad.core.errors import UsageError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import InputConnector, LocalRunner, MemoryOutput, new_job
-from postroad.pipeline.connectors import CsvInput, JsonLinesInput, ParquetInput
+from postroad.pipeline.connectors import CsvInput, JsonLinesInput, ParquetInput, Position
 from postroad.pipeline.connectors.files.catalog import FileSet
 
 JOB = new_job("files").input("in", connector="jsonl").output("out", connector="memory").build()
@@ -133,6 +133,23 @@ async def test_splits_that_were_not_recorded_are_planned_again(way: str, tmp_pat
     ]
     with pytest.raises(UsageError, match="is unknown to this input"):
         await make(str(tmp_path / f"*.{way}")).plan_splits(after, 10)
+
+
+async def test_position_of_the_last_version_is_taken_over(tmp_path: Path) -> None:
+    for name in "abc":
+        write_lines(tmp_path / f"{name}.jsonl", range(3))
+    connector = JsonLinesInput(str(tmp_path / "*.jsonl"))
+    old: Position = {"file": str(tmp_path / "b.jsonl"), "start": 9}
+    splits = await connector.plan_splits(old, 100)
+    assert [(Path(it.position["file"]).name, it.position["start"]) for it in splits] == [
+        ("b.jsonl", 9),
+        ("c.jsonl", 0),
+    ]
+    restored = JsonLinesInput(str(tmp_path / "*.jsonl"))
+    restored.restore({key: value for it in splits for key, value in it.state.items()})
+    write_lines(tmp_path / "aa.jsonl", range(3))
+    (late,) = await restored.plan_splits(splits[-1].next_position, 100)
+    assert late.position["file"].endswith("aa.jsonl")
 
 
 async def test_backlog_of_many_files_is_listed_once(

@@ -79,10 +79,7 @@ async def test_values_with_tabs_between(tmp_path: Any) -> None:
 def test_media_of_jobs() -> None:
     table = {"database": "x.db", "table": "t"}
     task = Task(
-        name="in",
-        type=TaskType.INPUT,
-        connector="sql",
-        options=table | {"key": "k", "consumer": "r"},
+        name="in", type=TaskType.INPUT, connector="sql", options=table | {"key": "k", "reader": "r"}
     )
     assert type(make_input(task)) is SqlInput
     task = Task(name="out", type=TaskType.OUTPUT, connector="sql", options=table)

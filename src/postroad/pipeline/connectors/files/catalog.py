@@ -94,6 +94,8 @@ class FileCatalog:
         self._next_listing_s = 0.0
         # When a file was first seen to have the size it has, by the clock of this process.
         self._sizes: dict[str, tuple[int, float]] = {}
+        # What is recorded with the next split, besides its own file.
+        self._unrecorded: dict[str, Any] = {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Remember what an earlier process recorded."""
@@ -111,6 +113,9 @@ class FileCatalog:
 
     def go_to(self, after: Position | None) -> None:
         """Forget what was planned behind a position: it was not recorded."""
+        if after is not None and "split" not in after:
+            self._take_over(after)
+            return
         number = 0 if after is None else int(after["split"])
         if self._last == -1:
             self._last = self._recorded = number
@@ -136,6 +141,21 @@ class FileCatalog:
                 self._progress[name] = before
         self._last = number
         self._forget_listing(keep_offers=number > 0)
+
+    def _take_over(self, after: Position) -> None:
+        """Go on from a position of version 0.1, which had the name of the last file only."""
+        self._last, self._recorded, self._progress = 0, 0, {}
+        for name in self._files.names():
+            if name > after["file"]:
+                break
+            status = os.stat(self._files.locate(name))
+            is_last = name == after["file"]
+            done = status.st_size if self._is_growing else 0
+            offset = int(after["start" if self._is_growing else "row"]) if is_last else done
+            progress = FileProgress(offset, status.st_size, status.st_mtime_ns, not is_last)
+            self._progress[name] = progress
+            self._unrecorded[name] = msgspec.to_builtins(progress)
+        self._forget_listing()
 
     def unread(self) -> Iterator[tuple[str, int]]:
         """Files with something new, in the order of their names, and where that begins."""
@@ -200,7 +220,8 @@ class FileCatalog:
         self._offers.append(_Offer(self._last, name, self._progress.get(name)))
         self._progress[name] = progress
         self._sizes.pop(name, None)
-        return {"split": self._last}, {name: msgspec.to_builtins(progress)}
+        recorded, self._unrecorded = self._unrecorded, {}
+        return {"split": self._last}, {**recorded, name: msgspec.to_builtins(progress)}
 
 
 class FileInput(InputConnector):

@@ -17,7 +17,7 @@ from postroad.pipeline.connectors.connector import (
     encode_segment,
 )
 from postroad.pipeline.connectors.files.json_lines import SETTLE_S, SPLIT_BYTES, JsonLinesInput
-from postroad.pipeline.connectors.options import check_types
+from postroad.pipeline.connectors.options import accept_old_names, check_types
 from postroad.pipeline.job import Segment
 
 # A quotation mark that is never closed must not take the rest of the file with it.
@@ -55,6 +55,7 @@ class CsvInput(JsonLinesInput):
         settle_s: how long a file must not grow until a last record without a line end is read.
     """
 
+    @accept_old_names(slice_bytes="split_bytes")
     def __init__(
         self,
         path: str,

@@ -19,7 +19,7 @@ from postroad.pipeline.connectors.connector import (
 from postroad.pipeline.connectors.encoding import encode_all
 from postroad.pipeline.connectors.files.catalog import FileInput, FileProgress
 from postroad.pipeline.connectors.files.directory import DirectoryOutput, FileWriter
-from postroad.pipeline.connectors.options import check_positive, check_seconds
+from postroad.pipeline.connectors.options import accept_old_names, check_positive, check_seconds
 from postroad.pipeline.job import Segment
 
 SPLIT_BYTES = 4 * 1024 * 1024
@@ -42,6 +42,7 @@ class JsonLinesInput(FileInput):
         settle_s: how long a file must not grow until a last line without a line end is read.
     """
 
+    @accept_old_names(slice_bytes="split_bytes")
     def __init__(
         self,
         path: str,

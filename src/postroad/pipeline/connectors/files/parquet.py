@@ -25,6 +25,7 @@ from postroad.pipeline.connectors.encoding import UNENCODABLE
 from postroad.pipeline.connectors.files.catalog import FileInput, FileProgress
 from postroad.pipeline.connectors.files.directory import DirectoryOutput, FileWriter
 from postroad.pipeline.connectors.options import (
+    accept_old_names,
     check_columns,
     check_positive,
     check_types,
@@ -65,6 +66,7 @@ class ParquetInput(FileInput):
         split_segments: how many rows a split has at most.
     """
 
+    @accept_old_names(slice_segments="split_segments")
     def __init__(
         self,
         path: str,

@@ -19,6 +19,7 @@ from postroad.pipeline.connectors.jetstream.client import (
 from postroad.pipeline.connectors.jetstream.splits import JetStreamSplitPlanner
 from postroad.pipeline.connectors.options import (
     ClientTlsFiles,
+    accept_old_names,
     check_name,
     check_url,
 )
@@ -62,6 +63,9 @@ class JetStreamInput(StreamInput):
         ConfigError: one of them is wrong.
     """
 
+    @accept_old_names(
+        slice_segments="split_segments", slice_bytes="split_bytes", until_empty="bounded"
+    )
     def __init__(
         self,
         servers: str | Sequence[str],

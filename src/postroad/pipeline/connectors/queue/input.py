@@ -21,6 +21,7 @@ from postroad.durable.store.stretches import AsideStretch, Bundle, Stretch, read
 from postroad.pipeline.connectors.connector import InputConnector, Position, RawRecords, Split
 from postroad.pipeline.connectors.options import (
     CODECS,
+    accept_old_names,
     check_codec,
     check_flag,
     check_name,
@@ -64,6 +65,7 @@ class QueueInput(InputConnector):
 
     is_portable = False
 
+    @accept_old_names(slice_segments="split_segments", until_empty="bounded")
     def __init__(
         self,
         mail: Mail | Store,

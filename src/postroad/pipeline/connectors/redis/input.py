@@ -16,6 +16,7 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import Position, RawRecords
 from postroad.pipeline.connectors.options import (
     ClientTlsFiles,
+    accept_old_names,
     check_flag,
     check_name,
     check_url,
@@ -75,6 +76,12 @@ class RedisStreamInput(StreamInput):
         ConfigError: one of them is wrong.
     """
 
+    @accept_old_names(
+        slice_segments="split_segments",
+        slice_bytes="split_bytes",
+        until_empty="bounded",
+        skip_lost="ignore_trimmed",
+    )
     def __init__(
         self,
         url: str,

@@ -14,6 +14,7 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import InputConnector, Position, RawRecords, Split
 from postroad.pipeline.connectors.encoding import UNENCODABLE
 from postroad.pipeline.connectors.options import (
+    accept_old_names,
     check_columns,
     check_flag,
     check_name,
@@ -67,6 +68,12 @@ class SqlInput(InputConnector):
         split_segments: how many rows a split has at most.
     """
 
+    @accept_old_names(
+        reader="consumer",
+        follow="continuous",
+        late_s="rescan_interval_s",
+        slice_segments="split_segments",
+    )
     def __init__(
         self,
         database: str,
