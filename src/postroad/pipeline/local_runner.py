@@ -151,6 +151,7 @@ class LocalRunner:
             part.failed,
             part.staged,
             part.delta,
+            made=part.made,
             emitted=part.emitted,
             states=part.states,
         )

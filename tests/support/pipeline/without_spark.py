@@ -18,7 +18,8 @@ from postroad.pipeline.connectors.connector import InputConnector, RawRecords
 from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot, RootInput, to_root_input
 from postroad.pipeline.spark.coordinator_client import CoordinatorClient, CoordinatorEndpoint
 from postroad.pipeline.spark.job_data_source import read_deliveries
-from postroad.pipeline.spark.job_pass import RESULT_DDL, add_passes
+from postroad.pipeline.spark.job_pass import add_passes
+from postroad.pipeline.spark.result_rows import RESULT_DDL
 from postroad.pipeline.spark.worker_context import WorkerContext
 from postroad.pipeline.vectorized.partition import PartitionResult, decode_part
 from postroad.pipeline.vectorized.shuffle_rows import DDL, ShuffleRow, from_batch, to_batch

@@ -72,6 +72,8 @@ class BatchResult(msgspec.Struct):
     """What it adds to windows."""
     read: int = 0
     """Segments that belong to no delivery: Spark's own readers gave them."""
+    made: int = 0
+    """New roots that functions made and that were processed in the same batch."""
     tasks: dict[str, TaskCounts] = {}
     """What each task did, as far as the executor counts that."""
     emitted: list[tuple[int, str, bytes]] = []
@@ -448,7 +450,7 @@ class JobCoordinator:
         self.counts.failed += len(outcome.failed)
         delivered = sum(it.segments for it in outcome.deliveries)
         self.counts.delivered += outcome.read
-        self.counts.acked += delivered + outcome.read - len(outcome.failed)
+        self.counts.acked += delivered + outcome.read + outcome.made - len(outcome.failed)
         for task, counts in outcome.tasks.items():
             self.counts.tasks[task] = self.counts.tasks.get(task, TaskCounts()) + counts
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.pipeline.connectors.connector import Committable
 from postroad.pipeline.spark.coordinator_client import CoordinatorClient, PartitionResults
-from postroad.pipeline.spark.job_pass import OUTCOME_TASK, add_passes, output_label, read_outcomes
+from postroad.pipeline.spark.dataframes import BatchInParts
+from postroad.pipeline.spark.job_pass import add_passes, read_outcomes
+from postroad.pipeline.spark.result_rows import OUTCOME_TASK, output_label
 from postroad.pipeline.spark.spark_inputs import format_of
 from postroad.pipeline.spark.spark_outputs import (
     Published,
@@ -68,6 +70,11 @@ class BatchProcessor:
             inline, stored = read_outcomes(outcomes)
             coordinator.commit_batch(run, batch, PartitionResults(inline, stored), writes)
         self.write_pending(session, coordinator)
+        if self._context.dataframe_tasks:
+            move_directory(session, self._path(batch), None)
+
+    def _path(self, batch: int) -> str:
+        return f"{self._stage}/{self._context.run}-{batch:08d}"
 
     def _add_passes(self, rows: DataFrame) -> DataFrame:
         return add_passes(rows, self._context)
@@ -77,11 +84,14 @@ class BatchProcessor:
     ) -> tuple[list[bytes], list[tuple[str, Committable]]]:
         """Have Spark do all the work; returns what partitions came to, and what is staged."""
         context = self._context
-        if not context.spark_outputs:
+        if not context.spark_outputs and not context.dataframe_tasks:
             return _collect(results), []
-        path = f"{self._stage}/{context.run}-{batch:08d}"
+        path = self._path(batch)
         staged: Committable = {"path": path, "run": context.run, "batch": batch}
-        if self._is_direct(session):
+        if context.dataframe_tasks:
+            rows = BatchInParts(session, context, staged).run(results)
+            outcomes = _collect(rows.where(rows["outcome"].isNotNull()))
+        elif self._is_direct(session):
             outcomes = self._write_files(results, path)
             staged["direct"] = True
         else:

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 import random
-import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ from postroad.pipeline.spark.job_data_source import bind_data_source
 from postroad.pipeline.spark.queries import BatchQueryRunner, QueryRunner, StreamingQueryRunner
 from postroad.pipeline.spark.session import activate, has_jvm, start_spark, stop_spark
 from postroad.pipeline.spark.sql_expressions import find_columns, find_output_types
-from postroad.pipeline.spark.watching import Watch, wait_for_master
+from postroad.pipeline.spark.watching import Watch, summarize_failure, wait_for_master
 from postroad.pipeline.spark.worker_context import WorkerContext
 
 if TYPE_CHECKING:
@@ -45,13 +44,10 @@ _PAUSE_MAX_S = 60.0
 _STABLE_AFTER_S = 60.0
 # So many queries may fail in a row, and none settle anything, before functions are suspected.
 _FAILURES_WITHOUT_PROGRESS_MAX = 2
-_TEXT_MAX = 500
 _STAGE = "staged"
 # Functions are interrupted when they have had their time. Where that does not help, it shows in
 # that no worker gives signs of life; but Spark may also be busy without them, as when it commits.
 _GRACE_S = 60.0
-# The last line of a traceback in a worker.
-_OWN_ERROR = re.compile(r"[\w.]+(Error|Exception|Failure): ")
 
 
 class SparkRunner:
@@ -85,9 +81,6 @@ class SparkRunner:
         bind: str | None = None,
     ) -> None:
         self._program = CompiledJob(job)
-        for name in sorted(self._program.group_tasks):
-            # Its parts are cut by root: a group would be in several of them.
-            raise ConfigError(f"task {name!r} is of kind group, which needs the local runner")
         self._inputs = inputs
         self._outputs = outputs
         self._store = store
@@ -187,7 +180,7 @@ class SparkRunner:
                     self._program.job.name,
                     self._settings.master,
                     pause_s,
-                    _summarize_failure(error),
+                    summarize_failure(error),
                 )
                 await asyncio.sleep(pause_s)
 
@@ -219,7 +212,7 @@ class SparkRunner:
                 "job %r failed on Spark and starts again in %.1f s: %s",
                 self._program.job.name,
                 pause_s,
-                _summarize_failure(failure),
+                summarize_failure(failure),
                 exc_info=failure if logger.isEnabledFor(logging.DEBUG) else None,
             )
             await asyncio.sleep(pause_s)
@@ -239,6 +232,11 @@ class SparkRunner:
                 raise ConfigError(
                     f"output {context.spark_outputs[0]!r} is written by Spark, which needs a "
                     "checkpoint: a directory for what it has not written yet"
+                )
+            if context.dataframe_tasks:
+                raise ConfigError(
+                    f"task {context.dataframe_tasks[0]!r} is of kind dataframe, which needs a "
+                    "checkpoint: a directory for the segments of a batch"
                 )
             processor = BatchProcessor(context, "")
             numbers = self._batch_numbers
@@ -265,10 +263,3 @@ class SparkRunner:
 
 def _pause_s(failures: int) -> float:
     return backoff(failures, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S, chance=random.random())
-
-
-def _summarize_failure(failure: BaseException) -> str:
-    """What matters of what Spark says, which goes on for pages."""
-    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-    own = [line for line in lines if _OWN_ERROR.match(line)]
-    return (own[-1] if own else lines[0] if lines else repr(failure))[:_TEXT_MAX]

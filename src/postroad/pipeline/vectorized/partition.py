@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -16,11 +14,9 @@ from postroad.pipeline.connectors.connector import (
     Committable,
     InputConnector,
     OutputConnector,
-    OutputWriter,
     RawRecords,
-    UnwritableSegmentsError,
+    decode_segment,
 )
-from postroad.pipeline.coordinator.committer import writer_id
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     RetryRoot,
@@ -28,18 +24,16 @@ from postroad.pipeline.coordinator.records import (
     describe_exception,
     make_failed_attempt,
 )
-from postroad.pipeline.job import Segment
-from postroad.pipeline.vectorized.acks import EdgeBatch, Ids, Indexes, LazyIds
 from postroad.pipeline.vectorized.decoding import DecodedRoots, decode_retries, decode_split, now_ms
-from postroad.pipeline.vectorized.groups import GroupBatch, GroupMember
+from postroad.pipeline.vectorized.groups import GatheredSegment, GroupBatch
+from postroad.pipeline.vectorized.output_sink import OutputSink
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind, decode_again
 from postroad.pipeline.vectorized.stage_executor import (
     RootBatch,
-    SegmentFailure,
     StageExecutor,
     WindowInput,
 )
-from postroad.pipeline.vectorized.task_calls import TaskOutput, drop_tracebacks, map_function
+from postroad.pipeline.vectorized.task_calls import drop_tracebacks, map_function
 from postroad.pipeline.windows import JobWindowDelta, WindowDeltaBuilder
 
 
@@ -50,35 +44,66 @@ class PartitionExecutor:
         program: the job.
         outputs: by the names of their tasks.
         name: one that no other part has.
+        gather: takes what is for functions that take all of a batch; without it, those of groups
+            are called with what this part has.
     """
 
     def __init__(
-        self, program: CompiledJob, outputs: Mapping[str, OutputConnector], name: str
+        self,
+        program: CompiledJob,
+        outputs: Mapping[str, OutputConnector],
+        name: str,
+        *,
+        gather: Callable[[GatheredSegment], None] | None = None,
     ) -> None:
         self._program = program
         self._sink = OutputSink(program.job.name, name, outputs)
         self._windows = WindowDeltaBuilder(program.windows)
         self._outcome = PartitionResult()
+        self.groups = GroupBatch(program)
+        self._gather = gather or self.groups.add
 
     def _add_to_windows(self, additions: Sequence[WindowInput]) -> tuple[str, Exception] | None:
         """All that a root adds, or nothing of it; returns the task that failed, and with what."""
-        delta = self._window_delta(additions)
-        if not isinstance(delta, JobWindowDelta):
-            return delta
-        self._windows.merge(delta)
-        return None
-
-    def _window_delta(
-        self, additions: Sequence[WindowInput]
-    ) -> JobWindowDelta | tuple[str, Exception]:
         one = WindowDeltaBuilder(self._program.windows)
         for it in additions:
+            if it.task in self._program.gathering_tasks:
+                continue
             try:
                 one.add(it.task, it.group, it.segment, order=it.order)
             except Exception as error:
                 drop_tracebacks(error)
                 return it.task, error
-        return one.delta
+        self._windows.merge(one.delta)
+        return None
+
+    def _without_published(
+        self, additions: Sequence[WindowInput], published: Iterable[int]
+    ) -> Sequence[WindowInput]:
+        """Additions but for those that an earlier delivery of their root made."""
+        done = frozenset(published)
+        return [it for it in additions if self._addition_id(it) not in done] if done else additions
+
+    def _addition_id(self, addition: WindowInput) -> int:
+        task = addition.task
+        return self._program.ack_ids.edge(addition.edge, task, task, addition.ordinal)
+
+    def _gather_all(
+        self,
+        additions: Sequence[WindowInput],
+        root: int,
+        entry: str,
+        generation: int,
+        kept: bytes,
+        published: Iterable[int],
+    ) -> None:
+        """A root is done with but for functions that take all of a batch."""
+        ids = [self._addition_id(it) for it in additions]
+        every = sorted({*published, *ids})
+        for id, it in zip(ids, additions, strict=True):
+            if it.task in self._program.gathering_tasks:
+                rest = (id, it.task, it.order, it.group, it.segment)
+                self._gather(GatheredSegment(root, entry, generation, kept, every, *rest))
 
     def _fail(
         self,
@@ -99,10 +124,17 @@ class PartitionExecutor:
         self._outcome.failed.append(failed)
 
     def finish(self) -> PartitionResult:
-        """Stage everything for good; returns what it came to."""
+        """Call functions of groups, and stage everything for good; returns what it came to."""
+        failed, emitted, self._outcome.states = self.groups.run(now_ms())
+        self._outcome.failed += failed
+        self._take_emitted(emitted)
         self._outcome.staged = self._sink.prepare_commit()
         self._outcome.delta = self._windows.delta
         return self._outcome
+
+    def _take_emitted(self, emitted: list[tuple[int, str, bytes]]) -> None:
+        """Have new roots come in with a later batch."""
+        self._outcome.emitted += emitted
 
     def abort(self) -> None:
         """Throw away what was staged."""
@@ -113,9 +145,14 @@ class SingleStagePartition(PartitionExecutor):
     """Works on some deliveries, and accounts for them."""
 
     def __init__(
-        self, program: CompiledJob, outputs: Mapping[str, OutputConnector], name: str
+        self,
+        program: CompiledJob,
+        outputs: Mapping[str, OutputConnector],
+        name: str,
+        *,
+        gather: Callable[[GatheredSegment], None] | None = None,
     ) -> None:
-        super().__init__(program, outputs, name)
+        super().__init__(program, outputs, name, gather=gather)
         self._pass = StageExecutor(program, 0, self._sink)
 
     def process_split(
@@ -150,6 +187,25 @@ class SingleStagePartition(PartitionExecutor):
         """So many of the roots came from Spark's readers, and belong to no delivery."""
         self._outcome.read += segments
 
+    def count_made(self, segments: int) -> None:
+        """So many of the roots are new ones that functions made."""
+        self._outcome.made += segments
+
+    def _take_emitted(self, emitted: list[tuple[int, str, bytes]]) -> None:
+        """Have new roots go on at once, where what follows is known here."""
+        by_task: dict[str, list[tuple[int, str, bytes]]] = {}
+        for it in emitted:
+            by_task.setdefault(it[1], []).append(it)
+        for task, those in by_task.items():
+            if not self._program.runs_results_at_once(task):
+                super()._take_emitted(those)
+                continue
+            raws = [raw for _, _, raw in those]
+            ids = np.array([id for id, _, _ in those], dtype=np.uint64)
+            segments = [decode_segment(raw) for raw in raws]
+            self.process(task, DecodedRoots(0, ids, raws, segments, [], decode_segment))
+            self.count_made(len(those))
+
     def complete(self, number: int) -> None:
         """All of a delivery is here."""
         self._outcome.deliveries.append(number)
@@ -160,14 +216,27 @@ class SingleStagePartition(PartitionExecutor):
         failures: dict[int, list[tuple[str, str]]] = {}
         for it in piece.failures:
             failures.setdefault(it.origin, []).append((it.task, describe_exception(it.error)))
-        for place, additions in _by_origin(piece.additions).items():
+        gathered: dict[int, Sequence[WindowInput]] = {}
+        for place, added in _by_origin(piece.additions).items():
             # Only if the rest of it is done.
             if place in residues or place in failures:
                 continue
+            additions = self._without_published(added, piece.published.get(place, ()))
             if (failure := self._add_to_windows(additions)) is not None:
                 failures[place] = [(failure[0], describe_exception(failure[1]))]
+            elif self._program.gathering_tasks:
+                gathered[place] = additions
         failed = sorted(residues.keys() | failures.keys())
-        published = self._sink.take_written_ids(failed)
+        published = self._sink.take_written_ids([*failed, *gathered])
+        for place, additions in gathered.items():
+            self._gather_all(
+                additions,
+                int(piece.roots[place]),
+                task,
+                piece.generation,
+                read.encode_for_retry(place),
+                [*piece.published.get(place, ()), *published[place]],
+            )
         for place in failed:
             self._fail(
                 int(piece.roots[place]),
@@ -228,12 +297,6 @@ class _RootAccount:
 class ShuffledPartition(PartitionExecutor):
     """Takes rows, and accounts for their roots."""
 
-    def __init__(
-        self, program: CompiledJob, outputs: Mapping[str, OutputConnector], name: str
-    ) -> None:
-        super().__init__(program, outputs, name)
-        self._groups = GroupBatch(program)
-
     def take_rows(self, rows: Iterable[ShuffleRow]) -> None:
         """Take all rows of some roots; those that come twice count once."""
         roots: dict[int, _RootAccount] = {}
@@ -248,6 +311,8 @@ class ShuffledPartition(PartitionExecutor):
             if row.kind == ShuffleRowKind.DELIVERY:
                 if row.edge:
                     self._outcome.deliveries.append(row.edge)
+                elif row.task:
+                    self._outcome.made += row.missing
                 else:
                     self._outcome.read += row.missing
                 self._outcome.segments += row.missing
@@ -290,51 +355,19 @@ class ShuffledPartition(PartitionExecutor):
                 root.bits ^= ack_value(row.edge, row.generation)
                 root.missing -= 1
 
-    def finish(self) -> PartitionResult:
-        """Call functions of groups, and stage everything for good; returns what it came to."""
-        self._outcome.emitted, self._outcome.states = self._groups.run()
-        return super().finish()
-
     def _close(self, id: int, root: _RootAccount) -> None:
-        tasks = self._program.group_tasks
-        if root.is_done and any(it.task in tasks for it in root.additions):
-            self._add_to_groups(id, root)
-            return
-        failure = self._add_to_windows(root.additions) if root.is_done else None
+        additions = self._without_published(root.additions, root.published)
+        failure = self._add_to_windows(additions) if root.is_done else None
         if failure is not None:
             root.failures = [(failure[0], describe_exception(failure[1]))]
-        if root.is_done:
-            return
-        self._fail_root(id, root)
-
-    def _add_to_groups(self, id: int, root: _RootAccount) -> None:
-        """A root is done with if its groups are, and adds to windows only then."""
-
-        def fail(task: str, error: Exception) -> None:
-            root.failures.append((task, describe_exception(error)))
-            self._fail_root(id, root)
-
-        tasks = self._program.group_tasks
-        delta = self._window_delta([it for it in root.additions if it.task not in tasks])
-        if isinstance(delta, JobWindowDelta):
-            members = [it for it in root.additions if it.task in tasks]
-            confirm = partial(self._windows.merge, delta)
-            self._groups.add(GroupMember(members, confirm, fail))
-        else:
-            fail(*delta)
-
-    def _fail_root(self, id: int, root: _RootAccount) -> None:
         if root.task is None:
             raise RuntimeError(f"rows of the root {id:016x} came without it")
-        self._fail(
-            id,
-            root.task,
-            root.generation,
-            root.segment,
-            root.failures,
-            root.missing,
-            [*root.published, *root.put],
-        )
+        published = [*root.published, *root.put]
+        known = (root.task, root.generation, root.segment)
+        if not root.is_done:
+            self._fail(id, *known, root.failures, root.missing, published)
+        elif self._program.gathering_tasks:
+            self._gather_all(additions, id, *known, published)
 
 
 def _learn(root: _RootAccount, row: ShuffleRow) -> None:
@@ -366,6 +399,8 @@ class PartitionResult(msgspec.Struct):
     """Roots that it had."""
     read: int = 0
     """Those of them that one of Spark's readers gave."""
+    made: int = 0
+    """Those of them that functions made in this batch."""
     emitted: list[tuple[int, str, bytes]] = []
     """New roots that functions of groups made, each with its task and segment."""
     states: list[tuple[str, bytes, bytes | None]] = []
@@ -374,91 +409,3 @@ class PartitionResult(msgspec.Struct):
 
 encode_part = msgspec.msgpack.Encoder().encode
 decode_part = msgspec.msgpack.Decoder(PartitionResult).decode
-
-
-class OutputSink:
-    """Stages what a part of a batch writes.
-
-    Args:
-        job: the job's name.
-        part: a name that no other part has.
-        outputs: by the names of their tasks.
-    """
-
-    def __init__(self, job: str, part: str, outputs: Mapping[str, OutputConnector]) -> None:
-        self._job = job
-        self._part = part
-        self._outputs = outputs
-        self._stagers: dict[str, OutputWriter] = {}
-        self._put: list[tuple[Indexes, Ids]] = []
-
-    def send_downstream(
-        self, piece: RootBatch, task: str, edges: EdgeBatch, segments: list[Segment]
-    ) -> None:
-        raise AssertionError(f"{task!r} is of a later stage, and there is none")
-
-    def write_output(self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput) -> None:
-        ids = piece.output_ids(edges, task, made)
-        origins = edges.origins if made.parents is None else edges.origins[made.parents]
-        failed = set(made.failed)
-        segments = made.segments
-        parents = made.parents
-        if piece.published:
-            done = np.fromiter(chain.from_iterable(piece.published.values()), dtype=np.uint64)
-            new = np.flatnonzero(np.isin(ids, done, invert=True))
-            segments = [segments[place] for place in new.tolist()]
-            ids, origins = ids[new], origins[new]
-            parents = new if parents is None else parents[new]
-        reasons = self.write(task, LazyIds(ids), segments)
-        if reasons:
-            bad = np.flatnonzero(np.isin(ids, np.array(list(reasons), dtype=np.uint64)))
-            for place in bad.tolist():
-                error = TypeError(f"it cannot be written: {reasons[int(ids[place])]}")
-                piece.failures.append(SegmentFailure(int(origins[place]), task, error))
-                failed.add(place if parents is None else int(parents[place]))
-            origins, ids = np.delete(origins, bad), np.delete(ids, bad)
-        self._put.append((origins, ids))
-        piece.ledger.mark_processed(edges, sorted(failed))
-
-    def write(self, task: str, ids: Sequence[int], segments: list[Segment]) -> dict[int, str]:
-        """Write what can be written; returns why the rest cannot be."""
-        refused: dict[int, str] = {}
-        while ids:
-            stager = self._stagers.get(task)
-            if stager is None:
-                name = writer_id(self._job, self._part, task)
-                stager = self._stagers[task] = self._outputs[task].create_writer(name)
-            try:
-                stager.write(ids, segments)
-                break
-            except UnwritableSegmentsError as error:
-                refused |= error.reasons
-                kept = [at for at, id in enumerate(ids) if id not in error.reasons]
-                if len(kept) == len(ids):
-                    raise AssertionError(f"{task!r} refuses what it was not given") from error
-                ids, segments = [ids[at] for at in kept], [segments[at] for at in kept]
-        return refused
-
-    def take_written_ids(self, origins: Sequence[int]) -> dict[int, list[int]]:
-        """Ids of what was written since the last time, for some roots of the piece."""
-        put, self._put = self._put, []
-        found: dict[int, list[int]] = {origin: [] for origin in origins}
-        if not found:
-            return found
-        wanted = np.zeros(1 + max(found), dtype=bool)
-        wanted[list(found)] = True
-        for places, ids in put:
-            chosen = wanted[np.minimum(places, len(wanted) - 1)] & (places < len(wanted))
-            for origin, id in zip(places[chosen].tolist(), ids[chosen].tolist(), strict=True):
-                found[origin].append(id)
-        return found
-
-    def prepare_commit(self) -> list[tuple[str, Committable]]:
-        """Have everything where a crash does not lose it."""
-        staged = [(task, stager.prepare_commit()) for task, stager in self._stagers.items()]
-        return [(task, it) for task, it in staged if it is not None]
-
-    def abort(self) -> None:
-        """Throw everything away."""
-        for stager in self._stagers.values():
-            stager.abort()

@@ -11,7 +11,7 @@ from postroad.pipeline.acks import AckIds
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors import Committable, OutputWriter
 from postroad.pipeline.connectors.connector import UnwritableSegmentsError
-from postroad.pipeline.vectorized.partition import OutputSink
+from postroad.pipeline.vectorized.output_sink import OutputSink
 from postroad.pipeline.vectorized.stage_executor import RootBatch
 from postroad.pipeline.vectorized.task_calls import run_task
 from tests.support.pipeline.both_ways import Kept, tell
