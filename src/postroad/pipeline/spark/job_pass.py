@@ -267,12 +267,16 @@ def fail_gathered(context: WorkerContext, reason: str) -> Operator:
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            members = map(decode_gathered, batch.column("gathered").to_pylist())
-            failed = [member.fail(reason, now_ms()) for member in members]
-            outcome = encode_part(PartitionResult(failed=merge_failures(failed)))
-            yield outcome_row(context, _keep_small(context, secrets.token_hex(8), outcome))
+            yield _fail_rows(context, batch, reason)
 
     return run
+
+
+def _fail_rows(context: WorkerContext, batch: pa.RecordBatch, reason: str) -> pa.RecordBatch:
+    members = map(decode_gathered, batch.column("gathered").to_pylist())
+    failed = [member.fail(reason, now_ms()) for member in members]
+    outcome = encode_part(PartitionResult(failed=merge_failures(failed)))
+    return outcome_row(context, _keep_small(context, secrets.token_hex(8), outcome))
 
 
 def _finish(
