@@ -1,7 +1,7 @@
 """A job with functions of groups and of DataFrames, whose driver or workers are killed.
 
 Started as `python -m tests.support.pipeline.kinds_kill_job PLACE POINT`: runs until the second time
-that it comes to the point, or until the job is done if there is none.
+that it comes to the point; if that is `worker`, a worker of Spark is killed, and the job is done.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 SEGMENTS = 400
 WORKER = "worker"
-"""A worker of Spark is killed instead."""
-POINTS = (WORKER, "part", "commit-", "commit+")
+POINTS = ("commit+", "part", "commit-")
+"""Where the driver is killed: after and before a commit, and between two parts of a batch."""
 FUNCTIONS = "tests.support.pipeline.kinds_kill_job:"
 OUTPUTS = ("running", "totals")
 
@@ -107,8 +107,7 @@ def arm(point: str, place: Path) -> None:
 
 
 async def main(place: Path, point: str) -> None:
-    if point:
-        arm(point, place)
+    arm(point, place)
     job = make_job(place)
     runner = SparkRunner(
         job,

@@ -150,11 +150,13 @@ class Frame:
         self._hop = hop
 
     def mapInArrow(self, operator: Callable[[Any], Iterator[Any]], schema: str) -> Frame:
-        assert schema in (DDL, RESULT_DDL)
+        assert schema == DDL or schema.startswith(RESULT_DDL)
         done = [list(operator(iter(batches))) for batches in self.partitions]
         return Frame(done, self._shuffling, self._hop)
 
     def repartition(self, count: int, column: str) -> Frame:
+        if column == "id":
+            return self._repartition_results(count)
         assert column == "shard"
         how, chance = self._shuffling, random.Random(f"{self._shuffling.seed} {self._hop}")
         rows = [row for part in self.partitions for batch in part for row in from_batch(batch)]
@@ -164,6 +166,17 @@ class Frame:
         for part in divided:
             chance.shuffle(part)
         return Frame([_cut(part, how, chance) for part in divided], how, self._hop + 1)
+
+    def _repartition_results(self, count: int) -> Frame:
+        """Rows of results by their id."""
+        chance = random.Random(f"{self._shuffling.seed} {self._hop}")
+        divided: list[Batches] = [[] for _ in range(count)]
+        for batch in (batch for part in self.partitions for batch in part):
+            for at, id in enumerate(batch.column("id").to_pylist()):
+                divided[hash((self._shuffling.seed, id)) % count].append(batch.slice(at, 1))
+        for part in divided:
+            chance.shuffle(part)
+        return Frame(divided, self._shuffling, self._hop + 1)
 
 
 def _cut(rows: list[ShuffleRow], how: Shuffling, chance: random.Random) -> Batches:
