@@ -11,14 +11,9 @@ import pyarrow as pa
 
 from postroad.pipeline.spark.batches import BatchProcessor
 from postroad.pipeline.spark.input_rows import InputRowKind, runs_of
-from postroad.pipeline.spark.job_pass import (
-    Operator,
-    decode_json,
-    outcome_row,
-    outputs_with_rows,
-    result_ddl,
-)
+from postroad.pipeline.spark.job_pass import Operator, decode_json
 from postroad.pipeline.spark.queries import QueryRunner
+from postroad.pipeline.spark.result_rows import outcome_row, outputs_with_rows, result_ddl
 from postroad.pipeline.spark.runner import SparkRunner
 from postroad.pipeline.spark.worker_context import WorkerContext
 from postroad.pipeline.vectorized.acks import EdgeBatch, UnackedRemainder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,6 +24,9 @@ from postroad.pipeline.task_functions import (
 )
 from postroad.pipeline.time_limits import TimeLimit
 from postroad.pipeline.windows import CompiledWindows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class CompiledJob:
@@ -63,10 +66,23 @@ class CompiledJob:
         self.group_tasks = frozenset(
             task.name for task in job.catalog if task.kind is TaskKind.GROUP
         )
+        self.gathering_tasks = self.group_tasks | self.dataframe_tasks
+        """Those whose functions are called when all of a batch is known."""
         # Segments end there, and what goes on are new roots.
-        self.windowed_tasks = self.group_tasks | {window.task for window in job.windows}
+        self.windowed_tasks = self.gathering_tasks | {window.task for window in job.windows}
         # How states of groups are read, by task and keys: a runner that keeps any sets it.
         self.read_states: Callable[[str, Sequence[bytes]], Mapping[bytes, bytes]] | None = None
+        # Types of the columns that functions of DataFrames see, by task: Spark knows them.
+        self.column_types: Mapping[str, pa.DataType] = {}
+
+    def runs_results_at_once(self, task: str) -> bool:
+        """Whether what a function of groups makes can go to its end in the pass that made it."""
+        waiting, known = [task], {task}
+        while waiting:
+            after = set(self.graph.children[waiting.pop()]) - known
+            known |= after
+            waiting += after
+        return not self.is_multi_stage and self.gathering_tasks.isdisjoint(known - {task})
 
     def start(self) -> None:
         """Have the lifecycles begin and read side inputs: functions get what these give them."""

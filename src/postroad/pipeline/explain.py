@@ -61,8 +61,6 @@ def _stage_heading(graph: JobGraph, stage: Stage) -> Iterator[str]:
         yield f"== shuffle: {', '.join(groups)} ".ljust(_RULE_WIDTH, "=")
     if stage.computed:
         yield f"== Spark SQL: {', '.join(stage.computed)} ".ljust(_RULE_WIDTH, "=")
-    if stage.dataframe is not None:
-        yield f"== DataFrame: {stage.dataframe} ".ljust(_RULE_WIDTH, "=")
     yield f"stage {stage.index}"
 
 

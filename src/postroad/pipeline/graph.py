@@ -13,8 +13,9 @@ from postroad.pipeline.job import Job, Task, TaskKind, TaskType
 class Stage(msgspec.Struct, frozen=True):
     """Tasks that run as one pass over a batch of segments.
 
-    Between two there is a shuffle, or Spark computes expressions, or both. A function of DataFrames
-    is a stage of its own.
+    Between two there is a shuffle, or Spark computes expressions, or both. Segments end where a
+    function takes all of a batch, of kind `group` or `dataframe`, and new ones begin: that is no
+    matter of stages.
     """
 
     index: int
@@ -24,9 +25,6 @@ class Stage(msgspec.Struct, frozen=True):
     """Those of them that have a shuffle before them; none in the first stage."""
     computed: tuple[str, ...] = ()
     """Those of them whose expressions Spark computes before; none in the first stage either."""
-    dataframe: str | None = None
-    """The only task of the stage, if that is a function of DataFrames: Spark runs it on everything
-    that earlier stages sent to it, and its rows go on to tasks of later stages."""
 
 
 class JobGraph:
@@ -92,17 +90,11 @@ class JobGraph:
         return reaching
 
     def _stage_indexes(self) -> Mapping[str, int]:
-        # By level, and on each level first all tasks of the pass, then each DataFrame by itself.
-        places: dict[str, tuple[int, int]] = {}
+        stages: dict[str, int] = {}
         for name in self.order:
-            parents = self.parents[name]
-            level = max((places[it][0] + self._is_dataframe(it) for it in parents), default=0)
-            if self._is_dataframe(name):
-                places[name] = (level, 1 + sum(place[0] == level for place in places.values()))
-            else:
-                places[name] = (level + (self._is_grouped(name) or self._is_computed(name)), 0)
-        ranks = {place: index for index, place in enumerate(sorted(set(places.values())))}
-        return {name: ranks[place] for name, place in places.items()}
+            above = max((stages[it] for it in self.parents[name]), default=0)
+            stages[name] = above + (self._is_grouped(name) or self._is_computed(name))
+        return stages
 
     def _gather_stages(self) -> tuple[Stage, ...]:
         count = max(self.stage_of.values(), default=-1) + 1
@@ -115,14 +107,13 @@ class JobGraph:
             tasks=names,
             shuffled=tuple(filter(self._is_grouped, names)),
             computed=tuple(filter(self._is_computed, names)),
-            dataframe=next(filter(self._is_dataframe, names), None),
         )
 
     def _is_grouped(self, name: str) -> bool:
-        return self.tasks[name].group_by is not None and name not in self._windowed
+        task = self.tasks[name]
+        # A function of groups is called after the last stage, and segments meet there.
+        is_gathering = task.kind is TaskKind.GROUP
+        return task.group_by is not None and name not in self._windowed and not is_gathering
 
     def _is_computed(self, name: str) -> bool:
         return self.tasks[name].kind is TaskKind.SQL
-
-    def _is_dataframe(self, name: str) -> bool:
-        return self.tasks[name].kind is TaskKind.DATAFRAME

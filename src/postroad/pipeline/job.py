@@ -84,7 +84,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     expressions: dict[str, str] = {}
     """For kind `sql`: what the keys of these names become."""
     columns: dict[str, str] = {}
-    """For kind `sql`: keys that the expressions see, with their types as Spark calls them."""
+    """For the kinds `sql` and `dataframe`: keys that the expressions or the function see, with
+    their types as Spark calls them."""
     time_limit_s: float | None = None
     """Time for one segment; a function that takes longer has failed with it. By default it is the
     `pending_timeout_s` of the input."""

@@ -159,6 +159,7 @@ class LocalRunner:
             part.failed,
             part.staged,
             part.delta,
+            made=part.made,
             tasks=part.tasks,
             emitted=part.emitted,
             states=part.states,

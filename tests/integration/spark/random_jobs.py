@@ -34,12 +34,17 @@ class JobMaker:
         self.inputs = ["in0", "in1"][: self._chance.randint(1, 2)]
         self._functions = [f"t{number}" for number in range(self._chance.randint(2, 4))]
         self._outputs = ["out0", "out1"][: self._chance.randint(1, 2)]
+        self._gathering: set[str] = set()
 
     def make(self) -> Job:
         edges = self._edges()
         windows = self._windows()
-        # What windows emit has long pauses before it comes again.
-        never_failing = descendants(edges, [it["task"] for it in windows])
+        windowed = [it["task"] for it in windows]
+        self._gathering = {
+            it for it in self._functions if it not in windowed and self._chance.random() < 0.3
+        }
+        # What windows and functions of groups emit has long pauses before it comes again.
+        never_failing = descendants(edges, [*windowed, *sorted(self._gathering)])
         return require_valid(
             {
                 "name": self._name,
@@ -94,12 +99,16 @@ class JobMaker:
 
     def _group(self, name: str, edges: Sequence[Edge], stages: dict[str, int]) -> Entry:
         stages[name] = max(stages[source] for source, target in edges if target == name)
+        if name in self._gathering:
+            return {"group_by": self._chance.choice(GROUPS)}
         if stages[name] + 1 >= self._stages_max or self._chance.random() < 0.4:
             return {}
         stages[name] += 1
         return {"group_by": self._chance.choice(GROUPS)}
 
     def _function(self, name: str, may_fail: bool) -> Entry:
+        if name in self._gathering:
+            return self._group_function(name, may_fail)
         params = {
             "salt": name,
             "makes": self._chance.choice(MAKES),
@@ -107,6 +116,13 @@ class JobMaker:
         }
         fn = FUNCTIONS + self._chance.choice(["work", "work_one_by_one"])
         return {"name": name, "type": "function", "fn": fn, "params": params}
+
+    def _group_function(self, name: str, may_fail: bool) -> Entry:
+        has_state = self._chance.random() < 0.5
+        params = {"salt": name, "fails": self._chance.choice([0, 10]) if may_fail else 0}
+        fn = FUNCTIONS + ("count_group" if has_state else "pass_group")
+        kind = {"kind": "group", "state": has_state}
+        return {"name": name, "type": "function", "fn": fn, "params": params} | kind
 
     def _conditions(self, edges: Sequence[Edge]) -> list[Entry]:
         """Some go only here or there, and some exceptions are handled."""
@@ -117,7 +133,7 @@ class JobMaker:
                 share = {"salt": f"{name}?", "share": self._chance.choice([50, 80])}
                 condition = {"predicate": FUNCTIONS + "lies", "params": share}
                 normal.append({"from": name, "to": self._some(children, 2)} | condition)
-            if self._chance.random() < 0.3:
+            if name not in self._gathering and self._chance.random() < 0.3:
                 handled = {"predicate": FUNCTIONS + "is_lookup", "exceptions": True}
                 made = {"post_transform": FUNCTIONS + "confess", "short_circuit": True}
                 exceptional.append({"from": name, "to": [children[0]]} | handled | made)

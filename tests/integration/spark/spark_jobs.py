@@ -28,6 +28,8 @@ class Came(NamedTuple):
     dead: list[tuple[object, ...]]
     """The dead letters, without times."""
     counts: JobCounters
+    states: list[tuple[object, ...]]
+    """What functions of groups keep."""
 
 
 async def run_here(job: Job, inputs: Mapping[str, InputConnector]) -> Came:
@@ -59,7 +61,16 @@ async def _look(
 ) -> Came:
     written = {name: sorted(map(repr, it.segments)) for name, it in outputs.items()}
     dead = await dead_of(job, disk)
-    return Came(written, sorted(map(_without_times, dead)), counts)
+    return Came(written, sorted(map(_without_times, dead)), counts, await _states_of(job, disk))
+
+
+async def _states_of(job: Job, disk: MemoryDisk) -> list[tuple[object, ...]]:
+    store, query = MemoryStore(disk), "SELECT task, key, state FROM postroad_pipeline_states"
+    await store.open(job.name)
+    try:
+        return sorted(await store.read(lambda database: list(database.execute(query))))
+    finally:
+        await store.close()
 
 
 async def dead_of(job: Job, disk: MemoryDisk) -> list[StoredRoot]:

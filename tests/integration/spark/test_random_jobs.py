@@ -30,4 +30,5 @@ async def test_random_job_on_spark_has_outputs_and_dead_letters_of_plain_python(
     there = await run_on_spark(job, random_inputs(maker.inputs), spark, checkpoint)
     assert there.outputs == here.outputs, job
     assert there.dead == here.dead, job
+    assert there.states == here.states, job
     assert there.counts.acked == here.counts.acked, job

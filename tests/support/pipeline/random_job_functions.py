@@ -33,6 +33,19 @@ def work_one_by_one(segment: Segment, salt: str, makes: list[int], fails: int) -
     return made[0] if len(made) == 1 else iter(made)
 
 
+def pass_group(key: object, segments: list[Segment], salt: str, fails: int) -> list[Segment]:
+    """What comes of a segment is the same in whatever company it comes."""
+    if draw(salt + "fail", {"key": key}, 100) < fails:
+        raise ValueError(f"{salt} refuses the group {key}")
+    return [it | {"trail": it.get("trail", "") + salt} for it in segments]
+
+
+def count_group(
+    key: object, segments: list[Segment], state: int | None, salt: str, fails: int
+) -> tuple[list[Segment], int]:
+    return pass_group(key, segments, salt, fails), (state or 0) + len(segments)
+
+
 def lies(new: Segment, old: Segment, salt: str, share: int) -> bool:
     """Of so many in a hundred."""
     return draw(salt, new, 100) < share

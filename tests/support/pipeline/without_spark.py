@@ -18,7 +18,8 @@ from postroad.pipeline.connectors.connector import InputConnector, RawRecords
 from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot, RootInput, to_root_input
 from postroad.pipeline.spark.coordinator_client import CoordinatorClient, CoordinatorEndpoint
 from postroad.pipeline.spark.job_data_source import read_deliveries
-from postroad.pipeline.spark.job_pass import RESULT_DDL, add_passes
+from postroad.pipeline.spark.job_pass import add_passes
+from postroad.pipeline.spark.result_rows import RESULT_DDL
 from postroad.pipeline.spark.worker_context import WorkerContext
 from postroad.pipeline.vectorized.partition import PartitionResult, decode_part
 from postroad.pipeline.vectorized.shuffle_rows import DDL, ShuffleRow, from_batch, to_batch
@@ -149,11 +150,13 @@ class Frame:
         self._hop = hop
 
     def mapInArrow(self, operator: Callable[[Any], Iterator[Any]], schema: str) -> Frame:
-        assert schema in (DDL, RESULT_DDL)
+        assert schema == DDL or schema.startswith(RESULT_DDL)
         done = [list(operator(iter(batches))) for batches in self.partitions]
         return Frame(done, self._shuffling, self._hop)
 
     def repartition(self, count: int, column: str) -> Frame:
+        if column == "id":
+            return self._repartition_results(count)
         assert column == "shard"
         how, chance = self._shuffling, random.Random(f"{self._shuffling.seed} {self._hop}")
         rows = [row for part in self.partitions for batch in part for row in from_batch(batch)]
@@ -163,6 +166,17 @@ class Frame:
         for part in divided:
             chance.shuffle(part)
         return Frame([_cut(part, how, chance) for part in divided], how, self._hop + 1)
+
+    def _repartition_results(self, count: int) -> Frame:
+        """Rows of results by their id."""
+        chance = random.Random(f"{self._shuffling.seed} {self._hop}")
+        divided: list[Batches] = [[] for _ in range(count)]
+        for batch in (batch for part in self.partitions for batch in part):
+            for at, id in enumerate(batch.column("id").to_pylist()):
+                divided[hash((self._shuffling.seed, id)) % count].append(batch.slice(at, 1))
+        for part in divided:
+            chance.shuffle(part)
+        return Frame(divided, self._shuffling, self._hop + 1)
 
 
 def _cut(rows: list[ShuffleRow], how: Shuffling, chance: random.Random) -> Batches:

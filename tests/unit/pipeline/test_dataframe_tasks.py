@@ -1,4 +1,4 @@
-"""Functions of DataFrames: what is said about them, and the stages they are."""
+"""Functions of DataFrames: what is said about them, and where they are in a job."""
 
 from __future__ import annotations
 
@@ -24,38 +24,19 @@ def beginning() -> JobBuilder:
     return JobBuilder("joins").input("in", connector="memory").function("parse", work)
 
 
+COLUMNS = {"n": "bigint"}
+
+
 def job_of(**keys: Any) -> JobBuilder:
-    builder = beginning().function("join", joined, kind="dataframe", **keys)
+    builder = beginning().function("join", joined, kind="dataframe", **{"columns": COLUMNS} | keys)
     return builder.function("after", work).output("out", connector="memory")
 
 
-def test_a_dataframe_is_a_stage_of_its_own() -> None:
-    stages = JobGraph(job_of().build()).stages
-    assert [(it.tasks, it.dataframe) for it in stages] == [
-        (("in", "parse"), None),
-        (("join",), "join"),
-        (("after", "out"), None),
-    ]
-
-
-def test_dataframes_of_one_level_and_groups_beside_them_are_stages_one_after_the_other() -> None:
-    job = (
-        beginning()
-        .function("left", joined, kind="dataframe", after="parse")
-        .function("right", joined, kind="dataframe", after=["parse", "left"])
-        .function("other", joined, kind="dataframe", after="parse")
-        .function("group", work, group_by="key", after="parse")
-        .output("out", connector="memory", after=["left", "right", "other", "group"])
-        .build()
-    )
-    graph = JobGraph(job)
-    assert all(graph.stage_of[source] <= graph.stage_of[target] for source, target in job.workflow)
-    for name in ("left", "right", "other"):
-        stage = graph.stages[graph.stage_of[name]]
-        assert (stage.tasks, stage.dataframe) == ((name,), name)
-        assert all(graph.stage_of[it] < stage.index for it in graph.parents[name])
-        assert all(graph.stage_of[it] > stage.index for it in graph.children[name])
-    assert sorted(name for stage in graph.stages for name in stage.tasks) == sorted(graph.order)
+def test_segments_end_at_a_dataframe_and_need_no_stage_for_that() -> None:
+    job = job_of().build()
+    assert [it.tasks for it in JobGraph(job).stages] == [("in", "parse", "join", "after", "out")]
+    program = CompiledJob(job)
+    assert program.gathering_tasks == program.windowed_tasks == {"join"}
 
 
 def test_a_compiled_job_has_the_function_with_its_parameters() -> None:
@@ -68,7 +49,6 @@ def test_a_compiled_job_has_the_function_with_its_parameters() -> None:
 
 def test_it_is_drawn() -> None:
     text = explain_text(job_of().build())
-    assert "== DataFrame: join ==" in text
     assert "join: function, " in text
     assert "as a DataFrame, acknowledged with its batch" in text
 
@@ -78,6 +58,17 @@ def test_it_is_drawn() -> None:
     [
         (job_of(group_by="key"), "kind 'dataframe' has no group_by: group its DataFrame"),
         (job_of(time_limit_s=3), "time_limit_s is for one segment"),
+        (job_of(columns={}), "kind 'dataframe' needs at least one column"),
+        (job_of(columns={"_postroad_x": "int"}), "names that begin so are reserved"),
+        (job_of(expressions={"n": "1"}), "expressions are for kind 'sql' only"),
+        (
+            job_of(side_inputs={"rates": {"connector": "memory"}}),
+            "kind 'dataframe' has no side_inputs: have Spark read what its function joins",
+        ),
+        (
+            job_of().lifecycle("join", joined),
+            "'join' is of kind 'dataframe': no worker runs it, nor hooks of it",
+        ),
         (job_of().route_exception("join", to="after"), "if it raises, its whole batch comes again"),
         (
             job_of().route("join", to="none", short_circuit=True, action="retry"),

@@ -174,7 +174,7 @@ async def test_a_group_that_always_fails_is_dead_with_its_reason() -> None:
     assert "InvalidResultError" in dead[0].history[-1].error
 
 
-async def test_a_root_in_two_groups_of_which_one_fails_is_in_neither() -> None:
+async def test_a_root_in_two_groups_of_which_one_fails_counts_once_in_each() -> None:
     failures = 0
 
     def work(key: Any, segments: list[Segment]) -> Segment:

@@ -120,7 +120,11 @@ CATALOG: list[tuple[int, Data, str]] = [
         {"kind": "sql", "expressions": {"a": "b"}, "columns": {"b": "int"}},
         "catalog 'in': kind 'sql' is for functions and outputs only",
     ),
-    (PARSE, {"columns": {"a": "int"}}, "catalog 'parse': columns are for kind 'sql' only"),
+    (
+        PARSE,
+        {"columns": {"a": "int"}},
+        "catalog 'parse': columns are for kind 'sql' and 'dataframe' only",
+    ),
     (PARSE, {"expressions": {"a": "b"}}, "catalog 'parse': expressions are for kind 'sql' only"),
     (
         PARSE,

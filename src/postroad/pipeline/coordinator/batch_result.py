@@ -26,6 +26,8 @@ class BatchResult(msgspec.Struct):
     """What it adds to windows that Spark keeps."""
     read: int = 0
     """Segments that belong to no delivery: Spark's own readers gave them."""
+    made: int = 0
+    """New roots that functions made and that were processed in the same batch."""
     tasks: dict[str, TaskCounts] = {}
     """What each task did."""
     emitted: list[tuple[int, str, bytes]] = []

@@ -421,7 +421,7 @@ class JobCoordinator:
         self.counts.failed += len(outcome.failed)
         delivered = sum(it.segments for it in outcome.deliveries)
         self.counts.delivered += outcome.read
-        self.counts.acked += delivered + outcome.read - len(outcome.failed)
+        self.counts.acked += delivered + outcome.read + outcome.made - len(outcome.failed)
         add_counts(self.counts.tasks, outcome.tasks)
 
     # Looks.

@@ -87,6 +87,22 @@ class FailedRoot(msgspec.Struct, frozen=True):
     """Whether to try again would change nothing."""
 
 
+def merge_failures(failed: Iterable[FailedRoot]) -> list[FailedRoot]:
+    """Reports of one root by several tasks as one: what is published is what none of them lacks."""
+    merged: dict[int, FailedRoot] = {}
+    for it in failed:
+        known = merged.get(it.root)
+        if known is not None:
+            tasks = sorted({*known.attempt.missing, *it.attempt.missing})
+            it = msgspec.structs.replace(
+                known,
+                attempt=msgspec.structs.replace(known.attempt, missing=tasks),
+                published=sorted({*known.published} & {*it.published}),
+            )
+        merged[it.root] = it
+    return list(merged.values())
+
+
 def to_signed(value: int) -> int:
     """64 bits as databases know them."""
     return value - (1 << 64) if value >> 63 else value

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.pipeline.connectors.connector import Committable
 from postroad.pipeline.spark.coordinator_client import CoordinatorClient, PartitionResults
-from postroad.pipeline.spark.job_pass import OUTCOME_TASK, add_passes, output_label, read_outcomes
+from postroad.pipeline.spark.dataframes import BatchInParts
+from postroad.pipeline.spark.job_pass import add_passes, read_outcomes
+from postroad.pipeline.spark.result_rows import OUTCOME_TASK, output_label
 from postroad.pipeline.spark.spark_inputs import format_of
 from postroad.pipeline.spark.spark_outputs import (
     Published,
@@ -87,12 +89,17 @@ class BatchProcessor:
     ) -> tuple[list[bytes], list[tuple[str, Committable]]]:
         """Have Spark do all the work; returns what partitions came to, and what is staged."""
         context = self._context
-        if not context.spark_outputs:
+        if not context.spark_outputs and not context.dataframe_tasks:
             return _collect(results), []
         # Of this attempt alone: a driver that is thought dead may still write to that of its own.
         path = f"{self._stage}/{context.run}-{batch:08d}-{secrets.token_hex(4)}"
         staged: Committable = {"path": path, "run": context.run, "batch": batch}
-        if self._is_direct(session):
+        if context.dataframe_tasks:
+            rows = BatchInParts(session, context, staged).run(results)
+            outcomes = _collect(rows.where(rows["outcome"].isNotNull()))
+            if not context.spark_outputs:
+                move_directory(session, path, None)
+        elif self._is_direct(session):
             outcomes = self._write_files(results, path)
             staged["direct"] = True
         else:

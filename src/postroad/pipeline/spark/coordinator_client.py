@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 _START_S = 10.0
 _STORE_BYTES = 8 * MIB
+_STATES_AT_ONCE = 1_000
 
 
 class CoordinatorClient:
@@ -73,6 +74,14 @@ class CoordinatorClient:
         while roots := self._ask(ReadRetries(delivery.number, after), list[RetryRoot]):
             yield from roots
             after = roots[-1].root
+
+    def read_states(self, task: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The states of some groups of a task, of those that have one."""
+        states: dict[bytes, bytes] = {}
+        for start in range(0, len(keys), _STATES_AT_ONCE):
+            some = list(keys[start : start + _STATES_AT_ONCE])
+            states |= self._ask(ReadStates(task, some), list[tuple[bytes, bytes]])
+        return states
 
     def is_isolated(self) -> bool:
         """Whether functions are to be tried in a process of their own."""
@@ -216,6 +225,13 @@ class ReadRetries(msgspec.Struct, frozen=True, tag=True):
     after: int | None
 
 
+class ReadStates(msgspec.Struct, frozen=True, tag=True):
+    """Answered by the states that a function of groups keeps for some keys, with the keys."""
+
+    task: str
+    keys: list[bytes]
+
+
 class StorePartitionResult(msgspec.Struct, frozen=True, tag=True):
     """Keep what a part of a batch came to until the batch is settled."""
 
@@ -322,6 +338,7 @@ Question: TypeAlias = (
     | ListDeliveries
     | ReadSplit
     | ReadRetries
+    | ReadStates
     | GetIsolationMode
     | StorePartitionResult
     | BeginBatch

@@ -13,7 +13,7 @@ from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.batch_result import BatchResult
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.progress import add_counts
-from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot
+from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot, merge_failures
 from postroad.pipeline.spark.certificate import DESK, CertificateFiles, make_certificate
 from postroad.pipeline.spark.coordinator_client import (
     CLUSTER,
@@ -38,6 +38,7 @@ from postroad.pipeline.spark.coordinator_client import (
     Question,
     ReadRetries,
     ReadSplit,
+    ReadStates,
     ReportFatalError,
     ReportProgress,
     StorePartitionResult,
@@ -150,6 +151,8 @@ class CoordinatorServer:
             case ReadRetries():
                 roots = await self._desk.retry_roots(question.number, question.after, _AGAIN_ROOTS)
                 return [RetryRoot(it.root, it.generation, it.segment, it.published) for it in roots]
+            case ReadStates():
+                return list((await self._desk.read_states(question.task, question.keys)).items())
             case GetIsolationMode():
                 self._note_life()
                 return self._careful_batches > 0
@@ -276,11 +279,15 @@ class CoordinatorServer:
             outcome.failed += part.failed
             outcome.staged += part.staged
             outcome.read += part.read
+            outcome.made += part.made
             outcome.window_files += part.window_files
             outcome.emitted += part.emitted
             outcome.states += part.states
             windows.merge(part.delta)
             add_counts(outcome.tasks, part.tasks)
+        if self._program.gathering_tasks:
+            # Several of their functions may have failed for one root, each elsewhere.
+            outcome.failed = merge_failures(outcome.failed)
         outcome.delta = windows.delta
         outcome.staged += question.writes
         await self._desk.commit_batch(question.run, question.batch, outcome)

@@ -7,31 +7,39 @@ partition came to, and segments for outputs that Spark writes.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from postroad.pipeline.compiled_job import CompiledJob
-from postroad.pipeline.connectors.connector import (
-    Committable,
-    OutputConnector,
-    OutputWriter,
-    UnwritableSegmentsError,
-)
-from postroad.pipeline.connectors.encoding import encode_all
-from postroad.pipeline.coordinator.records import RetryRoot, to_signed
+from postroad.pipeline.coordinator.records import RetryRoot, merge_failures
 from postroad.pipeline.job import Segment
 from postroad.pipeline.spark.input_rows import InputRowKind, RowRun, runs_of
+from postroad.pipeline.spark.result_rows import (
+    WrittenRows,
+    decode_gathered,
+    outcome_row,
+    output_label,
+    outputs_with_rows,
+    result_ddl,
+)
 from postroad.pipeline.spark.sql_expressions import compute, ddl_with_columns
 from postroad.pipeline.spark.window_rows import write_panes
 from postroad.pipeline.spark.worker_context import WorkerContext
 from postroad.pipeline.vectorized.acks import Ids, mix64_all
-from postroad.pipeline.vectorized.decoding import DecodedRoots, decode_retries, decode_roots
+from postroad.pipeline.vectorized.decoding import (
+    DecodedRoots,
+    decode_retries,
+    decode_roots,
+    now_ms,
+)
 from postroad.pipeline.vectorized.partition import (
     PartitionExecutor,
+    PartitionResult,
     ShuffledPartition,
     SingleStagePartition,
     encode_part,
@@ -42,15 +50,8 @@ from postroad.pipeline.vectorized.shuffle_stages import ShuffleStage, SourceStag
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-OUTCOME_TASK = ""
-"""In the column `task`: of rows that say what a partition came to."""
-RESULT_DDL = "task string, id bigint, segment string, outcome binary"
-_SCHEMA = pa.schema(
-    [("task", pa.string()), ("id", pa.int64()), ("segment", pa.string()), ("outcome", pa.binary())]
-)
 # What is larger goes to the coordinator itself, and not through the JVM and another process.
 _INLINE_BYTES_MAX = 64 * 1024
-_NOT_OF_TYPE = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 Operator = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
@@ -59,6 +60,15 @@ decode_json: Callable[[bytes], Segment] = msgspec.json.Decoder(dict[str, Any]).d
 
 def add_passes(rows: DataFrame, context: WorkerContext) -> DataFrame:
     """Have the tasks of a job run over input rows; gives rows as `RESULT_DDL` has them."""
+    rows = _add_stages(rows, context)
+    if context.group_tasks:
+        # Rows for them have the hash of their group there.
+        rows = rows.repartition(context.partitions, "id")
+        rows = rows.mapInArrow(_group_stage(context), result_ddl(context))
+    return rows
+
+
+def _add_stages(rows: DataFrame, context: WorkerContext) -> DataFrame:
     graph = context.graph
     if len(graph.stages) == 1:
         return rows.mapInArrow(_single_stage(context), result_ddl(context))
@@ -85,6 +95,8 @@ class _RowReader:
         self._seen: set[int] = set()
         self.read = 0
         """Rows of Spark's readers."""
+        self.made: dict[str, int] = {}
+        """Rows that functions of DataFrames made, by their tasks."""
 
     def task_of(self, run: RowRun) -> str:
         return self._context.graph.order[run.place]
@@ -104,8 +116,12 @@ class _RowReader:
                 )
                 yield from decode_retries(task, retries)
             case InputRowKind.JSON:
-                self.read += count
-                ids = self._tell_apart(run.roots) if self._program.is_multi_stage else run.roots
+                if task in self._program.dataframe_tasks:
+                    self.made[task] = self.made.get(task, 0) + count
+                else:
+                    self.read += count
+                may_meet = self._program.is_multi_stage or self._program.gathering_tasks
+                ids = self._tell_apart(run.roots) if may_meet else run.roots
                 yield decode_roots(self._program, task, run.generation, decode_json, ids, run.raws)
                 return
         self._counts[run.delivery] = self._counts.get(run.delivery, 0) + count
@@ -145,7 +161,9 @@ def _single_stage(context: WorkerContext) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, name = context.prepare(), secrets.token_hex(8)
         outputs, written = outputs_with_rows(context)
-        partition = SingleStagePartition(program, outputs, name, context.spark_windows)
+        partition = SingleStagePartition(
+            program, outputs, name, context.spark_windows, gather=written.gather
+        )
         beat = context.heartbeat
 
         def work() -> Iterator[pa.RecordBatch]:
@@ -161,6 +179,7 @@ def _single_stage(context: WorkerContext) -> Operator:
                 beat.is_busy = False
                 yield from written.take()
             partition.count_read(reader.read)
+            partition.count_made(sum(reader.made.values()))
 
         yield from _finish(context, program, partition, name, work(), written)
 
@@ -184,7 +203,8 @@ def _first_stage(context: WorkerContext) -> Operator:
                 beat.is_busy = False
                 if rows:
                     yield to_batch_with_columns(rows, columns)
-        rows = [stage.complete("", 0, reader.read)] if reader.read else []
+        counts = {"": reader.read, **reader.made}
+        rows = [stage.complete(task, 0, count) for task, count in counts.items() if count]
         if rows := rows + stage.finish():
             yield to_batch_with_columns(rows, columns)
 
@@ -213,7 +233,9 @@ def _last_stage(context: WorkerContext) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, name = context.prepare(), secrets.token_hex(8)
         outputs, written = outputs_with_rows(context)
-        partition = ShuffledPartition(program, outputs, name, context.spark_windows)
+        partition = ShuffledPartition(
+            program, outputs, name, context.spark_windows, gather=written.gather
+        )
 
         def work() -> Iterator[pa.RecordBatch]:
             partition.take_rows(row for batch in batches for row in from_batch(batch))
@@ -222,6 +244,47 @@ def _last_stage(context: WorkerContext) -> Operator:
         yield from _finish(context, program, partition, name, work(), written)
 
     return run
+
+
+def _group_stage(context: WorkerContext) -> Operator:
+    """Functions of groups, with all that the passes before have gathered for them."""
+    labels = pa.array([output_label(context, name) for name in context.group_tasks])
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        program, name = context.prepare(), secrets.token_hex(8)
+        outputs, written = outputs_with_rows(context)
+        make = ShuffledPartition if program.is_multi_stage else SingleStagePartition
+        partition = make(program, outputs, name)
+
+        def work() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                is_mine = pc.is_in(batch.column("task"), labels)
+                for member in batch.filter(is_mine).column("gathered").to_pylist():
+                    partition.groups.add(decode_gathered(member))
+                others = batch.filter(pc.invert(is_mine))
+                if others.num_rows:
+                    yield others
+
+        yield from _finish(context, program, partition, name, work(), written)
+
+    return run
+
+
+def fail_gathered(context: WorkerContext, reason: str) -> Operator:
+    """Have the roots of gathered segments come again, because the function failed for them."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield _fail_rows(context, batch, reason)
+
+    return run
+
+
+def _fail_rows(context: WorkerContext, batch: pa.RecordBatch, reason: str) -> pa.RecordBatch:
+    members = map(decode_gathered, batch.column("gathered").to_pylist())
+    failed = [member.fail(reason, now_ms()) for member in members]
+    outcome = encode_part(PartitionResult(failed=merge_failures(failed)))
+    return outcome_row(context, _keep_small(context, secrets.token_hex(8), outcome))
 
 
 def _finish(
@@ -236,19 +299,27 @@ def _finish(
     try:
         program.before_batch()
         yield from work
+        context.heartbeat.is_busy = True
         result = partition.finish()
         panes = [it for it in partition.panes.values() if it.panes]
         result.window_files = [write_panes(it, context.window_files) for it in panes]
         outcome = encode_part(result)
+        context.heartbeat.is_busy = False
         yield from written.take()
-        if len(outcome) > _INLINE_BYTES_MAX:
-            context.coordinator.store_result(name, outcome)
-            outcome = name.encode()
+        outcome = _keep_small(context, name, outcome)
         program.lifecycles.after_batch()
     except BaseException:
         partition.abort()
         raise
     yield outcome_row(context, outcome)
+
+
+def _keep_small(context: WorkerContext, name: str, outcome: bytes) -> bytes:
+    """What a partition came to, or its name if the coordinator keeps it."""
+    if len(outcome) <= _INLINE_BYTES_MAX:
+        return outcome
+    context.coordinator.store_result(name, outcome)
+    return name.encode()
 
 
 def read_outcomes(outcomes: Sequence[bytes]) -> tuple[list[bytes], list[str]]:
@@ -260,115 +331,3 @@ def read_outcomes(outcomes: Sequence[bytes]) -> tuple[list[bytes], list[str]]:
 def _is_name(outcome: bytes) -> bool:
     # What a partition came to is a map in MsgPack, which begins with no hexadecimal digit.
     return not outcome[0] & 0x80
-
-
-class WrittenRows:
-    """Segments for outputs that Spark writes, as rows."""
-
-    def __init__(self, context: WorkerContext) -> None:
-        self._context = context
-        self._schema = result_schema(context)
-        self._batches: list[pa.RecordBatch] = []
-
-    def add(self, task: str, ids: Sequence[int], segments: Sequence[Segment]) -> None:
-        """Take segments.
-
-        Raises:
-            UnwritableSegmentsError: some are not what the output's schema says, or no JSON.
-        """
-        type_ = self._context.output_types.get(task)
-        columns: dict[str, pa.Array] = {
-            "task": pa.array([output_label(self._context, task)] * len(ids), pa.string()),
-            "id": pa.array(list(map(to_signed, ids)), pa.int64()),
-        }
-        if type_ is None:
-            encoded = encode_all(msgspec.json.encode, ids, segments)
-            columns["segment"] = pa.array([it.decode() for it in encoded], pa.string())
-        else:
-            columns[output_label(self._context, task)] = _to_struct(type_, ids, segments)
-        self._batches.append(_batch(self._schema, len(ids), columns))
-
-    def take(self) -> Iterator[pa.RecordBatch]:
-        """What was taken since the last time."""
-        batches, self._batches = self._batches, []
-        return iter(batches)
-
-
-def _to_struct(
-    type_: pa.StructType, ids: Sequence[int], segments: Sequence[Segment]
-) -> pa.StructArray:
-    try:
-        return pa.array(segments, type_)
-    except _NOT_OF_TYPE:
-        reasons = {}
-        for id, segment in zip(ids, segments, strict=True):
-            try:
-                pa.array([segment], type_)
-            except _NOT_OF_TYPE as error:
-                reasons[id] = f"it does not fit the schema of its output: {error}"
-        raise UnwritableSegmentsError(reasons) from None
-
-
-def output_label(context: WorkerContext, task: str) -> str:
-    """An output in rows, and in names of columns and directories: any text may be a task's name."""
-    return f"o{context.graph.order.index(task)}"
-
-
-def result_schema(context: WorkerContext) -> pa.Schema:
-    """Of the rows that the last pass gives."""
-    typed = [(output_label(context, name), it) for name, it in context.output_types.items()]
-    return pa.schema([*_SCHEMA, *(pa.field(name, it) for name, it in typed)])
-
-
-def result_ddl(context: WorkerContext) -> str:
-    """The same, as Spark writes it."""
-    tasks = context.graph.tasks
-    typed = (
-        f"{output_label(context, name)} struct<{tasks[name].schema}>"
-        for name in context.output_types
-    )
-    return ", ".join([RESULT_DDL, *typed])
-
-
-def outcome_row(context: WorkerContext, outcome: bytes) -> pa.RecordBatch:
-    """The row that says what a partition came to."""
-    columns = {
-        "task": pa.array([OUTCOME_TASK], pa.string()),
-        "outcome": pa.array([outcome], pa.binary()),
-    }
-    return _batch(result_schema(context), 1, columns)
-
-
-def _batch(schema: pa.Schema, rows: int, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    arrays = [columns.get(it.name, pa.nulls(rows, it.type)) for it in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-class _RowOutput(OutputConnector):
-    """An output that Spark writes: its segments become rows."""
-
-    def __init__(self, task: str, rows: WrittenRows) -> None:
-        self._task = task
-        self._rows = rows
-
-    def create_writer(self, stage: str) -> OutputWriter:
-        return _RowWriter(self._task, self._rows)
-
-
-class _RowWriter(OutputWriter):
-    def __init__(self, task: str, rows: WrittenRows) -> None:
-        self._task = task
-        self._rows = rows
-
-    def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
-        self._rows.add(self._task, ids, segments)
-
-    def prepare_commit(self) -> Committable | None:
-        return None
-
-
-def outputs_with_rows(context: WorkerContext) -> tuple[Mapping[str, OutputConnector], WrittenRows]:
-    """The outputs of a job, and the rows that those of Spark become."""
-    rows = WrittenRows(context)
-    mine = {name: _RowOutput(name, rows) for name in context.spark_outputs}
-    return {**context.outputs, **mine}, rows

@@ -34,7 +34,7 @@ from postroad.pipeline.spark.job_data_source import bind_data_source
 from postroad.pipeline.spark.queries import BatchQueryRunner, QueryRunner, StreamingQueryRunner
 from postroad.pipeline.spark.session import activate, has_jvm, start_spark, stop_spark
 from postroad.pipeline.spark.sql_expressions import find_columns, find_output_types
-from postroad.pipeline.spark.watching import Watch, wait_for_master
+from postroad.pipeline.spark.watching import Watch, summarize_failure, wait_for_master
 from postroad.pipeline.spark.worker_context import WorkerContext
 
 if TYPE_CHECKING:
@@ -85,9 +85,6 @@ class SparkRunner:
         bind: str | None = None,
     ) -> None:
         self._program = CompiledJob(job)
-        for name in sorted(self._program.group_tasks):
-            # Its parts are cut by root: a group would be in several of them.
-            raise ConfigError(f"task {name!r} is of kind group, which needs the local runner")
         self._inputs = inputs
         self._outputs = outputs
         self._store = store
@@ -271,6 +268,11 @@ class SparkRunner:
                 raise ConfigError(
                     f"output {context.spark_outputs[0]!r} is written by Spark, which needs a "
                     "checkpoint: a directory for what it has not written yet"
+                )
+            if context.dataframe_tasks:
+                raise ConfigError(
+                    f"task {context.dataframe_tasks[0]!r} is of kind dataframe, which needs a "
+                    "checkpoint: a directory for the segments of a batch"
                 )
             processor = BatchProcessor(context, "")
             numbers = self._batch_numbers

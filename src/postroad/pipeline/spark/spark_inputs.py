@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from postroad.core.errors import ConfigError
@@ -63,7 +63,7 @@ def read_stream(session: SparkSession, task: Task, place: int) -> DataFrame:
         reader = reader.schema(task.schema)
     elif format_ in _FILES and format_ != "text":
         reader = reader.schema(_infer_schema(session, task, format_))
-    return _to_input_rows(_load(task, reader), task, place)
+    return _identify(_load(task, reader), task, place)
 
 
 def read_once(session: SparkSession, task: Task, place: int) -> DataFrame:
@@ -71,7 +71,7 @@ def read_once(session: SparkSession, task: Task, place: int) -> DataFrame:
     reader = session.read.format(format_of(task)).options(**spark_options(task))
     if task.schema is not None:
         reader = reader.schema(task.schema)
-    return _to_input_rows(_load(task, reader), task, place)
+    return _identify(_load(task, reader), task, place)
 
 
 def _load(task: Task, reader: Any) -> DataFrame:
@@ -103,9 +103,7 @@ def _infer_schema(session: SparkSession, task: Task, format_: str) -> StructType
         ) from error
 
 
-def _to_input_rows(rows: DataFrame, task: Task, place: int) -> DataFrame:
-    from pyspark.sql import functions as f
-
+def _identify(rows: DataFrame, task: Task, place: int) -> DataFrame:
     columns = rows.columns
     unknown = [name for name in task.id if name not in columns]
     if unknown:
@@ -113,10 +111,24 @@ def _to_input_rows(rows: DataFrame, task: Task, place: int) -> DataFrame:
             f"input {task.name!r} has no column {unknown[0]!r} for its id; it has "
             f"{', '.join(columns)}"
         )
-    segment = f.struct(*(f.col(_quoted(name)) for name in columns))
+    return to_input_rows(rows, task, place, _identity(rows, task))
+
+
+def to_input_rows(rows: DataFrame, task: Task, place: int, identity: Sequence[Column]) -> DataFrame:
+    """Rows as they come into a job.
+
+    Args:
+        rows: each a segment.
+        task: by which they come in.
+        place: that of the task in the order of the job.
+        identity: what tells a row from all others.
+    """
+    from pyspark.sql import functions as f
+
+    segment = f.struct(*(f.col(_quoted(name)) for name in rows.columns))
     raw = f.to_json(segment, {"ignoreNullFields": "false"}).cast("binary")
     return rows.select(
-        f.xxhash64(f.lit(task.name), *_identity(rows, task)).alias("root"),
+        f.xxhash64(f.lit(task.name), *identity).alias("root"),
         f.lit(0).cast("bigint").alias("delivery"),
         f.lit(place).cast("smallint").alias("input"),
         f.lit(int(InputRowKind.JSON)).cast("tinyint").alias("kind"),

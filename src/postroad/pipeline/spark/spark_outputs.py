@@ -79,7 +79,10 @@ def staging_options(task: Task) -> dict[str, str]:
 def publish(session: SparkSession, place: Published) -> list[FailedRoot]:
     """Write what a batch staged for an output; returns what the output refuses."""
     task, format_ = place.task, format_of(place.task)
-    rows = session.read.parquet(str(place.staged["path"]))
+    path = str(place.staged["path"])
+    # Of a batch that was done in parts, what earlier attempts have left is not read.
+    paths = [f"{path}/{part}" for part in place.staged.get("parts", ())] or [path]
+    rows = session.read.option("basePath", path).parquet(*paths)
     mine = rows.where(rows["task"] == place.label)
     if mine.isEmpty():
         return []

@@ -26,21 +26,23 @@ _TEXT_MAX = 500
 
 
 def find_columns(session: SparkSession, job: Job) -> dict[str, pa.DataType]:
-    """What the expressions of tasks see, by the names of these; of most jobs, none.
+    """What expressions and functions of DataFrames see, by their tasks; of most jobs, none.
 
     Raises:
         ConfigError: Spark cannot make sense of a task's columns or expressions, or has settings
             under which one segment can fail others.
     """
     tasks = [task for task in job.catalog if task.kind is TaskKind.SQL]
+    frames = [task for task in job.catalog if task.kind is TaskKind.DATAFRAME]
+    types = {task.name: _check(session, task) for task in frames}
     if not tasks:
-        return {}
+        return types
     # They print a page for each exception, in Java and in JSON, before anybody can catch it.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
     if session.conf.get(ELIMINATION) != "false":
         raise ConfigError(f"tasks of kind sql need a Spark session with {ELIMINATION}=false")
-    return {task.name: _check(session, task) for task in tasks}
+    return types | {task.name: _check(session, task) for task in tasks}
 
 
 def _check(session: SparkSession, task: Task) -> pa.DataType:
@@ -49,8 +51,9 @@ def _check(session: SparkSession, task: Task) -> pa.DataType:
 
     try:
         rows = session.sql(f"SELECT id, CAST(NULL AS {struct_of(task)}) AS columns FROM range(1)")
-        # Spark looks at a plan when it is asked for its result.
-        _ = _compute(rows, task, "columns", "computed").schema
+        if task.expressions:
+            # Spark looks at a plan when it is asked for its result.
+            _ = _compute(rows, task, "columns", "computed").schema
         return to_arrow_type(rows.schema["columns"].dataType)
     except PySparkException as error:
         reason = str(error).strip().partition("\n")[0][:_TEXT_MAX]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable
 from enum import Enum
@@ -234,3 +235,15 @@ async def wait_for_master(url: str) -> None:
             if await asyncio.to_thread(accepts, address):
                 return
         await asyncio.sleep(_WAIT_S)
+
+
+_TEXT_MAX = 500
+# The last line of a traceback in a worker.
+_OWN_ERROR = re.compile(r"[\w.]+(Error|Exception|Failure): ")
+
+
+def summarize_failure(failure: BaseException) -> str:
+    """What matters of what Spark says, which goes on for pages."""
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    own = [line for line in lines if _OWN_ERROR.match(line)]
+    return (own[-1] if own else lines[0] if lines else repr(failure))[:_TEXT_MAX]

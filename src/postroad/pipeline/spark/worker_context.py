@@ -20,7 +20,7 @@ from postroad.pipeline.connectors.connector import InputConnector, OutputConnect
 from postroad.pipeline.coordinator.records import InputDelivery
 from postroad.pipeline.coordinator.window_deltas import ResultsInput
 from postroad.pipeline.graph import JobGraph
-from postroad.pipeline.job import Job, TaskType
+from postroad.pipeline.job import Job, TaskKind, TaskType
 from postroad.pipeline.spark.coordinator_client import (
     CoordinatorClient,
     CoordinatorEndpoint,
@@ -49,7 +49,10 @@ class WorkerContext:
 
     Attributes:
         graph: of the job.
-        columns: what the expressions of tasks see, by the names of these; Spark knows.
+        columns: what expressions and functions of DataFrames see, by the names of their tasks;
+            Spark knows.
+        group_tasks: names of tasks of kind `group`.
+        dataframe_tasks: names of tasks of kind `dataframe`, each after those that it follows.
         spark_inputs: names of inputs that one of Spark's readers reads.
         spark_outputs: names of outputs that one of Spark's writers writes.
         output_types: the columns of those of them that have a schema; Spark knows.
@@ -86,6 +89,8 @@ class WorkerContext:
         self.job_name = job.name
         self.graph = JobGraph(job)
         self.columns: Mapping[str, pa.DataType] = {}
+        self.group_tasks = self._of_kind(TaskKind.GROUP)
+        self.dataframe_tasks = self._of_kind(TaskKind.DATAFRAME)
         # What windows emit is read like an input.
         windowed = {window.task for window in job.windows}
         self.inputs = {name: ResultsInput() for name in windowed} | dict(inputs)
@@ -103,6 +108,9 @@ class WorkerContext:
         self.partitions = partitions
         self._worker_bytes = worker_bytes
         self._python_path = python_path
+
+    def _of_kind(self, kind: TaskKind) -> tuple[str, ...]:
+        return tuple(name for name in self.graph.order if self.graph.tasks[name].kind is kind)
 
     def columns_of_stage(self, stage: int) -> dict[str, pa.DataType]:
         """What the expressions of a stage's tasks see, by the names of these."""
@@ -128,11 +136,9 @@ class WorkerContext:
         key = (os.getpid(), self._job)
         program = _programs.get(key)
         if program is None:
-            # The environment has these too, but not that of every worker through Spark Connect.
-            sys.path += [it for it in self._python_path if it not in sys.path]
             try:
                 self._check_shared_file()
-                program = CompiledJob(pickle.loads(self._job))
+                program = self.compile()
             except ConfigError as error:
                 self.coordinator.report_fatal_error(f"Spark's workers cannot run the job: {error}")
                 raise
@@ -151,9 +157,17 @@ class WorkerContext:
                 "leave what they write; put the checkpoint into a directory that all machines share"
             )
 
+    def compile(self) -> CompiledJob:
+        """The job, for somebody who runs nothing of it or little."""
+        # The environment has these too, but not that of every worker through Spark Connect.
+        sys.path += [it for it in self._python_path if it not in sys.path]
+        return CompiledJob(pickle.loads(self._job))
+
     def prepare(self) -> CompiledJob:
         """The same, as it is to be run just now."""
         program = self.program
+        program.column_types = self.columns
+        program.read_states = self.coordinator.read_states
         program.isolate_functions = self.coordinator.is_isolated()
         return program
 

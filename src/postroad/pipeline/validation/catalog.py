@@ -69,10 +69,13 @@ def _function_problems(label: str, task: Task) -> Iterator[JobIssue]:
 def _expression_problems(label: str, task: Task) -> Iterator[JobIssue]:
     for key, one in (("expressions", "expression"), ("columns", "column")):
         found = getattr(task, key)
-        if task.kind is not TaskKind.SQL and found:
-            yield JobIssue(label, f"{key} are for kind 'sql' only", ("kind", key))
-        if task.kind is TaskKind.SQL and not found:
-            yield JobIssue(label, f"kind 'sql' needs at least one {one}", ("kind", key))
+        kinds = [TaskKind.SQL, TaskKind.DATAFRAME] if key == "columns" else [TaskKind.SQL]
+        if task.kind not in kinds and found:
+            names = " and ".join(repr(kind.value) for kind in kinds)
+            yield JobIssue(label, f"{key} are for kind {names} only", ("kind", key))
+        if task.kind in kinds and not found:
+            problem = f"kind {task.kind.value!r} needs at least one {one}"
+            yield JobIssue(label, problem, ("kind", key))
         for name, text in found.items():
             if not name or not text.strip():
                 problem = f"{one} {name!r}={text!r} needs a name and a text"
@@ -118,6 +121,9 @@ def _dataframe_problems(label: str, task: Task) -> Iterator[JobIssue]:
     if task.time_limit_s is not None:
         text = "time_limit_s is for one segment, and kind 'dataframe' takes all of a batch"
         yield JobIssue(label, text, ("kind", "time_limit_s"))
+    if task.side_inputs:
+        text = "kind 'dataframe' has no side_inputs: have Spark read what its function joins"
+        yield JobIssue(label, text, ("kind", "side_inputs"))
 
 
 def _group_function_problems(label: str, task: Task) -> Iterator[JobIssue]:

@@ -32,6 +32,9 @@ def lifecycle_problems(draft: ParsedJob) -> Iterator[JobIssue]:
         yield from bad_import_path(label, "hooks", lifecycle.hooks)
         yield from bad_data(label, "params", lifecycle.params)
         yield from unknown_task(draft, label, "task", lifecycle.task, others=(ALL,))
+        if _kinds(draft).get(lifecycle.task) is TaskKind.DATAFRAME:
+            text = f"{lifecycle.task!r} is of kind 'dataframe': no worker runs it, nor hooks of it"
+            yield JobIssue(label, text, ("task",))
 
 
 def unknown_task(
@@ -52,7 +55,7 @@ def targets(condition: FlowCondition) -> list[str]:
 
 def _kind_problems(draft: ParsedJob, label: str, condition: FlowCondition) -> Iterator[JobIssue]:
     """What needs the segment that something was made of, where nobody knows it any more."""
-    kinds = {task.name: task.kind for _, task in draft.tasks}
+    kinds = _kinds(draft)
     if kinds.get(condition.source) is TaskKind.GROUP and condition.exceptions:
         text = (
             f"{condition.source!r} is of kind 'group': if it raises, all of the group comes again"
@@ -67,6 +70,10 @@ def _kind_problems(draft: ParsedJob, label: str, condition: FlowCondition) -> It
     if condition.action is not None:
         text = f"{whose}: its rows do not say which segment would come again"
         yield JobIssue(label, text, ("action", "from"))
+
+
+def _kinds(draft: ParsedJob) -> dict[str, TaskKind]:
+    return {task.name: task.kind for _, task in draft.tasks}
 
 
 def _target_words(label: str, condition: FlowCondition) -> Iterator[JobIssue]:

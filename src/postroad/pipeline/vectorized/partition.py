@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from postroad.pipeline.acks import ack_value
 from postroad.pipeline.compiled_job import CompiledJob
@@ -15,6 +16,7 @@ from postroad.pipeline.connectors.connector import (
     InputConnector,
     OutputConnector,
     RawRecords,
+    decode_segment,
 )
 from postroad.pipeline.coordinator.progress import TaskCounts, add_counts
 from postroad.pipeline.coordinator.records import (
@@ -26,7 +28,7 @@ from postroad.pipeline.coordinator.records import (
 )
 from postroad.pipeline.coordinator.window_deltas import WindowFile
 from postroad.pipeline.vectorized.decoding import DecodedRoots, decode_retries, decode_split, now_ms
-from postroad.pipeline.vectorized.groups import GroupBatch, GroupMember
+from postroad.pipeline.vectorized.groups import GatheredSegment, GroupBatch
 from postroad.pipeline.vectorized.output_sink import OutputSink
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind, decode_again
 from postroad.pipeline.vectorized.stage_executor import (
@@ -47,6 +49,8 @@ class PartitionExecutor:
         outputs: by the names of their tasks.
         name: one that no other part has.
         partial: names of the windows that somebody else puts together.
+        gather: takes what is for functions that take all of a batch; without it, those of groups
+            are called with what this part has.
     """
 
     def __init__(
@@ -55,6 +59,8 @@ class PartitionExecutor:
         outputs: Mapping[str, OutputConnector],
         name: str,
         partial: Collection[str] = (),
+        *,
+        gather: Callable[[GatheredSegment], None] | None = None,
     ) -> None:
         self._program = program
         self._sink = OutputSink(program.job.name, name, outputs)
@@ -67,22 +73,16 @@ class PartitionExecutor:
         for panes in self.panes.values():
             self._panes_of_tasks.setdefault(panes.window.window.window.task, []).append(panes)
         self._outcome = PartitionResult()
+        self.groups = GroupBatch(program)
+        self._gather = gather or self.groups.add
 
     def _add_to_windows(self, additions: Sequence[WindowInput]) -> tuple[str, Exception] | None:
         """All that a root adds, or nothing of it; returns the task that failed, and with what."""
-        confirm = self._prepare_windows(additions)
-        if isinstance(confirm, tuple):
-            return confirm
-        confirm()
-        return None
-
-    def _prepare_windows(
-        self, additions: Sequence[WindowInput]
-    ) -> Callable[[], None] | tuple[str, Exception]:
-        """The same, but nothing is added before the result is called."""
         one = WindowDeltaBuilder(self._plan) if self._plan.windows else None
         parts: list[tuple[PartialPanes, PartialAddition]] = []
         for it in additions:
+            if it.task in self._program.gathering_tasks:
+                continue
             try:
                 parts += [
                     (panes, panes.window.prepare(it.group, it.segment, it.order))
@@ -93,14 +93,39 @@ class PartitionExecutor:
             except Exception as error:
                 drop_tracebacks(error)
                 return it.task, error
+        for panes, part in parts:
+            panes.add(part)
+        if one is not None:
+            self._windows.merge(one.delta)
+        return None
 
-        def confirm() -> None:
-            for panes, part in parts:
-                panes.add(part)
-            if one is not None:
-                self._windows.merge(one.delta)
+    def _without_published(
+        self, additions: Sequence[WindowInput], published: Iterable[int]
+    ) -> Sequence[WindowInput]:
+        """Additions but for those that an earlier delivery of their root made."""
+        done = frozenset(published)
+        return [it for it in additions if self._addition_id(it) not in done] if done else additions
 
-        return confirm
+    def _addition_id(self, addition: WindowInput) -> int:
+        task = addition.task
+        return self._program.ack_ids.edge(addition.edge, task, task, addition.ordinal)
+
+    def _gather_all(
+        self,
+        additions: Sequence[WindowInput],
+        root: int,
+        entry: str,
+        generation: int,
+        kept: bytes,
+        published: Iterable[int],
+    ) -> None:
+        """A root is done with but for functions that take all of a batch."""
+        ids = [self._addition_id(it) for it in additions]
+        every = sorted({*published, *ids})
+        for id, it in zip(ids, additions, strict=True):
+            if it.task in self._program.gathering_tasks:
+                rest = (id, it.task, it.order, it.group, it.segment)
+                self._gather(GatheredSegment(root, entry, generation, kept, every, *rest))
 
     def _fail(
         self,
@@ -121,10 +146,18 @@ class PartitionExecutor:
         self._outcome.failed.append(failed)
 
     def finish(self) -> PartitionResult:
-        """Stage everything for good; returns what it came to."""
+        """Call functions of groups, and stage everything for good; returns what it came to."""
+        failed, emitted, self._outcome.states = self.groups.run(now_ms())
+        add_counts(self._outcome.tasks, self.groups.counts)
+        self._outcome.failed += failed
+        self._take_emitted(emitted)
         self._outcome.staged = self._sink.prepare_commit()
         self._outcome.delta = self._windows.delta
         return self._outcome
+
+    def _take_emitted(self, emitted: list[tuple[int, str, bytes]]) -> None:
+        """Have new roots come in with a later batch."""
+        self._outcome.emitted += emitted
 
     def abort(self) -> None:
         """Throw away what was staged."""
@@ -140,8 +173,10 @@ class SingleStagePartition(PartitionExecutor):
         outputs: Mapping[str, OutputConnector],
         name: str,
         partial: Collection[str] = (),
+        *,
+        gather: Callable[[GatheredSegment], None] | None = None,
     ) -> None:
-        super().__init__(program, outputs, name, partial)
+        super().__init__(program, outputs, name, partial, gather=gather)
         self._pass = StageExecutor(program, 0, self._sink)
         self._outcome.tasks = self._pass.counts
 
@@ -177,6 +212,25 @@ class SingleStagePartition(PartitionExecutor):
         """So many of the roots came from Spark's readers, and belong to no delivery."""
         self._outcome.read += segments
 
+    def count_made(self, segments: int) -> None:
+        """So many of the roots are new ones that functions made."""
+        self._outcome.made += segments
+
+    def _take_emitted(self, emitted: list[tuple[int, str, bytes]]) -> None:
+        """Have new roots go on at once, where what follows is known here."""
+        by_task: dict[str, list[tuple[int, str, bytes]]] = {}
+        for it in emitted:
+            by_task.setdefault(it[1], []).append(it)
+        for task, those in by_task.items():
+            if not self._program.runs_results_at_once(task):
+                super()._take_emitted(those)
+                continue
+            raws = [raw for _, _, raw in those]
+            ids = np.array([id for id, _, _ in those], dtype=np.uint64)
+            segments = [decode_segment(raw) for raw in raws]
+            self.process(task, DecodedRoots(0, ids, raws, segments, [], decode_segment))
+            self.count_made(len(those))
+
     def complete(self, number: int) -> None:
         """All of a delivery is here."""
         self._outcome.deliveries.append(number)
@@ -187,14 +241,27 @@ class SingleStagePartition(PartitionExecutor):
         failures: dict[int, list[tuple[str, str]]] = {}
         for it in piece.failures:
             failures.setdefault(it.origin, []).append((it.task, describe_exception(it.error)))
-        for place, additions in _by_origin(piece.additions).items():
+        gathered: dict[int, Sequence[WindowInput]] = {}
+        for place, added in _by_origin(piece.additions).items():
             # Only if the rest of it is done.
             if place in residues or place in failures:
                 continue
+            additions = self._without_published(added, piece.published.get(place, ()))
             if (failure := self._add_to_windows(additions)) is not None:
                 failures[place] = [(failure[0], describe_exception(failure[1]))]
+            elif self._program.gathering_tasks:
+                gathered[place] = additions
         failed = sorted(residues.keys() | failures.keys())
-        published = self._sink.take_written_ids(failed)
+        published = self._sink.take_written_ids([*failed, *gathered])
+        for place, additions in gathered.items():
+            self._gather_all(
+                additions,
+                int(piece.roots[place]),
+                task,
+                piece.generation,
+                read.encode_for_retry(place),
+                [*piece.published.get(place, ()), *published[place]],
+            )
         for place in failed:
             self._fail(
                 int(piece.roots[place]),
@@ -256,16 +323,6 @@ class _RootAccount:
 class ShuffledPartition(PartitionExecutor):
     """Takes rows, and accounts for their roots."""
 
-    def __init__(
-        self,
-        program: CompiledJob,
-        outputs: Mapping[str, OutputConnector],
-        name: str,
-        partial: Collection[str] = (),
-    ) -> None:
-        super().__init__(program, outputs, name, partial)
-        self._groups = GroupBatch(program)
-
     def take_rows(self, rows: Iterable[ShuffleRow]) -> None:
         """Take all rows of some roots; those that come twice count once."""
         roots: dict[int, _RootAccount] = {}
@@ -280,6 +337,8 @@ class ShuffledPartition(PartitionExecutor):
             if row.kind == ShuffleRowKind.DELIVERY:
                 if row.edge:
                     self._outcome.deliveries.append(row.edge)
+                elif row.task:
+                    self._outcome.made += row.missing
                 else:
                     self._outcome.read += row.missing
                 self._outcome.segments += row.missing
@@ -327,51 +386,19 @@ class ShuffledPartition(PartitionExecutor):
                 root.bits ^= ack_value(row.edge, row.generation)
                 root.missing -= 1
 
-    def finish(self) -> PartitionResult:
-        """Call functions of groups, and stage everything for good; returns what it came to."""
-        self._outcome.emitted, self._outcome.states = self._groups.run()
-        add_counts(self._outcome.tasks, self._groups.counts)
-        return super().finish()
-
     def _close(self, id: int, root: _RootAccount) -> None:
-        tasks = self._program.group_tasks
-        if root.is_done and any(it.task in tasks for it in root.additions):
-            self._add_to_groups(id, root)
-            return
-        failure = self._add_to_windows(root.additions) if root.is_done else None
+        additions = self._without_published(root.additions, root.published)
+        failure = self._add_to_windows(additions) if root.is_done else None
         if failure is not None:
             root.failures = [(failure[0], describe_exception(failure[1]))]
-        if root.is_done:
-            return
-        self._fail_root(id, root)
-
-    def _add_to_groups(self, id: int, root: _RootAccount) -> None:
-        """A root is done with if its groups are, and adds to windows only then."""
-
-        def fail(task: str, error: Exception) -> None:
-            root.failures.append((task, describe_exception(error)))
-            self._fail_root(id, root)
-
-        tasks = self._program.group_tasks
-        confirm = self._prepare_windows([it for it in root.additions if it.task not in tasks])
-        if isinstance(confirm, tuple):
-            fail(*confirm)
-        else:
-            members = [it for it in root.additions if it.task in tasks]
-            self._groups.add(GroupMember(members, confirm, fail))
-
-    def _fail_root(self, id: int, root: _RootAccount) -> None:
         if root.task is None:
             raise RuntimeError(f"rows of the root {id:016x} came without it")
-        self._fail(
-            id,
-            root.task,
-            root.generation,
-            root.segment,
-            root.failures,
-            root.missing,
-            [*root.published, *root.put],
-        )
+        published = [*root.published, *root.put]
+        known = (root.task, root.generation, root.segment)
+        if not root.is_done:
+            self._fail(id, *known, root.failures, root.missing, published)
+        elif self._program.gathering_tasks:
+            self._gather_all(additions, id, *known, published)
 
 
 def _learn(root: _RootAccount, row: ShuffleRow) -> None:
@@ -405,6 +432,8 @@ class PartitionResult(msgspec.Struct):
     """Roots that it had."""
     read: int = 0
     """Those of them that one of Spark's readers gave."""
+    made: int = 0
+    """Those of them that functions made in this batch."""
     emitted: list[tuple[int, str, bytes]] = []
     """New roots that functions of groups made, each with its task and segment."""
     states: list[tuple[str, bytes, bytes | None]] = []

@@ -10,6 +10,7 @@ from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.progress import TaskCounts, add_counts
 from postroad.pipeline.job import Segment
 from postroad.pipeline.vectorized.acks import AckAccumulator, EdgeBatch, Ids, Indexes
+from postroad.pipeline.vectorized.groups import find_unfit
 from postroad.pipeline.vectorized.task_calls import TaskOutput, route_outputs, run_task
 
 
@@ -175,10 +176,8 @@ class StageExecutor:
         # Before its function may change them.
         keys = self._program.graph.tasks[task].group_by
         groups = [group_key(keys, segment) for segment in segments] if is_windowed else []
-        if task in self._program.group_tasks:
-            # It is called when all of the group is known.
-            piece.ledger.mark_processed(edges)
-            _add(piece, task, edges, groups, TaskOutput(segments))
+        if task in self._program.gathering_tasks:
+            self._gather(piece, task, edges, segments, groups)
             return []
         failures, began_s = len(piece.failures), time.perf_counter()
         if results is None:
@@ -196,6 +195,25 @@ class StageExecutor:
         if is_windowed:
             made = _add(piece, task, edges, groups, made)
         return self._give(piece, task, edges, made)
+
+    def _gather(
+        self,
+        piece: RootBatch,
+        task: str,
+        edges: EdgeBatch,
+        segments: list[Segment],
+        groups: list[object],
+    ) -> None:
+        """Keep segments for a function that is called when all of the batch is known."""
+        unfit = find_unfit(self._program, task, segments, groups)
+        piece.ledger.mark_processed(edges, sorted(unfit))
+        ids, origins = edges.ids.tolist(), edges.origins.tolist()
+        for place, segment in enumerate(segments):
+            if place in unfit:
+                piece.failures.append(SegmentFailure(origins[place], task, unfit[place]))
+            else:
+                added = WindowInput(task, ids[place], 0, groups[place], segment)
+                piece.additions.append((origins[place], added))
 
     def _note_failures(
         self, piece: RootBatch, task: str, edges: EdgeBatch, made: TaskOutput
