@@ -11,7 +11,8 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult, JobCoordinator
+from postroad.pipeline.coordinator.batch_result import BatchResult, CommitResult
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.records import FailedRoot
 
 DOOM = "doom"

@@ -21,7 +21,8 @@ from postroad.pipeline import (
     Segment,
     make_output,
 )
-from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult, JobCoordinator
+from postroad.pipeline.coordinator.batch_result import BatchResult, CommitResult
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.records import StoredRoot
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import LIMIT_S, dead_of, outputs_of

@@ -11,7 +11,8 @@ import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, JobBuilder, LocalRunner, MemoryInput, Segment
-from postroad.pipeline.coordinator.coordinator import BatchResult, CommitResult, JobCoordinator
+from postroad.pipeline.coordinator.batch_result import BatchResult, CommitResult
+from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.state_store import StateStore
 from postroad.pipeline.spark.runner import SparkRunner
 from postroad.pipeline.windows import encode_group
