@@ -24,8 +24,6 @@ from postroad.pipeline.job import Job
 from postroad.pipeline.spark.addresses import place_driver
 from postroad.pipeline.spark.batches import (
     BatchProcessor,
-    find_missing_module,
-    summarize_failure,
 )
 from postroad.pipeline.spark.checkpoint import Checkpoint
 from postroad.pipeline.spark.config import SparkConfig
@@ -34,7 +32,12 @@ from postroad.pipeline.spark.job_data_source import bind_data_source
 from postroad.pipeline.spark.queries import BatchQueryRunner, QueryRunner, StreamingQueryRunner
 from postroad.pipeline.spark.session import activate, has_jvm, start_spark, stop_spark
 from postroad.pipeline.spark.sql_expressions import find_columns, find_output_types
-from postroad.pipeline.spark.watching import Watch, summarize_failure, wait_for_master
+from postroad.pipeline.spark.watching import (
+    Watch,
+    find_missing_module,
+    summarize_failure,
+    wait_for_master,
+)
 from postroad.pipeline.spark.worker_context import WorkerContext
 
 if TYPE_CHECKING:

@@ -240,10 +240,24 @@ async def wait_for_master(url: str) -> None:
 _TEXT_MAX = 500
 # The last line of a traceback in a worker.
 _OWN_ERROR = re.compile(r"[\w.]+(Error|Exception|Failure): ")
+# What came of a batch, in the words of below, in the middle of what Spark makes of it.
+_BATCH_FAILED = re.compile(r"\bBatchFailed: (.+)")
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
+
+
+def find_missing_module(text: str) -> str | None:
+    """The module that a worker of Spark could not import, if that is what failed."""
+    missing = _MISSING_MODULE.search(text)
+    return None if missing is None else missing[1]
 
 
 def summarize_failure(failure: BaseException) -> str:
     """What matters of what Spark says, which goes on for pages."""
-    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    text = str(failure)
+    if (missing := _MISSING_MODULE.search(text)) is not None:
+        return missing[0]
+    if (failed := _BATCH_FAILED.search(text)) is not None:
+        return failed[1].strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line for line in lines if _OWN_ERROR.match(line)]
     return (own[-1] if own else lines[0] if lines else repr(failure))[:_TEXT_MAX]

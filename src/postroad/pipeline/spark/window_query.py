@@ -20,7 +20,8 @@ from pyspark.sql.types import StructType
 
 from postroad.pipeline.coordinator.records import FailedRoot
 from postroad.pipeline.coordinator.window_deltas import CommittedDelta, ResultFile
-from postroad.pipeline.spark.batches import BatchFailed, summarize_failure
+from postroad.pipeline.spark.batches import BatchFailed
+from postroad.pipeline.spark.watching import summarize_failure
 from postroad.pipeline.spark.window_rows import (
     RESULT_DDL,
     aggregate,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.pipeline.spark.batches import find_missing_module, summarize_failure
+from postroad.pipeline.spark.watching import find_missing_module, summarize_failure
 
 IN_A_TASK = """An error occurred while calling o99.toArrow.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 8 times
