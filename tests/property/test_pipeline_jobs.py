@@ -178,16 +178,19 @@ def test_a_graph_is_in_order_and_cut_into_stages(data: Data) -> None:
     places = {name: place for place, name in enumerate(graph.order)}
     assert sorted(places) == sorted(graph.tasks)
     assert all(places[source] < places[target] for source, target in job.workflow)
+    # Windows, and functions of groups after the last stage, bring their segments together.
+    gathering = {window.task for window in job.windows}
+    gathering |= {name for name, task in graph.tasks.items() if task.kind is TaskKind.GROUP}
+    shuffled = {name for name, task in graph.tasks.items() if task.group_by is not None} - gathering
     for name, task in graph.tasks.items():
         before = max((graph.stage_of[parent] for parent in graph.parents[name]), default=0)
-        is_apart = task.group_by is not None or task.kind is TaskKind.SQL
+        is_apart = name in shuffled or task.kind is TaskKind.SQL
         assert graph.stage_of[name] == before + is_apart
     assert [stage.index for stage in graph.stages] == list(range(len(graph.stages)))
     assert sorted(name for stage in graph.stages for name in stage.tasks) == sorted(places)
     for stage in graph.stages:
         assert all(graph.stage_of[name] == stage.index for name in stage.tasks)
-        grouped = [name for name in stage.tasks if graph.tasks[name].group_by is not None]
-        assert list(stage.shuffled) == grouped
+        assert list(stage.shuffled) == [name for name in stage.tasks if name in shuffled]
         computed = [name for name in stage.tasks if graph.tasks[name].kind is TaskKind.SQL]
         assert list(stage.computed) == computed
         assert bool(stage.shuffled or stage.computed) == (stage.index > 0)

@@ -284,7 +284,8 @@ def test_another_attempt_of_spark_tells_the_same(
         with attempting(attempt):
             given = numbers_to(4, generation)
             found = run_shuffled(moods.program(), given, {"out": Kept()}, Shuffling(on_way=rows))
-        told.append((found, rows.rows))
+        # How long tasks took is not the same.
+        told.append((found, [row for row in rows.rows if row.kind != ShuffleRowKind.COUNTS]))
     assert told[0] == told[1]
     assert not told[0][0].failed
 
