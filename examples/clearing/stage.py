@@ -236,6 +236,8 @@ class Stage:
                 "spark.driver.memory": "512m",
                 "spark.local.dir": str(self._spark_place),
                 "spark.python.unix.domain.socket.dir": ".",
+                # The house has another working directory by then.
+                "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
             }
             entries = ", ".join(f"{json.dumps(key)} = {json.dumps(it)}" for key, it in conf.items())
             job += f', on = "spark", conf = {{ {entries} }}'

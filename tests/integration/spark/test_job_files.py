@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from tests.support.servers.postgres import fresh_database
-from tests.support.servers.spark import POSTGRES_JAR, quick_environment
+from tests.support.servers.spark import POSTGRES_JAR, QUICK_JAVA, quick_environment
 from tests.support.source_tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -243,9 +243,9 @@ def test_new_files_are_taken_by_the_next_run(shop: Shop) -> None:
 def test_program_for_spark_submit_goes_on_where_the_command_was(shop: Shop) -> None:
     shop.add_orders("c.json", range(20, 30))
     (shop.place / "postroad-job.py").write_text(FILES["postroad-job.py"])
-    (shop.place / "events").mkdir(exist_ok=True)
     done = shop.run(
         *("spark-submit", "--master", "local[2,4]", "--driver-memory", "512m"),
+        *("--conf", f"spark.driver.defaultJavaOptions={QUICK_JAVA}"),
         *("--jars", str(POSTGRES_JAR), "--py-files", "functions.zip", "postroad-job.py"),
     )
     assert (done.status, done.stdout) == (0, "10 acknowledged, 3 dead\n"), done

