@@ -8,7 +8,9 @@ this reaches Python code only. A call into C that never returns is found by `iso
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +25,9 @@ AGAIN_S = 0.5
 _LOOK_MIN_S = 0.001
 # Four quarters may come to a little less than the whole.
 _ROUNDING = 1e-6
+# Of <sys/prctl.h>; what a process that was just forked needs is loaded before.
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
 
 
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
@@ -205,3 +210,15 @@ def _end_watch(watch: CallWatch) -> None:
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+def end_with(parent: int) -> None:
+    """Have the system kill this process as soon as its parent does not run any more.
+
+    Otherwise a call into C that never ends goes on for ever, and takes a core.
+    """
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            # It ended before.
+            os._exit(1)

@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from postroad.pipeline.time_limits import end_with
+
 logger = logging.getLogger("postroad.pipeline")
 
 BEAT_S = 5.0
@@ -65,5 +67,8 @@ def heartbeat(send: Callable[[], None], limit_s: float) -> Heartbeat:
     found = _heartbeats.get(os.getpid())
     if found is None:
         found = _heartbeats[os.getpid()] = Heartbeat(send, limit_s)
+        if getattr(sys.modules["__main__"].__spec__, "name", None) == "pyspark.daemon":
+            # A worker that hangs in a function ends with what started it.
+            end_with(os.getppid())
     found.send = send
     return found

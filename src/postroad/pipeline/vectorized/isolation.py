@@ -28,7 +28,7 @@ from postroad.pipeline.task_functions import (
     map_function,
     to_record_batch,
 )
-from postroad.pipeline.time_limits import TimeLimit
+from postroad.pipeline.time_limits import TimeLimit, end_with
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 16
@@ -91,11 +91,13 @@ class _Child:
         self.is_late = False
         """Whether it was killed because a call did not end."""
         self._pipe, pipe = os.pipe()
+        parent = os.getpid()
         with warnings.catch_warnings():
             # Later Pythons warn of forks beside threads; nothing of theirs is used here.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = os.fork()
         if not self._process:
+            end_with(parent)
             _work(pipe, function, segments, limit)
         os.close(pipe)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import faulthandler
 import os
@@ -17,6 +18,7 @@ from postroad.pipeline.coordinator.records import describe_exception
 from postroad.pipeline.functions import InvalidResultError
 from postroad.pipeline.task_functions import ArrowFunction
 from postroad.pipeline.vectorized.isolation import call_isolated
+from tests.support.deadlines import eventually
 
 SEGMENTS: list[Segment] = [{"n": n} for n in range(20)]
 
@@ -121,3 +123,41 @@ def test_functions_on_record_batches_are_tried_one_by_one() -> None:
     results, raised = call_isolated(ArrowFunction(work), SEGMENTS)
     assert list(raised) == [7]
     assert [it["n"] for it in results if it] == [n for n in range(20) if n != 7]
+
+
+HANGS = """
+import ctypes, os, sys
+from pathlib import Path
+from postroad.pipeline.vectorized.isolation import call_isolated
+
+def hang(segment):
+    Path(sys.argv[1], "pid").write_text(str(os.getpid()))
+    ctypes.CDLL(None).pause()
+
+call_isolated(hang, [{"n": 1}])
+"""
+
+
+async def test_copy_that_hangs_ends_with_the_process_that_made_it(tmp_path: Path) -> None:
+    """A worker is killed when its task is; a busy copy of it would take a core for ever."""
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", HANGS, str(tmp_path))
+    note = tmp_path / "pid"
+    try:
+        await eventually(lambda: note.exists() and note.read_text(), "the function is called")
+    finally:
+        worker.kill()
+        await worker.wait()
+    pid = int(note.read_text())
+    try:
+        await eventually(lambda: not is_running(pid), "its copy ends")
+    finally:
+        if is_running(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        # A dead one that nobody asks for is still there.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
