@@ -57,7 +57,8 @@ def program_of(failing: Failing, *, is_shuffled: bool) -> CompiledJob:
     """One branch to groups, one to an output, one to a window."""
     job = JobBuilder("groups").input("in", connector="memory")
     job = job.function("spread", spread, after="in")
-    job = job.function("before", same, after="spread", group_by="n" if is_shuffled else None)
+    keys: dict[str, Any] = {"group_by": "n"} if is_shuffled else {}
+    job = job.function("before", same, after="spread", **keys)
     job = job.function(
         "group", failing.group, after="before", kind="group", group_by="key", state=True
     )
@@ -113,8 +114,8 @@ class Account:
                 assert key not in changed, "one part alone has a group"
                 changed.add(key)
                 self.states[key] = state
-            for id, task, segment in part.emitted:
-                waiting.setdefault(task, []).append(RetryRoot(id, 0, segment, []))
+            for id, task, kept in part.emitted:
+                waiting.setdefault(task, []).append(RetryRoot(id, 0, kept, []))
         for it in merge_failures(it for part in parts for it in part.failed):
             if it.generation + 1 < ATTEMPTS:
                 root = RetryRoot(it.root, it.generation + 1, it.segment, it.published)
@@ -151,7 +152,7 @@ def test_each_segment_counts_once_in_each_of_its_groups_whatever_fails(
 ) -> None:
     program = program_of(Failing(branches, groups), is_shuffled=is_shuffled)
     account = Account(program, how)
-    segments = [{"n": n, "keys": its} for n, its in enumerate(keys)]
+    segments: list[Segment] = [{"n": n, "keys": its} for n, its in enumerate(keys)]
     account.run(segments, done_again)
     dead = {decode_segment(it.segment)["n"]: it for it in account.dead}
     event(f"dead: {bool(dead)}")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 RETRY = {"attempts": 2, "first_s": 0.02, "max_s": 0.05}
 COLUMNS = {"n": "bigint", "currency": "string"}
 SEGMENTS: list[Segment] = [
-    {"n": n, "currency": ["EUR", "USD", "XXX"][n % 3], "unseen": "x"} for n in range(120)
+    {"n": n, "currency": ["EUR", "USD", "CHF"][n % 3], "unseen": "x"} for n in range(120)
 ]
 
 
@@ -168,7 +168,11 @@ async def test_batch_with_frames_that_is_done_again_has_everything_once(
 
 async def test_segment_with_other_columns_fails_alone(spark: SparkSession, tmp_path: Path) -> None:
     job = job_of(total).output("out", connector="memory").build()
-    segments = [{"n": 1, "currency": "EUR"}, {"n": "one", "currency": "EUR"}, {"currency": "USD"}]
+    segments: list[Segment] = [
+        {"n": 1, "currency": "EUR"},
+        {"n": "one", "currency": "EUR"},
+        {"currency": "USD"},
+    ]
     done = await run(job, segments, spark, tmp_path / "c")
     assert sorted(done.outputs["out"], key=str) == [
         {"currency": "EUR", "sum": 1, "count": 1},

@@ -160,8 +160,8 @@ async def test_groups_without_checkpoint_and_states_of_an_earlier_run(
     spark: SparkSession,
 ) -> None:
     job, disk = one_shuffle(), MemoryDisk()
+    outputs = outputs_of(job)
     for upto in (150, 300):
-        outputs = outputs_of(job)
         runner = SparkRunner(
             job, count_in(SEGMENTS[:upto]), outputs, MemoryStore(disk), None, session=spark
         )

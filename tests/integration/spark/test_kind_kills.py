@@ -23,7 +23,9 @@ from tests.support.tiers import sample
 async def test_each_segment_has_its_effect_once_whenever_driver_or_worker_is_killed(
     tmp_path: Path,
 ) -> None:
-    given = [{"n": n, "key": "abc"[n % 3]} for n in range(kinds_kill_job.SEGMENTS)]
+    given: list[dict[str, Any]] = [
+        {"n": n, "key": "abc"[n % 3]} for n in range(kinds_kill_job.SEGMENTS)
+    ]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, given)) + "\n")
     for point in (*sample(kinds_kill_job.POINTS, 1), kinds_kill_job.WORKER):
         process = await asyncio.create_subprocess_exec(
@@ -37,8 +39,8 @@ async def test_each_segment_has_its_effect_once_whenever_driver_or_worker_is_kil
         expected[it["key"]] += it["n"] if it["n"] % 7 else 0
     for name in kinds_kill_job.OUTPUTS:
         added: Counter[str] = Counter()
-        for it in written(tmp_path / name):
-            added[it["key"]] += it["added"]
+        for row in written(tmp_path / name):
+            added[row["key"]] += row["added"]
         assert added == expected, name
     # The state went on from batch to batch.
     running = written(tmp_path / "running")
