@@ -1,8 +1,7 @@
 """What every connector of files does, beside what all media do.
 
-An input has a `relative` fixture, a source whose path is relative to `home`, and inherits
-`FileInputBehaviour`. An output has a `directory` fixture and a `relative` one, and inherits
-`FileOutputBehaviour`.
+An input inherits `FileInputBehaviour`, an output `FileOutputBehaviour`; `kind` is what makes their
+sources and targets.
 """
 
 from __future__ import annotations
@@ -87,6 +86,16 @@ class FileSource(Source):
 class FileInputBehaviour(InDirectories):
     """For inputs that are files."""
 
+    kind: type[FileSource]
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> Source:
+        return self.kind(tmp_path)
+
+    @pytest.fixture
+    def relative(self, home: Path) -> Source:
+        return self.kind(IN)
+
     async def test_a_relative_path_is_that_of_the_process_that_made_the_medium(
         self, relative: Source, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -146,6 +155,20 @@ class FileTarget(Target):
 
 class FileOutputBehaviour(InDirectories):
     """For outputs that are directories of files."""
+
+    kind: type[FileTarget]
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return self.kind(tmp_path)
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> FileTarget:
+        return self.kind(tmp_path / "files")
+
+    @pytest.fixture
+    def relative(self, home: Path) -> FileTarget:
+        return self.kind(OUT)
 
     async def test_a_relative_path_is_that_of_the_process_that_made_the_medium(
         self, relative: FileTarget, home: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
