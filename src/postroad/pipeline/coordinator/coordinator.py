@@ -39,6 +39,7 @@ from postroad.pipeline.coordinator.progress import (
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     InputDelivery,
+    PendingWrite,
     RootInput,
     RootState,
     StoredRoot,
@@ -57,6 +58,8 @@ logger = logging.getLogger("postroad.pipeline")
 _REPLAYS_SHARE = 0.2
 # A delivery is late only if so many other batches were settled since it was admitted.
 _BATCHES_BETWEEN = 3
+# More splits than cores even out that some take longer, and that an input may have less.
+_SPLITS_PER_CORE = 2
 # While nothing new comes: how often to see to windows and to what is late.
 _LOOK_S = 0.5
 
@@ -78,14 +81,6 @@ class BatchResult(msgspec.Struct):
     """New roots that functions of groups made, each with its task and segment."""
     states: list[tuple[str, bytes, bytes | None]] = []
     """States of groups that changed, each with its task and key."""
-
-
-class PendingWrite(msgspec.Struct, frozen=True):
-    """What was settled and is still to be written."""
-
-    id: int
-    task: str
-    committable: Committable
 
 
 class CommitResult(enum.Enum):
@@ -137,6 +132,8 @@ class JobCoordinator:
         self._again: list[InputDelivery] = []
         self.is_open = False
         """Whether it has an account to look at."""
+        self.parallelism = 1
+        """How many parts of a batch are worked on at once."""
 
     async def open(self, staged: Sequence[tuple[str, Committable]] = ()) -> None:
         """Get everything ready, and publish what was settled and not published before a crash.
@@ -250,9 +247,15 @@ class JobCoordinator:
 
     async def _admit_new(self, task: Task, connector: InputConnector) -> list[InputDelivery]:
         pending = await self._store.read(lambda it: self._pen(it).pending(task.name))
-        room = min(task.max_pending - pending, task.batch_size)
+        # What one batch has leaves room for the next, which is read while it is worked on.
+        wanted = min(
+            task.batch_size * self.parallelism, max(task.max_pending // 2, task.batch_size)
+        )
+        room = min(task.max_pending - pending, wanted)
         if room <= 0:
             return []
+        parts = _SPLITS_PER_CORE * self.parallelism if self.parallelism > 1 else 1
+        connector.split_segments_max = -(-room // parts)
         after = await self._store.read(lambda it: self._pen(it).position(task.name))
         try:
             slices = await connector.plan_splits(after, room)

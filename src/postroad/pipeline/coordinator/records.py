@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from postroad.pipeline.connectors.connector import Position, UndecodableRecord, encode_segment
+from postroad.pipeline.connectors.connector import (
+    Committable,
+    Position,
+    UndecodableRecord,
+    encode_segment,
+)
 from postroad.pipeline.connectors.encoding import UNENCODABLE
 from postroad.pipeline.job import Segment
 
@@ -72,6 +77,14 @@ class InputDelivery(msgspec.Struct, frozen=True):
     started_ms: int
     committed_batches_at_start: int
     """How many batches of the job were settled before it was admitted."""
+
+
+class PendingWrite(msgspec.Struct, frozen=True):
+    """What was settled and is still to be written."""
+
+    id: int
+    task: str
+    committable: Committable
 
 
 class FailedRoot(msgspec.Struct, frozen=True):

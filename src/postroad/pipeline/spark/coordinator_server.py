@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Sequence
 
 from postroad.core import Address, Limits, to_address
 from postroad.core.limits import MIB
@@ -24,9 +25,9 @@ from postroad.pipeline.spark.coordinator_client import (
     FinishWrite,
     GetInitialOffset,
     GetIsolationMode,
-    ListDeliveries,
     ListWrites,
     PartitionResults,
+    PlanPartitions,
     PollDeliveries,
     Question,
     ReadRetries,
@@ -43,6 +44,8 @@ from postroad.pipeline.windows import WindowDeltaBuilder
 logger = logging.getLogger("postroad.pipeline")
 
 _AGAIN_ROOTS = 1_000
+# Below this, more partitions cost more than they save.
+_PARTITION_SEGMENTS = 500
 # What workers may leave here for one batch; those of attempts that Spark gave up count too.
 _STORED_BYTES_MAX = 4_096 * MIB
 # What was found deadly comes again meanwhile, and is not found by another crash.
@@ -132,8 +135,9 @@ class CoordinatorServer:
                 return await self._latest(question.after, question.wait_s)
             case GetInitialOffset():
                 return await self._desk.committed_offset()
-            case ListDeliveries():
-                return await self._desk.uncommitted(question.after, question.upto)
+            case PlanPartitions():
+                deliveries = await self._desk.uncommitted(question.after, question.upto)
+                return balance_partitions(deliveries, self._desk.parallelism)
             case ReadSplit():
                 return await self._read_slice(question.number)
             case ReadRetries():
@@ -251,6 +255,21 @@ class CoordinatorServer:
         known = await self._desk.uncommitted(min(numbers) - 1, max(numbers))
         found = {it.number: it for it in known if it.number in numbers}
         return [found.get(number) or _gone(number) for number in sorted(numbers)]
+
+
+def balance_partitions(
+    deliveries: Sequence[InputDelivery], partitions: int
+) -> list[list[InputDelivery]]:
+    """Deliveries in at most so many parts of about the same size; the larger ones first."""
+    total = sum(it.segments for it in deliveries)
+    count = max(min(partitions, total // _PARTITION_SEGMENTS, len(deliveries)), 1)
+    balanced: list[list[InputDelivery]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for it in sorted(deliveries, key=lambda it: (-it.segments, it.number)):
+        least = loads.index(min(loads))
+        balanced[least].append(it)
+        loads[least] += it.segments
+    return [partition for partition in balanced if partition]
 
 
 def _gone(number: int) -> InputDelivery:

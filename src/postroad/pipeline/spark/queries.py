@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +24,8 @@ logger = logging.getLogger("postroad.pipeline")
 
 _LOOK_S = 0.05
 _WAIT_S = 1.0
+# Executors come and go.
+_ADAPT_S = 2.0
 # Spark asks all sources for what they have, then ours once more: the others had nothing.
 _IDLE_POLLS = 2
 
@@ -50,6 +53,7 @@ class StreamingQueryRunner(QueryRunner):
         checkpoint: where Spark notes how far it is.
         processor: what does a batch.
         limit_s: how long workers may give no sign of life within a batch.
+        adapt: called now and then to have batches fit the cluster.
     """
 
     def __init__(
@@ -62,12 +66,14 @@ class StreamingQueryRunner(QueryRunner):
         checkpoint: str,
         processor: BatchProcessor,
         limit_s: float,
+        adapt: Callable[[], None],
     ) -> None:
         self._session = session
         self._name = name
         self._context = context
         self._coordinator = coordinator
         self._server = server
+        self._adapt = adapt
         self._checkpoint = checkpoint
         self._processor = processor
         self._limit_s = limit_s
@@ -76,6 +82,7 @@ class StreamingQueryRunner(QueryRunner):
         from py4j.protocol import Py4JError
 
         self._server.begin_query()
+        adapted_s = 0.0
         try:
             query = await asyncio.to_thread(self._start)
         except Exception as error:
@@ -91,6 +98,9 @@ class StreamingQueryRunner(QueryRunner):
                         f"no worker gave a sign of life for {silent_s:.0f} s; the batch is given "
                         "up and done again, each function in a process of its own"
                     )
+                if time.monotonic() - adapted_s > _ADAPT_S:
+                    await asyncio.to_thread(self._adapt)
+                    adapted_s = time.monotonic()
                 await asyncio.sleep(_LOOK_S)
             return await asyncio.to_thread(query.exception) or RuntimeError("it ended by itself")
         except (Py4JError, OSError) as error:

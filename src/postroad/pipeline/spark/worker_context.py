@@ -51,6 +51,7 @@ class WorkerContext:
         spark_outputs: names of outputs that one of Spark's writers writes.
         output_types: the columns of those of them that have a schema; Spark knows.
         poll_s: how long to wait for something new.
+        partitions: how many parts of a batch are worked on at once; changes with the cluster.
 
     Args:
         job: a valid one.
@@ -58,7 +59,6 @@ class WorkerContext:
         outputs: by the names of their tasks.
         desk: where it is.
         run: what tells this run's batches from those of others.
-        partitions: how many parts a batch has, at most.
         worker_bytes: memory that a worker may take.
         python_path: where else a worker finds functions.
     """
@@ -70,7 +70,6 @@ class WorkerContext:
         outputs: Mapping[str, OutputConnector],
         desk: CoordinatorEndpoint,
         run: str,
-        partitions: int,
         worker_bytes: int,
         python_path: Sequence[str] = (),
     ) -> None:
@@ -88,7 +87,7 @@ class WorkerContext:
         self.poll_s = _POLL_BESIDE_SPARK_S if self.spark_inputs else _POLL_S
         self._desk = desk
         self.run = run
-        self.partitions = partitions
+        self.partitions = 1
         self._worker_bytes = worker_bytes
         self._python_path = python_path
 

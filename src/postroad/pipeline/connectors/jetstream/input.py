@@ -106,7 +106,8 @@ class JetStreamInput(StreamInput[JetStreamSplitPlanner]):
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         desk = self._account
         position = await desk.fetch_ahead(after, segments)
-        return desk.plan_splits(position, segments, self._split_segments, self._split_bytes)
+        size = min(self._split_segments, self.split_segments_max)
+        return desk.plan_splits(position, segments, size, self._split_bytes)
 
     def read(self, place: Position) -> Iterator[RawRecords]:
         with _readers.borrow(self._access, lambda: _JetStreamSplitReader(self._access)) as reader:

@@ -118,7 +118,8 @@ class RedisStreamInput(StreamInput[RedisSplitPlanner]):
 
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         await self._account.fetch_ahead(after, segments)
-        return self._account.plan_splits(segments, self._split_segments, self._split_bytes)
+        size = min(self._split_segments, self.split_segments_max)
+        return self._account.plan_splits(segments, size, self._split_bytes)
 
     def read(self, place: Position) -> Iterator[RawRecords]:
         with _readers.borrow(self._access, lambda: _RedisSplitReader(self._access)) as reader:
