@@ -126,5 +126,4 @@ def _measure_start(place: Path) -> float:
             if process.poll() not in (None, 0) or time.perf_counter() - started_s > LIMIT_S:
                 raise BenchmarkFailed(f"the command ended with status {process.poll()}")
             time.sleep(0.01)
-        taken_s = time.perf_counter() - started_s
-    return taken_s
+        return time.perf_counter() - started_s

@@ -31,7 +31,7 @@ OURS, BULK = "postroad, outputs", "bulk insert into the store, letters"
 def section(settings: Settings) -> Section:
     """Letters that are written per second."""
     count = settings.segments
-    case = f"{count:,} letters of 100 B, queue to queue, a stream of batches of {BATCH:,} for each core"
+    case = f"{count:,} letters of 100 B, queue to queue, batches of {BATCH:,} for each core"
     return Section(
         title=case,
         unit="letters/s",

@@ -25,7 +25,6 @@ from postroad.pipeline.connectors.connector import (
     OutputConnector,
     Position,
     RawRecords,
-    Split,
 )
 from postroad.pipeline.coordinator.batch_spans import BatchSpans
 from postroad.pipeline.coordinator.committer import OutputCommitter, writer_id_prefix
@@ -49,7 +48,7 @@ from postroad.pipeline.coordinator.records import (
 from postroad.pipeline.coordinator.schema import create_tables
 from postroad.pipeline.coordinator.state_store import StateStore, create_state_table
 from postroad.pipeline.coordinator.window_store import WindowStore, read_late
-from postroad.pipeline.job import RetryPolicy, Task
+from postroad.pipeline.job import Task
 from postroad.pipeline.windows import JobWindowDelta
 
 logger = logging.getLogger("postroad.pipeline")
@@ -120,12 +119,17 @@ class JobCoordinator:
         self._windows = WindowStore(program)
         # Inputs that had nothing more the last time they were asked.
         self._silent: set[str] = set()
-        # Only inputs say how often to try: what outputs refuse came by one of them.
-        policies = {name: self._tasks[next(iter(inputs), name)].retry for name in outputs}
-        self._publisher = OutputCommitter(store, self._job, outputs, self._warn_once, policies)
+        # What decides about failures, by the task that segments come in by.
+        self._policies = {name: task.retry for name, task in self._tasks.items()}
+        for name in program.graph.inputs[:1]:
+            # Only inputs say how often to try: what outputs refuse came by one of them.
+            self._policies |= dict.fromkeys(program.graph.outputs, self._policies[name])
+        committer = OutputCommitter(store, self._job, outputs, self._warn_once, self._policies)
+        self._publisher = committer
+        # What comes next is planned while something else is settled.
+        self._planning = asyncio.Lock()
         # What is being settled must not be thrown away meanwhile.
         self._settling = asyncio.Lock()
-        # What was said last about inputs and outputs that do not work.
         self._complaints: dict[str, str | None] = {}
         self._spans = BatchSpans(self._job)
         # What was delivered again since the last admission.
@@ -258,7 +262,8 @@ class JobCoordinator:
         connector.split_segments_max = -(-room // parts)
         after = await self._store.read(lambda it: self._pen(it).position(task.name))
         try:
-            slices = await connector.plan_splits(after, room)
+            async with self._planning:
+                slices = await connector.plan_splits(after, room)
         except OSError as error:
             self._warn_once(task.name, f"input {task.name!r} cannot be read: {error}")
             return []
@@ -267,13 +272,12 @@ class JobCoordinator:
             self._silent.add(task.name)
             return []
         self._silent.discard(task.name)
-        return await self._store.write(lambda ledger: self._admit_slices(ledger, task, slices))
 
-    def _admit_slices(
-        self, ledger: Ledger, task: Task, slices: Sequence[Split]
-    ) -> list[InputDelivery]:
-        pen, now_ms = self._pen(ledger.database), _now_ms()
-        return [pen.add_split(task.name, it, now_ms) for it in slices]
+        def admit(ledger: Ledger) -> list[InputDelivery]:
+            pen, now_ms = self._pen(ledger.database), _now_ms()
+            return [pen.add_split(task.name, it, now_ms) for it in slices]
+
+        return await self._store.write(admit)
 
     async def read(self, delivery: InputDelivery) -> Iterator[RootInput]:
         """The roots of a delivery: the same whenever it is read."""
@@ -305,6 +309,16 @@ class JobCoordinator:
     async def uncommitted(self, after: int = 0, upto: int | None = None) -> list[InputDelivery]:
         """What was delivered and not settled, in order."""
         return await self._store.read(lambda it: self._pen(it).deliveries(after, upto))
+
+    async def redeliver_lost(self, upto: int) -> None:
+        """Deliver again what is not settled, up to a number: nobody will settle it any more."""
+
+        def redeliver(ledger: Ledger) -> list[InputDelivery]:
+            pen = self._pen(ledger.database)
+            return [pen.redeliver(it, _now_ms()) for it in pen.deliveries(0, upto)]
+
+        if await self.uncommitted(0, upto):
+            self._again += await self._store.write(redeliver)
 
     async def committed_offset(self) -> int:
         """The number before the first delivery that is not settled."""
@@ -343,22 +357,16 @@ class JobCoordinator:
         self._again += again
         if settled is CommitResult.NOW:
             self._count(outcome)
-            places = [
-                (it.task, it.position) for it in outcome.deliveries if it.position is not None
-            ]
-            for task, place in places:
-                await self._tell_settled(task, place)
+            for it in outcome.deliveries:
+                if it.position is not None:
+                    await self._tell_settled(it.task, it.position)
         else:
             await self.abort_outputs(outcome.staged)
         await self._publisher.commit()
         await self._publisher.on_settled()
-        self._spans.end(
-            self._store.owner,
-            batch,
-            segments=sum(it.segments for it in outcome.deliveries),
-            failed=len(outcome.failed),
-            result=settled.name.lower(),
-        )
+        segments, failed = sum(it.segments for it in outcome.deliveries), len(outcome.failed)
+        result = settled.name.lower()
+        self._spans.end(self._store.owner, batch, segments=segments, failed=failed, result=result)
         return settled
 
     async def is_committed(self, run: str, batch: int) -> bool:
@@ -375,25 +383,17 @@ class JobCoordinator:
 
         def finish(ledger: Ledger) -> None:
             pen = self._pen(ledger.database)
-            pen.record_failures(failed, self._policies(), _now_ms(), random.random)
+            pen.record_failures(failed, self._policies, _now_ms(), random.random)
             pen.remove_pending_commit(id)
 
         await self._store.write(finish)
         self.counts.failed += len(failed)
         self.counts.acked -= len(failed)
 
-    def _policies(self) -> dict[str, RetryPolicy]:
-        """What decides about failures, by the task that segments come in by."""
-        policies = {name: task.retry for name, task in self._tasks.items()}
-        # What an output refused was made of something that an input gave.
-        if self._program.graph.inputs:
-            first = self._tasks[self._program.graph.inputs[0]].retry
-            policies |= dict.fromkeys(self._program.graph.outputs, first)
-        return policies
-
     async def _tell_settled(self, task: str, place: Position) -> None:
         try:
-            await self._inputs[task].on_committed([place])
+            async with self._planning:
+                await self._inputs[task].on_committed([place])
         except OSError as error:
             # It is settled here, which is what counts.
             logger.warning("input %r was not told what is done: %s", task, error)
@@ -401,7 +401,7 @@ class JobCoordinator:
     async def commit_outputs(self) -> None:
         """Publish what was settled, however long that takes; not what cannot be published now."""
         while not await self._publisher.commit():
-            continue
+            pass
 
     def _warn_once(self, name: str, text: str | None) -> None:
         """Say what is wrong, once as long as it is the same; None if nothing is."""
@@ -430,7 +430,7 @@ class JobCoordinator:
             return CommitResult.TOO_LATE, [pen.redeliver(it, now_ms) for it in rest]
         pen.record_batch(run, batch)
         # Before they are settled, because those that failed before have a history there.
-        pen.record_failures(outcome.failed, self._policies(), now_ms, random.random)
+        pen.record_failures(outcome.failed, self._policies, now_ms, random.random)
         for it in outcome.deliveries:
             pen.complete_delivery(it)
             if it.position is not None:

@@ -10,7 +10,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
-from postroad.pipeline.spark.batches import BatchProcessor
+from postroad.pipeline.spark.batches import BatchProcessor, Settling
 from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.pipeline.spark.session import activate
 from postroad.pipeline.spark.spark_inputs import read_once, read_stream
@@ -82,6 +82,9 @@ class StreamingQueryRunner(QueryRunner):
         from py4j.protocol import Py4JError
 
         self._server.begin_query()
+        settling = Settling()
+        if hasattr(self._session, "_jsparkSession"):
+            self._processor.settling = settling
         adapted_s = 0.0
         try:
             query = await asyncio.to_thread(self._start)
@@ -89,6 +92,8 @@ class StreamingQueryRunner(QueryRunner):
             return error
         try:
             while await asyncio.to_thread(lambda: query.isActive):
+                if settling.failure is not None:
+                    return settling.failure
                 # A query that is stopped in the middle of a batch complains.
                 if self._is_idle and await self._coordinator.is_drained():
                     return None
@@ -108,6 +113,7 @@ class StreamingQueryRunner(QueryRunner):
             return error
         finally:
             await asyncio.to_thread(_stop, query)
+            await asyncio.to_thread(settling.wait)
 
     @property
     def _is_idle(self) -> bool:
