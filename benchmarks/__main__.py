@@ -16,7 +16,7 @@ from benchmarks.machine import describe_machine, fastest_loop
 from benchmarks.terminal import render_table, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from benchmarks.harness import Row, Section
 
@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with TemporaryDirectory(prefix="benchmark-") as scratch:
             settings = _settings(Path(scratch), quick=options.quick)
+            if options.segments:
+                settings = replace(settings, segments=options.segments)
             rows = [row for name in options.names or BENCHMARKS for row in _run(name, settings)]
     except KeyboardInterrupt:
         say("\nstopped")
@@ -58,6 +60,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which to run; none means all")
     parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
     parser.add_argument("--quick", action="store_true", help="one short round: a smoke test")
+    parser.add_argument(
+        "--segments", type=int, metavar="N", help="of each pipeline; a million by default"
+    )
     parser.add_argument("--check", action="store_true", help="status 1 when a goal is missed")
     options = parser.parse_args(argv)
     unknown = sorted(set(options.names) - set(BENCHMARKS))
@@ -70,13 +75,15 @@ def _settings(scratch: Path, *, quick: bool) -> Settings:
     settings = Settings(scratch=scratch, loop=fastest_loop())
     if not quick:
         return settings
-    return replace(settings, rounds=1, seconds=0.3, warmup_s=0.1, idle_connections=1_000)
+    return replace(
+        settings, rounds=1, seconds=0.3, warmup_s=0.1, idle_connections=1_000, segments=50_000
+    )
 
 
 def _run(name: str, settings: Settings) -> list[Row]:
     machine = describe_machine(settings.loop)
     say(f"{name}: {machine}")
-    sections: list[Section] = import_module(BENCHMARKS[name]).sections(settings)
+    sections: Iterable[Section] = import_module(BENCHMARKS[name]).sections(settings)
     rows = [row for section in sections for row in run_section(section, settings)]
     say(f"\n{render_table(rows)}\n{machine}")
     _write(name, rows, machine)

@@ -34,6 +34,7 @@ class Settings:
     seconds: float = 2.0
     warmup_s: float = 0.5
     idle_connections: int = 10_000
+    segments: int = 1_000_000
 
 
 @dataclass(frozen=True)

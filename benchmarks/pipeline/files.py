@@ -1,4 +1,4 @@
-"""Files to Parquet: tracked, untracked, and in bare Spark."""
+"""Files to Parquet by Postroad's own connectors: tracked, and untracked."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import Comparison, Contender, Section
-from benchmarks.pipeline.bare import cache_lines, measure_chunked, measure_operators
-from benchmarks.pipeline.jobs import make_job, measure_job, write_lines
+from benchmarks.pipeline.jobs import make_job, measure_job, warm_up, write_lines
 from benchmarks.pipeline.session import shared_session
 from benchmarks.pipeline.untracked import UntrackedRunner
 from postroad.pipeline.spark.runner import SparkRunner
@@ -15,72 +14,37 @@ from postroad.pipeline.spark.runner import SparkRunner
 if TYPE_CHECKING:
     from benchmarks.harness import Settings
 
-SEGMENTS = 1_000_000
-QUICK_SEGMENTS = 50_000
-STREAM_BATCH = 200_000
+STREAM_BATCH = 100_000
 TRACKED, UNTRACKED = "postroad", "the same without tracking"
-FAILING = "postroad, 1 % of segments failing"
-LUCKY = "postroad, none of these failing"
-CHUNKED = "bare chunked mapInArrow into noop"
-OPERATORS = "one operator for each function, into Parquet"
 
 
 def sections(settings: Settings) -> list[Section]:
     """As one batch, and as a stream."""
-    count = SEGMENTS if settings.rounds > 1 else QUICK_SEGMENTS
-    return [_batches(settings, count), _streams(settings, count)]
+    return [_section(settings, is_stream=False), _section(settings, is_stream=True)]
 
 
-def _batches(settings: Settings, count: int) -> Section:
-    session = shared_session()
-    source = write_lines(settings.scratch / "in.jsonl", count)
-    target = settings.scratch / "out"
-    job = make_job(source, target, batch_size=count)
-    failing = make_job(source, target, batch_size=count, unlucky=7)
-    lucky = make_job(source, target, batch_size=count, unlucky=100)
-    lines = cache_lines(session, source)
+def _section(settings: Settings, *, is_stream: bool) -> Section:
+    session, count = shared_session(), settings.segments
+    source = write_lines(settings.scratch / "in" / "lines.jsonl", count)
+    batch = min(STREAM_BATCH, count) if is_stream else count
+    job = make_job(source, settings.scratch / "out", batch_size=batch)
+    warm_up(session, settings.scratch)
     measure = partial(
-        measure_job, session=session, scratch=settings.scratch, is_stream=False, count=count
+        measure_job,
+        session=session,
+        scratch=settings.scratch,
+        job=job,
+        is_stream=is_stream,
+        count=count,
     )
-    # The first one has workers to start and code to compile.
-    few = write_lines(settings.scratch / "few.jsonl", QUICK_SEGMENTS)
-    warm = make_job(few, target, batch_size=QUICK_SEGMENTS)
-    measure_job(SparkRunner, session, settings.scratch, warm, is_stream=False, count=QUICK_SEGMENTS)
-    case = f"{count:,} segments of 100 B, files to Parquet, one batch"
+    how = f"a stream of batches of {batch:,} for each core" if is_stream else "one batch"
+    case = f"{count:,} segments of 100 B, files to Parquet by Postroad's connectors, {how}"
     return Section(
         title=case,
         unit="segments/s",
         contenders=[
-            Contender(TRACKED, partial(measure, SparkRunner, job=job)),
-            Contender(UNTRACKED, partial(measure, UntrackedRunner, job=job)),
-            Contender(FAILING, partial(measure, SparkRunner, job=failing)),
-            Contender(LUCKY, partial(measure, SparkRunner, job=lucky)),
-            Contender(CHUNKED, partial(measure_chunked, lines, count)),
-            Contender(OPERATORS, partial(measure_operators, session, source, target, count)),
-        ],
-        comparisons=[
-            Comparison(case, TRACKED, UNTRACKED, 0.9),
-            Comparison(case, TRACKED, CHUNKED, 0.5),
-            Comparison(case, TRACKED, OPERATORS, 1.5),
-            Comparison(f"{case}, 1 % failing", FAILING, LUCKY, 0.95),
-        ],
-    )
-
-
-def _streams(settings: Settings, count: int) -> Section:
-    session = shared_session()
-    source = write_lines(settings.scratch / "in.jsonl", count)
-    job = make_job(source, settings.scratch / "out", batch_size=min(STREAM_BATCH, count))
-    measure = partial(
-        measure_job, session=session, scratch=settings.scratch, is_stream=True, count=count
-    )
-    case = f"{count:,} segments of 100 B, files to Parquet, a stream of batches of {STREAM_BATCH:,}"
-    return Section(
-        title=case,
-        unit="segments/s",
-        contenders=[
-            Contender(TRACKED, partial(measure, SparkRunner, job=job)),
-            Contender(UNTRACKED, partial(measure, UntrackedRunner, job=job)),
+            Contender(TRACKED, partial(measure, SparkRunner)),
+            Contender(UNTRACKED, partial(measure, UntrackedRunner)),
         ],
         comparisons=[Comparison(case, TRACKED, UNTRACKED, 0.9)],
     )

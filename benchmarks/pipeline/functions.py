@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 Segment = dict[str, Any]
@@ -27,6 +28,21 @@ def left(segment: Segment) -> Segment:
 def right(segment: Segment) -> Segment | None:
     """Drops one in four."""
     return None if segment["n"] % 4 == 0 else segment
+
+
+def with_key(segment: Segment) -> Segment:
+    """Adds what segments are grouped by."""
+    segment["key"] = segment["n"] % 1_000
+    return segment
+
+
+def slow(segment: Segment) -> Segment:
+    """Takes 50 µs or so, as a function that does something would."""
+    digest = segment["text"].encode()
+    for _ in range(60):
+        digest = sha256(digest).digest()
+    segment["digest"] = digest.hex()
+    return segment
 
 
 def first_or_fail(segment: Segment, unlucky: int) -> Segment | list[Segment] | None:

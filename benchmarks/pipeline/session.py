@@ -1,4 +1,4 @@
-"""The Spark session that all contenders share."""
+"""The Spark session that contenders share."""
 
 from __future__ import annotations
 
@@ -21,3 +21,10 @@ def shared_session() -> SparkSession:
     session = start_spark(SparkConfig(app_name="benchmarks", python_path=(str(ROOT),)))
     atexit.register(stop_spark, session)
     return session
+
+
+def end_session() -> None:
+    """Stop it, if it runs: what follows needs the machine for itself."""
+    if shared_session.cache_info().currsize:
+        stop_spark(shared_session())
+        shared_session.cache_clear()

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from postroad.pipeline.spark.batches import BatchProcessor
 from postroad.pipeline.spark.input_rows import InputRowKind, runs_of
-from postroad.pipeline.spark.job_pass import Operator, decode_json
+from postroad.pipeline.spark.job_pass import Operator
 from postroad.pipeline.spark.queries import QueryRunner
 from postroad.pipeline.spark.result_rows import outcome_row, outputs_with_rows, result_ddl
 from postroad.pipeline.spark.runner import SparkRunner
@@ -59,28 +59,28 @@ def untracked_pass(context: WorkerContext) -> Operator:
     """Runs the functions, and writes what they make."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        program, name = context.program, secrets.token_hex(8)
-        outputs, written = outputs_with_rows(context)
-        sink = UntrackedSink(program.job.name, name, outputs)
-        stage, result = StageExecutor(program, 0, sink), PartitionResult()
-        for run in (run for batch in batches for run in runs_of(batch)):
-            task = context.graph.order[run.place]
-            if run.kind is InputRowKind.END:
-                result.deliveries.append(run.delivery)
-                continue
-            decode = decode_json
-            if run.kind is InputRowKind.RECORD:
-                decode = context.inputs[task].decode
-            else:
-                result.read += len(run.raws)
-            piece = RootBatch(program, _NOTHING, 0)
-            piece.ledger = NoLedger()  # type: ignore[assignment]
-            stage.run_roots(piece, task, list(map(decode, run.raws)))
-            yield from written.take()
-        result.staged = sink.prepare_commit()
-        yield outcome_row(context, encode_part(result))
+        # By its name: Spark could not send what it needs.
+        return _run(context, batches)
 
     return run
+
+
+def _run(context: WorkerContext, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    program, name = context.program, secrets.token_hex(8)
+    outputs, written = outputs_with_rows(context)
+    sink = UntrackedSink(program.job.name, name, outputs)
+    stage, result = StageExecutor(program, 0, sink), PartitionResult()
+    for run in (run for batch in batches for run in runs_of(batch)):
+        task = context.graph.order[run.place]
+        if run.kind is InputRowKind.END:
+            result.deliveries.append(run.delivery)
+            continue
+        piece = RootBatch(program, _NOTHING, 0)
+        piece.ledger = NoLedger()  # type: ignore[assignment]
+        stage.run_roots(piece, task, list(map(context.inputs[task].decode, run.raws)))
+        yield from written.take()
+    result.staged = sink.prepare_commit()
+    yield outcome_row(context, encode_part(result))
 
 
 class UntrackedProcessor(BatchProcessor):

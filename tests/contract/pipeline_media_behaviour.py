@@ -85,6 +85,18 @@ class InputBehaviour:
             await process.settle_all(SEGMENTS)
         assert_once(process.received, count_to(SEGMENTS))
 
+    async def test_a_batch_for_several_cores_has_a_split_for_each(self, source: Source) -> None:
+        for start in range(0, SEGMENTS, 5):
+            await source.put(count_to(SEGMENTS)[start : start + 5])
+        async with process_of(source, batch_size=5) as process:
+            process.desk.parallelism = 4
+            deliveries = await process.admit()
+            assert sum(it.segments for it in deliveries) <= 20
+            assert len(deliveries) >= 4
+            await process.settle(deliveries)
+            await process.settle_all(SEGMENTS)
+        assert_once(process.received, count_to(SEGMENTS))
+
     async def test_what_was_admitted_and_not_settled_is_read_again(self, source: Source) -> None:
         await source.put(count_to(SEGMENTS))
         async with process_of(source) as first:

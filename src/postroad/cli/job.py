@@ -64,7 +64,7 @@ def _spark(command: Command) -> Command:
             "--partitions",
             type=click.IntRange(min=1),
             metavar="N",
-            help="On Spark: parts of a batch; as many as this machine has cores by default.",
+            help="On Spark: parts of a batch; as many as the executors have cores by default.",
         ),
         click.option(
             "--conf",

@@ -112,9 +112,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     them its place in a file or topic does, or else all that it has."""
 
     batch_size: int = 10_000
-    """For inputs: segments in one micro-batch, at most."""
+    """For inputs: segments of one micro-batch for each core that works on it, at most."""
     max_pending: int = 100_000
-    """For inputs: segments that are read and not done with, at most."""
+    """For inputs: segments that are read and not done with, at most. A micro-batch has half of them
+    at most, or `batch_size`: the next one is read while it is worked on."""
     pending_timeout_s: float = 60.0
     """For inputs: time for a segment and everything made of it, from its admission on."""
     retry: RetryPolicy = RetryPolicy()

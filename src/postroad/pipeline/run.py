@@ -50,7 +50,7 @@ class Spark:
     Args:
         master: a Spark master; all cores of this machine by default.
         conf: properties of Spark.
-        partitions: partitions of a batch; as many as this machine has cores by default.
+        partitions: parts of a batch; as many as the executors have cores by default.
         bind: the address where executors reach this process, as `host:port`.
         session: a session that runs already, instead of one with these settings.
         is_batch: whether all that there is makes one batch, without a checkpoint; for inputs that

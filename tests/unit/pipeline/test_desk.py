@@ -63,6 +63,20 @@ async def test_no_more_is_delivered_at_once_than_a_batch(clock: Clock) -> None:
         assert it.desk.counts.delivered == 17
 
 
+@pytest.mark.parametrize(("cores", "segments"), [(2, 20), (4, 40), (100, 50)])
+async def test_batch_grows_with_the_cores_and_has_splits_for_all_of_them(
+    cores: int, segments: int
+) -> None:
+    job = job_of(input_task(batch_size=10, max_pending=100))
+    async with open_desk(job, {"in": count_to(1_000)}) as it:
+        it.desk.parallelism = cores
+        deliveries = await it.desk.next_deliveries()
+        assert total(deliveries) == segments
+        assert len(deliveries) >= min(cores, segments)
+        # Half of what may be pending is left for the batch that is read meanwhile.
+        assert total(await it.desk.next_deliveries()) == min(segments, 100 - segments)
+
+
 async def test_each_input_has_its_own_limits(clock: Clock) -> None:
     job = job_of(input_task("a", max_pending=3), input_task("b", batch_size=5))
     async with open_desk(job, {"a": count_to(100), "b": count_to(100)}) as it:

@@ -76,6 +76,9 @@ class InputConnector(Protocol):
     """Whether it has an end."""
     is_portable: bool = True
     """Whether splits can be read in any process; otherwise only in the one that called `open`."""
+    split_segments_max: int = 1 << 62
+    """How many segments one split may have at most, so that all cores get some: changes between two
+    calls of `plan_splits`."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what was recorded with splits, by keys. Called before `open`."""

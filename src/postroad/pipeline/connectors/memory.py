@@ -43,8 +43,8 @@ class MemoryInput(InputConnector):
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
         start = 0 if after is None else int(after["index"])
         stop = min(start + segments, len(self._raws))
-        bounds = range(start, stop, self._split_segments)
-        return [_slice(first, min(first + self._split_segments, stop)) for first in bounds]
+        size = min(self._split_segments, self.split_segments_max)
+        return [_slice(first, min(first + size, stop)) for first in range(start, stop, size)]
 
     def read(self, place: Position) -> Iterator[RawRecords]:
         start, stop = place["start"], place["stop"]

@@ -263,7 +263,7 @@ class StreamInput(InputConnector):
             await asyncio.to_thread(_readers.close, self._access)
 
     async def plan_splits(self, after: Position | None, segments: int) -> Sequence[Split]:
-        limits = self._split_segments, self._split_bytes
+        limits = min(self._split_segments, self.split_segments_max), self._split_bytes
         return await self._planner.plan(after, segments, *limits)
 
     def _read(self, place: Position) -> list[Any]:

@@ -22,7 +22,6 @@ from postroad.pipeline.connectors.connector import (
     OutputConnector,
     Position,
     RawRecords,
-    Split,
 )
 from postroad.pipeline.coordinator.batch_result import BatchResult, CommitResult, PendingWrite
 from postroad.pipeline.coordinator.batch_spans import BatchSpans
@@ -48,7 +47,7 @@ from postroad.pipeline.coordinator.spark_windows import SparkWindows
 from postroad.pipeline.coordinator.state_store import StateStore, create_state_table
 from postroad.pipeline.coordinator.window_deltas import ResultsInput
 from postroad.pipeline.coordinator.window_store import WindowStore, read_late
-from postroad.pipeline.job import RetryPolicy, Task
+from postroad.pipeline.job import Task
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -56,6 +55,8 @@ logger = logging.getLogger("postroad.pipeline")
 _REPLAYS_SHARE = 0.2
 # A delivery is late only if so many other batches were settled since it was admitted.
 _BATCHES_BETWEEN = 3
+# More splits than cores even out that some take longer, and that an input may have less.
+_SPLITS_PER_CORE = 2
 # While nothing new comes: how often to see to windows and to what is late.
 _LOOK_S = 0.5
 
@@ -90,17 +91,25 @@ class JobCoordinator:
         """Everything that has splits."""
         # Inputs that had nothing more the last time they were asked.
         self._silent: set[str] = set()
-        policies = self._policies()
-        self._publisher = OutputCommitter(store, self._job, outputs, self._warn_once, policies)
+        # What decides about failures, by the task that segments come in by.
+        self._policies = {name: task.retry for name, task in self._tasks.items()}
+        for name in program.graph.inputs[:1]:
+            # Only inputs say how often to try: what outputs refuse came by one of them.
+            self._policies |= dict.fromkeys(program.graph.outputs, self._policies[name])
+        committer = OutputCommitter(store, self._job, outputs, self._warn_once, self._policies)
+        self._publisher = committer
+        # What comes next is planned while something else is settled.
+        self._planning = asyncio.Lock()
         # What is being settled must not be thrown away meanwhile.
         self._settling = asyncio.Lock()
-        # What was said last about inputs and outputs that do not work.
         self._complaints: dict[str, str | None] = {}
         self._spans = BatchSpans(self._job)
         # What was delivered again since the last admission.
         self._again: list[InputDelivery] = []
         self.is_open = False
         """Whether it has an account to look at."""
+        self.parallelism = 1
+        """How many parts of a batch are worked on at once."""
 
     async def open(self, staged: Sequence[tuple[str, Committable]] = ()) -> None:
         """Get everything ready, and publish what was settled and not published before a crash.
@@ -220,12 +229,19 @@ class JobCoordinator:
 
     async def _admit_new(self, task: Task, connector: InputConnector) -> list[InputDelivery]:
         pending = await self._store.read(lambda it: self._pen(it).pending(task.name))
-        room = min(task.max_pending - pending, task.batch_size)
+        # What one batch has leaves room for the next, which is read while it is worked on.
+        wanted = min(
+            task.batch_size * self.parallelism, max(task.max_pending // 2, task.batch_size)
+        )
+        room = min(task.max_pending - pending, wanted)
         if room <= 0:
             return []
+        parts = _SPLITS_PER_CORE * self.parallelism if self.parallelism > 1 else 1
+        connector.split_segments_max = -(-room // parts)
         after = await self._store.read(lambda it: self._pen(it).position(task.name))
         try:
-            slices = await connector.plan_splits(after, room)
+            async with self._planning:
+                slices = await connector.plan_splits(after, room)
         except OSError as error:
             self._warn_once(task.name, f"input {task.name!r} cannot be read: {error}")
             return []
@@ -234,13 +250,12 @@ class JobCoordinator:
             self._silent.add(task.name)
             return []
         self._silent.discard(task.name)
-        return await self._store.write(lambda ledger: self._admit_slices(ledger, task, slices))
 
-    def _admit_slices(
-        self, ledger: Ledger, task: Task, slices: Sequence[Split]
-    ) -> list[InputDelivery]:
-        pen, now_ms = self._pen(ledger.database), _now_ms()
-        return [pen.add_split(task.name, it, now_ms) for it in slices]
+        def admit(ledger: Ledger) -> list[InputDelivery]:
+            pen, now_ms = self._pen(ledger.database), _now_ms()
+            return [pen.add_split(task.name, it, now_ms) for it in slices]
+
+        return await self._store.write(admit)
 
     async def read(self, delivery: InputDelivery) -> Iterator[RootInput]:
         """The roots of a delivery: the same whenever it is read."""
@@ -272,6 +287,16 @@ class JobCoordinator:
     async def uncommitted(self, after: int = 0, upto: int | None = None) -> list[InputDelivery]:
         """What was delivered and not settled, in order."""
         return await self._store.read(lambda it: self._pen(it).deliveries(after, upto))
+
+    async def redeliver_lost(self, upto: int) -> None:
+        """Deliver again what is not settled, up to a number: nobody will settle it any more."""
+
+        def redeliver(ledger: Ledger) -> list[InputDelivery]:
+            pen = self._pen(ledger.database)
+            return [pen.redeliver(it, _now_ms()) for it in pen.deliveries(0, upto)]
+
+        if await self.uncommitted(0, upto):
+            self._again += await self._store.write(redeliver)
 
     async def committed_offset(self) -> int:
         """The number before the first delivery that is not settled."""
@@ -317,13 +342,9 @@ class JobCoordinator:
             await self.abort_outputs(outcome.staged)
         await self._publisher.commit()
         await self._publisher.on_settled()
-        self._spans.end(
-            self._store.owner,
-            batch,
-            segments=sum(it.segments for it in outcome.deliveries),
-            failed=len(outcome.failed),
-            result=settled.name.lower(),
-        )
+        segments, failed = sum(it.segments for it in outcome.deliveries), len(outcome.failed)
+        result = settled.name.lower()
+        self._spans.end(self._store.owner, batch, segments=segments, failed=failed, result=result)
         return settled
 
     async def is_committed(self, run: str, batch: int) -> bool:
@@ -340,25 +361,17 @@ class JobCoordinator:
 
         def finish(ledger: Ledger) -> None:
             pen = self._pen(ledger.database)
-            pen.record_failures(failed, self._policies(), _now_ms(), random.random)
+            pen.record_failures(failed, self._policies, _now_ms(), random.random)
             pen.remove_pending_commit(id)
 
         await self._store.write(finish)
         self.counts.failed += len(failed)
         self.counts.acked -= len(failed)
 
-    def _policies(self) -> dict[str, RetryPolicy]:
-        """What decides about failures, by the task that segments come in by."""
-        policies = {name: task.retry for name, task in self._tasks.items()}
-        # What an output refused was made of something that an input gave.
-        if self._program.graph.inputs:
-            first = self._tasks[self._program.graph.inputs[0]].retry
-            policies |= dict.fromkeys(self._program.graph.outputs, first)
-        return policies
-
     async def _tell_settled(self, task: str, place: Position) -> None:
         try:
-            await self.sources[task].on_committed([place])
+            async with self._planning:
+                await self.sources[task].on_committed([place])
         except OSError as error:
             # It is settled here, which is what counts.
             logger.warning("input %r was not told what is done: %s", task, error)
@@ -366,7 +379,7 @@ class JobCoordinator:
     async def commit_outputs(self) -> None:
         """Publish what was settled, however long that takes; not what cannot be published now."""
         while not await self._publisher.commit():
-            continue
+            pass
 
     def _warn_once(self, name: str, text: str | None) -> None:
         """Say what is wrong, once as long as it is the same; None if nothing is."""
@@ -398,7 +411,7 @@ class JobCoordinator:
             return CommitResult.TOO_LATE, [pen.redeliver(it, now_ms) for it in rest]
         pen.record_batch(run, batch)
         # Before they are settled, because those that failed before have a history there.
-        pen.record_failures(outcome.failed, self._policies(), now_ms, random.random)
+        pen.record_failures(outcome.failed, self._policies, now_ms, random.random)
         for it in outcome.deliveries:
             pen.complete_delivery(it)
             if it.position is not None:

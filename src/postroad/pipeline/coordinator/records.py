@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from postroad.pipeline.connectors.connector import Position, UndecodableRecord, encode_segment
+from postroad.pipeline.connectors.connector import (
+    Position,
+    UndecodableRecord,
+    encode_segment,
+)
 from postroad.pipeline.connectors.encoding import UNENCODABLE
 from postroad.pipeline.job import Segment
 

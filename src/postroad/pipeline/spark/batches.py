@@ -3,13 +3,19 @@
 The work of a batch ends in one action. What partitions came to is collected; where Spark writes
 outputs, the same action stages their segments, and they are published when the coordinator has
 accounted for the batch. A batch that Spark does again is written again, and never twice.
+
+Batches of a stream are settled while Spark is at the next one. If that fails, or the process ends,
+Spark takes a batch for done that was never accounted for: what it had is then delivered again.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from postroad.pipeline.connectors.connector import Committable
 from postroad.pipeline.spark.coordinator_client import CoordinatorClient, PartitionResults
@@ -33,6 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("postroad.pipeline")
 
+Commit: TypeAlias = Callable[[], None]
+
 
 class BatchFailed(Exception):
     """A batch was not done; Spark does it again.
@@ -40,6 +48,43 @@ class BatchFailed(Exception):
     In few words: Spark matches what comes out of a callback against patterns, and a traceback of
     Java's in it overflows the stack.
     """
+
+
+class Settling:
+    """Settles one batch in a thread of its own; an error is kept for whoever looks next."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self.failure: Exception | None = None
+        """Why the last one could not be settled."""
+
+    def begin(self, settle: Callable[[], None]) -> None:
+        """Have a batch settled; the one before must have been waited for."""
+
+        def run() -> None:
+            try:
+                settle()
+            except Exception as error:
+                self.failure = error
+
+        self._thread = threading.Thread(target=run, name="settling", daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the batch that is being settled.
+
+        Raises:
+            Exception: whatever it failed with.
+        """
+        self.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def wait(self) -> None:
+        """The same, however it ends."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
 
 
 class BatchProcessor:
@@ -53,6 +98,12 @@ class BatchProcessor:
     def __init__(self, context: WorkerContext, stage: str) -> None:
         self._context = context
         self._stage = stage
+        self.settling: Settling | None = None
+        """Where batches are settled while Spark is at the next one; nowhere by default."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Through Spark Connect it works in another process, where nobody looks after threads.
+        return {**self.__dict__, "settling": None}
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Do a batch of input rows."""
@@ -66,12 +117,31 @@ class BatchProcessor:
         """The same, but for what it raises."""
         coordinator, run = self._context.coordinator, self._context.run
         session = rows.sparkSession
+        commit = None
         if coordinator.begin_batch(run, batch):
             _describe(session, f"{self._context.job_name}: batch {batch}")
             results = self._add_passes(rows)
             outcomes, writes = self._act(session, results, batch)
-            inline, stored = read_outcomes(outcomes)
-            coordinator.commit_batch(run, batch, PartitionResults(inline, stored), writes)
+            parts = PartitionResults(*read_outcomes(outcomes))
+            commit = partial(coordinator.commit_batch, run, batch, parts, writes)
+        if self.settling is None:
+            _call(commit)
+            self.write_pending(session, coordinator)
+            return
+        # Batches are committed and written one after the other.
+        self.settling.join()
+        if self._context.spark_inputs or self._context.group_tasks:
+            # How far Spark's readers are is in its checkpoint alone, which goes on after this, and
+            # functions of groups in the next batch see the states that this one left.
+            _call(commit)
+            commit = None
+        if commit is not None or self._context.spark_outputs:
+            self.settling.begin(partial(self._settle, session, coordinator, commit))
+
+    def _settle(
+        self, session: SparkSession, coordinator: CoordinatorClient, commit: Commit | None
+    ) -> None:
+        _call(commit)
         self.write_pending(session, coordinator)
 
     def _add_passes(self, rows: DataFrame) -> DataFrame:
@@ -139,7 +209,7 @@ class BatchProcessor:
 
     def remove_abandoned(self, session: SparkSession) -> None:
         """Remove what attempts have staged that nobody committed; before the first batch."""
-        if self._context.spark_outputs:
+        if self._context.spark_outputs or self._context.dataframe_tasks:
             pending = self._context.coordinator.list_writes()
             keep_directories(session, self._stage, [str(it.committable["path"]) for it in pending])
 
@@ -160,6 +230,11 @@ class BatchProcessor:
                 coordinator.finish_write(it.id, publish(session, place))
         for path in {str(it.committable["path"]) for it in pending}:
             move_directory(session, path, None)
+
+
+def _call(commit: Commit | None) -> None:
+    if commit is not None:
+        commit()
 
 
 def _collect(results: DataFrame) -> list[bytes]:

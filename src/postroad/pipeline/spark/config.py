@@ -84,8 +84,9 @@ class SparkConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_memory: str = "4g"
     """Address space of each Python worker; a function that wants more has failed with a
     MemoryError, and harms no other."""
-    partitions: int = msgspec.field(default_factory=count_cores)
-    """Partitions of a shuffle: as many as cores run tasks. More of them cost each batch time."""
+    partitions: int | None = None
+    """Parts of a batch that are worked on at once: as many as the executors have cores, by default,
+    whether they come or go meanwhile."""
     python: str = sys.executable
     """The Python of the workers; on a cluster, its path on every machine."""
     python_path: tuple[str, ...] = ()
@@ -121,7 +122,7 @@ class SparkConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("driver_memory", "executor_memory", "worker_memory"):
             if not _MEMORY.fullmatch(getattr(self, name)):
                 _refuse(name, getattr(self, name), "a number with k, m, g or t, such as 512m")
-        if self.partitions < 1:
+        if self.partitions is not None and self.partitions < 1:
             _refuse("partitions", self.partitions, "1 or more")
         if self.log_level not in _LOG_LEVELS:
             _refuse("log_level", self.log_level, f"one of {', '.join(_LOG_LEVELS)}")
@@ -198,9 +199,6 @@ def configuration(settings: SparkConfig) -> dict[str, str]:
         # A worker that hangs in a function is ended soon after its task is.
         "spark.python.task.killTimeout": "200ms",
         "spark.ui.showConsoleProgress": "false",
-        # The default of 200 partitions is for large tables, not for batches of a stream.
-        "spark.sql.shuffle.partitions": str(settings.partitions),
-        "spark.default.parallelism": str(settings.partitions),
         # Plans each query again while it runs: of no use to streams, which warn about it.
         "spark.sql.adaptive.enabled": "false",
         # A Hive metastore takes seconds to start, and there are no tables.
@@ -217,6 +215,8 @@ def configuration(settings: SparkConfig) -> dict[str, str]:
         ELIMINATION: "false",
     }
     conf |= _address_lines(settings) | _cluster_lines(settings) | _checkpoint_lines(settings)
+    if settings.partitions is not None:
+        conf["spark.default.parallelism"] = str(settings.partitions)
     # Of the Python workers alone, on this machine as on others: the JVM is left as it is.
     conf |= {f"spark.executorEnv.{name}": value for name, value in _WORKER_ENVIRONMENT.items()}
     if settings.python_path:

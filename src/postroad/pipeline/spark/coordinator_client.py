@@ -59,9 +59,9 @@ class CoordinatorClient:
         """The number of the last delivery, after waiting for one if there is none."""
         return self._ask(PollDeliveries(after, wait_s), int, wait_s)
 
-    def list_deliveries(self, after: int, upto: int) -> list[InputDelivery]:
-        """What of a range of deliveries is to be done."""
-        return self._ask(ListDeliveries(after, upto), list[InputDelivery])
+    def plan_partitions(self, after: int, upto: int) -> list[list[InputDelivery]]:
+        """What of a range of deliveries is to be done, in parts for tasks of Spark."""
+        return self._ask(PlanPartitions(after, upto), list[list[InputDelivery]])
 
     def read_split(self, delivery: InputDelivery) -> Iterator[RawRecords]:
         """What a slice has that only the desk can read."""
@@ -205,8 +205,8 @@ class GetInitialOffset(msgspec.Struct, frozen=True, tag=True):
     """Where to begin: answered by the number before the first delivery that is not settled."""
 
 
-class ListDeliveries(msgspec.Struct, frozen=True, tag=True):
-    """Answered by the deliveries of a range of numbers that are not settled."""
+class PlanPartitions(msgspec.Struct, frozen=True, tag=True):
+    """Answered by the deliveries of a range of numbers that are not settled, in parts."""
 
     after: int
     upto: int
@@ -335,7 +335,7 @@ class ReportFatalError(msgspec.Struct, frozen=True, tag=True):
 Question: TypeAlias = (
     PollDeliveries
     | GetInitialOffset
-    | ListDeliveries
+    | PlanPartitions
     | ReadSplit
     | ReadRetries
     | ReadStates

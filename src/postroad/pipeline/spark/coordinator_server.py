@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Sequence
 
 from postroad.core import Address, Limits, to_address
 from postroad.core.limits import MIB
@@ -29,10 +30,10 @@ from postroad.pipeline.spark.coordinator_client import (
     FinishWrite,
     GetInitialOffset,
     GetIsolationMode,
-    ListDeliveries,
     ListDeltas,
     ListWrites,
     PartitionResults,
+    PlanPartitions,
     PollDeliveries,
     PollDeltas,
     Question,
@@ -51,6 +52,8 @@ from postroad.pipeline.windows import WindowDeltaBuilder
 logger = logging.getLogger("postroad.pipeline")
 
 _AGAIN_ROOTS = 1_000
+# Below this, more partitions cost more than they save.
+_PARTITION_SEGMENTS = 500
 # What workers may leave here for one batch; those of attempts that Spark gave up count too.
 _STORED_BYTES_MAX = 4_096 * MIB
 # Spark asks, looks whether the watermark has moved, and asks again.
@@ -91,8 +94,15 @@ class CoordinatorServer:
         self._service: MessagingService | None = None
         self._admitting = asyncio.Lock()
         self._asking = 0
-        # What parts of the batch came to, by their names.
+        # What parts of the batch came to, by their names, and those of the one before, which may
+        # still be to be settled.
         self._stored: dict[str, bytearray] = {}
+        self._stored_before: dict[str, bytearray] = {}
+        # The last batch that Spark began.
+        self._batch: int | None = None
+        # Whether Spark has said since it began a query how far it is.
+        self._is_resumed = False
+        self._ahead: asyncio.Task[None] | None = None
         self._is_in_batch = False
         # When a worker last gave a sign of life in the batch that Spark is at.
         self._alive_s: float | None = None
@@ -132,6 +142,9 @@ class CoordinatorServer:
 
     async def stop(self) -> None:
         """Answer no more."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+            await asyncio.gather(self._ahead, return_exceptions=True)
         if self._service is not None:
             await self._service.stop(grace=0)
 
@@ -144,8 +157,10 @@ class CoordinatorServer:
                 return await self._latest(question.after, question.wait_s)
             case GetInitialOffset():
                 return await self._desk.committed_offset()
-            case ListDeliveries():
-                return await self._desk.uncommitted(question.after, question.upto)
+            case PlanPartitions():
+                await self._resume(question.after)
+                deliveries = await self._desk.uncommitted(question.after, question.upto)
+                return balance_partitions(deliveries, self._desk.parallelism)
             case ReadSplit():
                 return await self._read_slice(question.number)
             case ReadRetries():
@@ -208,7 +223,15 @@ class CoordinatorServer:
         """Spark begins anew: whatever it was at is over."""
         self.idle_polls = 0
         self._window_polls.clear()
+        self._is_resumed = False
         self._is_in_batch, self._alive_s = False, None
+
+    async def _resume(self, after: int) -> None:
+        """Spark goes on behind a delivery: what it takes for done, and was not settled, was lost
+        on the way here."""
+        if not self._is_resumed:
+            self._is_resumed = True
+            await self._desk.redeliver_lost(after)
 
     def _note_life(self) -> None:
         if self._is_in_batch:
@@ -225,6 +248,10 @@ class CoordinatorServer:
         self._is_in_batch, self._alive_s = False, None
         try:
             async with self._admitting:
+                await self._resume(after)
+                ahead = await self._desk.uncommitted(after)
+                if sum(it.segments for it in ahead) >= self._batch_segments:
+                    return ahead[-1].number
                 return await self._desk.poll_after(after, wait_s)
         finally:
             self._asking -= 1
@@ -253,11 +280,31 @@ class CoordinatorServer:
     async def _begin(self, run: str, batch: int) -> bool:
         self.idle_polls = 0
         self._is_in_batch, self._alive_s = True, None
-        self._stored.clear()
+        self._batch = batch
+        self._stored_before, self._stored = self._stored, {}
+        if self._ahead is None or self._ahead.done():
+            self._ahead = asyncio.create_task(self._admit_ahead())
         return not await self._desk.is_committed(run, batch)
 
+    @property
+    def _batch_segments(self) -> int:
+        """So many segments are a batch: there is no need to look for more."""
+        tasks = self._program.graph.tasks
+        inputs = (tasks[name].batch_size for name in self._program.graph.inputs)
+        return min(inputs, default=1) * self._desk.parallelism
+
+    async def _admit_ahead(self) -> None:
+        """Deliver what the next batch will have, while Spark is at this one."""
+        try:
+            async with self._admitting:
+                await self._desk.next_deliveries()
+        except Exception:
+            # Whoever asks for the next batch tries it again, and says so.
+            logger.debug("nothing could be delivered ahead", exc_info=True)
+
     def _store_result(self, name: str, part: bytes) -> None:
-        if sum(map(len, self._stored.values())) + len(part) > _STORED_BYTES_MAX:
+        stored = (*self._stored.values(), *self._stored_before.values())
+        if sum(map(len, stored)) + len(part) > _STORED_BYTES_MAX:
             raise MemoryError(
                 f"the partitions of a batch left more than {_STORED_BYTES_MAX} bytes here; make "
                 "batch_size smaller"
@@ -265,7 +312,8 @@ class CoordinatorServer:
         self._stored.setdefault(name, bytearray()).extend(part)
 
     def _take(self, parts: PartitionResults) -> list[PartitionResult]:
-        left = [decode_part(self._stored[name]) for name in parts.left if name in self._stored]
+        stored = self._stored_before | self._stored
+        left = [decode_part(stored[name]) for name in parts.left if name in stored]
         return [*map(decode_part, parts.inline), *left]
 
     async def _settle(self, question: CommitBatch) -> bool:
@@ -291,9 +339,11 @@ class CoordinatorServer:
         outcome.delta = windows.delta
         outcome.staged += question.writes
         await self._desk.commit_batch(question.run, question.batch, outcome)
-        # There is one batch at a time: nobody will ask for the rest.
-        self._stored.clear()
-        self._is_in_batch, self._alive_s = False, None
+        # Nobody will ask for the rest of it.
+        self._stored_before.clear()
+        if question.batch == self._batch:
+            self._stored.clear()
+            self._is_in_batch, self._alive_s = False, None
         self._careful_batches = max(self._careful_batches - 1, 0)
         return True
 
@@ -305,6 +355,21 @@ class CoordinatorServer:
         known = await self._desk.uncommitted(min(numbers) - 1, max(numbers))
         found = {it.number: it for it in known if it.number in numbers}
         return [found.get(number) or _gone(number) for number in sorted(numbers)]
+
+
+def balance_partitions(
+    deliveries: Sequence[InputDelivery], partitions: int
+) -> list[list[InputDelivery]]:
+    """Deliveries in at most so many parts of about the same size; the larger ones first."""
+    total = sum(it.segments for it in deliveries)
+    count = max(min(partitions, total // _PARTITION_SEGMENTS, len(deliveries)), 1)
+    balanced: list[list[InputDelivery]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for it in sorted(deliveries, key=lambda it: (-it.segments, it.number)):
+        least = loads.index(min(loads))
+        balanced[least].append(it)
+        loads[least] += it.segments
+    return [partition for partition in balanced if partition]
 
 
 def _gone(number: int) -> InputDelivery:

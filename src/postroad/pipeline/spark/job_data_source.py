@@ -23,25 +23,7 @@ from postroad.pipeline.coordinator.records import InputDelivery
 from postroad.pipeline.spark.input_rows import DDL, of_retries, of_split
 from postroad.pipeline.spark.worker_context import WorkerContext
 
-# Below this, more partitions cost more than they save.
-_PARTITION_SEGMENTS = 2_000
-
 _decode = msgspec.msgpack.Decoder(list[InputDelivery]).decode
-
-
-def balance_partitions(
-    deliveries: Sequence[InputDelivery], partitions: int
-) -> list[list[InputDelivery]]:
-    """Deliveries in partitions of about the same size; the larger ones first."""
-    total = sum(it.segments for it in deliveries)
-    count = max(min(partitions, total // _PARTITION_SEGMENTS, len(deliveries)), 1)
-    balanced: list[list[InputDelivery]] = [[] for _ in range(count)]
-    loads = [0] * count
-    for it in sorted(deliveries, key=lambda it: (-it.segments, it.number)):
-        least = loads.index(min(loads))
-        balanced[least].append(it)
-        loads[least] += it.segments
-    return [partition for partition in balanced if partition]
 
 
 def read_deliveries(
@@ -110,9 +92,8 @@ class JobReader(DataSourceReader):
 
 
 def _partitions(context: WorkerContext, after: int, upto: int) -> list[InputPartition]:
-    deliveries = context.coordinator.list_deliveries(after, upto)
-    balanced = balance_partitions(deliveries, context.partitions)
-    return [InputPartition(msgspec.msgpack.encode(it)) for it in balanced]
+    partitions = context.coordinator.plan_partitions(after, upto)
+    return [InputPartition(msgspec.msgpack.encode(it)) for it in partitions]
 
 
 class JobDataSource(DataSource):

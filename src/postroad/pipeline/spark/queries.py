@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
-from postroad.pipeline.spark.batches import BatchProcessor
+from postroad.pipeline.spark.batches import BatchProcessor, Settling
 from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.pipeline.spark.session import activate
 from postroad.pipeline.spark.spark_inputs import read_once, read_stream
@@ -26,6 +27,8 @@ logger = logging.getLogger("postroad.pipeline")
 
 _LOOK_S = 0.05
 _WAIT_S = 1.0
+# Executors come and go.
+_ADAPT_S = 2.0
 # Spark asks all sources for what they have, then ours once more: the others had nothing.
 _IDLE_POLLS = 2
 
@@ -54,6 +57,7 @@ class StreamingQueryRunner(QueryRunner):
         processor: what does a batch.
         limit_s: how long workers may give no sign of life within a batch.
         window_checkpoints: where Spark keeps what windows hold.
+        adapt: called now and then to have batches fit the cluster.
     """
 
     def __init__(
@@ -67,12 +71,14 @@ class StreamingQueryRunner(QueryRunner):
         processor: BatchProcessor,
         limit_s: float,
         window_checkpoints: str,
+        adapt: Callable[[], None],
     ) -> None:
         self._session = session
         self._name = name
         self._context = context
         self._coordinator = coordinator
         self._server = server
+        self._adapt = adapt
         self._checkpoint = checkpoint
         self._processor = processor
         self._limit_s = limit_s
@@ -83,6 +89,10 @@ class StreamingQueryRunner(QueryRunner):
 
         self._server.begin_query()
         queries: list[StreamingQuery] = []
+        settling = Settling()
+        if hasattr(self._session, "_jsparkSession"):
+            self._processor.settling = settling
+        adapted_s = 0.0
         try:
             await asyncio.to_thread(self._start_all, queries)
         except Exception as error:
@@ -90,6 +100,8 @@ class StreamingQueryRunner(QueryRunner):
             return error
         try:
             while (ended := await asyncio.to_thread(_find_ended, queries)) is None:
+                if settling.failure is not None:
+                    return settling.failure
                 # A query that is stopped in the middle of a batch complains.
                 if await self._is_done():
                     return None
@@ -99,6 +111,9 @@ class StreamingQueryRunner(QueryRunner):
                         f"no worker gave a sign of life for {silent_s:.0f} s; the batch is given "
                         "up and done again, each function in a process of its own"
                     )
+                if time.monotonic() - adapted_s > _ADAPT_S:
+                    await asyncio.to_thread(self._adapt)
+                    adapted_s = time.monotonic()
                 await asyncio.sleep(_LOOK_S)
             return await asyncio.to_thread(ended.exception) or RuntimeError("it ended by itself")
         except (Py4JError, OSError) as error:
@@ -106,6 +121,7 @@ class StreamingQueryRunner(QueryRunner):
             return error
         finally:
             await asyncio.to_thread(_stop, queries)
+            await asyncio.to_thread(settling.wait)
 
     async def _is_done(self) -> bool:
         # Once more at the end, as meanwhile a batch may have added to windows.

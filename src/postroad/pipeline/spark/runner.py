@@ -9,6 +9,7 @@ import random
 import secrets
 import time
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,13 @@ from postroad.pipeline.spark.config import SparkConfig
 from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.pipeline.spark.job_data_source import bind_data_source
 from postroad.pipeline.spark.queries import BatchQueryRunner, QueryRunner, StreamingQueryRunner
-from postroad.pipeline.spark.session import activate, has_jvm, start_spark, stop_spark
+from postroad.pipeline.spark.session import (
+    activate,
+    count_task_slots,
+    has_jvm,
+    start_spark,
+    stop_spark,
+)
 from postroad.pipeline.spark.sql_expressions import find_columns, find_output_types
 from postroad.pipeline.spark.watching import (
     Watch,
@@ -51,6 +58,7 @@ _PAUSE_MAX_S = 60.0
 _STABLE_AFTER_S = 60.0
 # So many queries may fail in a row, and none settle anything, before functions are suspected.
 _FAILURES_WITHOUT_PROGRESS_MAX = 2
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 # Functions are interrupted when they have had their time. Where that does not help, it shows in
 # that no worker gives signs of life; but Spark may also be busy without them, as when it commits.
 _GRACE_S = 60.0
@@ -138,7 +146,6 @@ class SparkRunner:
                 self._outputs,
                 desk,
                 run,
-                self._settings.partitions,
                 self._settings.worker_bytes,
                 self._settings.python_path,
             )
@@ -266,6 +273,10 @@ class SparkRunner:
         context.output_types = find_output_types(session, self._program.job)
         session.dataSource.register(bind_data_source(name, context))
         coordinator = self.coordinator
+        self._adapt(session, context)
+        if self._session is None and _SHUFFLE_PARTITIONS not in self._settings.conf:
+            # The default of 200 is for large tables, not for batches of a stream.
+            session.conf.set(_SHUFFLE_PARTITIONS, str(context.partitions))
         if self._checkpoint is None:
             if context.spark_outputs:
                 raise ConfigError(
@@ -294,7 +305,13 @@ class SparkRunner:
             processor,
             self._limit_s,
             self._checkpoint.window_state,
+            partial(self._adapt, session, context),
         )
+
+    def _adapt(self, session: SparkSession, context: WorkerContext) -> None:
+        """Have batches in as many parts as the cluster can work on at once."""
+        slots = self._settings.partitions or count_task_slots(session)
+        context.partitions = self.coordinator.parallelism = slots
 
     @property
     def _limit_s(self) -> float:

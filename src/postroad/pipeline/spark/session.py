@@ -156,6 +156,18 @@ def has_jvm(session: SparkSession) -> bool:
     return process is None or process.poll() is None
 
 
+def count_task_slots(session: SparkSession) -> int:
+    """How many tasks of a session run at once: as many as its executors have cores just now."""
+    context: Any = getattr(session, "_sc", None)
+    if context is not None:
+        return max(int(context.defaultParallelism), 1)
+    from pyspark.sql import functions as f
+
+    # Through Spark Connect: Spark cuts a range into as many parts.
+    parts = session.range(1 << 16).select(f.spark_partition_id().alias("part")).distinct().count()
+    return max(parts, 1)
+
+
 def activate(session: SparkSession) -> None:
     """Have Spark know the session in this thread: it looks for sources and sinks there."""
     jvm: Any = getattr(session, "_jvm", None)
@@ -245,7 +257,8 @@ def _launch_jvm(properties: SparkConf) -> Any:
 
     output = JvmOutput()
     try:
-        gateway: Any = launch_gateway(properties, {"stderr": output.descriptor})
+        launch: Any = launch_gateway
+        gateway: Any = launch(properties, {"stderr": output.descriptor})
         gateway.output = output
         return gateway
     finally:

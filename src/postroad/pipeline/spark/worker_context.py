@@ -61,6 +61,7 @@ class WorkerContext:
         poll_s: how long to wait for something new.
         shared_file: one that is in the directory where Spark's writers stage, if it is no URL:
             what a machine that does not see it would write there would be lost.
+        partitions: how many parts of a batch are worked on at once; changes with the cluster.
 
     Args:
         job: a valid one.
@@ -68,7 +69,6 @@ class WorkerContext:
         outputs: by the names of their tasks.
         desk: where it is.
         run: what tells this run's batches from those of others.
-        partitions: how many parts a batch has, at most.
         worker_bytes: memory that a worker may take.
         python_path: where else a worker finds functions.
     """
@@ -80,7 +80,6 @@ class WorkerContext:
         outputs: Mapping[str, OutputConnector],
         desk: CoordinatorEndpoint,
         run: str,
-        partitions: int,
         worker_bytes: int,
         python_path: Sequence[str] = (),
     ) -> None:
@@ -105,7 +104,7 @@ class WorkerContext:
         self.shared_file: str | None = None
         self._desk = desk
         self.run = run
-        self.partitions = partitions
+        self.partitions = 1
         self._worker_bytes = worker_bytes
         self._python_path = python_path
 

@@ -22,8 +22,13 @@ def test_defaults_use_all_cores_and_retry_tasks() -> None:
     cores = count_cores()
 
     assert conf["spark.master"] == f"local[{cores},4]"
-    assert conf["spark.sql.shuffle.partitions"] == str(cores)
-    assert conf["spark.default.parallelism"] == str(cores)
+
+
+def test_parallelism_is_left_to_the_cluster_unless_it_is_set() -> None:
+    conf = configuration(SparkConfig(master="spark://host:7077"))
+
+    assert "spark.default.parallelism" not in conf
+    assert "spark.sql.shuffle.partitions" not in conf
 
 
 def test_settings_reach_the_configuration() -> None:
@@ -40,7 +45,7 @@ def test_settings_reach_the_configuration() -> None:
     assert conf["spark.master"] == "local[3,2]"
     assert conf["spark.app.name"] == "words"
     assert conf["spark.driver.memory"] == "512m"
-    assert conf["spark.sql.shuffle.partitions"] == "5"
+    assert conf["spark.default.parallelism"] == "5"
     assert conf["spark.driver.extraJavaOptions"].endswith(
         " -Dpostroad.log.level=WARN -XX:+UseSerialGC"
     )

@@ -26,7 +26,7 @@ class Told:
 def make_context() -> WorkerContext:
     job = new_job("shared").input("in", connector="memory").output("out", connector="memory")
     endpoint = CoordinatorEndpoint("127.0.0.1:1", "token")
-    return WorkerContext(job.build(), {}, {}, endpoint, "run", 1, 4 << 30)
+    return WorkerContext(job.build(), {}, {}, endpoint, "run", 4 << 30)
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])

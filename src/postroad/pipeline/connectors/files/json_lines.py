@@ -76,7 +76,8 @@ class JsonLinesInput(FileInput):
             start = self._find_start(file, name, start)
             if start < 0:
                 return
-            stop, count, is_end = self._measure(file, name, start, segments)
+            some = min(segments, self.split_segments_max)
+            stop, count, is_end = self._measure(file, name, start, some)
             status = os.fstat(file.fileno())
             progress = FileProgress(stop, status.st_size, status.st_mtime_ns, is_end)
             if count:

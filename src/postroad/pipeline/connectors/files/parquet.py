@@ -102,7 +102,8 @@ class ParquetInput(FileInput):
         for group in range(metadata.num_row_groups):
             group_stop = group_start + metadata.row_group(group).num_rows
             while segments > 0 and row < group_stop:
-                count = min(self._split_segments, segments, group_stop - row)
+                size = min(self._split_segments, self.split_segments_max)
+                count = min(size, segments, group_stop - row)
                 place = {"file": name, "group": group, "skip": row - group_start, "row": row}
                 row += count
                 segments -= count

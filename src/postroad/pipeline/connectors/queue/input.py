@@ -171,7 +171,8 @@ class QueueInput(InputConnector):
         if expired := find_expired(sight, self._frontier, now_ms):
             await store.write(lambda ledger: bury(ledger, self._id, expired))
             return None
-        cutter = QueueSplitPlanner(self._id, segments, self._split_segments)
+        size = min(self._split_segments, self.split_segments_max)
+        cutter = QueueSplitPlanner(self._id, segments, size)
         return list(cutter.cut(sight, self._frontier))
 
     def _offer(self, number: int, piece: QueueSplit) -> Split:

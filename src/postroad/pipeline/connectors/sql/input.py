@@ -146,9 +146,10 @@ class SqlInput(InputConnector):
             if upto is not None and self._is_time_to_look(is_idle=not keys):
                 late = self._taken.find_skipped(connection, upto, segments)
                 self._looked_at = time.monotonic()
-            parts = [(part, upto) for part in _split(late, self._split_segments)]
+            size = min(self._split_segments, self.split_segments_max)
+            parts = [(part, upto) for part in _split(late, size)]
             rest = keys[: segments - len(late)]
-            parts += [(part, part[-1]) for part in _split(rest, self._split_segments)]
+            parts += [(part, part[-1]) for part in _split(rest, size)]
             if not parts:
                 return []
             self._last = last + len(parts)
