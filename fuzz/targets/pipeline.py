@@ -9,7 +9,7 @@ from postroad.pipeline.connectors.jetstream.client import JetStreamError, read_a
 from postroad.pipeline.connectors.options import CODECS
 from postroad.pipeline.coordinator.records import decode_or_reject
 from postroad.pipeline.spark.coordinator_client import (
-    ListDeliveries,
+    PlanPartitions,
     PollDeliveries,
     encode,
     read_question,
@@ -48,7 +48,7 @@ TARGETS = [
     Target(
         "pipeline-question",
         check_question,
-        [encode(PollDeliveries(3, 0.5)), encode(ListDeliveries(1, 9))],
+        [encode(PollDeliveries(3, 0.5)), encode(PlanPartitions(1, 9))],
     ),
     Target(
         "pipeline-jetstream",

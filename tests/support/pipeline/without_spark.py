@@ -95,7 +95,8 @@ class LocalOrder(WorkerContext):
     ) -> None:
         inputs = dict.fromkeys(program.graph.inputs, given.connector)
         desk = CoordinatorEndpoint("nowhere", "token")
-        super().__init__(program.job, inputs, outputs, desk, "run", partitions, 0)
+        super().__init__(program.job, inputs, outputs, desk, "run", 0)
+        self.partitions = partitions
         self._program = program
         self._given = given
 

@@ -213,8 +213,8 @@ class ShuffledPartition(PartitionExecutor):
             columns = columns.select(np.flatnonzero(~is_note))
         roots = RootAccounts(columns)
         is_output = columns.kind == ShuffleRowKind.OUTPUT
-        for task in columns.tasks:
-            places = np.flatnonzero(is_output & columns.of_task(task))
+        for code, task in enumerate(columns.tasks):
+            places = np.flatnonzero(is_output & (columns.task == code))
             for start in range(0, len(places), _WRITE_SEGMENTS):
                 self._put_out(task, places[start : start + _WRITE_SEGMENTS], roots)
         for id, root in roots.unfinished():

@@ -208,12 +208,6 @@ class ShuffleColumns:
             None if self.computed is None else self.computed[place],
         )
 
-    def of_task(self, name: str) -> NDArray[np.bool_]:
-        """Which rows are of a task."""
-        if name not in self.tasks:
-            return np.zeros(len(self), dtype=bool)
-        return self.task == self.tasks.index(name)
-
     def __len__(self) -> int:
         return len(self.root)
 
