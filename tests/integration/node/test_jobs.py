@@ -111,9 +111,9 @@ async def doubled(node: Node) -> list[int]:
     return sorted(json.loads(it.body)["n"] for it in letters)
 
 
-async def until_acked(operator: Operator, count: int) -> None:
+async def until_acked(operator: Operator, count: int, job: str = "relay") -> None:
     await operator.until(
-        lambda it: it.progress is not None and it.progress.acked >= count, "job.show", job="relay"
+        lambda it: it.progress is not None and it.progress.acked >= count, "job.show", job=job
     )
 
 
@@ -261,6 +261,23 @@ async def test_job_of_the_configuration_runs_with_the_node_and_goes_on_at_the_ne
     async with served(config) as operator:
         await until_acked(operator, 1)
         assert await doubled(operator.office.node) == [2, 4, 6]
+
+
+async def test_several_jobs_of_a_node_run_at_once_each_with_its_own_account(place: Path) -> None:
+    first = write_job(place, until_empty=False)
+    text = first.read_text().replace('"relay"', '"again"').replace('"doubled"', '"fourfold"')
+    second = place / "again.toml"
+    write(second, text.replace('"orders"', '"doubled"'))
+    config = make_config(place, pipeline={"jobs": [str(first), str(second)]})
+    async with served(config) as operator:
+        node = operator.office.node
+        await post(node, *range(50), "x")
+        # What one job makes is what the other reads, while both go on.
+        await until_acked(operator, 50, "again")
+        letters = await operator.do("queue.peek", queue="fourfold", limit=100)
+        assert sorted(json.loads(it.body)["n"] for it in letters) == [4 * n for n in range(50)]
+        await operator.until(lambda it: it.progress.dead == 1, "job.show", job="relay")
+        assert (await operator.do("job.show", job="again")).progress.dead == 0
 
 
 async def test_job_that_fails_is_started_again_until_it_works(place: Path) -> None:

@@ -22,7 +22,8 @@ from postroad.pipeline.spark.job_pass import add_passes
 from postroad.pipeline.spark.result_rows import RESULT_DDL
 from postroad.pipeline.spark.worker_context import WorkerContext
 from postroad.pipeline.vectorized.partition import PartitionResult, decode_part
-from postroad.pipeline.vectorized.shuffle_rows import DDL, ShuffleRow, from_batch, to_batch
+from postroad.pipeline.vectorized.shuffle_columns import ShuffleColumns, to_columns
+from postroad.pipeline.vectorized.shuffle_rows import DDL, ShuffleRow
 from postroad.pipeline.windows import WindowDeltaBuilder
 from tests.support.pipeline.both_ways import (
     Comparable,
@@ -160,7 +161,12 @@ class Frame:
             return self._repartition_results(count)
         assert column == "shard"
         how, chance = self._shuffling, random.Random(f"{self._shuffling.seed} {self._hop}")
-        rows = [row for part in self.partitions for batch in part for row in from_batch(batch)]
+        rows = [
+            row
+            for part in self.partitions
+            for batch in part
+            for row in ShuffleColumns.of_batch(batch)
+        ]
         divided: list[list[ShuffleRow]] = [[] for _ in range(count)]
         for row in how.on_way(self._hop, rows):
             divided[hash((how.seed, row.shard)) % count].append(row)
@@ -184,7 +190,7 @@ def _cut(rows: list[ShuffleRow], how: Shuffling, chance: random.Random) -> Batch
     batches = []
     while rows:
         size = chance.randint(1, how.batch_rows)
-        batches.append(to_batch(rows[:size]))
+        batches.append(to_columns(rows[:size]).to_batch())
         rows = rows[size:]
     return batches
 

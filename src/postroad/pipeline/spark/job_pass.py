@@ -44,7 +44,8 @@ from postroad.pipeline.vectorized.partition import (
     SingleStagePartition,
     encode_part,
 )
-from postroad.pipeline.vectorized.shuffle_rows import from_batch, to_batch_with_columns
+from postroad.pipeline.vectorized.shuffle_columns import ShuffleColumns, to_batch_with_columns
+from postroad.pipeline.vectorized.shuffle_rows import ShuffleRowKind, schema
 from postroad.pipeline.vectorized.shuffle_stages import ShuffleStage, SourceStage
 
 if TYPE_CHECKING:
@@ -201,12 +202,12 @@ def _first_stage(context: WorkerContext) -> Operator:
                 beat.is_busy = True
                 rows = stage.process(task, roots)
                 beat.is_busy = False
-                if rows:
+                if len(rows):
                     yield to_batch_with_columns(rows, columns)
         counts = {"": reader.read, **reader.made}
-        rows = [stage.complete(task, 0, count) for task, count in counts.items() if count]
-        if rows := rows + stage.finish():
-            yield to_batch_with_columns(rows, columns)
+        notes = [stage.complete(task, 0, count) for task, count in counts.items() if count]
+        if notes := notes + stage.finish():
+            yield to_batch_with_columns(notes, columns)
 
     return run
 
@@ -216,17 +217,33 @@ def _later_stage(context: WorkerContext, index: int) -> Operator:
         stage = ShuffleStage(context.prepare(), index, context.columns_of_stage(index))
         columns, beat = context.columns_of_stage(index + 1), context.heartbeat
         for batch in batches:
+            mine, others = _split(batch, context.graph.stages[index].tasks)
+            if others.num_rows:
+                if columns:
+                    others = to_batch_with_columns(ShuffleColumns.of_batch(others), columns)
+                yield others
             beat.is_busy = True
-            for rows in stage.take(from_batch(batch)):
+            for rows in stage.take(ShuffleColumns.of_batch(mine)):
                 beat.is_busy = False
-                if rows:
+                if len(rows):
                     yield to_batch_with_columns(rows, columns)
                 beat.is_busy = True
             beat.is_busy = False
-        if rows := stage.finish():
-            yield to_batch_with_columns(rows, columns)
+        if notes := stage.finish():
+            yield to_batch_with_columns(notes, columns)
 
     return run
+
+
+def _split(batch: pa.RecordBatch, tasks: Sequence[str]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Segments for some tasks, and all other rows, which stay as they are but for where they meet:
+    those of a root, in the end."""
+    is_segment = pc.equal(batch.column("kind"), ShuffleRowKind.SEGMENT)
+    is_mine = pc.and_(is_segment, pc.is_in(batch.column("task"), pa.array(tasks, pa.string())))
+    shard = pc.if_else(is_segment, batch.column("shard"), batch.column("root"))
+    columns = [shard if it.name == "shard" else batch.column(it.name) for it in schema()]
+    others = pa.RecordBatch.from_arrays(columns, schema=schema()).filter(pc.invert(is_mine))
+    return batch.filter(is_mine), others
 
 
 def _last_stage(context: WorkerContext) -> Operator:
@@ -238,7 +255,7 @@ def _last_stage(context: WorkerContext) -> Operator:
         )
 
         def work() -> Iterator[pa.RecordBatch]:
-            partition.take_rows(row for batch in batches for row in from_batch(batch))
+            partition.take_rows(ShuffleColumns.concat(list(map(ShuffleColumns.of_batch, batches))))
             yield from written.take()
 
         yield from _finish(context, program, partition, name, work(), written)
@@ -254,7 +271,7 @@ def _group_stage(context: WorkerContext) -> Operator:
         program, name = context.prepare(), secrets.token_hex(8)
         outputs, written = outputs_with_rows(context)
         make = ShuffledPartition if program.is_multi_stage else SingleStagePartition
-        partition = make(program, outputs, name)
+        partition = make(program, outputs, name, context.spark_windows)
 
         def work() -> Iterator[pa.RecordBatch]:
             for batch in batches:

@@ -185,9 +185,17 @@ class AckAccumulator:
 
     def unacked(self) -> dict[int, UnackedRemainder]:
         """What is left over, by the root's place in the piece; of most, nothing."""
+        places, bits, missing = (column.tolist() for column in self.unacked_columns())
+        return {
+            place: UnackedRemainder(sum, count)
+            for place, sum, count in zip(places, bits, missing, strict=True)
+        }
+
+    def unacked_columns(self) -> tuple[Indexes, Ids, Indexes]:
+        """The same as columns: places, bits, and how many are missing."""
         parts = [edges for edges in self._all if edges.open.any()]
         if not parts:
-            return {}
+            return np.zeros(0, np.intp), np.zeros(0, np.uint64), np.zeros(0, np.intp)
         positions = [np.flatnonzero(part.open) for part in parts]
         origins = np.concatenate(
             [part.origins[at] for part, at in zip(parts, positions, strict=True)]
@@ -199,13 +207,8 @@ class AckAccumulator:
         order = np.argsort(origins, kind="stable")
         origins = origins[order]
         starts = np.flatnonzero(np.concatenate(([True], origins[1:] != origins[:-1])))
-        sums = np.bitwise_xor.reduceat(bits[order], starts).tolist()
-        missing = np.add.reduceat(signs[order], starts).tolist()
-        places = origins[starts].tolist()
-        return {
-            place: UnackedRemainder(sum, count)
-            for place, sum, count in zip(places, sums, missing, strict=True)
-        }
+        sums = np.bitwise_xor.reduceat(bits[order], starts)
+        return origins[starts], sums, np.add.reduceat(signs[order], starts)
 
     def _keep(self, edges: EdgeBatch) -> EdgeBatch:
         self._all.append(edges)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from postroad.pipeline.acks import ack_value
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import (
     AnySegment,
@@ -27,10 +26,13 @@ from postroad.pipeline.coordinator.records import (
     make_failed_attempt,
 )
 from postroad.pipeline.coordinator.window_deltas import WindowFile
+from postroad.pipeline.vectorized.acks import Indexes
 from postroad.pipeline.vectorized.decoding import DecodedRoots, decode_retries, decode_split, now_ms
 from postroad.pipeline.vectorized.groups import GatheredSegment, GroupBatch
 from postroad.pipeline.vectorized.output_sink import OutputSink
-from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind, decode_again
+from postroad.pipeline.vectorized.root_accounts import RootAccount, RootAccounts
+from postroad.pipeline.vectorized.shuffle_columns import to_columns
+from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind
 from postroad.pipeline.vectorized.stage_executor import (
     RootBatch,
     StageExecutor,
@@ -282,42 +284,12 @@ def _by_origin(additions: Iterable[tuple[int, WindowInput]]) -> dict[int, list[W
 
 
 _decode_outputs = msgspec.msgpack.Decoder(list[tuple[int, AnySegment]]).decode
-_decode_addition = msgspec.msgpack.Decoder(tuple[int, int, object, AnySegment]).decode
 _decode_counts = msgspec.msgpack.Decoder(dict[str, TaskCounts]).decode
 _decode_failed = msgspec.msgpack.Decoder(FailedRoot).decode
 
 _WRITE_SEGMENTS = 4096
-
-
-class _RootAccount:
-    """What is known of a root."""
-
-    __slots__ = (
-        "additions",
-        "bits",
-        "failures",
-        "generation",
-        "missing",
-        "published",
-        "put",
-        "segment",
-        "task",
-    )
-
-    def __init__(self) -> None:
-        self.task: str | None = None
-        self.generation = 0
-        self.segment = b""
-        self.bits = 0
-        self.missing = 0
-        self.failures: list[tuple[str, str]] = []
-        self.additions: list[WindowInput] = []
-        self.published: frozenset[int] = frozenset()
-        self.put: list[int] = []
-
-    @property
-    def is_done(self) -> bool:
-        return self.task is not None and not (self.failures or self.bits or self.missing)
+# Rows that are of no root.
+_NOTES = (ShuffleRowKind.DELIVERY, ShuffleRowKind.REFUSED, ShuffleRowKind.COUNTS)
 
 
 class ShuffledPartition(PartitionExecutor):
@@ -325,68 +297,65 @@ class ShuffledPartition(PartitionExecutor):
 
     def take_rows(self, rows: Iterable[ShuffleRow]) -> None:
         """Take all rows of some roots; those that come twice count once."""
-        roots: dict[int, _RootAccount] = {}
-        outputs: dict[str, list[ShuffleRow]] = {}
-        seen: set[ShuffleRow] = set()
-        for row in rows:
-            # A task may well fail twice in the same way.
-            if row.kind != ShuffleRowKind.FAILURE:
-                if row in seen:
-                    continue
-                seen.add(row)
-            if row.kind == ShuffleRowKind.DELIVERY:
-                if row.edge:
-                    self._outcome.deliveries.append(row.edge)
-                elif row.task:
-                    self._outcome.made += row.missing
-                else:
-                    self._outcome.read += row.missing
-                self._outcome.segments += row.missing
-            elif row.kind == ShuffleRowKind.COUNTS:
-                add_counts(self._outcome.tasks, _decode_counts(row.payload))
-            elif row.kind == ShuffleRowKind.REFUSED:
-                self._outcome.failed.append(_decode_failed(row.payload))
-            else:
-                root = roots.get(row.root)
-                if root is None:
-                    root = roots[row.root] = _RootAccount()
-                root.bits ^= row.bits
-                root.missing += row.missing
-                if row.kind == ShuffleRowKind.OUTPUT:
-                    outputs.setdefault(row.task, []).append(row)
-                else:
-                    _learn(root, row)
-        for task, those in outputs.items():
-            for start in range(0, len(those), _WRITE_SEGMENTS):
-                self._put_out(task, those[start : start + _WRITE_SEGMENTS], roots)
-        for id, root in roots.items():
+        columns = to_columns(rows).unique()
+        is_note = np.isin(columns.kind, _NOTES)
+        for place in np.flatnonzero(is_note).tolist():
+            self._take_note(columns.row(place))
+        if is_note.any():
+            columns = columns.select(np.flatnonzero(~is_note))
+        roots = RootAccounts(columns)
+        is_output = columns.kind == ShuffleRowKind.OUTPUT
+        for code, task in enumerate(columns.tasks):
+            places = np.flatnonzero(is_output & (columns.task == code))
+            for start in range(0, len(places), _WRITE_SEGMENTS):
+                self._put_out(task, places[start : start + _WRITE_SEGMENTS], roots)
+        for id, root in roots.unfinished():
             self._close(id, root)
 
-    def _put_out(self, task: str, rows: list[ShuffleRow], roots: dict[int, _RootAccount]) -> None:
-        made, raised = map_function(_decode_outputs, [row.payload for row in rows])
-        for place, error in raised.items():
-            roots[rows[place].root].failures.append((task, describe_exception(error)))
-            made[place] = []
-        made = [
-            [it for it in those if it[0] not in roots[row.root].published]
-            for row, those in zip(rows, made, strict=True)
-        ]
+    def _take_note(self, row: ShuffleRow) -> None:
+        if row.kind == ShuffleRowKind.REFUSED:
+            self._outcome.failed.append(_decode_failed(row.payload))
+            return
+        if row.kind == ShuffleRowKind.COUNTS:
+            add_counts(self._outcome.tasks, _decode_counts(row.payload))
+            return
+        if row.edge:
+            self._outcome.deliveries.append(row.edge)
+        elif row.task:
+            self._outcome.made += row.missing
+        else:
+            self._outcome.read += row.missing
+        self._outcome.segments += row.missing
+
+    def _put_out(self, task: str, places: Indexes, roots: RootAccounts) -> None:
+        owners, payload = roots.place[places], roots.rows.payload
+        made, raised = map_function(_decode_outputs, [payload[at] for at in places.tolist()])
+        for at, error in raised.items():
+            roots.account(int(owners[at])).failures.append((task, describe_exception(error)))
+            made[at] = []
+        if roots.published:
+            made = [
+                [it for it in those if it[0] not in roots.published.get(owner, ())]
+                for owner, those in zip(owners.tolist(), made, strict=True)
+            ]
         ids = [id for those in made for id, _ in those]
         segments = [segment for those in made for _, segment in those]
         began_s = time.perf_counter()
         refused = self._sink.write(task, ids, segments)
         wrote = TaskCounts(0, len(refused), time.perf_counter() - began_s)
         add_counts(self._outcome.tasks, {task: wrote})
-        for row, those in zip(rows, made, strict=True):
-            root = roots[row.root]
-            root.put += [id for id, _ in those if id not in refused]
+        is_written = np.ones(len(places), dtype=bool)
+        for at, those in enumerate(made if refused else ()):
             reasons = [refused[id] for id, _ in those if id in refused]
-            root.failures += [(task, f"TypeError: it cannot be written: {it}") for it in reasons]
-            if not reasons:
-                root.bits ^= ack_value(row.edge, row.generation)
-                root.missing -= 1
+            if reasons:
+                is_written[at] = False
+                failures = roots.account(int(owners[at])).failures
+                failures += [(task, f"TypeError: it cannot be written: {it}") for it in reasons]
+        written = [[id for id, _ in those if id not in refused] for those in made]
+        roots.written.append((owners, written))
+        roots.acknowledge(places[is_written])
 
-    def _close(self, id: int, root: _RootAccount) -> None:
+    def _close(self, id: int, root: RootAccount) -> None:
         additions = self._without_published(root.additions, root.published)
         failure = self._add_to_windows(additions) if root.is_done else None
         if failure is not None:
@@ -399,23 +368,6 @@ class ShuffledPartition(PartitionExecutor):
             self._fail(id, *known, root.failures, root.missing, published)
         elif self._program.gathering_tasks:
             self._gather_all(additions, id, *known, published)
-
-
-def _learn(root: _RootAccount, row: ShuffleRow) -> None:
-    match row.kind:
-        case ShuffleRowKind.ROOT:
-            root.task, root.generation, root.segment = row.task, row.generation, row.payload
-        case ShuffleRowKind.AGAIN:
-            root.task, root.generation = row.task, row.generation
-            root.segment, published = decode_again(row.payload)
-            root.published = frozenset(published)
-        case ShuffleRowKind.FAILURE:
-            root.failures.append((row.task, row.payload.decode()))
-        case ShuffleRowKind.ADDITION:
-            try:
-                root.additions.append(WindowInput(row.task, *_decode_addition(row.payload)))
-            except Exception as error:
-                root.failures.append((row.task, describe_exception(error)))
 
 
 class PartitionResult(msgspec.Struct):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import starmap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from postroad.pipeline.connectors.connector import AnySegment, decode_any
-from postroad.pipeline.coordinator.records import to_signed, to_unsigned
 from postroad.pipeline.job import Segment
 from postroad.pipeline.vectorized.task_calls import map_function
 
@@ -91,30 +88,6 @@ def schema() -> pa.Schema:
     return pa.schema([(name, types[type_]) for name, type_ in COLUMNS])
 
 
-_UNSIGNED = ("shard", "root", "edge", "bits")
-
-
-def to_batch(rows: list[ShuffleRow]) -> pa.RecordBatch:
-    """Rows as Spark takes them."""
-    import pyarrow as pa
-
-    columns = dict(zip(ShuffleRow._fields, zip(*rows, strict=True), strict=True))
-    del columns["computed"]
-    for name in _UNSIGNED:
-        columns[name] = tuple(map(to_signed, columns[name]))
-    return pa.RecordBatch.from_pydict(columns, schema=schema())
-
-
-def from_batch(batch: pa.RecordBatch) -> Iterator[ShuffleRow]:
-    """Rows as Spark gives them."""
-    columns = {name: batch.column(name).to_pylist() for name, _ in COLUMNS}
-    for name in _UNSIGNED:
-        columns[name] = list(map(to_unsigned, columns[name]))
-    if "computed" in batch.schema.names:
-        columns["computed"] = batch.column("computed").to_pylist()
-    return starmap(ShuffleRow, zip(*columns.values(), strict=True))
-
-
 _decode_computed = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -125,42 +98,6 @@ class SqlExpressionError(ValueError):
 def column_name(place: int) -> str:
     """The name of the column with what the expressions of one of several tasks see."""
     return f"columns_{place}"
-
-
-def to_batch_with_columns(
-    rows: list[ShuffleRow], columns: Mapping[str, pa.DataType]
-) -> pa.RecordBatch:
-    """Rows as Spark takes them, with what the expressions of some tasks see, by types of tasks."""
-    batch = to_batch(rows)
-    for place, (task, type_) in enumerate(columns.items()):
-        segments = [
-            _read(row.payload) if row.kind == ShuffleRowKind.SEGMENT and row.task == task else None
-            for row in rows
-        ]
-        batch = batch.append_column(column_name(place), _to_array(segments, type_))
-    return batch
-
-
-def _read(payload: bytes) -> AnySegment | None:
-    try:
-        return decode_any(payload)
-    except Exception:
-        # Whoever takes it up again finds out by himself.
-        return None
-
-
-def _to_array(segments: Sequence[AnySegment | None], type_: pa.DataType) -> pa.Array:
-    """All as an array; null where a segment does not have what it should."""
-    import pyarrow as pa
-
-    try:
-        return pa.array(segments, type_)
-    except Exception:
-        if len(segments) == 1:
-            return pa.nulls(1, type_)
-    middle = len(segments) // 2
-    halves = (segments[:middle], segments[middle:])
-    return pa.concat_arrays([_to_array(half, type_) for half in halves])
 
 
 def take_computed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,13 +20,14 @@ from postroad.pipeline.connectors.connector import (
 from postroad.pipeline.coordinator.progress import TaskCounts
 from postroad.pipeline.coordinator.records import RetryRoot, describe_exception, encode_for_retry
 from postroad.pipeline.job import Segment
-from postroad.pipeline.vectorized.acks import EdgeBatch
+from postroad.pipeline.vectorized.acks import EdgeBatch, Ids, Indexes
 from postroad.pipeline.vectorized.decoding import (
     PIECE_SEGMENTS,
     DecodedRoots,
     decode_retries,
     decode_split,
 )
+from postroad.pipeline.vectorized.shuffle_columns import ShuffleColumns, to_columns
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind, take_computed
 from postroad.pipeline.vectorized.stage_executor import (
     RootBatch,
@@ -40,6 +41,10 @@ from postroad.pipeline.windows import InvalidSegmentError, encode_group
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# So many keys are remembered with their shards.
+_SHARDS_KEPT = 100_000
+
+_encode_outputs: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 _encode_in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -48,16 +53,50 @@ class ShuffleSink:
 
     def __init__(self, program: CompiledJob) -> None:
         self._program = program
+        self._parts: list[ShuffleColumns] = []
+        # Rows that are few.
         self.rows: list[ShuffleRow] = []
+        # Where groups meet, by their keys.
+        self._shards: dict[object, int] = {}
+
+    def add(self, rows: ShuffleColumns) -> None:
+        """Keep many rows."""
+        self._parts.append(rows)
 
     def send_downstream(
         self, piece: RootBatch, task: str, edges: EdgeBatch, segments: list[Segment]
     ) -> None:
+        roots = piece.roots[edges.origins]
+        try:
+            shards = roots
+            if self._program.graph.tasks[task].group_by is not None:
+                shards = np.array([self._shard(task, it) for it in segments], dtype=np.uint64)
+            payload = list(map(encode_segment, segments))
+        except Exception:
+            self._send_one_by_one(piece, task, edges, segments)
+            return
+        self.add(
+            ShuffleColumns.same(
+                ShuffleRowKind.SEGMENT,
+                task,
+                roots,
+                piece.generation,
+                shard=shards,
+                edge=edges.ids,
+                payload=payload,
+            )
+        )
+
+    def _send_one_by_one(
+        self, piece: RootBatch, task: str, edges: EdgeBatch, segments: list[Segment]
+    ) -> None:
+        """Send those that can be sent; the others have failed."""
+        is_grouped = self._program.graph.tasks[task].group_by is not None
         for place, segment in enumerate(segments):
             origin = int(edges.origins[place])
             root, edge = int(piece.roots[origin]), int(edges.ids[place])
             try:
-                shard = self._shard(task, root, segment)
+                shard = self._shard(task, segment) if is_grouped else root
                 payload = encode_segment(segment)
             except Exception as error:
                 piece.failures.append(SegmentFailure(origin, task, error.with_traceback(None)))
@@ -67,12 +106,21 @@ class ShuffleSink:
             )
             self.rows.append(row)
 
-    def _shard(self, task: str, root: int, segment: Segment) -> int:
-        """Where a segment meets others of its group; anywhere, if it needs not."""
-        keys = self._program.graph.tasks[task].group_by
-        if keys is None:
-            return root
-        group = group_key(keys, segment)
+    def _shard(self, task: str, segment: Segment) -> int:
+        """Where a segment meets others of its group."""
+        group = group_key(self._program.graph.tasks[task].group_by, segment)
+        if type(group) not in (str, int):
+            # What is equal may not be the same, such as 1 and 1.0.
+            return self._find_shard(task, group)
+        key = (task, type(group), group)
+        shard = self._shards.get(key)
+        if shard is None:
+            if len(self._shards) >= _SHARDS_KEPT:
+                self._shards.clear()
+            shard = self._shards[key] = self._find_shard(task, group)
+        return shard
+
+    def _find_shard(self, task: str, group: object) -> int:
         try:
             encoded = encode_group(group)
         except InvalidSegmentError:
@@ -88,30 +136,50 @@ class ShuffleSink:
         outputs: dict[int, list[tuple[int, Segment]]] = {}
         for parent, id, segment in zip(parents, ids, made.segments, strict=True):
             outputs.setdefault(parent, []).append((id, segment))
-        for parent, those in outputs.items():
-            self._put(piece, task, int(edges.origins[parent]), int(edges.ids[parent]), those)
+        self._put(piece, task, edges, outputs)
         # What was made is taken when it is written; where nothing was made, now.
         piece.ledger.mark_processed(edges, sorted({*outputs, *made.failed}))
 
     def _put(
-        self, piece: RootBatch, task: str, origin: int, edge: int, those: list[tuple[int, Segment]]
+        self,
+        piece: RootBatch,
+        task: str,
+        edges: EdgeBatch,
+        outputs: Mapping[int, list[tuple[int, Segment]]],
     ) -> None:
-        root = int(piece.roots[origin])
+        places = np.fromiter(outputs, dtype=np.intp, count=len(outputs))
+        origins = edges.origins[places]
+        lacking = np.zeros(len(outputs), dtype=np.int64)
         try:
-            payload, lacking = msgspec.msgpack.encode(those), 0
+            payload = list(map(_encode_outputs, outputs.values()))
         except Exception:
-            kept = [member for member in those if _is_writable(piece, task, origin, member)]
-            payload, lacking = msgspec.msgpack.encode(kept), len(those) - len(kept)
-        row = ShuffleRow(
-            root, ShuffleRowKind.OUTPUT, task, root, piece.generation, edge, 0, lacking, payload
+            payload = []
+            for row, (origin, those) in enumerate(
+                zip(origins.tolist(), outputs.values(), strict=True)
+            ):
+                kept = [it for it in those if _is_writable(piece, task, origin, it)]
+                payload.append(_encode_outputs(kept))
+                lacking[row] = len(those) - len(kept)
+        self.add(
+            ShuffleColumns.same(
+                ShuffleRowKind.OUTPUT,
+                task,
+                piece.roots[origins],
+                piece.generation,
+                edge=edges.ids[places],
+                missing=lacking,
+                payload=payload,
+            )
         )
-        self.rows.append(row)
 
-    def close(self, piece: RootBatch) -> dict[int, tuple[int, int]]:
-        """Write the remaining rows of a batch of roots; returns what is unacknowledged, by root."""
-        left = {
-            origin: (left.bits, left.missing) for origin, left in piece.ledger.unacked().items()
-        }
+    def close(self, piece: RootBatch) -> tuple[Ids, Indexes]:
+        """Leave what else is to be told of a piece; returns what is left over of its roots: their
+        bits, and how much is missing."""
+        places, open_bits, open_count = piece.ledger.unacked_columns()
+        bits = np.zeros(len(piece.roots), dtype=np.uint64)
+        missing = np.zeros(len(piece.roots), dtype=np.intp)
+        bits[places], missing[places] = open_bits, open_count
+        # A root is not done with before a row makes up for what is missing, if there is such a row.
         for origin, addition in piece.additions:
             try:
                 payload = msgspec.msgpack.encode(addition[1:])
@@ -119,7 +187,7 @@ class ShuffleSink:
                 piece.failures.append(SegmentFailure(origin, addition.task, error))
                 continue
             self._tell(piece, origin, ShuffleRowKind.ADDITION, addition.task, payload, -1)
-            _miss(left, origin)
+            missing[origin] += 1
         for failure in piece.failures:
             self._tell(
                 piece,
@@ -128,8 +196,8 @@ class ShuffleSink:
                 failure.task,
                 describe_exception(failure.error).encode(),
             )
-            _miss(left, failure.origin)
-        return left
+            missing[failure.origin] += 1
+        return bits, missing
 
     def _tell(
         self,
@@ -145,10 +213,11 @@ class ShuffleSink:
             ShuffleRow(root, kind, task, root, piece.generation, 0, 0, missing, payload)
         )
 
-    def take(self) -> list[ShuffleRow]:
+    def take(self) -> ShuffleColumns:
         """The rows, which are then somebody else's."""
-        rows, self.rows = self.rows, []
-        return rows
+        few = [ShuffleColumns.of_rows(self.rows)] if self.rows else []
+        parts, self._parts, self.rows = [*self._parts, *few], [], []
+        return ShuffleColumns.concat(parts)
 
 
 def _is_writable(piece: RootBatch, task: str, origin: int, output: tuple[int, Segment]) -> bool:
@@ -161,12 +230,6 @@ def _is_writable(piece: RootBatch, task: str, origin: int, output: tuple[int, Se
         piece.failures.append(SegmentFailure(origin, task, failure))
         return False
     return True
-
-
-def _miss(left: dict[int, tuple[int, int]], origin: int) -> None:
-    """A root is not done with before a row of it makes up for this, if there is such a row."""
-    bits, missing = left.get(origin, (0, 0))
-    left[origin] = (bits, missing + 1)
 
 
 def _to_rows(counts: Mapping[str, TaskCounts]) -> list[ShuffleRow]:
@@ -192,7 +255,7 @@ class SourceStage:
         generation: int,
         connector: InputConnector,
         chunks: Iterable[RawRecords],
-    ) -> Iterator[list[ShuffleRow]]:
+    ) -> Iterator[Iterable[ShuffleRow]]:
         """Work on a split; gives rows, piece by piece."""
         return self._take(
             number, task, decode_split(self._program, task, generation, connector, chunks)
@@ -200,13 +263,13 @@ class SourceStage:
 
     def process_retries(
         self, number: int, task: str, roots: Iterable[RetryRoot]
-    ) -> Iterator[list[ShuffleRow]]:
+    ) -> Iterator[Iterable[ShuffleRow]]:
         """Work on roots that come again; gives rows, piece by piece."""
         return self._take(number, task, decode_retries(task, roots))
 
     def _take(
         self, number: int, task: str, pieces: Iterable[DecodedRoots]
-    ) -> Iterator[list[ShuffleRow]]:
+    ) -> Iterator[Iterable[ShuffleRow]]:
         count = 0
         for read in pieces:
             count += read.total
@@ -225,7 +288,7 @@ class SourceStage:
         """What is to be told at the end."""
         return _to_rows(self._pass.counts)
 
-    def process(self, task: str, read: DecodedRoots) -> list[ShuffleRow]:
+    def process(self, task: str, read: DecodedRoots) -> ShuffleColumns:
         """Work on roots; gives rows."""
         self._take_piece(task, read)
         return self._sink.take()
@@ -240,14 +303,21 @@ class SourceStage:
         payloads = list(map(encode_for_retry, read.segments, read.raws))
         piece = RootBatch(self._program, read.roots, read.generation)
         self._pass.run_roots(piece, task, read.segments)
-        left = self._sink.close(piece)
-        for place, (root, payload) in enumerate(zip(piece.roots.tolist(), payloads, strict=True)):
-            bits, missing = left.get(place, (0, 0))
-            kind, published = ShuffleRowKind.ROOT, read.published.get(place)
-            if published:
-                kind, payload = ShuffleRowKind.AGAIN, msgspec.msgpack.encode((payload, published))
-            row = ShuffleRow(root, kind, task, root, read.generation, 0, bits, missing, payload)
-            self._sink.rows.append(row)
+        bits, missing = self._sink.close(piece)
+        again = np.fromiter(sorted(read.published), dtype=np.intp)
+        for place in again.tolist():
+            payloads[place] = msgspec.msgpack.encode((payloads[place], read.published[place]))
+        rows = ShuffleColumns.same(
+            ShuffleRowKind.ROOT,
+            task,
+            piece.roots,
+            read.generation,
+            bits=bits,
+            missing=missing,
+            payload=payloads,
+        )
+        rows.kind[again] = ShuffleRowKind.AGAIN
+        self._sink.add(rows)
 
 
 class ShuffleStage:
@@ -265,52 +335,55 @@ class ShuffleStage:
         self._sink = ShuffleSink(program)
         self._pass = StageExecutor(program, stage, self._sink)
 
-    def take(self, rows: Iterable[ShuffleRow]) -> Iterator[list[ShuffleRow]]:
+    def take(self, rows: Iterable[ShuffleRow]) -> Iterator[ShuffleColumns]:
         """Work on rows; gives others."""
-        mine: dict[tuple[str, int], list[ShuffleRow]] = {}
-        others: list[ShuffleRow] = []
-        for row in rows:
-            if (
-                row.kind == ShuffleRowKind.SEGMENT
-                and self._program.graph.stage_of[row.task] == self._stage
-            ):
-                mine.setdefault((row.task, row.generation), []).append(row)
-            elif row.kind == ShuffleRowKind.SEGMENT:
-                others.append(row)
-            else:
-                others.append(row._replace(shard=row.root))
-        if others:
+        columns = to_columns(rows)
+        stages = np.array([self._program.graph.stage_of.get(it, -1) for it in columns.tasks])
+        is_segment = columns.kind == ShuffleRowKind.SEGMENT
+        is_mine = is_segment & (stages[columns.task] == self._stage) if len(columns) else is_segment
+        if not is_mine.all():
+            others = columns.select(np.flatnonzero(~is_mine))
+            others.shard = np.where(is_segment[~is_mine], others.shard, others.root)
             yield others
-        for (task, generation), those in mine.items():
-            for start in range(0, len(those), PIECE_SEGMENTS):
-                self._take_piece(task, generation, those[start : start + PIECE_SEGMENTS])
-                yield self._sink.take()
+        for code, task in enumerate(columns.tasks):
+            of_task = is_mine & (columns.task == code)
+            for generation in np.unique(columns.generation[of_task]).tolist():
+                places = np.flatnonzero(of_task & (columns.generation == generation))
+                for start in range(0, len(places), PIECE_SEGMENTS):
+                    piece = columns.select(places[start : start + PIECE_SEGMENTS])
+                    self._take_piece(task, generation, piece)
+                    yield self._sink.take()
 
     def finish(self) -> list[ShuffleRow]:
         """What is to be told at the end."""
         return _to_rows(self._pass.counts)
 
-    def _take_piece(self, task: str, generation: int, rows: Sequence[ShuffleRow]) -> None:
-        ids = np.array([row.root for row in rows], dtype=np.uint64)
-        roots, origins = np.unique(ids, return_inverse=True)
+    def _take_piece(self, task: str, generation: int, rows: ShuffleColumns) -> None:
+        roots, origins = np.unique(rows.root, return_inverse=True)
         piece = RootBatch(self._program, roots, generation)
-        segments, raised = map_function(decode_any, [row.payload for row in rows])
+        segments, raised = map_function(decode_any, rows.payload)
         for place, error in raised.items():
             piece.failures.append(SegmentFailure(int(origins[place]), task, error))
         drop_tracebacks(*raised.values())
         if raised:
             kept = [place for place in range(len(rows)) if place not in raised]
-            rows, origins = [rows[place] for place in kept], origins[kept]
+            rows, origins = rows.select(np.array(kept, dtype=np.intp)), origins[kept]
             segments = [segments[place] for place in kept]
-        edges = np.array([row.edge for row in rows], dtype=np.uint64)
-        arrived = piece.ledger.add_received(edges, origins)
+        arrived = piece.ledger.add_received(rows.edge, origins)
         results = None
         if task in self._program.sql_tasks:
-            computed = [row.computed for row in rows]
+            computed = rows.computed or [None] * len(rows)
             results = take_computed(segments, computed, self._columns[task])
         self._pass.run_received(piece, task, arrived, segments, results)
         drop_tracebacks(*results[1].values() if results else ())
-        for origin, (bits, missing) in self._sink.close(piece).items():
-            root = int(roots[origin])
-            row = ShuffleRow(root, ShuffleRowKind.LEDGER, task, root, generation, 0, bits, missing)
-            self._sink.rows.append(row)
+        bits, missing = self._sink.close(piece)
+        left = np.flatnonzero((bits != 0) | (missing != 0))
+        ledger = ShuffleColumns.same(
+            ShuffleRowKind.LEDGER,
+            task,
+            roots[left],
+            generation,
+            bits=bits[left],
+            missing=missing[left],
+        )
+        self._sink.add(ledger)

@@ -7,14 +7,13 @@ import pyarrow as pa
 import pytest
 
 from postroad.pipeline.connectors.connector import decode_any
+from postroad.pipeline.vectorized.shuffle_columns import ShuffleColumns, to_columns
 from postroad.pipeline.vectorized.shuffle_rows import (
     COLUMNS,
     DDL,
     ShuffleRow,
     ShuffleRowKind,
-    from_batch,
     schema,
-    to_batch,
 )
 
 ROWS = [
@@ -30,21 +29,21 @@ ROWS = [
 
 
 def test_rows_come_back_as_they_were() -> None:
-    assert list(from_batch(to_batch(ROWS))) == ROWS
+    assert list(ShuffleColumns.of_batch(to_columns(ROWS).to_batch())) == ROWS
 
 
 def test_kinds_come_back_as_they_were() -> None:
     for kind in ShuffleRowKind:
-        (row,) = from_batch(to_batch([ShuffleRow(1, kind, "task", 2)]))
+        (row,) = ShuffleColumns.of_batch(to_columns([ShuffleRow(1, kind, "task", 2)]).to_batch())
         assert ShuffleRowKind(row.kind) is kind, kind
 
 
 def test_a_part_of_a_batch_is_one() -> None:
-    assert list(from_batch(to_batch(ROWS).slice(1, 2))) == ROWS[1:3]
+    assert list(ShuffleColumns.of_batch(to_columns(ROWS).to_batch().slice(1, 2))) == ROWS[1:3]
 
 
 def test_a_batch_without_rows_has_none() -> None:
-    assert list(from_batch(to_batch(ROWS).slice(0, 0))) == []
+    assert list(ShuffleColumns.of_batch(to_columns(ROWS).to_batch().slice(0, 0))) == []
 
 
 def test_batches_are_what_spark_is_told() -> None:
@@ -52,12 +51,12 @@ def test_batches_are_what_spark_is_told() -> None:
     assert f"{DDL}, ".startswith("shard bigint, kind tinyint, task string, root bigint, ")
     types = dict(zip(schema().names, schema().types, strict=True))
     assert (types["generation"], types["payload"]) == (pa.int64(), pa.binary())
-    assert to_batch(ROWS).schema == schema()
+    assert to_columns(ROWS).to_batch().schema == schema()
 
 
 def test_columns_are_found_by_their_names() -> None:
-    batch = to_batch(ROWS)
-    assert list(from_batch(batch.select(batch.schema.names[::-1]))) == ROWS
+    batch = to_columns(ROWS).to_batch()
+    assert list(ShuffleColumns.of_batch(batch.select(batch.schema.names[::-1]))) == ROWS
 
 
 def test_a_segment_is_read_whatever_its_names_are() -> None:

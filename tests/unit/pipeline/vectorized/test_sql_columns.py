@@ -6,14 +6,13 @@ import pyarrow as pa
 
 from postroad.pipeline.connectors.connector import encode_segment
 from postroad.pipeline.job import Segment
+from postroad.pipeline.vectorized.shuffle_columns import ShuffleColumns, to_batch_with_columns
 from postroad.pipeline.vectorized.shuffle_rows import (
     ShuffleRow,
     ShuffleRowKind,
     SqlExpressionError,
     column_name,
-    from_batch,
     take_computed,
-    to_batch_with_columns,
 )
 
 TYPE = pa.struct([("n", pa.int64()), ("name", pa.string())])
@@ -31,7 +30,7 @@ def test_rows_have_the_columns_of_their_task_beside_them() -> None:
         ShuffleRow(1, ShuffleRowKind.ROOT, "price", 1, payload=encode_segment({"n": 3})),
     ]
     batch = to_batch_with_columns(rows, {"price": TYPE, "label": TYPE})
-    assert list(from_batch(batch)) == rows
+    assert list(ShuffleColumns.of_batch(batch)) == rows
     price, label = (batch.column(column_name(place)).to_pylist() for place in (0, 1))
     assert price == [{"n": 1, "name": "a"}, {"n": None, "name": "b"}, None, None]
     assert label == [None, None, {"n": 2, "name": None}, None]
