@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar, cast
 
 from postroad.pipeline.time_limits import (
     TimeLimitReached,
+    forget_interrupt,
     interrupt_if_late,
     interrupt_thread,
     supervised_thread,
@@ -31,7 +33,9 @@ class FunctionThread:
 
     def __init__(self, look_s: float) -> None:
         self._look_s = look_s
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        # A call stays here until it has ended: the thread may be interrupted before it begins.
+        self._calls: deque[Callable[[], None]] = deque()
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_stopped = False
         # Whether it did not end what it was at when it should have.
         self._is_stuck = False
@@ -51,9 +55,16 @@ class FunctionThread:
             if not outcome.done():
                 outcome.set_result((result, error))
 
+        is_begun = False
+
         def work() -> None:
+            nonlocal is_begun
             result, failure = None, None
             try:
+                if is_begun:
+                    # It was interrupted when the call had just ended.
+                    raise TimeLimitReached
+                is_begun = True
                 result = call()
             except BaseException as error:
                 failure = error
@@ -61,7 +72,8 @@ class FunctionThread:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, result, failure)
 
-        self._calls.put(work)
+        self._calls.append(work)
+        self._wakeups.put(None)
         try:
             while not outcome.done():
                 await asyncio.wait([outcome], timeout=self._look_s)
@@ -72,6 +84,8 @@ class FunctionThread:
             interrupt_thread(thread)
             await asyncio.wait([outcome], timeout=_STOP_S)
             self._is_stuck = not outcome.done()
+            if not self._is_stuck:
+                forget_interrupt(thread)
             raise
         result, error = outcome.result()
         if isinstance(error, TimeLimitReached):
@@ -84,10 +98,14 @@ class FunctionThread:
     def abandon(self) -> None:
         """Have the thread end when what it is doing does."""
         self._is_stopped = True
-        self._calls.put(lambda: None)
+        self._wakeups.put(None)
 
     def _work(self) -> None:
         with supervised_thread():
             while not self._is_stopped:
                 with suppress(TimeLimitReached):
-                    self._calls.get()()
+                    if self._calls:
+                        self._calls[0]()
+                        self._calls.popleft()
+                    else:
+                        self._wakeups.get()

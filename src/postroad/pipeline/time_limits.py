@@ -181,6 +181,11 @@ def interrupt_thread(thread: int) -> None:
     _raise_in(thread, TimeLimitReached)
 
 
+def forget_interrupt(thread: int) -> None:
+    """Take back an interrupt that another thread has not noticed yet."""
+    _raise_in(thread, None)
+
+
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
