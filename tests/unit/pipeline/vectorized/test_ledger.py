@@ -169,16 +169,6 @@ def bits_to_a(place: int, generation: int = 0) -> int:
     return ack_value(BITS.edge(ROOTS[place], "in", "a", 0), generation)
 
 
-def test_what_failed_is_left_over() -> None:
-    for generation in (0, 3):
-        ledger, edges = begun(generation)
-        ledger.mark_processed(edges, [1, 3])
-        assert ledger.unacked() == {
-            1: UnackedRemainder(bits_to_a(1, generation), 1),
-            3: UnackedRemainder(bits_to_a(3, generation), 1),
-        }, generation
-
-
 def test_what_is_taken_twice_is_never_done_with() -> None:
     for generation in (0, 3):
         ledger, edges = begun(generation)
@@ -196,44 +186,6 @@ def test_taking_changes_no_ids() -> None:
     ledger.mark_processed(edges, [1])
     ledger.unacked()
     assert edges.ids.tolist() == before
-
-
-def test_what_another_pass_gave_is_left_over_here_and_makes_up_for_it_there() -> None:
-    first, given = begun(2)
-    second = AckAccumulator(BITS, words(ROOTS), 2)
-    second.mark_processed(second.add_received(given.ids[1:], given.origins[1:]), [0])
-    assert second.unacked() == {
-        2: UnackedRemainder(bits_to_a(2, 2), -1),
-        3: UnackedRemainder(bits_to_a(3, 2), -1),
-    }
-    assert [add_up([first, second], place).missing for place in range(4)] == [1, 1, 0, 0]
-    assert [add_up([first, second], place).bits == 0 for place in range(4)] == [False] * 2 + [
-        True
-    ] * 2
-
-
-def test_of_joined_edges_each_counts_once() -> None:
-    ledger, edges = begun()
-    ledger.mark_processed(edges)
-    one, other = ledger.add_sent(edges, "a", "b"), ledger.add_sent(edges, "a", "b", indexes([2]))
-    joined = ledger.concat([one, other])
-    assert joined.ids.tolist() == [*one.ids.tolist(), *other.ids.tolist()]
-    assert joined.origins.tolist() == [0, 1, 2, 3, 2]
-    assert {place: it.missing for place, it in ledger.unacked().items()} == {0: 1, 1: 1, 2: 2, 3: 1}
-    ledger.mark_processed(joined)
-    assert ledger.unacked() == {}
-
-
-def test_ids_are_those_of_one_by_one() -> None:
-    ledger, edges = begun()
-    made = ledger.make_ids(edges, "a", "a", indexes([0, 0, 3]), words([0, 1, 0]))
-    (first, *_, last) = edges.ids.tolist()
-    assert made.tolist() == [
-        BITS.edge(first, "a", "a", 0),
-        BITS.edge(first, "a", "a", 1),
-        BITS.edge(last, "a", "a", 0),
-    ]
-    assert len(ledger.unacked()) == len(ROOTS)
 
 
 def test_without_roots_nothing_is_left_over() -> None:
