@@ -243,7 +243,9 @@ def _launch_jvm(properties: SparkConf) -> Any:
 
     output = JvmOutput()
     try:
-        gateway: Any = launch_gateway(properties, {"stderr": output.descriptor})
+        gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]  # it has no types
+            properties, {"stderr": output.descriptor}
+        )
         gateway.output = output
         return gateway
     finally:
