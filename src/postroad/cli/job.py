@@ -23,6 +23,7 @@ from postroad.admin import pipeline_runs as runs
 from postroad.admin.errors import NotFound
 
 from .helping import Group, argument
+from .job_progress import ShownProgress, tell_progress
 from .values import tell_count
 from .verbs import ask
 
@@ -158,7 +159,7 @@ def run(
       postroad job run clearing.toml --master spark://host:7077 --conf spark.executor.cores=2
     """
     sys.path.insert(0, str(Path.cwd()))
-    shown = _Shown()
+    shown = ShownProgress()
     if until_eof:
         from .node_start import read_to_end
         from .running import stop_after
@@ -242,54 +243,6 @@ def _to_arguments(options: Mapping[str, Any]) -> list[str]:
     return arguments
 
 
-class _Shown:
-    """Progress on a terminal: one line that changes; elsewhere, a line when something has."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._last: tuple[int, ...] = ()
-        self._spark_ui_url: str | None = None
-
-    def show(self, it: runs.JobProgress) -> None:
-        if it.spark_ui_url not in (None, self._spark_ui_url):
-            # A new session may be at another port.
-            self._spark_ui_url = it.spark_ui_url
-            self._erase()
-            click.echo(f"Spark UI: {it.spark_ui_url}", err=True)
-        told = (it.acked, it.pending, it.waiting, it.dead, it.unpublished, it.restarts)
-        if self._is_terminal:
-            self._erase()
-            click.echo(_tell_progress(it), nl=False, err=True)
-        elif told != self._last:
-            click.echo(_tell_progress(it), err=True)
-        self._last = told
-
-    def _erase(self) -> None:
-        if self._is_terminal:
-            click.echo("\r\x1b[K", nl=False, err=True)
-
-    def end(self) -> None:
-        if self._is_terminal and self._last:
-            click.echo(err=True)
-
-
-def _tell_progress(it: runs.JobProgress) -> str:
-    late = sum(it.late.values())
-    tasks = ", ".join(
-        f"{name} {task.per_s:,.0f}/s {task.latency_s * 1000:,.2f} ms"
-        for name, task in it.tasks.items()
-    )
-    return (
-        f"{it.acked:,} acknowledged ({it.acked_per_s:,.0f}/s), {it.pending:,} pending"
-        f" (oldest {it.oldest_s:.1f} s), {it.replayed:,} retried, {it.waiting:,} waiting,"
-        f" {it.dead:,} dead, {it.batches:,} batches of {it.batch_s * 1000:.0f} ms"
-        + (f", {late:,} late" if late else "")
-        + (f", {it.unpublished:,} unpublished" if it.unpublished else "")
-        + (f", {it.restarts:,} restarts" if it.restarts else "")
-        + (f"; {tasks}" if tasks else "")
-    )
-
-
 @job.command()
 @_job
 @_store
@@ -341,7 +294,7 @@ def show(
     host = None if store else queues.find_node_of(job, config)
     while (progress := _find_progress(job, host)) is not None:
         who = f"process {progress.pid}" if host is None else f"node {host[1].node.name}"
-        told = f"{who}: {_tell_progress(progress)}"
+        told = f"{who}: {tell_progress(progress)}"
         if progress.spark_ui_url:
             told += f"; Spark UI {progress.spark_ui_url}"
         click.echo(msgspec.json.encode(progress) if as_json else told)

@@ -257,8 +257,9 @@ def _launch_jvm(properties: SparkConf) -> Any:
 
     output = JvmOutput()
     try:
-        launch: Any = launch_gateway
-        gateway: Any = launch(properties, {"stderr": output.descriptor})
+        gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]  # it has no types
+            properties, {"stderr": output.descriptor}
+        )
         gateway.output = output
         return gateway
     finally:
