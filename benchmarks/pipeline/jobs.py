@@ -199,7 +199,7 @@ async def run_timed(runner: SparkRunner, count: int) -> float:
     """
     watches = _watch(runner)
     running = asyncio.ensure_future(runner.run())
-    delivered_s = await _moment(
+    delivered_s = await moment(
         lambda: (
             runner.coordinator.counts.delivered > 0
             or any(it.started_s is not None for it in watches)
@@ -207,7 +207,7 @@ async def run_timed(runner: SparkRunner, count: int) -> float:
         )
     )
     started_s = min([delivered_s, *(it.started_s for it in watches if it.started_s is not None)])
-    ended_s = await _moment(lambda: _done(runner) >= count or running.done())
+    ended_s = await moment(lambda: _done(runner) >= count or running.done())
     while not running.done() and await runner.coordinator.pending_writes():
         await asyncio.sleep(_LOOK_S)
         ended_s = time.perf_counter()
@@ -215,7 +215,8 @@ async def run_timed(runner: SparkRunner, count: int) -> float:
     return ended_s - started_s
 
 
-async def _moment(has_come: Callable[[], bool]) -> float:
+async def moment(has_come: Callable[[], bool]) -> float:
+    """Wait for something; returns when it came."""
     while True:
         if has_come():
             return time.perf_counter()

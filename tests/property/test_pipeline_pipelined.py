@@ -1,4 +1,4 @@
-"""Batches that are settled while Spark is at the next one: whatever is killed, each is there once.
+"""Batches that are settled while Spark is at the next one: wherever it ends, each is there once.
 
 Spark is a model here: a log of offsets before each batch, a log of commits behind it, and a batch
 that is in the first and not in the second is done again. The coordinator is the real one.
