@@ -81,6 +81,8 @@ class Shop:
         files = {name: FILES[name] for name in ("shop.py", "make_table.py", "postroad.toml")}
         for name, text in {**files, "orders.toml": job, "drain.toml": DRAIN}.items():
             (place / name).write_text(text.replace("/srv/lake", str(place / "lake")))
+        with ZipFile(place / "functions.zip", "w") as functions:
+            functions.write(place / "shop.py", "shop.py")
         (place / "orders").mkdir()
         (place / "lake").mkdir()
         with psycopg.connect(dsn, autocommit=True) as database:
@@ -191,6 +193,8 @@ def test_job_with_every_output_runs_by_the_command_and_adds_up(shop: Shop) -> No
     shop.add_orders("b.json", range(1, 10))
     first = shop.run("postroad", "job", "run", "orders.toml", *SPARK)
     assert unexpected_lines(first.stderr) == [], first.stderr
+    # Each task has its rate and latency.
+    assert re.search(r"; in [\d,]+/s .* ms, check [\d,]+/s .* ms, report ", first.stderr)
     # One order has no amount, and is tried twice; another is refused by the table.
     assert (first.status, first.stdout) == (4, "7 acknowledged, 3 failures, 2 dead\n"), first
     assert shop.outputs() == wanted(10)
@@ -202,9 +206,7 @@ def test_job_with_every_output_runs_by_the_command_and_adds_up(shop: Shop) -> No
 
 def test_job_run_again_does_nothing_and_options_reach_spark(shop: Shop) -> None:
     (shop.place / "events").mkdir()
-    # The function is not beside the job any more.
-    with ZipFile(shop.place / "functions.zip", "w") as functions:
-        functions.write(shop.place / "shop.py", "shop.py")
+    # From now on the function is not beside the job.
     (shop.place / "shop.py").unlink()
     make_package(shop.place / "ivy" / "local" / "org.example" / "tiny" / "1.0")
     again = shop.run(

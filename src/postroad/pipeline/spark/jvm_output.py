@@ -23,28 +23,36 @@ _TRACEBACK_LINES_MAX = 200
 
 
 def drop_noise(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Those lines that somebody should see; a traceback is held back until it is whole."""
-    traceback: list[bytes] = []
+    """Those lines that somebody should see; tracebacks are held back until they are whole."""
+    # Those of several processes may be mixed.
+    held: list[bytes] = []
+    ends: list[bytes] = []
+    unfinished = 0
     was_dropped = False
     for line in lines:
         if line.startswith(_USUAL):
             continue
         if line.startswith(_TRACEBACK):
-            yield from traceback
-            traceback = [line]
-        elif not traceback:
+            held.append(line)
+            unfinished += 1
+        elif not unfinished:
             # A blank line may follow what was dropped.
             if not (was_dropped and not line.strip()):
                 yield line
             was_dropped = False
-        elif line.startswith(b" ") and len(traceback) < _TRACEBACK_LINES_MAX:
-            traceback.append(line)
+        elif line.startswith(b" ") and len(held) < _TRACEBACK_LINES_MAX:
+            held.append(line)
         else:
-            was_dropped = line.startswith(_HANG_UPS)
-            if not was_dropped:
-                yield from (*traceback, line)
-            traceback = []
-    yield from traceback
+            held.append(line)
+            ends.append(line)
+            unfinished = unfinished - 1 if len(held) < _TRACEBACK_LINES_MAX else 0
+            if not unfinished:
+                was_dropped = all(it.startswith(_HANG_UPS) for it in ends)
+                yield from () if was_dropped else held
+                held, ends = [], []
+    # The JVM may end before it has passed on all that its processes print.
+    if any(b'  File "' in it and b"pyspark" not in it for it in held):
+        yield from held
 
 
 class JvmOutput:

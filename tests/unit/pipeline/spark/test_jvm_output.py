@@ -36,11 +36,20 @@ def test_everything_else_is_kept_as_it_is() -> None:
     assert kept(HUNG_UP + FAILED + FAILED) == FAILED + FAILED
 
 
-def test_traceback_that_is_cut_off_is_shown() -> None:
+def test_tracebacks_of_two_processes_may_be_mixed() -> None:
+    lines = HUNG_UP.splitlines(keepends=True)
+    mixed = [line for line in lines for _ in range(2)]
+    assert kept(b"".join(mixed) + b"end\n") == b"end\n"
+    with_failure = b"".join([lines[0], FAILED, *lines[1:]])
+    assert kept(with_failure + b"end\n") == with_failure + b"end\n"
+
+
+def test_traceback_that_is_cut_off_is_shown_unless_it_is_of_spark_alone() -> None:
     begun = b"".join(HUNG_UP.splitlines(keepends=True)[:3])
-    assert kept(begun) == begun
-    assert kept(begun + HUNG_UP + b"end\n") == begun + b"end\n"
-    endless = begun + b"  more\n" * 1000
+    assert kept(begun) == kept(begun[:35]) == b""
+    other = begun.replace(b"pyspark/daemon.py", b"shop.py")
+    assert kept(other) == other
+    endless = other + b"  more\n" * 1000
     assert kept(endless) == endless
 
 
