@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -24,9 +24,6 @@ from postroad.pipeline.task_functions import (
 )
 from postroad.pipeline.time_limits import TimeLimit
 from postroad.pipeline.windows import CompiledWindows
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class CompiledJob:
@@ -73,7 +70,7 @@ class CompiledJob:
         # How states of groups are read, by task and keys: a runner that keeps any sets it.
         self.read_states: Callable[[str, Sequence[bytes]], Mapping[bytes, bytes]] | None = None
         # Types of the columns that functions of DataFrames see, by task: Spark knows them.
-        self.column_types: Mapping[str, pa.DataType] = {}
+        self.column_types: Mapping[str, Any] = {}
 
     def runs_results_at_once(self, task: str) -> bool:
         """Whether what a function of groups makes can go to its end in the pass that made it."""
