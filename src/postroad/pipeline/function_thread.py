@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 
 from postroad.pipeline.time_limits import (
     TimeLimitReached,
+    forget_interruption,
     interrupt_if_late,
     interrupt_thread,
     supervised_thread,
@@ -78,6 +79,8 @@ class FunctionThread:
             self._calls.put(report)
             await asyncio.wait([outcome], timeout=_STOP_S)
             self._is_stuck = not outcome.done()
+            if self._is_stuck:
+                forget_interruption(thread)
             raise
         result, error = outcome.result()
         if isinstance(error, TimeLimitReached):

@@ -173,6 +173,7 @@ def interrupt_if_late(thread: int) -> bool:
         return False
     if watch.is_stuck:
         watch.is_over = True
+        forget_interruption(thread)
         return True
     if watch.is_late():
         with _interrupting:
@@ -198,14 +199,28 @@ def _end_watch(watch: CallWatch) -> None:
         with suppress(TimeLimitReached), _interrupting:
             del _watches[thread]
     if watch.is_interrupted:
-        # It may come only now. To take it back would leave the interpreter looking for it: CPython
-        # 3.11 then hangs at the first call that is traced or profiled, in any thread.
-        with suppress(TimeLimitReached):
-            _raise_in(thread, TimeLimitReached)
-            while True:
-                pass
+        # It may come only now.
+        _be_interrupted()
     if watch.is_over:
         raise TimeLimitReached
+
+
+def forget_interruption(thread: int) -> None:
+    """Take back what another thread does not notice, because a call into C never returns."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
+    _be_interrupted()
+
+
+def _be_interrupted() -> None:
+    """Have this thread notice an interruption, and so end the search for any.
+
+    The interpreter looks in all threads until one has noticed what was raised. While it looks,
+    CPython 3.11 hangs at the first call that is traced or profiled, in any thread.
+    """
+    with suppress(TimeLimitReached):
+        _raise_in(threading.get_ident(), TimeLimitReached)
+        while True:
+            pass
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:

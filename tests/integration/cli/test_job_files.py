@@ -54,16 +54,20 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def read_metrics(text: str) -> dict[str, float]:
-    """The values, in a text that has three lines for each."""
-    lines = text.splitlines()
-    values = {}
-    for about, kind, line in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
-        matched = re.fullmatch(r'(\w+)\{job="clearing"\} ([0-9.]+)', line)
-        assert matched is not None
-        name, value = matched.groups()
-        assert about.startswith(f"# HELP {name} ")
-        assert kind in (f"# TYPE {name} counter", f"# TYPE {name} gauge")
-        values[name] = float(value)
+    """The values of the job, without those of its tasks."""
+    values, about = {}, {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            _, what, name, rest = line.split(" ", 3)
+            about[name, what] = rest
+            continue
+        matched = re.fullmatch(r'(\w+)\{job="clearing"(,task="\w+")?\} ([0-9.e+-]+)', line)
+        assert matched is not None, line
+        name, task, value = matched.groups()
+        assert about[name, "TYPE"] in ("counter", "gauge")
+        assert about[name, "HELP"]
+        if task is None:
+            values[name] = float(value)
     return values
 
 

@@ -227,7 +227,7 @@ def test_job_run_again_does_nothing_and_options_reach_spark(shop: Shop) -> None:
     properties = environment["Spark Properties"]
     assert properties["spark.master"] == "local[1,4]"
     assert properties["spark.driver.host"] == properties["spark.driver.bindAddress"] == "127.0.0.2"
-    assert properties["spark.sql.shuffle.partitions"] == "3"
+    assert properties["spark.default.parallelism"] == "3"
     assert properties["spark.jars.packages"] == "org.example:tiny:1.0"
     jars = " ".join(environment["Classpath Entries"])
     assert "postgresql.jar" in jars and "org.example_tiny-1.0.jar" in jars

@@ -67,6 +67,8 @@ class Account:
             {"out": self.out},
             MemoryStore(self.disk),
             self.checkpoint,
+            # What is late depends on the batches, which are those of plain Python then.
+            SparkConfig(partitions=1),
             session=self._session,
         )
 

@@ -63,7 +63,7 @@ def make_job(place: Path) -> Job:
     retry = {"attempts": 2, "first_s": 0.01, "max_s": 0.01}
     options = {"path": str(place / "in.jsonl")}
     job = JobBuilder("kinds").input(
-        "in", connector="jsonl", options=options, batch_size=100, retry=retry
+        "in", connector="jsonl", options=options, batch_size=50, retry=retry
     )
     job = job.function("refuse", FUNCTIONS + "refuse_sevens")
     group: dict[str, Any] = {
@@ -120,7 +120,9 @@ async def main(place: Path, point: str) -> None:
         {it.name: make_output(it) for it in job.catalog if it.name in OUTPUTS},
         SqliteStore(str(place / "job.db")),
         place / "checkpoint",
-        SparkConfig(driver_memory="512m", java_options=QUICK_JAVA, python_path=(str(ROOT),)),
+        SparkConfig(
+            driver_memory="512m", partitions=2, java_options=QUICK_JAVA, python_path=(str(ROOT),)
+        ),
     )
     await runner.run()
 

@@ -197,8 +197,8 @@ def test_run_task_in_another_thread_when_some_hang_isolates_them() -> None:
 
 
 PROFILED = """
-import asyncio, sys
-from postroad.pipeline.function_thread import FunctionThread
+import asyncio, ctypes, sys
+from postroad.pipeline.function_thread import FunctionThread, StuckFunctionError
 from postroad.pipeline.task_functions import map_function
 from postroad.pipeline.time_limits import TimeLimit
 
@@ -207,12 +207,25 @@ def hang_at_three(number):
         pass
     return number
 
+def hang_in_c(number):
+    ctypes.CDLL(None).pause()
+
 async def main():
     thread = FunctionThread(0.01)
     call = lambda: map_function(hang_at_three, range(5), TimeLimit("parse", 0.05))
     results, raised = await thread.run(call)
     assert results == [0, 1, 2, None, 4] and list(raised) == [3], results
     assert (await thread.run(call))[0] == results
+    stuck = FunctionThread(0.01)
+    try:
+        await stuck.run(lambda: map_function(hang_in_c, range(5), TimeLimit("parse", 0.05)))
+    except StuckFunctionError:
+        pass
+    stuck = FunctionThread(0.01)
+    stopped = asyncio.create_task(stuck.run(lambda: hang_in_c(0)))
+    await asyncio.sleep(0.1)
+    stopped.cancel()
+    await asyncio.wait([stopped])
     sys.setprofile(lambda *details: None)
     assert hang_at_three(1) == 1
     sys.setprofile(None)
