@@ -76,7 +76,7 @@ class SharedSession:
         python_path=(str(ROOT),),
         jars=tuple(str(it) for it in (POSTGRES_JAR,) if it.exists()),
         # Nobody looks.
-        conf={"spark.ui.enabled": "false"},
+        conf={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"},
     )
 
     def __init__(self) -> None:

@@ -236,6 +236,7 @@ async def test_a_commit_that_fails_counts_nothing_twice(point: str, at: int) -> 
     assert all(sums[key] <= SUMS[key] for key in "abc")
 
 
+@pytest.mark.slow
 async def test_a_group_that_hangs_or_ends_its_process_fails_alone() -> None:
     def work(key: Any, segments: list[Segment]) -> Segment:
         if key == "b":

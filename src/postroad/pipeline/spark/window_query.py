@@ -42,6 +42,7 @@ logger = logging.getLogger("postroad.pipeline")
 # Spark looks whether the watermark has moved after it has asked for more.
 _POLL_S = 0.1
 _STATE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _CONF = {
     "spark.sql.streaming.stateStore.providerClass": _STATE,
     # A batch writes what has changed, and not all that there is.
@@ -179,6 +180,9 @@ def start_window_query(
     own = session.newSession()
     for key, value in _CONF.items():
         own.conf.set(key, value)
+    partitions = str(session.conf.get(_PARTITIONS))
+    # Spark's default is for large tables: each of these has a database of its own.
+    own.conf.set(_PARTITIONS, str(context.partitions) if partitions == "200" else partitions)
     name, columns = window.window.name, window.columns
     format_name = f"postroad_{context.run}_window"
     own.dataSource.register(_bind(format_name, context, name, columns))
