@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,5 +108,6 @@ async def run(lives: list[list[Step]]) -> Counter[int]:
 
 @SOME
 @given(st.lists(STEPS, max_size=4))
+@pytest.mark.slow
 def test_nothing_is_skipped_or_done_twice(lives: list[list[Step]]) -> None:
     assert asyncio.run(run(lives)) == Counter(range(SEGMENTS))

@@ -413,6 +413,7 @@ async def test_job_without_queues_runs_beside_the_node_to_its_end(
             await operator.do("job.stop", job="clearing")
 
 
+@pytest.mark.slow
 async def test_process_of_a_job_ends_with_the_node_even_if_that_is_killed(
     place: Path, file_job: Path
 ) -> None:

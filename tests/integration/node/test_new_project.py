@@ -24,6 +24,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "shop"
 
 
+@pytest.mark.slow
 def test_its_tests_pass(project: Path) -> None:
     quiet = ("-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error")
     done = subprocess.run(

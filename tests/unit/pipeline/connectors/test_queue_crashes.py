@@ -106,6 +106,7 @@ def numbers(letters: list[Letter]) -> list[int]:
     return sorted(msgspec.json.decode(it.body)["n"] for it in letters)
 
 
+@pytest.mark.slow
 class TestQueueCrashes(CrashBehaviour):
     async def make(self) -> Node:
         node = Node()
