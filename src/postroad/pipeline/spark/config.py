@@ -204,6 +204,9 @@ def configuration(settings: SparkConfig) -> dict[str, str]:
         "spark.ui.retainedTasks": "10000",
         "spark.sql.ui.retainedExecutions": "100",
         "spark.sql.streaming.ui.retainedProgressUpdates": "100",
+        # A query that is stopped as it notes its first batch leaves a file there, and would never
+        # start again. Whose directory it is, is noted beside it.
+        "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
         # A worker that hangs in a function is ended soon after its task is.
         "spark.python.task.killTimeout": "200ms",
         "spark.ui.showConsoleProgress": "false",
