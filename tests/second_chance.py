@@ -6,7 +6,8 @@ chance is no excuse:
 - tests of chaos, contracts and simulations get none: what they lose is lost;
 - at most three tests get one, alone and with the seed they had; a process that died gets none;
 - what was forgiven is printed and kept, and whatever was forgiven before fails the run: it wants
-  mending.
+  mending;
+- a test that takes too long is named, and does not fail the run.
 
 The history is in `$XDG_STATE_HOME/postroad` (`~/.local/state/postroad`), one file for all clones of
 this machine.
@@ -66,7 +67,9 @@ def refuse(failed: Sequence[str], history: dict[str, list[str]]) -> str | None:
 
 
 def _pytest(*arguments: str) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode
+    environment = os.environ | {"POSTROAD_SLOW_MACHINE": "1"}
+    command = [sys.executable, "-m", "pytest", *arguments]
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 def _failed() -> list[str]:

@@ -75,9 +75,11 @@ markers =
 """
 
 
-def run_pytest(directory: Path, source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(
+    directory: Path, source: str, *arguments: str, plugins: str = PLUGINS
+) -> subprocess.CompletedProcess[str]:
     (directory / "test_planted.py").write_text(source)
-    (directory / "conftest.py").write_text(PLUGINS)
+    (directory / "conftest.py").write_text(plugins)
     (directory / "pytest.ini").write_text(SETTINGS)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
@@ -130,3 +132,13 @@ def test_slow_test_without_a_marker_fails_the_run(tmp_path: Path) -> None:
     assert "TOO SLOW test_planted.py::test_slow" in finished.stdout
     assert "test_marked" not in finished.stdout
     assert finished.returncode == 1
+
+
+@pytest.mark.slow
+def test_slow_test_without_a_marker_is_only_named_where_the_speed_is_not_known(
+    tmp_path: Path,
+) -> None:
+    plugins = PLUGINS.replace("Slowness(", "Slowness(fails_the_run=False, ")
+    finished = run_pytest(tmp_path, SLOW, plugins=plugins)
+    assert "TOO SLOW test_planted.py::test_slow" in finished.stdout
+    assert finished.returncode == 0

@@ -2,6 +2,8 @@
 
 A test with the marker `slow`, which most have by their folder, may take its time; all others are
 there to be run again and again. What a test waits for a core that others use does not count.
+Where a change is accepted (`POSTROAD_SLOW_MACHINE=1`, see tests/conftest.py) such tests are named
+and fail nothing: a slow machine is not the change's fault.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _WAITED = "seconds without a core"
 class Slowness:
     """Collects the tests that take more than LIMIT_S without being marked."""
 
-    def __init__(self, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, *, fails_the_run: bool = True, limit_s: float = LIMIT_S) -> None:
+        self._fails_the_run = fails_the_run
         self._limit_s = limit_s
         self._before_s = 0.0
         self.too_slow: dict[str, float] = {}
@@ -41,7 +44,7 @@ class Slowness:
             self.too_slow[report.nodeid] = took_s
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.too_slow and session.exitstatus == pytest.ExitCode.OK:
+        if self._fails_the_run and self.too_slow and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
