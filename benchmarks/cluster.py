@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.harness import BenchmarkFailed, Comparison, Contender, Section
-from postroad.cluster import Agent, StaticDiscovery
+from postroad.cluster import ClusterAgent, StaticDiscovery
 from postroad.net import MessagingService
 from postroad.testing import LivenessFailure, SimCluster, SimNode
 
@@ -64,7 +64,7 @@ class Crowd:
 
     def __init__(self, sim: SimCluster, size: int) -> None:
         self.sim = sim
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, ClusterAgent] = {}
         self._seeds: list[str] = []
         for number in range(size):
             self.add(f"n{number}", delay_s=START_S * number / size)
@@ -80,7 +80,7 @@ class Crowd:
     async def _run(self, node: SimNode) -> None:
         async with (
             MessagingService("crowd", node.name, f"{node.host}:{PORT}") as service,
-            Agent(service, StaticDiscovery(self._seeds)) as agent,
+            ClusterAgent(service, StaticDiscovery(self._seeds)) as agent,
         ):
             self.agents[node.name] = agent
             await agent.wait_closed()
@@ -141,12 +141,12 @@ class Crowd:
         return self.sim.run_until(holds, within=LONGEST_S, claim=claim, every=every)
 
 
-def _is_trusted(agent: Agent, name: str) -> bool:
+def _is_trusted(agent: ClusterAgent, name: str) -> bool:
     member = agent.member(name)
     return member is not None and member.is_reachable
 
 
-def _has_news(agent: Agent) -> bool:
+def _has_news(agent: ClusterAgent) -> bool:
     machine = agent._machine
     return machine is not None and len(machine._voice.rumours) > 0
 

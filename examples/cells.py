@@ -7,7 +7,7 @@ changes when each is a program on a machine of its own.
 import asyncio
 
 from postroad import MessagingService, run
-from postroad.cells import CellDomain, CellMessage, Role, StaticLocations
+from postroad.cells import CellDomain, CellMessage, Role, StaticCoreDiscovery
 
 
 def take_order(message: CellMessage) -> str:
@@ -23,9 +23,9 @@ async def main() -> None:
     ):
         cores = {"hub": [hub.address]}
         async with (
-            CellDomain(hub, role=Role.CORE, locations=StaticLocations(cores)),
-            CellDomain(bar, locations=StaticLocations(cores)) as guests,
-            CellDomain(kitchen, locations=StaticLocations(cores)) as cooks,
+            CellDomain(hub, role=Role.CORE, locations=StaticCoreDiscovery(cores)),
+            CellDomain(bar, locations=StaticCoreDiscovery(cores)) as guests,
+            CellDomain(kitchen, locations=StaticCoreDiscovery(cores)) as cooks,
         ):
             is_shown = asyncio.Event()
 

@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack
 
 from postroad import MessagingService, run
 from postroad.cluster import (
-    Agent,
-    ChangeKind,
-    Communication,
+    ClusterAgent,
+    ClusterMessaging,
+    ClusterTopics,
     Member,
     MembershipConfig,
+    MembershipEventType,
     StaticDiscovery,
-    Topics,
 )
 
 # Shorter times than the default, so that nobody has to wait for the end.
@@ -36,9 +36,9 @@ class Node:
         self.name = name
         self.heard: asyncio.Queue[str] = asyncio.Queue()
         self.service = MessagingService("example", name)
-        self.agent = Agent(self.service, StaticDiscovery(contacts), config=QUICK)
-        self.communication = Communication(self.agent)
-        self.topics = Topics(self.communication)
+        self.agent = ClusterAgent(self.service, StaticDiscovery(contacts), config=QUICK)
+        self.communication = ClusterMessaging(self.agent)
+        self.topics = ClusterTopics(self.communication)
 
     async def start(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(self.service)
@@ -90,7 +90,7 @@ async def main() -> None:
         print("gamma fell silent")
         async for change in changes:
             print(f"beta was told: {change}")
-            if change.kind is ChangeKind.REMOVED:
+            if change.kind is MembershipEventType.REMOVED:
                 break
 
 

@@ -3,10 +3,10 @@
 Run it with `python -m examples.echo`.
 """
 
-from postroad import Message, MessagingService, run
+from postroad import MessagingService, RawMessage, run
 
 
-def echo(message: Message) -> bytes:
+def echo(message: RawMessage) -> bytes:
     print(f"beta was asked by {message.peer}: {message.payload.decode()}")
     return message.payload
 

@@ -7,7 +7,7 @@ from functools import partial
 from fuzz.samples import ADDRESSES, HEARTBEATS, LIMITS, REPLIES, REQUESTS, encode_all, plain
 from fuzz.streams import MakeCodec, check_stream
 from fuzz.target import Target
-from postroad.wire import Role
+from postroad.wire import ConnectionRole
 from postroad.wire.codecs import Codec, DocumentedCodec, ZeebeCodec
 
 _LONG_HOST = "a-host-with-a-long-name.example"
@@ -27,7 +27,7 @@ def addressed_target(profile: str, codec: CodecClass, version: int) -> Target:
 
 def _make_codec(codec: CodecClass, version: int) -> Codec:
     """A codec at the start of its connection."""
-    address = ADDRESSES[Role.CLIENT]
+    address = ADDRESSES[ConnectionRole.CLIENT]
     return codec(version, address, address.host, LIMITS.frame_bytes_max)
 
 

@@ -6,76 +6,78 @@ from itertools import count
 
 from postroad.core import Address, Limits
 from postroad.wire import (
-    Cancel,
-    Connection,
+    BufferCache,
+    CancelFrame,
+    ConnectionRole,
     Frame,
-    Goodbye,
-    Hello,
-    Profile,
-    Reply,
-    Request,
-    Role,
-    SpareBuffer,
+    GoodbyeFrame,
+    HelloFrame,
+    ProtocolProfile,
+    ReplyFrame,
+    RequestFrame,
     WireConfig,
+    WireConnection,
     encode_preamble,
 )
 from postroad.wire.codecs import Codec
 from postroad.wire.compression import load_algorithm
-from postroad.wire.frames import Ping, Pong
+from postroad.wire.frames import PingFrame, PongFrame
 from postroad.wire.heartbeat import BEAT_SUBJECT, SETUP_SUBJECT
-from postroad.wire.sbe import SetupRequest, encode_beat, encode_setup_request
+from postroad.wire.sbe import HeartbeatSetupRequest, encode_heartbeat, encode_setup_request
 
 CLUSTER = "fuzzed"
 PREAMBLE = encode_preamble(CLUSTER)
 # Small, so that inputs reach both sides of the limit.
 LIMITS = Limits(frame_bytes_max=2_048)
 ADDRESSES = {
-    Role.CLIENT: Address("127.0.0.1", 27_998),
-    Role.SERVER: Address("127.0.0.1", 26_502),
+    ConnectionRole.CLIENT: Address("127.0.0.1", 27_998),
+    ConnectionRole.SERVER: Address("127.0.0.1", 26_502),
 }
 ALGORITHMS = {name: load_algorithm(name) for name in ("zstd", "zlib")}
 
 REQUESTS: list[Frame] = [
-    Request(1, "echo", b"hello"),
-    Request(2**40, "", b""),
-    Request(3, "größe/日本", bytes(range(256))),
-    Request(4, "log", b"x" * 40, 5_000, one_way=True),
+    RequestFrame(1, "echo", b"hello"),
+    RequestFrame(2**40, "", b""),
+    RequestFrame(3, "größe/日本", bytes(range(256))),
+    RequestFrame(4, "log", b"x" * 40, 5_000, one_way=True),
 ]
 REPLIES: list[Frame] = [
-    Reply(1, 0, b"hello"),
-    Reply(2, 1, b"echo"),
-    Reply(3, 2, b"boom", 3_800, retryable=True),
-    Reply(4, 3, b"", 2_310),
-    Reply(2**40, 0, b"y" * 40),
+    ReplyFrame(1, 0, b"hello"),
+    ReplyFrame(2, 1, b"echo"),
+    ReplyFrame(3, 2, b"boom", 3_800, retryable=True),
+    ReplyFrame(4, 3, b"", 2_310),
+    ReplyFrame(2**40, 0, b"y" * 40),
 ]
 # Large enough for compression to be worth it.
-LARGE: dict[Role, Frame] = {
-    Role.CLIENT: Reply(5, 0, b"y" * 600),
-    Role.SERVER: Request(5, "log", b"x" * 600),
+LARGE: dict[ConnectionRole, Frame] = {
+    ConnectionRole.CLIENT: ReplyFrame(5, 0, b"y" * 600),
+    ConnectionRole.SERVER: RequestFrame(5, "log", b"x" * 600),
 }
 """What a machine of that role receives."""
-CONTROLS: list[Frame] = [Ping(1), Pong(1), Cancel(2), Goodbye(0, "stopping")]
+CONTROLS: list[Frame] = [PingFrame(1), PongFrame(1), CancelFrame(2), GoodbyeFrame(0, "stopping")]
 HEARTBEATS: list[Frame] = [
-    Request(5, SETUP_SUBJECT, encode_setup_request(SetupRequest(15_000, sends_payload=True))),
-    Request(6, BEAT_SUBJECT, encode_beat(1_700_000_000_000)),
-    Request(7, BEAT_SUBJECT, b""),
+    RequestFrame(
+        5, SETUP_SUBJECT, encode_setup_request(HeartbeatSetupRequest(15_000, sends_payload=True))
+    ),
+    RequestFrame(6, BEAT_SUBJECT, encode_heartbeat(1_700_000_000_000)),
+    RequestFrame(7, BEAT_SUBJECT, b""),
 ]
 
 
 def plain(frames: list[Frame]) -> list[Frame]:
     """The frames as versions 1 and 2 can tell them."""
     return [
-        Request(frame.id, frame.subject, frame.payload)
-        if isinstance(frame, Request)
-        else Reply(frame.id, frame.status, frame.payload)
+        RequestFrame(frame.id, frame.subject, frame.payload)
+        if isinstance(frame, RequestFrame)
+        else ReplyFrame(frame.id, frame.status, frame.payload)
         for frame in frames
-        if isinstance(frame, Request | Reply)
+        if isinstance(frame, RequestFrame | ReplyFrame)
     ]
 
 
-def make_hello(role: Role, compressions: tuple[str, ...] = ()) -> Hello:
+def make_hello(role: ConnectionRole, compressions: tuple[str, ...] = ()) -> HelloFrame:
     """The hello of a client or server of these tests."""
-    return Hello(
+    return HelloFrame(
         cluster=CLUSTER,
         name=f"{role.value}-node",
         incarnation=1,
@@ -87,7 +89,9 @@ def make_hello(role: Role, compressions: tuple[str, ...] = ()) -> Hello:
     )
 
 
-def make_config(role: Role, profile: Profile, compressions: tuple[str, ...] = ()) -> WireConfig:
+def make_config(
+    role: ConnectionRole, profile: ProtocolProfile, compressions: tuple[str, ...] = ()
+) -> WireConfig:
     """The configuration of a client or server of these tests."""
     return WireConfig(
         profile=profile,
@@ -96,16 +100,18 @@ def make_config(role: Role, profile: Profile, compressions: tuple[str, ...] = ()
         advertised_ip=ADDRESSES[role].host,
         limits=LIMITS,
         wall_clock=lambda: 1_700_000_000_000,
-        spare=SpareBuffer(),
+        spare=BufferCache(),
         algorithms={name: ALGORITHMS[name] for name in compressions},
     )
 
 
-def make_machine(role: Role, profile: Profile, compressions: tuple[str, ...] = ()) -> Connection:
+def make_machine(
+    role: ConnectionRole, profile: ProtocolProfile, compressions: tuple[str, ...] = ()
+) -> WireConnection:
     """A connection that has not received anything yet."""
     ids = count(1)
     config = make_config(role, profile, compressions)
-    return Connection(role, config, 0.0, next_id=lambda: next(ids))
+    return WireConnection(role, config, 0.0, next_id=lambda: next(ids))
 
 
 def encode_all(codec: Codec, frames: list[Frame]) -> bytes:

@@ -14,7 +14,7 @@ from fuzz.samples import LIMITS, encode_all
 from fuzz.target import require
 from postroad.core.errors import RemoteProtocolError
 from postroad.core.limits import HELLO_BYTES_MAX, MIB, SUBJECT_BYTES_MAX
-from postroad.wire import Frame, Hello, Reply, Request, SpareBuffer
+from postroad.wire import BufferCache, Frame, HelloFrame, ReplyFrame, RequestFrame
 from postroad.wire import reader as reader_module
 from postroad.wire.codecs import Codec
 from postroad.wire.hello import encode_hello
@@ -64,7 +64,7 @@ def everything_large() -> Iterator[None]:
 
 def read(codec: Codec, pieces: Iterable[bytes], *, uses_room: bool = False) -> Reading:
     """Feed the pieces until they end or the reader has failed."""
-    reader = FrameReader(codec, SpareBuffer())
+    reader = FrameReader(codec, BufferCache())
     take = read_into_room if uses_room else feed
     frames: list[Frame] = []
     for piece in pieces:
@@ -94,7 +94,7 @@ def read_into_room(reader: FrameReader, piece: bytes) -> list[Frame]:
 def feed(reader: FrameReader, piece: bytes) -> list[Frame]:
     """All frames that are whole now; what follows a hello may only come when asked for again."""
     frames = reader.feed(piece)
-    while reader.failure is None and frames and isinstance(frames[-1], Hello):
+    while reader.failure is None and frames and isinstance(frames[-1], HelloFrame):
         more = reader.feed(b"")
         if not more:
             break
@@ -118,7 +118,7 @@ def held_bytes(reader: FrameReader) -> int:
 def check_frames(frames: list[Frame]) -> None:
     """Payloads are bytes of their own, within the limit."""
     for frame in frames:
-        if isinstance(frame, Request | Reply):
+        if isinstance(frame, RequestFrame | ReplyFrame):
             require(type(frame.payload) is bytes, f"payload is a {type(frame.payload).__name__}")
             require(len(frame.payload) <= LIMITS.frame_bytes_max, "payload exceeds the limit")
 
@@ -134,7 +134,7 @@ def check_round_trip(make_codec: MakeCodec, frames: list[Frame]) -> None:
     codec = make_codec()
     # A compressed payload may have been larger than what its frame may carry otherwise.
     codec.frame_bytes_max = MIB
-    reader = FrameReader(codec, SpareBuffer())
+    reader = FrameReader(codec, BufferCache())
     again = feed(reader, encode_all(make_codec(), frames))
     require(reader.failure is None, f"re-encoded frames are refused: {reader.failure}")
     require(again == frames, f"decoded: {frames}, re-encoded and decoded: {again}")
@@ -142,4 +142,4 @@ def check_round_trip(make_codec: MakeCodec, frames: list[Frame]) -> None:
 
 def is_unrepeatable(frame: Frame) -> bool:
     """A hello that left fields out can outgrow its limit when they are written out."""
-    return isinstance(frame, Hello) and len(encode_hello(frame)) > HELLO_BYTES_MAX
+    return isinstance(frame, HelloFrame) and len(encode_hello(frame)) > HELLO_BYTES_MAX

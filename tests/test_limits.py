@@ -222,7 +222,7 @@ PROOFS = {
 # A time, not a number of things.
 TIMES = {"Retry.max_s", "RetryPolicy.max_s"}
 # What a peer says of itself, and what is spoken at most.
-FOREIGN = {"ServerInfo.max_payload", "Protocol.version_max"}
+FOREIGN = {"ServerInfo.max_payload", "ProtocolConfig.version_max"}
 
 
 @cache

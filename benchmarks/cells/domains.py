@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.messaging.processes import run
 from benchmarks.messaging.workloads import measure
-from postroad.cells import CellDomain, CellMessage, Role, StaticLocations
+from postroad.cells import CellDomain, CellMessage, Role, StaticCoreDiscovery
 from postroad.net import MessagingService
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ async def domain_of(name: str, core_address: str | None) -> AsyncIterator[CellDo
     role = Role.CORE if core_address is None else Role.SATELLITE
     async with (
         MessagingService(CLUSTER, name) as service,
-        CellDomain(service, role=role, locations=StaticLocations(cores)) as domain,
+        CellDomain(service, role=role, locations=StaticCoreDiscovery(cores)) as domain,
     ):
         yield domain
 

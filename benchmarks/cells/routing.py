@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from benchmarks.harness import Comparison, Contender, Section
 from postroad.cells import (
-    HERE,
+    LOCAL_ORIGIN,
     CellAddress,
     CellPath,
-    Domain,
+    DomainInfo,
     Envelope,
-    Origin,
+    MessageOrigin,
     Role,
     Route,
     RouteTable,
@@ -27,7 +27,7 @@ from postroad.cells import (
     make_reply,
     route_message,
 )
-from postroad.cells.switch import Switch
+from postroad.cells.switch import RoutingDecisionCache
 
 if TYPE_CHECKING:
     from benchmarks.harness import Settings
@@ -44,15 +44,15 @@ SEED = 1
 # Short, so that the best one was not disturbed by others on the machine.
 BATCHES_PER_S = 100
 
-CORE = Domain("core1", Role.CORE)
-SATELLITE = Domain("sat1", Role.SATELLITE)
-FROM_SATELLITE = Origin.from_peer("sat9", Role.SATELLITE)
+CORE = DomainInfo("core1", Role.CORE)
+SATELLITE = DomainInfo("sat1", Role.SATELLITE)
+FROM_SATELLITE = MessageOrigin.from_peer("sat9", Role.SATELLITE)
 
 
 class Place(NamedTuple):
     """A domain with its routes and cells."""
 
-    domain: Domain
+    domain: DomainInfo
     table: RouteTable
     cells: frozenset[str]
 
@@ -90,7 +90,7 @@ class Case(NamedTuple):
 
     title: str
     place: Place
-    origin: Origin
+    origin: MessageOrigin
     envelopes: list[Envelope]
 
 
@@ -105,7 +105,7 @@ def cases() -> Iterator[Case]:
     yield Case("queue, 1 route", core, FROM_SATELLITE, sent(lambda number: f"queue{number % 8}"))
     yield Case(f"queue, {WIDE_QUEUE} routes", core, FROM_SATELLITE, sent(lambda _: "wide"))
     leaving = make_envelopes(lambda number: f"name{number % NAMES}", source="cell@sat1")
-    yield Case("default route at a satellite", satellite, HERE, leaving)
+    yield Case("default route at a satellite", satellite, LOCAL_ORIGIN, leaving)
 
 
 def make_envelopes(path: Callable[[int], str], source: str) -> list[Envelope]:
@@ -148,7 +148,7 @@ def measure(step: Callable[[T], object], items: Sequence[T], seconds: float) -> 
 
 
 def measure_switch(case: Case, seconds: float) -> float:
-    switch = Switch(case.place.domain)
+    switch = RoutingDecisionCache(case.place.domain)
     switch.update(case.place.table, case.place.cells)
     return measure(lambda it: switch.decide(it, case.origin), case.envelopes, seconds)
 

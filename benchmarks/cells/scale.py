@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.harness import BenchmarkFailed, Comparison, Contender, Section
-from postroad.cells import CellDomain, CellMessage, Role, RouteType, StaticLocations
+from postroad.cells import CellDomain, CellMessage, Role, RouteType, StaticCoreDiscovery
 from postroad.net import MessagingService
 from postroad.testing import LivenessFailure, SimCluster, SimNode
 
@@ -106,7 +106,7 @@ class Mesh:
 
     async def _run(self, node: SimNode) -> None:
         role = Role.CORE if node.name in self.cores else Role.SATELLITE
-        where = StaticLocations({core: [f"{core}:{PORT}"] for core in self.cores})
+        where = StaticCoreDiscovery({core: [f"{core}:{PORT}"] for core in self.cores})
         async with (
             MessagingService("mesh", node.name, f"{node.host}:{PORT}") as service,
             CellDomain(service, role=role, locations=where) as domain,

@@ -13,7 +13,7 @@ import msgspec
 from benchmarks.children import running
 from benchmarks.harness import Comparison, Contender, Section
 from benchmarks.messaging.processes import run
-from postroad import Message, MessagingService
+from postroad import MessagingService, RawMessage
 from postroad.admin.client import Client
 from postroad.admin.serving import AdminServer
 from postroad.node import App, Node, NodeConfig
@@ -86,7 +86,7 @@ async def _serve(announce: Announce, data: str, is_watched: bool) -> None:
             await asyncio.Event().wait()
 
 
-def _echo(message: Message) -> bytes:
+def _echo(message: RawMessage) -> bytes:
     return message.payload
 
 

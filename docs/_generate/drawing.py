@@ -6,7 +6,7 @@ fails the drawing, a way it loses is no longer drawn.
 
 from __future__ import annotations
 
-from postroad.cluster import State
+from postroad.cluster import MemberState
 from postroad.cluster.membership import TRANSITIONS
 
 from .shapes import BAR_HEIGHT, BOX_HEIGHT, Way, across, arc, arrow, box, label, opening, state_box
@@ -14,29 +14,34 @@ from .tables import state_name
 
 _WIDTH, _HEIGHT = 1270, 500
 _ROW_Y = 240
-_COLUMNS = {State.ALIVE: 110, State.SUSPECT: 430, State.DEAD: 750, State.LEFT: 1050}
+_COLUMNS = {
+    MemberState.ALIVE: 110,
+    MemberState.SUSPECT: 430,
+    MemberState.DEAD: 750,
+    MemberState.LEFT: 1050,
+}
 _COLOURS = {
-    State.ALIVE: "#d7f0dc",
-    State.SUSPECT: "#fdeec4",
-    State.DEAD: "#f9d9d6",
-    State.LEFT: "#e3e6ea",
+    MemberState.ALIVE: "#d7f0dc",
+    MemberState.SUSPECT: "#fdeec4",
+    MemberState.DEAD: "#f9d9d6",
+    MemberState.LEFT: "#e3e6ea",
 }
 _TOP_Y, _BOTTOM_Y = 20, 440
 
 
-def _ways() -> dict[tuple[State | None, State | None], Way]:
+def _ways() -> dict[tuple[MemberState | None, MemberState | None], Way]:
     above, below = _ROW_Y - 10, _ROW_Y + 10
     top, bottom = _ROW_Y - BOX_HEIGHT // 2, _ROW_Y + BOX_HEIGHT // 2
-    alive, suspect, dead, left = (_COLUMNS[state] for state in State)
-    ways: dict[tuple[State | None, State | None], Way] = {
-        (State.ALIVE, State.SUSPECT): across(alive, suspect, above, above - 8),
-        (State.SUSPECT, State.ALIVE): across(suspect, alive, below, below + 19),
-        (State.SUSPECT, State.DEAD): across(suspect, dead, above, above - 8),
-        (State.DEAD, State.SUSPECT): across(dead, suspect, below, below + 19),
-        (State.DEAD, State.LEFT): across(dead, left, above, above - 8),
-        (State.DEAD, State.ALIVE): arc(dead - 20, alive + 30, top, -100, 590, 150),
-        (State.ALIVE, State.LEFT): arc(alive + 30, left + 20, bottom, 130, 590, 372),
-        (State.SUSPECT, State.LEFT): arc(suspect + 20, left - 10, bottom, 70, 640, 326),
+    alive, suspect, dead, left = (_COLUMNS[state] for state in MemberState)
+    ways: dict[tuple[MemberState | None, MemberState | None], Way] = {
+        (MemberState.ALIVE, MemberState.SUSPECT): across(alive, suspect, above, above - 8),
+        (MemberState.SUSPECT, MemberState.ALIVE): across(suspect, alive, below, below + 19),
+        (MemberState.SUSPECT, MemberState.DEAD): across(suspect, dead, above, above - 8),
+        (MemberState.DEAD, MemberState.SUSPECT): across(dead, suspect, below, below + 19),
+        (MemberState.DEAD, MemberState.LEFT): across(dead, left, above, above - 8),
+        (MemberState.DEAD, MemberState.ALIVE): arc(dead - 20, alive + 30, top, -100, 590, 150),
+        (MemberState.ALIVE, MemberState.LEFT): arc(alive + 30, left + 20, bottom, 130, 590, 372),
+        (MemberState.SUSPECT, MemberState.LEFT): arc(suspect + 20, left - 10, bottom, 70, 640, 326),
     }
     for state, x in _COLUMNS.items():
         down = f"M {x} {_TOP_Y + BAR_HEIGHT} V {top}"
@@ -60,16 +65,16 @@ def draw_states() -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _causes() -> dict[tuple[State | None, State | None], list[str]]:
+def _causes() -> dict[tuple[MemberState | None, MemberState | None], list[str]]:
     """Why a node goes each way; causes that leave the state as it is are not drawn."""
-    causes: dict[tuple[State | None, State | None], list[str]] = {}
+    causes: dict[tuple[MemberState | None, MemberState | None], list[str]] = {}
     for (before, cause), after in TRANSITIONS.items():
         if before is not after:
             causes.setdefault((before, after), []).append(cause.value)
     return causes
 
 
-def _place(pair: tuple[State | None, State | None]) -> Way:
+def _place(pair: tuple[MemberState | None, MemberState | None]) -> Way:
     ways = _ways()
     if pair not in ways:
         raise LookupError(f"the drawing has no place for the way {pair}: add one")

@@ -117,8 +117,8 @@ def _meaning(kind: type[PostroadError]) -> str:
 
 def fault_points_table() -> str:
     """Where a test can stop, fail or kill a node with flows."""
-    assert scheduling.DUE.name in faults.names()
-    names = [it for it in faults.names() if it.startswith("flows.")]
+    assert scheduling.DUE.name in faults.fault_point_names()
+    names = [it for it in faults.fault_point_names() if it.startswith("flows.")]
     for name in names:
         if name not in _FAULT_POINTS:
             raise LookupError(f"fault point {name} is not explained: say what it is at")

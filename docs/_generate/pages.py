@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from postroad.cells import AnnouncerConfig, CellsConfig, LearnerConfig
+from postroad.cells import CellsConfig, RouteAdvertiserConfig, RouteLearnerConfig
 from postroad.cluster import MembershipConfig
 from postroad.durable import MailConfig, Retry
 from postroad.flows import FlowsConfig
@@ -38,10 +38,10 @@ _FILES = {
 }
 _SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
     "cells.md": {
-        "announcing settings": partial(settings_table, AnnouncerConfig),
+        "announcing settings": partial(settings_table, RouteAdvertiserConfig),
         "domain settings": partial(settings_table, CellsConfig),
         "guaranteed settings": partial(settings_table, GuaranteedConfig),
-        "learning settings": partial(settings_table, LearnerConfig),
+        "learning settings": partial(settings_table, RouteLearnerConfig),
     },
     "cli.md": {"commands": commands_tables},
     "configuration.md": {"all settings": settings_tables},

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from postroad.cluster import State
-from postroad.cluster.membership import TRANSITIONS, Cause
+from postroad.cluster import MemberState
+from postroad.cluster.membership import TRANSITIONS, StateChangeCause
 from postroad.node.keys import docstrings
 
 
@@ -23,17 +23,19 @@ def settings_table(config: type[msgspec.Struct]) -> str:
 
 def transitions_table() -> str:
     """What a node thinks of a member after each cause, by what it thought before."""
-    states = (None, *State)
-    rows = [(cause.value, *(_after(state, cause) for state in states)) for cause in Cause]
+    states = (None, *MemberState)
+    rows = [
+        (cause.value, *(_after(state, cause) for state in states)) for cause in StateChangeCause
+    ]
     return table(("cause", *map(state_name, states)), rows)
 
 
-def state_name(state: State | None) -> str:
+def state_name(state: MemberState | None) -> str:
     """A state for people."""
     return "not known" if state is None else state.name.lower()
 
 
-def _after(state: State | None, cause: Cause) -> str:
+def _after(state: MemberState | None, cause: StateChangeCause) -> str:
     key = (state, cause)
     return state_name(TRANSITIONS[key]) if key in TRANSITIONS else "-"
 

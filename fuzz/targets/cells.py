@@ -10,44 +10,49 @@ import msgspec
 
 from fuzz.target import Target, prefixes, require
 from postroad.cells import (
+    AdvertisementAck,
+    AdvertisementQuery,
+    AdvertisementUpdate,
     CellAddress,
     CellPath,
     CellsConfig,
-    Check,
-    Domain,
+    DeliveryFailure,
+    DomainInfo,
     Envelope,
-    Failure,
     FunctionCell,
-    Have,
-    Kind,
-    Leaving,
-    NoRoute,
-    Offer,
+    MessageKind,
+    NoRouteError,
     Role,
     Route,
-    Snapshot,
-    Update,
+    RouteAdvertisement,
+    RoutingUpdate,
+    ShutdownNotice,
     decode_envelope,
     decode_failure,
-    decode_update,
+    decode_routing_update,
     encode_envelope,
-    encode_update,
+    encode_routing_update,
     make_error_reply,
     make_reply,
 )
 from postroad.cells.content import decode_body
-from postroad.cells.envelope_form import begin_of, read_plain
-from postroad.cells.exchange import Exchange
+from postroad.cells.envelope_form import decode_fast, route_prefix
+from postroad.cells.exchange import MessageDispatcher
 from postroad.cells.intake import Intake
-from postroad.cells.links import MESSAGE, ROUTES, DomainLink, Links
-from postroad.cells.pings import Pong, read_pong
-from postroad.cells.route_check import CoreReport, Known, compare_reports, read_report
+from postroad.cells.links import MESSAGE, ROUTES, DomainLink, DomainLinks
+from postroad.cells.pings import PongBody, decode_pong
+from postroad.cells.route_check import (
+    CoreReport,
+    KnownAdvertisement,
+    compare_reports,
+    decode_report,
+)
 from postroad.cells.runner import CellRunner
-from postroad.cells.spreading import RouteSpreader
+from postroad.cells.spreading import RoutePropagator
 from postroad.core import Address
-from postroad.core.errors import ConnectionClosed, MalformedPayload
+from postroad.core.errors import ConnectionClosedError, MalformedPayloadError
 from postroad.net import Tunnel
-from postroad.wire import Hello, Request
+from postroad.wire import HelloFrame, RequestFrame
 
 _INCARNATION = 7
 _CONFIG = CellsConfig()
@@ -65,7 +70,7 @@ def check_envelope(data: bytes) -> None:
     for it in (*prefixes(data), data):
         try:
             envelope = decode_envelope(it)
-        except MalformedPayload:
+        except MalformedPayloadError:
             continue
         again = decode_envelope(encode_envelope(envelope))
         require(again == envelope, f"{envelope} does not survive encoding")
@@ -77,11 +82,11 @@ def check_envelope(data: bytes) -> None:
 
 def check_plain(data: bytes) -> None:
     """What is read the short way is what the long way reads."""
-    at = len(begin_of(data)) if len(data) > 2 else 0
-    plain = read_plain(data, at)
+    at = len(route_prefix(data)) if len(data) > 2 else 0
+    plain = decode_fast(data, at)
     try:
         envelope = decode_envelope(data)
-    except MalformedPayload:
+    except MalformedPayloadError:
         return
     if plain is not None:
         require(plain[1:3] == (envelope.ttl_ms, envelope.id), f"{plain} is not {envelope}")
@@ -91,10 +96,10 @@ def check_update(data: bytes) -> None:
     """Any bytes are news of routes or malformed, cut off or not."""
     for it in (*prefixes(data), data):
         try:
-            update = decode_update(it)
-        except MalformedPayload:
+            update = decode_routing_update(it)
+        except MalformedPayloadError:
             continue
-        again = decode_update(encode_update(update))
+        again = decode_routing_update(encode_routing_update(update))
         require(again == update, f"{update} does not survive encoding")
 
 
@@ -103,11 +108,11 @@ def check_payload(data: bytes) -> None:
     for content in _CONTENTS:
         try:
             decode_body(content, data)
-        except MalformedPayload:
+        except MalformedPayloadError:
             continue
     try:
         failure = decode_failure(data)
-    except MalformedPayload:
+    except MalformedPayloadError:
         return
     require(isinstance(failure.to_error(), Exception), f"{failure} cannot be raised")
 
@@ -116,8 +121,8 @@ def check_pong(data: bytes) -> None:
     """Any bytes are an answer to a ping or malformed, cut off or not."""
     for part in (*prefixes(data), data):
         try:
-            require(isinstance(read_pong(part), CellPath), "no path")
-        except MalformedPayload:
+            require(isinstance(decode_pong(part), CellPath), "no path")
+        except MalformedPayloadError:
             continue
 
 
@@ -125,8 +130,8 @@ def check_report(data: bytes) -> None:
     """Any answer to a check of routes is a report or malformed."""
     try:
         answer = decode_body("msgpack", data)
-        report = read_report(answer)
-    except MalformedPayload:
+        report = decode_report(answer)
+    except MalformedPayloadError:
         return
     compare_reports({"C1": report, "C2": report}, {"C3": "silent"})
 
@@ -138,7 +143,7 @@ class Pipe:
     """A tunnel that keeps what is posted."""
 
     def __init__(self, name: str, role: Role) -> None:
-        self.peer = Hello(
+        self.peer = HelloFrame(
             cluster="fuzzed",
             name=name,
             incarnation=_INCARNATION,
@@ -156,20 +161,22 @@ class Pipe:
 
     def post(self, subject: str, payload: bytes) -> None:
         if self.closed_because is not None:
-            raise ConnectionClosed(self.closed_because)
+            raise ConnectionClosedError(self.closed_because)
         self.posted.append((subject, payload))
 
     def close(self, reason: str) -> None:
         self.closed_because = reason
 
-    def take(self, *, is_lenient: bool = False) -> list[Envelope | Update]:
+    def take(self, *, is_lenient: bool = False) -> list[Envelope | RoutingUpdate]:
         """What was posted, which must be what it says."""
         posted, self.posted = self.posted, []
-        taken: list[Envelope | Update] = []
+        taken: list[Envelope | RoutingUpdate] = []
         for subject, data in posted:
             try:
-                taken.append(decode_envelope(data) if subject == MESSAGE else decode_update(data))
-            except MalformedPayload:
+                taken.append(
+                    decode_envelope(data) if subject == MESSAGE else decode_routing_update(data)
+                )
+            except MalformedPayloadError:
                 require(is_lenient, f"a {subject} that cannot be read was sent")
         return taken
 
@@ -178,11 +185,11 @@ class Core:
     """The core C1 with a cell `echo`, a satellite S2 that offers something, and a peer X."""
 
     def __init__(self, role: Role) -> None:
-        self.exchange = Exchange(Domain("C1", Role.CORE), _CONFIG)
-        self.spreader = RouteSpreader(self.exchange, incarnation=1)
+        self.exchange = MessageDispatcher(DomainInfo("C1", Role.CORE), _CONFIG)
+        self.spreader = RoutePropagator(self.exchange, incarnation=1)
         # What is said here is looked at here, not in a millisecond.
         self.spreader._intake = Intake(math.inf)
-        self.links = Links(
+        self.links = DomainLinks(
             self.exchange,
             on_up=self.spreader.link_up,
             on_down=self.spreader.link_down,
@@ -193,8 +200,12 @@ class Core:
         self.near, self.pipe = Pipe("S2", Role.SATELLITE), Pipe("X", role)
         self.near_link = self._accept(self.near)
         self.link = self._accept(self.pipe)
-        offer = Offer.of(["work"], ["news"])
-        self._feed(self.near_link, ROUTES, encode_update(Snapshot(_INCARNATION, 1, offer)))
+        offer = RouteAdvertisement.of(["work"], ["news"])
+        self._feed(
+            self.near_link,
+            ROUTES,
+            encode_routing_update(AdvertisementUpdate(_INCARNATION, 1, offer)),
+        )
         self.spreader._run()
         self.near.take()
         self.pipe.take()
@@ -204,7 +215,7 @@ class Core:
         return self.links.accept(cast(Tunnel, pipe))
 
     def _feed(self, link: DomainLink, subject: str, data: bytes) -> None:
-        link.received([Request(0, subject, data, 0, one_way=True)])
+        link.received([RequestFrame(0, subject, data, 0, one_way=True)])
 
     def receive(self, subject: str, data: bytes) -> None:
         """The peer says something, twice: the second time some of it is remembered."""
@@ -235,7 +246,7 @@ class Core:
         self._feed(link, MESSAGE, encode_envelope(request))
         replies = [it for it in pipe.take() if isinstance(it, Envelope)]
         answers = [(it.kind, it.answers, it.payload) for it in replies]
-        require(answers == [(Kind.REPLY, request.id, b"still there")], f"answered {answers}")
+        require(answers == [(MessageKind.REPLY, request.id, b"still there")], f"answered {answers}")
 
     def close(self) -> None:
         self.spreader.close()
@@ -273,7 +284,7 @@ def _request(destination: str, domain: str, **fields: object) -> Envelope:
 
 def _envelopes() -> list[bytes]:
     echo = _request("echo@C1", "X", payload=b"hello", content="text", ttl_ms=1_000)
-    failure = Failure.of(NoRoute, "nowhere", hop=CellAddress("b", "S2"), at="S2")
+    failure = DeliveryFailure.of(NoRouteError, "nowhere", hop=CellAddress("b", "S2"), at="S2")
     walked = CellPath.of("echo@C1").advanced()
     envelopes = [
         echo,
@@ -290,31 +301,38 @@ def _envelopes() -> list[bytes]:
 
 
 def _updates() -> list[bytes]:
-    updates: list[Update] = [
-        Snapshot(_INCARNATION, 1, Offer.of(["work", "q"], ["news", "größe"], "east")),
-        Snapshot(_INCARNATION, 2, Offer.of(domains=["C1", "S2", "S9", "X"])),
-        Check(),
-        Have(),
-        Have(1, 2, b"0123456789abcdef", True),
-        Leaving(_INCARNATION),
+    updates: list[RoutingUpdate] = [
+        AdvertisementUpdate(
+            _INCARNATION, 1, RouteAdvertisement.of(["work", "q"], ["news", "größe"], "east")
+        ),
+        AdvertisementUpdate(
+            _INCARNATION, 2, RouteAdvertisement.of(domains=["C1", "S2", "S9", "X"])
+        ),
+        AdvertisementQuery(),
+        AdvertisementAck(),
+        AdvertisementAck(1, 2, b"0123456789abcdef", True),
+        ShutdownNotice(_INCARNATION),
     ]
-    return [encode_update(it) for it in updates]
+    return [encode_routing_update(it) for it in updates]
 
 
 def _payloads() -> list[bytes]:
-    failure = Failure.of(NoRoute, "nowhere", hop=CellAddress("b", "S2"), at="S2")
+    failure = DeliveryFailure.of(NoRouteError, "nowhere", hop=CellAddress("b", "S2"), at="S2")
     reply = make_error_reply(_request("b@S2", "X"), failure, id=bytes(16))
     return [reply.payload, b'{"a": [1, null, "b"]}', b"\x82\xa1a\x01\xa1b\xc0", "größe".encode()]
 
 
-_REPORT = CoreReport(Known(7, 1, b"digest"), {"S1": Known(8, 2, b"other"), "S2": Known()})
+_REPORT = CoreReport(
+    KnownAdvertisement(7, 1, b"digest"),
+    {"S1": KnownAdvertisement(8, 2, b"other"), "S2": KnownAdvertisement()},
+)
 
 TARGETS = [
     Target("cells-envelope", check_envelope, _envelopes()),
     Target("cells-plain", check_plain, _envelopes()),
     Target("cells-update", check_update, _updates()),
     Target("cells-payload", check_payload, _payloads()),
-    Target("cells-pong", check_pong, [msgspec.msgpack.encode(Pong(("a@S1", "System@C1")))]),
+    Target("cells-pong", check_pong, [msgspec.msgpack.encode(PongBody(("a@S1", "System@C1")))]),
     Target("cells-report", check_report, [msgspec.msgpack.encode(_REPORT)]),
     Target("cells-tunnel", check_tunnel, [*_envelopes(), *_updates()]),
 ]

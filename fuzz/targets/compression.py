@@ -7,12 +7,12 @@ from functools import partial
 from fuzz.samples import ALGORITHMS, LIMITS
 from fuzz.target import Target, prefixes, require
 from postroad.core.errors import RemoteProtocolError
-from postroad.wire.compression import Algorithm, compress_payload, decompress_payload
+from postroad.wire.compression import CompressionAlgorithm, compress_payload, decompress_payload
 
 _EDGE = 16
 
 
-def check_payload(algorithm: Algorithm, data: bytes) -> None:
+def check_payload(algorithm: CompressionAlgorithm, data: bytes) -> None:
     """Any bytes are a payload within the limit or a RemoteProtocolError, cut off or not."""
     for packed in (*prefixes(data, _EDGE), data):
         try:
@@ -23,7 +23,7 @@ def check_payload(algorithm: Algorithm, data: bytes) -> None:
         check_round_trip(algorithm, payload)
 
 
-def check_round_trip(algorithm: Algorithm, payload: bytes) -> None:
+def check_round_trip(algorithm: CompressionAlgorithm, payload: bytes) -> None:
     """What is sent compressed arrives as it was."""
     packed = compress_payload(algorithm, payload)
     if packed is not None:
@@ -31,7 +31,7 @@ def check_round_trip(algorithm: Algorithm, payload: bytes) -> None:
         require(again == payload, "a payload changed on its way")
 
 
-def _seeds(algorithm: Algorithm) -> list[bytes]:
+def _seeds(algorithm: CompressionAlgorithm) -> list[bytes]:
     sizes = (LIMITS.frame_bytes_max, LIMITS.frame_bytes_max + 1, 100_000)
     payloads = [b"", b"x" * 600, bytes(range(256)) * 3, *(b"x" * size for size in sizes)]
     honest = [len(data).to_bytes(4, "big") + algorithm.compress(data) for data in payloads]

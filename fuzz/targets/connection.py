@@ -20,22 +20,22 @@ from fuzz.samples import (
 )
 from fuzz.streams import PIECE_BYTES, check_frames, cut, everything_large
 from fuzz.target import Target, require
-from postroad.core.errors import PeerSilent, RemoteProtocolError
+from postroad.core.errors import PeerTimeoutError, RemoteProtocolError
 from postroad.wire import (
     DOCUMENTED,
     NEVER,
     ZEEBE,
-    Connection,
-    Event,
+    ConnectionEvent,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
     Frame,
-    Goodbye,
-    Hello,
-    Opened,
-    Phase,
-    Profile,
-    Reply,
-    Request,
-    Role,
+    GoodbyeFrame,
+    HelloFrame,
+    ProtocolProfile,
+    ReplyFrame,
+    RequestFrame,
+    WireConnection,
 )
 from postroad.wire.codecs import Version3Codec
 
@@ -46,40 +46,42 @@ _TICKS = 3
 class Ended(NamedTuple):
     """What became of an input, and of the machine that took it."""
 
-    events: list[Event]
+    events: list[ConnectionEvent]
     failure: type[RemoteProtocolError] | None
-    phase: Phase
+    phase: ConnectionState
     version: int
-    peer: Hello | None
+    peer: HelloFrame | None
 
 
 class Pair(NamedTuple):
     """The machine under test, and a sound one at the other end of its connection."""
 
-    machine: Connection
-    other: Connection
+    machine: WireConnection
+    other: WireConnection
 
 
 MakePair = Callable[[], Pair]
 
 
-def make_fresh(profile: Profile, role: Role) -> Pair:
+def make_fresh(profile: ProtocolProfile, role: ConnectionRole) -> Pair:
     """Two machines that have not exchanged a byte."""
     machine = make_machine(role, profile, _COMPRESSIONS)
     return Pair(machine, make_machine(role.other, profile, _COMPRESSIONS))
 
 
-def make_open(profile: Profile, role: Role) -> Pair:
+def make_open(profile: ProtocolProfile, role: ConnectionRole) -> Pair:
     """Two machines that have opened their connection."""
     pair = make_fresh(profile, role)
     while any(machine.out for machine in pair):
         transfer(pair.machine, pair.other)
         transfer(pair.other, pair.machine)
-    require(all(machine.phase is Phase.OPEN for machine in pair), f"no connection: {pair}")
+    require(
+        all(machine.phase is ConnectionState.OPEN for machine in pair), f"no connection: {pair}"
+    )
     return pair
 
 
-def transfer(source: Connection, target: Connection) -> None:
+def transfer(source: WireConnection, target: WireConnection) -> None:
     """Send what one side has queued to the other."""
     if data := b"".join(source.data_to_send(0.0)):
         target.receive_data(data, 0.0)
@@ -97,9 +99,9 @@ def check_connection(make_pair: MakePair, data: bytes) -> None:
 def converse(pair: Pair, pieces: Iterable[bytes]) -> Ended:
     """Feed the pieces, then let time pass."""
     machine = pair.machine
-    was_open = machine.phase is Phase.OPEN
+    was_open = machine.phase is ConnectionState.OPEN
     out: list[bytes] = []
-    events: list[Event] = []
+    events: list[ConnectionEvent] = []
     for piece in pieces:
         events += receive(machine, piece)
         out += machine.data_to_send(0.0)
@@ -110,9 +112,9 @@ def converse(pair: Pair, pieces: Iterable[bytes]) -> Ended:
     return ended
 
 
-def receive(machine: Connection, piece: bytes) -> list[Event]:
+def receive(machine: WireConnection, piece: bytes) -> list[ConnectionEvent]:
     """Do as a socket does that reads straight into the buffer of a large frame, if there is one."""
-    events: list[Event] = []
+    events: list[ConnectionEvent] = []
     while (room := machine.room()) is not None and piece:
         size = min(len(room), len(piece))
         room[:size] = piece[:size]
@@ -121,26 +123,26 @@ def receive(machine: Connection, piece: bytes) -> list[Event]:
     return events + machine.receive_data(piece, 0.0) if piece else events
 
 
-def failure_of(machine: Connection) -> type[RemoteProtocolError] | None:
+def failure_of(machine: WireConnection) -> type[RemoteProtocolError] | None:
     """The kind of failure, if any; it always ends the machine, and nothing else does."""
-    is_closed = machine.phase is Phase.CLOSED
+    is_closed = machine.phase is ConnectionState.CLOSED
     require(is_closed == (machine.failure is not None), f"{machine}: {machine.failure!r}")
     return None if machine.failure is None else type(machine.failure)
 
 
-def check_events(events: list[Event], *, was_open: bool) -> None:
+def check_events(events: list[ConnectionEvent], *, was_open: bool) -> None:
     """A connection opens once, and nothing reaches the application before."""
     is_open = was_open
     for event in events:
-        if isinstance(event, Opened):
+        if isinstance(event, ConnectionOpened):
             require(not is_open, "the connection opened twice")
             is_open = True
-        elif not isinstance(event, Goodbye):
+        elif not isinstance(event, GoodbyeFrame):
             require(is_open, f"{type(event).__name__} before the connection was open")
-    check_frames([event for event in events if isinstance(event, Request | Reply)])
+    check_frames([event for event in events if isinstance(event, RequestFrame | ReplyFrame)])
 
 
-def let_time_pass(machine: Connection) -> list[bytes]:
+def let_time_pass(machine: WireConnection) -> list[bytes]:
     """Tick whenever the machine asks for it; returns what it sent."""
     out: list[bytes] = []
     for _ in range(_TICKS):
@@ -151,7 +153,7 @@ def let_time_pass(machine: Connection) -> list[bytes]:
         machine.tick(due)
         out += machine.data_to_send(due)
         require(machine.deadline() > due, f"{machine} asks again for the time that has come")
-        silent = machine.failure is None or isinstance(machine.failure, PeerSilent)
+        silent = machine.failure is None or isinstance(machine.failure, PeerTimeoutError)
         require(had_failed or silent, f"time made {machine.failure!r}")
     return out
 
@@ -161,15 +163,17 @@ def check_answers(pair: Pair, out: list[bytes]) -> None:
     machine, other = pair
     if machine.version == 0:
         return
-    if other.role is Role.SERVER and other.phase is Phase.GREETING:
+    if other.role is ConnectionRole.SERVER and other.phase is ConnectionState.GREETING:
         # A server that agrees to the version which the input made this client believe.
         profile = other._config.profile.up_to(machine.version)
-        other = make_machine(Role.SERVER, profile, _COMPRESSIONS)
+        other = make_machine(ConnectionRole.SERVER, profile, _COMPRESSIONS)
     other.receive_data(b"".join(out), 0.0)
     require(other.failure is None, f"the other side refused the answer: {other.failure!r}")
 
 
-def record(profile: Profile, role: Role, frames: list[Frame], *, is_fresh: bool) -> bytes:
+def record(
+    profile: ProtocolProfile, role: ConnectionRole, frames: list[Frame], *, is_fresh: bool
+) -> bytes:
     """What a sound peer sends to a machine of that role: its side of the handshake, and frames."""
     machine, other = make_fresh(profile, role) if is_fresh else make_open(profile, role)
     sent = b""
@@ -183,16 +187,16 @@ def record(profile: Profile, role: Role, frames: list[Frame], *, is_fresh: bool)
     return sent + b"".join(other.data_to_send(0.0))
 
 
-def _seeds(profile: Profile, role: Role, *, is_fresh: bool) -> list[bytes]:
+def _seeds(profile: ProtocolProfile, role: ConnectionRole, *, is_fresh: bool) -> list[bytes]:
     is_version_3 = profile.versions[-1] == 3
-    frames = REPLIES if role is Role.CLIENT else REQUESTS + HEARTBEATS
+    frames = REPLIES if role is ConnectionRole.CLIENT else REQUESTS + HEARTBEATS
     frames = [*frames, LARGE[role], *CONTROLS] if is_version_3 else plain(frames)
     scripts: list[list[Frame]] = [[], frames, *([frame] for frame in frames)]
     seeds = [record(profile, role, script, is_fresh=is_fresh) for script in scripts]
     return seeds + _rude_seeds(profile, role) if is_version_3 and is_fresh else seeds
 
 
-def _rude_seeds(profile: Profile, role: Role) -> list[bytes]:
+def _rude_seeds(profile: ProtocolProfile, role: ConnectionRole) -> list[bytes]:
     """Frames that are sound by themselves, but before the hello, or with a hello among them."""
     handshake = make_open(profile, role).other._handshake
     greeting = handshake.opening() or handshake.answer()
@@ -201,7 +205,7 @@ def _rude_seeds(profile: Profile, role: Role) -> list[bytes]:
     return [greeting + encode_all(codec, [frame, frames[-1], frame]) for frame in frames]
 
 
-def _target(profile: Profile, role: Role, *, is_fresh: bool) -> Target:
+def _target(profile: ProtocolProfile, role: ConnectionRole, *, is_fresh: bool) -> Target:
     start = "fresh" if is_fresh else str(profile.versions[-1])
     make_pair = make_fresh if is_fresh else make_open
     return Target(
@@ -212,11 +216,15 @@ def _target(profile: Profile, role: Role, *, is_fresh: bool) -> Target:
 
 
 TARGETS = [
-    *(_target(profile, role, is_fresh=True) for profile in (DOCUMENTED, ZEEBE) for role in Role),
+    *(
+        _target(profile, role, is_fresh=True)
+        for profile in (DOCUMENTED, ZEEBE)
+        for role in ConnectionRole
+    ),
     *(
         _target(profile.up_to(version), role, is_fresh=False)
         for profile in (DOCUMENTED, ZEEBE)
         for version in profile.versions
-        for role in Role
+        for role in ConnectionRole
     ),
 ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fuzz.target import Target, prefixes, require
-from postroad.core.errors import HistoryDiverged, MalformedPayload
+from postroad.core.errors import MalformedPayloadError, StreamDivergedError
 from postroad.durable.chain import extend, genesis
 from postroad.durable.control import (
     BridgeEntry,
@@ -71,14 +71,14 @@ _TO_NODE: list[ToNode] = [
 ]
 
 
-def check_message(
+def validate_message(
     decode_one: Callable[[bytes], object], encode_one: Callable[[object], bytes], data: bytes
 ) -> None:
     """Any bytes are a message or malformed, cut off or not."""
     for it in (*prefixes(data), data):
         try:
             message = decode_one(it)
-        except MalformedPayload:
+        except MalformedPayloadError:
             continue
         again = decode_one(encode_one(message))
         require(again == message, f"{message} does not survive encoding")
@@ -86,10 +86,10 @@ def check_message(
 
 def check_page(data: bytes) -> None:
     """Any bytes are a page or malformed; what is read has room in every database."""
-    check_message(decode_page, encode_exchange, data)
+    validate_message(decode_page, encode_exchange, data)
     try:
         letters = decode_page(data)
-    except MalformedPayload:
+    except MalformedPayloadError:
         return
     for letter in letters:
         numbers = (letter.posted_ms, letter.due_ms, letter.expires_ms, letter.id // 2)
@@ -100,13 +100,13 @@ def check_intake(data: bytes) -> None:
     """Whatever a window holds, only a row without gaps that continues the stream is taken."""
     try:
         window = decode(Window, data)
-    except MalformedPayload:
+    except MalformedPayloadError:
         return
     for watermark, chain in ((0, _START), (1, _CHAIN)):
         taken: list[FreshPage] = []
         try:
             taken.extend(sift(watermark, chain, window))
-        except (GapBefore, HistoryDiverged):
+        except (GapBefore, StreamDivergedError):
             continue
         for fresh in taken:
             require(fresh.first == watermark + 1, f"{fresh.first} follows {watermark}")
@@ -119,28 +119,28 @@ TARGETS = [
     Target("durable-page", check_page, _PAGES),
     Target(
         "durable-offer",
-        partial(check_message, partial(decode, Offer), encode_exchange),
+        partial(validate_message, partial(decode, Offer), encode_exchange),
         [encode_exchange(it) for it in _OFFERS],
     ),
     Target(
         "durable-answer",
-        partial(check_message, partial(decode, Answer), encode_exchange),
+        partial(validate_message, partial(decode, Answer), encode_exchange),
         [encode_exchange(it) for it in _ANSWERS],
     ),
     Target(
         "durable-window",
-        partial(check_message, partial(decode, Window), encode_exchange),
+        partial(validate_message, partial(decode, Window), encode_exchange),
         [encode_exchange(it) for it in _WINDOWS],
     ),
     Target("durable-intake", check_intake, [encode_exchange(it) for it in _WINDOWS]),
     Target(
         "durable-to-bridge",
-        partial(check_message, decode_for_bridge, encode_control),
+        partial(validate_message, decode_for_bridge, encode_control),
         [encode_control(it) for it in _TO_BRIDGE],
     ),
     Target(
         "durable-to-node",
-        partial(check_message, decode_for_node, encode_control),
+        partial(validate_message, decode_for_node, encode_control),
         [encode_control(it) for it in _TO_NODE],
     ),
 ]

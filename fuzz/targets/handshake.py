@@ -10,7 +10,7 @@ from fuzz.samples import PREAMBLE
 from fuzz.streams import cut
 from fuzz.target import Target, require
 from postroad.core.errors import RemoteProtocolError
-from postroad.wire import PROFILES, Profile, Role
+from postroad.wire import PROFILES, ConnectionRole, ProtocolProfile
 from postroad.wire.handshake import Handshake
 
 _BYTES_MAX = 64
@@ -24,7 +24,7 @@ class Agreement(NamedTuple):
     failure: type[RemoteProtocolError] | None
 
 
-def check_handshake(profile: Profile, role: Role, data: bytes) -> None:
+def check_handshake(profile: ProtocolProfile, role: ConnectionRole, data: bytes) -> None:
     """Any bytes agree on a known version, or are refused, however they arrive."""
     whole = negotiate(profile, role, [data])
     pieces = negotiate(profile, role, cut(data, 1))
@@ -35,7 +35,7 @@ def check_handshake(profile: Profile, role: Role, data: bytes) -> None:
         check_answer(profile, role, whole.version)
 
 
-def negotiate(profile: Profile, role: Role, pieces: Iterable[bytes]) -> Agreement:
+def negotiate(profile: ProtocolProfile, role: ConnectionRole, pieces: Iterable[bytes]) -> Agreement:
     """Feed the pieces to a fresh handshake; those after its end follow it."""
     handshake = Handshake(role, profile, PREAMBLE)
     rest: bytes | None = None
@@ -47,17 +47,17 @@ def negotiate(profile: Profile, role: Role, pieces: Iterable[bytes]) -> Agreemen
     return Agreement(handshake.version, rest, None)
 
 
-def check_answer(profile: Profile, role: Role, version: int) -> None:
+def check_answer(profile: ProtocolProfile, role: ConnectionRole, version: int) -> None:
     """A server's answer is understood by a client of its profile."""
-    if role is Role.SERVER:
+    if role is ConnectionRole.SERVER:
         server = Handshake(role, profile, PREAMBLE)
         server.version = version
-        understood = negotiate(profile, Role.CLIENT, [server.answer()])
+        understood = negotiate(profile, ConnectionRole.CLIENT, [server.answer()])
         require(understood == Agreement(version, b"", None), f"answer: {understood}")
 
 
-def _seeds(profile: Profile, role: Role) -> list[bytes]:
-    prefix = PREAMBLE if role is Role.SERVER or profile.answers_preamble else b""
+def _seeds(profile: ProtocolProfile, role: ConnectionRole) -> list[bytes]:
+    prefix = PREAMBLE if role is ConnectionRole.SERVER or profile.answers_preamble else b""
     versions = (*profile.versions, 0, 99, -1, -32_768)
     offers = [prefix + version.to_bytes(2, "big", signed=True) for version in versions]
     return [*offers, offers[0] + b"and more", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n"]
@@ -71,5 +71,5 @@ TARGETS = [
         _BYTES_MAX,
     )
     for profile in PROFILES.values()
-    for role in Role
+    for role in ConnectionRole
 ]

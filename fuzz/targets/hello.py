@@ -6,7 +6,7 @@ from fuzz.samples import make_hello
 from fuzz.target import Target, prefixes, require
 from postroad.core.errors import RemoteProtocolError
 from postroad.core.limits import HELLO_BYTES_MAX
-from postroad.wire import Role
+from postroad.wire import ConnectionRole
 from postroad.wire.hello import decode_hello, encode_hello
 
 
@@ -23,9 +23,9 @@ def check_hello(data: bytes) -> None:
 
 
 def _seeds() -> list[bytes]:
-    full = encode_hello(make_hello(Role.CLIENT, ("zstd", "zlib")))
+    full = encode_hello(make_hello(ConnectionRole.CLIENT, ("zstd", "zlib")))
     later_field = b"\x01\x00\x00\x03abc"
-    return [full, encode_hello(make_hello(Role.SERVER)), full + later_field, full + full]
+    return [full, encode_hello(make_hello(ConnectionRole.SERVER)), full + later_field, full + full]
 
 
 TARGETS = [Target("hello", check_hello, _seeds())]

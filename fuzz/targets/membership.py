@@ -5,23 +5,23 @@ from __future__ import annotations
 from random import Random
 
 from fuzz.target import Target, prefixes, require
-from postroad.cluster.membership import Membership, MembershipConfig, Record, State
+from postroad.cluster.membership import MemberRecord, Membership, MembershipConfig, MemberState
 from postroad.cluster.membership.packets import (
-    Ack,
-    Nack,
-    News,
-    Packet,
-    Ping,
-    PingRequest,
-    Pull,
-    Sync,
-    SyncRequest,
+    GossipPacket,
+    MembershipPacket,
+    ProbeAckPacket,
+    ProbeNackPacket,
+    ProbePacket,
+    ProbeRequestPacket,
+    PropertiesRequestPacket,
+    SyncReplyPacket,
+    SyncRequestPacket,
     decode_packet,
     encode_packet,
 )
-from postroad.cluster.membership.records import digest_of
+from postroad.cluster.membership.records import leave_digest
 from postroad.core import Address
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
 _NEWS_MAX = 8
 _NOW = 1_000.0
@@ -38,7 +38,7 @@ def check_packet(data: bytes) -> None:
     for it in (*prefixes(data), data):
         try:
             packet = decode_packet(it, news_max=_NEWS_MAX)
-        except MalformedPayload:
+        except MalformedPayloadError:
             continue
         again = decode_packet(encode_packet(packet), news_max=_NEWS_MAX)
         require(again == packet, f"{packet} does not survive encoding")
@@ -61,7 +61,7 @@ def _check_state(machine: Membership, now: float) -> None:
     names = [member.name for member in machine.members()]
     require(set(_MEMBERS) <= set(names), f"one packet left only {names}")
     require(len(names) <= _NEWS_MAX + 1, f"{len(names)} members")
-    require(machine.own.state is State.ALIVE, f"this node is {machine.own}")
+    require(machine.own.state is MemberState.ALIVE, f"this node is {machine.own}")
     require(machine.deadline() >= now, "a deadline in the past")
     for send in machine.take_outgoing():
         decode_packet(send.payload, news_max=_NEWS_MAX)
@@ -83,20 +83,20 @@ def _make_machine() -> Membership:
     )
     machine.start(_NOW)
     machine.set_contacts([], _NOW)
-    known = News(news=[_make_record(name) for name in _MEMBERS])
+    known = GossipPacket(news=[_make_record(name) for name in _MEMBERS])
     machine.receive(encode_packet(known), _SOURCE, _NOW)
     # They count once they have answered.
     for send in machine.take_outgoing():
         ping = decode_packet(send.payload, news_max=_NEWS_MAX)
         for record in known.news:
-            if isinstance(ping, Ping) and send.address == record.address:
+            if isinstance(ping, ProbePacket) and send.address == record.address:
                 machine.receive(encode_packet(_make_ack(record, ping)), record.address, _NOW)
     machine.take_outgoing()
     return machine
 
 
-def _make_ack(record: Record, ping: Ping) -> Ack:
-    return Ack(
+def _make_ack(record: MemberRecord, ping: ProbePacket) -> ProbeAckPacket:
+    return ProbeAckPacket(
         number=ping.number,
         name=record.name,
         instance=record.instance,
@@ -106,8 +106,10 @@ def _make_ack(record: Record, ping: Ping) -> Ack:
     )
 
 
-def _make_record(name: str, state: State = State.ALIVE, instance: int = 1) -> Record:
-    return Record(
+def _make_record(
+    name: str, state: MemberState = MemberState.ALIVE, instance: int = 1
+) -> MemberRecord:
+    return MemberRecord(
         name=name,
         instance=instance,
         host=f"{name}.example",
@@ -115,21 +117,21 @@ def _make_record(name: str, state: State = State.ALIVE, instance: int = 1) -> Re
         incarnation=_INCARNATION + 1,
         state=state,
         version=instance,
-        farewell=digest_of(name.encode() + b"unknown"),
-        properties={"role": "größe"} if state is State.ALIVE else None,
-        witness="" if state is State.ALIVE else "node-1",
-        secret=b"guess" if state is State.LEFT else b"",
+        farewell=leave_digest(name.encode() + b"unknown"),
+        properties={"role": "größe"} if state is MemberState.ALIVE else None,
+        witness="" if state is MemberState.ALIVE else "node-1",
+        secret=b"guess" if state is MemberState.LEFT else b"",
     )
 
 
 def _seeds() -> list[bytes]:
-    dead, left = _make_record("node-2", State.DEAD), _make_record("node-2", State.LEFT)
-    suspect = _make_record("node-1", State.SUSPECT)
+    dead, left = _make_record("node-2", MemberState.DEAD), _make_record("node-2", MemberState.LEFT)
+    suspect = _make_record("node-1", MemberState.SUSPECT)
     others = [_make_record("node-0"), _make_record("node-1", instance=2), _make_record("node-3")]
-    packets: list[Packet] = [
-        Ping(number=1, name="node-1", instance=1, news=[suspect, dead]),
-        Ping(number=2, name="node-0", instance=2, joins=True),
-        Ack(
+    packets: list[MembershipPacket] = [
+        ProbePacket(number=1, name="node-1", instance=1, news=[suspect, dead]),
+        ProbePacket(number=2, name="node-0", instance=2, joins=True),
+        ProbeAckPacket(
             number=2**62,
             name="node-1",
             instance=1,
@@ -138,13 +140,15 @@ def _seeds() -> list[bytes]:
             is_member=True,
             news=others[:1],
         ),
-        PingRequest(number=3, target="node-2", news=others[1:]),
-        Nack(number=4),
-        News(news=[suspect, left]),
-        News(news=[dead, others[2]]),
-        SyncRequest(number=5, digest=b"12345678"),
-        Sync(number=6, agrees=False, name="node-1", instance=1, is_member=True, news=others),
-        Pull(version=7, instance=1, news=others[2:]),
+        ProbeRequestPacket(number=3, target="node-2", news=others[1:]),
+        ProbeNackPacket(number=4),
+        GossipPacket(news=[suspect, left]),
+        GossipPacket(news=[dead, others[2]]),
+        SyncRequestPacket(number=5, digest=b"12345678"),
+        SyncReplyPacket(
+            number=6, agrees=False, name="node-1", instance=1, is_member=True, news=others
+        ),
+        PropertiesRequestPacket(version=7, instance=1, news=others[2:]),
     ]
     return [encode_packet(packet) for packet in packets]
 

@@ -16,8 +16,8 @@ from postroad.admin.bodies import SHOWN_MAX, show_body
 from postroad.admin.http.wishes import wish_from_body
 from postroad.admin.operations import OPERATIONS
 from postroad.admin.problems import CONTENT_TYPE, make_problem
-from postroad.cells import CellPath, Envelope, Kind, encode_envelope
-from postroad.cluster.communication import decode
+from postroad.cells import CellPath, Envelope, MessageKind, encode_envelope
+from postroad.cluster.communication import decode_with
 from postroad.core.errors import PostroadError, Reject
 from postroad.node import content, durable_events
 
@@ -25,7 +25,7 @@ _QUEUE = "orders"
 _NODE = "S1"
 _MESSAGE = Envelope(
     id=bytes(range(16)),
-    kind=Kind.MESSAGE,
+    kind=MessageKind.MESSAGE,
     source=CellPath.of("sender@alpha"),
     destination=content.path_to(_QUEUE),
     payload=b"body",
@@ -55,13 +55,13 @@ def read_guaranteed(data: bytes) -> None:
 
 def read_ask(data: bytes) -> None:
     """What a member asks for has parameters that the operation takes."""
-    ask = decode(remote._decode_ask, data)
+    ask = decode_with(remote._decode_ask, data)
     OPERATIONS.find(ask.operation).read_params(ask.params)
 
 
 def read_answer(data: bytes) -> None:
     """What a member answers is what the operation returns, or an error."""
-    remote.read_result(decode(remote._decode_answer, data), _OPERATION.name, "beta")
+    remote.read_result(decode_with(remote._decode_answer, data), _OPERATION.name, "beta")
 
 
 def read_reply(data: bytes) -> None:

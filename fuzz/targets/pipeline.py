@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzz.target import Target, prefixes, require
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.pipeline.connectors.connector import UndecodableRecord
 from postroad.pipeline.connectors.jetstream.client import JetStreamError, read_answer
 from postroad.pipeline.connectors.options import CODECS
@@ -30,7 +30,7 @@ def check_question(data: bytes) -> None:
         try:
             written = encode(read_question(part))
             require(encode(read_question(written)) == written, "another question")
-        except MalformedPayload:
+        except MalformedPayloadError:
             continue
 
 

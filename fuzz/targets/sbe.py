@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from fuzz.target import Target, prefixes, require
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.wire import sbe
 
 _BYTES_MAX = 64
 
 
 def check_setup_request(data: bytes) -> None:
-    """Any bytes are a set-up request or a MalformedPayload, cut off or not."""
+    """Any bytes are a set-up request or a MalformedPayloadError, cut off or not."""
     for payload in (*prefixes(data), data):
         try:
             setup = sbe.decode_setup_request(payload)
-        except MalformedPayload:
+        except MalformedPayloadError:
             continue
         again = sbe.decode_setup_request(sbe.encode_setup_request(setup))
         require(again == setup, f"{setup} does not survive encoding")
 
 
 def check_setup_response(data: bytes) -> None:
-    """Any bytes are a set-up response or a MalformedPayload, cut off or not."""
+    """Any bytes are a set-up response or a MalformedPayloadError, cut off or not."""
     for payload in (*prefixes(data), data):
         try:
             setup = sbe.decode_setup_response(payload)
-        except MalformedPayload:
+        except MalformedPayloadError:
             continue
         again = sbe.decode_setup_response(sbe.encode_setup_response(setup))
         require(again == setup, f"{setup} does not survive encoding")
@@ -39,10 +39,10 @@ TARGETS = [
         "sbe-setup-request",
         check_setup_request,
         [
-            sbe.encode_setup_request(sbe.SetupRequest(15_000, sends_payload=True)),
-            sbe.encode_setup_request(sbe.SetupRequest(0, sends_payload=False)),
+            sbe.encode_setup_request(sbe.HeartbeatSetupRequest(15_000, sends_payload=True)),
+            sbe.encode_setup_request(sbe.HeartbeatSetupRequest(0, sends_payload=False)),
             _OLDER_REQUEST,
-            sbe.encode_beat(1_700_000_000_000),
+            sbe.encode_heartbeat(1_700_000_000_000),
         ],
         _BYTES_MAX,
     ),
@@ -50,10 +50,14 @@ TARGETS = [
         "sbe-setup-response",
         check_setup_response,
         [
-            sbe.encode_setup_response(sbe.SetupResponse(is_enabled=True, sends_payload=True)),
-            sbe.encode_setup_response(sbe.SetupResponse(is_enabled=False, sends_payload=False)),
+            sbe.encode_setup_response(
+                sbe.HeartbeatSetupResponse(is_enabled=True, sends_payload=True)
+            ),
+            sbe.encode_setup_response(
+                sbe.HeartbeatSetupResponse(is_enabled=False, sends_payload=False)
+            ),
             _OLDER_RESPONSE,
-            sbe.encode_beat_answer(1_700_000_000_000),
+            sbe.encode_heartbeat_reply(1_700_000_000_000),
         ],
         _BYTES_MAX,
     ),

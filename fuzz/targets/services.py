@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from fuzz.target import Target, prefixes, require
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.caching.redis import RedisStore
 from postroad.services.kinds import Kind
 from postroad.services.packet_form import from_wire
@@ -38,7 +38,7 @@ def check_packet(serializer: Serializer, data: bytes) -> None:
         kind = _KINDS[it[0] % len(_KINDS)]
         try:
             packet = serializer.deserialize(kind, it[1:])
-        except MalformedPayload:
+        except MalformedPayloadError:
             continue
         require(packet.KIND is kind, f"a {kind} became a {packet.KIND}")
 
@@ -47,7 +47,7 @@ def check_topic(data: bytes) -> None:
     """Any text is a topic or malformed."""
     try:
         _TOPICS.parse(data.decode(errors="replace"))
-    except MalformedPayload:
+    except MalformedPayloadError:
         return
 
 
@@ -75,7 +75,7 @@ def check_cached(data: bytes) -> None:
     for cache in _CACHES:
         try:
             cache.unpack(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MalformedPayload):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MalformedPayloadError):
             continue
 
 

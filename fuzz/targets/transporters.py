@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuzz.target import Target, prefixes, require
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.kinds import Kind
 from postroad.services.transporters import amqp_frames
 from postroad.services.transporters.amqp_frames import FrameSorter
@@ -76,8 +76,8 @@ def _fed(feed: Callable[[bytes], None], parts: list[bytes], said: Said) -> Said:
     try:
         for part in parts:
             feed(part)
-    except MalformedPayload:
-        return [*said, MalformedPayload]
+    except MalformedPayloadError:
+        return [*said, MalformedPayloadError]
     return said
 
 
@@ -97,7 +97,7 @@ def check_letter(data: bytes) -> None:
     for it in (*prefixes(data), data):
         try:
             packets = decode_letter(it)
-        except MalformedPayload:
+        except MalformedPayloadError:
             continue
         require(decode_letter(encode_letter(packets)) == packets, "a letter changed on its way")
 

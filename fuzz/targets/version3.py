@@ -16,14 +16,14 @@ from fuzz.samples import (
 )
 from fuzz.streams import check_stream
 from fuzz.target import Target, prefixes, require
-from postroad.core.errors import MalformedFrame
+from postroad.core.errors import MalformedFrameError
 from postroad.core.tracing import SpanContext
-from postroad.wire import Frame, Role
+from postroad.wire import ConnectionRole, Frame
 from postroad.wire.codecs import Codec, Version3Codec
-from postroad.wire.codecs.trace_form import encode_trace, split_trace
+from postroad.wire.codecs.trace_form import encode_trace_context, split_trace_context
 
 _FRAMES: list[Frame] = [
-    make_hello(Role.CLIENT, ("zstd", "zlib")),
+    make_hello(ConnectionRole.CLIENT, ("zstd", "zlib")),
     *REQUESTS,
     *REPLIES,
     *CONTROLS,
@@ -57,12 +57,15 @@ def check_trace(data: bytes) -> None:
     """Any bytes begin with a trace or are malformed; what is read survives encoding."""
     for part in (*prefixes(data), data):
         try:
-            trace, rest = split_trace(part, 1)
-        except MalformedFrame:
+            trace, rest = split_trace_context(part, 1)
+        except MalformedFrameError:
             continue
         require(part.endswith(rest), "the payload changed")
         if trace is not None:
-            require(split_trace(encode_trace(trace) + rest, 1) == (trace, rest), f"{trace} changed")
+            require(
+                split_trace_context(encode_trace_context(trace) + rest, 1) == (trace, rest),
+                f"{trace} changed",
+            )
 
 
 _TRACES = [
@@ -72,5 +75,9 @@ _TRACES = [
 
 TARGETS = [
     *(_target(compression) for compression in (None, *ALGORITHMS)),
-    Target("codec-3-trace", check_trace, [encode_trace(trace) + b"payload" for trace in _TRACES]),
+    Target(
+        "codec-3-trace",
+        check_trace,
+        [encode_trace_context(trace) + b"payload" for trace in _TRACES],
+    ),
 ]

@@ -6,19 +6,27 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .core import Address, Limits, Outcome, PostroadError, errors
-    from .net import Message, MessagingService, Protocol, Statistics, TlsConfig, Unicast, run
+    from .net import (
+        DatagramService,
+        MessagingService,
+        MessagingStatistics,
+        ProtocolConfig,
+        RawMessage,
+        TlsConfig,
+        run,
+    )
 
 __all__ = [
     "Address",
+    "DatagramService",
     "Limits",
-    "Message",
     "MessagingService",
+    "MessagingStatistics",
     "Outcome",
     "PostroadError",
-    "Protocol",
-    "Statistics",
+    "ProtocolConfig",
+    "RawMessage",
     "TlsConfig",
-    "Unicast",
     "__version__",
     "errors",
     "run",

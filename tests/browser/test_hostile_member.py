@@ -11,7 +11,7 @@ from playwright.async_api import expect
 
 from postroad.admin.operations import OPERATIONS
 from postroad.admin.remote import SUBJECT, Answer, Ask
-from postroad.cluster import Agent, Communication, Member, StaticDiscovery
+from postroad.cluster import ClusterAgent, ClusterMessaging, Member, StaticDiscovery
 from postroad.net import MessagingService
 from tests.browser.stage import CLUSTER, RunningNode
 from tests.browser.test_pages import PAGES
@@ -79,9 +79,9 @@ async def running_rogue(alpha: RunningNode, *, is_typed: bool) -> AsyncIterator[
     contact = (await alpha.call("node.show"))["address"]
     async with (
         MessagingService(CLUSTER, "rogue") as service,
-        Agent(service, StaticDiscovery([contact])) as agent,
+        ClusterAgent(service, StaticDiscovery([contact])) as agent,
     ):
-        Communication(agent).reply_to(
+        ClusterMessaging(agent).reply_to(
             SUBJECT,
             answer,
             decoder=msgspec.msgpack.Decoder(Ask).decode,

@@ -12,12 +12,12 @@ import sys
 import time
 
 from postroad import MessagingService, run
-from postroad.cluster import Agent, MemberChange, StaticDiscovery
+from postroad.cluster import ClusterAgent, MembershipEvent, StaticDiscovery
 
 CLUSTER = "chaos"
 
 
-def report(change: MemberChange) -> None:
+def report(change: MembershipEvent) -> None:
     member = change.member
     say(json.dumps([time.monotonic(), change.kind.value, member.name, member.state.name]))
 
@@ -29,7 +29,7 @@ def say(text: str) -> None:
 
 async def belong(name: str, contacts: list[str]) -> None:
     async with MessagingService(CLUSTER, name) as service:
-        agent = Agent(service, StaticDiscovery(contacts))
+        agent = ClusterAgent(service, StaticDiscovery(contacts))
         agent.add_listener(report)
         say(str(service.address))
         async with agent:

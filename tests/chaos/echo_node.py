@@ -13,13 +13,13 @@ import sys
 
 import msgspec
 
-from postroad import Limits, Message, MessagingService, run
+from postroad import Limits, MessagingService, RawMessage, run
 
 CLUSTER = "chaos"
 LIMITS = Limits(heartbeat_interval_s=0.3, heartbeat_timeout_s=2.5, stop_grace_s=1.0)
 
 
-async def slow(message: Message) -> bytes:
+async def slow(message: RawMessage) -> bytes:
     await asyncio.sleep(float(message.payload.split()[0]))
     return message.payload
 

@@ -48,7 +48,7 @@ import msgspec
 
 from postroad import run
 from postroad.core import faults
-from postroad.core.errors import NotRunning, PostroadError, StoreUnavailable
+from postroad.core.errors import NotRunningError, PostroadError, StoreUnavailableError
 from postroad.durable import Mail, StaticDirectory
 from postroad.flows import FlowHandle, Flows, FlowsConfig
 from tests.chaos import flow_bank
@@ -146,7 +146,7 @@ class Bank:
             case _:
                 try:
                     say(await self._answer(command, *words))
-                except StoreUnavailable:
+                except StoreUnavailableError:
                     say("refused")
 
     async def close(self) -> None:
@@ -157,7 +157,7 @@ class Bank:
 
     def arm(self, point: str, where: str, count: int | str, number: int = signal.SIGKILL) -> None:
         action = FlowExecutioner(self._flows, where, int(count), number)
-        self._armed.enter_context(faults.armed(point, action))
+        self._armed.enter_context(faults.arm_fault_point(point, action))
 
     async def _answer(self, command: str, *words: Any) -> Any:
         flows = self._flows
@@ -224,7 +224,7 @@ class Bank:
             times = self._chance.choice((1, 1, 2))
             handles = await asyncio.gather(*(begin() for _ in range(times)))
             await handles[0].result()
-        except NotRunning:
+        except NotRunningError:
             return
         except PostroadError:
             assert cents > flow_bank.CENTS_MAX, f"{payment} of {cents} cents failed"

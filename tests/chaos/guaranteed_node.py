@@ -20,7 +20,7 @@ import asyncio
 import sys
 
 from postroad import run
-from postroad.cells import CellDomain, CellMessage, Role, StaticLocations
+from postroad.cells import CellDomain, CellMessage, Role, StaticCoreDiscovery
 from postroad.durable import Mail, StaticDirectory
 from postroad.node import GuaranteedConfig, GuaranteedQueues
 from tests.support.cells.nodes import QUICK
@@ -100,7 +100,7 @@ class Node(CommandedNode):
 async def serve(name: str, store: str, port: str, role: str, consumes: str, *cores: str) -> None:
     service, mail, peers = make_mail(name, store, port)
     addresses = dict(core.split("=") for core in cores)
-    locations = StaticLocations({core: [address] for core, address in addresses.items()})
+    locations = StaticCoreDiscovery({core: [address] for core, address in addresses.items()})
     async with (
         service,
         CellDomain(service, role=Role(role), locations=locations, config=QUICK) as domain,

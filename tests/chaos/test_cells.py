@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.core.errors import RequestTimeout
+from postroad.core.errors import ReplyTimeoutError
 from tests.support.cells.call_load import HASTY_S, PATIENT_S, CallLoad, check_accounts, say
 from tests.support.cells.domain_node import LIMITS, QUEUE
 from tests.support.cells.domain_processes import DomainProcess, Fabric, fabric
@@ -88,7 +88,7 @@ async def test_processes_killed_one_after_the_other_lose_only_what_was_in_them(
         say(capfd, f"{times} kills, {load}")
         check_accounts(made, load)
         # What was in the process, or on its way to it, is all that may be lost.
-        assert set(load.errors) <= {RequestTimeout.__name__}
+        assert set(load.errors) <= {ReplyTimeoutError.__name__}
         await nobody_is_harmed(made)
 
 
@@ -127,7 +127,7 @@ async def test_cores_paused_for_a_moment_harm_nobody_and_for_longer_are_left(
         late = made.caller.statistics().replies_late
         say(capfd, f"long pauses, {load}, {late} late replies")
         check_accounts(made, patient, load)
-        assert load.errors.keys() == {RequestTimeout.__name__}
+        assert load.errors.keys() == {ReplyTimeoutError.__name__}
         await nobody_is_harmed(made)
 
 

@@ -94,7 +94,7 @@ KILLS = {
 
 
 def test_every_fault_point_of_durable_events_kills_somebody() -> None:
-    points = {name for name in faults.names() if name.startswith("node.events.")}
+    points = {name for name in faults.fault_point_names() if name.startswith("node.events.")}
     assert len(points) == 3
     assert points <= {kill.point for kills in KILLS.values() for kill in kills}
 

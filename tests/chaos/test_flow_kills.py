@@ -89,7 +89,7 @@ async def live_through(town: Town, story: Plot, kill: Kill) -> None:
 
 
 async def test_every_fault_point_of_flows_kills_somebody() -> None:
-    points = {name for name in faults.names() if name.startswith("flows.")}
+    points = {name for name in faults.fault_point_names() if name.startswith("flows.")}
     kills = [kill for kills in KILLS.values() for kill in kills]
     killing = {it for kill in kills for it in (kill.point, kill.again)}
     assert points - killing == {*flow_scenarios.SCHEDULED, *flow_scenarios.DISK}

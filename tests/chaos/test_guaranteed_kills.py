@@ -62,7 +62,7 @@ KILLS = {
 
 
 def test_every_fault_point_of_guaranteed_queues_kills_somebody() -> None:
-    points = {name for name in faults.names() if name.startswith("node.guaranteed.")}
+    points = {name for name in faults.fault_point_names() if name.startswith("node.guaranteed.")}
     assert len(points) == 3
     assert points <= {kill.point for kills in KILLS.values() for kill in kills}
 

@@ -92,7 +92,7 @@ REFUSALS = [
 
 
 def test_every_fault_point_of_mail_kills_somebody() -> None:
-    points = {name for name in faults.names() if name.startswith("durable.")}
+    points = {name for name in faults.fault_point_names() if name.startswith("durable.")}
     assert {kill.point for kills in KILLS.values() for kill in kills} == points
 
 

@@ -15,11 +15,11 @@ import pytest
 
 from postroad import Address, MessagingService, Outcome
 from postroad.core.errors import (
-    ConnectFailed,
-    ConnectionClosed,
+    ConnectError,
+    ConnectionClosedError,
     MessagingError,
-    NoRemoteHandler,
-    RequestTimeout,
+    NoHandlerError,
+    ReplyTimeoutError,
 )
 from tests.chaos.echo_node import CLUSTER, LIMITS
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -158,12 +158,12 @@ class Load:
 
 def check_typed(error: MessagingError) -> None:
     """Only these may happen to a request when its peer is hurt."""
-    if isinstance(error, ConnectFailed):
+    if isinstance(error, ConnectError):
         assert error.outcome is Outcome.NOT_SENT
-    elif isinstance(error, NoRemoteHandler):
+    elif isinstance(error, NoHandlerError):
         assert error.outcome is Outcome.KNOWN
     else:
-        assert isinstance(error, ConnectionClosed | RequestTimeout), repr(error)
+        assert isinstance(error, ConnectionClosedError | ReplyTimeoutError), repr(error)
         assert error.outcome in (Outcome.UNKNOWN, Outcome.NOT_SENT)
 
 
@@ -179,10 +179,10 @@ async def test_server_killed_in_mid_flight_fails_what_it_had_and_may_come_back()
         await server.statistics()
         server.signal(signal.SIGKILL)
         for error in await asyncio.gather(*calls, return_exceptions=True):
-            assert isinstance(error, ConnectionClosed)
+            assert isinstance(error, ConnectionClosedError)
             assert error.outcome is Outcome.UNKNOWN
         await server.kill()
-        with pytest.raises(ConnectFailed) as refused:
+        with pytest.raises(ConnectError) as refused:
             await client.request(server.address, "echo", timeout=LONG_S)
         assert refused.value.outcome is Outcome.NOT_SENT
         waiting = asyncio.create_task(
@@ -221,11 +221,11 @@ async def test_server_killed_or_paused_under_load_is_used_again(
             await load.goes_on()
             rounds += 1
         await load.stop()
-        assert load.ends["ConnectionClosed"] > 0
+        assert load.ends["ConnectionClosedError"] > 0
         assert client.statistics().requests_pending == 0
         await server.statistics_when(lambda it: it["handlers_running"] == 0)
         errors = client.statistics().protocol_errors_by_kind
-        assert set(errors) == ({"PeerSilent"} if how == "paused" else set())
+        assert set(errors) == ({"PeerTimeoutError"} if how == "paused" else set())
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -242,7 +242,7 @@ async def test_client_killed_or_paused_has_its_handlers_cancelled(number: signal
         now = await server.statistics_when(
             lambda it: it["handlers_running"] == 0 and it["accepted"] == before["accepted"]
         )
-        silent = {"PeerSilent": 1} if number is signal.SIGSTOP else {}
+        silent = {"PeerTimeoutError": 1} if number is signal.SIGSTOP else {}
         assert now["protocol_errors_by_kind"] == silent
         assert await healthy.request(server.address, "echo", b"x") == b"x"
         assert healthy.statistics().connections_opened == 1
@@ -269,4 +269,4 @@ async def test_listener_restarted_under_load_finishes_what_was_begun(chaos_secon
         await server.stop()
         assert client.statistics().requests_pending == 0
         assert client.statistics().protocol_errors == 0
-        assert load.ends["RequestTimeout"] == 0
+        assert load.ends["ReplyTimeoutError"] == 0

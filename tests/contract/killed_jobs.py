@@ -68,7 +68,7 @@ async def _run(
     job = Job(name="job", workflow=[("in", "out")], catalog=[source, target])
     store = SqliteStore(Path(directory) / "store.db")
     inputs, outputs = {"in": make_input(source)}, {"out": make_output(target)}
-    with faults.armed(f"durable.commit.{point}", _Killer(commits)):
+    with faults.arm_fault_point(f"durable.commit.{point}", _Killer(commits)):
         await LocalRunner(job, inputs, outputs, store).run()
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from postroad.core.errors import (
     ConfigError,
-    NoSuchDeadLetter,
-    StoreLocked,
-    StoreMismatch,
-    StoreUnavailable,
+    DeadLetterNotFoundError,
+    StoreLockedError,
+    StoreMismatchError,
+    StoreUnavailableError,
     UsageError,
 )
 from postroad.durable import MailConfig, Store
@@ -72,7 +72,7 @@ async def when_possible(work: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
                 return await work()
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 await asyncio.sleep(0.01)
 
 
@@ -124,7 +124,7 @@ class OpeningBehaviour:
     async def test_another_node_is_refused(self, place: Place) -> None:
         async with opened(place.store()):
             pass
-        with pytest.raises(StoreMismatch, match="belongs to node 'alpha'"):
+        with pytest.raises(StoreMismatchError, match="belongs to node 'alpha'"):
             await place.store().open(PEER)
         async with opened(place.store()) as store:
             assert store.owner == OWN
@@ -132,7 +132,7 @@ class OpeningBehaviour:
     async def test_a_second_process_is_refused(self, place: Place) -> None:
         second = place.store()
         async with opened(place.store()):
-            with pytest.raises(StoreLocked, match="stop that one first"):
+            with pytest.raises(StoreLockedError, match="stop that one first"):
                 await second.open(OWN)
         async with opened(second) as store:
             await post(store, PEER, b"now it may")
@@ -140,21 +140,21 @@ class OpeningBehaviour:
     async def test_roles_are_locked_one_by_one(self, place: Place) -> None:
         async with opened(place.store()) as store:
             await store.lock("bridge")
-            with pytest.raises(StoreLocked, match="bridge"):
+            with pytest.raises(StoreLockedError, match="bridge"):
                 await place.store().open(OWN, role="bridge")
         async with opened(place.store(), role="bridge"), opened(place.store()) as store:
-            with pytest.raises(StoreLocked, match="bridge"):
+            with pytest.raises(StoreLockedError, match="bridge"):
                 await store.lock("bridge")
 
     async def test_a_store_of_a_newer_version_is_refused(self, place: Place) -> None:
         newer = len(MIGRATIONS) + 1
         async with opened(place.store()) as store:
             await store.write(set_fact("schema", str(newer)))
-        with pytest.raises(StoreMismatch, match=f"schema {newer}"):
+        with pytest.raises(StoreMismatchError, match=f"schema {newer}"):
             await place.store().open(OWN)
 
     async def test_whoever_does_not_know_the_owner_is_told(self, place: Place) -> None:
-        with pytest.raises(StoreMismatch, match="never used"):
+        with pytest.raises(StoreMismatchError, match="never used"):
             await place.store().open()
         async with opened(place.store()) as store:
             id = store.id
@@ -247,13 +247,13 @@ class CommitBehaviour:
 
     async def test_a_unit_that_is_refused_harms_no_other(self, store: Store) -> None:
         def refuse(ledger: Ledger) -> None:
-            raise NoSuchDeadLetter("there is none")
+            raise DeadLetterNotFoundError("there is none")
 
         refused = Work(refuse)
         others = [posting_of(PEER, b"1"), posting_of(PEER, b"2")]
         for unit in (others[0], refused, others[1]):
             store.submit(unit)
-        with pytest.raises(NoSuchDeadLetter):
+        with pytest.raises(DeadLetterNotFoundError):
             await refused.done
         await asyncio.gather(*(unit.done for unit in others))
         assert await bodies(store) == [b"1", b"2"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Store
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger, News
@@ -83,8 +83,11 @@ def failing(error: Exception) -> faults.Action:
 
 async def fail_to_accept(store: Store, author: Correspondent) -> None:
     """Have the commit of the first page fail."""
-    failure = failing(StoreUnavailable("away"))
-    with faults.armed("durable.commit.before", failure), pytest.raises(StoreUnavailable):
+    failure = failing(StoreUnavailableError("away"))
+    with (
+        faults.arm_fault_point("durable.commit.before", failure),
+        pytest.raises(StoreUnavailableError),
+    ):
         await accept(store, author.window(0, 1))
 
 
@@ -138,8 +141,10 @@ class EarlyBehaviour:
     async def test_a_commit_of_something_else_is_as_good(
         self, store: Store, author: Correspondent, listener: Listener
     ) -> None:
-        with faults.armed("durable.commit.before", failing(StoreUnavailable("away"))):
-            with pytest.raises(StoreUnavailable):
+        with faults.arm_fault_point(
+            "durable.commit.before", failing(StoreUnavailableError("away"))
+        ):
+            with pytest.raises(StoreUnavailableError):
                 await post(store, PEER, b"lost")
             await post(store, PEER, b"kept")
             await accept(store, author.window(0, 1))
@@ -157,7 +162,7 @@ class EarlyBehaviour:
     ) -> None:
         # The fault is not the database's, so each of them is committed by itself.
         accepted, other = accepting(author, 0, 1), posting_of(PEER, b"beside")
-        with faults.armed("durable.commit.before", failing(ZeroDivisionError())):
+        with faults.arm_fault_point("durable.commit.before", failing(ZeroDivisionError())):
             for unit in (accepted, other):
                 store.submit(unit)
             await asyncio.gather(accepted.done, other.done)
@@ -170,11 +175,13 @@ class EarlyBehaviour:
         assert before == withdrawn != after
         assert await ids(store) == [1, 2]
 
-    @pytest.mark.parametrize("error", [StoreUnavailable("away"), ZeroDivisionError()], ids=repr)
+    @pytest.mark.parametrize(
+        "error", [StoreUnavailableError("away"), ZeroDivisionError()], ids=repr
+    )
     async def test_a_commit_whose_answer_is_lost_is_taken_back_and_told(
         self, store: Store, author: Correspondent, listener: Listener, error: Exception
     ) -> None:
-        with faults.armed("durable.commit.after", failing(error)):
+        with faults.arm_fault_point("durable.commit.after", failing(error)):
             assert (await accept(store, author.window(0, 1))).watermark == 2
         assert listener.take() == [
             ("arriving", [1, 2]),

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import MailboxFull, StoreUnavailable, TransactionLost
+from postroad.core.errors import OutboxFullError, StoreUnavailableError, TransactionAbortedError
 from postroad.durable import MailConfig, Store
 from postroad.durable.handling import Handling
 from postroad.durable.posting import Clerk, Post
@@ -115,8 +115,10 @@ class HeldBehaviour:
         scales = Scales(store)
         await put(store, make_letter(1))
         held = await scales.weigh()
-        with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
-            with pytest.raises(StoreUnavailable):
+        with faults.arm_fault_point(
+            "durable.commit.before", once(raising(StoreUnavailableError("away")))
+        ):
+            with pytest.raises(StoreUnavailableError):
                 await put(store, make_letter(2), make_letter(3, priority=1))
             await store.write(lambda ledger: None)
         assert await scales.weigh() == held
@@ -170,7 +172,7 @@ class LaneBehaviour:
             outcomes.submit(lane, entries[2], posts[2])
             # Another key goes on.
             outcomes.submit(Lane(), entries[3])
-            assert await outcomes.kinds() == [None, MailboxFull, TransactionLost, None]
+            assert await outcomes.kinds() == [None, OutboxFullError, TransactionAbortedError, None]
             assert await ids(store) == [2, 3]
             assert await bodies(store) == []
 
@@ -178,12 +180,14 @@ class LaneBehaviour:
         await put(store, *numbered(3))
         entries = await take_all(store)
         lane, outcomes = Lane(), Outcomes(store)
-        with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
+        with faults.arm_fault_point(
+            "durable.commit.before", once(raising(StoreUnavailableError("away")))
+        ):
             outcomes.submit(lane, entries[0])
-            assert await outcomes.kinds() == [StoreUnavailable]
+            assert await outcomes.kinds() == [StoreUnavailableError]
         outcomes.submit(lane, entries[1])
         outcomes.submit(Lane(), entries[2])
-        assert await outcomes.kinds() == [StoreUnavailable, TransactionLost, None]
+        assert await outcomes.kinds() == [StoreUnavailableError, TransactionAbortedError, None]
         assert await ids(store) == [1, 2]
 
     async def test_a_retry_is_as_before_if_it_cannot_be_written(self, store: Store) -> None:
@@ -196,8 +200,10 @@ class LaneBehaviour:
         assert entry is not None
         unit = Handling(lambda unit, error: None)
         unit.hold_back(entry, due_ms=LATER_MS, failures=1, error="why")
-        with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
-            with pytest.raises(StoreUnavailable):
+        with faults.arm_fault_point(
+            "durable.commit.before", once(raising(StoreUnavailableError("away")))
+        ):
+            with pytest.raises(StoreUnavailableError):
                 await store.write(unit.apply)
             assert (aside.due_ms, aside.failures, aside.error) == (before, 0, None)
             await store.write(unit.apply)

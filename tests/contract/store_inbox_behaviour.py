@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Letter, MailConfig, Reason, Store
 from postroad.durable.exchange import Refusal, SentPage, Verdict, Window
 from postroad.durable.letters import NEVER_MS
@@ -127,8 +127,10 @@ class StreamBehaviour:
         assert (arrival.verdict, arrival.watermark) == (Verdict.FULL, 2)
 
     async def test_failed_commit_accepts_nothing(self, store: Store, sender: Correspondent) -> None:
-        with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
-            with pytest.raises(StoreUnavailable):
+        with faults.arm_fault_point(
+            "durable.commit.before", once(raising(StoreUnavailableError("away")))
+        ):
+            with pytest.raises(StoreUnavailableError):
                 await accept(store, sender.window())
             assert (await accept(store, sender.window())).watermark == 6
         assert await ids(store) == [1, 2, 3, 4, 5, 6]

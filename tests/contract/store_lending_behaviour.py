@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import TransactionLost, UsageError
+from postroad.core.errors import TransactionAbortedError, UsageError
 from postroad.durable import MailConfig, Store, Transaction
 from postroad.durable.posting import Clerk
 from tests.contract.store_behaviour import Place, bodies, keep, make_table, rows
@@ -255,9 +255,9 @@ class LendingBehaviour:
         assert not beside.done.done()
         goes_on.set()
         await beside.done
-        with pytest.raises(TransactionLost):
+        with pytest.raises(TransactionAbortedError):
             await waiting
-        assert heard == [TransactionLost]
+        assert heard == [TransactionAbortedError]
         assert await rows(store) == []
 
     async def test_a_function_that_takes_too_long_is_lost(self, place: Place) -> None:
@@ -274,7 +274,7 @@ class LendingBehaviour:
             calling = asyncio.create_task(turn.call(work))
             await eventually(lambda: turn.is_lost, "the turn is lost")
             goes_on.set()
-            with pytest.raises(TransactionLost):
+            with pytest.raises(TransactionAbortedError):
                 await calling
             await post(store, PEER, b"others go on")
             assert await rows(store) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from postroad.core.errors import ConfigError, NoSuchDeadLetter, UsageError
+from postroad.core.errors import ConfigError, DeadLetterNotFoundError, UsageError
 from postroad.durable import DeadGroup, Letter, Reason, Store, StoreOperations
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger, News
@@ -202,7 +202,7 @@ class OperatorBehaviour:
             assert letter.headers == {RETRIED_HEADER: str(retried + 1)}
             await store.write(lambda ledger: ledger.queues.purge(QUEUE))
             await die(store, letter)
-        with pytest.raises(NoSuchDeadLetter):
+        with pytest.raises(DeadLetterNotFoundError):
             await operations.dead_letter(99)
 
     async def test_nonsense_of_a_sender_counts_for_nothing(self, store: Store) -> None:

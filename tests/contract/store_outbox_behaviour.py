@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from postroad.core.errors import HistoryDiverged, IdempotencyConflict, MailboxFull
+from postroad.core.errors import IdempotencyConflictError, OutboxFullError, StreamDivergedError
 from postroad.durable import MailConfig, Reason, Store
 from postroad.durable.chain import extend, genesis
 from postroad.durable.exchange import Refusal
@@ -124,11 +124,11 @@ class OutboxBehaviour:
     async def test_a_full_mailbox_takes_nothing_more(self, place: Place) -> None:
         async with opened(place.store(), config=MailConfig(outbox_messages_max=3)) as store:
             await post(store, PEER, b"1", b"2")
-            with pytest.raises(MailboxFull, match="2 messages wait for 'beta'"):
+            with pytest.raises(OutboxFullError, match="2 messages wait for 'beta'"):
                 await post(store, PEER, b"3", b"4")
             await post(store, PEER, b"5")
             await post(store, "other", b"x")
-            with pytest.raises(MailboxFull):
+            with pytest.raises(OutboxFullError):
                 await post(store, PEER, b"6")
             await settle(store, 2)
             await post(store, PEER, b"7", b"8")
@@ -138,13 +138,13 @@ class OutboxBehaviour:
         async with opened(place.store(), config=MailConfig(outbox_messages_max=3)) as store:
             calls = (post(store, PEER, b"x") for _ in range(5))
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
-            assert sum(isinstance(it, MailboxFull) for it in outcomes) == 2
+            assert sum(isinstance(it, OutboxFullError) for it in outcomes) == 2
 
     async def test_what_is_refused_leaves_no_trace_of_its_peer(self, place: Place) -> None:
         async with opened(place.store(), config=MailConfig(outbox_messages_max=1)) as store:
-            with pytest.raises(MailboxFull, match="0 messages wait for 'beta'"):
+            with pytest.raises(OutboxFullError, match="0 messages wait for 'beta'"):
                 await post(store, PEER, b"1", b"2")
-            with pytest.raises(IdempotencyConflict):
+            with pytest.raises(IdempotencyConflictError):
                 await post(store, PEER, b"1", b"2", idempotency_key="once")
             assert await store.read(query.list_peers) == []
             await post(store, PEER, b"3")
@@ -220,7 +220,7 @@ class SettlingBehaviour:
             await settle(store, 2)
             before = await peer_of(store)
             refusal = Refusal(3, Reason.UNKNOWN_QUEUE, "there is none")
-            with pytest.raises(HistoryDiverged, match=f"'beta' claims .* message {upto}"):
+            with pytest.raises(StreamDivergedError, match=f"'beta' claims .* message {upto}"):
                 await settle(store, upto, refusal, chain=chain)
             assert await peer_of(store) == before
             assert await spans(store) == [(3, 4), (5, 5)]
@@ -307,11 +307,11 @@ class IdempotencyBehaviour:
         assert len(await store.read(query.browse_queue, QUEUE, 10)) == 1
 
     async def test_another_message_of_the_key_is_refused_with_its_batch(self, store: Store) -> None:
-        with pytest.raises(IdempotencyConflict, match="'once'"):
+        with pytest.raises(IdempotencyConflictError, match="'once'"):
             await post(store, PEER, b"1", b"2", idempotency_key="once")
         assert await bodies(store) == []
         await post(store, PEER, b"1", idempotency_key="once")
-        with pytest.raises(IdempotencyConflict, match="'once'"):
+        with pytest.raises(IdempotencyConflictError, match="'once'"):
             await post(store, PEER, b"2", idempotency_key="once")
         clerk = Clerk(MailConfig())
         posts = [
@@ -320,7 +320,7 @@ class IdempotencyBehaviour:
         ]
         posting = Posting(posts, asyncio.get_running_loop().create_future())
         store.submit(posting)
-        with pytest.raises(IdempotencyConflict):
+        with pytest.raises(IdempotencyConflictError):
             await posting.done
         assert await bodies(store) == [b"1"]
 

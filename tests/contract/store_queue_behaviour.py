@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Reason, Store
 from postroad.durable.handling import Handling
 from postroad.durable.letters import NEVER_MS
@@ -88,8 +88,11 @@ class QueueBehaviour:
         await put(store, *numbered(3))
         (page,) = await inbox(store)
         await finish(store, page, 0)
-        failure = once(raising(StoreUnavailable("away")))
-        with faults.armed("durable.commit.before", failure), pytest.raises(StoreUnavailable):
+        failure = once(raising(StoreUnavailableError("away")))
+        with (
+            faults.arm_fault_point("durable.commit.before", failure),
+            pytest.raises(StoreUnavailableError),
+        ):
             await finish(store, page, 1, 2)
         assert page.done == 1
         assert await ids(store) == [2, 3]

@@ -11,7 +11,7 @@ import sqlalchemy
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from postroad.core.errors import MissingExtra, UsageError
+from postroad.core.errors import MissingExtraError, UsageError
 from postroad.durable import MailConfig, Store, Transaction
 from postroad.durable.posting import Clerk
 from tests.contract.store_behaviour import bodies, keep, rows
@@ -276,6 +276,6 @@ class SessionBehaviour:
     ) -> None:
         monkeypatch.setitem(sys.modules, "sqlalchemy.orm", None)
         tx = Transaction(store, Clerk(MailConfig()))
-        with pytest.raises(MissingExtra, match="the extra 'sqlalchemy'"):
+        with pytest.raises(MissingExtraError, match="the extra 'sqlalchemy'"):
             await tx.run_session(add, 1)
         assert tx.close_untouched()

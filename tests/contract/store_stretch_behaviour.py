@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import StoreUnavailable, UsageError
+from postroad.core.errors import StoreUnavailableError, UsageError
 from postroad.durable import MailConfig, Store
 from postroad.durable.letters import NEVER_MS, bind_page, encode_letter
 from postroad.durable.store import queries as query
@@ -115,8 +115,11 @@ class StretchBehaviour:
         await put(store, *numbered(3))
         (page,) = await inbox(store)
         stretch = PageStretch(await queue_id(store), page.id, page.id, NOW_MS)
-        failure = once(raising(StoreUnavailable("away")))
-        with faults.armed("durable.commit.before", failure), pytest.raises(StoreUnavailable):
+        failure = once(raising(StoreUnavailableError("away")))
+        with (
+            faults.arm_fault_point("durable.commit.before", failure),
+            pytest.raises(StoreUnavailableError),
+        ):
             await take_out(store, stretch)
         assert await read(store, stretch) == [(SENDER, [1, 2, 3])]
 
@@ -189,8 +192,11 @@ class BoundPagesBehaviour:
 
     async def test_pages_of_a_failed_commit_are_not_there(self, store: Store) -> None:
         pages = [(1, bind_page([encode_letter(make_letter(1))]))]
-        failure = once(raising(StoreUnavailable("away")))
-        with faults.armed("durable.commit.before", failure), pytest.raises(StoreUnavailable):
+        failure = once(raising(StoreUnavailableError("away")))
+        with (
+            faults.arm_fault_point("durable.commit.before", failure),
+            pytest.raises(StoreUnavailableError),
+        ):
             await store.write(lambda ledger: ledger.append_pages(PEER, pages))
         await store.write(lambda ledger: ledger.append_pages(PEER, pages))
         found = await store.read(query.read_pages, 1, 0, 10)

@@ -7,7 +7,12 @@ import asyncio
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import MailboxFull, StoreUnavailable, TransactionLost, UsageError
+from postroad.core.errors import (
+    OutboxFullError,
+    StoreUnavailableError,
+    TransactionAbortedError,
+    UsageError,
+)
 from postroad.durable import MailConfig, Store
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger
@@ -54,7 +59,7 @@ class TurnBehaviour:
             await turn.execute("INSERT INTO mine VALUES (1)")
             posting = posting_of(PEER, b"1", b"2")
             turn.end(posting)
-            with pytest.raises(MailboxFull):
+            with pytest.raises(OutboxFullError):
                 await posting.done
             assert await rows(store) == []
             # The peer was new to the store, and is still.
@@ -108,9 +113,9 @@ class TurnBehaviour:
             await turn.execute("INSERT INTO mine VALUES (1)")
             await post(store, PEER, b"others go on")
             assert turn.is_lost
-            with pytest.raises(TransactionLost):
+            with pytest.raises(TransactionAbortedError):
                 await turn.execute("SELECT 1")
-            with pytest.raises(TransactionLost, match="too long"):
+            with pytest.raises(TransactionAbortedError, match="too long"):
                 turn.end(posting_of(PEER, b"too late"))
             assert await rows(store) == []
             assert await bodies(store) == [b"others go on"]
@@ -118,10 +123,10 @@ class TurnBehaviour:
     async def test_a_turn_that_has_ended_does_nothing_more(self, store: Store) -> None:
         turn = await store.begin()
         turn.end(None)
-        with pytest.raises(TransactionLost, match="over"):
+        with pytest.raises(TransactionAbortedError, match="over"):
             await turn.execute("SELECT 1")
         for call in (turn.call, turn.call_with_session):
-            with pytest.raises(TransactionLost, match="over"):
+            with pytest.raises(TransactionAbortedError, match="over"):
                 await call(lambda connection: None)
 
     async def test_giving_up_waiting_for_a_turn_keeps_nobody_waiting(self, store: Store) -> None:
@@ -244,9 +249,9 @@ class FailureBehaviour:
 
     async def test_a_commit_that_fails_changes_nothing(self, store: Store) -> None:
         await post(store, PEER, b"1")
-        failure = once(raising(StoreUnavailable("away")))
-        with faults.armed("durable.commit.before", failure):
-            with pytest.raises(StoreUnavailable, match="away"):
+        failure = once(raising(StoreUnavailableError("away")))
+        with faults.arm_fault_point("durable.commit.before", failure):
+            with pytest.raises(StoreUnavailableError, match="away"):
                 await post(store, PEER, b"lost", idempotency_key="once")
             assert await bodies(store) == [b"1"]
             await post(store, PEER, b"2", idempotency_key="once")
@@ -256,21 +261,25 @@ class FailureBehaviour:
         assert peer.head == 2
 
     async def test_peers_and_queues_of_a_failed_commit_are_new_again(self, store: Store) -> None:
-        with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
-            with pytest.raises(StoreUnavailable):
+        with faults.arm_fault_point(
+            "durable.commit.before", once(raising(StoreUnavailableError("away")))
+        ):
+            with pytest.raises(StoreUnavailableError):
                 await asyncio.gather(post(store, PEER, b"1"), post(store, OWN, b"1"))
             await asyncio.gather(post(store, PEER, b"2"), post(store, OWN, b"2"))
         assert await bodies(store) == [b"2"]
         own = await store.read(query.browse_queue, QUEUE, 10)
         assert [letter.body for letter in own] == [b"2"]
 
-    @pytest.mark.parametrize("error", [StoreUnavailable("away"), ZeroDivisionError()], ids=repr)
+    @pytest.mark.parametrize(
+        "error", [StoreUnavailableError("away"), ZeroDivisionError()], ids=repr
+    )
     async def test_a_commit_whose_answer_is_lost_happened_once(
         self, store: Store, error: Exception
     ) -> None:
         told: list[int] = []
         store.audience.add(lambda news: told.extend(page.last for _, page in news.appended))
-        with faults.armed("durable.commit.after", once(raising(error))):
+        with faults.arm_fault_point("durable.commit.after", once(raising(error))):
             await asyncio.gather(post(store, PEER, b"1"), post(store, PEER, b"2"))
         assert await bodies(store) == [b"1", b"2"]
         await post(store, PEER, b"3")
@@ -278,26 +287,28 @@ class FailureBehaviour:
         assert told == [2, 3]
 
     async def test_statements_whose_commit_fails_are_undone(self, store: Store) -> None:
-        with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
+        with faults.arm_fault_point(
+            "durable.commit.before", once(raising(StoreUnavailableError("away")))
+        ):
             turn = await store.begin()
             await turn.execute("INSERT INTO mine VALUES (1)")
             posting = posting_of(PEER, b"1")
             turn.end(posting)
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 await posting.done
         assert await rows(store) == []
         assert await bodies(store) == []
 
     async def test_a_store_closes_after_a_failure(self, place: Place) -> None:
         def fail(**details: object) -> None:
-            raise StoreUnavailable("away")
+            raise StoreUnavailableError("away")
 
         async with opened(place.store()) as store:
             posting = posting_of(PEER, b"1")
-            with faults.armed("durable.commit.before", fail):
+            with faults.arm_fault_point("durable.commit.before", fail):
                 store.submit(posting)
                 await store.close()
-                with pytest.raises(StoreUnavailable):
+                with pytest.raises(StoreUnavailableError):
                     await posting.done
         async with opened(place.store()) as store:
             assert await bodies(store) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.core.errors import StoreCorrupt
+from postroad.core.errors import StoreCorruptedError
 from postroad.durable import Mail, Message, SqliteStore, StaticDirectory, Transaction
 from postroad.durable.store.seals import seal, unseal
 from postroad.net import MessagingService
@@ -128,5 +128,5 @@ def test_seal_tells_every_bit() -> None:
     for bit in range(8, len(sealed) * 8):
         damaged = bytearray(sealed)
         damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(StoreCorrupt, match="checksum"):
+        with pytest.raises(StoreCorruptedError, match="checksum"):
             unseal(bytes(damaged))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from postroad.core.errors import StoreError, StoreLocked, StoreMismatch
+from postroad.core.errors import StoreError, StoreLockedError, StoreMismatchError
 from postroad.durable import Mail, Message, StaticDirectory, Store, Transaction
 from postroad.durable.store import queries as query
 from postroad.durable.store.postgres import PostgresBackend
@@ -67,7 +67,7 @@ async def test_store_that_lost_commits_ends_and_a_new_one_goes_on(database: Repl
         for number in range(5):
             await post_when_possible(store, b"%d" % number)
         await asyncio.to_thread(database.fail_over)
-        await check_it_has_ended(store, StoreMismatch, "5 commits behind")
+        await check_it_has_ended(store, StoreMismatchError, "5 commits behind")
         # The lock is free already.
         async with opened(database.store()) as again:
             await post(again, PEER, b"2")
@@ -89,7 +89,7 @@ async def test_store_whose_copy_lost_its_tables_ends(database: Replicated) -> No
     async with opened(database.store()) as store:
         await post(store, PEER, b"1")
         await asyncio.to_thread(database.fail_over)
-        await check_it_has_ended(store, StoreMismatch, "no tables of this store")
+        await check_it_has_ended(store, StoreMismatchError, "no tables of this store")
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -106,7 +106,9 @@ async def test_store_whose_copy_went_its_own_way_ends(database: Replicated, more
             f"UPDATE postroad_meta SET value = '{count} 0123456789abcdef'"
             " WHERE name = 'commits.node'"
         )
-        await check_it_has_ended(store, StoreMismatch, f"has a commit {count} that this node did")
+        await check_it_has_ended(
+            store, StoreMismatchError, f"has a commit {count} that this node did"
+        )
 
 
 async def test_store_whose_copy_was_used_by_another_process_ends(database: Replicated) -> None:
@@ -119,7 +121,7 @@ async def test_store_whose_copy_was_used_by_another_process_ends(database: Repli
             # Another role is no other process of this one.
             pass
         database.execute("UPDATE postroad_meta SET value = 'other' WHERE name = 'process.node'")
-        await check_it_has_ended(store, StoreLocked, "start this one again")
+        await check_it_has_ended(store, StoreLockedError, "start this one again")
 
 
 async def test_old_process_commits_nothing_once_tables_are_newer(database: Replicated) -> None:
@@ -127,7 +129,7 @@ async def test_old_process_commits_nothing_once_tables_are_newer(database: Repli
     async with opened(database.store()) as store:
         await post(store, PEER, b"1")
         database.execute(f"UPDATE postroad_meta SET value = '{newer}' WHERE name = 'schema'")
-        await check_it_has_ended(store, StoreMismatch, f"schema {newer}")
+        await check_it_has_ended(store, StoreMismatchError, f"schema {newer}")
 
 
 async def test_what_waits_for_a_store_that_ends_is_told(database: Replicated) -> None:
@@ -171,12 +173,12 @@ async def test_mail_that_lost_commits_handles_nothing_more(database: Replicated)
         await asyncio.to_thread(database.fail_over)
         gate.set()
         await eventually(mail.store.ended.done, "the store has ended")
-        with pytest.raises(StoreMismatch, match="commits behind"):
+        with pytest.raises(StoreMismatchError, match="commits behind"):
             await mail.post(PEER, QUEUE, b"lost")
-        with pytest.raises(StoreMismatch, match="commits behind"):
+        with pytest.raises(StoreMismatchError, match="commits behind"):
             await mail.consume("another", handle)
         await eventually(lambda: flows._stopping is not None and flows._stopping.done(), "no flows")
-        with pytest.raises(StoreMismatch, match="commits behind"):
+        with pytest.raises(StoreMismatchError, match="commits behind"):
             await flows.list()
     # All of them are there again for the next process, of which the copy knew nothing.
     again: list[bytes] = []

@@ -14,7 +14,7 @@ import pytest
 import trustme
 from nats.js.api import ConsumerConfig
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from postroad.pipeline import Task, TaskType
 from postroad.pipeline.connectors import JetStreamInput, Position, make_input
 from postroad.pipeline.connectors.jetstream import client as jetstream_client
@@ -226,7 +226,7 @@ def test_a_wrong_option_is_named() -> None:
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nats.aio.client", None)
-    with pytest.raises(MissingExtra, match="the extra 'jetstream'"):
+    with pytest.raises(MissingExtraError, match="the extra 'jetstream'"):
         await JetStreamInput(URL, "s").open([])
 
 

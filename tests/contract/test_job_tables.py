@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.core.errors import StoreMismatch
+from postroad.core.errors import StoreMismatchError
 from postroad.durable import SqliteStore, Store, store_at
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
@@ -104,7 +104,7 @@ async def test_tables_of_a_newer_version_are_refused(tmp_path: Path) -> None:
     await store.open("alpha")
     try:
         await store.write(lambda it: write_meta(it.database, "pipeline.schema", "99"))
-        with pytest.raises(StoreMismatch, match="schema 99"):
+        with pytest.raises(StoreMismatchError, match="schema 99"):
             await store.write(lambda it: create_tables(store.types, it.database))
     finally:
         await store.close()

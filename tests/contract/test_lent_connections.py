@@ -14,7 +14,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 from sqlalchemy.orm import Session
 
-from postroad.core.errors import StoreUnavailable, UsageError
+from postroad.core.errors import StoreUnavailableError, UsageError
 from postroad.durable import PostgresStore, SqliteStore, Store
 from tests.contract.store_behaviour import bodies, keep, make_table, rows, when_possible
 from tests.contract.store_lending_behaviour import insert
@@ -101,7 +101,7 @@ async def test_trouble_of_the_store_is_named(sqlite_store: Store) -> None:
             native.execute("PRAGMA query_only = OFF")
 
     turn = await sqlite_store.begin()
-    with pytest.raises(StoreUnavailable, match="cannot be used now"):
+    with pytest.raises(StoreUnavailableError, match="cannot be used now"):
         await turn.call(work)
     turn.end(None)
     await post(sqlite_store, PEER, b"1")
@@ -222,11 +222,11 @@ async def test_connection_lost_in_a_function_is_named(postgres_store: Store, dsn
         session.execute(sqlalchemy.text("INSERT INTO mine VALUES (3)"))
 
     turn = await postgres_store.begin()
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         await turn.call(work)
     turn.end(None)
     turn = await when_possible(postgres_store.begin)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         await turn.call_with_session(work_in_session)
     turn.end(None)
     turn = await when_possible(postgres_store.begin)

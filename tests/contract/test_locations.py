@@ -14,9 +14,9 @@ import pytest
 
 from postroad.cells.locations import (
     CoreLocation,
-    MembershipLocations,
-    StaticLocations,
-    ZooKeeperLocations,
+    MembershipCoreDiscovery,
+    StaticCoreDiscovery,
+    ZooKeeperCoreDiscovery,
 )
 from postroad.cells.locations.membership import ROLE, ZONE
 from postroad.core import Address
@@ -58,7 +58,7 @@ class StaticSource:
         self._zones: dict[str, str] = {}
 
     async def site(self, name: str) -> Site:
-        return Site(name, StaticLocations(self._cores, self._zones), (self._ports.next(),))
+        return Site(name, StaticCoreDiscovery(self._cores, self._zones), (self._ports.next(),))
 
     async def put(self, name: str, zone: str | None = None) -> CoreLocation:
         address = self._ports.next()
@@ -88,7 +88,7 @@ class TestStatic(LocationsBehaviour):
         ids=str,
     )
     def bad_settings(self, request: pytest.FixtureRequest) -> Refused:
-        return partial(StaticLocations, **request.param)
+        return partial(StaticCoreDiscovery, **request.param)
 
     async def test_a_core_shares_the_list_of_the_others(self, source: StaticSource) -> None:
         other = await source.put("C2")
@@ -131,7 +131,7 @@ class MembershipSource:
         for other, _ in list(self._nodes.values()):
             said = dict(other.agent.local.properties)
             await node.eventually(partial(_hears, name=other.name, properties=said))
-        return Site(name, MembershipLocations(node.agent), (node.address,))
+        return Site(name, MembershipCoreDiscovery(node.agent), (node.address,))
 
     async def put(self, name: str, zone: str | None = None) -> CoreLocation:
         node = self._nodes[name][0] if name in self._nodes else await self._join(name)
@@ -189,7 +189,7 @@ class ZooKeeperSource:
         self._places: dict[str, Address] = {}
 
     async def site(self, name: str) -> Site:
-        locations = ZooKeeperLocations(
+        locations = ZooKeeperCoreDiscovery(
             self._server.hosts, CLUSTER, self._root, session_timeout_s=SESSION_TIMEOUT_S
         )
         return Site(name, locations, (self._ports.next(), self._ports.next()))
@@ -242,4 +242,4 @@ class TestZooKeeper(ChangingLocationsBehaviour):
     )
     def bad_settings(self, request: pytest.FixtureRequest) -> Refused:
         settings = {"hosts": "127.0.0.1:2181", "cluster": CLUSTER} | request.param
-        return partial(ZooKeeperLocations, **settings)
+        return partial(ZooKeeperCoreDiscovery, **settings)

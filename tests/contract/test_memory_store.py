@@ -11,7 +11,7 @@ import pytest
 
 from postroad.core import faults
 from postroad.core.errors import (
-    StoreUnavailable,
+    StoreUnavailableError,
 )
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store import queries as query
@@ -25,7 +25,7 @@ async def test_a_full_disk_in_memory() -> None:
     async with opened(MemoryStore(disk)) as store:
         await post(store, PEER, b"1")
         disk.is_full = True
-        with pytest.raises(StoreUnavailable, match="full"):
+        with pytest.raises(StoreUnavailableError, match="full"):
             await post(store, PEER, b"lost")
         assert await bodies(store) == [b"1"]
         disk.is_full = False
@@ -39,11 +39,11 @@ async def test_a_read_only_disk_in_memory() -> None:
         await post(store, PEER, b"1")
         disk.is_read_only = True
         try:
-            with pytest.raises(StoreUnavailable, match="read-only"):
+            with pytest.raises(StoreUnavailableError, match="read-only"):
                 await post(store, PEER, b"lost")
             assert await bodies(store) == [b"1"]
             async with asyncio.timeout(1):
-                with pytest.raises(StoreUnavailable, match="read-only"):
+                with pytest.raises(StoreUnavailableError, match="read-only"):
                     await store.begin()
         finally:
             disk.is_read_only = False
@@ -68,7 +68,7 @@ async def crash(disk: MemoryDisk, point: str, *texts: bytes) -> None:
     """Post, and die at a fault point."""
     store = MemoryStore(disk)
     await store.open(OWN)
-    with faults.armed(point, once(raising(Crash()))):
+    with faults.arm_fault_point(point, once(raising(Crash()))):
         store.submit(posting_of(PEER, *texts))
         await asyncio.gather(store.writer._task, return_exceptions=True)
     store._shut_down()
@@ -118,7 +118,7 @@ async def test_no_copy_is_made_in_the_middle_of_a_transaction() -> None:
     async with opened(MemoryStore(disk)) as store:
         turn = await store.begin()
         await turn.execute("SELECT 1")
-        with pytest.raises(StoreUnavailable, match="another moment"):
+        with pytest.raises(StoreUnavailableError, match="another moment"):
             disk.backup()
         turn.end(None)
 

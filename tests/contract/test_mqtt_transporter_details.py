@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import MessageTooLarge
+from postroad.core.errors import MessageTooLargeError
 from postroad.services.kinds import Kind
 from postroad.services.transporters import reconnecting
 from postroad.services.transporters.mqtt import MqttTransporter
@@ -117,7 +117,7 @@ async def test_other_clients_see_topics_and_bytes(nodes: Nodes, separator: str) 
 
 async def test_the_limit_is_what_we_are_told(nodes: Nodes) -> None:
     alpha = await join(nodes, shared_mosquitto().url, packet_bytes_max=100)
-    with pytest.raises(MessageTooLarge, match="100"):
+    with pytest.raises(MessageTooLargeError, match="100"):
         alpha.send(Kind.EVENT, alpha, bytes(101))
 
 

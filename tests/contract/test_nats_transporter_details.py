@@ -10,7 +10,7 @@ from typing import Any
 import nats
 import pytest
 
-from postroad.core.errors import ConfigError, MessageTooLarge
+from postroad.core.errors import ConfigError, MessageTooLargeError
 from postroad.services.errors import BrokerDisconnectedError
 from postroad.services.kinds import Kind
 from postroad.services.transporters import reconnecting
@@ -171,7 +171,7 @@ async def test_the_limit_is_the_server_s(nodes: Nodes) -> None:
         assert transporter.packet_bytes_max == 5_000
         alpha.send(Kind.EVENT, alpha, bytes(5_000))
         await alpha.until_received(Kind.EVENT, bytes(5_000))
-        with pytest.raises(MessageTooLarge, match="5000"):
+        with pytest.raises(MessageTooLargeError, match="5000"):
             alpha.send(Kind.EVENT, alpha, bytes(5_001))
 
 
@@ -326,7 +326,7 @@ async def test_pings_are_answered_and_limits_may_change(
         def is_refused() -> bool:
             try:
                 alpha.send(Kind.EVENT, alpha, bytes(11))
-            except MessageTooLarge:
+            except MessageTooLargeError:
                 return True
             return False
 

@@ -12,9 +12,9 @@ import pytest
 from postroad.core import faults
 from postroad.core.errors import (
     ConfigError,
-    MissingExtra,
-    StoreLocked,
-    StoreUnavailable,
+    MissingExtraError,
+    StoreLockedError,
+    StoreUnavailableError,
 )
 from postroad.durable import (
     Draft,
@@ -81,13 +81,13 @@ async def test_a_lost_connection_is_made_again(dsn: str) -> None:
         await store.lock("bridge")
         await post(store, PEER, b"1")
         end_sessions(dsn)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             await post(store, PEER, b"2", idempotency_key="2")
         await post_when_possible(store, b"2")
         assert await read_when_possible(store) == [b"1", b"2"]
         # Both locks were taken again.
         for role in ("node", "bridge"):
-            with pytest.raises(StoreLocked):
+            with pytest.raises(StoreLockedError):
                 await PostgresStore(dsn).open(OWN, role=role)
 
 
@@ -98,9 +98,9 @@ async def test_a_connection_lost_at_the_commit(dsn: str, point: str) -> None:
 
         def lose() -> None:
             end_sessions(dsn)
-            raise StoreUnavailable("the connection is lost")
+            raise StoreUnavailableError("the connection is lost")
 
-        with faults.armed(f"durable.commit.{point}", once(lose)):
+        with faults.arm_fault_point(f"durable.commit.{point}", once(lose)):
             posting = posting_of(PEER, b"2")
             store.submit(posting)
             _, waiting = await asyncio.wait((posting.done,), timeout=DEADLINE_S)
@@ -119,11 +119,11 @@ async def test_a_transaction_whose_connection_is_lost(dsn: str) -> None:
         await turn.execute("INSERT INTO mine VALUES (1)")
         waiting = asyncio.create_task(store.begin())
         end_sessions(dsn)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             await turn.execute("INSERT INTO mine VALUES (2)")
         posting = posting_of(PEER, b"with them")
         turn.end(posting)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             await posting.done
         outcome = (await asyncio.gather(waiting, return_exceptions=True))[0]
         if not isinstance(outcome, BaseException):
@@ -141,9 +141,9 @@ async def test_a_process_whose_store_was_used_by_another_writes_nothing_more(dsn
     async with opened(PostgresStore(dsn)) as other:
         await post(other, PEER, b"2")
     # The lock is free again, but what this one remembers is not so any more.
-    with pytest.raises(StoreLocked, match="start this one again"):
+    with pytest.raises(StoreLockedError, match="start this one again"):
         await post_when_possible(store, b"lost")
-    with pytest.raises(StoreLocked):
+    with pytest.raises(StoreLockedError):
         await store.begin()
     await store.close()
     async with opened(PostgresStore(dsn)) as again:
@@ -158,7 +158,7 @@ async def test_process_that_was_replaced_lets_the_rightful_one_go_on(dsn: str) -
     await rightful.open(OWN)
     # Whoever was replaced is the first to connect again, and gets the lock.
     end_sessions(dsn)
-    with pytest.raises(StoreLocked, match="start this one again"):
+    with pytest.raises(StoreLockedError, match="start this one again"):
         await post_when_possible(replaced, b"lost")
     await post_when_possible(rightful, b"2")
     assert replaced.ended.done() and not rightful.ended.done()
@@ -174,7 +174,7 @@ async def test_process_that_was_replaced_ends_although_it_gets_no_lock(dsn: str)
     await post(replaced, PEER, b"1")
     end_sessions(dsn)
     async with opened(PostgresStore(dsn)) as rightful:
-        with pytest.raises(StoreLocked, match="start this one again"):
+        with pytest.raises(StoreLockedError, match="start this one again"):
             await post_when_possible(replaced, b"lost")
         await eventually(replaced.ended.done, "it has ended")
         await post(rightful, PEER, b"2")
@@ -210,7 +210,7 @@ async def test_a_server_that_dies_and_comes_back(server: PostgresServer) -> None
             # Nobody can know what became of the first one; those that follow are refused.
             first = asyncio.create_task(post(store, PEER, b"2", idempotency_key="2"))
             await eventually(store.writer.round.locked, "the first one is being written")
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 await post(store, PEER, b"refused")
             server.start()
             async with asyncio.timeout(DEADLINE_S):
@@ -228,9 +228,9 @@ async def test_a_store_whose_server_is_gone_can_be_closed(server: PostgresServer
         store.submit(posting)
         async with asyncio.timeout(DEADLINE_S):
             await store.close()
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             await posting.done
-        with pytest.raises(StoreUnavailable, match="cannot be used now"):
+        with pytest.raises(StoreUnavailableError, match="cannot be used now"):
             await PostgresStore(server.dsn).open(OWN)
     finally:
         server.start()
@@ -268,5 +268,5 @@ def test_no_text_tells_the_password() -> None:
 
 def test_the_driver_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingExtra, match="the extra 'postgres'"):
+    with pytest.raises(MissingExtraError, match="the extra 'postgres'"):
         PostgresStore("postgresql://localhost/mail")

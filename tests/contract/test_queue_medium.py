@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Letter, MemoryDisk, MemoryStore, PostgresStore, SqliteStore, Store
 from postroad.durable.store import queries as query
 from postroad.durable.store.database import Database
@@ -181,11 +181,11 @@ class QueueOutputBehaviour(OutputBehaviour, UnwritableBehaviour, PortableOutputB
         for at in range(1, 12):
             outage = Outage(at)
             runner = LocalRunner(job_of(), inputs, {"out": target.connector()}, target.store())
-            with faults.armed("durable.commit.before", outage):
+            with faults.arm_fault_point("durable.commit.before", outage):
                 try:
                     async with asyncio.timeout(DEADLINE_S):
                         await runner.run()
-                except StoreUnavailable:
+                except StoreUnavailableError:
                     failures += 1
         assert failures > 4
         assert sorted(await target.published(), key=lambda it: it["n"]) == count_to(SEGMENTS)
@@ -200,7 +200,7 @@ class Outage:
     def __call__(self, units: object) -> None:
         self._left -= 1
         if self._left == 0:
-            raise StoreUnavailable("away")
+            raise StoreUnavailableError("away")
 
 
 class TestOutputToAPeer(QueueOutputBehaviour):

@@ -13,7 +13,7 @@ import pytest
 import trustme
 from redis.asyncio import Redis
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from postroad.pipeline import Task, TaskType
 from postroad.pipeline.connectors import RedisStreamInput, make_input
 from tests.contract.pipeline_media_harness import (
@@ -237,7 +237,7 @@ def test_a_wrong_option_is_named() -> None:
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(MissingExtra, match="the extra 'redis'"):
+    with pytest.raises(MissingExtraError, match="the extra 'redis'"):
         await RedisStreamInput(URL, "s").open([])
 
 

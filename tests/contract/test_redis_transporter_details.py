@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from postroad.core.errors import MessageTooLarge
+from postroad.core.errors import MessageTooLargeError
 from postroad.services.kinds import Kind
 from postroad.services.transporters.redis import RedisTransporter
 from tests.contract.served_transporter_behaviour import talk
@@ -148,7 +148,7 @@ async def test_the_limit_may_be_chosen(nodes: Nodes) -> None:
     alpha = await join(nodes, shared_redis().url, packet_bytes_max=10)
     alpha.send(Kind.EVENT, alpha, bytes(10))
     await alpha.until_received(Kind.EVENT, bytes(10))
-    with pytest.raises(MessageTooLarge, match="10"):
+    with pytest.raises(MessageTooLargeError, match="10"):
         alpha.send(Kind.EVENT, alpha, bytes(11))
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Mail, MailConfig, MemoryDisk, MemoryStore, StaticDirectory
 from postroad.durable.settlement import Settlement
 from postroad.durable.store.units import Unit
@@ -80,7 +80,7 @@ class Outage:
     def __call__(self, units: list[Unit]) -> None:
         if self.failed < self._times and any(isinstance(unit, Settlement) for unit in units):
             self.failed += 1
-            raise StoreUnavailable("away")
+            raise StoreUnavailableError("away")
 
 
 async def test_what_was_refused_is_a_dead_letter(nodes: Nodes) -> None:
@@ -93,7 +93,7 @@ async def test_what_was_refused_is_a_dead_letter(nodes: Nodes) -> None:
 
 async def test_a_settlement_that_fails_loses_no_refusal(nodes: Nodes) -> None:
     outage = Outage(1)
-    with faults.armed("durable.commit.before", outage):
+    with faults.arm_fault_point("durable.commit.before", outage):
         async with nodes.alpha() as mail:
             await mail.post(PEER, "closed", b"refused")
             await eventually(lambda: outage.failed, "a settlement was tried")
@@ -104,7 +104,7 @@ async def test_a_settlement_that_fails_loses_no_refusal(nodes: Nodes) -> None:
 
 async def test_a_sender_that_starts_again_hears_of_what_it_has_not_settled(nodes: Nodes) -> None:
     outage = Outage(1_000)
-    with faults.armed("durable.commit.before", outage):
+    with faults.arm_fault_point("durable.commit.before", outage):
         async with nodes.alpha() as mail:
             await mail.post(PEER, "closed", b"refused")
             await eventually(lambda: outage.failed, "a settlement was tried")

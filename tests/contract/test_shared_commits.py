@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from postroad.core import faults
-from postroad.core.errors import TransactionLost, UsageError
+from postroad.core.errors import TransactionAbortedError, UsageError
 from postroad.durable import (
     Mail,
     MailConfig,
@@ -206,7 +206,7 @@ async def test_settings_of_one_transaction_are_its_own(postgres: Store, dsn: str
         await turn.execute(f"INSERT INTO postroad.mine VALUES ({number})")
         await turn.execute(statement)
         look = once(lambda: at_commit.append(show(postgres._ledger.database)))
-        with faults.armed("durable.commit.before", look):
+        with faults.arm_fault_point("durable.commit.before", look):
             await keep(turn, statement.encode())
         assert at_commit.pop() == shown, statement
         await post(postgres, PEER, b"after")
@@ -395,11 +395,11 @@ async def test_table_that_undoes_everything_fails_only_the_guilty(
     turn = await waiting
     with pytest.raises(sqlite3.IntegrityError):
         await turn.execute(bad)
-    with pytest.raises(TransactionLost):
+    with pytest.raises(TransactionAbortedError):
         await turn.execute("INSERT INTO mine VALUES (2)")
     guilty = posting_of(PEER, b"guilty")
     turn.end(guilty if is_caught else None)
-    with pytest.raises(TransactionLost, match="begin again"):
+    with pytest.raises(TransactionAbortedError, match="begin again"):
         await innocent
     await beside.done
     if is_caught:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from postroad.core.errors import (
-    StoreCorrupt,
-    StoreLocked,
-    StoreUnavailable,
+    StoreCorruptedError,
+    StoreLockedError,
+    StoreUnavailableError,
 )
 from postroad.durable import MailConfig, SqliteStore, Store
 from postroad.durable.store import queries as query
@@ -54,7 +54,7 @@ async def filled(path: Path) -> Path:
 @pytest.mark.parametrize("content", [b"no database" * 500, b"\0" * 8_192], ids=["text", "zeros"])
 async def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes) -> None:
     write(path, content)
-    with pytest.raises(StoreCorrupt, match="damaged"):
+    with pytest.raises(StoreCorruptedError, match="damaged"):
         await SqliteStore(path).open(OWN)
     assert read(path) == content
 
@@ -64,20 +64,20 @@ async def test_a_damaged_file_is_refused(filled: Path) -> None:
     for page in range(4_096, len(content), 4_096):
         content[page : page + 64] = os.urandom(64)
     write(filled, content)
-    with pytest.raises(StoreCorrupt, match=str(filled)):
+    with pytest.raises(StoreCorruptedError, match=str(filled)):
         await SqliteStore(filled).open(OWN)
 
 
 async def test_a_truncated_file_is_refused(filled: Path) -> None:
     os.truncate(filled, len(read(filled)) // 8_192 * 4_096)
-    with pytest.raises(StoreCorrupt):
+    with pytest.raises(StoreCorruptedError):
         await SqliteStore(filled).open(OWN)
 
 
 async def test_a_refused_file_is_let_go(filled: Path) -> None:
     content = read(filled)
     write(filled, b"nonsense" * 1_000)
-    with pytest.raises(StoreCorrupt):
+    with pytest.raises(StoreCorruptedError):
         await SqliteStore(filled).open(OWN)
     write(filled, content)
     async with opened(SqliteStore(filled)) as store:
@@ -86,16 +86,16 @@ async def test_a_refused_file_is_let_go(filled: Path) -> None:
 
 async def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+    with pytest.raises(StoreUnavailableError, match="cannot be opened"):
         await SqliteStore(tmp_path / "file" / "store.db").open(OWN)
     (tmp_path / "store.db").mkdir()
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         await SqliteStore(tmp_path / "store.db").open(OWN)
 
 
 async def test_the_lock_tells_who_has_it(path: Path) -> None:
     async with opened(SqliteStore(path)):
-        with pytest.raises(StoreLocked, match=f"process {os.getpid()} as its node"):
+        with pytest.raises(StoreLockedError, match=f"process {os.getpid()} as its node"):
             await SqliteStore(path).open(OWN)
 
 
@@ -115,13 +115,13 @@ async def test_a_full_disk_leaves_everything_as_it_was(path: Path) -> None:
         await post(store, PEER, b"1")
         await make_table(store)
         with files_limited_to(400_000):
-            with pytest.raises(StoreUnavailable, match="cannot be used now"):
+            with pytest.raises(StoreUnavailableError, match="cannot be used now"):
                 await post(store, PEER, bytes(500_000))
             turn = await store.begin()
             await turn.execute("INSERT INTO mine VALUES (1)")
             posting = posting_of(PEER, bytes(500_000))
             turn.end(posting)
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 await posting.done
             assert await bodies(store) == [b"1"]
         await post(store, PEER, b"2")

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import pytest
 
-from postroad.core.errors import MessageTooLarge
+from postroad.core.errors import MessageTooLargeError
 from postroad.core.limits import KIB, MIB
 from postroad.services.errors import BrokerDisconnectedError
 from postroad.services.kinds import Kind
@@ -307,7 +307,7 @@ class LimitBehaviour:
         alpha, beta = await nodes.join_all(["alpha", "beta"])
         limit = alpha.transporter.packet_bytes_max
         assert limit is not None
-        with pytest.raises(MessageTooLarge, match=str(limit)):
+        with pytest.raises(MessageTooLargeError, match=str(limit)):
             alpha.send(Kind.EVENT, beta, bytes(limit + 1))
         alpha.send(Kind.EVENT, beta, bytes(limit))
         assert await beta.until_count(Kind.EVENT, 1) == [bytes(limit)]

@@ -8,9 +8,9 @@ import pytest
 from docs import _generate
 from docs._generate import drawing, flow_drawings
 from docs._generate import flows as flow_tables
-from postroad.cluster import ChangeKind, State
-from postroad.cluster.membership import TRANSITIONS, Cause
-from postroad.cluster.membership.roster import Verdict
+from postroad.cluster import MembershipEventType, MemberState
+from postroad.cluster.membership import TRANSITIONS, StateChangeCause
+from postroad.cluster.membership.roster import MergeResult
 from postroad.core import faults
 from postroad.flows import life, session
 from tests.docs.pages import ROOT
@@ -31,12 +31,16 @@ def test_generated_parts_are_up_to_date() -> None:
 
 
 def test_a_change_of_the_table_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TRANSITIONS, (State.DEAD, Cause.HEARD_ALIVE), State.SUSPECT)
+    monkeypatch.setitem(
+        TRANSITIONS, (MemberState.DEAD, StateChangeCause.HEARD_ALIVE), MemberState.SUSPECT
+    )
     assert _generate.outdated() == ["member-states.svg", "membership.md"]
 
 
 def test_a_way_without_a_place_fails_the_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TRANSITIONS, (State.LEFT, Cause.HEARD_ALIVE), State.ALIVE)
+    monkeypatch.setitem(
+        TRANSITIONS, (MemberState.LEFT, StateChangeCause.HEARD_ALIVE), MemberState.ALIVE
+    )
     with pytest.raises(LookupError, match="no place"):
         drawing.draw_states()
 
@@ -74,13 +78,15 @@ def test_the_drawings_of_flows_show_every_change() -> None:
 def test_a_fault_point_that_is_not_explained_fails_the_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(faults, "names", lambda: ["flows.new.point", "flows.schedule.due"])
+    monkeypatch.setattr(
+        faults, "fault_point_names", lambda: ["flows.new.point", "flows.schedule.due"]
+    )
     with pytest.raises(LookupError, match=r"flows\.new\.point is not explained"):
         flow_tables.fault_points_table()
 
 
 def test_every_refusal_is_explained() -> None:
-    reasons = {verdict.value for verdict in Verdict if verdict.is_refusal}
+    reasons = {verdict.value for verdict in MergeResult if verdict.is_refusal}
     for path in package_files():
         reasons.update(REFUSAL.findall(path.read_text(encoding="utf-8")))
     assert "malformed packet" in reasons
@@ -88,4 +94,6 @@ def test_every_refusal_is_explained() -> None:
 
 
 def test_every_kind_of_change_is_explained() -> None:
-    assert [kind.name for kind in ChangeKind if f"| `{kind.name}` |" not in MEMBERSHIP] == []
+    assert [
+        kind.name for kind in MembershipEventType if f"| `{kind.name}` |" not in MEMBERSHIP
+    ] == []

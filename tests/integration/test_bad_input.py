@@ -133,7 +133,7 @@ async def test_random_bytes_are_refused(dialect: Dialect, caplog: Log) -> None:
     async with scene_of(dialect, caplog) as scene:
         for _ in range(20):
             assert await scene.attack(chance.randbytes(chance.randrange(4, 4096))) == b""
-        await scene.expect_refused("HandshakeRefused", times=20)
+        await scene.expect_refused("HandshakeRejectedError", times=20)
     async with scene_of(dialect, caplog) as scene:
         noise = [chance.randbytes(4096) for _ in range(20)]
         await asyncio.gather(*(scene.attack(dialect.opening(), it) for it in noise))
@@ -156,7 +156,7 @@ async def test_foreign_opening_is_refused(dialect: Dialect, caplog: Log) -> None
     for opening in FOREIGN_OPENINGS:
         async with scene_of(dialect, caplog) as scene:
             assert await scene.attack(opening) == b""
-            await scene.expect_refused("HandshakeRefused")
+            await scene.expect_refused("HandshakeRejectedError")
 
 
 @virtual_time
@@ -178,7 +178,7 @@ async def test_truncated_handshakes_are_given_up(dialect: Dialect, caplog: Log) 
     async with scene_of(dialect, caplog, IMPATIENT) as scene:
         ends = await asyncio.gather(*(scene.attack(whole[:size]) for size in range(len(whole))))
         assert ends == [b""] * len(whole)
-        await scene.expect_refused("PeerSilent", times=len(whole))
+        await scene.expect_refused("PeerTimeoutError", times=len(whole))
 
 
 @in_all_dialects
@@ -228,11 +228,14 @@ def bad_frames(dialect: Dialect) -> list[tuple[bytes, str]]:
     # Where lengths are unsigned, minus one is four gigabytes.
     is_signed = dialect.profile == "documented" and dialect.version < 3
     return [
-        (dialect.oversized(1, 0x7FFF_FFFF), "FrameTooLarge"),
-        (dialect.oversized(1, (1 << 20) + 17), "FrameTooLarge"),
-        (dialect.oversized(1, 0xFFFF_FFFF), "MalformedFrame" if is_signed else "FrameTooLarge"),
-        (dialect.unknown_type(), "MalformedFrame"),
-        (dialect.request(7, b"\xc3\x28"), "MalformedFrame"),
+        (dialect.oversized(1, 0x7FFF_FFFF), "FrameTooLargeError"),
+        (dialect.oversized(1, (1 << 20) + 17), "FrameTooLargeError"),
+        (
+            dialect.oversized(1, 0xFFFF_FFFF),
+            "MalformedFrameError" if is_signed else "FrameTooLargeError",
+        ),
+        (dialect.unknown_type(), "MalformedFrameError"),
+        (dialect.request(7, b"\xc3\x28"), "MalformedFrameError"),
     ]
 
 
@@ -268,7 +271,7 @@ async def test_frames_before_a_bad_one_are_answered(dialect: Dialect, caplog: Lo
             else:
                 assert reply == (1, 0, b"hi")
             await peer.until_closed()
-            await scene.expect_refused("MalformedFrame")
+            await scene.expect_refused("MalformedFrameError")
 
 
 @virtual_time
@@ -279,7 +282,7 @@ async def test_reply_sent_to_a_server_is_ignored_or_refused(dialect: Dialect, ca
         peer.send(dialect.reply(1, b"nobody asked"), dialect.request(2, "echo", b"hi"))
         if dialect.version == 3:
             await peer.until_closed()
-            await scene.expect_refused("IllegalFrame")
+            await scene.expect_refused("UnexpectedFrameError")
             return
         assert await dialect.take_first_reply(peer) == (2, 0, b"hi")
         assert scene.server.statistics().frames_ignored == 1
@@ -301,31 +304,31 @@ async def test_bad_sender_address_is_refused(dialect: Dialect, caplog: Log) -> N
         async with scene_of(dialect, caplog) as scene:
             data = bytes.fromhex(sender)
             await scene.attack(dialect.opening(), data, dialect.request(1, "echo"))
-            await scene.expect_refused("MalformedFrame")
+            await scene.expect_refused("MalformedFrameError")
 
 
 V3 = Version3()
 VERSION_3_BREACHES: dict[str, tuple[bytes, str]] = {
-    "request before hello": (V3.request(1, "echo"), "IllegalFrame"),
-    "two hellos": (V3.hello() * 2, "IllegalFrame"),
-    "ping with a body": (V3.hello() + version3_frame(5, b"x"), "FrameTooLarge"),
-    "shorter than its header": (V3.hello() + V3.oversized(1, 15), "MalformedFrame"),
+    "request before hello": (V3.request(1, "echo"), "UnexpectedFrameError"),
+    "two hellos": (V3.hello() * 2, "UnexpectedFrameError"),
+    "ping with a body": (V3.hello() + version3_frame(5, b"x"), "FrameTooLargeError"),
+    "shorter than its header": (V3.hello() + V3.oversized(1, 15), "MalformedFrameError"),
     "subject longer than the frame": (
         V3.hello() + version3_frame(1, b"echo", short=5),
-        "MalformedFrame",
+        "MalformedFrameError",
     ),
     "compression nobody agreed on": (
         V3.hello() + version3_frame(1, b"echo" + b"\0\0\0\1x", short=4, flags=2),
-        "MalformedFrame",
+        "MalformedFrameError",
     ),
-    "hello without fields": (version3_frame(3), "MalformedFrame"),
-    "hello with half a field": (version3_frame(3, b"\0\1\0\xff"), "MalformedFrame"),
-    "hello of 5,000 bytes": (version3_frame(3, bytes(5_000)), "FrameTooLarge"),
-    "hello of a bad name": (V3.hello(name="a b"), "MalformedFrame"),
-    "hello of the server's own name": (V3.hello(name="server"), "SameNameRefused"),
-    "hello of another cluster": (V3.hello(cluster="other"), "HandshakeRefused"),
-    "hello that accepts nothing": (V3.hello(frame_bytes_max=0), "MalformedFrame"),
-    "goodbye that is no UTF-8": (V3.hello() + version3_frame(7, b"\xff"), "MalformedFrame"),
+    "hello without fields": (version3_frame(3), "MalformedFrameError"),
+    "hello with half a field": (version3_frame(3, b"\0\1\0\xff"), "MalformedFrameError"),
+    "hello of 5,000 bytes": (version3_frame(3, bytes(5_000)), "FrameTooLargeError"),
+    "hello of a bad name": (V3.hello(name="a b"), "MalformedFrameError"),
+    "hello of the server's own name": (V3.hello(name="server"), "DuplicateNameHandshakeError"),
+    "hello of another cluster": (V3.hello(cluster="other"), "HandshakeRejectedError"),
+    "hello that accepts nothing": (V3.hello(frame_bytes_max=0), "MalformedFrameError"),
+    "goodbye that is no UTF-8": (V3.hello() + version3_frame(7, b"\xff"), "MalformedFrameError"),
 }
 
 
@@ -347,7 +350,7 @@ async def test_clusters_with_the_same_hash_are_kept_apart() -> None:
     ):
         peer.send(V3.opening(cluster="BB"), V3.hello(cluster="BB"))
         await peer.until_closed()
-        assert server.statistics().protocol_errors_by_kind == {"HandshakeRefused": 1}
+        assert server.statistics().protocol_errors_by_kind == {"HandshakeRejectedError": 1}
 
 
 # Slowness.
@@ -375,7 +378,7 @@ async def test_client_that_sends_a_byte_at_a_time_is_given_up(
                 if ended in (await asyncio.wait([ended], timeout=0.2))[0]:
                     break
             assert ended.done(), "the server waits for ever"
-            await scene.expect_refused("PeerSilent")
+            await scene.expect_refused("PeerTimeoutError")
 
 
 async def flood(peer: RawPeer, dialect: Dialect, replies: bytes) -> None:
@@ -401,4 +404,4 @@ async def test_client_that_reads_nothing_is_given_up(dialect: Dialect, caplog: L
             flooding.cancel()
             await asyncio.gather(flooding, return_exceptions=True)
             peer.writer.transport.abort()
-        await scene.expect_refused("PeerSilent")
+        await scene.expect_refused("PeerTimeoutError")

@@ -13,11 +13,11 @@ import pytest
 
 from postroad import Address, Limits, MessagingService, Outcome
 from postroad.core.errors import (
-    ConnectFailed,
-    ConnectionClosed,
+    ConnectError,
+    ConnectionClosedError,
     MessagingError,
-    RemoteHandlerFailure,
-    RequestTimeout,
+    RemoteHandlerError,
+    ReplyTimeoutError,
 )
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.raw_peers import (
@@ -77,7 +77,7 @@ class Scene:
 
     async def expect_closed(self, outcome: Outcome, kind: str | None = None) -> MessagingError:
         """A request ends because its connection does, which is counted and told."""
-        error = await failure_of(self.ask(), ConnectionClosed)
+        error = await failure_of(self.ask(), ConnectionClosedError)
         assert error.outcome is outcome, error
         assert error.peer is not None and error.peer.startswith(str(self.raw.address))
         if kind is not None:
@@ -145,9 +145,9 @@ async def test_random_answers_are_refused(dialect: Dialect, caplog: Log) -> None
 
     async with scene_of(dialect, caplog, script) as scene:
         for _ in range(10):
-            error = await failure_of(scene.ask(), ConnectionClosed)
+            error = await failure_of(scene.ask(), ConnectionClosedError)
             assert error.outcome is Outcome.NOT_SENT
-        assert scene.client.statistics().protocol_errors_by_kind == {"HandshakeRefused": 10}
+        assert scene.client.statistics().protocol_errors_by_kind == {"HandshakeRejectedError": 10}
         await scene.check_health()
 
 
@@ -156,12 +156,12 @@ async def test_random_answers_are_refused(dialect: Dialect, caplog: Log) -> None
 async def test_unknown_version_or_preamble_is_refused(dialect: Dialect, caplog: Log) -> None:
     for version in (0, 4, 99, -1):
         async with scene_of(dialect, caplog, says(dialect.answer(version))) as scene:
-            error = await scene.expect_closed(Outcome.NOT_SENT, "HandshakeRefused")
+            error = await scene.expect_closed(Outcome.NOT_SENT, "HandshakeRejectedError")
             assert f"version {version}" in str(error)
     if dialect.profile == "zeebe":
         other = dialect.answer(preamble=b"\0\0\0\1")
         async with scene_of(dialect, caplog, says(other)) as scene:
-            await scene.expect_closed(Outcome.NOT_SENT, "HandshakeRefused")
+            await scene.expect_closed(Outcome.NOT_SENT, "HandshakeRejectedError")
 
 
 @virtual_time
@@ -170,9 +170,9 @@ async def test_server_that_never_answers_the_handshake_is_given_up(
     dialect: Dialect, caplog: Log
 ) -> None:
     async with scene_of(dialect, caplog, says(), IMPATIENT) as scene:
-        await scene.expect_closed(Outcome.NOT_SENT, "PeerSilent")
+        await scene.expect_closed(Outcome.NOT_SENT, "PeerTimeoutError")
     async with scene_of(dialect, caplog, says()) as scene:
-        error = await failure_of(scene.ask(timeout=0.2), RequestTimeout)
+        error = await failure_of(scene.ask(timeout=0.2), ReplyTimeoutError)
         assert error.outcome is Outcome.NOT_SENT
         await scene.check_health()
 
@@ -221,7 +221,7 @@ async def test_server_that_goes_away_fails_the_request(
         async with scene_of(dialect, caplog, script) as scene:
             was_sent = moment == "after the request"
             error = await failure_of(scene.ask(), MessagingError)
-            assert isinstance(error, ConnectionClosed | ConnectFailed)
+            assert isinstance(error, ConnectionClosedError | ConnectError)
             assert error.outcome is (Outcome.UNKNOWN if was_sent else Outcome.NOT_SENT)
             await scene.check_health()
             assert scene.raw.connections == 1, "a lost request was sent again"
@@ -248,12 +248,12 @@ def then(dialect: Dialect, data: Callable[[int], bytes]) -> Script:
 async def test_bad_frame_closes_the_connection(dialect: Dialect, caplog: Log) -> None:
     # Where lengths are unsigned, minus one is four gigabytes.
     is_signed = dialect.version < 3 and dialect.profile == "documented"
-    minus_one = "MalformedFrame" if is_signed else "FrameTooLarge"
+    minus_one = "MalformedFrameError" if is_signed else "FrameTooLargeError"
     frames: list[tuple[Callable[[int], bytes], str]] = [
-        (lambda id: dialect.oversized(2, 0x7FFF_FFFF), "FrameTooLarge"),
+        (lambda id: dialect.oversized(2, 0x7FFF_FFFF), "FrameTooLargeError"),
         (lambda id: dialect.oversized(2, 0xFFFF_FFFF), minus_one),
-        (lambda id: dialect.unknown_type(), "MalformedFrame"),
-        (lambda id: dialect.reply(id, b"x", status=9), "MalformedFrame"),
+        (lambda id: dialect.unknown_type(), "MalformedFrameError"),
+        (lambda id: dialect.reply(id, b"x", status=9), "MalformedFrameError"),
     ]
     for frame, kind in frames:
         async with scene_of(dialect, caplog, then(dialect, frame)) as scene:
@@ -274,7 +274,7 @@ async def test_every_request_in_flight_ends_with_its_connection(
 
     async with scene_of(dialect, caplog, script) as scene:
         ends = await asyncio.gather(*(scene.ask() for _ in range(50)), return_exceptions=True)
-        assert all(isinstance(end, ConnectionClosed) for end in ends)
+        assert all(isinstance(end, ConnectionClosedError) for end in ends)
         assert scene.client.statistics().protocol_errors == 1
         await scene.check_health()
 
@@ -284,7 +284,7 @@ async def test_every_request_in_flight_ends_with_its_connection(
 async def test_error_text_that_is_no_utf8_is_told(dialect: Dialect, caplog: Log) -> None:
     script = then(dialect, lambda id: dialect.reply(id, b"bad \xc3\x28", status=2))
     async with scene_of(dialect, caplog, script) as scene:
-        error = await failure_of(scene.ask(), RemoteHandlerFailure)
+        error = await failure_of(scene.ask(), RemoteHandlerError)
         assert "bad \ufffd(" in str(error)
         assert scene.client.statistics().protocol_errors == 0
 
@@ -299,7 +299,7 @@ async def test_reply_nobody_asked_for_is_ignored_or_refused(dialect: Dialect, ca
             await asyncio.gather(scene.ask(), return_exceptions=True)
             await eventually(lambda: scene.client.statistics().protocol_errors, "it is refused")
             statistics = scene.client.statistics()
-            assert statistics.protocol_errors_by_kind == {"IllegalFrame": 1}
+            assert statistics.protocol_errors_by_kind == {"UnexpectedFrameError": 1}
         else:
             assert await scene.ask() == b"y"
             assert scene.client.statistics().protocol_errors == 0
@@ -316,7 +316,7 @@ async def test_request_sent_to_a_client_is_ignored_or_refused(
     script = then(dialect, lambda id: dialect.request(1, "echo", b"x") + dialect.reply(id, b"y"))
     async with scene_of(dialect, caplog, script) as scene:
         if dialect.version == 3:
-            await scene.expect_closed(Outcome.UNKNOWN, "IllegalFrame")
+            await scene.expect_closed(Outcome.UNKNOWN, "UnexpectedFrameError")
             return
         assert await scene.ask() == b"y"
         assert scene.client.statistics().frames_ignored == 1
@@ -328,10 +328,10 @@ async def test_request_sent_to_a_client_is_ignored_or_refused(
 async def test_bad_hello_is_refused(caplog: Log) -> None:
     dialect = Version3()
     for hello, kind in (
-        (dialect.hello(cluster="other"), "HandshakeRefused"),
-        (dialect.hello(name="client"), "SameNameRefused"),
-        (version3_frame(3), "MalformedFrame"),
-        (version3_frame(5, id=1), "IllegalFrame"),
+        (dialect.hello(cluster="other"), "HandshakeRejectedError"),
+        (dialect.hello(name="client"), "DuplicateNameHandshakeError"),
+        (version3_frame(3), "MalformedFrameError"),
+        (version3_frame(5, id=1), "UnexpectedFrameError"),
     ):
 
         async def script(peer: RawPeer, hello: bytes = hello) -> None:
@@ -341,7 +341,7 @@ async def test_bad_hello_is_refused(caplog: Log) -> None:
         async with scene_of(dialect, caplog, script) as scene:
             await scene.expect_closed(Outcome.NOT_SENT, kind)
     async with scene_of(dialect, caplog, then(dialect, lambda id: dialect.hello())) as scene:
-        await scene.expect_closed(Outcome.UNKNOWN, "IllegalFrame")
+        await scene.expect_closed(Outcome.UNKNOWN, "UnexpectedFrameError")
 
 
 @virtual_time
@@ -354,7 +354,7 @@ async def test_server_that_says_goodbye_at_once_is_not_dialed_over_and_over(capl
         await peer.until_closed(30)
 
     async with scene_of(dialect, caplog, script) as scene:
-        error = await failure_of(scene.ask(), ConnectionClosed)
+        error = await failure_of(scene.ask(), ConnectionClosedError)
         assert error.outcome is Outcome.NOT_SENT
         assert scene.raw.connections <= 2
         await scene.check_health()
@@ -376,7 +376,7 @@ async def test_server_that_never_replies_keeps_its_connection(
         await for_ever()
 
     async with scene_of(dialect, caplog, script) as scene:
-        error = await failure_of(scene.ask(timeout=0.2), RequestTimeout)
+        error = await failure_of(scene.ask(timeout=0.2), ReplyTimeoutError)
         assert error.outcome is Outcome.UNKNOWN
         assert await scene.ask() == b"in time"
         assert scene.raw.connections == 1, "a time-out must not close the connection"
@@ -397,7 +397,7 @@ async def test_server_that_replies_a_byte_at_a_time_is_given_up(
             await peer.send_apart(bytes([byte]), pause_s=0.1)
 
     async with scene_of(dialect, caplog, script, IMPATIENT) as scene:
-        await scene.expect_closed(Outcome.UNKNOWN, "PeerSilent")
+        await scene.expect_closed(Outcome.UNKNOWN, "PeerTimeoutError")
 
 
 @virtual_time
@@ -413,7 +413,7 @@ async def test_server_that_reads_nothing_gets_little(dialect: Dialect, caplog: L
         payload = bytes(200_000)
         calls = [scene.ask(payload, timeout=0.6) for _ in range(200)]
         ends = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), DEADLINE_S)
-        assert all(isinstance(end, RequestTimeout | ConnectionClosed) for end in ends), ends
+        assert all(isinstance(end, ReplyTimeoutError | ConnectionClosedError) for end in ends), ends
         outcomes = [end.outcome for end in ends if isinstance(end, MessagingError)]
         # What the sockets and the buffer take is sent, the rest waits outside.
         assert outcomes.count(Outcome.NOT_SENT) > 100

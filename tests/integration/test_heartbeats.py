@@ -15,7 +15,7 @@ from itertools import product
 
 import pytest
 
-from postroad import Limits, MessagingService, Protocol
+from postroad import Limits, MessagingService, ProtocolConfig
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import (
     CLUSTER,
@@ -65,7 +65,7 @@ def check_beat(payload: bytes, template: int, *, has_payload: bool) -> None:
 
 
 def zeebe_node(name: str, limits: Limits, *, payload: bool = True) -> MessagingService:
-    protocol = Protocol(profile="zeebe", heartbeat_payload=payload)
+    protocol = ProtocolConfig(profile="zeebe", heartbeat_payload=payload)
     return echo_on(MessagingService(CLUSTER, name, limits=limits, protocol=protocol))
 
 
@@ -181,7 +181,7 @@ async def test_server_empty_setup_closes_the_connection(caplog: pytest.LogCaptur
         client.peer.send(ZEEBE.request(1, SETUP))
         await client.peer.until_closed(2)
         statistics = client.server.statistics()
-        assert statistics.protocol_errors_by_kind == {"MalformedFrame": 1}
+        assert statistics.protocol_errors_by_kind == {"MalformedFrameError": 1}
     assert "heartbeat set-up without payload" in caplog.text
 
 
@@ -199,7 +199,7 @@ async def test_server_closes_when_the_client_falls_silent(caplog: pytest.LogCapt
         await client.beats_for(20)
         assert 1.3 < await seconds_until_closed(client.peer) < 2
         statistics = client.server.statistics()
-        assert statistics.protocol_errors_by_kind == {"PeerSilent": 1}
+        assert statistics.protocol_errors_by_kind == {"PeerTimeoutError": 1}
         assert statistics.accepted == 0
     assert "nothing was read for" in caplog.text
 

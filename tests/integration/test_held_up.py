@@ -83,7 +83,7 @@ async def test_process_held_up_once_gives_up_a_silent_peer() -> None:
         await V3.take_introduction(peer)
         hold_up()
         await peer.until_closed()
-        assert server.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
+        assert server.statistics().protocol_errors_by_kind == {"PeerTimeoutError": 1}
 
 
 @both_loops
@@ -95,4 +95,4 @@ async def test_process_that_is_always_late_gives_up_a_silent_peer() -> None:
             assert time.monotonic() < deadline
             hold_up(0.1)
             await asyncio.sleep(0)
-        assert server.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
+        assert server.statistics().protocol_errors_by_kind == {"PeerTimeoutError": 1}

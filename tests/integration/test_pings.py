@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from postroad import Limits, MessagingService, Outcome
-from postroad.core.errors import ConnectionClosed
+from postroad.core.errors import ConnectionClosedError
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import (
     CLUSTER,
@@ -137,7 +137,7 @@ async def test_pings_unanswered_by_a_client_end_its_connection(
         started = asyncio.get_running_loop().time()
         await peer.until_closed()
         assert asyncio.get_running_loop().time() - started > 0.3
-        assert server.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
+        assert server.statistics().protocol_errors_by_kind == {"PeerTimeoutError": 1}
     assert "nothing was read for" in caplog.text
 
 
@@ -191,16 +191,18 @@ async def test_client_gives_up_a_server_that_stops_responding(
 
     async with node("client", QUICK, dialect) as client, raw_server(script) as server:
         calls = [
-            failure_of(client.request(server.address, "echo", timeout=LONG_S), ConnectionClosed)
+            failure_of(
+                client.request(server.address, "echo", timeout=LONG_S), ConnectionClosedError
+            )
             for _ in range(10)
         ]
         for error in await asyncio.gather(*calls):
             assert error.outcome is Outcome.UNKNOWN
             assert error.elapsed_s is not None and 0.4 <= error.elapsed_s < 1
         statistics = client.statistics()
-        assert statistics.protocol_errors_by_kind == {"PeerSilent": 1}
+        assert statistics.protocol_errors_by_kind == {"PeerTimeoutError": 1}
         assert (statistics.dialed, statistics.requests_pending) == (0, 0)
-    assert "PeerSilent: nothing was read for" in caplog.text
+    assert "PeerTimeoutError: nothing was read for" in caplog.text
 
 
 @virtual_time

@@ -95,7 +95,7 @@ async def test_silent_connections_are_given_up_after_the_handshake_timeout(
         assert [await peer.until_closed() for peer in crowd] == [b""] * count
         assert await client.request(server.address, "echo", b"x") == b"x"
         assert server.statistics().accepted == 1
-        assert server.statistics().protocol_errors_by_kind == {"PeerSilent": count}
+        assert server.statistics().protocol_errors_by_kind == {"PeerTimeoutError": count}
         assert client.statistics().connections_opened == 1
         assert client.statistics().connections_lost == 0
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]

@@ -13,25 +13,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad import Limits, MessagingService, Outcome, Protocol, TlsConfig, Unicast
+from postroad import DatagramService, Limits, MessagingService, Outcome, ProtocolConfig, TlsConfig
 from postroad.admin import certificates
 from postroad.core.errors import (
     ConfigError,
-    ConnectFailed,
-    ConnectionClosed,
+    ConnectError,
+    ConnectionClosedError,
     MessagingError,
-    TlsFailed,
-    WrongPeer,
+    TlsError,
+    WrongPeerError,
 )
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import CLUSTER, both_loops, failure_of, raw_client
 from tests.support.net.tls import Authority, alpha_and_beta, node
 from tests.support.wire.raw_dialects import Dialect, Version3, Zeebe
 
-ZEEBE = Protocol(profile="zeebe")
-VERSION2 = Protocol(version_max=2)
+ZEEBE = ProtocolConfig(profile="zeebe")
+VERSION2 = ProtocolConfig(version_max=2)
 of_protocols = pytest.mark.parametrize(
-    "protocol", [Protocol(), VERSION2, ZEEBE], ids=["v3", "v2", "zeebe"]
+    "protocol", [ProtocolConfig(), VERSION2, ZEEBE], ids=["v3", "v2", "zeebe"]
 )
 
 
@@ -54,7 +54,7 @@ async def expect_refused(client: MessagingService, server: MessagingService) -> 
     ]
     for error in errors:
         assert error.outcome is Outcome.NOT_SENT, error
-        assert isinstance(error, ConnectionClosed | ConnectFailed), repr(error)
+        assert isinstance(error, ConnectionClosedError | ConnectError), repr(error)
     assert server.statistics().requests_received == 0
     await eventually(lambda: server.statistics().accepted == 0, "the server forgot the links")
     assert client.statistics().dialed == 0
@@ -100,7 +100,7 @@ async def test_client_refuses_a_server_of_tls_1_2(authority: Authority) -> None:
     async with node("beta", authority.tls("beta")) as beta:
         server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
         address = ":".join(map(str, server.sockets[0].getsockname()))
-        error = await failure_of(beta.request(address, "echo"), kind=TlsFailed)
+        error = await failure_of(beta.request(address, "echo"), kind=TlsError)
         assert error.outcome is Outcome.NOT_SENT
         server.close()
 
@@ -139,8 +139,8 @@ async def test_datagrams_stay_plain(authority: Authority) -> None:
     received: list[bytes] = []
     async with (
         node("alpha", authority.tls("alpha")) as alpha,
-        Unicast(CLUSTER, "alpha", bind=alpha.address) as at_alpha,
-        Unicast(CLUSTER, "beta") as at_beta,
+        DatagramService(CLUSTER, "alpha", bind=alpha.address) as at_alpha,
+        DatagramService(CLUSTER, "beta") as at_beta,
     ):
         assert at_alpha.address == alpha.address
         at_alpha.subscribe("tick", lambda message: received.append(message.payload))
@@ -176,9 +176,9 @@ async def test_peers_must_trust_each_others_root(
         return msgspec.structs.replace(own.tls("beta"), trust=trusted.directory / "ca.pem")
 
     for tls, kind, text in (
-        (mixed(authority, stranger), TlsFailed, "certificate"),
-        (mixed(stranger, authority), ConnectionClosed, "TLS"),
-        (stranger.tls("beta"), ConnectionClosed | ConnectFailed, ""),
+        (mixed(authority, stranger), TlsError, "certificate"),
+        (mixed(stranger, authority), ConnectionClosedError, "TLS"),
+        (stranger.tls("beta"), ConnectionClosedError | ConnectError, ""),
     ):
         async with alpha_and_beta(authority, beta=tls) as (alpha, beta):
             error = await expect_refused(beta, alpha)
@@ -196,26 +196,28 @@ async def test_certificate_of_another_node_is_refused(
     async with alpha_and_beta(authority, alpha=gamma_tls, beta=beta_tls) as (alpha, beta):
         error = await expect_refused(beta, alpha)
         assert "gamma" in str(error)
-        assert beta.statistics().protocol_errors_by_kind == {"HandshakeRefused": 2}
+        assert beta.statistics().protocol_errors_by_kind == {"HandshakeRejectedError": 2}
     assert "shows a certificate of gamma" in caplog.text
     async with alpha_and_beta(authority, alpha=alpha_tls, beta=gamma_tls) as (alpha, beta):
         await expect_refused(beta, alpha)
-        assert alpha.statistics().protocol_errors_by_kind == {"HandshakeRefused": 2}
+        assert alpha.statistics().protocol_errors_by_kind == {"HandshakeRejectedError": 2}
     assert "node 'beta' shows a certificate of gamma" in caplog.text
 
 
 @both_loops
 @of_protocols
-async def test_caller_expects_another_node(authority: Authority, protocol: Protocol) -> None:
+async def test_caller_expects_another_node(authority: Authority, protocol: ProtocolConfig) -> None:
     async with alpha_and_beta(authority, protocol) as (alpha, beta):
         for keep_alive in (True, False):
             error = await failure_of(
                 beta.request(alpha.address, "echo", peer="gamma", keep_alive=keep_alive),
-                kind=WrongPeer,
+                kind=WrongPeerError,
             )
             assert error.outcome is Outcome.NOT_SENT
             assert "gamma" in str(error)
-        error = await failure_of(beta.send(alpha.address, "echo", peer="gamma"), kind=WrongPeer)
+        error = await failure_of(
+            beta.send(alpha.address, "echo", peer="gamma"), kind=WrongPeerError
+        )
         assert error.outcome is Outcome.NOT_SENT
         assert alpha.statistics().requests_received == 0
         assert await beta.request(alpha.address, "echo", b"x", peer="alpha") == b"x"
@@ -223,7 +225,7 @@ async def test_caller_expects_another_node(authority: Authority, protocol: Proto
 
 @both_loops
 @of_protocols
-async def test_plain_client_of_a_tls_server(authority: Authority, protocol: Protocol) -> None:
+async def test_plain_client_of_a_tls_server(authority: Authority, protocol: ProtocolConfig) -> None:
     async with alpha_and_beta(authority, protocol, beta=None) as (alpha, beta):
         error = await expect_refused(beta, alpha)
         assert "TLS" in str(error)
@@ -233,12 +235,12 @@ async def test_plain_client_of_a_tls_server(authority: Authority, protocol: Prot
 @both_loops
 @of_protocols
 async def test_tls_client_of_a_plain_server(
-    authority: Authority, protocol: Protocol, caplog: pytest.LogCaptureFixture
+    authority: Authority, protocol: ProtocolConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with alpha_and_beta(authority, protocol, alpha=None) as (alpha, beta):
         error = await expect_refused(beta, alpha)
-        assert isinstance(error, TlsFailed), repr(error)
-        assert alpha.statistics().protocol_errors_by_kind == {"HandshakeRefused": 2}
+        assert isinstance(error, TlsError), repr(error)
+        assert alpha.statistics().protocol_errors_by_kind == {"HandshakeRejectedError": 2}
     assert "the peer speaks TLS, this side does not" in caplog.text
 
 
@@ -269,7 +271,7 @@ async def test_expired_certificate(tmp_path: Path, expired: str) -> None:
     ):
         error = await expect_refused(client, server)
         # A client learns from the server's certificate why, from a refusal of its own only that.
-        assert isinstance(error, TlsFailed if expired == "server" else ConnectionClosed)
+        assert isinstance(error, TlsError if expired == "server" else ConnectionClosedError)
         assert ("expired" if expired == "server" else "TLS") in str(error)
 
 

@@ -7,15 +7,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from postroad import Address, Message, MessagingService, Protocol
+from postroad import Address, MessagingService, ProtocolConfig, RawMessage
 from postroad.admin import certificates
 from postroad.cluster import Member
 from postroad.core.errors import (
     ConfigError,
-    ConnectionClosed,
-    RemoteHandlerFailure,
+    ConnectionClosedError,
+    RemoteHandlerError,
 )
-from postroad.wire import Status
+from postroad.wire import ReplyStatus
 from tests.support.cluster.nodes import CLUSTER as NODES_CLUSTER
 from tests.support.cluster.nodes import Node, all_know, running_node
 from tests.support.deadlines import eventually
@@ -38,7 +38,7 @@ def peers_of(service: MessagingService) -> list[str | None]:
     """Whom its handler is told that messages come from."""
     peers: list[str | None] = []
 
-    def who(message: Message) -> bytes:
+    def who(message: RawMessage) -> bytes:
         peers.append(message.peer)
         return b""
 
@@ -54,14 +54,14 @@ def peers_of(service: MessagingService) -> list[str | None]:
 async def test_with_tls_versions_that_tell_no_name_are_refused(
     authority: Authority, version: int
 ) -> None:
-    old = Protocol(version_max=version)
+    old = ProtocolConfig(version_max=version)
     async with (
         node("alpha", authority.tls("alpha")) as alpha,
         node("beta", authority.tls("beta"), old) as beta,
     ):
         peers = peers_of(alpha)
         for client, server in ((beta, alpha), (alpha, beta)):
-            error = await failure_of(client.request(server.address, "who"), ConnectionClosed)
+            error = await failure_of(client.request(server.address, "who"), ConnectionClosedError)
             assert "version" in str(error)
         assert peers == []
 
@@ -84,10 +84,10 @@ async def test_a_raw_peer_cannot_go_on_in_the_version_that_was_not_agreed(
 
 @both_loops
 async def test_older_versions_can_be_allowed_with_tls(authority: Authority) -> None:
-    protocol = Protocol(version_min=1)
+    protocol = ProtocolConfig(version_min=1)
     async with (
         node("alpha", authority.tls("alpha"), protocol) as alpha,
-        node("beta", authority.tls("beta"), Protocol(version_max=2)) as beta,
+        node("beta", authority.tls("beta"), ProtocolConfig(version_max=2)) as beta,
         node("gamma", authority.tls("gamma")) as gamma,
     ):
         peers = peers_of(alpha)
@@ -97,18 +97,18 @@ async def test_older_versions_can_be_allowed_with_tls(authority: Authority) -> N
 
 
 def test_versions_that_leave_none_are_refused() -> None:
-    for protocol in (Protocol(version_min=4), Protocol(version_min=3, version_max=2)):
+    for protocol in (ProtocolConfig(version_min=4), ProtocolConfig(version_min=3, version_max=2)):
         with pytest.raises(ConfigError, match="has no version"):
             MessagingService(CLUSTER, "alpha", protocol=protocol)
 
 
 async def test_without_tls_a_service_can_refuse_older_versions() -> None:
     async with (
-        node("alpha", None, Protocol(version_min=3)) as alpha,
-        node("beta", None, Protocol(version_max=2)) as beta,
+        node("alpha", None, ProtocolConfig(version_min=3)) as alpha,
+        node("beta", None, ProtocolConfig(version_max=2)) as beta,
         node("gamma", None) as gamma,
     ):
-        await failure_of(beta.request(alpha.address, "echo"), ConnectionClosed)
+        await failure_of(beta.request(alpha.address, "echo"), ConnectionClosedError)
         assert await gamma.request(alpha.address, "echo", b"1") == b"1"
 
 
@@ -199,7 +199,7 @@ async def test_no_member_is_whoever_advertises_its_address(
         impostor(authority, beta.address, dialect, cluster=NODES_CLUSTER) as mallory,
     ):
         callers = callers_of(alpha)
-        with pytest.raises(RemoteHandlerFailure, match="not a known cluster member"):
+        with pytest.raises(RemoteHandlerError, match="not a known cluster member"):
             await mallory.request(alpha.address, "transfer")
         await mallory.send(alpha.address, "note")
         await eventually(lambda: alpha.communication.statistics().strangers == 2, "both refused")
@@ -220,7 +220,7 @@ async def test_no_member_is_whoever_claims_its_name(
         ) as mallory,
     ):
         callers = callers_of(alpha)
-        await failure_of(mallory.request(alpha.address, "transfer"), ConnectionClosed)
+        await failure_of(mallory.request(alpha.address, "transfer"), ConnectionClosedError)
         assert "node 'beta' shows a certificate of mallory" in caplog.text
         assert callers == []
 
@@ -242,7 +242,7 @@ async def test_without_mutual_a_certificate_that_is_shown_still_counts(
         peers = peers_of(alpha)
         await beta.request(alpha.address, "who")
         if dialect.version == 3:
-            await failure_of(mallory.request(alpha.address, "who"), ConnectionClosed)
+            await failure_of(mallory.request(alpha.address, "who"), ConnectionClosedError)
             assert peers == ["beta"]
         else:
             await mallory.request(alpha.address, "who")
@@ -331,6 +331,6 @@ async def test_without_a_certificate_nobody_tells_of_members(authority: Authorit
         peer.send(dialect.request(1, "cluster.membership", b"anything"))
         await peer.expect(dialect.answer())
         reply = await dialect.take_first_reply(peer)
-        assert reply.status == Status.HANDLER_FAILED
+        assert reply.status == ReplyStatus.HANDLER_FAILED
         assert b"nodes with a certificate" in reply.payload
         await all_know([alpha, beta])

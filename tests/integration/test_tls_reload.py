@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from postroad import Limits, MessagingService, Outcome
-from postroad.core.errors import ConfigError, TlsFailed, UsageError
+from postroad.core.errors import ConfigError, TlsError, UsageError
 from tests.support.net.raw_peers import both_loops, failure_of, raw_client
 from tests.support.net.tls import Authority, alpha_and_beta, node
 
@@ -56,7 +56,7 @@ async def test_reload_of_the_root(authority: Authority) -> None:
         assert await beta.request(alpha.address, "echo", b"old link") == b"old link"
         error = await failure_of(beta.request(alpha.address, "echo", keep_alive=False))
         assert error.outcome is Outcome.NOT_SENT
-        assert isinstance(error, TlsFailed), repr(error)
+        assert isinstance(error, TlsError), repr(error)
         await beta.reload_tls()
         assert await beta.request(alpha.address, "echo", b"new", keep_alive=False) == b"new"
         assert await alpha.request(beta.address, "echo", b"back") == b"back"

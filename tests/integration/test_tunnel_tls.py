@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from postroad.core.errors import ConnectionClosed, MessagingError
-from postroad.wire import Hello
+from postroad.core.errors import ConnectionClosedError, MessagingError
+from postroad.wire import HelloFrame
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import both_loops
 from tests.support.net.tls import Authority, node
@@ -35,7 +35,7 @@ async def test_messages_both_ways(authority: Authority) -> None:
             user.tunnel.post("news", b"small")
         await eventually(lambda: len(near.payloads) == len(far.payloads) == 2, "all arrived")
         assert near.payloads == far.payloads == [payload, b"small"]
-        hello: Hello = tunnel.peer
+        hello: HelloFrame = tunnel.peer
         assert (hello.name, hello.role, hello.zone) == ("core-1", "core", "north")
         tunnel.close("enough")
         await eventually(lambda: near.reasons and far.reasons, "both know")
@@ -59,7 +59,9 @@ async def test_end_under_a_name_that_its_certificate_does_not_have_is_refused(
         server.introduce("core", None)
         users, server_users = Recorders(), Recorders()
         server.accept_tunnels(server_users)
-        with pytest.raises(ConnectionClosed, match="shows a certificate of somebody") as caught:
+        with pytest.raises(
+            ConnectionClosedError, match="shows a certificate of somebody"
+        ) as caught:
             await client.open_tunnel(server.address, users, peer="core-1")
         assert caught.value.retryable is False
         assert users.all == []

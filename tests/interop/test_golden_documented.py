@@ -11,8 +11,16 @@ import struct
 import pytest
 
 from postroad.core.address import Address
-from postroad.core.errors import HandshakeRefused, MalformedFrame
-from postroad.wire import DOCUMENTED, Opened, Phase, Reply, Request, Role, Status
+from postroad.core.errors import HandshakeRejectedError, MalformedFrameError
+from postroad.wire import (
+    DOCUMENTED,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
+    ReplyFrame,
+    ReplyStatus,
+    RequestFrame,
+)
 from tests.support.wire.pairs import FEEDINGS, Side, make_config, server_config
 
 PREAMBLE = struct.pack(">i", -345052022)
@@ -48,11 +56,11 @@ FROM_SERVER = 26502
 
 
 def client_of(version: int) -> Side:
-    return Side(Role.CLIENT, make_config(profile=DOCUMENTED.up_to(version)))
+    return Side(ConnectionRole.CLIENT, make_config(profile=DOCUMENTED.up_to(version)))
 
 
 def server_of(version: int = 3) -> Side:
-    return Side(Role.SERVER, server_config(profile=DOCUMENTED.up_to(version)))
+    return Side(ConnectionRole.SERVER, server_config(profile=DOCUMENTED.up_to(version)))
 
 
 def test_the_layout_byte_for_byte() -> None:
@@ -79,10 +87,10 @@ def test_the_server_side(feed: str, version: int) -> None:
     ]
     written = server.echo(*FEEDINGS[feed](units))
     assert server.events == [
-        Opened(version),
-        Request(1, "echo", b"hello"),
-        Request(2, "", b""),
-        Request(2**63 - 1, "Ünï 🚀", b"x" * 300),
+        ConnectionOpened(version),
+        RequestFrame(1, "echo", b"hello"),
+        RequestFrame(2, "", b""),
+        RequestFrame(2**63 - 1, "Ünï 🚀", b"x" * 300),
     ]
     assert written == (
         answer(version)
@@ -108,11 +116,11 @@ def test_the_client_side(feed: str, version: int) -> None:
     ]
     client.give(*FEEDINGS[feed](units))
     assert client.events == [
-        Opened(version),
-        Reply(1, Status.OK, b"hello"),
-        Reply(2, Status.NO_HANDLER, b"nosuch"),
-        Reply(3, Status.HANDLER_FAILED, b"boom"),
-        Reply(-4, Status.PROTOCOL_FAILED, b""),
+        ConnectionOpened(version),
+        ReplyFrame(1, ReplyStatus.OK, b"hello"),
+        ReplyFrame(2, ReplyStatus.NO_HANDLER, b"nosuch"),
+        ReplyFrame(3, ReplyStatus.HANDLER_FAILED, b"boom"),
+        ReplyFrame(-4, ReplyStatus.PROTOCOL_FAILED, b""),
     ]
     assert client.machine.sender == Address("127.0.0.1", FROM_SERVER)
 
@@ -135,7 +143,7 @@ def test_every_status(feed: str, version: int, status: int) -> None:
 
     client = client_of(version)
     client.give(*FEEDINGS[feed]([expected]))
-    assert client.events == [Opened(version), Reply(1, status, b"text")]
+    assert client.events == [ConnectionOpened(version), ReplyFrame(1, status, b"text")]
 
 
 @feedings
@@ -143,10 +151,12 @@ def test_version_1_carries_an_ipv6_address(feed: str) -> None:
     packed = struct.pack(">h16si", 16, bytes(15) + b"\x01", FROM_CLIENT)
     server = server_of()
     server.give(*FEEDINGS[feed]([handshake(1), packed + request(1, b"", b"a")]))
-    assert server.events == [Opened(1), Request(1, "a", b"")]
+    assert server.events == [ConnectionOpened(1), RequestFrame(1, "a", b"")]
     assert server.machine.sender == Address("::1", FROM_CLIENT)
 
-    client = Side(Role.CLIENT, make_config(profile=DOCUMENTED.up_to(1), advertised_ip="::1"))
+    client = Side(
+        ConnectionRole.CLIENT, make_config(profile=DOCUMENTED.up_to(1), advertised_ip="::1")
+    )
     client.give(answer(1))
     client.take()
     client.machine.request(1, "a", b"", 0)
@@ -160,7 +170,7 @@ def test_version_1_with_the_short_length_of_real_nodes(feed: str) -> None:
     server = server_of()
     units = [handshake(1), short + request(1, b"hello", b"echo")]
     written = server.echo(*FEEDINGS[feed](units))
-    assert server.events == [Opened(1), Request(1, "echo", b"hello")]
+    assert server.events == [ConnectionOpened(1), RequestFrame(1, "echo", b"hello")]
     back = struct.pack(">b4si", 4, bytes([127, 0, 0, 1]), FROM_SERVER)
     assert written == answer(1) + back + reply(1, b"hello", 0)
 
@@ -187,7 +197,7 @@ def test_a_server_of_version_3_answers_an_unknown_version_with_3(offered: int) -
     server = server_of()
     server.give(struct.pack(">ih", -345052022, offered))
     assert server.take().startswith(answer(3))
-    assert server.machine.phase is Phase.INTRODUCING
+    assert server.machine.phase is ConnectionState.INTRODUCING
 
 
 @feedings
@@ -197,7 +207,7 @@ def test_a_client_of_version_3_speaks_what_the_server_answers(feed: str, version
     assert client.take() == handshake(3)
     units = [answer(version), sender(version, FROM_SERVER) + reply(1, b"", 0)]
     client.give(*FEEDINGS[feed](units))
-    assert client.events == [Opened(version), Reply(1, Status.OK, b"")]
+    assert client.events == [ConnectionOpened(version), ReplyFrame(1, ReplyStatus.OK, b"")]
     assert client.take() == b""
 
 
@@ -207,8 +217,8 @@ def test_a_client_closes_on_a_version_it_cannot_speak(feed: str, answered: int) 
     client = client_of(3)
     client.take()
     client.give(*FEEDINGS[feed]([answer(answered)]))
-    assert isinstance(client.failure, HandshakeRefused)
-    assert client.machine.phase is Phase.CLOSED
+    assert isinstance(client.failure, HandshakeRejectedError)
+    assert client.machine.phase is ConnectionState.CLOSED
     assert client.take() == b""
 
 
@@ -216,7 +226,7 @@ def test_a_client_closes_on_a_version_it_cannot_speak(feed: str, answered: int) 
 def test_a_wrong_preamble_is_closed_without_an_answer(feed: str) -> None:
     server = server_of()
     server.give(*FEEDINGS[feed]([struct.pack(">ih", -345052021, 2), sender(2, FROM_CLIENT)]))
-    assert isinstance(server.failure, HandshakeRefused)
+    assert isinstance(server.failure, HandshakeRejectedError)
     assert server.take() == b""
 
 
@@ -226,4 +236,4 @@ def test_the_handshake_is_never_performed_again(feed: str, version: int) -> None
     server = server_of()
     server.give(*FEEDINGS[feed]([handshake(version), sender(version, FROM_CLIENT)]))
     server.give(*FEEDINGS[feed]([handshake(version) * 3]))
-    assert isinstance(server.failure, MalformedFrame)
+    assert isinstance(server.failure, MalformedFrameError)

@@ -8,18 +8,18 @@ import struct
 
 import pytest
 
-from postroad.core.errors import HandshakeRefused, MalformedFrame, PeerSilent
+from postroad.core.errors import HandshakeRejectedError, MalformedFrameError, PeerTimeoutError
 from postroad.core.limits import Limits
 from postroad.wire import (
     ZEEBE,
-    Event,
+    ConnectionEvent,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
     FrameIgnored,
-    Opened,
-    Phase,
-    Reply,
-    Request,
-    Role,
-    Status,
+    ReplyFrame,
+    ReplyStatus,
+    RequestFrame,
     decode_datagram,
     encode_preamble,
     java_string_hash,
@@ -73,12 +73,12 @@ def zeebe_client(
 ) -> Side:
     profile = ZEEBE.up_to(version)
     config = make_config(profile=profile, limits=limits, heartbeat_payload=heartbeat_payload)
-    return Side(Role.CLIENT, config)
+    return Side(ConnectionRole.CLIENT, config)
 
 
 def zeebe_server(limits: Limits = QUIET, *, heartbeat_payload: bool = True) -> Side:
     config = server_config(profile=ZEEBE, limits=limits, heartbeat_payload=heartbeat_payload)
-    return Side(Role.SERVER, config)
+    return Side(ConnectionRole.SERVER, config)
 
 
 def beating_pair() -> Pair:
@@ -122,7 +122,7 @@ def test_hash_of_a_cluster_name() -> None:
     for name, (value, preamble) in HASHES.items():
         assert java_string_hash(name) == value
         assert encode_preamble(name) == bytes.fromhex(preamble)
-        client = Side(Role.CLIENT, make_config(cluster=name, profile=ZEEBE))
+        client = Side(ConnectionRole.CLIENT, make_config(cluster=name, profile=ZEEBE))
         assert client.take() == bytes.fromhex(preamble) + b"\x00\x02"
 
 
@@ -153,7 +153,7 @@ def test_the_server_answers_and_already_speaks_that_version(
     units = [PREAMBLE + struct.pack(">h", offered), sender + REQUEST_1]
     written = server.echo(*FEEDINGS[feed](units))
     assert written == PREAMBLE + struct.pack(">h", answered) + reply_sender + REPLY_1
-    assert server.events == [Opened(answered), Request(1, "echo", b"nohb")]
+    assert server.events == [ConnectionOpened(answered), RequestFrame(1, "echo", b"nohb")]
     assert server.machine.version == answered
 
 
@@ -162,8 +162,8 @@ def test_a_wrong_preamble_is_not_answered(feed: str) -> None:
     server = zeebe_server()
     assert server.echo(*FEEDINGS[feed]([b"\xeb\x6e\xec\x8b\x00\x02", CLIENT_V2 + REQUEST_1])) == b""
     assert server.events == []
-    assert isinstance(server.failure, HandshakeRefused)
-    assert server.machine.phase is Phase.CLOSED
+    assert isinstance(server.failure, HandshakeRejectedError)
+    assert server.machine.phase is ConnectionState.CLOSED
 
 
 @feedings
@@ -176,7 +176,7 @@ def test_the_client_accepts_any_version_it_knows(
     client = zeebe_client()
     assert client.take() == HANDSHAKE_2, "nothing else before the answer"
     client.give(*FEEDINGS[feed]([answer, sender + REPLY_1]))
-    assert client.events == [Opened(version), Reply(1, Status.OK, b"nohb")]
+    assert client.events == [ConnectionOpened(version), ReplyFrame(1, ReplyStatus.OK, b"nohb")]
 
 
 @feedings
@@ -186,7 +186,7 @@ def test_the_client_refuses_an_unknown_version(feed: str, answered: int) -> None
     client.take()
     client.give(*FEEDINGS[feed]([PREAMBLE + struct.pack(">h", answered), SERVER_V2 + REPLY_1]))
     assert client.events == []
-    assert isinstance(client.failure, HandshakeRefused)
+    assert isinstance(client.failure, HandshakeRejectedError)
     assert client.take() == b""
 
 
@@ -196,7 +196,7 @@ def test_the_client_refuses_a_wrong_preamble(feed: str) -> None:
     client.take()
     client.give(*FEEDINGS[feed]([b"\x00\x00\x00\x00\x00\x02", SERVER_V2 + REPLY_1]))
     assert client.events == []
-    assert isinstance(client.failure, HandshakeRefused)
+    assert isinstance(client.failure, HandshakeRejectedError)
 
 
 # Worked examples.
@@ -217,9 +217,9 @@ def test_the_server_side_of_two_requests(
     units = [handshake, from_client + REQUEST_1, REQUEST_2]
     assert server.echo(*FEEDINGS[feed](units)) == handshake + from_server + REPLY_1 + REPLY_2
     assert server.events == [
-        Opened(handshake[-1]),
-        Request(1, "echo", b"nohb"),
-        Request(2, "echo", b"nohb"),
+        ConnectionOpened(handshake[-1]),
+        RequestFrame(1, "echo", b"nohb"),
+        RequestFrame(2, "echo", b"nohb"),
     ]
     assert server.machine.sender == ("127.0.0.1", 27998)
 
@@ -236,28 +236,28 @@ def test_the_client_side_of_two_requests(
     client.machine.request(2, "echo", b"nohb", 0)
     assert client.take() == from_client + REQUEST_1 + REQUEST_2
     assert client.events == [
-        Opened(handshake[-1]),
-        Reply(1, Status.OK, b"nohb"),
-        Reply(2, Status.OK, b"nohb"),
+        ConnectionOpened(handshake[-1]),
+        ReplyFrame(1, ReplyStatus.OK, b"nohb"),
+        ReplyFrame(2, ReplyStatus.OK, b"nohb"),
     ]
     assert client.machine.sender == ("127.0.0.1", 26502)
 
 
 REPLIES = {
-    "fail": (bytes.fromhex("02 01 08") + b"boom: xx" + b"\x02", Reply(1, 2, b"boom: xx")),
-    "nosuch": (bytes.fromhex("02 01 06") + b"nosuch" + b"\x01", Reply(1, 1, b"nosuch")),
-    "null reply": (bytes.fromhex("02 05 00 00"), Reply(5, 0, b"")),
-    "unparsed": (bytes.fromhex("02 05 00 03"), Reply(5, 3, b"")),
+    "fail": (bytes.fromhex("02 01 08") + b"boom: xx" + b"\x02", ReplyFrame(1, 2, b"boom: xx")),
+    "nosuch": (bytes.fromhex("02 01 06") + b"nosuch" + b"\x01", ReplyFrame(1, 1, b"nosuch")),
+    "null reply": (bytes.fromhex("02 05 00 00"), ReplyFrame(5, 0, b"")),
+    "unparsed": (bytes.fromhex("02 05 00 03"), ReplyFrame(5, 3, b"")),
 }
 
 
 @feedings
 @pytest.mark.parametrize(("data", "reply"), REPLIES.values(), ids=REPLIES)
-def test_replies(feed: str, data: bytes, reply: Reply) -> None:
+def test_replies(feed: str, data: bytes, reply: ReplyFrame) -> None:
     client = zeebe_client()
     client.take()
     client.give(*FEEDINGS[feed]([HANDSHAKE_2, SERVER_V2 + data, REPLY_2]))
-    assert client.events == [Opened(2), reply, Reply(2, Status.OK, b"nohb")]
+    assert client.events == [ConnectionOpened(2), reply, ReplyFrame(2, ReplyStatus.OK, b"nohb")]
 
     server = opened_server()
     server.machine.reply(reply.id, reply.status, reply.payload)
@@ -268,11 +268,11 @@ def test_replies(feed: str, data: bytes, reply: Reply) -> None:
 def test_frames_in_the_wrong_direction_are_ignored(feed: str) -> None:
     server = opened_server()
     server.give(*FEEDINGS[feed]([REPLY_1, REQUEST_1]))
-    assert server.events == [FrameIgnored("Reply", 1), Request(1, "echo", b"nohb")]
+    assert server.events == [FrameIgnored("Reply", 1), RequestFrame(1, "echo", b"nohb")]
 
     client = opened_client()
     client.give(*FEEDINGS[feed]([SERVER_V2 + REQUEST_1, REPLY_1]))
-    assert client.events == [FrameIgnored("Request", 1), Reply(1, Status.OK, b"nohb")]
+    assert client.events == [FrameIgnored("Request", 1), ReplyFrame(1, ReplyStatus.OK, b"nohb")]
 
 
 @feedings
@@ -284,8 +284,8 @@ def test_frames_in_the_wrong_direction_are_ignored(feed: str) -> None:
 def test_what_closes_the_connection_there_closes_it_here(feed: str, data: bytes) -> None:
     server = opened_server()
     server.give(*FEEDINGS[feed]([REQUEST_1, data]))
-    assert server.events == [Request(1, "echo", b"nohb")]
-    assert isinstance(server.failure, MalformedFrame)
+    assert server.events == [RequestFrame(1, "echo", b"nohb")]
+    assert isinstance(server.failure, MalformedFrameError)
 
 
 @feedings
@@ -321,7 +321,7 @@ def test_heartbeats_are_set_up_by_the_first_frame_of_a_client(feed: str) -> None
     setup = b"\x01\x01\x0d" + SETUP_REQUEST + SETUP_TAIL
     written = server.echo(*FEEDINGS[feed]([HANDSHAKE_2, CLIENT_V2 + setup, REQUEST_2]))
     assert written == HANDSHAKE_2 + SERVER_V2 + b"\x02\x01\x0a" + SETUP_RESPONSE + b"\x00" + REPLY_2
-    assert server.events == [Opened(2), Request(2, "echo", b"nohb")]
+    assert server.events == [ConnectionOpened(2), RequestFrame(2, "echo", b"nohb")]
 
 
 @feedings
@@ -353,7 +353,7 @@ def test_all_combinations_of_payload(feed: str, client_wants: bool, server_wants
     assert answer == b"\x02\x02" + (b"\x10" + BEAT_ANSWER if both else b"\x00") + b"\x00"
     client.give(*FEEDINGS[feed]([answer]))
 
-    assert client.events == server.events == [Opened(2)]
+    assert client.events == server.events == [ConnectionOpened(2)]
     assert client.failure is server.failure is None
 
 
@@ -406,8 +406,8 @@ def test_a_set_up_with_nothing_to_install_is_answered_enabled(setup: bytes) -> N
     server = opened_server()
     server.give(b"\x01\x01" + bytes([len(setup)]) + setup + SETUP_TAIL)
     assert server.take().startswith(SERVER_V2 + b"\x02\x01\x0a" + SETUP_RESPONSE[:-1])
-    beat: list[Event] = server.give(b"\x01\x02\x00" + BEAT_TAIL)
-    assert beat == [Request(2, "internal-heartbeat", b"")], "left to be answered with status 1"
+    beat: list[ConnectionEvent] = server.give(b"\x01\x02\x00" + BEAT_TAIL)
+    assert beat == [RequestFrame(2, "internal-heartbeat", b"")], "left to be answered with status 1"
     server.tick(1e6)
     assert server.failure is None
 
@@ -415,7 +415,7 @@ def test_a_set_up_with_nothing_to_install_is_answered_enabled(setup: bytes) -> N
 def test_an_empty_set_up_closes_the_connection() -> None:
     server = opened_server()
     server.give(b"\x01\x01\x00" + SETUP_TAIL)
-    assert isinstance(server.failure, MalformedFrame)
+    assert isinstance(server.failure, MalformedFrameError)
 
 
 def test_who_stays_silent_is_given_up() -> None:
@@ -426,13 +426,13 @@ def test_who_stays_silent_is_given_up() -> None:
     server.tick(1.999)
     assert server.failure is None
     server.tick(2)
-    assert isinstance(server.failure, PeerSilent)
+    assert isinstance(server.failure, PeerTimeoutError)
 
     client = beating_pair().client
     written = []
     while client.failure is None:
         written.append(client.tick(client.machine.deadline()))
-    assert isinstance(client.failure, PeerSilent)
+    assert isinstance(client.failure, PeerTimeoutError)
     assert client.now == 15
     assert [data[1] for data in written if data] == [2, 3]
 
@@ -444,7 +444,7 @@ def test_any_later_reply_answers_a_heartbeat() -> None:
     client.give(bytes.fromhex("02 09 00 00"))
     client.now = 20
     client.tick(20)
-    assert client.events == [Reply(9, Status.OK, b"")]
+    assert client.events == [ReplyFrame(9, ReplyStatus.OK, b"")]
     assert client.failure is None
 
 
@@ -453,14 +453,14 @@ def test_swallowed_heartbeats_and_replies_that_look_like_them(feed: str) -> None
     # 8.7: either side sends an empty heartbeat request when quiet, and wants no answer.
     client = opened_client()
     client.give(*FEEDINGS[feed]([SERVER_V2 + b"\x01\x07\x00" + BEAT_TAIL, REPLY_1]))
-    assert client.events == [Reply(1, Status.OK, b"nohb")]
+    assert client.events == [ReplyFrame(1, ReplyStatus.OK, b"nohb")]
     assert client.take() == b""
 
     # 16 bytes with schema 10 at offset 4 are lost there; here the id decides.
     client = beating_pair().client
     reply = b"\x02\x07\x10" + BEAT_ANSWER + b"\x00"
     client.give(*FEEDINGS[feed]([reply]))
-    assert client.events == [Reply(7, Status.OK, BEAT_ANSWER)]
+    assert client.events == [ReplyFrame(7, ReplyStatus.OK, BEAT_ANSWER)]
 
 
 # Datagrams.
@@ -475,5 +475,5 @@ KRYO_DATAGRAM = (
 def test_a_datagram_of_the_source_system_is_refused_as_malformed() -> None:
     """Preamble and length are the same; the body is Java's, which no Postroad node speaks."""
     assert len(KRYO_DATAGRAM) == 0x35
-    with pytest.raises(MalformedFrame, match="datagram body"):
+    with pytest.raises(MalformedFrameError, match="datagram body"):
         decode_datagram(PREAMBLE, PREAMBLE + b"\x00\x00\x00\x35" + KRYO_DATAGRAM)

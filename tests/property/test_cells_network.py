@@ -6,7 +6,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroad.cells import CellAddress, NoRoute, Role, Route, RouteType
+from postroad.cells import CellAddress, NoRouteError, Role, Route, RouteType
 from tests.support.cells.networks import Journey, Network
 from tests.support.tiers import by_tier
 
@@ -83,7 +83,7 @@ def check_queue(setup: Setup, sender: str, queue: str) -> None:
 
 
 def check_failures(journey: Journey, sender: str, *, is_lost: bool) -> None:
-    assert [it.code for it in journey.failures] == [NoRoute.code] * is_lost
+    assert [it.code for it in journey.failures] == [NoRouteError.code] * is_lost
     assert journey.told == [sender] * is_lost
 
 

@@ -7,24 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.cells import (
+    AdvertisementUpdate,
     CellAddress,
     CellPath,
+    DeliveryFailure,
     Envelope,
-    Failure,
-    Kind,
-    NoRoute,
-    Offer,
-    Snapshot,
+    MessageKind,
+    NoRouteError,
+    RouteAdvertisement,
     decode_envelope,
     decode_failure,
-    decode_update,
+    decode_routing_update,
     encode_envelope,
-    encode_update,
+    encode_routing_update,
     make_error_reply,
     make_reply,
 )
 from postroad.cells.path import HOPS_MAX
-from postroad.core.errors import ConfigError, LocalProtocolError, MalformedPayload
+from postroad.core.errors import ConfigError, LocalProtocolError, MalformedPayloadError
 
 any_names = st.text(
     st.characters(codec="utf-8", categories=["L", "N", "P", "S"], exclude_characters="@:*/\\"),
@@ -151,13 +151,13 @@ def some_paths(draw: st.DrawFn) -> CellPath:
 
 @st.composite
 def envelopes(draw: st.DrawFn) -> Envelope:
-    kind = draw(st.sampled_from(Kind))
+    kind = draw(st.sampled_from(MessageKind))
     return Envelope(
         id=draw(ids),
         destination=draw(some_paths()),
         source=CellPath(draw(some_paths()).hops),
         kind=kind,
-        answers=None if kind is Kind.MESSAGE else draw(ids),
+        answers=None if kind is MessageKind.MESSAGE else draw(ids),
         session=draw(st.none() | texts),
         ttl_ms=draw(st.none() | st.integers(0, 1 << 53)),
         is_quiet=draw(st.booleans()),
@@ -184,12 +184,17 @@ SAMPLES: list[tuple[Callable[[bytes], object], bytes]] = [
             )
         ),
     ),
-    (decode_update, encode_update(Snapshot(7, 3, Offer.of(["q", "r"], ["t"], "east")))),
+    (
+        decode_routing_update,
+        encode_routing_update(
+            AdvertisementUpdate(7, 3, RouteAdvertisement.of(["q", "r"], ["t"], "east"))
+        ),
+    ),
     (
         decode_failure,
         make_error_reply(
             Envelope(id=bytes(16), destination=CellPath(), source=CellPath.parse("p@S1")),
-            Failure.of(NoRoute, "why", hop=CellAddress("x"), at="S2"),
+            DeliveryFailure.of(NoRouteError, "why", hop=CellAddress("x"), at="S2"),
             id=bytes(16),
         ).payload,
     ),
@@ -207,7 +212,7 @@ def test_any_bytes_are_read_or_malformed(
 ) -> None:
     try:
         sample[0](data)
-    except MalformedPayload:
+    except MalformedPayloadError:
         return
 
 
@@ -224,7 +229,7 @@ def test_damaged_bytes_are_read_or_malformed(
     for attempt in (bytes(damaged), bytes(damaged[:cut])):
         try:
             decode(attempt)
-        except MalformedPayload:
+        except MalformedPayloadError:
             continue
 
 
@@ -234,7 +239,7 @@ def test_a_part_of_the_bytes_is_malformed(
 ) -> None:
     decode, good = sample
     cut = data.draw(st.integers(0, len(good) - 1))
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         decode(good[:cut])
 
 

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from postroad.cells import (
     CellAddress,
     CellPath,
-    Decision,
-    Domain,
+    DomainInfo,
     Envelope,
-    Kind,
-    Origin,
+    MessageKind,
+    MessageOrigin,
     Role,
     Route,
     RouteTable,
     RouteType,
+    RoutingDecision,
     route_message,
 )
 from postroad.cells.routing import SOURCE_HOPS_MAX
-from postroad.cells.switch import Switch
+from postroad.cells.switch import RoutingDecisionCache
 from tests.support.tiers import by_tier
 
 NAMES = ("a", "b", "n", "m")
@@ -86,8 +86,8 @@ sources = st.builds(
 
 
 origins = st.one_of(
-    st.builds(Origin, st.none(), st.booleans(), st.booleans()),
-    st.builds(Origin.from_peer, st.sampled_from(DOMAINS[1:]), st.sampled_from(Role)),
+    st.builds(MessageOrigin, st.none(), st.booleans(), st.booleans()),
+    st.builds(MessageOrigin.from_peer, st.sampled_from(DOMAINS[1:]), st.sampled_from(Role)),
 )
 
 
@@ -105,21 +105,24 @@ avoided = st.frozensets(st.sampled_from(DOMAINS[1:]), max_size=2)
 
 
 def decide(
-    table: RouteTable, envelope: Envelope, origin: Origin, avoid: frozenset[str] = frozenset()
-) -> Decision:
+    table: RouteTable,
+    envelope: Envelope,
+    origin: MessageOrigin,
+    avoid: frozenset[str] = frozenset(),
+) -> RoutingDecision:
     return route_message(
         envelope,
         origin,
         table=table,
         cells=CELLS,
-        domain=Domain(OWN, Role.SATELLITE, "east"),
+        domain=DomainInfo(OWN, Role.SATELLITE, "east"),
         avoid=avoid,
     )
 
 
 @given(tables, envelopes, origins, avoided)
 def test_every_decision_is_sound(
-    table: RouteTable, envelope: Envelope, origin: Origin, avoid: frozenset[str]
+    table: RouteTable, envelope: Envelope, origin: MessageOrigin, avoid: frozenset[str]
 ) -> None:
     decision = decide(table, envelope, origin, avoid)
     receivers = [it.cell for it in decision.deliveries]
@@ -140,7 +143,7 @@ def test_every_decision_is_sound(
 
 @given(tables, envelopes, origins)
 def test_what_is_passed_on_is_the_same_message(
-    table: RouteTable, envelope: Envelope, origin: Origin
+    table: RouteTable, envelope: Envelope, origin: MessageOrigin
 ) -> None:
     decision = decide(table, envelope, origin)
     for delivery in decision.deliveries:
@@ -159,7 +162,7 @@ def test_what_is_passed_on_is_the_same_message(
 
 @given(tables, envelopes, origins)
 def test_the_same_question_has_the_same_answer(
-    table: RouteTable, envelope: Envelope, origin: Origin
+    table: RouteTable, envelope: Envelope, origin: MessageOrigin
 ) -> None:
     assert decide(table, envelope, origin) == decide(table, envelope, origin)
 
@@ -169,14 +172,14 @@ def test_a_plain_name_from_a_core_does_not_leave(table: RouteTable, envelope: En
     plain = envelope.heading(CellPath.of("n"))
     aliases = [route for route in table if route.type in (RouteType.ALIAS, RouteType.EXACT)]
     table = table.deleted(*aliases)
-    assert decide(table, plain, Origin.from_peer("C1", Role.CORE)).forwards == ()
+    assert decide(table, plain, MessageOrigin.from_peer("C1", Role.CORE)).forwards == ()
 
 
 @given(tables, envelopes, avoided)
 def test_what_is_avoided_is_avoided(
     table: RouteTable, envelope: Envelope, avoid: frozenset[str]
 ) -> None:
-    decision = decide(table, envelope, Origin(), avoid)
+    decision = decide(table, envelope, MessageOrigin(), avoid)
     assert not avoid & {it.choice for it in decision.forwards if it.choice is not None}
 
 
@@ -200,7 +203,7 @@ def test_a_table_is_the_set_of_its_routes(chosen: list[Route], data: st.DataObje
         assert len(table) == len(model)
 
 
-OWN_DOMAIN = Domain(OWN, Role.SATELLITE, "east")
+OWN_DOMAIN = DomainInfo(OWN, Role.SATELLITE, "east")
 
 
 NOBODY: frozenset[str] = frozenset()
@@ -220,7 +223,7 @@ class Around(NamedTuple):
 
 class Question(NamedTuple):
     envelope: Envelope
-    origin: Origin
+    origin: MessageOrigin
     avoid: frozenset[str] = NOBODY
 
 
@@ -229,7 +232,7 @@ class Kinds(NamedTuple):
 
     destinations: list[CellPath]
     sources: list[CellPath]
-    origins: list[Origin]
+    origins: list[MessageOrigin]
 
     def questions(self) -> Iterator[Question]:
         """One of each kind, with ids that make different choices."""
@@ -286,17 +289,17 @@ usual_paths = st.one_of(
 )
 
 
-all_origins = st.one_of(origins, origins, st.just(Origin(may_fan_out=False)))
+all_origins = st.one_of(origins, origins, st.just(MessageOrigin(may_fan_out=False)))
 
 
 kinds = st.builds(Kinds, few(usual_paths, 3), few(sources), few(all_origins))
 
 
-def outcome_of(decision: Decision) -> tuple[object, ...]:
+def outcome_of(decision: RoutingDecision) -> tuple[object, ...]:
     return decision.deliveries, decision.forwards, decision.failure, decision.is_answered
 
 
-def check(switch: Switch, around: Around, asked: list[Question]) -> None:
+def check(switch: RoutingDecisionCache, around: Around, asked: list[Question]) -> None:
     for question in asked:
         decision = route_message(
             question.envelope,
@@ -315,7 +318,7 @@ def check(switch: Switch, around: Around, asked: list[Question]) -> None:
 def test_a_switch_decides_as_the_function_does(
     kinds: Kinds, arounds: list[Around], remembered_max: int
 ) -> None:
-    switch = Switch(OWN_DOMAIN, remembered_max=remembered_max)
+    switch = RoutingDecisionCache(OWN_DOMAIN, remembered_max=remembered_max)
     for around in arounds:
         switch.update(*around)
         # The second time it remembers what it learnt the first time.
@@ -327,13 +330,13 @@ def test_a_switch_decides_as_the_function_does(
 def test_so_it_does_with_whatever_is_unusual(
     kinds: Kinds, around: Around, avoid: frozenset[str], data: st.DataObject
 ) -> None:
-    switch = Switch(OWN_DOMAIN)
+    switch = RoutingDecisionCache(OWN_DOMAIN)
     switch.update(*around)
     usual = list(kinds.questions())
     check(switch, around, usual)
     path = data.draw(st.sampled_from(kinds.destinations))
     for envelope, origin, _ in usual[:IDS]:
-        reply = {"kind": Kind.REPLY, "answers": bytes(16)}
+        reply = {"kind": MessageKind.REPLY, "answers": bytes(16)}
         changes: list[dict[str, Any]] = [
             {"ttl_ms": 0},
             {"ttl_ms": 0, **reply},

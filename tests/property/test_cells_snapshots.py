@@ -6,21 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.cells import (
-    Announcer,
-    AnnouncerConfig,
-    Domain,
-    Have,
-    Learner,
-    Offer,
+    AdvertisementAck,
+    AdvertisementUpdate,
+    DomainInfo,
     Role,
     Route,
-    Snapshot,
-    Update,
+    RouteAdvertisement,
+    RouteAdvertiser,
+    RouteAdvertiserConfig,
+    RouteLearner,
+    RoutingUpdate,
 )
 
-CONFIG = AnnouncerConfig(resend_first_s=1, resend_max_s=4, check_interval_s=10)
-SENDER = Domain("C2", Role.CORE, "east")
-RECEIVER = Domain("C1", Role.CORE)
+CONFIG = RouteAdvertiserConfig(resend_first_s=1, resend_max_s=4, check_interval_s=10)
+SENDER = DomainInfo("C2", Role.CORE, "east")
+RECEIVER = DomainInfo("C1", Role.CORE)
 
 names = st.sets(st.sampled_from("abc"))
 
@@ -74,22 +74,22 @@ class Link:
         self.incarnation = 0
         self.queues: set[str] = set()
         self.topics: set[str] = set()
-        self.learner = Learner(RECEIVER)
+        self.learner = RouteLearner(RECEIVER)
         self.installed: set[Route] = set()
-        self.to_receiver: list[Update] = []
-        self.to_sender: list[Have] = []
+        self.to_receiver: list[RoutingUpdate] = []
+        self.to_sender: list[AdvertisementAck] = []
         self.start(1)
 
     def start(self, higher: int) -> None:
         self.incarnation += higher
-        self.announcer = Announcer(SENDER, incarnation=self.incarnation, config=CONFIG)
+        self.announcer = RouteAdvertiser(SENDER, incarnation=self.incarnation, config=CONFIG)
         self.offer()
         self.learner.peer_up(SENDER, self.now)
         self.announcer.peer_up(RECEIVER.name, RECEIVER.role, self.now)
         self.collect()
 
     def offer(self) -> None:
-        self.announcer.offer(Offer.of(self.queues, self.topics), self.now)
+        self.announcer.offer(RouteAdvertisement.of(self.queues, self.topics), self.now)
         self.collect()
 
     def collect(self) -> None:
@@ -142,14 +142,14 @@ class Link:
             if isinstance(event, Carry):
                 self.answer(have)
 
-    def bring(self, update: Update) -> None:
-        assert not isinstance(update, Have)
+    def bring(self, update: RoutingUpdate) -> None:
+        assert not isinstance(update, AdvertisementAck)
         have = self.learner.receive(update, SENDER.name, self.now)
         assert have is not None
         self.to_sender.append(have)
         self.collect()
 
-    def answer(self, have: Have) -> None:
+    def answer(self, have: AdvertisementAck) -> None:
         self.announcer.receive(have, RECEIVER.name, self.now)
         self.collect()
 
@@ -199,8 +199,10 @@ def test_once_the_last_snapshot_arrived_nothing_older_changes_it(
     link.calm_down()
     number = link.learner.have(SENDER.name).number
     for older in range(number):
-        link.bring(Snapshot(link.incarnation, older, Offer.of(["old"])))
-    link.bring(Snapshot(link.incarnation - 1, number + 5, Offer.of(["old"])))
+        link.bring(AdvertisementUpdate(link.incarnation, older, RouteAdvertisement.of(["old"])))
+    link.bring(
+        AdvertisementUpdate(link.incarnation - 1, number + 5, RouteAdvertisement.of(["old"]))
+    )
     assert link.installed == link.expected()
 
 
@@ -208,8 +210,11 @@ def test_once_the_last_snapshot_arrived_nothing_older_changes_it(
 def test_the_order_of_arrival_does_not_matter(
     versions: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    snapshots = [Snapshot(it, number, Offer.of([f"q{it}-{number}"])) for it, number in versions]
-    learner = Learner(RECEIVER)
+    snapshots = [
+        AdvertisementUpdate(it, number, RouteAdvertisement.of([f"q{it}-{number}"]))
+        for it, number in versions
+    ]
+    learner = RouteLearner(RECEIVER)
     learner.peer_up(SENDER, 0.0)
     for snapshot in data.draw(st.permutations(snapshots)):
         learner.receive(snapshot, SENDER.name, 0.0)

@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.core.errors import HistoryDiverged, MalformedPayload
+from postroad.core.errors import MalformedPayloadError, StreamDivergedError
 from postroad.durable import Letter, MailConfig
 from postroad.durable.dedup import GapBefore, sift
 from postroad.durable.exchange import Answer, Offer, Verdict, Window, decode, encode
@@ -217,7 +217,7 @@ class Receiver:
                 self.watermark, self.chain = fresh.last, fresh.page.chain
         except GapBefore:
             return Verdict.GAP
-        except HistoryDiverged:
+        except StreamDivergedError:
             return Verdict.DIVERGED
         return Verdict.ACCEPTED
 
@@ -313,6 +313,6 @@ def test_any_bytes_are_a_message_or_malformed(data: bytes) -> None:
     for kind in kinds:
         try:
             message = decode(kind, data)
-        except MalformedPayload:
+        except MalformedPayloadError:
             continue
         assert decode(kind, encode(message)) == message

@@ -8,31 +8,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroad.cluster.membership import (
-    ChangeKind,
-    MemberChange,
+    MemberRecord,
     Membership,
     MembershipConfig,
-    Record,
-    State,
+    MembershipEvent,
+    MembershipEventType,
+    MemberState,
 )
 from postroad.cluster.membership.packets import (
-    Ack,
-    Nack,
-    News,
-    Packet,
-    Ping,
-    PingRequest,
-    Pull,
-    Sync,
-    SyncRequest,
+    GossipPacket,
+    MembershipPacket,
+    ProbeAckPacket,
+    ProbeNackPacket,
+    ProbePacket,
+    ProbeRequestPacket,
+    PropertiesRequestPacket,
+    SyncReplyPacket,
+    SyncRequestPacket,
     decode_packet,
     encode_packet,
-    fit,
+    fit_records,
     record_size,
 )
-from postroad.cluster.membership.rumours import Rumours
+from postroad.cluster.membership.rumours import GossipQueue
 from postroad.core import Address
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from tests.support.cluster.membership import (
     INCARNATION,
     NEWS_MAX,
@@ -56,13 +56,15 @@ pytestmark = pytest.mark.timeout(600)
 CONFIG = MembershipConfig(tombstone_s=1e9)
 OTHERS = ("b", "c", "d")
 
-states = st.sampled_from(State)
+states = st.sampled_from(MemberState)
 ages = st.integers(0, 3)
 others = st.sampled_from(OTHERS)
 
 
 @st.composite
-def tales(draw: st.DrawFn, *, states: st.SearchStrategy[State] = states, starts: int = 0) -> Record:
+def tales(
+    draw: st.DrawFn, *, states: st.SearchStrategy[MemberState] = states, starts: int = 0
+) -> MemberRecord:
     """What an honest node may say of another: a version always means the same properties."""
     version = draw(ages)
     record = make_record(
@@ -78,7 +80,7 @@ def tales(draw: st.DrawFn, *, states: st.SearchStrategy[State] = states, starts:
 
 
 @st.composite
-def orders(draw: st.DrawFn, records: st.SearchStrategy[Record]) -> list[list[Record]]:
+def orders(draw: st.DrawFn, records: st.SearchStrategy[MemberRecord]) -> list[list[MemberRecord]]:
     """The same tales as two nodes hear them: in any order, some of them twice."""
     told = draw(st.lists(records, min_size=1, max_size=8))
     again = st.lists(st.sampled_from(told), max_size=4)
@@ -96,7 +98,7 @@ def let_time_pass(machine: Membership, now: float = START) -> None:
     raise AssertionError(f"still members: {names_of(machine)}")
 
 
-def hear_all(records: Sequence[Record]) -> Membership:
+def hear_all(records: Sequence[MemberRecord]) -> Membership:
     machine = join_alone(config=CONFIG)
     for name in {record.name for record in records}:
         # It has answered once, before anything was told of it.
@@ -106,7 +108,7 @@ def hear_all(records: Sequence[Record]) -> Membership:
     return machine
 
 
-def end(records: Sequence[Record]) -> dict[str, tuple[object, ...]]:
+def end(records: Sequence[MemberRecord]) -> dict[str, tuple[object, ...]]:
     """Who is thought dead or gone at last, at which rank, with which properties."""
     machine = hear_all(records)
     let_time_pass(machine)
@@ -119,16 +121,16 @@ def end(records: Sequence[Record]) -> dict[str, tuple[object, ...]]:
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(orders(tales()))
 def test_in_whatever_order_news_come_all_nodes_end_with_the_same_view(
-    told: list[list[Record]],
+    told: list[list[MemberRecord]],
 ) -> None:
     first, second = map(end, told)
     assert first == second
 
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
-@given(orders(tales(states=st.sampled_from([State.ALIVE, State.SUSPECT]), starts=2)))
+@given(orders(tales(states=st.sampled_from([MemberState.ALIVE, MemberState.SUSPECT]), starts=2)))
 def test_in_whatever_order_processes_are_heard_of_none_is_believed_that_does_not_answer(
-    told: list[list[Record]],
+    told: list[list[MemberRecord]],
 ) -> None:
     for records in told:
         believed = {name: view[0] for name, view in end(records).items()}
@@ -136,13 +138,13 @@ def test_in_whatever_order_processes_are_heard_of_none_is_believed_that_does_not
 
 
 @given(st.lists(tales(), max_size=12))
-def test_what_the_end_is_follows_from_the_news(told: list[Record]) -> None:
+def test_what_the_end_is_follows_from_the_news(told: list[MemberRecord]) -> None:
     machine = hear_all(told)
     let_time_pass(machine)
     for name, entry in machine._roster.entries.items():
         tales_of = [record for record in told if record.name == name]
-        has_left = any(record.state is State.LEFT for record in tales_of)
-        assert entry.state is (State.LEFT if has_left else State.DEAD)
+        has_left = any(record.state is MemberState.LEFT for record in tales_of)
+        assert entry.state is (MemberState.LEFT if has_left else MemberState.DEAD)
         if not has_left:
             assert entry.record.incarnation == max(record.incarnation for record in tales_of)
         known = [record.version for record in tales_of if record.properties is not None]
@@ -151,7 +153,7 @@ def test_what_the_end_is_follows_from_the_news(told: list[Record]) -> None:
 
 
 @given(st.lists(tales(starts=1), max_size=12))
-def test_hearing_the_same_twice_changes_nothing(told: list[Record]) -> None:
+def test_hearing_the_same_twice_changes_nothing(told: list[MemberRecord]) -> None:
     roster = make_roster("a")
     for record in told:
         roster.merge(record, START)
@@ -164,7 +166,7 @@ def test_hearing_the_same_twice_changes_nothing(told: list[Record]) -> None:
 
 @given(st.lists(tales(starts=1), max_size=12))
 def test_a_member_is_added_and_removed_in_turn_and_news_are_no_more_than_members(
-    told: list[Record],
+    told: list[MemberRecord],
 ) -> None:
     machine = join_alone(config=CONFIG)
     for record in told:
@@ -173,18 +175,20 @@ def test_a_member_is_added_and_removed_in_turn_and_news_are_no_more_than_members
     let_time_pass(machine)
     present: dict[str, bool] = {}
     for change in machine.take_changes():
-        assert isinstance(change, MemberChange)
+        assert isinstance(change, MembershipEvent)
         name = change.member.name
-        assert present.get(name, False) is (change.kind is not ChangeKind.ADDED)
-        present[name] = change.kind is not ChangeKind.REMOVED
+        assert present.get(name, False) is (change.kind is not MembershipEventType.ADDED)
+        present[name] = change.kind is not MembershipEventType.REMOVED
     assert not any(present.values())
 
 
-living = st.sampled_from([State.ALIVE, State.SUSPECT, State.LEFT])
+living = st.sampled_from([MemberState.ALIVE, MemberState.SUSPECT, MemberState.LEFT])
 
 
 @given(st.lists(tales(states=living), max_size=8), st.lists(tales(states=living), max_size=8))
-def test_two_nodes_that_compare_their_views_agree(ours: list[Record], theirs: list[Record]) -> None:
+def test_two_nodes_that_compare_their_views_agree(
+    ours: list[MemberRecord], theirs: list[MemberRecord]
+) -> None:
     ours, theirs = ([it for it in tale if it.name != "b"] for tale in (ours, theirs))
     wire = Wire()
     first = wire.add(make_machine("a", config=CONFIG))
@@ -213,8 +217,8 @@ def thought(machine: Membership) -> dict[str, tuple[object, ...]]:
 
 
 @given(st.lists(tales(), max_size=12), st.integers(0, 600), st.integers(1, 600))
-def test_no_more_is_told_than_fits(told: list[Record], room: int, full: int) -> None:
-    fitting = fit(told, room, full_bytes_max=full)
+def test_no_more_is_told_than_fits(told: list[MemberRecord], room: int, full: int) -> None:
+    fitting = fit_records(told, room, full_bytes_max=full)
     assert sum(map(record_size, fitting)) <= room
     assert [it.name for it in fitting] == [it.name for it in told[: len(fitting)]]
 
@@ -223,7 +227,7 @@ def test_no_more_is_told_than_fits(told: list[Record], room: int, full: int) -> 
 def test_every_piece_of_news_is_told_so_often_and_not_more(
     steps: list[tuple[str, int]], times_max: int
 ) -> None:
-    rumours = Rumours()
+    rumours = GossipQueue()
     told = dict.fromkeys(OTHERS, 0)
     added = set()
     for name, room in steps:
@@ -244,7 +248,7 @@ def test_every_piece_of_news_is_told_so_often_and_not_more(
 numbers = st.integers(-(2**63), 2**64 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 any_records = st.builds(
-    Record,
+    MemberRecord,
     name=others | st.just("a") | texts,
     instance=numbers,
     host=texts,
@@ -258,10 +262,12 @@ any_records = st.builds(
     secret=st.binary(max_size=20),
 )
 news = st.lists(any_records | tales(starts=1), max_size=4, unique_by=lambda it: it.name)
-packets: st.SearchStrategy[Packet] = st.one_of(
-    st.builds(Ping, number=numbers, name=texts, instance=numbers, joins=st.booleans(), news=news),
+packets: st.SearchStrategy[MembershipPacket] = st.one_of(
     st.builds(
-        Ack,
+        ProbePacket, number=numbers, name=texts, instance=numbers, joins=st.booleans(), news=news
+    ),
+    st.builds(
+        ProbeAckPacket,
         number=numbers,
         name=texts,
         instance=numbers,
@@ -270,12 +276,12 @@ packets: st.SearchStrategy[Packet] = st.one_of(
         is_member=st.booleans(),
         news=news,
     ),
-    st.builds(PingRequest, number=numbers, target=others | texts, news=news),
-    st.builds(Nack, number=numbers, news=news),
-    st.builds(News, news=news),
-    st.builds(SyncRequest, number=numbers, digest=st.binary(), news=news),
+    st.builds(ProbeRequestPacket, number=numbers, target=others | texts, news=news),
+    st.builds(ProbeNackPacket, number=numbers, news=news),
+    st.builds(GossipPacket, news=news),
+    st.builds(SyncRequestPacket, number=numbers, digest=st.binary(), news=news),
     st.builds(
-        Sync,
+        SyncReplyPacket,
         number=numbers,
         agrees=st.booleans(),
         name=texts,
@@ -283,7 +289,7 @@ packets: st.SearchStrategy[Packet] = st.one_of(
         is_member=st.booleans(),
         news=news,
     ),
-    st.builds(Pull, version=numbers, instance=numbers, news=news),
+    st.builds(PropertiesRequestPacket, version=numbers, instance=numbers, news=news),
 )
 
 
@@ -291,26 +297,26 @@ packets: st.SearchStrategy[Packet] = st.one_of(
 def test_any_bytes_are_a_packet_or_malformed(data: bytes) -> None:
     try:
         packet = decode_packet(data, news_max=10)
-    except MalformedPayload:
+    except MalformedPayloadError:
         return
     assert decode_packet(encode_packet(packet), news_max=10) == packet
 
 
 @given(packets, st.data())
 def test_every_packet_survives_its_bytes_and_is_malformed_cut_off(
-    packet: Packet, data: st.DataObject
+    packet: MembershipPacket, data: st.DataObject
 ) -> None:
     encoded = encode_packet(packet)
     assert decode_packet(encoded, news_max=10) == packet
     cut = data.draw(st.integers(0, len(encoded) - 1))
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         decode_packet(encoded[:cut], news_max=10)
 
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(st.lists(st.binary(max_size=60) | packets, max_size=12), st.booleans())
 def test_whatever_a_machine_receives_it_goes_on(
-    received: list[bytes | Packet], in_stream: bool
+    received: list[bytes | MembershipPacket], in_stream: bool
 ) -> None:
     machine = join_alone()
     tell(machine, *map(make_record, OTHERS), now=START)
@@ -325,12 +331,14 @@ def test_whatever_a_machine_receives_it_goes_on(
         machine.tick(now)
         for send in machine.take_outgoing():
             decode_packet(send.payload, news_max=NEWS_MAX)
-    assert machine.own.state is State.ALIVE
+    assert machine.own.state is MemberState.ALIVE
     assert machine.own.address == address_of("a")
 
 
 @given(packets)
-def test_nobody_who_is_alive_is_removed_by_one_packet_without_a_secret(packet: Packet) -> None:
+def test_nobody_who_is_alive_is_removed_by_one_packet_without_a_secret(
+    packet: MembershipPacket,
+) -> None:
     machine = join_alone()
     tell(machine, *map(make_record, OTHERS), now=START)
     honest = [record for record in packet.news if record.secret == b""]

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from postroad.core.errors import RemoteHandlerFailure
+from postroad.core.errors import RemoteHandlerError
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.records import InputDelivery
 from postroad.pipeline.spark.coordinator_client import (
@@ -118,7 +118,7 @@ async def test_what_was_left_at_the_desk_counts_like_what_came_with_the_commit()
     async with hosted() as it:
         deliveries = await it.desk.desk.next_deliveries()
         part = await it.do("first", deliveries)
-        with pytest.raises(RemoteHandlerFailure, match="not all parts of batch 0 are here"):
+        with pytest.raises(RemoteHandlerError, match="not all parts of batch 0 are here"):
             await it.ask(
                 lambda client: client.commit_batch("run", 0, PartitionResults([], ["one"]))
             )

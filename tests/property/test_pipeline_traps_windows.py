@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.core import faults
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, MemoryInput, MemoryOutput, Segment, TriggerType
 from postroad.pipeline.compiled_job import CompiledJob
@@ -69,7 +69,7 @@ class Failing:
 
     def __call__(self, **facts: object) -> None:
         if self._times and self._times.pop(0):
-            raise StoreUnavailable("the disk is away")
+            raise StoreUnavailableError("the disk is away")
 
 
 async def count_despite(point: str, failures: list[list[bool]]) -> list[int]:
@@ -83,14 +83,14 @@ async def count_despite(point: str, failures: list[list[bool]]) -> list[int]:
         deliveries = await desk.next_deliveries()
         maker = WindowDeltaBuilder(program().windows)
         maker.add("count", None, {"n": batch})
-        with faults.armed(point, Failing(times)):
+        with faults.arm_fault_point(point, Failing(times)):
             while True:
                 try:
                     settled = await desk.commit_batch(
                         "run", batch, BatchResult(deliveries, delta=maker.delta)
                     )
                     break
-                except StoreUnavailable:
+                except StoreUnavailableError:
                     continue
         assert settled in (CommitResult.NOW, CommitResult.BEFORE)
     rows = await store.read(lambda database: JobStore(database, "job").panes())

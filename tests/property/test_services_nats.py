@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.transporters.nats_protocol import NatsParser
 from tests.support.services.nats_talk import Heard, heard_of, message
 
@@ -42,7 +42,7 @@ def outcome(pieces: list[bytes]) -> tuple[list[object], bool]:
     try:
         for piece in pieces:
             parser.feed(piece)
-    except MalformedPayload:
+    except MalformedPayloadError:
         return heard.all, False
     return heard.all, True
 

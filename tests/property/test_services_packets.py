@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.error_form import error_from_wire, error_to_wire
 from postroad.services.errors import MoleculerError
 from postroad.services.gossip import GossipRequest, GossipResponse, read_gone, read_known, read_news
@@ -135,7 +135,7 @@ def test_cbor_keeps_floats(number: float) -> None:
 def test_any_bytes_are_a_packet_or_refused(serializer: Serializer, kind: Kind, data: bytes) -> None:
     try:
         serializer.deserialize(kind, data)
-    except MalformedPayload:
+    except MalformedPayloadError:
         return
 
 
@@ -148,7 +148,7 @@ def test_damaged_bytes_are_a_packet_or_refused(
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     try:
         read = serializer.deserialize(Kind.REQUEST, damaged)
-    except MalformedPayload:
+    except MalformedPayloadError:
         return
     assert isinstance(read, Request)
 
@@ -157,7 +157,7 @@ def test_damaged_bytes_are_a_packet_or_refused(
 def test_any_object_is_a_packet_or_refused(kind: Kind, wire: Any, checks_version: bool) -> None:
     try:
         packet = from_wire(kind, wire, checks_version=checks_version)
-    except MalformedPayload:
+    except MalformedPayloadError:
         return
     assert from_wire(kind, to_wire(packet), checks_version=checks_version) == packet
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.balancing import StrategyMaker
 from postroad.services.bulkheads import Bulkhead, BulkheadConfig, Entry
 from postroad.services.calls import Added, PendingCalls
@@ -155,7 +155,7 @@ def test_any_info_is_read_or_malformed(body: Any) -> None:
     for attempt in ({"services": body}, {"services": [body]}, {"services": [], "seq": body}):
         try:
             info = read_info(attempt).info
-        except MalformedPayload:
+        except MalformedPayloadError:
             continue
         assert read_info(write_info(info)).info == info
 

@@ -9,36 +9,36 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from postroad.core.address import Address
 from postroad.core.errors import (
-    HandshakeRefused,
-    MalformedFrame,
-    MalformedPayload,
+    HandshakeRejectedError,
+    MalformedFrameError,
+    MalformedPayloadError,
     RemoteProtocolError,
 )
 from postroad.wire import (
     NEVER,
-    Cancel,
+    CancelFrame,
+    ConnectionRole,
+    ConnectionState,
     Datagram,
+    DeadlineMap,
     Frame,
-    Goodbye,
-    Hello,
-    Pending,
-    Phase,
-    Profile,
-    Reply,
-    Request,
-    Role,
+    GoodbyeFrame,
+    HelloFrame,
+    ProtocolProfile,
+    ReplyFrame,
+    RequestFrame,
     decode_datagram,
     encode_datagram,
     encode_preamble,
     java_string_hash,
 )
 from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
-from postroad.wire.codecs.sender import decode_host_sender, decode_ip_sender
+from postroad.wire.codecs.sender import decode_sender_host, decode_sender_ip
 from postroad.wire.compression import compress_payload, decompress_payload, load_algorithm
-from postroad.wire.frames import Ping, Pong
+from postroad.wire.frames import PingFrame, PongFrame
 from postroad.wire.handshake import Handshake
 from postroad.wire.hello import decode_hello, encode_hello
-from postroad.wire.reader import FrameReader, SpareBuffer
+from postroad.wire.reader import BufferCache, FrameReader
 from postroad.wire.sbe import decode_setup_request, decode_setup_response
 from postroad.wire.varint import (
     decode_varint32,
@@ -75,11 +75,11 @@ names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20).f
 addresses = st.builds(Address, texts, st.integers(0, 65_535))
 
 older_frames: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(Request, signed_ids, texts, payloads),
-    st.builds(Reply, signed_ids, st.integers(0, 3), payloads),
+    st.builds(RequestFrame, signed_ids, texts, payloads),
+    st.builds(ReplyFrame, signed_ids, st.integers(0, 3), payloads),
 )
 hellos = st.builds(
-    Hello,
+    HelloFrame,
     texts,
     names,
     ids,
@@ -94,15 +94,15 @@ hellos = st.builds(
     st.booleans(),
 )
 version3_frames: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(Request, ids, texts, payloads, words, st.booleans()),
-    st.builds(Reply, ids, st.integers(1, 4), payloads, words, st.booleans()),
+    st.builds(RequestFrame, ids, texts, payloads, words, st.booleans()),
+    st.builds(ReplyFrame, ids, st.integers(1, 4), payloads, words, st.booleans()),
     # A reply that succeeded has no error code.
-    st.builds(Reply, ids, st.just(0), payloads),
+    st.builds(ReplyFrame, ids, st.just(0), payloads),
     hellos,
-    st.builds(Cancel, ids),
-    st.builds(Ping, ids),
-    st.builds(Pong, ids),
-    st.builds(Goodbye, words, texts),
+    st.builds(CancelFrame, ids),
+    st.builds(PingFrame, ids),
+    st.builds(PongFrame, ids),
+    st.builds(GoodbyeFrame, words, texts),
 )
 
 
@@ -175,7 +175,7 @@ def read(reader: FrameReader, pieces: list[bytes]) -> list[Frame]:
 
 def outcome(name: str, pieces: list[bytes]) -> tuple[list[Frame], type[Exception] | None]:
     """Frames and failure; anything but a RemoteProtocolError would come out as it is."""
-    reader = FrameReader(CODECS[name](), SpareBuffer())
+    reader = FrameReader(CODECS[name](), BufferCache())
     frames = read(reader, pieces)
     assert reader.failure is None or isinstance(reader.failure, RemoteProtocolError)
     return frames, type(reader.failure) if reader.failure else None
@@ -190,7 +190,7 @@ def test_frames_survive_any_split(name: str, data: st.DataObject) -> None:
 
 
 @given(hellos, st.builds(Datagram, texts, texts, st.integers(0, 65_535), texts, payloads))
-def test_hellos_and_datagrams_survive(hello: Hello, datagram: Datagram) -> None:
+def test_hellos_and_datagrams_survive(hello: HelloFrame, datagram: Datagram) -> None:
     assert decode_hello(encode_hello(hello)) == hello
     assert decode_datagram(PREAMBLE, encode_datagram(PREAMBLE, datagram)) == datagram
 
@@ -243,7 +243,7 @@ def test_damaged_frames_are_frames_or_a_failure_however_they_are_cut(
 def test_any_hello_is_one_or_malformed(body: bytes) -> None:
     try:
         decode_hello(body)
-    except MalformedFrame:
+    except MalformedFrameError:
         pass
 
 
@@ -276,12 +276,12 @@ def test_any_compressed_payload_is_one_or_refused(name: str, data: st.DataObject
 @given(st.binary(max_size=60), st.booleans())
 def test_any_sender_is_one_or_malformed(data: bytes, has_short_length: bool) -> None:
     for decode in (
-        decode_host_sender,
-        lambda data: decode_ip_sender(data, has_short_length=has_short_length),
+        decode_sender_host,
+        lambda data: decode_sender_ip(data, has_short_length=has_short_length),
     ):
         try:
             found = decode(data)
-        except MalformedFrame:
+        except MalformedFrameError:
             continue
         assert found is None or found[1] <= len(data)
 
@@ -292,7 +292,7 @@ def test_any_heartbeat_payload_is_one_or_malformed(
 ) -> None:
     try:
         decode(payload)
-    except MalformedPayload:
+    except MalformedPayloadError:
         pass
 
 
@@ -302,16 +302,16 @@ subsets = st.sets(st.sampled_from([1, 2, 3]), min_size=1).map(lambda kept: tuple
 
 
 @st.composite
-def profiles(draw: st.DrawFn) -> Profile:
+def profiles(draw: st.DrawFn) -> ProtocolProfile:
     if draw(st.booleans()):
-        return Profile("documented", draw(subsets), answers_preamble=False)
+        return ProtocolProfile("documented", draw(subsets), answers_preamble=False)
     kept = draw(st.sets(st.sampled_from([1, 2]), min_size=1))
-    return Profile("zeebe", tuple(sorted(kept)), answers_preamble=True)
+    return ProtocolProfile("zeebe", tuple(sorted(kept)), answers_preamble=True)
 
 
 @given(profiles(), profiles(), st.data())
 def test_any_two_sides_agree_or_refuse(
-    client: Profile, server: Profile, data: st.DataObject
+    client: ProtocolProfile, server: ProtocolProfile, data: st.DataObject
 ) -> None:
     """Of one profile they end in a version both know; of two, never in a version they misread."""
     pair = Pair(make_config(profile=client), server_config(profile=server))
@@ -319,27 +319,27 @@ def test_any_two_sides_agree_or_refuse(
     machine = pair.client.machine
     assert pair.client.failure is None or isinstance(pair.client.failure, RemoteProtocolError)
     if client.name != server.name:
-        assert machine.phase is not Phase.OPEN or machine.version in client.versions
+        assert machine.phase is not ConnectionState.OPEN or machine.version in client.versions
         return
     offered = client.versions[-1]
     answered = offered if offered in server.versions else server.versions[-1]
     assert pair.server.machine.version == answered
     if answered in client.versions:
-        assert machine.phase is pair.server.machine.phase is Phase.OPEN
+        assert machine.phase is pair.server.machine.phase is ConnectionState.OPEN
         assert machine.version == answered
     else:
-        assert isinstance(pair.client.failure, HandshakeRefused)
+        assert isinstance(pair.client.failure, HandshakeRejectedError)
 
 
-@given(st.sampled_from(list(Role)), profiles(), st.binary(max_size=60))
+@given(st.sampled_from(list(ConnectionRole)), profiles(), st.binary(max_size=60))
 def test_any_handshake_is_waited_for_agreed_or_refused(
-    role: Role, profile: Profile, data: bytes
+    role: ConnectionRole, profile: ProtocolProfile, data: bytes
 ) -> None:
     for stream in (data, PREAMBLE + data):
         handshake = Handshake(role, profile, PREAMBLE)
         try:
             rest = handshake.feed(stream)
-        except HandshakeRefused:
+        except HandshakeRejectedError:
             continue
         if rest is None:
             assert handshake.version == 0
@@ -348,10 +348,10 @@ def test_any_handshake_is_waited_for_agreed_or_refused(
             assert stream.endswith(rest)
 
 
-def open_bytes(role: Role, profile: Profile) -> bytes:
+def open_bytes(role: ConnectionRole, profile: ProtocolProfile) -> bytes:
     """What the peer of that side sends until frames may follow."""
     version = profile.versions[-1]
-    greeting = PREAMBLE if role is Role.SERVER or profile.answers_preamble else b""
+    greeting = PREAMBLE if role is ConnectionRole.SERVER or profile.answers_preamble else b""
     greeting += struct.pack(">h", version)
     if version == 3:
         return greeting + hello_frame(peer_hello(role))
@@ -359,8 +359,8 @@ def open_bytes(role: Role, profile: Profile) -> bytes:
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> tuple[Role, Profile, bytes]:
-    role = draw(st.sampled_from(list(Role)))
+def conversations(draw: st.DrawFn) -> tuple[ConnectionRole, ProtocolProfile, bytes]:
+    role = draw(st.sampled_from(list(ConnectionRole)))
     profile = draw(profiles())
     version = profile.versions[-1]
     name = f"{profile.name} {version}" if version < 3 else "version 3"
@@ -371,17 +371,17 @@ def conversations(draw: st.DrawFn) -> tuple[Role, Profile, bytes]:
 
 @given(conversations(), st.data())
 def test_a_connection_never_raises_and_hears_the_same_however_it_is_cut(
-    conversation: tuple[Role, Profile, bytes], data: st.DataObject
+    conversation: tuple[ConnectionRole, ProtocolProfile, bytes], data: st.DataObject
 ) -> None:
     role, profile, stream = conversation
     heard = []
     for pieces in ([stream], data.draw(pieces_of(stream))):
-        config = (make_config if role is Role.CLIENT else server_config)(profile=profile)
+        config = (make_config if role is ConnectionRole.CLIENT else server_config)(profile=profile)
         side = Side(role, config)
         side.give(*pieces)
         failure = side.failure
         assert failure is None or isinstance(failure, RemoteProtocolError)
-        assert (failure is not None) == (side.machine.phase is Phase.CLOSED)
+        assert (failure is not None) == (side.machine.phase is ConnectionState.CLOSED)
         heard.append((side.events, type(failure)))
     assert heard[0] == heard[1]
 
@@ -393,10 +393,12 @@ def test_a_connection_never_raises_and_hears_the_same_however_it_is_cut(
     st.integers(1_000, 200_000),
 )
 def test_messages_of_all_sizes_survive_being_read_to_their_room(
-    profile: Profile, sizes: list[int], piece_bytes: int
+    profile: ProtocolProfile, sizes: list[int], piece_bytes: int
 ) -> None:
     pair = open_pair(make_config(profile=profile), server_config(profile=profile))
-    requests = [Request(id, "echo", bytes([id]) * size) for id, size in enumerate(sizes, start=1)]
+    requests = [
+        RequestFrame(id, "echo", bytes([id]) * size) for id, size in enumerate(sizes, start=1)
+    ]
     for request in requests:
         pair.client.machine.send(request)
     pair.server.pour(pair.client.take(), piece_bytes)
@@ -410,7 +412,7 @@ class PendingModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pending: Pending[str] = Pending()
+        self.pending: DeadlineMap[str] = DeadlineMap()
         self.model: dict[int, tuple[str, float]] = {}
 
     @rule(id=st.integers(0, 20), deadline=st.integers(0, 50))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.core.errors import RemoteProtocolError
-from postroad.wire import Opened, Phase, Request, Role
+from postroad.wire import ConnectionOpened, ConnectionRole, ConnectionState, RequestFrame
 from tests.support.wire.pairs import Pair, Side, cut_at, hello_frame, version3_frame
 from tests.support.wire.tunnel_ends import (
     PREAMBLE,
@@ -23,8 +23,8 @@ def pieces_of(data: bytes, at: list[int]) -> list[bytes]:
     return cut_at(data, [min(cut, len(data)) for cut in at])
 
 
-def requests_of(said: list[tuple[str, bytes]]) -> list[Request]:
-    return [Request(0, subject, payload) for subject, payload in said]
+def requests_of(said: list[tuple[str, bytes]]) -> list[RequestFrame]:
+    return [RequestFrame(0, subject, payload) for subject, payload in said]
 
 
 @given(messages, messages, cuts, st.booleans())
@@ -52,15 +52,15 @@ def test_what_comes_with_the_hello_is_not_lost(
     for subject, payload in said:
         pair.server.machine.request(0, subject, payload, 0)
     pair.client.give(*pieces_of(pair.server.take(), at))
-    opening = [Opened(3)] if said else []
+    opening = [ConnectionOpened(3)] if said else []
     assert pair.client.events == [*opening, *requests_of(said)]
 
 
-@given(st.sampled_from(Role), st.binary(max_size=200), messages, cuts)
+@given(st.sampled_from(ConnectionRole), st.binary(max_size=200), messages, cuts)
 def test_any_bytes_either_mean_something_or_end_the_tunnel(
-    role: Role, garbage: bytes, said: list[tuple[str, bytes]], at: list[int]
+    role: ConnectionRole, garbage: bytes, said: list[tuple[str, bytes]], at: list[int]
 ) -> None:
-    is_client = role is Role.CLIENT
+    is_client = role is ConnectionRole.CLIENT
     side = Side(role, tunnel_client() if is_client else tunnel_server())
     opening = PREAMBLE[4:] if is_client else PREAMBLE
     frames = [
@@ -71,9 +71,9 @@ def test_any_bytes_either_mean_something_or_end_the_tunnel(
     side.give(*pieces_of(data, at))
     if is_client and not said and not side.events:
         return
-    expected = [Opened(3), *requests_of(said)]
+    expected = [ConnectionOpened(3), *requests_of(said)]
     assert side.events[: len(expected)] == expected
     if side.failure is not None:
         assert isinstance(side.failure, RemoteProtocolError)
-        assert side.machine.phase is Phase.CLOSED
+        assert side.machine.phase is ConnectionState.CLOSED
         assert side.give(b"".join(frames)) == []

@@ -7,9 +7,9 @@ from collections import Counter
 from random import Random
 from typing import NamedTuple
 
-from postroad.cells import CellDomain, CellMessage, Role, StaticLocations
+from postroad.cells import CellDomain, CellMessage, Role, StaticCoreDiscovery
 from postroad.core import Limits
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Mail, MailConfig, MemoryDisk, MemoryStore, Retry, StaticDirectory
 from postroad.net import MessagingService
 from postroad.node import GuaranteedQueues
@@ -67,7 +67,7 @@ class Host:
     async def _run(self, node: SimNode) -> None:
         role = Role.CORE if self.name in CORES else Role.SATELLITE
         directory = StaticDirectory({name: f"{name}:{PORT}" for name in NAMES})
-        locations = StaticLocations({core: [f"{core}:{PORT}"] for core in CORES})
+        locations = StaticCoreDiscovery({core: [f"{core}:{PORT}"] for core in CORES})
         async with (
             MessagingService("sim", self.name, f"{node.host}:{PORT}", limits=LIMITS) as service,
             CellDomain(service, role=role, locations=locations) as domain,
@@ -93,7 +93,7 @@ class Host:
                 await queues.send(
                     QUEUE, name, key=f"{number % KEYS}", idempotency_key=name, timeout=1e6
                 )
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 continue
             self._next += 1
 

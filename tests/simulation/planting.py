@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import pytest
 
-from postroad.testing import CorrectnessFailure, LivenessFailure, Outcome, shorten
+from postroad.testing import LivenessFailure, RunResult, SafetyFailure, shorten
 from tests.simulation.scenarios import FIRST_SEED, SCENARIOS, run_seed
 from tests.support.tiers import by_tier
 
-CORRECTNESS = CorrectnessFailure.exit_code
+CORRECTNESS = SafetyFailure.exit_code
 LIVENESS = LivenessFailure.exit_code
 
 _COUNT = by_tier(quick=3, test=20, nightly=200)
@@ -34,7 +34,7 @@ PlantT = TypeVar("PlantT", bound=Plant)
 ReplacementT = TypeVar("ReplacementT", bound=Callable[..., Any])
 
 
-def run(scenario: str, seed: int) -> Outcome:
+def run(scenario: str, seed: int) -> RunResult:
     return run_seed(scenario, SCENARIOS[scenario], seed)
 
 

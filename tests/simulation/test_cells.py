@@ -5,13 +5,21 @@ from typing import Any
 
 import pytest
 
-from postroad.cells import Announcer, Learner, Offer, Origin, Role, RouteTable, offer_of
+from postroad.cells import (
+    MessageOrigin,
+    Role,
+    RouteAdvertisement,
+    RouteAdvertiser,
+    RouteLearner,
+    RouteTable,
+    build_advertisement,
+)
 from postroad.cells import spreading as spreading_module
-from postroad.cells.calls import Calls
-from postroad.cells.dialing import Dialer
-from postroad.cells.directory import Parcel
-from postroad.cells.domain import Domain
-from postroad.cells.exchange import Exchange
+from postroad.cells.calls import CellCallTracker
+from postroad.cells.dialing import CoreDialer
+from postroad.cells.directory import ForwardedMessage
+from postroad.cells.domain import DomainInfo
+from postroad.cells.exchange import MessageDispatcher
 from postroad.cells.fair_queue import FairQueue
 from postroad.cells.learning import RouteChanges
 from postroad.cells.neighbors import Neighbors
@@ -27,8 +35,8 @@ def test_seeds_pass(seeds: range) -> None:
     check_seeds("cells", seeds)
 
 
-@BUGS.replace(Learner, "take_changes", LIVENESS, 0)
-def plant_routes_that_stay(take: Any, self: Learner, *args: Any) -> RouteChanges:
+@BUGS.replace(RouteLearner, "take_changes", LIVENESS, 0)
+def plant_routes_that_stay(take: Any, self: RouteLearner, *args: Any) -> RouteChanges:
     return RouteChanges(take(self, *args).added)
 
 
@@ -37,66 +45,74 @@ def plant_consumers_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the system this follows: a stopped consumer of a living domain is not withdrawn."""
     ever: dict[str, set[str]] = {}
 
-    def offer_all(table: RouteTable, domain: Domain, *, without: Collection[str] = ()) -> Offer:
-        offer = offer_of(table, domain, without=without)
+    def offer_all(
+        table: RouteTable, domain: DomainInfo, *, without: Collection[str] = ()
+    ) -> RouteAdvertisement:
+        offer = build_advertisement(table, domain, without=without)
         queues = ever.setdefault(domain.name, set())
         queues.update(offer.queues)
-        return Offer.of(queues, offer.topics, offer.zone, offer.domains)
+        return RouteAdvertisement.of(queues, offer.topics, offer.zone, offer.domains)
 
-    monkeypatch.setattr(spreading_module, "offer_of", offer_all)
+    monkeypatch.setattr(spreading_module, "build_advertisement", offer_all)
 
 
-@BUGS.replace(Announcer, "offer", LIVENESS, 1)
-def plant_untold_changes(_: Any, self: Announcer, offer: Offer, now: float) -> None:
+@BUGS.replace(RouteAdvertiser, "offer", LIVENESS, 1)
+def plant_untold_changes(
+    _: Any, self: RouteAdvertiser, offer: RouteAdvertisement, now: float
+) -> None:
     """Offer for ever what was offered at the start, which is nothing."""
 
 
 @BUGS.plant(LIVENESS, 0)
 def plant_one_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wait_on(self: Learner, now: float) -> None:
+    def wait_on(self: RouteLearner, now: float) -> None:
         """Let no further core become a default."""
 
-    monkeypatch.setattr(Learner, "tick", wait_on)
-    monkeypatch.setattr(Learner, "deadline", lambda self: float("inf"))
+    monkeypatch.setattr(RouteLearner, "tick", wait_on)
+    monkeypatch.setattr(RouteLearner, "deadline", lambda self: float("inf"))
 
 
 @BUGS.plant(LIVENESS, 5)
 def plant_no_detours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Learner, "_detours", lambda self, peer: iter(()))
+    monkeypatch.setattr(RouteLearner, "_detours", lambda self, peer: iter(()))
 
 
-@BUGS.replace(Dialer, "_keep_dialing", LIVENESS, 1)
-async def plant_dialing_once(_: Any, self: Dialer, name: str) -> None:
+@BUGS.replace(CoreDialer, "_keep_dialing", LIVENESS, 1)
+async def plant_dialing_once(_: Any, self: CoreDialer, name: str) -> None:
     await self._dial(name)
 
 
-@BUGS.replace(Origin, "from_peer", CORRECTNESS, 0)
-def plant_cores_that_pass_on(_: Any, peer: str, role: Role) -> Origin:
+@BUGS.replace(MessageOrigin, "from_peer", CORRECTNESS, 0)
+def plant_cores_that_pass_on(_: Any, peer: str, role: Role) -> MessageOrigin:
     """What comes from a core is offered to everybody again."""
-    return Origin(peer=peer)
+    return MessageOrigin(peer=peer)
 
 
-@BUGS.replace(Exchange, "try_another_way", CORRECTNESS, 0)
+@BUGS.replace(MessageDispatcher, "try_another_way", CORRECTNESS, 0)
 def plant_copies_for_all_again(
-    _: Any, self: Exchange, parcel: Parcel, choices: list[str] | None = None
+    _: Any, self: MessageDispatcher, parcel: ForwardedMessage, choices: list[str] | None = None
 ) -> Any:
     """A copy that finds its tunnel gone has all others made once more."""
     avoid = parcel.avoid | {parcel.forward.choice or ""}
     return self.dispatch(parcel.envelope, parcel.origin, avoid, choices=choices)
 
 
-@BUGS.replace(Calls, "_send_again", CORRECTNESS, 16)
-def plant_one_core_alone_is_asked(_: Any, self: Calls, id: bytes, failure: object) -> bool:
+@BUGS.replace(CellCallTracker, "_send_again", CORRECTNESS, 16)
+def plant_one_core_alone_is_asked(
+    _: Any, self: CellCallTracker, id: bytes, failure: object
+) -> bool:
     return self._resends.take(id) is not None
 
 
-@BUGS.replace(Calls, "_expire", CORRECTNESS, 0)
-def plant_endless_calls(_: Any, self: Calls, *args: object) -> None:
+@BUGS.replace(CellCallTracker, "_expire", CORRECTNESS, 0)
+def plant_endless_calls(_: Any, self: CellCallTracker, *args: object) -> None:
     """Give everybody all the time in the world."""
 
 
-@BUGS.replace(Calls, "_expect", CORRECTNESS, 0)
-def plant_calls_that_are_kept(expect: Any, self: Calls, id: bytes, deadline: float) -> Any:
+@BUGS.replace(CellCallTracker, "_expect", CORRECTNESS, 0)
+def plant_calls_that_are_kept(
+    expect: Any, self: CellCallTracker, id: bytes, deadline: float
+) -> Any:
     expect(self, id + b" for ever", deadline)
     return expect(self, id, deadline)
 
@@ -136,13 +152,13 @@ def plant_last_in_first_out(take: Any, self: FairQueue[Any]) -> Any:
     return take(self)
 
 
-@BUGS.replace(Dialer, "close", CORRECTNESS, 0)
-async def plant_dialing_after_the_end(_: Any, self: Dialer) -> None:
+@BUGS.replace(CoreDialer, "close", CORRECTNESS, 0)
+async def plant_dialing_after_the_end(_: Any, self: CoreDialer) -> None:
     """Let all tasks go on."""
 
 
-@BUGS.replace(Exchange, "change_routes", CRASH, 1)
-def plant_exception(change: Any, self: Exchange, **changes: Any) -> None:
+@BUGS.replace(MessageDispatcher, "change_routes", CRASH, 1)
+def plant_exception(change: Any, self: MessageDispatcher, **changes: Any) -> None:
     if len(self.table) > 15:
         raise IndexError("so many routes")
     change(self, **changes)

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from postroad.cells import CellsConfig, LearnerConfig
+from postroad.cells import CellsConfig, RouteLearnerConfig
 from postroad.core import Limits
 from postroad.core.limits import KIB
 from postroad.testing import SimCluster
 from tests.simulation.cells.mesh import Mesh
 
 SEED = 1
-CONFIG = CellsConfig(learning=LearnerConfig(default_delay_s=0.1))
+CONFIG = CellsConfig(learning=RouteLearnerConfig(default_delay_s=0.1))
 # Little is buffered, so that much waits for its tunnel; who is silent is soon given up.
 NARROW = Limits(write_buffer_bytes_max=2 * KIB, heartbeat_interval_s=1.0, heartbeat_timeout_s=3.0)
 LARGE = b"x" * 20_000

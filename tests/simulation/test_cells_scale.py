@@ -11,7 +11,7 @@ from benchmarks.cells.scale import (
     Size,
     simulate,
 )
-from postroad.cells import LearnerConfig
+from postroad.cells import RouteLearnerConfig
 
 SMALL = Size(3, 5, 75)
 LARGE = Size(3, 20, 300)
@@ -28,7 +28,7 @@ def test_all_tables_are_right_soon(reports: dict[Size, Report], size: Size, phas
     found: Phase = getattr(reports[size], phase)
     assert found.seconds <= CONVERGENCE_BUDGET_S
     # Further cores become defaults only after they had time to meet everybody.
-    assert found.seconds >= LearnerConfig().default_delay_s
+    assert found.seconds >= RouteLearnerConfig().default_delay_s
     assert found.control_bytes > 0
 
 

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from postroad.cells import (
-    OUTWARDS,
+    REMOTE_ONLY_ORIGIN,
     CellAddress,
     CellDomain,
+    CellNotFoundError,
     CellPath,
     Envelope,
-    NoRoute,
-    NoSuchCell,
+    NoRouteError,
     Route,
-    rank,
+    rendezvous_rank,
 )
 from postroad.core.errors import MessagingError
 from postroad.testing import SimCluster
@@ -35,7 +35,7 @@ ARRIVAL_S = 1.0
 
 def core_for(name: str) -> str:
     """The core through which satellites send to an address."""
-    return rank(name.encode(), CORES)[0]
+    return rendezvous_rank(name.encode(), CORES)[0]
 
 
 def other_core(core: str) -> str:
@@ -85,7 +85,7 @@ async def send_outwards(domain: CellDomain, path: str, sender: CellAddress) -> N
         source=CellPath.of(sender),
         payload=b"hello",
     )
-    assert domain._exchange.dispatch(envelope, OUTWARDS) is None
+    assert domain._exchange.dispatch(envelope, REMOTE_ONLY_ORIGIN) is None
 
 
 class Row(NamedTuple):
@@ -122,7 +122,9 @@ def way_through_core(name: str) -> str:
     return f"pub@S1:*@S1:*@{core_for(name)}"
 
 
-NO_SPURIOUS_ERROR = "the core skips the publisher's domain: no spurious NoRoute to the publisher"
+NO_SPURIOUS_ERROR = (
+    "the core skips the publisher's domain: no spurious NoRouteError to the publisher"
+)
 OTHER_CORE_IS_ASKED = "the other core is asked, too, before the sender is told"
 
 
@@ -208,7 +210,7 @@ def test_trace(mesh: Mesh, row: Row) -> None:
     if row.failed_at is None:
         assert error is None
     else:
-        assert isinstance(error, NoRoute)
+        assert isinstance(error, NoRouteError)
         assert error.detail.endswith((f"at {row.failed_at}", f"domain {row.failed_at}"))
     assert sum(it.statistics().undelivered for it in mesh.domains.values()) == row.lost
     assert not any(it.statistics().replies_late for it in mesh.domains.values())
@@ -242,5 +244,5 @@ def test_10_nothing_leaves_a_satellite_that_has_the_queue(mesh: Mesh) -> None:
 
 def test_11_a_route_to_a_missing_cell_is_refused(mesh: Mesh) -> None:
     missing = Route.to_queue("Q", CellAddress("ghost", "S1"))
-    with pytest.raises(NoSuchCell, match="no such cell: ghost@S1"):
+    with pytest.raises(CellNotFoundError, match="no such cell: ghost@S1"):
         mesh.domains["S1"].change_routes(added=[missing])

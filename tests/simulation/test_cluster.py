@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.cluster import ChangeKind
-from postroad.cluster.membership import Membership, Record, State
-from postroad.cluster.membership.hearing import Hearing
-from postroad.cluster.membership.naming import Naming
+from postroad.cluster import MembershipEventType
+from postroad.cluster.membership import MemberRecord, Membership, MemberState
+from postroad.cluster.membership.hearing import GossipHandler
+from postroad.cluster.membership.naming import NameConflictResolver
 from postroad.cluster.membership.probing import Probe, Prober
-from postroad.cluster.membership.roster import Entry, Roster
+from postroad.cluster.membership.roster import MemberEntry, MemberTable
 from postroad.cluster.membership.suspicion import Suspicion
 from postroad.testing import CRASH
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
@@ -23,13 +23,13 @@ def test_seeds_pass(seeds: range) -> None:
     check_seeds("cluster", seeds)
 
 
-@BUGS.replace(Hearing, "_hear_of_self", LIVENESS, 1)
-def plant_no_refutation(_: Any, self: Hearing, record: Record) -> None:
+@BUGS.replace(GossipHandler, "_hear_of_self", LIVENESS, 1)
+def plant_no_refutation(_: Any, self: GossipHandler, record: MemberRecord) -> None:
     """Say nothing to what others say of this node."""
 
 
-@BUGS.replace(Roster, "bury_silent", CORRECTNESS, 20)
-def plant_forgotten_tombstones(bury: Any, self: Roster, now: float) -> None:
+@BUGS.replace(MemberTable, "bury_silent", CORRECTNESS, 20)
+def plant_forgotten_tombstones(bury: Any, self: MemberTable, now: float) -> None:
     bury(self, now)
     for entry in list(self.tombstones.values()):
         self._remove(entry)
@@ -37,32 +37,34 @@ def plant_forgotten_tombstones(bury: Any, self: Roster, now: float) -> None:
 
 @BUGS.plant(LIVENESS, 1)
 def plant_older_word_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reversed_rank(self: Record) -> tuple[int, int]:
+    def reversed_rank(self: MemberRecord) -> tuple[int, int]:
         return (-self.incarnation, self.state)
 
-    monkeypatch.setattr(Record, "rank", property(reversed_rank))
+    monkeypatch.setattr(MemberRecord, "rank", property(reversed_rank))
 
 
-@BUGS.replace(Entry, "take_properties", CORRECTNESS, 9)
-def plant_properties_that_come_back(take: Any, self: Entry, record: Record) -> Any:
+@BUGS.replace(MemberEntry, "take_properties", CORRECTNESS, 9)
+def plant_properties_that_come_back(take: Any, self: MemberEntry, record: MemberRecord) -> Any:
     if record.properties is not None and self.record.properties is not None:
         merged = {**self.record.properties, **record.properties}
         record = msgspec.structs.replace(record, properties=merged)
     return take(self, record)
 
 
-@BUGS.replace(Naming, "contest", CORRECTNESS, 15)
-def plant_belief_in_newcomers(_: Any, self: Naming, challenger: Record, now: float) -> None:
+@BUGS.replace(NameConflictResolver, "contest", CORRECTNESS, 15)
+def plant_belief_in_newcomers(
+    _: Any, self: NameConflictResolver, challenger: MemberRecord, now: float
+) -> None:
     self._roster.admit(challenger, now)
 
 
 @BUGS.plant(LIVENESS, 8)
 def plant_endless_suspicion(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wait_on(self: Roster, now: float) -> None:
+    def wait_on(self: MemberTable, now: float) -> None:
         """Give everybody all the time in the world."""
 
-    monkeypatch.setattr(Roster, "bury_silent", wait_on)
-    monkeypatch.setattr(Roster, "deadline", lambda self: float("inf"))
+    monkeypatch.setattr(MemberTable, "bury_silent", wait_on)
+    monkeypatch.setattr(MemberTable, "deadline", lambda self: float("inf"))
 
 
 @BUGS.plant(CORRECTNESS, 5)
@@ -70,7 +72,7 @@ def plant_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Probe.__init__
 
     def begin_late(
-        self: Probe, entry: Entry, started: float, direct_s: float, timeout_s: float
+        self: Probe, entry: MemberEntry, started: float, direct_s: float, timeout_s: float
     ) -> None:
         begin(self, entry, started, direct_s / 1_000, timeout_s / 1_000)
 
@@ -79,22 +81,26 @@ def plant_haste(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @BUGS.replace(Prober, "probe", LIVENESS, 8)
-def plant_no_probes(_: Any, self: Prober, entry: Entry, now: float) -> None:
+def plant_no_probes(_: Any, self: Prober, entry: MemberEntry, now: float) -> None:
     """Take everybody to be alive."""
 
 
-@BUGS.replace(Naming, "look_into", LIVENESS, 1)
+@BUGS.replace(NameConflictResolver, "look_into", LIVENESS, 1)
 def plant_careless_join(
-    _: Any, self: Naming, rival: Record, now: float, *, is_vouched: bool
+    _: Any, self: NameConflictResolver, rival: MemberRecord, now: float, *, is_vouched: bool
 ) -> None:
     """Do not ask whether the other lives."""
 
 
-@BUGS.replace(Roster, "_report", CORRECTNESS, 1)
+@BUGS.replace(MemberTable, "_report", CORRECTNESS, 1)
 def plant_untold_removal(
-    report: Any, self: Roster, kind: ChangeKind, record: Record, before: Record | None
+    report: Any,
+    self: MemberTable,
+    kind: MembershipEventType,
+    record: MemberRecord,
+    before: MemberRecord | None,
 ) -> None:
-    if not (kind is ChangeKind.REMOVED and record.state is State.DEAD):
+    if not (kind is MembershipEventType.REMOVED and record.state is MemberState.DEAD):
         report(self, kind, record, before)
 
 

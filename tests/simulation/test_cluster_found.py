@@ -5,15 +5,15 @@ from random import Random
 
 import msgspec
 
-from postroad.cluster import ChangeKind, MemberChange, State
-from postroad.cluster.membership import Membership, Record
-from postroad.cluster.membership.own import first_record
+from postroad.cluster import MembershipEvent, MembershipEventType, MemberState
+from postroad.cluster.membership import MemberRecord, Membership
+from postroad.cluster.membership.own import new_local_record
 from postroad.cluster.membership.packets import (
-    Ack,
-    News,
-    Packet,
-    Ping,
-    Pull,
+    GossipPacket,
+    MembershipPacket,
+    ProbeAckPacket,
+    ProbePacket,
+    PropertiesRequestPacket,
     decode_packet,
     encode_packet,
 )
@@ -36,23 +36,23 @@ class Listener:
             chance=Random(1),
         )
         self.now = 0.0
-        self.changes: list[tuple[float, MemberChange]] = []
+        self.changes: list[tuple[float, MembershipEvent]] = []
         self.machine.start(self.now)
         self.machine.set_contacts([], self.now)
 
-    def hear(self, record: Record) -> None:
-        data = encode_packet(News(news=[record]))
+    def hear(self, record: MemberRecord) -> None:
+        data = encode_packet(GossipPacket(news=[record]))
         self.machine.receive(data, record.address, self.now)
         self._note()
 
-    def meet(self, record: Record) -> None:
+    def meet(self, record: MemberRecord) -> None:
         """Hear of a node that answers when it is asked."""
         self.hear(record)
-        (question,) = (it for it in self.take_said() if isinstance(it, Ping))
+        (question,) = (it for it in self.take_said() if isinstance(it, ProbePacket))
         self.answer(question, record)
 
-    def answer(self, question: Ping, record: Record) -> None:
-        ack = Ack(
+    def answer(self, question: ProbePacket, record: MemberRecord) -> None:
+        ack = ProbeAckPacket(
             number=question.number,
             name=record.name,
             instance=record.instance,
@@ -63,7 +63,7 @@ class Listener:
         self.machine.receive(encode_packet(ack), record.address, self.now)
         self._note()
 
-    def take_said(self) -> list[Packet]:
+    def take_said(self) -> list[MembershipPacket]:
         outgoing = self.machine.take_outgoing()
         return [decode_packet(it.payload, news_max=NEWS_MAX) for it in outgoing]
 
@@ -74,12 +74,14 @@ class Listener:
             self._note()
 
     def _note(self) -> None:
-        told = [it for it in self.machine.take_changes() if isinstance(it, MemberChange)]
+        told = [it for it in self.machine.take_changes() if isinstance(it, MembershipEvent)]
         self.changes += [(self.now, change) for change in told]
 
 
-def record_of(name: str, instance: int, incarnation: int, secret: bytes = b"theirs") -> Record:
-    return first_record(
+def record_of(
+    name: str, instance: int, incarnation: int, secret: bytes = b"theirs"
+) -> MemberRecord:
+    return new_local_record(
         name,
         Address("10.0.0.2", 7000),
         instance=instance,
@@ -91,7 +93,7 @@ def record_of(name: str, instance: int, incarnation: int, secret: bytes = b"thei
 
 def test_process_that_is_gone_takes_over_no_name() -> None:
     """Its tombstone must not displace a live member, though that is out of reach for a moment."""
-    for state in (State.DEAD, State.LEFT):
+    for state in (MemberState.DEAD, MemberState.LEFT):
         ear = Listener()
         ear.meet(record_of("holder", 2, 10))
         gone = msgspec.structs.replace(
@@ -112,13 +114,13 @@ def test_properties_of_a_successor_are_asked_for() -> None:
     successor = record_of("worker", 3, 20).without_properties()
     ear.hear(successor)
     # Asked is who has the name, who is not there, then the other, who is.
-    (datagram, _) = (it for it in ear.take_said() if isinstance(it, Ping))
+    (datagram, _) = (it for it in ear.take_said() if isinstance(it, ProbePacket))
     ear.answer(datagram, successor)
-    (question,) = (it for it in ear.take_said() if isinstance(it, Ping))
+    (question,) = (it for it in ear.take_said() if isinstance(it, ProbePacket))
     ear.answer(question, successor)
     member = ear.machine.member("worker")
     assert member is not None and member.instance == successor.instance
-    assert any(isinstance(it, Pull) for it in ear.take_said())
+    assert any(isinstance(it, PropertiesRequestPacket) for it in ear.take_said())
 
 
 def test_node_that_doubts_itself_removes_nobody_at_once() -> None:
@@ -128,7 +130,7 @@ def test_node_that_doubts_itself_removes_nobody_at_once() -> None:
     ear.machine._voice.health.score = ear.machine.config.health_max
     ear.run(until=60.0)
     times = {change.kind: time for time, change in ear.changes}
-    waited_s = times[ChangeKind.REMOVED] - times[ChangeKind.REACHABILITY]
+    waited_s = times[MembershipEventType.REMOVED] - times[MembershipEventType.REACHABILITY]
     assert waited_s >= ear.machine.config.confirmed_failure_timeout_s
 
 

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from postroad.core.errors import StoreError, TransactionLost
+from postroad.core.errors import StoreError, TransactionAbortedError
 from postroad.durable import Draft, Mail, MailConfig, MemoryDisk, Message, Transaction
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
@@ -70,7 +70,7 @@ class Shop:
             try:
                 async with mail.transaction() as tx:
                     await tx.execute("INSERT INTO log VALUES (?, ?)", (life, number))
-            except (StoreError, TransactionLost):
+            except (StoreError, TransactionAbortedError):
                 continue
             number += 1
 

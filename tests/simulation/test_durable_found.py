@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Draft, Mail, Message, Transaction
 from postroad.durable.store import streams
 from postroad.testing import SimCluster
@@ -148,7 +148,7 @@ def test_transaction_that_cannot_begin_fails_at_once() -> None:
                 await tx.execute("SELECT 1")
 
         pair.alpha.disk.is_read_only = True
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             sim.run(asyncio.wait_for(write(), 60.0), pair.alpha.node)
         assert sum("nothing could be committed" in line for line in sim.log.lines) <= 3
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import NotRunning, Reject
+from postroad.core.errors import NotRunningError, Reject
 from postroad.durable import Store, Transaction
 from postroad.durable.consumption import Consumption
 from postroad.durable.posting import Post, append_posts, check_posts
@@ -59,7 +59,7 @@ def plant_letters_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     def submit(store: Store, unit: FlowCommit) -> None:
         try:
             store.submit(unit)
-        except NotRunning as error:
+        except NotRunningError as error:
             unit.settle(error)
 
     def post_and_release(self: Resident, store: Store) -> None:

@@ -32,7 +32,7 @@ def test_each_has_a_fault_point_at_which_banks_are_killed() -> None:
     killed = {point for point, _ in test_flows_faults.CASES}
     for id, cover in COVERAGE.items():
         assert cover.points, id
-        assert set(cover.points) <= killed <= set(faults.names()), id
+        assert set(cover.points) <= killed <= set(faults.fault_point_names()), id
 
 
 def test_each_fault_point_of_flows_is_of_one() -> None:

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from postroad.cluster.agent import SUBJECT, Agent
-from postroad.cluster.membership import Record
-from postroad.cluster.membership.hearing import Hearing
-from postroad.cluster.membership.naming import Naming
-from postroad.cluster.membership.roster import Verdict
+from postroad.cluster.agent import SUBJECT, ClusterAgent
+from postroad.cluster.membership import MemberRecord
+from postroad.cluster.membership.hearing import GossipHandler
+from postroad.cluster.membership.naming import NameConflictResolver
+from postroad.cluster.membership.roster import MergeResult
 from postroad.cluster.membership.vetting import Teller
 from postroad.core.secret import ClusterSecret
-from postroad.net import Message
+from postroad.net import RawMessage
 from postroad.wire import sealing
 from tests.simulation.planting import CORRECTNESS, SEEDS, Bug, Bugs, check_seeds
 
@@ -23,23 +23,25 @@ def test_seeds_pass(seeds: range) -> None:
     check_seeds("hostile", seeds)
 
 
-@BUGS.replace(Hearing, "_hear_of_another", CORRECTNESS, 1)
+@BUGS.replace(GossipHandler, "_hear_of_another", CORRECTNESS, 1)
 def plant_belief_in_hearsay(
-    hear: Any, self: Hearing, record: Record, now: float, teller: Teller
+    hear: Any, self: GossipHandler, record: MemberRecord, now: float, teller: Teller
 ) -> None:
-    if self._roster.merge(record, now) is Verdict.UNPROVEN:
+    if self._roster.merge(record, now) is MergeResult.UNPROVEN:
         self._roster.admit(record, now)
     else:
         hear(self, record, now, teller)
 
 
-@BUGS.replace(Naming, "_rule", CORRECTNESS, 1)
-def plant_trust_in_whoever_answers(rule: Any, self: Naming, *args: Any, **more: Any) -> Any:
+@BUGS.replace(NameConflictResolver, "_rule", CORRECTNESS, 1)
+def plant_trust_in_whoever_answers(
+    rule: Any, self: NameConflictResolver, *args: Any, **more: Any
+) -> Any:
     return rule(self, *args, **{**more, "is_vouched": True})
 
 
-@BUGS.replace(Agent, "_on_datagram", CORRECTNESS, 1)
-def plant_answers_to_who_is_named(_: Any, self: Agent, message: Message) -> None:
+@BUGS.replace(ClusterAgent, "_on_datagram", CORRECTNESS, 1)
+def plant_answers_to_who_is_named(_: Any, self: ClusterAgent, message: RawMessage) -> None:
     answer = self._receive(message.payload, message.sender)
     if answer is not None:
         self._transmission.post(message.sender, SUBJECT, answer)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from postroad.core.errors import UsageError
-from postroad.testing import CorrectnessFailure, LivenessFailure, Simulation, Timeline, shorten
+from postroad.testing import LivenessFailure, SafetyFailure, Simulation, Timeline, shorten
 from postroad.testing.shrinking import format_keep, parse_keep
 from tests.simulation.__main__ import main
 from tests.simulation.planting import Bugs
@@ -57,7 +57,7 @@ def fail_at_seed_3(error: Exception) -> Callable[[Simulation], None]:
     [
         (KeyError("planted"), 127, "crash"),
         (LivenessFailure("planted"), 128, "liveness"),
-        (CorrectnessFailure("planted"), 129, "correctness"),
+        (SafetyFailure("planted"), 129, "correctness"),
     ],
 )
 def test_failure_tells_how_to_see_it_again(
@@ -135,9 +135,9 @@ def fail_with_two_faults(simulation: Simulation) -> None:
     seconds = simulation.optional_s("seconds", 7.5)
     simulation.log.add("plan", "has", f"{faults} {early} {late} {seconds}")
     if {"c", "m"} <= set(faults) and 9 in late and seconds >= 4:
-        raise CorrectnessFailure("planted")
+        raise SafetyFailure("planted")
     if "c" not in faults and "p" not in faults:
-        raise CorrectnessFailure("another one")
+        raise SafetyFailure("another one")
 
 
 def test_shortened_run_has_only_what_the_failure_needs() -> None:
@@ -161,10 +161,10 @@ def test_program_prints_the_shortened_run_and_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(SCENARIOS, "failing", fail_with_two_faults)
-    assert main(["--only", "failing"]) == CorrectnessFailure.exit_code
+    assert main(["--only", "failing"]) == SafetyFailure.exit_code
     told = capsys.readouterr().out
     _, _, arguments = told.splitlines()[-1].partition(f"replay  {PROGRAM} ")
-    assert main(shlex.split(arguments)) == CorrectnessFailure.exit_code
+    assert main(shlex.split(arguments)) == SafetyFailure.exit_code
     assert capsys.readouterr().out == told
 
 

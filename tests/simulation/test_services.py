@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from postroad.cells import CellAddress, NoRoute
+from postroad.cells import CellAddress, NoRouteError
 from postroad.services.transporters import cells_outgoing
 from postroad.services.transporters.cells_connection import Connection
 from postroad.services.transporters.cells_incoming import Incoming, PacketCell
@@ -48,7 +48,7 @@ def plant_letters_that_nobody_confirms(_: Any, self: Lane, sent: int) -> None:
 
 
 @BUGS.replace(Peers, "miss", CORRECTNESS, 0)
-def plant_nodes_that_nobody_misses(_: Any, self: Peers, lane: Lane, error: NoRoute) -> None:
+def plant_nodes_that_nobody_misses(_: Any, self: Peers, lane: Lane, error: NoRouteError) -> None:
     """Tell nobody."""
 
 

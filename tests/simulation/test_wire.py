@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import PeerSilent
+from postroad.core.errors import PeerTimeoutError
 from postroad.testing import CRASH
-from postroad.wire import NEVER, Connection, Pending
+from postroad.wire import NEVER, DeadlineMap, WireConnection
 from postroad.wire.heartbeat import Heartbeats, PingHeartbeats
 from postroad.wire.reader import FrameReader
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
@@ -27,14 +27,14 @@ def plant_byte_lost_at_split(feed: Any, reader: FrameReader, data: bytes) -> Any
     return frames
 
 
-@BUGS.replace(Pending, "take_expired", LIVENESS, 2)
-def plant_no_expiry(_: Any, pending: Pending[object], now: float) -> list[tuple[int, object]]:
+@BUGS.replace(DeadlineMap, "take_expired", LIVENESS, 2)
+def plant_no_expiry(_: Any, pending: DeadlineMap[object], now: float) -> list[tuple[int, object]]:
     pending.next_deadline = NEVER
     return []
 
 
-@BUGS.replace(Pending, "take_expired", CORRECTNESS, 2)
-def plant_early_expiry(take: Any, pending: Pending[object], now: float) -> Any:
+@BUGS.replace(DeadlineMap, "take_expired", CORRECTNESS, 2)
+def plant_early_expiry(take: Any, pending: DeadlineMap[object], now: float) -> Any:
     return take(pending, now + 1)
 
 
@@ -50,7 +50,7 @@ def plant_impatience(
     tick: Any, self: PingHeartbeats, now: float, last_read: float, last_write: float
 ) -> None:
     if now > last_read + self.interval_s:
-        raise PeerSilent("too soon")
+        raise PeerTimeoutError("too soon")
     tick(self, now, last_read, last_write)
 
 
@@ -60,23 +60,23 @@ def plant_no_heartbeats(init: Any, self: PingHeartbeats, *settings: float) -> No
     self.interval_s = NEVER
 
 
-@BUGS.replace(Connection, "reply", CORRECTNESS, 0)
+@BUGS.replace(WireConnection, "reply", CORRECTNESS, 0)
 def plant_second_answer(
-    reply: Any, self: Connection, id: int, status: int, payload: bytes, *more: object
+    reply: Any, self: WireConnection, id: int, status: int, payload: bytes, *more: object
 ) -> None:
     for _ in range(2):
         reply(self, id, status, payload, *more)
 
 
-@BUGS.replace(Connection, "reply", CORRECTNESS, 1)
+@BUGS.replace(WireConnection, "reply", CORRECTNESS, 1)
 def plant_wrong_id(
-    reply: Any, self: Connection, id: int, status: int, payload: bytes, *more: object
+    reply: Any, self: WireConnection, id: int, status: int, payload: bytes, *more: object
 ) -> None:
     reply(self, max(1, id - 1), status, payload, *more)
 
 
-@BUGS.replace(Connection, "receive_data", CRASH, 0)
-def plant_exception(receive: Any, self: Connection, data: bytes, now: float) -> Any:
+@BUGS.replace(WireConnection, "receive_data", CRASH, 0)
+def plant_exception(receive: Any, self: WireConnection, data: bytes, now: float) -> Any:
     if len(data) == 5:
         raise IndexError("five bytes")
     return receive(self, data, now)
@@ -85,7 +85,7 @@ def plant_exception(receive: Any, self: Connection, data: bytes, now: float) -> 
 @BUGS.plant(LIVENESS, 0)
 def plant_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postroad.testing.timeline.ACTIONS_MAX", 5_000)
-    monkeypatch.setattr(Connection, "deadline", lambda self: 0.0)
+    monkeypatch.setattr(WireConnection, "deadline", lambda self: 0.0)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=str)

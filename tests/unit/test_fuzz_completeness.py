@@ -70,7 +70,7 @@ OWN = {
     "services.serializers.cbor_writer": "writes",
     "services.transporters.tcp_frames.encode_header": "writes",
     "services.validation": "parameters that were read already",
-    "wire.codecs.trace_form.encode_trace": "writes",
+    "wire.codecs.trace_form.encode_trace_context": "writes",
     "wire.preamble.encode_preamble": "writes",
 }
 

@@ -14,15 +14,15 @@ from fuzz.replay import find_error, shrink
 from fuzz.target import BrokenInvariant, Target
 from fuzz.targets import TARGETS
 from fuzz.terminal import render_table
-from postroad.cluster.membership import TRANSITIONS, Cause, State, packets, roster
+from postroad.cluster.membership import TRANSITIONS, MemberState, StateChangeCause, packets, roster
 from postroad.core.errors import Reject
 from postroad.durable import letters
 from postroad.durable.dedup import FreshPage
 from postroad.durable.exchange import Window
 from postroad.flows import messages
-from postroad.wire import Connection, Frame, datagram, sbe
+from postroad.wire import Frame, WireConnection, datagram, sbe
 from postroad.wire.codecs import DocumentedCodec, Version3Codec, documented, zeebe
-from postroad.wire.compression import Zlib
+from postroad.wire.compression import ZlibCompression
 from postroad.wire.reader import FrameReader
 from tests.support.tiers import by_tier, seed_for
 
@@ -62,7 +62,7 @@ def plant_foreign_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     def decode(data: bytes, what: str, request_id: int | None = None) -> str:
         return str(data, "utf-8")
 
-    monkeypatch.setattr(documented, "decode_text", decode)
+    monkeypatch.setattr(documented, "decode_utf8", decode)
 
 
 def plant_byte_lost_at_split(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,10 +113,10 @@ def plant_unchecked_length(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_unmapped_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def decompress(self: Zlib, data: bytes, size: int) -> bytes:
+    def decompress(self: ZlibCompression, data: bytes, size: int) -> bytes:
         return zlib.decompressobj().decompress(data, size + 1)
 
-    monkeypatch.setattr(Zlib, "decompress", decompress)
+    monkeypatch.setattr(ZlibCompression, "decompress", decompress)
 
 
 def plant_short_struct(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,16 +133,16 @@ def plant_unchecked_port(monkeypatch: pytest.MonkeyPatch) -> None:
 def plant_lawless_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     from postroad.wire import connection, legality
 
-    monkeypatch.setattr(connection, "judge", lambda *situation: legality.Verdict.ACCEPT)
+    monkeypatch.setattr(connection, "frame_action", lambda *situation: legality.FrameAction.ACCEPT)
 
 
 def plant_illegal_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Connection, error: Exception) -> None:
+    def fail(self: WireConnection, error: Exception) -> None:
         self.out.append(b"\xff" * 20)
         original(self, error)  # type: ignore[arg-type]  # The machine passes the right kind.
 
-    original = Connection.refuse
-    monkeypatch.setattr(Connection, "refuse", fail)
+    original = WireConnection.refuse
+    monkeypatch.setattr(WireConnection, "refuse", fail)
 
 
 def plant_unmapped_packet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,11 +153,13 @@ def plant_unmapped_packet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_credulous_roster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "may_leave", lambda record, farewell: True)
+    monkeypatch.setattr(roster, "is_authentic_leave", lambda record, farewell: True)
 
 
 def plant_belief_in_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TRANSITIONS, (State.ALIVE, Cause.HEARD_DEAD), State.DEAD)
+    monkeypatch.setitem(
+        TRANSITIONS, (MemberState.ALIVE, StateChangeCause.HEARD_DEAD), MemberState.DEAD
+    )
 
 
 def plant_unmapped_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +172,7 @@ def plant_boundless_letter(monkeypatch: pytest.MonkeyPatch) -> None:
         return [msgspec.structs.replace(it, due_ms=it.due_ms << 62) for it in found]
 
     monkeypatch.setattr("fuzz.targets.durable.decode_page", decode)
-    monkeypatch.setattr("fuzz.targets.durable.check_message", lambda *arguments: None)
+    monkeypatch.setattr("fuzz.targets.durable.validate_message", lambda *arguments: None)
 
 
 def plant_credulous_intake(monkeypatch: pytest.MonkeyPatch) -> None:

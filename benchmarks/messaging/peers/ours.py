@@ -40,12 +40,12 @@ def greeting() -> bytes:
     from postroad.core.address import Address
     from postroad.core.limits import Limits
     from postroad.wire.codecs.version3 import Version3Codec
-    from postroad.wire.frames import Hello, Role
+    from postroad.wire.frames import ConnectionRole, HelloFrame
     from postroad.wire.handshake import DOCUMENTED, Handshake
     from postroad.wire.preamble import encode_preamble
 
     limits = Limits()
-    hello = Hello(
+    hello = HelloFrame(
         cluster=CLUSTER,
         name="idle",
         incarnation=1,
@@ -53,7 +53,7 @@ def greeting() -> bytes:
         frame_bytes_max=limits.frame_bytes_max,
         requests_pending_max=limits.requests_pending_max,
     )
-    out = [Handshake(Role.CLIENT, DOCUMENTED, encode_preamble(CLUSTER)).opening()]
+    out = [Handshake(ConnectionRole.CLIENT, DOCUMENTED, encode_preamble(CLUSTER)).opening()]
     Version3Codec(limits.frame_bytes_max).encode(out, hello)
     return b"".join(out)
 

@@ -1,6 +1,6 @@
 """What operators do and see: each action once, for the command line, the dashboard and programs."""
 
-from postroad.core.errors import MissingExtra, PostroadError, StoreLocked
+from postroad.core.errors import MissingExtraError, PostroadError, StoreLockedError
 from postroad.net.owned_files import make_private_directory, read_file
 
 from .certificates import (
@@ -20,10 +20,10 @@ __all__ = [
     "ROOT_DAYS",
     "ROOT_NAME",
     "CertificateStatus",
-    "MissingExtra",
+    "MissingExtraError",
     "NodeCertificate",
     "PostroadError",
-    "StoreLocked",
+    "StoreLockedError",
     "TrustRoot",
     "create_root",
     "inspect_certificates",

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from postroad._version import __version__
-from postroad.core.errors import ConfigError, ConnectFailed
+from postroad.core.errors import ConfigError, ConnectError
 from postroad.durable import Message, Transaction
 from postroad.net import run
 from postroad.node import App, Consuming, Node, NodeConfig
@@ -112,7 +112,7 @@ def _second_process(data: Path) -> Iterator[str]:
         try:
             address = process.stdout.readline().strip()
             if not address:
-                raise ConnectFailed("the second process of the benchmark did not start")
+                raise ConnectError("the second process of the benchmark did not start")
             yield address
         finally:
             process.stdin.close()

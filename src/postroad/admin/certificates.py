@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from postroad.core.names import validate_node_name
 from postroad.net.owned_files import make_private_directory
 
@@ -91,7 +91,7 @@ def create_root(
 
     Raises:
         ConfigError: the name or the days are unusable, a root exists, or writing failed.
-        MissingExtra: the `certs` extra is not installed.
+        MissingExtraError: the `certs` extra is not installed.
     """
     with _certs_extra():
         from . import signing
@@ -127,7 +127,7 @@ def issue(
     Raises:
         ConfigError: a name, host or the days are unusable, the root is missing, broken or
             expired, the node has files already, or writing failed.
-        MissingExtra: the `certs` extra is not installed.
+        MissingExtraError: the `certs` extra is not installed.
     """
     with _certs_extra():
         from . import signing
@@ -160,7 +160,7 @@ def inspect_certificates(
 
     Raises:
         ConfigError: the directory cannot be read.
-        MissingExtra: the `certs` extra is not installed.
+        MissingExtraError: the `certs` extra is not installed.
     """
     with _certs_extra():
         from . import signing
@@ -183,7 +183,7 @@ def expiry_of_file(path: str | Path) -> datetime | None:
         with _certs_extra():
             from . import signing
         return signing.expiry_of(signing.read_certificate(_read(Path(path))))
-    except (MissingExtra, OSError, ValueError):
+    except (MissingExtraError, OSError, ValueError):
         return None
 
 
@@ -367,4 +367,4 @@ def _certs_extra() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingExtra("certs", "making certificates") from error
+        raise MissingExtraError("certs", "making certificates") from error

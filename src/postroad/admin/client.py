@@ -17,10 +17,10 @@ import msgspec
 
 from postroad.core.errors import (
     ConfigError,
-    ConnectFailed,
-    ConnectionClosed,
-    RequestTimeout,
-    TlsFailed,
+    ConnectError,
+    ConnectionClosedError,
+    ReplyTimeoutError,
+    TlsError,
 )
 
 from .cards import Card, find_cards, read_token
@@ -150,7 +150,7 @@ class Client:
 
         Raises:
             PostroadError: an operation does not work.
-            ConnectionClosed: the server has stopped, or fallen silent.
+            ConnectionClosedError: the server has stopped, or fallen silent.
         """
         pairs: list[tuple[str, str]] = [] if node is None else [("node", node)]
         for operation, params in wishes:
@@ -166,7 +166,7 @@ class Client:
                 if event == "problem":
                     raise _problem_error(data)
                 yield event, data
-            raise ConnectionClosed(f"{self.url} has stopped")
+            raise ConnectionClosedError(f"{self.url} has stopped")
         finally:
             self._watching.discard(connection)
             connection.close()
@@ -214,9 +214,9 @@ class Client:
         try:
             connection.connect()
         except ssl.SSLError as error:
-            raise TlsFailed(f"{self.url} cannot be trusted, or is no HTTPS: {error}") from None
+            raise TlsError(f"{self.url} cannot be trusted, or is no HTTPS: {error}") from None
         except OSError as error:
-            raise ConnectFailed(
+            raise ConnectError(
                 f"nobody answers at {self.url}: {error.strerror or error};"
                 " start the node with `postroad node start`"
             ) from None
@@ -224,7 +224,9 @@ class Client:
             connection.request(method, f"{self._prefix}{path}", body, headers)
             return connection.getresponse()
         except TimeoutError:
-            raise RequestTimeout(f"{self.url} did not answer in {connection.timeout:g} s") from None
+            raise ReplyTimeoutError(
+                f"{self.url} did not answer in {connection.timeout:g} s"
+            ) from None
         except (OSError, http.client.HTTPException) as error:
             raise self._broken(error) from None
 
@@ -232,7 +234,7 @@ class Client:
         try:
             return response.read()
         except TimeoutError:
-            raise RequestTimeout(f"{self.url} stopped in the middle of an answer") from None
+            raise ReplyTimeoutError(f"{self.url} stopped in the middle of an answer") from None
         except (OSError, http.client.HTTPException) as error:
             raise self._broken(error) from None
 
@@ -243,8 +245,8 @@ class Client:
         except (OSError, ValueError, http.client.HTTPException, AttributeError) as error:
             raise self._broken(error) from None
 
-    def _broken(self, error: Exception) -> ConnectionClosed:
-        return ConnectionClosed(f"the connection to {self.url} broke: {error!r}")
+    def _broken(self, error: Exception) -> ConnectionClosedError:
+        return ConnectionClosedError(f"the connection to {self.url} broke: {error!r}")
 
 
 def find_nodes(data: Path | str) -> list[Card]:

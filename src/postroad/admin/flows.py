@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-from postroad.core.errors import StoreLocked, UsageError
+from postroad.core.errors import StoreLockedError, UsageError
 from postroad.durable import Mail, StaticDirectory, Store, store_at
 from postroad.durable.store.ledger import Ledger
 from postroad.flows import FlowsConfig, FlowView, NoSuchFlow, Status, StepView, tables
@@ -199,14 +199,16 @@ async def changing_flows(location: str) -> AsyncIterator[FlowsAtRest]:
     """Change what becomes of the flows of a node that is not running.
 
     Raises:
-        StoreLocked: it is running, and has them in memory.
+        StoreLockedError: it is running, and has them in memory.
     """
     store = store_at(location)
     try:
         await store.open()
-    except StoreLocked as error:
+    except StoreLockedError as error:
         node = await _owner_of(location)
-        raise StoreLocked(f"{error}, or leave out --store: node {node} does this itself") from None
+        raise StoreLockedError(
+            f"{error}, or leave out --store: node {node} does this itself"
+        ) from None
     async with _flows_of(store, can_change=True) as flows:
         yield flows
 

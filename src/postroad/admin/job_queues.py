@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from postroad.core.errors import ConfigError, StoreLocked
+from postroad.core.errors import ConfigError, StoreLockedError
 from postroad.durable import Store, store_at
 from postroad.net.owned_files import make_private_directory
 from postroad.node.settings import NodeConfig
@@ -82,7 +82,7 @@ async def run_with_queues(
     directory = checkpoint or (owner.data / f"{ways.job.name}.spark").absolute()
     try:
         await store.open(owner.node.name, owner.mail.tuning)
-    except StoreLocked as error:
+    except StoreLockedError as error:
         raise ConfigError(
             f"job {ways.job.name!r} needs the store of node {owner.node.name!r}, which another "
             f"process uses ({error}); submit the job to that node, or stop it"

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from postroad._version import __version__
-from postroad.core import ThrottledLog
+from postroad.core import ThrottledLogger
 from postroad.flows import Status
 from postroad.node import Node
 from postroad.node.settings import Layer
@@ -72,7 +72,7 @@ class Metrics:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
 
     async def collect(self) -> str:
         """All numbers now; a part that cannot tell its own is counted, and the rest is told."""

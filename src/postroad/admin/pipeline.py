@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from postroad.core.errors import ConfigError, StoreLocked
+from postroad.core.errors import ConfigError, StoreLockedError
 from postroad.durable import SqliteStore, Store, store_at
 from postroad.node.reading import load_config
 from postroad.node.settings import NodeConfig
@@ -130,7 +130,7 @@ async def _opened(path: Path, where: Where) -> AsyncIterator[tuple[Store, Job]]:
         try:
             await store.open(role="operator")
             break
-        except StoreLocked:
+        except StoreLockedError:
             if time.monotonic() > deadline_s:
                 raise
             await asyncio.sleep(_POLL_S)

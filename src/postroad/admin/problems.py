@@ -15,10 +15,10 @@ import msgspec
 
 from postroad.core.errors import (
     ConfigError,
-    MessageTooLarge,
+    MessageTooLargeError,
     MessagingError,
     PostroadError,
-    RemoteHandlerFailure,
+    RemoteHandlerError,
     UsageError,
 )
 
@@ -71,7 +71,7 @@ class Refused(AdminError):
 # The first that fits: a kind of error, and what HTTP calls it.
 _STATUSES: tuple[tuple[type[BaseException], http.HTTPStatus], ...] = (
     (Forbidden, http.HTTPStatus.FORBIDDEN),
-    (MessageTooLarge, http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (MessageTooLargeError, http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (TimeoutError, http.HTTPStatus.SERVICE_UNAVAILABLE),
     (LookupError, http.HTTPStatus.NOT_FOUND),
     (ConfigError, http.HTTPStatus.BAD_REQUEST),
@@ -79,12 +79,12 @@ _STATUSES: tuple[tuple[type[BaseException], http.HTTPStatus], ...] = (
     (ValueError, http.HTTPStatus.UNPROCESSABLE_ENTITY),
     (UsageError, http.HTTPStatus.CONFLICT),
     (ConnectionError, http.HTTPStatus.SERVICE_UNAVAILABLE),
-    (RemoteHandlerFailure, http.HTTPStatus.BAD_GATEWAY),
+    (RemoteHandlerError, http.HTTPStatus.BAD_GATEWAY),
     (ProgramFailed, http.HTTPStatus.BAD_GATEWAY),
 )
 # Those of layers that are not imported here, by code.
 _STATUSES_BY_CODE = {
-    7210: http.HTTPStatus.NOT_FOUND,  # NoRoute: nobody has that cell.
+    7210: http.HTTPStatus.NOT_FOUND,  # NoRouteError: nobody has that cell.
     8214: http.HTTPStatus.NOT_FOUND,  # ServiceNotAvailableError.
 }
 

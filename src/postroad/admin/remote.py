@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from postroad.cluster import Member
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.node import Node
 
 from .errors import Forbidden, WrongToken
@@ -85,9 +85,9 @@ class RemoteOffice:
         """Have another member do something, and return what the operation returns.
 
         Raises:
-            NoSuchMember: nobody is called so.
+            MemberNotFoundError: nobody is called so.
             MessagingError: it cannot be reached.
-            MalformedPayload: it answers with something else than the operation returns.
+            MalformedPayloadError: it answers with something else than the operation returns.
             PostroadError: what the operation raised there.
         """
         allowed_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
@@ -160,7 +160,7 @@ def read_result(answer: Answer, operation: str, member: str) -> Any:
     operation promises.
 
     Raises:
-        MalformedPayload: it is something else.
+        MalformedPayloadError: it is something else.
         PostroadError: what the operation raised there.
     """
     if answer.problem is not None:
@@ -169,7 +169,7 @@ def read_result(answer: Answer, operation: str, member: str) -> Any:
         result = msgspec.msgpack.decode(answer.result)
         return msgspec.convert(result, OPERATIONS.find(operation).result, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedPayload(
+        raise MalformedPayloadError(
             f"member {member} answers {operation} with something else than its result, or runs "
             f"another version of Postroad: {error}"
         ) from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from postroad._version import __version__
 from postroad.core import Address, Lifecycle
-from postroad.core.errors import MissingExtra, UsageError
+from postroad.core.errors import MissingExtraError, UsageError
 from postroad.node import Node
 from postroad.node.settings import Layer
 
@@ -60,7 +60,7 @@ class AdminServer(Lifecycle):
 
         Raises:
             ConfigError: it cannot be served at that address, or with these certificates.
-            MissingExtra: packages are not installed.
+            MissingExtraError: packages are not installed.
         """
         if not self._settings.enabled:
             return
@@ -98,7 +98,7 @@ class AdminServer(Lifecycle):
         try:
             from .http.application import make_server
         except ImportError as error:
-            raise MissingExtra("dashboard", "the HTTP API") from error
+            raise MissingExtraError("dashboard", "the HTTP API") from error
         assert self._token is not None
         kept = token_path(self.node.config.data, self.node.name).name
         where = "admin.token of its configuration"

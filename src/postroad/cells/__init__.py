@@ -7,125 +7,132 @@ from .address import (
     validate_domain_name,
     validate_zone,
 )
-from .announcing import Announcer, AnnouncerConfig, offer_of
+from .announcing import RouteAdvertiser, RouteAdvertiserConfig, build_advertisement
 from .cell import Cell, CellHandler, FunctionCell
-from .choice import rank, rank_by
+from .choice import rendezvous_rank, rendezvous_rank_by
 from .commands import Command, command, run_command
 from .config import CellsConfig
-from .decision import HERE, OUTWARDS, Decision, Delivery, Forward, Origin
-from .domain import Domain, Role
-from .envelope import Envelope, Kind, make_reply
+from .decision import (
+    LOCAL_ORIGIN,
+    REMOTE_ONLY_ORIGIN,
+    Forward,
+    LocalDelivery,
+    MessageOrigin,
+    RoutingDecision,
+)
+from .domain import DomainInfo, Role
+from .envelope import Envelope, MessageKind, make_reply
 from .envelope_form import decode_envelope, encode_envelope
 from .errors import (
-    CellBusy,
+    CellBusyError,
+    CellNotFoundError,
     CommandRefused,
-    DuplicateRoute,
-    HopLimit,
-    MessageExpired,
-    NoRoute,
-    NoSuchCell,
-    NoSuchRoute,
-    RouteRefused,
+    DuplicateRouteError,
+    HopLimitExceededError,
+    MessageExpiredError,
+    NoRouteError,
+    RouteNotFoundError,
+    RouteRejectedError,
     RoutingError,
 )
-from .failure import Failure, decode_failure, make_error_reply
-from .learning import Learner, LearnerConfig, RouteChanges
+from .failure import DeliveryFailure, decode_failure, make_error_reply
+from .learning import RouteChanges, RouteLearner, RouteLearnerConfig
 from .locations import (
+    CoreDiscovery,
     CoreLocation,
-    Locations,
-    MembershipLocations,
-    StaticLocations,
-    ZooKeeperLocations,
+    MembershipCoreDiscovery,
+    StaticCoreDiscovery,
+    ZooKeeperCoreDiscovery,
 )
 from .message import CellMessage
 from .path import CellPath
 from .route import Route, RouteType
-from .routes import RouteTable, list_routes, require_target, select_routes
+from .routes import RouteTable, check_route_target, filter_routes, format_routes
 from .routing import route_message
 from .runtime import CellDomain
-from .sending import Carrier, Destination
+from .sending import Destination, DurableSender
 from .snapshots import (
-    Check,
-    Have,
-    Leaving,
-    Offer,
-    Snapshot,
-    Update,
-    decode_update,
-    encode_update,
+    AdvertisementAck,
+    AdvertisementQuery,
+    AdvertisementUpdate,
+    RouteAdvertisement,
+    RoutingUpdate,
+    ShutdownNotice,
+    decode_routing_update,
+    encode_routing_update,
 )
-from .statistics import CellStatistics
+from .statistics import DomainStatistics
 
 __all__ = [
-    "HERE",
     "LOCAL",
-    "OUTWARDS",
-    "Announcer",
-    "AnnouncerConfig",
-    "Carrier",
+    "LOCAL_ORIGIN",
+    "REMOTE_ONLY_ORIGIN",
+    "AdvertisementAck",
+    "AdvertisementQuery",
+    "AdvertisementUpdate",
     "Cell",
     "CellAddress",
-    "CellBusy",
+    "CellBusyError",
     "CellDomain",
     "CellHandler",
     "CellMessage",
+    "CellNotFoundError",
     "CellPath",
-    "CellStatistics",
     "CellsConfig",
-    "Check",
     "Command",
     "CommandRefused",
+    "CoreDiscovery",
     "CoreLocation",
-    "Decision",
-    "Delivery",
+    "DeliveryFailure",
     "Destination",
-    "Domain",
-    "DuplicateRoute",
+    "DomainInfo",
+    "DomainStatistics",
+    "DuplicateRouteError",
+    "DurableSender",
     "Envelope",
-    "Failure",
     "Forward",
     "FunctionCell",
-    "Have",
-    "HopLimit",
-    "Kind",
-    "Learner",
-    "LearnerConfig",
-    "Leaving",
-    "Locations",
-    "MembershipLocations",
-    "MessageExpired",
-    "NoRoute",
-    "NoSuchCell",
-    "NoSuchRoute",
-    "Offer",
-    "Origin",
+    "HopLimitExceededError",
+    "LocalDelivery",
+    "MembershipCoreDiscovery",
+    "MessageExpiredError",
+    "MessageKind",
+    "MessageOrigin",
+    "NoRouteError",
     "Role",
     "Route",
+    "RouteAdvertisement",
+    "RouteAdvertiser",
+    "RouteAdvertiserConfig",
     "RouteChanges",
-    "RouteRefused",
+    "RouteLearner",
+    "RouteLearnerConfig",
+    "RouteNotFoundError",
+    "RouteRejectedError",
     "RouteTable",
     "RouteType",
+    "RoutingDecision",
     "RoutingError",
-    "Snapshot",
-    "StaticLocations",
-    "Update",
-    "ZooKeeperLocations",
+    "RoutingUpdate",
+    "ShutdownNotice",
+    "StaticCoreDiscovery",
+    "ZooKeeperCoreDiscovery",
+    "build_advertisement",
+    "check_route_target",
     "command",
     "decode_envelope",
     "decode_failure",
-    "decode_update",
+    "decode_routing_update",
     "encode_envelope",
-    "encode_update",
-    "list_routes",
+    "encode_routing_update",
+    "filter_routes",
+    "format_routes",
     "make_error_reply",
     "make_reply",
-    "offer_of",
-    "rank",
-    "rank_by",
-    "require_target",
+    "rendezvous_rank",
+    "rendezvous_rank_by",
     "route_message",
     "run_command",
-    "select_routes",
     "validate_cell_name",
     "validate_domain_name",
     "validate_zone",

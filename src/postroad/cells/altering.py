@@ -17,15 +17,15 @@ S = TypeVar("S", bound=msgspec.Struct)
 _set = msgspec.structs.force_setattr
 
 
-def altered(struct: S, field: str, value: object) -> S:
+def copy_with(struct: S, field: str, value: object) -> S:
     """A copy with another value, which the caller knows to be valid, in one field."""
     made: S = struct.__copy__()  # type: ignore[attr-defined]  # Left out of the stubs.
     _set(made, field, value)
     return made
 
 
-def altered_twice(struct: S, field: str, value: object, other: str, other_value: object) -> S:
+def copy_with_two(struct: S, field: str, value: object, other: str, other_value: object) -> S:
     """A copy with other values in two fields."""
-    made = altered(struct, field, value)
+    made = copy_with(struct, field, value)
     _set(made, other, other_value)
     return made

@@ -14,15 +14,22 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 
-from .domain import Domain, Role
+from .domain import DomainInfo, Role
 from .route import RouteType
 from .routes import RouteTable
-from .snapshots import Check, Have, Leaving, Offer, Snapshot, Update
+from .snapshots import (
+    AdvertisementAck,
+    AdvertisementQuery,
+    AdvertisementUpdate,
+    RouteAdvertisement,
+    RoutingUpdate,
+    ShutdownNotice,
+)
 
 NEVER = math.inf
 
 
-class AnnouncerConfig(msgspec.Struct, frozen=True, kw_only=True):
+class RouteAdvertiserConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Times of an announcer."""
 
     resend_first_s: float = 0.5
@@ -39,22 +46,22 @@ class AnnouncerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{field}={value!r} must be a finite number above 0")
 
 
-class _Audience:
+class _PeerGroup:
     """The peers of one role: they are told the same."""
 
-    def __init__(self, offer: Offer, number: int) -> None:
+    def __init__(self, offer: RouteAdvertisement, number: int) -> None:
         self.set(offer, number)
 
-    def set(self, offer: Offer, number: int) -> None:
+    def set(self, offer: RouteAdvertisement, number: int) -> None:
         self.offer = offer
         self.number = number
         self.digest = offer.digest()
 
 
-class _Peer:
+class _AdvertisedPeer:
     """One peer, and how far it is."""
 
-    def __init__(self, audience: _Audience, now: float, config: AnnouncerConfig) -> None:
+    def __init__(self, audience: _PeerGroup, now: float, config: RouteAdvertiserConfig) -> None:
         self.audience = audience
         # What it acknowledged last, and what it was sent since; 0 if nothing.
         self.acknowledged = 0
@@ -69,7 +76,9 @@ class _Peer:
         return self.acknowledged == self.audience.number
 
 
-def offer_of(table: RouteTable, domain: Domain, *, without: Collection[str] = ()) -> Offer:
+def build_advertisement(
+    table: RouteTable, domain: DomainInfo, *, without: Collection[str] = ()
+) -> RouteAdvertisement:
     """What a domain offers, by its own table: what its cells do, but for some, and its tunnels."""
     queues: set[str] = set()
     topics: set[str] = set()
@@ -84,10 +93,10 @@ def offer_of(table: RouteTable, domain: Domain, *, without: Collection[str] = ()
             topics.add(route.cell)
         elif route.type is RouteType.DOMAIN:
             domains.add(route.domain)
-    return Offer.of(queues, topics, domain.zone, domains)
+    return RouteAdvertisement.of(queues, topics, domain.zone, domains)
 
 
-class Announcer:
+class RouteAdvertiser:
     """Tells peers what this domain offers: cores all of it, satellites the queues of a core.
 
     Args:
@@ -97,23 +106,23 @@ class Announcer:
     """
 
     def __init__(
-        self, domain: Domain, *, incarnation: int, config: AnnouncerConfig | None = None
+        self, domain: DomainInfo, *, incarnation: int, config: RouteAdvertiserConfig | None = None
     ) -> None:
         self.domain = domain
         self.incarnation = incarnation
-        self.config = config or AnnouncerConfig()
+        self.config = config or RouteAdvertiserConfig()
         self._number = 1
-        empty = Offer(zone=domain.zone)
-        self._audiences = {role: _Audience(empty, self._number) for role in Role}
-        self._peers: dict[str, _Peer] = {}
+        empty = RouteAdvertisement(zone=domain.zone)
+        self._audiences = {role: _PeerGroup(empty, self._number) for role in Role}
+        self._peers: dict[str, _AdvertisedPeer] = {}
         # Peers that were told of the end and have not said that they heard it.
         self._unheard: set[str] = set()
-        self._outgoing: list[tuple[str, Update]] = []
+        self._outgoing: list[tuple[str, RoutingUpdate]] = []
         self._warnings: list[str] = []
 
     # What is to be done.
 
-    def take_outgoing(self) -> list[tuple[str, Update]]:
+    def take_outgoing(self) -> list[tuple[str, RoutingUpdate]]:
         """What is to be sent to which peers."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
@@ -137,10 +146,10 @@ class Announcer:
 
     # What happens.
 
-    def offer(self, offer: Offer, now: float) -> None:
+    def offer(self, offer: RouteAdvertisement, now: float) -> None:
         """This is what this domain offers now; the zone is the domain's."""
-        full = Offer(offer.queues, offer.topics, self.domain.zone, offer.domains)
-        queues = Offer(offer.queues, (), self.domain.zone)
+        full = RouteAdvertisement(offer.queues, offer.topics, self.domain.zone, offer.domains)
+        queues = RouteAdvertisement(offer.queues, (), self.domain.zone)
         self._change(self._audiences[Role.CORE], full)
         self._change(self._audiences[Role.SATELLITE], queues)
         for name, peer in self._peers.items():
@@ -152,7 +161,7 @@ class Announcer:
         if role is Role.SATELLITE and self.domain.role is Role.SATELLITE:
             self._peers.pop(name, None)
             return
-        peer = self._peers[name] = _Peer(self._audiences[role], now, self.config)
+        peer = self._peers[name] = _AdvertisedPeer(self._audiences[role], now, self.config)
         self._send(name, peer, now)
 
     def peer_down(self, name: str) -> None:
@@ -166,9 +175,9 @@ class Announcer:
             satellites = self._audiences[Role.SATELLITE]
             leaving = [name for name, peer in self._peers.items() if peer.audience is satellites]
             self._unheard.update(leaving)
-            self._outgoing += [(name, Leaving(self.incarnation)) for name in leaving]
+            self._outgoing += [(name, ShutdownNotice(self.incarnation)) for name in leaving]
 
-    def receive(self, have: Have, name: str, now: float) -> None:
+    def receive(self, have: AdvertisementAck, name: str, now: float) -> None:
         """A peer says what it has of this domain's."""
         peer = self._peers.get(name)
         if peer is None:
@@ -190,17 +199,17 @@ class Announcer:
             if peer.in_flight or not peer.is_settled:
                 self._send(name, peer, now)
             else:
-                self._outgoing.append((name, Check()))
+                self._outgoing.append((name, AdvertisementQuery()))
                 peer.due = now + self.config.check_interval_s
 
     # How it is done.
 
-    def _change(self, audience: _Audience, offer: Offer) -> None:
+    def _change(self, audience: _PeerGroup, offer: RouteAdvertisement) -> None:
         if offer != audience.offer:
             self._number += 1
             audience.set(offer, self._number)
 
-    def _hear(self, have: Have, name: str, peer: _Peer, now: float) -> None:
+    def _hear(self, have: AdvertisementAck, name: str, peer: _AdvertisedPeer, now: float) -> None:
         audience = peer.audience
         if have.number == audience.number and have.digest == audience.digest:
             peer.acknowledged, peer.in_flight = have.number, 0
@@ -213,7 +222,7 @@ class Announcer:
             peer.resend_s = self.config.resend_first_s
             self._send(name, peer, now)
 
-    def _tell_anew(self, name: str, peer: _Peer, now: float) -> None:
+    def _tell_anew(self, name: str, peer: _AdvertisedPeer, now: float) -> None:
         """A check found something else than there should be.
 
         Who finds that again and again, whatever it is sent, has to wait.
@@ -224,16 +233,18 @@ class Announcer:
         else:
             peer.due = peer.sent_at + self.config.resend_first_s
 
-    def _send(self, name: str, peer: _Peer, now: float) -> None:
+    def _send(self, name: str, peer: _AdvertisedPeer, now: float) -> None:
         """Send the newest; wait longer each time until something is acknowledged."""
         audience = peer.audience
-        self._outgoing.append((name, Snapshot(self.incarnation, audience.number, audience.offer)))
+        self._outgoing.append(
+            (name, AdvertisementUpdate(self.incarnation, audience.number, audience.offer))
+        )
         peer.in_flight = audience.number
         peer.sent_at = now
         peer.due = now + peer.resend_s
         peer.resend_s = min(2 * peer.resend_s, self.config.resend_max_s)
 
-    def _warn_of_another(self, have: Have, name: str) -> None:
+    def _warn_of_another(self, have: AdvertisementAck, name: str) -> None:
         self._warnings.append(
             f"{name} has heard of another {self.domain.name}, of incarnation {have.incarnation}; "
             f"this one is {self.incarnation}"

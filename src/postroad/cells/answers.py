@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .path import CellPath
 
 
-class Answer(NamedTuple):
+class CellReply(NamedTuple):
     """A reply, as whoever waits for it gets it."""
 
     content: str
@@ -16,5 +16,5 @@ class Answer(NamedTuple):
     """The way it took; empty if it never left this domain."""
 
 
-NOTHING = Answer("", b"")
+EMPTY_REPLY = CellReply("", b"")
 """The answer of whoever has nothing to say but that it is done."""

@@ -33,12 +33,12 @@ def bind_arguments(
     return _bind_plain(places, plain), options
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """What somebody wrote, for an error: printable and not too long."""
     return repr(one_line(text, _SHOWN_CHARACTERS_MAX))
 
 
-def read_path(text: str) -> CellPath:
+def parse_path(text: str) -> CellPath:
     """A path that leads somewhere; raises ConfigError if it is none."""
     path = CellPath.parse(text)
     if not path:
@@ -82,7 +82,7 @@ def _sort_words(words: list[str], named: _Parameters) -> tuple[list[str], dict[s
 def _add_option(word: str, named: _Parameters, options: dict[str, Any]) -> None:
     name, equals, value = word.lstrip("-").partition("=")
     if not name:
-        raise ConfigError(f"option {quoted(word)} has no name")
+        raise ConfigError(f"option {quote(word)} has no name")
     parameter = named.get(name)
     if parameter is None:
         raise ConfigError(_no_option(name, list(named)))
@@ -99,14 +99,14 @@ def _add_option(word: str, named: _Parameters, options: dict[str, Any]) -> None:
 def _no_option(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name[:_SHOWN_CHARACTERS_MAX], known, n=1, cutoff=0.5)
     hint = f", did you mean -{near[0]}?" if near else ""
-    return f"no option {quoted('-' + name)}{hint}"
+    return f"no option {quote('-' + name)}{hint}"
 
 
 def _bind_plain(places: list[inspect.Parameter], words: list[str]) -> list[Any]:
     takes_more = bool(places) and places[-1].kind is inspect.Parameter.VAR_POSITIONAL
     single = places[:-1] if takes_more else places
     if len(words) > len(single) and not takes_more:
-        raise ConfigError(f"{quoted(words[len(single)])} is too much")
+        raise ConfigError(f"{quote(words[len(single)])} is too much")
     missing = [it for it in single[len(words) :] if it.default is it.empty]
     if missing:
         raise ConfigError(f"{missing[0].name.upper()} is missing")
@@ -126,7 +126,7 @@ def _convert(name: str, parameter: inspect.Parameter, word: str) -> Any:
     try:
         return reader(word)
     except ValueError:
-        raise ConfigError(f"{name} must be {what}, not {quoted(word)}") from None
+        raise ConfigError(f"{name} must be {what}, not {quote(word)}") from None
 
 
 def _finite(word: str) -> float:

@@ -11,40 +11,40 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from postroad.core.errors import MessagingError, NotRunning, Outcome, RequestTimeout
+from postroad.core.errors import MessagingError, NotRunningError, Outcome, ReplyTimeoutError
 
-from .answers import Answer
-from .decision import HERE, Delivery, Origin
+from .answers import CellReply
+from .decision import LOCAL_ORIGIN, LocalDelivery, MessageOrigin
 from .envelope import Envelope
-from .errors import CellBusy, NoRoute
-from .exchange import Exchange
-from .failure import Failure
-from .resends import Resends, Sent
-from .short_ways import Departure
+from .errors import CellBusyError, NoRouteError
+from .exchange import MessageDispatcher
+from .failure import DeliveryFailure
+from .resends import ResendBuffer, SentMessage
+from .short_ways import CallFastPath
 
 _NOBODY: frozenset[str] = frozenset()
 # Subscribers got their copies the first time.
-_AGAIN = Origin(may_fan_out=False)
+_AGAIN = MessageOrigin(may_fan_out=False)
 
-Draft: TypeAlias = Callable[[int | None], Envelope]
+EnvelopeFactory: TypeAlias = Callable[[int | None], Envelope]
 """Makes the message of each attempt, with an id of its own, from the milliseconds left."""
 
-_Result: TypeAlias = Answer | Failure | MessagingError
+_Result: TypeAlias = CellReply | DeliveryFailure | MessagingError
 
 
-class Unanswered(NamedTuple):
+class FailedRequest(NamedTuple):
     """A first attempt that failed."""
 
-    result: Failure | MessagingError
+    result: DeliveryFailure | MessagingError
     choices: list[str]
     """What was chosen among routes."""
     started: float
 
 
-class Calls:
+class CellCallTracker:
     """The messages of a domain's own cells on their way."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: MessageDispatcher) -> None:
         self._exchange = exchange
         self._loop = exchange.loop
         self._now = exchange.loop.time
@@ -56,7 +56,7 @@ class Calls:
         # One timer for all of them, at the earliest deadline there may be.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._resends = Resends(
+        self._resends = ResendBuffer(
             exchange.config.resend_messages_max, exchange.config.resend_bytes_max
         )
         # Calls that wait for other routes, in the order in which they are told.
@@ -75,20 +75,20 @@ class Calls:
         if failure is not None:
             raise failure.to_error()
 
-    def _send(self, envelope: Envelope, avoid: frozenset[str]) -> Failure | None:
+    def _send(self, envelope: Envelope, avoid: frozenset[str]) -> DeliveryFailure | None:
         choices: list[str] = []
-        origin = _AGAIN if avoid else HERE
+        origin = _AGAIN if avoid else LOCAL_ORIGIN
         failure = self._exchange.dispatch(envelope, origin, avoid, choices=choices)
         if failure is None and choices and not envelope.is_quiet:
-            self._resends.keep(Sent(envelope, avoid.union(choices), self._now()))
+            self._resends.keep(SentMessage(envelope, avoid.union(choices), self._now()))
         return failure
 
-    def _send_again(self, id: bytes, failure: Failure) -> bool:
+    def _send_again(self, id: bytes, failure: DeliveryFailure) -> bool:
         """A message came back: try the choices that are left."""
         sent = self._resends.take(id)
         if sent is None:
             return False
-        if is_about_routes(failure):
+        if is_routing_failure(failure):
             self._exchange.statistics.resent += 1
             lain_s = self._now() - sent.at
             if self._send(sent.envelope.aged(int(lain_s * 1000)), sent.avoid) is None:
@@ -99,8 +99,13 @@ class Calls:
     # Calling.
 
     async def call(
-        self, draft: Draft, timeout_s: float, *, wait: bool, first: Unanswered | None = None
-    ) -> Answer:
+        self,
+        draft: EnvelopeFactory,
+        timeout_s: float,
+        *,
+        wait: bool,
+        first: FailedRequest | None = None,
+    ) -> CellReply:
         """Send a request until it is answered, fails, or its time is over.
 
         `first` is a first attempt that was made already.
@@ -113,15 +118,15 @@ class Calls:
                 result = await self._attempt(envelope, started + timeout_s, _NOBODY, choices)
             else:
                 result, choices, started = first
-            if type(result) is Answer:
+            if type(result) is CellReply:
                 return result
             return await self._insist(draft, envelope, result, choices, started, timeout_s, wait)
         finally:
             self._under_way -= 1
 
     async def call_away(
-        self, departure: Departure, payload: bytes, timeout_s: float
-    ) -> Answer | Unanswered | None:
+        self, departure: CallFastPath, payload: bytes, timeout_s: float
+    ) -> CellReply | FailedRequest | None:
         """Send a request by a way that is known; None if it could not be sent.
 
         What ends without an answer is for `call` to go on with.
@@ -138,27 +143,27 @@ class Calls:
         finally:
             del self._waiting[id]
             self._under_way -= 1
-        if isinstance(result, Answer):
+        if isinstance(result, CellReply):
             return result
         choices = [] if departure.choice is None else [departure.choice]
-        return Unanswered(result, choices, started)
+        return FailedRequest(result, choices, started)
 
     async def _insist(
         self,
-        draft: Draft,
+        draft: EnvelopeFactory,
         envelope: Envelope,
         result: _Result,
         choices: list[str],
         started: float,
         timeout_s: float,
         wait: bool,
-    ) -> Answer:
+    ) -> CellReply:
         """Go on after a first failure, if there is another way or there may be one soon."""
         deadline = started + timeout_s
         avoid = _NOBODY
-        telling: Failure | None = None
-        while not isinstance(result, Answer):
-            if not isinstance(result, Failure) or not is_about_routes(result):
+        telling: DeliveryFailure | None = None
+        while not isinstance(result, CellReply):
+            if not isinstance(result, DeliveryFailure) or not is_routing_failure(result):
                 raise self._error(result, envelope, started, timeout_s)
             # What a core says tells more than that no core is left to be asked.
             if telling is None or result.at != self._exchange.domain.name:
@@ -181,13 +186,15 @@ class Calls:
     ) -> _Result:
         answer = self._expect(envelope.id, deadline)
         try:
-            origin = _AGAIN if avoid else HERE
+            origin = _AGAIN if avoid else LOCAL_ORIGIN
             failure = self._exchange.dispatch(envelope, origin, avoid, choices=choices)
             return failure if failure is not None else await answer
         finally:
             del self._waiting[envelope.id]
 
-    async def hand_over(self, delivery: Delivery, timeout_s: float, transaction: Any) -> Answer:
+    async def hand_over(
+        self, delivery: LocalDelivery, timeout_s: float, transaction: Any
+    ) -> CellReply:
         """Have a cell of this domain handle a message that did not come by a route."""
         started = self._now()
         envelope = delivery.envelope
@@ -195,12 +202,14 @@ class Calls:
         runner = self._exchange.runners[delivery.cell]
         try:
             if not runner.deliver(delivery, started, self._exchange.domain.name, transaction):
-                raise CellBusy(f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait")
+                raise CellBusyError(
+                    f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait"
+                )
             result = await answer
         finally:
             del self._waiting[envelope.id]
             runner.abandon(envelope.id)
-        if isinstance(result, Answer):
+        if isinstance(result, CellReply):
             return result
         raise self._error(result, envelope, started, timeout_s)
 
@@ -221,7 +230,7 @@ class Calls:
     def _error(
         self, result: _Result, envelope: Envelope, started: float, timeout_s: float
     ) -> MessagingError:
-        error = result.to_error() if isinstance(result, Failure) else result
+        error = result.to_error() if isinstance(result, DeliveryFailure) else result
         assert isinstance(error, MessagingError)
         return error.about(
             peer=str(envelope.destination.last),
@@ -239,10 +248,10 @@ class Calls:
             self._arm(deadline)
         return answer
 
-    def _on_answer(self, id: bytes, answer: Answer | Failure) -> bool:
+    def _on_answer(self, id: bytes, answer: CellReply | DeliveryFailure) -> bool:
         entry = self._waiting.get(id)
         if entry is None:
-            return isinstance(answer, Failure) and self._send_again(id, answer)
+            return isinstance(answer, DeliveryFailure) and self._send_again(id, answer)
         if not entry[0].done():
             entry[0].set_result(answer)
         return True
@@ -261,7 +270,7 @@ class Calls:
             if deadline > now:
                 next_deadline = min(next_deadline, deadline)
             elif not answer.done():
-                answer.set_result(RequestTimeout("no reply in time"))
+                answer.set_result(ReplyTimeoutError("no reply in time"))
         self._arm(next_deadline)
 
     def _on_change(self) -> None:
@@ -280,11 +289,11 @@ class Calls:
         text = "the domain stopped while the call was in flight"
         for answer, _ in self._waiting.values():
             if not answer.done():
-                answer.set_result(NotRunning(text, outcome=Outcome.UNKNOWN))
+                answer.set_result(NotRunningError(text, outcome=Outcome.UNKNOWN))
         self._arm(math.inf)
         self._on_change()
 
 
-def is_about_routes(failure: Failure) -> bool:
+def is_routing_failure(failure: DeliveryFailure) -> bool:
     """Whether a message did not arrive because nobody knew the way."""
-    return failure.code == NoRoute.code and not failure.is_handlers
+    return failure.code == NoRouteError.code and not failure.is_handlers

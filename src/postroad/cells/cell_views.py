@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .errors import NoSuchCell
-from .layout import fields, names
+from .errors import CellNotFoundError
+from .layout import format_fields, format_names
 from .route import RouteType
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ class CellView(msgspec.Struct, frozen=True, kw_only=True):
     """Topics that it gets copies of."""
 
 
-def view_cell(domain: CellDomain, name: str) -> CellView:
-    """What there is to see of a cell; raises NoSuchCell if the domain has none of that name."""
+def cell_view(domain: CellDomain, name: str) -> CellView:
+    """Return the view of a cell; raises CellNotFoundError if the domain has none of that name."""
     exchange = domain.exchange
     runner = exchange.runners.get(name)
     if runner is None:
-        raise NoSuchCell(f"domain {domain.name} has no cell {name!r}")
+        raise CellNotFoundError(f"domain {domain.name} has no cell {name!r}")
     since = runner.waiting_since
     busy = "idle" if runner.is_idle else "busy"
     return CellView(
@@ -76,15 +76,15 @@ def _describe(cell: Cell) -> str:
 def describe_cell(cell: Cell) -> str:
     """What `info` says of a cell that says nothing else."""
     domain = cell.domain
-    view = view_cell(domain, cell.name)
-    return fields(
+    view = cell_view(domain, cell.name)
+    return format_fields(
         (
             ("cell", cell.address),
             ("class", view.kind),
             ("what", view.description),
             ("state", view.state),
-            ("queues", names(view.consumes, 50)),
-            ("topics", names(view.subscribes, 50)),
+            ("queues", format_names(view.consumes, 50)),
+            ("topics", format_names(view.subscribes, 50)),
             ("waiting", f"{view.waiting} messages, {view.waiting_bytes} bytes"),
             ("running", f"{view.running} of {cell.concurrency} at a time"),
             ("handled", view.handled),

@@ -31,12 +31,12 @@ _SCORE_BYTES = 8
 _NUMBER_BYTES = 4
 
 
-def rank(key: bytes, names: Iterable[str]) -> list[str]:
+def rendezvous_rank(key: bytes, names: Iterable[str]) -> list[str]:
     """The names, best first, for one key."""
-    return rank_by(key, names, name=str)
+    return rendezvous_rank_by(key, names, name=str)
 
 
-def rank_by(
+def rendezvous_rank_by(
     key: bytes,
     candidates: Iterable[T],
     *,
@@ -61,26 +61,26 @@ def rank_for_message(
     name: Callable[[T], str],
     is_preferred: Callable[[T], bool] | None = None,
 ) -> list[T]:
-    """The same for the id of a message: `number_of_message` times `number_of_candidate`."""
+    """The same for the id of a message: `message_weight` times `candidate_weight`."""
     chosen = list(candidates)
     if len(chosen) < 2:
         return chosen
-    number = number_of_message(id)
+    number = message_weight(id)
     return _sorted(
         chosen,
-        lambda called: number * number_of_candidate(called) & NUMBER_MASK,
+        lambda called: number * candidate_weight(called) & NUMBER_MASK,
         name,
         is_preferred,
     )
 
 
-def number_of_message(id: bytes) -> int:
+def message_weight(id: bytes) -> int:
     """What the scores of a message are products of."""
     return crc32(id) & NUMBER_MASK
 
 
 @lru_cache(maxsize=4096)
-def number_of_candidate(name: str) -> int:
+def candidate_weight(name: str) -> int:
     """What the scores of a candidate are products of; odd, so that no score comes up twice."""
     digest = blake2b(name.encode(), digest_size=_NUMBER_BYTES).digest()
     return int.from_bytes(digest) & NUMBER_MASK | 1

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from postroad.core.errors import ConfigError
 from postroad.core.limits import MIB
 
-from .arguments import bind_arguments, quoted
+from .arguments import bind_arguments, quote
 from .cell_views import describe_cell
 
 _MARK = "_postroad_command"
@@ -123,11 +123,11 @@ def _split(line: str) -> list[str]:
             f"a command of {len(line)} characters is too long; {_LINE_CHARACTERS_MAX} is the most"
         )
     if not line.replace("\t", " ").strip().isprintable():
-        raise ConfigError(f"a command is one line without control characters, not {quoted(line)}")
+        raise ConfigError(f"a command is one line without control characters, not {quote(line)}")
     try:
         return shlex.split(line)
     except ValueError as error:
-        raise ConfigError(f"cannot read {quoted(line)}: {str(error).lower()}") from None
+        raise ConfigError(f"cannot read {quote(line)}: {str(error).lower()}") from None
 
 
 def _choose(commands: dict[str, Command], words: list[str]) -> tuple[Command, list[str]]:
@@ -151,7 +151,7 @@ def _unknown(commands: dict[str, Command], words: list[str]) -> str:
         or difflib.get_close_matches(words[0][:100], commands, n=1)
     )
     hint = f"did you mean {_either(near)}?" if near else "try 'help'"
-    return f"no command {quoted(said if family else words[0])}; {hint}"
+    return f"no command {quote(said if family else words[0])}; {hint}"
 
 
 def _either(choices: list[str]) -> str:

@@ -10,8 +10,8 @@ import msgspec
 from postroad.core.errors import ConfigError
 from postroad.core.limits import MIB
 
-from .announcing import AnnouncerConfig
-from .learning import LearnerConfig
+from .announcing import RouteAdvertiserConfig
+from .learning import RouteLearnerConfig
 
 RemoteCommands: TypeAlias = Literal["off", "read", "change"]
 """Which commands of other domains are answered: none, those that only look, or all."""
@@ -44,9 +44,9 @@ class CellsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a call waits for a route before it looks again by itself."""
     stop_grace_s: float = 5.0
     """How long messages that were taken in may be worked on when the domain stops."""
-    announcing: AnnouncerConfig = AnnouncerConfig()
+    announcing: RouteAdvertiserConfig = RouteAdvertiserConfig()
     """How others are told what this domain offers."""
-    learning: LearnerConfig = LearnerConfig()
+    learning: RouteLearnerConfig = RouteLearnerConfig()
     """How this domain learns from others."""
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError
 
 BYTES = ""
 TEXT = "text"
@@ -42,17 +42,17 @@ def encode_body(body: Any) -> tuple[str, bytes]:
 
 
 def decode_body(content: str, payload: bytes) -> Any:
-    """What a payload holds; raises MalformedPayload if it is not what its content says."""
+    """What a payload holds; raises MalformedPayloadError if it is not what its content says."""
     if content == BYTES:
         return payload
     read = _READERS.get(content)
     if read is None:
         known = ", ".join(_READERS)
-        raise MalformedPayload(f"content {content!r} is not known; known are {known}")
+        raise MalformedPayloadError(f"content {content!r} is not known; known are {known}")
     try:
         return read(payload)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise MalformedPayload(f"no {content}: {error}") from None
+        raise MalformedPayloadError(f"no {content}: {error}") from None
 
 
 _READERS: dict[str, Callable[[bytes], Any]] = {

@@ -6,10 +6,10 @@ import msgspec
 
 from .domain import Role
 from .envelope import Envelope
-from .failure import Failure
+from .failure import DeliveryFailure
 
 
-class Origin(msgspec.Struct, frozen=True):
+class MessageOrigin(msgspec.Struct, frozen=True):
     """Where a message came from, and so what may be done with a logical name in it."""
 
     peer: str | None = None
@@ -23,18 +23,18 @@ class Origin(msgspec.Struct, frozen=True):
     itself is sent another way."""
 
     @classmethod
-    def from_peer(cls, peer: str, role: Role) -> Origin:
+    def from_peer(cls, peer: str, role: Role) -> MessageOrigin:
         """Out of a tunnel. What a core sends was already offered to all other domains."""
         return cls(peer=peer, may_leave=role is not Role.CORE)
 
 
-HERE = Origin()
+LOCAL_ORIGIN = MessageOrigin()
 """A cell of this domain sends it."""
-OUTWARDS = Origin(may_stay=False)
+REMOTE_ONLY_ORIGIN = MessageOrigin(may_stay=False)
 """A cell of this domain sends it to its namesakes elsewhere."""
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class LocalDelivery(msgspec.Struct, frozen=True):
     """A message for a cell of this domain."""
 
     cell: str
@@ -54,12 +54,12 @@ class Forward(msgspec.Struct, frozen=True):
     """What was chosen among queue or default routes; to be avoided if the gateway fails."""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class RoutingDecision(msgspec.Struct, frozen=True):
     """All that is to be done with a message, and the steps that led there."""
 
-    deliveries: tuple[Delivery, ...] = ()
+    deliveries: tuple[LocalDelivery, ...] = ()
     forwards: tuple[Forward, ...] = ()
-    failure: Failure | None = None
+    failure: DeliveryFailure | None = None
     """Why the message is lost, as a whole or the one of its copies that was no topic's."""
     is_answered: bool = False
     """Whether the sender is to be told of the failure."""
@@ -80,7 +80,7 @@ class Decision(msgspec.Struct, frozen=True):
         return "\n".join([*self.steps, *(f"=> {it}" for it in outcome or ["nothing to do"])])
 
 
-def _as_name(delivery: Delivery) -> str:
+def _as_name(delivery: LocalDelivery) -> str:
     return f" for {delivery.name}" if delivery.name is not None else ""
 
 

@@ -11,12 +11,12 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 
-from postroad.core import PostroadError, ThrottledLog
+from postroad.core import PostroadError, ThrottledLogger
 from postroad.core.backoff import backoff
 from postroad.net import MessagingService, Tunnel
 
 from .config import CellsConfig
-from .domain import Domain, Role
+from .domain import DomainInfo, Role
 from .links import DomainLink
 from .locations import CoreLocation
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("postroad.cells")
 _WARN_INTERVAL_S = 30.0
 
 
-class Dialer:
+class CoreDialer:
     """Keeps tunnels to cores open.
 
     Args:
@@ -40,7 +40,7 @@ class Dialer:
     def __init__(
         self,
         service: MessagingService,
-        own: Domain,
+        own: DomainInfo,
         config: CellsConfig,
         *,
         accept: Callable[[Tunnel], DomainLink],
@@ -58,7 +58,7 @@ class Dialer:
         self._missing_since: dict[str, float] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         # Why a core could not be reached, the last time.
         self.failures: dict[str, str] = {}
 

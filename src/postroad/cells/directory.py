@@ -8,16 +8,16 @@ from typing import NamedTuple, Protocol
 
 from postroad.core.errors import ConfigError
 
-from .announcing import offer_of
-from .decision import Forward, Origin
-from .domain import Domain
+from .announcing import build_advertisement
+from .decision import Forward, MessageOrigin
+from .domain import DomainInfo
 from .envelope import Envelope
-from .errors import RouteRefused
+from .errors import RouteRejectedError
 from .route import Route
 from .routes import RouteTable
 from .runner import CellRunner
 from .snapshots import NAMES_MAX
-from .switch import Switch
+from .switch import RoutingDecisionCache
 
 logger = logging.getLogger("postroad.cells")
 
@@ -25,18 +25,18 @@ GATEWAY_PREFIX = "tunnel-"
 """What the names of tunnels begin with, as cells of their domain."""
 
 
-def gateway_to(domain: str) -> str:
+def gateway_name(domain: str) -> str:
     """The name that the tunnel to a domain has as a cell of this one."""
     return GATEWAY_PREFIX + domain
 
 
-class Parcel(NamedTuple):
+class ForwardedMessage(NamedTuple):
     """A message handed to a gateway, and what it takes to try another way."""
 
     forward: Forward
     envelope: Envelope
     """As it was before it was to leave."""
-    origin: Origin
+    origin: MessageOrigin
     avoid: frozenset[str]
     arrived: float
 
@@ -44,7 +44,7 @@ class Parcel(NamedTuple):
 class Gateway(Protocol):
     """A way to another domain."""
 
-    def offer(self, parcel: Parcel) -> bool:
+    def offer(self, parcel: ForwardedMessage) -> bool:
         """Take a message; False if too many wait already."""
         ...
 
@@ -52,7 +52,7 @@ class Gateway(Protocol):
 class Directory:
     """The cells and routes of one domain. Whoever depends on them is told of every change."""
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: DomainInfo) -> None:
         self.domain = domain
         self.table = RouteTable()
         self.runners: dict[str, CellRunner] = {}
@@ -64,13 +64,13 @@ class Directory:
         self.on_change: list[Callable[[], None]] = []
         # Users of the domain, who may fail.
         self.listeners: list[Callable[[], None]] = []
-        self._switch = Switch(domain)
+        self._switch = RoutingDecisionCache(domain)
         self._update()
 
     def change_routes(
         self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = (), is_strict: bool = True
     ) -> None:
-        """Change the table; raises RouteRefused, and nothing is changed, if that cannot be.
+        """Change the table; raises RouteRejectedError, and nothing is changed, if that cannot be.
 
         Unless it is strict, as for routes of others: what this domain offers is not checked then.
         """
@@ -92,9 +92,11 @@ class Directory:
         """Refuse what other domains could not be told of; looks closer at large tables alone."""
         if len(table) > NAMES_MAX:
             try:
-                offer_of(table, self.domain)
+                build_advertisement(table, self.domain)
             except ConfigError as error:
-                raise RouteRefused(f"domain {self.domain.name} offers too much: {error}") from None
+                raise RouteRejectedError(
+                    f"domain {self.domain.name} offers too much: {error}"
+                ) from None
 
     def remove_cell(self, name: str) -> None:
         """Let a cell be reached no more."""

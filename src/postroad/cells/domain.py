@@ -21,7 +21,7 @@ class Role(enum.Enum):
     """Connected to the cores, and leaves to them what it cannot resolve."""
 
 
-class Domain(msgspec.Struct, frozen=True):
+class DomainInfo(msgspec.Struct, frozen=True):
     """Name, role and zone of a domain. Zones are a preference, never a border."""
 
     name: str

@@ -17,7 +17,7 @@ from postroad.core.errors import ConfigError, LocalProtocolError
 from postroad.core.limits import KIB, MIB
 
 from .address import CellAddress
-from .altering import altered, altered_twice
+from .altering import copy_with, copy_with_two
 from .path import CellPath
 
 ID_BYTES = 16
@@ -46,7 +46,7 @@ MessageId: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_le
 TtlMs: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=TTL_MS_MAX)]
 
 
-class Kind(enum.IntEnum):
+class MessageKind(enum.IntEnum):
     """What a message is for."""
 
     MESSAGE = 0
@@ -65,7 +65,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
     destination: CellPath
     source: CellPath = CellPath()
     """Everybody who sent it on so far: cells, and domains by their domain addresses."""
-    kind: Kind = Kind.MESSAGE
+    kind: MessageKind = MessageKind.MESSAGE
     answers: MessageId | None = None
     """The message this one is a reply to."""
     session: str | None = None
@@ -87,7 +87,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
         if len(self.id) != ID_BYTES:
             raise ConfigError(_fault_of_id(self.id))
         answers = self.answers
-        if (answers is None) != (self.kind is Kind.MESSAGE):
+        if (answers is None) != (self.kind is MessageKind.MESSAGE):
             raise ConfigError(f"this {self.kind.name.lower()} answers {answers!r}")
         if answers is not None and len(answers) != ID_BYTES:
             raise ConfigError(_fault_of_id(answers))
@@ -105,7 +105,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
     @property
     def is_reply(self) -> bool:
         """Whether somebody waits for it: a reply or an error."""
-        return self.kind is not Kind.MESSAGE
+        return self.kind is not MessageKind.MESSAGE
 
     @property
     def is_answerable(self) -> bool:
@@ -115,7 +115,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
         what a domain itself sent.
         """
         sender = self.source.first
-        return self.kind is Kind.MESSAGE and sender is not None and not sender.is_domain
+        return self.kind is MessageKind.MESSAGE and sender is not None and not sender.is_domain
 
     @property
     def is_expired(self) -> bool:
@@ -142,22 +142,22 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
 
     def sent_by(self, sender: CellAddress) -> Envelope:
         """The message as a cell or a domain sends it on: with itself at the end of its source."""
-        return altered(self, "source", self.source.appended(sender))
+        return copy_with(self, "source", self.source.appended(sender))
 
     def heading(self, destination: CellPath) -> Envelope:
         """The message on another way."""
-        return altered(self, "destination", destination)
+        return copy_with(self, "destination", destination)
 
     def leaving(self, destination: CellPath, sender: CellAddress) -> Envelope:
         """The message on another way, as a domain sends it on."""
         source = self.source.appended(sender)
-        return altered_twice(self, "destination", destination, "source", source)
+        return copy_with_two(self, "destination", destination, "source", source)
 
     def aged(self, elapsed_ms: int) -> Envelope:
         """The message after it has lain here for so long, a part of a millisecond not counted."""
         if self.ttl_ms is None or elapsed_ms <= 0:
             return self
-        return altered(self, "ttl_ms", max(0, self.ttl_ms - elapsed_ms))
+        return copy_with(self, "ttl_ms", max(0, self.ttl_ms - elapsed_ms))
 
 
 def make_reply(
@@ -167,7 +167,7 @@ def make_reply(
     payload: bytes = b"",
     content: str = "",
     headers: Mapping[str, str] | None = None,
-    kind: Kind = Kind.REPLY,
+    kind: MessageKind = MessageKind.REPLY,
     source: CellPath = _NOBODY_YET,
 ) -> Envelope:
     """Make the answer to a message; it goes back by its source path.

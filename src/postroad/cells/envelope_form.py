@@ -21,15 +21,15 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from postroad.core.errors import ConfigError, MalformedPayload, MessageTooLarge
+from postroad.core.errors import ConfigError, MalformedPayloadError, MessageTooLargeError
 
 from .envelope import (
     ENVELOPE_BYTES_MAX,
     HEADERS_MAX,
     TTL_MS_MAX,
     Envelope,
-    Kind,
     MessageId,
+    MessageKind,
 )
 from .path import CellPath
 
@@ -40,7 +40,7 @@ _FIXED = Struct(">BQ16s")
 _ROUTE_BYTES_MAX = 0xFFFF
 _FOR_EVER = (1 << 64) - 1
 _NO_TIME = bytes(8)
-_KINDS = {it.value: it for it in Kind}
+_KINDS = {it.value: it for it in MessageKind}
 # Routes remembered either way; forgetting them all costs little. Peers choose them.
 _ROUTES_MAX = 4_096
 _ROUTE_BYTES_REMEMBERED = 512
@@ -49,7 +49,7 @@ _Paths: TypeAlias = tuple[CellPath, CellPath]
 """Destination and source."""
 
 
-class Rest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class EnvelopeTail(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What an envelope has besides its route, kind, time and id."""
 
     answers: MessageId | None
@@ -62,13 +62,13 @@ class Rest(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Rest)
+_decoder = msgspec.msgpack.Decoder(EnvelopeTail)
 _read_routes: dict[bytes, _Paths] = {}
 _written_routes: dict[_Paths, bytes] = {}
 
 
 def encode_envelope(envelope: Envelope, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> bytes:
-    """The bytes to send; raises MessageTooLarge if there are too many."""
+    """The bytes to send; raises MessageTooLargeError if there are too many."""
     paths = (envelope.destination, envelope.source)
     ttl_ms = envelope.ttl_ms
     data = (
@@ -87,16 +87,16 @@ def encode_envelope(envelope: Envelope, *, bytes_max: int = ENVELOPE_BYTES_MAX) 
         )
     )
     if len(data) > bytes_max:
-        raise MessageTooLarge(f"a message of {len(data)} bytes; {bytes_max} is the most")
+        raise MessageTooLargeError(f"a message of {len(data)} bytes; {bytes_max} is the most")
     return data
 
 
 def decode_envelope(data: bytes, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> Envelope:
-    """Read what a peer sent; raises MalformedPayload for anything that is no envelope."""
+    """Read what a peer sent; raises MalformedPayloadError for anything that is no envelope."""
     if len(data) > bytes_max:
-        raise MalformedPayload(f"an envelope of {len(data)} bytes; {bytes_max} is the most")
+        raise MalformedPayloadError(f"an envelope of {len(data)} bytes; {bytes_max} is the most")
     try:
-        begin = begin_of(data)
+        begin = route_prefix(data)
         destination, source = _read_routes.get(begin) or _read_route(begin)
         kind, ttl_ms, id = _FIXED.unpack_from(data, len(begin))
         rest = _decoder.decode(memoryview(data)[len(begin) + _FIXED.size :])
@@ -114,18 +114,18 @@ def decode_envelope(data: bytes, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> Enve
             content=rest.content,
             payload=rest.payload,
         )
-    except MalformedPayload:
+    except MalformedPayloadError:
         raise
     except KeyError as error:
-        raise MalformedPayload(f"no envelope: kind {error}") from None
+        raise MalformedPayloadError(f"no envelope: kind {error}") from None
     except (msgspec.DecodeError, ValueError, RecursionError, OverflowError, StructError) as error:
-        raise MalformedPayload(f"no envelope: {error}") from None
+        raise MalformedPayloadError(f"no envelope: {error}") from None
 
 
 # Envelopes without a session and headers, which most are, as their parts.
 
 
-def encode_plain(
+def encode_fast(
     begin: bytes,
     kind: int,
     ttl_ms: int | None,
@@ -144,7 +144,7 @@ def encode_plain(
     )
 
 
-def read_plain(data: bytes, at: int) -> tuple[int, int | None, bytes, Rest] | None:
+def decode_fast(data: bytes, at: int) -> tuple[int, int | None, bytes, EnvelopeTail] | None:
     """Kind, time, id and the rest of an envelope behind its route; None if it is not a plain one.
 
     What is malformed is not plain either.
@@ -166,14 +166,14 @@ def read_plain(data: bytes, at: int) -> tuple[int, int | None, bytes, Rest] | No
 # Routes.
 
 
-def begin_of(data: bytes) -> bytes:
+def route_prefix(data: bytes) -> bytes:
     """All that the route takes at the beginning of an envelope, whatever it is."""
     if len(data) < _BEGIN.size:
-        raise MalformedPayload(f"no envelope: {len(data)} bytes")
+        raise MalformedPayloadError(f"no envelope: {len(data)} bytes")
     return data[: 3 + (data[1] << 8 | data[2])]
 
 
-def is_over(data: bytes, at: int) -> bool:
+def is_expired(data: bytes, at: int) -> bool:
     """Whether the time of an envelope whose route ends there is over, or cannot be read."""
     return len(data) < at + _FIXED.size or data[at + 1 : at + 9] == _NO_TIME
 
@@ -188,7 +188,7 @@ def _write_route(paths: _Paths) -> bytes:
     destination, source = paths
     route = f"{destination}\0{destination.position}\0{source}".encode()
     if len(route) > _ROUTE_BYTES_MAX:
-        raise MessageTooLarge(f"paths of {len(route)} bytes; {_ROUTE_BYTES_MAX} is the most")
+        raise MessageTooLargeError(f"paths of {len(route)} bytes; {_ROUTE_BYTES_MAX} is the most")
     begin = _BEGIN.pack(VERSION, len(route)) + route
     if len(begin) <= _ROUTE_BYTES_REMEMBERED:
         if len(_written_routes) >= _ROUTES_MAX:
@@ -200,17 +200,19 @@ def _write_route(paths: _Paths) -> bytes:
 def _read_route(begin: bytes) -> _Paths:
     version, size = _BEGIN.unpack_from(begin)
     if version != VERSION:
-        raise MalformedPayload(f"version {version} of envelopes is not known; {VERSION} is")
+        raise MalformedPayloadError(f"version {version} of envelopes is not known; {VERSION} is")
     if len(begin) != _BEGIN.size + size:
-        raise MalformedPayload(f"no envelope: its route of {size} bytes is cut off")
+        raise MalformedPayloadError(f"no envelope: its route of {size} bytes is cut off")
     parts = begin[_BEGIN.size :].decode().split("\0")
     if len(parts) != 3 or not parts[1].isascii() or not parts[1].isdigit():
-        raise MalformedPayload("no envelope: its route is not two paths with a position between")
+        raise MalformedPayloadError(
+            "no envelope: its route is not two paths with a position between"
+        )
     try:
         destination = CellPath(CellPath.parse(parts[0]).hops, int(parts[1]))
         paths = (destination, CellPath.parse(parts[2]))
     except ConfigError as error:
-        raise MalformedPayload(f"no envelope: {error}") from None
+        raise MalformedPayloadError(f"no envelope: {error}") from None
     if len(begin) <= _ROUTE_BYTES_REMEMBERED:
         if len(_read_routes) >= _ROUTES_MAX:
             _read_routes.clear()

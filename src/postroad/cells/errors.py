@@ -1,24 +1,24 @@
 """What can go wrong with cells, below the tree of `postroad.core.errors`.
 
 ConfigError
-└── RouteRefused                          the table cannot be changed like that
-    ├── DuplicateRoute                    it has that route already
-    ├── NoSuchRoute (LookupError)         it has no such route
-    └── NoSuchCell (LookupError)          the route's target is no cell of this domain
+└── RouteRejectedError                          the table cannot be changed like that
+    ├── DuplicateRouteError                     it has that route already
+    ├── RouteNotFoundError (LookupError)        it has no such route
+    └── CellNotFoundError (LookupError)         the route's target is no cell of this domain
 UsageError
-└── CommandRefused (PermissionError)      a command of another domain, which it may not give
+└── CommandRefused (PermissionError)            a command of another domain, which it may not give
 MessagingError
-└── RoutingError                          abstract
-    ├── NoRoute                           nobody takes the message, here or where it got to
-    ├── HopLimit                          it went from domain to domain, or in circles
-    ├── MessageExpired                    its time was over before it arrived
-    └── CellBusy                          a mailbox or a link on its way is full
+└── RoutingError                                abstract
+    ├── NoRouteError                            nobody takes the message, here or where it got to
+    ├── HopLimitExceededError                   it went from domain to domain, or in circles
+    ├── MessageExpiredError                     its time was over before it arrived
+    └── CellBusyError                           a mailbox or a link on its way is full
 
 What went wrong in the receiver comes back as these of `postroad.core.errors`:
 
 MessagingError
-├── RemoteHandlerFailure                  its handler raised; `remote_code` tells what
-└── RemoteProtocolFailure                 it could not decode the payload: MalformedPayload
+├── RemoteHandlerError                          its handler raised; `remote_code` tells what
+└── RemoteDecodeError                           it cannot decode the payload: MalformedPayloadError
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from __future__ import annotations
 from postroad.core.errors import ConfigError, MessagingError, Outcome, UsageError
 
 
-class RouteRefused(ConfigError):
+class RouteRejectedError(ConfigError):
     """The routing table cannot be changed like that; it is as it was."""
 
     code = 7100
 
 
-class DuplicateRoute(RouteRefused):
+class DuplicateRouteError(RouteRejectedError):
     """The table has a route of that type, destination and target already."""
 
     code = 7110
 
 
-class NoSuchRoute(RouteRefused, LookupError):
+class RouteNotFoundError(RouteRejectedError, LookupError):
     """The table has no route of that type, destination and target."""
 
     code = 7120
 
 
-class NoSuchCell(RouteRefused, LookupError):
+class CellNotFoundError(RouteRejectedError, LookupError):
     """A route of this domain needs a cell of this domain, or another domain, to lead to."""
 
     code = 7130
@@ -63,27 +63,27 @@ class RoutingError(MessagingError):
     outcome = Outcome.KNOWN
 
 
-class NoRoute(RoutingError):
+class NoRouteError(RoutingError):
     """Nobody takes the message; transient while cells start and routes spread."""
 
     code = 7210
     retryable = True
 
 
-class HopLimit(RoutingError):
+class HopLimitExceededError(RoutingError):
     """The message was sent from domain to domain, or from alias to alias, without an end."""
 
     code = 7220
 
 
-class MessageExpired(RoutingError):
+class MessageExpiredError(RoutingError):
     """The time the sender gave the message was over before anybody took it."""
 
     code = 7230
     retryable = True
 
 
-class CellBusy(RoutingError):
+class CellBusyError(RoutingError):
     """The mailbox of a cell, or the queue of a link, is full; the message was not queued."""
 
     code = 7240

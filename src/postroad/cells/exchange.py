@@ -13,47 +13,49 @@ from typing import Any
 
 import msgspec
 
-from postroad.core import PostroadError, ThrottledLog, tracing
-from postroad.core.errors import LocalProtocolError, MalformedPayload
+from postroad.core import PostroadError, ThrottledLogger, tracing
+from postroad.core.errors import LocalProtocolError, MalformedPayloadError
 
-from .answers import Answer
+from .answers import CellReply
 from .config import CellsConfig, RemoteCommands
 from .content import encode_body
-from .decision import HERE, Delivery, Forward, Origin
-from .directory import Directory, Parcel, gateway_to, logger
-from .domain import Domain
-from .envelope import ID_BYTES, Envelope, Kind, make_reply
-from .errors import CellBusy, NoRoute, RoutingError
-from .failure import Failure, decode_failure, make_error_reply, replace_reply
+from .decision import LOCAL_ORIGIN, Forward, LocalDelivery, MessageOrigin
+from .directory import Directory, ForwardedMessage, gateway_name, logger
+from .domain import DomainInfo
+from .envelope import ID_BYTES, Envelope, MessageKind, make_reply
+from .errors import CellBusyError, NoRouteError, RoutingError
+from .failure import DeliveryFailure, decode_failure, make_error_reply, reply_to_error
 from .neighbors import Neighbors
 from .path import CellPath
 from .routing import SOURCE_HOPS_MAX
 from .runner import CellRunner
-from .statistics import CellStatistics
-from .traces import passing
+from .statistics import DomainStatistics
+from .traces import record_forward_span
 
 _WARN_INTERVAL_S = 5.0
 _IDS_AT_ONCE = 256
 _NOBODY: frozenset[str] = frozenset()
 
 
-class Exchange(Directory):
+class MessageDispatcher(Directory):
     """The messages of one domain."""
 
-    def __init__(self, domain: Domain, config: CellsConfig) -> None:
+    def __init__(self, domain: DomainInfo, config: CellsConfig) -> None:
         super().__init__(domain)
         self.config = config
         self.loop = asyncio.get_running_loop()
-        self.statistics = CellStatistics()
+        self.statistics = DomainStatistics()
         # How many handlers are on the stack: what they send waits for its turn.
         self.depth = 0
         # What becomes of answers to messages of this domain; True if somebody waited for it.
-        self.on_answer: Callable[[bytes, Answer | Failure], bool] = lambda id, answer: False
+        self.on_answer: Callable[[bytes, CellReply | DeliveryFailure], bool] = lambda id, answer: (
+            False
+        )
         self._address = domain.address
         self.neighbors = Neighbors(domain)
         # Which commands of other domains cells of this one answer.
         self.remote_commands: RemoteCommands = "read"
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         self._ids: Iterator[bytes] = iter(())
 
     def new_id(self) -> bytes:
@@ -71,20 +73,20 @@ class Exchange(Directory):
 
     # Messages.
 
-    def receive(self, envelope: Envelope, origin: Origin, arrived: float) -> None:
+    def receive(self, envelope: Envelope, origin: MessageOrigin, arrived: float) -> None:
         """Take a message out of a tunnel."""
-        if envelope.kind is not Kind.MESSAGE and self._settle(envelope):
+        if envelope.kind is not MessageKind.MESSAGE and self._settle(envelope):
             return
         if tracing.tracer is not None and envelope.headers:
             forwards = self._switch.decide(envelope, origin).forwards
             if forwards:
                 onward = ", ".join(forward.gateway for forward in forwards)
-                envelope = passing(self.domain.name, envelope, onward)
+                envelope = record_forward_span(self.domain.name, envelope, onward)
         failure = self.dispatch(envelope, origin, arrived=arrived)
         if failure is not None:
             self._tell(envelope, failure)
 
-    def straight_way(self, envelope: Envelope, origin: Origin) -> Forward | None:
+    def straight_way(self, envelope: Envelope, origin: MessageOrigin) -> Forward | None:
         """Where a message goes if all with the same route that come from there go the same way."""
         decision = self._switch.decide(envelope, origin)
         if decision.deliveries or decision.failure is not None or len(decision.forwards) != 1:
@@ -93,8 +95,8 @@ class Exchange(Directory):
         return forward if forward.choice is None else None
 
     def served_straight(
-        self, envelope: Envelope, origin: Origin
-    ) -> tuple[CellRunner, Delivery, Forward] | None:
+        self, envelope: Envelope, origin: MessageOrigin
+    ) -> tuple[CellRunner, LocalDelivery, Forward] | None:
         """The cell here that gets all messages with the same route, and how it answers them.
 
         None if there are others, or their answers may take different ways.
@@ -128,11 +130,11 @@ class Exchange(Directory):
     def dispatch(
         self,
         envelope: Envelope,
-        origin: Origin = HERE,
+        origin: MessageOrigin = LOCAL_ORIGIN,
         avoid: frozenset[str] = _NOBODY,
         arrived: float | None = None,
         choices: list[str] | None = None,
-    ) -> Failure | None:
+    ) -> DeliveryFailure | None:
         """Deliver and forward a message; gives what its sender should be told, if anything.
 
         Args:
@@ -152,12 +154,14 @@ class Exchange(Directory):
         for forward in decision.forwards:
             if choices is not None and forward.choice is not None:
                 choices.append(forward.choice)
-            parcel = Parcel(forward, envelope, origin, avoid, now)
+            parcel = ForwardedMessage(forward, envelope, origin, avoid, now)
             failure = self._forward(parcel, choices) or failure
         return failure
 
-    def _deliver(self, delivery: Delivery, origin: Origin, now: float) -> Failure | None:
-        if delivery.envelope.kind is not Kind.MESSAGE:
+    def _deliver(
+        self, delivery: LocalDelivery, origin: MessageOrigin, now: float
+    ) -> DeliveryFailure | None:
+        if delivery.envelope.kind is not MessageKind.MESSAGE:
             self._pass_answer(delivery)
             return None
         runner = self.runners[delivery.cell]
@@ -168,12 +172,14 @@ class Exchange(Directory):
         text = f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait"
         return self._refuse_busy(delivery.envelope, text)
 
-    def _forward(self, parcel: Parcel, choices: list[str] | None = None) -> Failure | None:
+    def _forward(
+        self, parcel: ForwardedMessage, choices: list[str] | None = None
+    ) -> DeliveryFailure | None:
         forward = parcel.forward
         gateway = self.gateways.get(forward.gateway)
         if gateway is None:
             text = f"cell {forward.gateway} is no tunnel"
-            return self._failure(NoRoute, text, parcel.envelope)
+            return self._failure(NoRouteError, text, parcel.envelope)
         if gateway.offer(parcel):
             self.statistics.forwarded += 1
             return None
@@ -181,13 +187,15 @@ class Exchange(Directory):
             return self.try_another_way(parcel, choices)
         return self._refuse_busy(parcel.envelope, f"{forward.gateway} is busy")
 
-    def has_another_way(self, parcel: Parcel) -> bool:
+    def has_another_way(self, parcel: ForwardedMessage) -> bool:
         """Whether a message that was to go by one choice can go by another."""
         assert parcel.forward.choice is not None
         avoid = parcel.avoid | {parcel.forward.choice}
         return self._switch.decide(parcel.envelope, _again(parcel), avoid).failure is None
 
-    def try_another_way(self, parcel: Parcel, choices: list[str] | None = None) -> Failure | None:
+    def try_another_way(
+        self, parcel: ForwardedMessage, choices: list[str] | None = None
+    ) -> DeliveryFailure | None:
         """Send what a gateway could not take by another route, if there is one."""
         avoid = parcel.avoid
         hop = parcel.envelope.destination.current
@@ -202,21 +210,21 @@ class Exchange(Directory):
         envelope = parcel.envelope.aged(lain_ms)
         return self.dispatch(envelope, _again(parcel), avoid, choices=choices)
 
-    def give_back(self, parcel: Parcel) -> None:
+    def give_back(self, parcel: ForwardedMessage) -> None:
         """A tunnel is gone with a message that was not sent: it goes another way, or fails."""
         failure = self.try_another_way(parcel)
         if failure is not None:
             self.tell_sender(parcel.envelope, parcel.origin, failure)
 
-    def _refuse_busy(self, envelope: Envelope, text: str) -> Failure | None:
+    def _refuse_busy(self, envelope: Envelope, text: str) -> DeliveryFailure | None:
         self.statistics.refused += 1
-        failure = self._failure(CellBusy, text, envelope)
+        failure = self._failure(CellBusyError, text, envelope)
         if envelope.is_reply:
             # Its receiver waits for nothing until its time is over.
             self.complain(envelope, failure)
         return None if envelope.is_quiet or not envelope.is_answerable else failure
 
-    def share_of(self, envelope: Envelope, origin: Origin) -> tuple[str, str | None]:
+    def share_of(self, envelope: Envelope, origin: MessageOrigin) -> tuple[str, str | None]:
         """The domain that a message counts for where room is shared out, and the core it came by.
 
         A core has seen which domain it has a message from. It may also make domains up, so what
@@ -241,7 +249,7 @@ class Exchange(Directory):
 
     def reply_encoded(self, request: Envelope, content: str, payload: bytes, cell: str) -> None:
         """Answer a message with what is encoded already."""
-        if self.on_answer(request.id, Answer(content, payload)):
+        if self.on_answer(request.id, CellReply(content, payload)):
             return
         try:
             reply = self._reply_to(request, payload, content, cell)
@@ -267,31 +275,33 @@ class Exchange(Directory):
             kind = type(error).__name__
             self.warn(f"failed {cell}", "cell %s failed with %s: %s", cell, kind, failure.text)
 
-    def failure_of(self, error: BaseException, cell: str) -> Failure:
+    def failure_of(self, error: BaseException, cell: str) -> DeliveryFailure:
         """What a caller is told of an error in a handler."""
-        return Failure.raised(error, hop=self.domain.cell(cell), at=self.domain.name)
+        return DeliveryFailure.raised(error, hop=self.domain.cell(cell), at=self.domain.name)
 
     def refuse(self, request: Envelope, error: type[RoutingError], text: str) -> None:
         """Tell the sender of a message that nothing came of it, if it can be told."""
         self._tell(request, self._failure(error, text, request))
 
-    def tell_sender(self, envelope: Envelope, origin: Origin, failure: Failure) -> None:
+    def tell_sender(
+        self, envelope: Envelope, origin: MessageOrigin, failure: DeliveryFailure
+    ) -> None:
         """Tell whoever sent a message: a cell of this domain, or one elsewhere."""
-        if envelope.kind is Kind.REPLY:
+        if envelope.kind is MessageKind.REPLY:
             # The request was handled, so this is no failure to reach anybody.
             told = msgspec.structs.replace(failure, is_handlers=True)
-            self.dispatch(replace_reply(envelope, told, id=self.new_id()))
+            self.dispatch(reply_to_error(envelope, told, id=self.new_id()))
         elif origin.peer is None and not self.on_answer(envelope.id, failure):
             self.complain(envelope, failure)
         elif origin.peer is not None:
             self._tell(envelope, failure)
 
-    def complain(self, envelope: Envelope, failure: Failure) -> None:
+    def complain(self, envelope: Envelope, failure: DeliveryFailure) -> None:
         """Say in the log that a message got lost which nobody waits for an answer to."""
         target = envelope.destination.last
         self.warn(f"lost {target}", "a message to %s was not delivered: %s", target, failure.text)
 
-    def _tell(self, envelope: Envelope, failure: Failure) -> None:
+    def _tell(self, envelope: Envelope, failure: DeliveryFailure) -> None:
         if self.on_answer(envelope.id, failure):
             return
         if envelope.is_answerable:
@@ -303,7 +313,9 @@ class Exchange(Directory):
         if forward is None:
             self.dispatch(answer)
             return
-        failure = self._forward(Parcel(forward, answer, HERE, _NOBODY, self.loop.time()))
+        failure = self._forward(
+            ForwardedMessage(forward, answer, LOCAL_ORIGIN, _NOBODY, self.loop.time())
+        )
         if failure is not None:
             self.complain(answer, failure)
 
@@ -315,14 +327,14 @@ class Exchange(Directory):
         way = request.source.last
         if (
             way is None
-            or gateway_to(way.domain) not in self.gateways
+            or gateway_name(way.domain) not in self.gateways
             or way.domain not in self._upstream
             or answer.destination.current.domain == self.domain.name
         ):
             return None
-        return Forward(gateway_to(way.domain), answer.sent_by(self._address), way.domain)
+        return Forward(gateway_name(way.domain), answer.sent_by(self._address), way.domain)
 
-    def _pass_answer(self, delivery: Delivery) -> None:
+    def _pass_answer(self, delivery: LocalDelivery) -> None:
         """An answer goes to whoever waits for it, by the cells that its request went by."""
         envelope = delivery.envelope
         if self._settle(envelope) or envelope.destination.was_walked:
@@ -333,15 +345,15 @@ class Exchange(Directory):
     def _settle(self, envelope: Envelope) -> bool:
         """Give an answer to whoever waits for it here; False if nobody does."""
         assert envelope.answers is not None
-        answer: Answer | Failure
-        if envelope.kind is Kind.ERROR:
+        answer: CellReply | DeliveryFailure
+        if envelope.kind is MessageKind.ERROR:
             try:
                 answer = decode_failure(envelope.payload)
-            except MalformedPayload as error:
+            except MalformedPayloadError as error:
                 self.statistics.malformed += 1
-                answer = self._failure(MalformedPayload, str(error), envelope)
+                answer = self._failure(MalformedPayloadError, str(error), envelope)
         else:
-            answer = Answer(envelope.content, envelope.payload, envelope.source)
+            answer = CellReply(envelope.content, envelope.payload, envelope.source)
         if self.on_answer(envelope.answers, answer):
             return True
         last = envelope.destination.last
@@ -349,10 +361,12 @@ class Exchange(Directory):
         self.statistics.replies_late += is_here
         return is_here
 
-    def _failure(self, error: type[PostroadError], text: str, envelope: Envelope) -> Failure:
-        return Failure.of(error, text, hop=envelope.destination.last, at=self.domain.name)
+    def _failure(
+        self, error: type[PostroadError], text: str, envelope: Envelope
+    ) -> DeliveryFailure:
+        return DeliveryFailure.of(error, text, hop=envelope.destination.last, at=self.domain.name)
 
 
-def _again(parcel: Parcel) -> Origin:
+def _again(parcel: ForwardedMessage) -> MessageOrigin:
     """Where a message came from that is sent another way: subscribers have their copies."""
     return msgspec.structs.replace(parcel.origin, may_fan_out=False)

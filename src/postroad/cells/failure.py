@@ -7,17 +7,17 @@ from typing import Annotated
 import msgspec
 
 from postroad.core.errors import (
-    MalformedPayload,
-    MessageTooLarge,
+    MalformedPayloadError,
+    MessageTooLargeError,
     MessagingError,
     PostroadError,
-    RemoteHandlerFailure,
-    RemoteProtocolFailure,
+    RemoteDecodeError,
+    RemoteHandlerError,
 )
 
 from .address import CellAddress, validate_domain_name
-from .envelope import Envelope, Kind, make_reply
-from .errors import CellBusy, HopLimit, MessageExpired, NoRoute
+from .envelope import Envelope, MessageKind, make_reply
+from .errors import CellBusyError, HopLimitExceededError, MessageExpiredError, NoRouteError
 from .path import CellPath
 
 FAILURE_CONTENT = "postroad.failure"
@@ -26,11 +26,18 @@ TEXT_CHARACTERS_MAX = 1_024
 FAILURE_BYTES_MAX = 8 * 1_024
 
 _CLASSES: dict[int, type[MessagingError]] = {
-    it.code: it for it in (CellBusy, HopLimit, MessageExpired, MessageTooLarge, NoRoute)
+    it.code: it
+    for it in (
+        CellBusyError,
+        HopLimitExceededError,
+        MessageExpiredError,
+        MessageTooLargeError,
+        NoRouteError,
+    )
 }
 
 
-class Failure(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+class DeliveryFailure(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """Why a message did not arrive, or what its receiver raised, and where."""
 
     code: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
@@ -50,12 +57,12 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fal
     @classmethod
     def of(
         cls, error: type[PostroadError], text: str, *, hop: CellAddress | None, at: str
-    ) -> Failure:
+    ) -> DeliveryFailure:
         """A failure that is raised as the given error; a long text is cut."""
         return cls(code=error.code, text=_fit(text), hop=hop, at=at, is_retryable=error.retryable)
 
     @classmethod
-    def raised(cls, error: BaseException, *, hop: CellAddress | None, at: str) -> Failure:
+    def raised(cls, error: BaseException, *, hop: CellAddress | None, at: str) -> DeliveryFailure:
         """What the handler of a cell raised; a long text is cut."""
         code, is_retryable = 0, False
         if isinstance(error, PostroadError):
@@ -77,15 +84,15 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fal
             subject=None if self.hop is None else str(self.hop),
             retryable=self.is_retryable,
         )
-        if isinstance(error, RemoteHandlerFailure):
+        if isinstance(error, RemoteHandlerError):
             error.remote_code = self.code
         return error
 
     def _class(self) -> type[MessagingError]:
-        if self.code == MalformedPayload.code:
-            return RemoteProtocolFailure
+        if self.code == MalformedPayloadError.code:
+            return RemoteDecodeError
         known = None if self.is_handlers else _CLASSES.get(self.code)
-        return known or RemoteHandlerFailure
+        return known or RemoteHandlerError
 
 
 def _text_of(error: BaseException) -> str:
@@ -100,39 +107,43 @@ def _fit(text: str) -> str:
     return text.encode(errors="replace").decode()[:TEXT_CHARACTERS_MAX]
 
 
-def make_error_reply(failed: Envelope, failure: Failure, *, id: bytes) -> Envelope:
+def make_error_reply(failed: Envelope, failure: DeliveryFailure, *, id: bytes) -> Envelope:
     """Tell the sender of a message that it failed; raises LocalProtocolError if it cannot be told.
 
     The domain that gave up is the sender. Nothing of the message travels back but its id, its
     session and its headers.
     """
     reply = make_reply(
-        failed, id=id, payload=_encoder.encode(failure), content=FAILURE_CONTENT, kind=Kind.ERROR
+        failed,
+        id=id,
+        payload=_encoder.encode(failure),
+        content=FAILURE_CONTENT,
+        kind=MessageKind.ERROR,
     )
     return reply.sent_by(CellAddress.of_domain(failure.at))
 
 
-def replace_reply(reply: Envelope, failure: Failure, *, id: bytes) -> Envelope:
+def reply_to_error(reply: Envelope, failure: DeliveryFailure, *, id: bytes) -> Envelope:
     """Tell whoever waits for a reply that it failed on its way."""
     return msgspec.structs.replace(
         reply,
         id=id,
         source=CellPath((CellAddress.of_domain(failure.at),)),
-        kind=Kind.ERROR,
+        kind=MessageKind.ERROR,
         content=FAILURE_CONTENT,
         payload=_encoder.encode(failure),
     )
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Failure)
+_decoder = msgspec.msgpack.Decoder(DeliveryFailure)
 
 
-def decode_failure(payload: bytes) -> Failure:
-    """Read the payload of an error reply; raises MalformedPayload for anything else."""
+def decode_failure(payload: bytes) -> DeliveryFailure:
+    """Read the payload of an error reply; raises MalformedPayloadError for anything else."""
     if len(payload) > FAILURE_BYTES_MAX:
-        raise MalformedPayload(f"a failure of {len(payload)} bytes")
+        raise MalformedPayloadError(f"a failure of {len(payload)} bytes")
     try:
         return _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise MalformedPayload(f"no failure: {error}") from None
+        raise MalformedPayloadError(f"no failure: {error}") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from .snapshots import Snapshot, Update
+from .snapshots import AdvertisementUpdate, RoutingUpdate
 
 NEVER = math.inf
 
@@ -26,16 +26,16 @@ class Intake:
 
     def __init__(self, names_per_s: float) -> None:
         self._names_per_s = names_per_s
-        self._latest: dict[str, Update | bytes] = {}
+        self._latest: dict[str, RoutingUpdate | bytes] = {}
         # When the next snapshot of a peer may be looked at.
         self._ready_at: dict[str, float] = {}
 
-    def put(self, name: str, news: Update | bytes) -> None:
+    def put(self, name: str, news: RoutingUpdate | bytes) -> None:
         """A peer sent something, read or not; what is older is of no interest any more."""
         before = self._latest.get(name)
         if not (
-            isinstance(before, Snapshot)
-            and isinstance(news, Snapshot)
+            isinstance(before, AdvertisementUpdate)
+            and isinstance(news, AdvertisementUpdate)
             and (before.incarnation, before.number) > (news.incarnation, news.number)
         ):
             self._latest[name] = news
@@ -44,7 +44,7 @@ class Intake:
         """Forget what a peer sent: its tunnel is gone."""
         self._latest.pop(name, None)
 
-    def take(self, now: float) -> list[tuple[str, Update | bytes]]:
+    def take(self, now: float) -> list[tuple[str, RoutingUpdate | bytes]]:
         """What is to be looked at now, and from which peers."""
         ready = [name for name in self._latest if self._ready_at.get(name, 0.0) <= now]
         return [(name, self._latest.pop(name)) for name in ready]

@@ -9,7 +9,7 @@ _CELL_CHARACTERS_MAX = 300
 _MARK = "..."
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def format_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Rows in columns as wide as need be, below a line of headings."""
     lines = [tuple(headings), *(tuple(map(one_line, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -19,7 +19,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
 
 
-def fields(pairs: Iterable[tuple[str, object]]) -> str:
+def format_fields(pairs: Iterable[tuple[str, object]]) -> str:
     """A line for each name and value."""
     listed = [(f"{name}:", one_line(value)) for name, value in pairs]
     width = max((len(name) for name, _ in listed), default=0)
@@ -35,7 +35,7 @@ def one_line(value: object, characters_max: int = _CELL_CHARACTERS_MAX) -> str:
     return shown if len(shown) <= characters_max else shown[: characters_max - len(_MARK)] + _MARK
 
 
-def names(values: Iterable[str], count_max: int = 5) -> str:
+def format_names(values: Iterable[str], count_max: int = 5) -> str:
     """Some names in a row, and how many more there are; a dash if there are none."""
     listed = list(values)
     shown = ", ".join(listed[:count_max])
@@ -43,6 +43,6 @@ def names(values: Iterable[str], count_max: int = 5) -> str:
     return f"{shown} and {more} more" if more > 0 else shown or "-"
 
 
-def milliseconds(seconds: float | None) -> str:
+def format_milliseconds(seconds: float | None) -> str:
     """A round trip; a dash if it was not measured."""
     return "-" if seconds is None else f"{seconds * 1000:.2f} ms"

@@ -22,9 +22,15 @@ import msgspec
 from postroad.core.errors import ConfigError
 
 from .address import ANY, CellAddress
-from .domain import Domain, Role
+from .domain import DomainInfo, Role
 from .route import Route, RouteType
-from .snapshots import Check, Have, Leaving, Offer, Snapshot
+from .snapshots import (
+    AdvertisementAck,
+    AdvertisementQuery,
+    AdvertisementUpdate,
+    RouteAdvertisement,
+    ShutdownNotice,
+)
 
 NEVER = math.inf
 
@@ -34,7 +40,7 @@ _Steps: TypeAlias = Iterator[tuple[Route | None, Route | None]]
 """A route to be deleted, and one to be added, if there are any."""
 
 
-class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
+class RouteLearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Times of a learner."""
 
     default_delay_s: float = 5.0
@@ -57,19 +63,19 @@ class RouteChanges(msgspec.Struct, frozen=True):
         return bool(self.added or self.deleted)
 
 
-class _Peer:
+class _LearnedPeer:
     """One domain at the other end of a tunnel, and what is known of it."""
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: DomainInfo) -> None:
         self.domain = domain
-        self.have = Have()
-        self.offer = Offer()
+        self.have = AdvertisementAck()
+        self.offer = RouteAdvertisement()
         # When it may become a default route; NEVER for what must not.
         self.default_due = NEVER
         self.is_default = False
 
 
-class Learner:
+class RouteLearner:
     """Learns from peers what they offer.
 
     Args:
@@ -77,10 +83,10 @@ class Learner:
         config: all times.
     """
 
-    def __init__(self, domain: Domain, *, config: LearnerConfig | None = None) -> None:
+    def __init__(self, domain: DomainInfo, *, config: RouteLearnerConfig | None = None) -> None:
         self.domain = domain
-        self.config = config or LearnerConfig()
-        self._peers: dict[str, _Peer] = {}
+        self.config = config or RouteLearnerConfig()
+        self._peers: dict[str, _LearnedPeer] = {}
         # The routes that were given out because of each peer.
         self._given: dict[str, dict[_Key, Route]] = {}
         # The peers to look at again, and what is still to be done because of others.
@@ -89,19 +95,19 @@ class Learner:
 
     # What is known, and what is to be done.
 
-    def offers(self) -> dict[str, Offer]:
+    def offers(self) -> dict[str, RouteAdvertisement]:
         """What each peer offers, as far as it is known."""
         return {name: self._peers[name].offer for name in sorted(self._peers)}
 
-    def offer_of(self, name: str) -> Offer:
+    def offer_of(self, name: str) -> RouteAdvertisement:
         """What a peer offers, as far as it is known."""
         peer = self._peers.get(name)
-        return Offer() if peer is None else peer.offer
+        return RouteAdvertisement() if peer is None else peer.offer
 
-    def have(self, name: str) -> Have:
+    def have(self, name: str) -> AdvertisementAck:
         """Which snapshot of a peer is known."""
         peer = self._peers.get(name)
-        return Have() if peer is None else peer.have
+        return AdvertisementAck() if peer is None else peer.have
 
     @property
     def has_changes(self) -> bool:
@@ -166,13 +172,13 @@ class Learner:
 
     # What happens.
 
-    def peer_up(self, domain: Domain, now: float) -> None:
+    def peer_up(self, domain: DomainInfo, now: float) -> None:
         """A tunnel to a peer came up.
 
         What was known stays until the peer tells anew, if no one said that the old tunnel is gone.
         """
         before = self._peers.get(domain.name)
-        peer = self._peers[domain.name] = _Peer(domain)
+        peer = self._peers[domain.name] = _LearnedPeer(domain)
         if before is not None:
             peer.offer = before.offer
             peer.is_default = before.is_default and self._is_upstream(peer)
@@ -187,25 +193,32 @@ class Learner:
             self._touch(name)
             self._keep_a_default(now)
 
-    def would_withdraw(self, update: Snapshot | Check | Leaving, name: str) -> bool:
+    def would_withdraw(
+        self, update: AdvertisementUpdate | AdvertisementQuery | ShutdownNotice, name: str
+    ) -> bool:
         """Whether a peer offers less by this update than before."""
         peer = self._peers.get(name)
-        if peer is None or not isinstance(update, Snapshot):
+        if peer is None or not isinstance(update, AdvertisementUpdate):
             return False
         before, after = peer.offer, update.offer
         return not (
             set(before.queues) <= set(after.queues) and set(before.topics) <= set(after.topics)
         )
 
-    def receive(self, update: Snapshot | Check | Leaving, name: str, now: float) -> Have | None:
+    def receive(
+        self,
+        update: AdvertisementUpdate | AdvertisementQuery | ShutdownNotice,
+        name: str,
+        now: float,
+    ) -> AdvertisementAck | None:
         """Hear a peer; gives what to answer, which is nothing to those without a tunnel."""
         peer = self._peers.get(name)
         if peer is None:
             return None
-        if isinstance(update, Snapshot):
+        if isinstance(update, AdvertisementUpdate):
             self._apply(update, peer)
         elif (
-            isinstance(update, Leaving)
+            isinstance(update, ShutdownNotice)
             and update.incarnation == peer.have.incarnation
             and not peer.have.knows_leaving
         ):
@@ -222,12 +235,14 @@ class Learner:
 
     # How it is done.
 
-    def _apply(self, snapshot: Snapshot, peer: _Peer) -> None:
+    def _apply(self, snapshot: AdvertisementUpdate, peer: _LearnedPeer) -> None:
         """Take a snapshot unless it is older than what is there."""
         if (snapshot.incarnation, snapshot.number) >= (peer.have.incarnation, peer.have.number):
             digest, knows_leaving = snapshot.offer.digest(), peer.have.knows_leaving
             peer.offer = snapshot.offer
-            peer.have = Have(snapshot.incarnation, snapshot.number, digest, knows_leaving)
+            peer.have = AdvertisementAck(
+                snapshot.incarnation, snapshot.number, digest, knows_leaving
+            )
             self._dirty.add(peer.domain.name)
 
     def _touch(self, name: str) -> None:
@@ -254,14 +269,14 @@ class Learner:
             wanted |= dict.fromkeys(((RouteType.TOPIC, it) for it in offer.topics), zone)
         return wanted
 
-    def _detours(self, peer: _Peer) -> Iterator[str]:
+    def _detours(self, peer: _LearnedPeer) -> Iterator[str]:
         """The domains that are reached through a peer, for want of a tunnel."""
         if peer.domain.role is not Role.CORE:
             return iter(())
         known = self._peers.keys() | {self.domain.name}
         return (name for name in peer.offer.domains if name not in known)
 
-    def _is_upstream(self, peer: _Peer) -> bool:
+    def _is_upstream(self, peer: _LearnedPeer) -> bool:
         return self.domain.role is Role.SATELLITE and peer.domain.role is Role.CORE
 
     def _keep_a_default(self, now: float) -> None:
@@ -272,11 +287,11 @@ class Learner:
                 if peer.default_due < NEVER:
                     self._make_default(peer)
 
-    def _make_default(self, peer: _Peer) -> None:
+    def _make_default(self, peer: _LearnedPeer) -> None:
         peer.is_default, peer.default_due = True, NEVER
         self._dirty.add(peer.domain.name)
 
-    def _spare(self, peer: _Peer) -> None:
+    def _spare(self, peer: _LearnedPeer) -> None:
         peer.is_default, peer.default_due = False, NEVER
         self._dirty.add(peer.domain.name)
 

@@ -13,26 +13,26 @@ from collections.abc import Callable
 
 from postroad.core.errors import (
     ConfigError,
-    ConnectionClosed,
-    HandshakeRefused,
-    MalformedPayload,
-    MessageTooLarge,
+    ConnectionClosedError,
+    HandshakeRejectedError,
+    MalformedPayloadError,
+    MessageTooLargeError,
 )
 from postroad.net import Tunnel
-from postroad.wire import Request
+from postroad.wire import RequestFrame
 
-from .decision import Origin
-from .directory import Parcel, gateway_to
-from .domain import Domain, Role
+from .decision import MessageOrigin
+from .directory import ForwardedMessage, gateway_name
+from .domain import DomainInfo, Role
 from .envelope import Envelope
-from .envelope_form import begin_of, decode_envelope, encode_envelope
-from .errors import NoRoute
-from .exchange import Exchange
-from .failure import Failure
+from .envelope_form import decode_envelope, encode_envelope, route_prefix
+from .errors import NoRouteError
+from .exchange import MessageDispatcher
+from .failure import DeliveryFailure
 from .fair_queue import FairQueue
 from .route import Route
 from .runner import CellRunner
-from .short_ways import Onward, ShortWay, ToCaller, ToCell
+from .short_ways import DeliverFastPath, FastPath, ForwardFastPath, ReplyFastPath
 from .statistics import LinkStatistics
 from .tunnel_cell import TunnelCell, make_tunnel_cell
 
@@ -55,21 +55,23 @@ _NEWS_MAX = 1_000
 class DomainLink:
     """The tunnel to one domain, as a gateway of this one."""
 
-    def __init__(self, tunnel: Tunnel, domain: Domain, exchange: Exchange, links: Links) -> None:
+    def __init__(
+        self, tunnel: Tunnel, domain: DomainInfo, exchange: MessageDispatcher, links: DomainLinks
+    ) -> None:
         self.tunnel = tunnel
         self.domain = domain
-        self.gateway = gateway_to(domain.name)
-        self._origin = Origin.from_peer(domain.name, domain.role)
+        self.gateway = gateway_name(domain.name)
+        self._origin = MessageOrigin.from_peer(domain.name, domain.role)
         self._exchange = exchange
         self._links = links
         config = exchange.config
         self._news: deque[bytes] = deque()
         self._last_news: deque[bytes] = deque()
-        self._parcels: FairQueue[Parcel] = FairQueue(
+        self._parcels: FairQueue[ForwardedMessage] = FairQueue(
             config.link_messages_max, config.link_bytes_max
         )
         # What becomes of messages, by what they begin with.
-        self._ways: dict[bytes, ShortWay] = {}
+        self._ways: dict[bytes, FastPath] = {}
         self._sent = self._received = self._refused = self._malformed = 0
 
     @property
@@ -79,7 +81,7 @@ class DomainLink:
 
     # Sending.
 
-    def offer(self, parcel: Parcel) -> bool:
+    def offer(self, parcel: ForwardedMessage) -> bool:
         """Send a message, or have it wait; False if its sender has too many waiting already."""
         if self.is_clear:
             self._post(parcel, parcel.forward.envelope)
@@ -120,25 +122,27 @@ class DomainLink:
     def _post_news(self, news: bytes) -> None:
         try:
             self.tunnel.post(ROUTES, news)
-        except (MessageTooLarge, ConnectionClosed) as error:
+        except (MessageTooLargeError, ConnectionClosedError) as error:
             # Whoever announces repeats it; what is too large stays so until less is offered.
             name = self.domain.name
             self._exchange.warn(f"untold {name}", "cannot tell %s of routes: %s", name, error)
 
-    def _post(self, parcel: Parcel, envelope: Envelope) -> None:
+    def _post(self, parcel: ForwardedMessage, envelope: Envelope) -> None:
         try:
             bytes_max = self.tunnel.send_bytes_max - len(MESSAGE)
             self.tunnel.post(MESSAGE, encode_envelope(envelope, bytes_max=bytes_max))
             self._sent += 1
-        except MessageTooLarge as error:
+        except MessageTooLargeError as error:
             self._return(parcel, error)
-        except ConnectionClosed:
+        except ConnectionClosedError:
             # It is told in a moment that the tunnel is lost; this one would come too late for it.
             self._exchange.give_back(parcel)
 
-    def _return(self, parcel: Parcel, error: MessageTooLarge) -> None:
+    def _return(self, parcel: ForwardedMessage, error: MessageTooLargeError) -> None:
         hop = parcel.envelope.destination.last
-        failure = Failure.of(type(error), error.detail, hop=hop, at=self._exchange.domain.name)
+        failure = DeliveryFailure.of(
+            type(error), error.detail, hop=hop, at=self._exchange.domain.name
+        )
         self._exchange.tell_sender(parcel.envelope, parcel.origin, failure)
 
     @property
@@ -153,7 +157,7 @@ class DomainLink:
 
     # Receiving.
 
-    def received(self, requests: list[Request]) -> None:
+    def received(self, requests: list[RequestFrame]) -> None:
         """Messages and news came out of the tunnel."""
         now = self._exchange.loop.time()
         for request in requests:
@@ -166,13 +170,13 @@ class DomainLink:
 
     def _receive(self, data: bytes, now: float) -> None:
         try:
-            begin = begin_of(data)
+            begin = route_prefix(data)
             way = self._ways.get(begin)
             if way is not None and way.take(data, len(begin), now):
                 self._received += 1
                 return
             envelope = decode_envelope(data)
-        except MalformedPayload as error:
+        except MalformedPayloadError as error:
             self.reject(str(error))
             return
         neighbors, source = self._exchange.neighbors, envelope.source
@@ -180,7 +184,7 @@ class DomainLink:
         if fault is not None:
             self.reject(fault.text)
             if fault.is_answered:
-                self._exchange.refuse(envelope, NoRoute, fault.text)
+                self._exchange.refuse(envelope, NoRouteError, fault.text)
             return
         self._received += 1
         self._exchange.receive(envelope, self._origin, now)
@@ -198,7 +202,7 @@ class DomainLink:
                 self._ways.clear()
             self._ways[begin] = way
 
-    def _short_way(self, envelope: Envelope) -> ShortWay | None:
+    def _short_way(self, envelope: Envelope) -> FastPath | None:
         exchange, path = self._exchange, envelope.destination
         if path.was_walked or path.current.domain == exchange.domain.name:
             return self._way_here(envelope)
@@ -206,20 +210,24 @@ class DomainLink:
         if forward is None:
             return None
         link = exchange.gateways.get(forward.gateway)
-        return Onward(link, forward.envelope, exchange) if isinstance(link, DomainLink) else None
+        return (
+            ForwardFastPath(link, forward.envelope, exchange)
+            if isinstance(link, DomainLink)
+            else None
+        )
 
-    def _way_here(self, envelope: Envelope) -> ShortWay | None:
+    def _way_here(self, envelope: Envelope) -> FastPath | None:
         exchange, path = self._exchange, envelope.destination
         last = path.last
         if envelope.is_reply:
             is_here = last is not None and last.domain == exchange.domain.name
-            return ToCaller(exchange, envelope.source) if is_here else None
+            return ReplyFastPath(exchange, envelope.source) if is_here else None
         served = exchange.served_straight(envelope, self._origin)
         if served is None:
             return None
         runner, delivery, back = served
         link = exchange.gateways.get(back.gateway)
-        return ToCell(self, runner, delivery, back, exchange) if link is self else None
+        return DeliverFastPath(self, runner, delivery, back, exchange) if link is self else None
 
     def forget_ways(self) -> None:
         """Routes have changed."""
@@ -272,7 +280,7 @@ class DomainLink:
         return f"<DomainLink to {self.domain.name}: {len(self._parcels)} waiting>"
 
 
-class Links:
+class DomainLinks:
     """All tunnels of a domain.
 
     Args:
@@ -284,7 +292,7 @@ class Links:
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: MessageDispatcher,
         *,
         on_up: Callable[[DomainLink], None],
         on_down: Callable[[str], None],
@@ -305,14 +313,14 @@ class Links:
             link.forget_ways()
 
     def accept(self, tunnel: Tunnel) -> DomainLink:
-        """Take a tunnel in use; raises HandshakeRefused if the other end may not have one."""
+        """Take a tunnel in use; raises HandshakeRejectedError if the other end may not have one."""
         domain = self._identify(tunnel)
         link = DomainLink(tunnel, domain, self._exchange, self)
         cell = make_tunnel_cell(link)
         before = self.by_domain.get(domain.name)
         if before is not None:
             if before.incarnation > link.incarnation:
-                raise HandshakeRefused(
+                raise HandshakeRejectedError(
                     f"another process is domain {domain.name}, and began later than this one"
                 )
             self._exchange.remove_cell(before.gateway)
@@ -324,17 +332,17 @@ class Links:
             before.tunnel.close("replaced by another tunnel")
         return link
 
-    def _identify(self, tunnel: Tunnel) -> Domain:
+    def _identify(self, tunnel: Tunnel) -> DomainInfo:
         peer = tunnel.peer
         try:
-            domain = Domain(peer.name, Role(peer.role), peer.zone or None)
+            domain = DomainInfo(peer.name, Role(peer.role), peer.zone or None)
         except (ValueError, ConfigError) as error:
-            raise HandshakeRefused(f"node {peer.name} is no domain: {error}") from None
+            raise HandshakeRejectedError(f"node {peer.name} is no domain: {error}") from None
         if domain.role is Role.SATELLITE and self._own.role is Role.SATELLITE:
-            raise HandshakeRefused(f"{domain.name} and {self._own.name} are both satellites")
+            raise HandshakeRejectedError(f"{domain.name} and {self._own.name} are both satellites")
         if domain.role is Role.CORE and self._cores is not None and domain.name not in self._cores:
             self._exchange.warn(f"core {domain.name}", "refused %s: it may be no core", domain.name)
-            raise HandshakeRefused(
+            raise HandshakeRejectedError(
                 f"{domain.name} may be no core: the setting cores of {self._own.name} lists the "
                 "names of those that may"
             )

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from postroad.core.durations import format_seconds
+from postroad.core.durations import format_duration
 from postroad.core.errors import UsageError
 
 from .cell import Cell
 from .commands import command
 from .domain import Role
-from .layout import fields, milliseconds, table
+from .layout import format_fields, format_milliseconds, format_table
 from .message import CellMessage
 
 _HEADINGS = ("CORE", "ZONE", "TUNNEL", "ROUND TRIP", "DIALED BY", "ENDPOINTS", "STATE")
@@ -36,7 +36,7 @@ class LocationManager(Cell):
         links = self.domain.links.by_domain
         untold = {name for name, link in links.items() if link.domain.role is Role.CORE}
         known = sorted(untold | self.domain.dialer.cores.keys())
-        return table(_HEADINGS, map(self._row, known)) if known else "no cores are known"
+        return format_table(_HEADINGS, map(self._row, known)) if known else "no cores are known"
 
     def _row(self, name: str) -> tuple[object, ...]:
         domain = self.domain
@@ -49,7 +49,7 @@ class LocationManager(Cell):
             name,
             zone,
             "no" if link is None else "yes",
-            milliseconds(None if link is None else link.tunnel.round_trip_s),
+            format_milliseconds(None if link is None else link.tunnel.round_trip_s),
             "us" if domain.dialer.should_dial(name) else "it",
             location,
             self._state_of(name),
@@ -63,7 +63,7 @@ class LocationManager(Cell):
         if name not in dialer.cores:
             troubles.append("nobody told of it")
         elif (missing_s := dialer.missing_s(name)) is not None:
-            troubles.append(f"nobody has told of it for {format_seconds(missing_s)}")
+            troubles.append(f"nobody has told of it for {format_duration(missing_s)}")
         if failure is not None:
             troubles.append(failure)
         return "; ".join(troubles) or "ok"
@@ -74,7 +74,9 @@ class LocationManager(Cell):
         locations = self.domain.locations
         counts = msgspec.structs.asdict(locations.statistics())
         told = ((name.removeprefix("is_").replace("_", " "), it) for name, it in counts.items())
-        return fields([("source", type(locations).__name__), *((k, _said(v)) for k, v in told)])
+        return format_fields(
+            [("source", type(locations).__name__), *((k, _said(v)) for k, v in told)]
+        )
 
 
 def _said(value: object) -> object:

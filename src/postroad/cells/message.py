@@ -40,5 +40,5 @@ class CellMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def body(self) -> Any:
-        """What the payload holds; raises MalformedPayload if it is not what its content says."""
+        """The decoded payload; raises MalformedPayloadError if it is not of its content type."""
         return decode_body(self.content, self.payload)

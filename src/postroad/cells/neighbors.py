@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .address import LOCAL
-from .domain import Domain, Role
+from .domain import DomainInfo, Role
 from .path import CellPath
 
 _NONE: frozenset[str] = frozenset()
@@ -41,7 +41,7 @@ class Neighbors:
         own: this domain.
     """
 
-    def __init__(self, own: Domain) -> None:
+    def __init__(self, own: DomainInfo) -> None:
         self._own = own.name
         self._roles: dict[str, Role] = {}
         # The domains that a neighbor has tunnels to, as it tells, and those that it told before:
@@ -49,7 +49,7 @@ class Neighbors:
         self._reached: dict[str, frozenset[str]] = {}
         self._reached_before: dict[str, frozenset[str]] = {}
 
-    def up(self, domain: Domain) -> None:
+    def up(self, domain: DomainInfo) -> None:
         """A tunnel to a domain came up; what it told before holds until it tells anew."""
         self._roles[domain.name] = domain.role
 

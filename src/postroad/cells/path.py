@@ -16,7 +16,7 @@ import msgspec
 from postroad.core.errors import ConfigError, LocalProtocolError
 
 from .address import ADDRESS_CHARACTERS_MAX, ANY, CellAddress
-from .altering import altered, altered_twice
+from .altering import copy_with, copy_with_two
 
 HOPS_MAX = 64
 """Hops of one path. The routing limit is lower; this one bounds what a peer may send."""
@@ -91,29 +91,29 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def advanced(self) -> CellPath:
         """The path with its current hop taken; raises LocalProtocolError if there is none."""
         self._require_hop()
-        return altered(self, "position", self.position + 1)
+        return copy_with(self, "position", self.position + 1)
 
     def with_current(self, hop: CellAddress) -> CellPath:
         """The path with another current hop, as an alias or a queue makes it."""
         self._require_hop()
         place = self.position
-        return altered(self, "hops", (*self.hops[:place], hop, *self.hops[place + 1 :]))
+        return copy_with(self, "hops", (*self.hops[:place], hop, *self.hops[place + 1 :]))
 
     def arrived(self, cell: CellAddress) -> CellPath:
         """The path as a cell gets it: the hop is the cell's own address, and is taken."""
         self._require_hop()
         place = self.position
         if self.hops[place] == cell:
-            return altered(self, "position", place + 1)
+            return copy_with(self, "position", place + 1)
         hops = (*self.hops[:place], cell, *self.hops[place + 1 :])
-        return altered_twice(self, "hops", hops, "position", place + 1)
+        return copy_with_two(self, "hops", hops, "position", place + 1)
 
     def appended(self, *hops: CellAddress) -> CellPath:
         """The path with further hops at its end."""
         grown = self.hops + hops
         if len(grown) > HOPS_MAX:
             raise ConfigError(_fault_of(len(grown), self.position))
-        return altered(self, "hops", grown)
+        return copy_with(self, "hops", grown)
 
     def reversed(self) -> CellPath:
         """The way back, at its beginning.

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from postroad.core.errors import ConfigError
 
-from .arguments import check_range, quoted
+from .arguments import check_range, quote
 from .commands import command
-from .layout import one_line, table
+from .layout import format_table, one_line
 
 LINES_MAX = 200
 _LINE_CHARACTERS_MAX = 1_000
@@ -25,7 +25,7 @@ _LEVELS = ("debug", "info", "warning", "error", "critical")
 _times = logging.Formatter()
 
 
-class LogRecord(NamedTuple):
+class LogLine(NamedTuple):
     """A line of the log."""
 
     at: float
@@ -35,13 +35,13 @@ class LogRecord(NamedTuple):
     text: str
 
 
-class Pinboard(logging.Handler):
+class LogBuffer(logging.Handler):
     """Keeps the last lines of a logger and those below it, while it is attached."""
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
         self._logger = logger
-        self._records: deque[LogRecord] = deque(maxlen=LINES_MAX)
+        self._records: deque[LogLine] = deque(maxlen=LINES_MAX)
         # Weak: what is killed in a simulation never says goodbye.
         self._users: weakref.WeakSet[object] = weakref.WeakSet()
         # What the level was before an operator set it.
@@ -94,7 +94,7 @@ class Pinboard(logging.Handler):
         """The last lines, oldest first."""
         return [_line_of(it) for it in self.records(count)]
 
-    def records(self, count: int) -> list[LogRecord]:
+    def records(self, count: int) -> list[LogLine]:
         """The same, taken apart."""
         # Other threads log, too.
         self.acquire()
@@ -123,10 +123,10 @@ class Pinboard(logging.Handler):
             self._level_before = None
 
 
-class Overhearing(logging.Handler):
+class LogBufferHandler(logging.Handler):
     """Gives a pinboard what other loggers of the process say: users' own, and of libraries."""
 
-    def __init__(self, pinboard: Pinboard) -> None:
+    def __init__(self, pinboard: LogBuffer) -> None:
         super().__init__()
         self._pinboard = pinboard
 
@@ -136,22 +136,22 @@ class Overhearing(logging.Handler):
             self._pinboard.keep(record)
 
 
-def _kept(record: logging.LogRecord) -> LogRecord:
+def _kept(record: logging.LogRecord) -> LogLine:
     text = record.getMessage()
     if record.exc_info and record.exc_info[1] is not None:
         text += f" ({record.exc_info[1]!r})"
     text = one_line(text, _LINE_CHARACTERS_MAX)
-    return LogRecord(record.created, record.levelname.lower(), record.name, text)
+    return LogLine(record.created, record.levelname.lower(), record.name, text)
 
 
-def _line_of(record: LogRecord) -> str:
+def _line_of(record: LogLine) -> str:
     created = {"created": record.at, "msecs": record.at % 1 * 1000}
     time = _times.formatTime(logging.makeLogRecord(created))
     text = f"{time} {record.level.upper()} {record.logger}: {record.text}"
     return one_line(text, _LINE_CHARACTERS_MAX)
 
 
-PINBOARD = Pinboard(logging.getLogger("postroad"))
+LOG_BUFFER = LogBuffer(logging.getLogger("postroad"))
 """The one of this process."""
 
 
@@ -164,12 +164,12 @@ class LogCommands:
     def show_lines(self, *, lines: int = 20) -> str:
         """The last lines."""
         check_range("-lines", lines, 1, LINES_MAX)
-        return "\n".join(PINBOARD.lines(lines)) or "nothing was logged"
+        return "\n".join(LOG_BUFFER.lines(lines)) or "nothing was logged"
 
     @command("log ls", help="The loggers of this process and their levels.", is_read=True)
     def show_levels(self) -> str:
         """All loggers."""
-        return table(("LOGGER", "LEVEL"), PINBOARD.levels())
+        return format_table(("LOGGER", "LEVEL"), LOG_BUFFER.levels())
 
     @command(
         "log set",
@@ -181,12 +181,12 @@ class LogCommands:
         """Set the level of all loggers."""
         name = level.lower()
         if name not in _LEVELS:
-            raise ConfigError(f"no level {quoted(level)}; there are {', '.join(_LEVELS)}")
-        PINBOARD.set_level(getattr(logging, name.upper()))
+            raise ConfigError(f"no level {quote(level)}; there are {', '.join(_LEVELS)}")
+        LOG_BUFFER.set_level(getattr(logging, name.upper()))
         return f"level {name}"
 
     @command("log reset", help="Log again what was logged before 'log set'.")
     def reset_level(self) -> str:
         """Undo `log set`."""
-        PINBOARD.reset_level()
-        return f"level {PINBOARD.levels()[0][1]}"
+        LOG_BUFFER.reset_level()
+        return f"level {LOG_BUFFER.levels()[0][1]}"

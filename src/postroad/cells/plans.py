@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from .address import CellAddress
-from .choice import NUMBER_MASK, number_of_candidate, number_of_message
-from .decision import Decision, Delivery, Forward
+from .choice import NUMBER_MASK, candidate_weight, message_weight
+from .decision import Forward, LocalDelivery, RoutingDecision
 from .envelope import Envelope
-from .routing import Routing
-from .surroundings import Surroundings
+from .routing import RouteResolution
+from .surroundings import RoutingContext
 
 
-class ToGateway:
+class ForwardPlan:
     """To hand all messages that are alike to one gateway."""
 
     __slots__ = ("_choice", "_gateway", "_sender", "asked")
@@ -28,62 +28,64 @@ class ToGateway:
         self._sender = sender
         self.asked = asked
 
-    def carry_out(self, envelope: Envelope) -> Decision:
+    def carry_out(self, envelope: Envelope) -> RoutingDecision:
         """The decision for one message."""
         leaving = envelope.sent_by(self._sender)
-        return Decision((), (Forward(self._gateway, leaving, self._choice),))
+        return RoutingDecision((), (Forward(self._gateway, leaving, self._choice),))
 
 
-class ToCell:
+class DeliverPlan:
     """To deliver them to one cell."""
 
     __slots__ = ("_address", "_cell", "_name", "asked")
     size = 1
 
-    def __init__(self, delivery: Delivery, address: CellAddress, asked: frozenset[str]) -> None:
+    def __init__(
+        self, delivery: LocalDelivery, address: CellAddress, asked: frozenset[str]
+    ) -> None:
         self._cell = delivery.cell
         self._name = delivery.name
         self._address = address
         self.asked = asked
 
-    def carry_out(self, envelope: Envelope) -> Decision:
+    def carry_out(self, envelope: Envelope) -> RoutingDecision:
         """The decision for one message."""
         arrived = envelope.heading(envelope.destination.arrived(self._address))
-        return Decision((Delivery(self._cell, arrived, self._name),))
+        return RoutingDecision((LocalDelivery(self._cell, arrived, self._name),))
 
 
-class ToMany:
+class FanOutPlan:
     """To do any number of both: the copies of a topic."""
 
     __slots__ = ("_parts", "asked", "size")
 
-    def __init__(self, parts: list[ToGateway | ToCell], asked: frozenset[str]) -> None:
+    def __init__(self, parts: list[ForwardPlan | DeliverPlan], asked: frozenset[str]) -> None:
         self.size = len(parts) + 1
         self._parts = parts
         self.asked = asked
 
-    def carry_out(self, envelope: Envelope) -> Decision:
+    def carry_out(self, envelope: Envelope) -> RoutingDecision:
         """The decision for one message."""
         decisions = [part.carry_out(envelope) for part in self._parts]
-        return Decision(
+        return RoutingDecision(
             tuple([it for decision in decisions for it in decision.deliveries]),
             tuple([it for decision in decisions for it in decision.forwards]),
         )
 
 
-Plan: TypeAlias = ToGateway | ToCell | ToMany
+RoutingPlan: TypeAlias = ForwardPlan | DeliverPlan | FanOutPlan
 
 
-def make_plan(decision: Decision, asked: frozenset[str], domain: CellAddress) -> Plan:
+def make_plan(decision: RoutingDecision, asked: frozenset[str], domain: CellAddress) -> RoutingPlan:
     """A plan of what was decided, by the domain of this address, for one message."""
-    parts: list[ToGateway | ToCell] = [
-        ToCell(it, CellAddress(it.cell, domain.domain), asked) for it in decision.deliveries
+    parts: list[ForwardPlan | DeliverPlan] = [
+        DeliverPlan(it, CellAddress(it.cell, domain.domain), asked) for it in decision.deliveries
     ]
-    parts += [ToGateway(it, domain, asked) for it in decision.forwards]
-    return parts[0] if len(parts) == 1 else ToMany(parts, asked)
+    parts += [ForwardPlan(it, domain, asked) for it in decision.forwards]
+    return parts[0] if len(parts) == 1 else FanOutPlan(parts, asked)
 
 
-class Choice:
+class BalancedPlan:
     """The routes of a queue that messages are spread over, and a plan for each.
 
     Plans come one by one, each from the first message that goes by that route. What those
@@ -92,22 +94,22 @@ class Choice:
 
     __slots__ = ("_candidates", "_left", "_plans", "asked", "size")
 
-    def __init__(self, routing: Routing, around: Surroundings) -> None:
+    def __init__(self, routing: RouteResolution, around: RoutingContext) -> None:
         self.asked = frozenset(routing.asked)
         self.size = len(routing.choices)
         # The routes that were not passed over so far, and whether they are in the own zone.
         self._left = {it.target_name: around.is_near(it) for it in routing.choices}
-        self._plans: dict[str, Plan] = {}
-        self._candidates: list[tuple[int, Plan | None]] = []
+        self._plans: dict[str, RoutingPlan] = {}
+        self._candidates: list[tuple[int, RoutingPlan | None]] = []
 
     @property
     def has_any(self) -> bool:
         """Whether any of the routes leads anywhere, as far as is known."""
         return bool(self._left)
 
-    def pick(self, id: bytes) -> Plan | None:
+    def pick(self, id: bytes) -> RoutingPlan | None:
         """The plan for a message; None if its best route was not tried so far."""
-        message = number_of_message(id)
+        message = message_weight(id)
         best, winner = -1, None
         for number, plan in self._candidates:
             score = message * number & NUMBER_MASK
@@ -115,7 +117,7 @@ class Choice:
                 best, winner = score, plan
         return winner
 
-    def learn(self, routing: Routing, plan: Plan) -> None:
+    def learn(self, routing: RouteResolution, plan: RoutingPlan) -> None:
         """Keep which route a message went by, and which better ones lead nowhere."""
         for route in routing.choices:
             if route is routing.taken:
@@ -125,4 +127,4 @@ class Choice:
         near = [name for name, is_near in self._left.items() if is_near]
         # Of equal scores that of the higher name counts, which comes first.
         names = sorted(near or self._left, reverse=True)
-        self._candidates = [(number_of_candidate(it), self._plans.get(it)) for it in names]
+        self._candidates = [(candidate_weight(it), self._plans.get(it)) for it in names]

@@ -12,12 +12,12 @@ from postroad.core import PostroadError
 from postroad.core.errors import MessagingError
 from postroad.core.limits import MIB
 
-from .arguments import check_range, check_seconds, read_path
+from .arguments import check_range, check_seconds, parse_path
 from .commands import command
 from .content import PING
-from .layout import milliseconds, names, one_line, table
+from .layout import format_milliseconds, format_names, format_table, one_line
 from .path import CellPath
-from .pings import read_pong
+from .pings import decode_pong
 
 if TYPE_CHECKING:
     from .cell import Cell
@@ -28,7 +28,7 @@ _COUNT_MAX = 100
 _LOST_MAX = 3
 
 
-class Trip(NamedTuple):
+class PingTrip(NamedTuple):
     """A ping that was answered."""
 
     seconds: float
@@ -38,20 +38,22 @@ class Trip(NamedTuple):
     """Everybody who sent the answer on, the cell first that gave it; empty if it is a cell here."""
 
 
-async def ping(domain: CellDomain, destination: CellPath, payload: bytes, timeout_s: float) -> Trip:
+async def ping(
+    domain: CellDomain, destination: CellPath, payload: bytes, timeout_s: float
+) -> PingTrip:
     """Send a ping and wait for the answer.
 
     Raises:
         MessagingError: it did not arrive, or was not answered in time.
-        MalformedPayload: what came back is no answer to a ping.
+        MalformedPayloadError: what came back is no answer to a ping.
     """
     # The time of a loop may be that of its current turn: much too coarse.
     started = time.perf_counter()
     answer = await domain.exchange_ping(destination, PING, payload, timeout_s)
-    return Trip(time.perf_counter() - started, read_pong(answer.payload), answer.way)
+    return PingTrip(time.perf_counter() - started, decode_pong(answer.payload), answer.way)
 
 
-def domains_of(trip: Trip, here: str) -> tuple[list[str], list[str]]:
+def domains_of(trip: PingTrip, here: str) -> tuple[list[str], list[str]]:
     """The domains of the way out and of the way back, both ends included."""
     end = here if trip.back.first is None else trip.back.first.domain
     out = _each_once((*(hop.domain for hop in trip.out.hops), end))
@@ -59,7 +61,7 @@ def domains_of(trip: Trip, here: str) -> tuple[list[str], list[str]]:
     return out, back
 
 
-class ProbeCommands:
+class PingCommands:
     """`ping` and `traceroute`."""
 
     def __init__(self, cell: Cell) -> None:
@@ -75,16 +77,16 @@ class ProbeCommands:
     )
     async def ping(self, path: str, *, count: int = 1, size: int = 0, timeout: float = 2.0) -> str:
         """Send pings one after the other."""
-        destination = read_path(path)
+        destination = parse_path(path)
         check_range("-count", count, 1, _COUNT_MAX)
         check_range("-size", size, 0, MIB)
         check_seconds(timeout)
-        trips: list[Trip] = []
+        trips: list[PingTrip] = []
         losses: list[str] = []
         lost_in_a_row = 0
         while len(trips) + len(losses) < count and lost_in_a_row < _LOST_MAX:
             trip = await self._ping(destination, bytes(size), timeout)
-            if isinstance(trip, Trip):
+            if isinstance(trip, PingTrip):
                 trips.append(trip)
                 lost_in_a_row = 0
             else:
@@ -101,30 +103,36 @@ class ProbeCommands:
     )
     async def traceroute(self, path: str, *, timeout: float = 2.0) -> str:
         """Send a ping, and another to each domain it came through."""
-        destination = read_path(path)
+        destination = parse_path(path)
         check_seconds(timeout)
         trip = await self._ping(destination, b"", timeout)
-        if not isinstance(trip, Trip):
+        if not isinstance(trip, PingTrip):
             return f"no answer from {path}: {trip}"
         out, back = domains_of(trip, self._cell.domain.name)
         passed = list(dict.fromkeys((*out, *back)))
         trips = await asyncio.gather(*(self._measure(name, timeout) for name in passed))
         return "\n".join(
             (
-                f"{path} answered after {milliseconds(trip.seconds)}",
+                f"{path} answered after {format_milliseconds(trip.seconds)}",
                 f"out:   {' -> '.join(out)}",
                 f"back:  {' -> '.join(back)}",
                 "",
-                table(("DOMAIN", "ROUND TRIP"), zip(passed, trips, strict=True)),
+                format_table(("DOMAIN", "ROUND TRIP"), zip(passed, trips, strict=True)),
             )
         )
 
     async def _measure(self, domain: str, timeout_s: float) -> str:
         system = CellPath.of(f"{self._cell.name}@{domain}")
         trip = await self._ping(system, b"", timeout_s)
-        return milliseconds(trip.seconds) if isinstance(trip, Trip) else f"no answer: {trip}"
+        return (
+            format_milliseconds(trip.seconds)
+            if isinstance(trip, PingTrip)
+            else f"no answer: {trip}"
+        )
 
-    async def _ping(self, destination: CellPath, payload: bytes, timeout_s: float) -> Trip | str:
+    async def _ping(
+        self, destination: CellPath, payload: bytes, timeout_s: float
+    ) -> PingTrip | str:
         """A trip, or why there was none."""
         try:
             return await ping(self._cell.domain, destination, payload, timeout_s)
@@ -139,17 +147,19 @@ def _each_once(domains: Iterable[str]) -> list[str]:
     return [name for name, _ in groupby(domains)]
 
 
-def _report(path: str, trips: list[Trip], losses: list[str]) -> str:
+def _report(path: str, trips: list[PingTrip], losses: list[str]) -> str:
     lines = [f"{path}: {len(trips) + len(losses)} sent, {len(trips)} answered{_by(trips)}"]
     if trips:
         times = [trip.seconds for trip in trips]
-        least, mean, most = map(milliseconds, (min(times), sum(times) / len(times), max(times)))
+        least, mean, most = map(
+            format_milliseconds, (min(times), sum(times) / len(times), max(times))
+        )
         lines.append(f"round trip: min {least}, avg {mean}, max {most}")
     lines += [f"no answer: {text}" for text in dict.fromkeys(losses)]
     return "\n".join(lines)
 
 
-def _by(trips: list[Trip]) -> str:
+def _by(trips: list[PingTrip]) -> str:
     """Who answered, as far as the answers came from other domains."""
     cells = sorted({str(it.back.first) for it in trips if it.back})
-    return f" by {names(cells)}" if cells else ""
+    return f" by {format_names(cells)}" if cells else ""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .envelope import Envelope
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """A message and the choices that were tried."""
 
     envelope: Envelope
@@ -20,16 +20,16 @@ class Sent(NamedTuple):
     """When it was sent."""
 
 
-class Resends:
+class ResendBuffer:
     """The messages sent last."""
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
-        self._sent: dict[bytes, Sent] = {}
+        self._sent: dict[bytes, SentMessage] = {}
         self._bytes = 0
 
-    def keep(self, sent: Sent) -> None:
+    def keep(self, sent: SentMessage) -> None:
         """Remember a message, and forget the oldest if there are too many."""
         weight = sent.envelope.weight
         if weight > self._bytes_max:
@@ -40,7 +40,7 @@ class Resends:
         while len(self._sent) > self._messages_max or self._bytes > self._bytes_max:
             self.take(next(iter(self._sent)))
 
-    def take(self, id: bytes) -> Sent | None:
+    def take(self, id: bytes) -> SentMessage | None:
         """Give and forget a message."""
         sent = self._sent.pop(id, None)
         if sent is not None:

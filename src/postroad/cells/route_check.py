@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
 from .address import validate_domain_name
 from .snapshots import Digest, Incarnation, Number
@@ -21,7 +21,7 @@ DOMAINS_MAX = 65_536
 """Domains that one core has tunnels to."""
 
 
-class Known(msgspec.Struct, frozen=True, array_like=True):
+class KnownAdvertisement(msgspec.Struct, frozen=True, array_like=True):
     """Which snapshot of a domain a core has."""
 
     incarnation: Incarnation = 0
@@ -33,13 +33,15 @@ class Known(msgspec.Struct, frozen=True, array_like=True):
         return f"#{self.number} of incarnation {self.incarnation}" if self.number else "nothing"
 
 
-_Snapshots: TypeAlias = Annotated[dict[str, Known], msgspec.Meta(max_length=DOMAINS_MAX)]
+_Snapshots: TypeAlias = Annotated[
+    dict[str, KnownAdvertisement], msgspec.Meta(max_length=DOMAINS_MAX)
+]
 
 
 class CoreReport(msgspec.Struct, frozen=True):
     """What one core offers and knows."""
 
-    own: Known
+    own: KnownAdvertisement
     known: _Snapshots
 
     def __post_init__(self) -> None:
@@ -47,7 +49,7 @@ class CoreReport(msgspec.Struct, frozen=True):
             validate_domain_name(name)
 
 
-class Difference(msgspec.Struct, frozen=True):
+class RouteDifference(msgspec.Struct, frozen=True):
     """What a core should know of a domain, and does not."""
 
     domain: str
@@ -55,7 +57,7 @@ class Difference(msgspec.Struct, frozen=True):
     problem: str
 
 
-class CheckResult(msgspec.Struct, frozen=True):
+class RouteCheckResult(msgspec.Struct, frozen=True):
     """What became of a check."""
 
     cores: tuple[str, ...]
@@ -64,7 +66,7 @@ class CheckResult(msgspec.Struct, frozen=True):
     """Those that did not, and why."""
     domains: int
     """How many domains they know of, all together."""
-    differences: tuple[Difference, ...]
+    differences: tuple[RouteDifference, ...]
 
     @property
     def is_good(self) -> bool:
@@ -72,23 +74,25 @@ class CheckResult(msgspec.Struct, frozen=True):
         return bool(self.cores) and not (self.silent or self.differences)
 
 
-def read_report(answer: object) -> CoreReport:
-    """A report out of plain values; raises MalformedPayload if it is none."""
+def decode_report(answer: object) -> CoreReport:
+    """A report out of plain values; raises MalformedPayloadError if it is none."""
     try:
         return msgspec.convert(answer, CoreReport)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise MalformedPayload(f"no report of a core: {error}") from None
+        raise MalformedPayloadError(f"no report of a core: {error}") from None
 
 
-def compare_reports(reports: Mapping[str, CoreReport], silent: Mapping[str, str]) -> CheckResult:
+def compare_reports(
+    reports: Mapping[str, CoreReport], silent: Mapping[str, str]
+) -> RouteCheckResult:
     """Compare what cores know, by their names; `silent` are those who could not be asked."""
     domains = sorted({name for it in reports.values() for name in it.known} | reports.keys())
     differences = [it for domain in domains for it in _compare(domain, reports)]
     silenced = dict(sorted(silent.items()))
-    return CheckResult(tuple(sorted(reports)), silenced, len(domains), tuple(differences))
+    return RouteCheckResult(tuple(sorted(reports)), silenced, len(domains), tuple(differences))
 
 
-def _compare(domain: str, reports: Mapping[str, CoreReport]) -> Iterator[Difference]:
+def _compare(domain: str, reports: Mapping[str, CoreReport]) -> Iterator[RouteDifference]:
     """What is wrong with what cores know of one domain."""
     known = {core: reports[core].known.get(domain) for core in sorted(reports) if core != domain}
     own = reports[domain].own if domain in reports else None
@@ -96,14 +100,19 @@ def _compare(domain: str, reports: Mapping[str, CoreReport]) -> Iterator[Differe
     for core, has in known.items():
         problem = _problem(has, newest, known[newest], own)
         if problem is not None:
-            yield Difference(domain, core, problem)
+            yield RouteDifference(domain, core, problem)
 
 
-def _age(known: Known | None) -> tuple[int, int]:
+def _age(known: KnownAdvertisement | None) -> tuple[int, int]:
     return (known.incarnation, known.number) if known is not None else (-1, -1)
 
 
-def _problem(has: Known | None, newest: str, known: Known | None, own: Known | None) -> str | None:
+def _problem(
+    has: KnownAdvertisement | None,
+    newest: str,
+    known: KnownAdvertisement | None,
+    own: KnownAdvertisement | None,
+) -> str | None:
     """What is wrong with what a core has, if anything.
 
     Args:

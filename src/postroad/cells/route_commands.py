@@ -9,13 +9,13 @@ import msgspec
 from postroad.core.errors import ConfigError
 
 from .address import CellAddress
-from .arguments import quoted, read_path
+from .arguments import parse_path, quote
 from .commands import command
-from .decision import HERE, Origin
+from .decision import LOCAL_ORIGIN, MessageOrigin
 from .envelope import Envelope
 from .path import CellPath
 from .route import Route, RouteType
-from .routes import list_routes, select_routes
+from .routes import filter_routes, format_routes
 from .routing import route_message
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ class RouteCommands:
         target: str | None = None,
     ) -> str:
         """The routes that fit."""
-        chosen = select_routes(
+        chosen = filter_routes(
             self._cell.domain.table, type=_read_type(type), destination=destination, target=target
         )
-        return list_routes(chosen) if chosen else "no routes"
+        return format_routes(chosen) if chosen else "no routes"
 
     @command("route add", _ROUTE, help=f"Add a route.\n{_ROUTE_HELP}")
     def add(self, *words: str, type: str | None = None, zone: str | None = None) -> str:
@@ -84,10 +84,10 @@ class RouteCommands:
         """The decision about a message."""
         domain = self._cell.domain
         exchange = domain.exchange
-        origin, source = HERE, CellPath((self._cell.address,))
+        origin, source = LOCAL_ORIGIN, CellPath((self._cell.address,))
         if from_ is not None:
             origin, source = self._origin(from_), CellPath.of(f"System@{from_}", f"*@{from_}")
-        envelope = Envelope(id=exchange.new_id(), destination=read_path(path), source=source)
+        envelope = Envelope(id=exchange.new_id(), destination=parse_path(path), source=source)
         decision = route_message(
             envelope,
             origin,
@@ -109,13 +109,13 @@ class RouteCommands:
         own = self._cell.domain.identity.cell(route.target.cell)
         return msgspec.structs.replace(route, target=own)
 
-    def _origin(self, name: str) -> Origin:
+    def _origin(self, name: str) -> MessageOrigin:
         links = self._cell.domain.links.by_domain
         link = links.get(CellAddress.of_domain(name).domain)
         if link is None:
             known = ", ".join(sorted(links)) or "nobody"
-            raise ConfigError(f"no tunnel to domain {quoted(name)}; there are tunnels to {known}")
-        return Origin.from_peer(name, link.domain.role)
+            raise ConfigError(f"no tunnel to domain {quote(name)}; there are tunnels to {known}")
+        return MessageOrigin.from_peer(name, link.domain.role)
 
 
 def _read_type(text: str | None) -> RouteType | None:
@@ -124,4 +124,4 @@ def _read_type(text: str | None) -> RouteType | None:
     try:
         return RouteType(text.lower())
     except ValueError:
-        raise ConfigError(f"no type {quoted(text)} of routes; there are {_TYPES}") from None
+        raise ConfigError(f"no type {quote(text)} of routes; there are {_TYPES}") from None

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from .address import ANY, LOCAL, CellAddress
-from .errors import DuplicateRoute, NoSuchCell, NoSuchRoute
+from .errors import CellNotFoundError, DuplicateRouteError, RouteNotFoundError
 from .route import Route, RouteType
 
 # Exact routes and aliases share one list for each address: the older one is tried first.
@@ -34,16 +34,16 @@ class RouteTable:
         owned: set[_Key] = set()
         for route in routes:
             if not self._insert(route, owned):
-                raise DuplicateRoute(f"route {route} is given twice")
+                raise DuplicateRouteError(f"route {route} is given twice")
 
     # Changes.
 
     def added(self, *routes: Route) -> RouteTable:
-        """The table with further routes; raises DuplicateRoute if it has one of them."""
+        """The table with further routes; raises DuplicateRouteError if it has one of them."""
         return self.changed(added=routes)
 
     def deleted(self, *routes: Route) -> RouteTable:
-        """The table without these routes; raises NoSuchRoute if it lacks one of them."""
+        """The table without these routes; raises RouteNotFoundError if it lacks one of them."""
         return self.changed(deleted=routes)
 
     def changed(
@@ -60,10 +60,10 @@ class RouteTable:
         owned: set[_Key] = set()
         for route in deleted:
             if not table._remove(route, owned) and is_strict:
-                raise NoSuchRoute(f"no route {route}")
+                raise RouteNotFoundError(f"no route {route}")
         for route in added:
             if not table._insert(route, owned) and is_strict:
-                raise DuplicateRoute(f"there is a route {route} already")
+                raise DuplicateRouteError(f"there is a route {route} already")
         return table
 
     def without_target(self, target: CellAddress) -> RouteTable:
@@ -157,14 +157,14 @@ def _key(route: Route) -> _Key:
     return _GROUPS[route.type], route.cell, route.domain
 
 
-def require_target(
+def check_route_target(
     route: Route,
     *,
     domain: str,
     cells: Collection[str],
     gateways: Collection[str] | None = None,
 ) -> None:
-    """Refuse a route of a domain that leads nowhere; raises NoSuchCell.
+    """Refuse a route of a domain that leads nowhere; raises CellNotFoundError.
 
     An alias may be any address. The others lead to another domain or to a cell of this one, which
     must be there; unless it is the route of a queue or a topic, to one of the gateways if they are
@@ -174,16 +174,20 @@ def require_target(
     if route.type is RouteType.ALIAS or (target.is_domain and target.domain != domain):
         return
     if target.domain not in (domain, LOCAL) or target.cell not in cells:
-        raise NoSuchCell(f"no such cell: {target}, which route {route} needs in domain {domain}")
+        raise CellNotFoundError(
+            f"no such cell: {target}, which route {route} needs in domain {domain}"
+        )
     is_for_gateway = route.type not in (RouteType.QUEUE, RouteType.TOPIC)
     if is_for_gateway and gateways is not None and target.cell not in gateways:
-        raise NoSuchCell(f"{target} is no tunnel, as route {route} needs one; an alias needs none")
+        raise CellNotFoundError(
+            f"{target} is no tunnel, as route {route} needs one; an alias needs none"
+        )
 
 
 # Listing.
 
 
-def select_routes(
+def filter_routes(
     routes: Iterable[Route],
     *,
     type: RouteType | None = None,
@@ -211,7 +215,7 @@ def _fits(address: str, pattern: str) -> bool:
     return fnmatchcase(address if "@" in pattern else address.partition("@")[0], pattern)
 
 
-def list_routes(routes: Iterable[Route]) -> str:
+def format_routes(routes: Iterable[Route]) -> str:
     """The routes as `route ls` prints them: aligned columns below a line of headings."""
     rows = [_HEADINGS, *(_row(route) for route in routes)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]

@@ -29,16 +29,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from .address import CellAddress
-from .choice import rank_by, rank_for_message
-from .decision import HERE, Decision, Delivery, Forward, Origin
-from .domain import SYSTEM, Domain
+from .choice import rank_for_message, rendezvous_rank_by
+from .decision import LOCAL_ORIGIN, Forward, LocalDelivery, MessageOrigin, RoutingDecision
+from .domain import SYSTEM, DomainInfo
 from .envelope import Envelope
-from .errors import HopLimit, MessageExpired, NoRoute, RoutingError
-from .failure import Failure
+from .errors import HopLimitExceededError, MessageExpiredError, NoRouteError, RoutingError
+from .failure import DeliveryFailure
 from .path import CellPath
 from .route import Route, RouteType
 from .routes import RouteTable
-from .surroundings import Surroundings
+from .surroundings import RoutingContext
 
 STEPS_MAX = 16
 """Names a hop may have one after the other in one domain; more are aliases in a circle."""
@@ -50,14 +50,14 @@ _NOBODY: frozenset[str] = frozenset()
 
 def route_message(
     envelope: Envelope,
-    origin: Origin = HERE,
+    origin: MessageOrigin = LOCAL_ORIGIN,
     *,
     table: RouteTable,
     cells: Collection[str],
-    domain: Domain,
+    domain: DomainInfo,
     hidden: Collection[str] = (),
     avoid: frozenset[str] = _NOBODY,
-) -> Decision:
+) -> RoutingDecision:
     """Decide what becomes of a message.
 
     Args:
@@ -70,10 +70,12 @@ def route_message(
             bare name or a route does not.
         avoid: what queue and default routes shall not lead to: the choices that were tried.
     """
-    return Routing(envelope, origin, Surroundings(domain, table, cells, hidden), avoid).decide()
+    return RouteResolution(
+        envelope, origin, RoutingContext(domain, table, cells, hidden), avoid
+    ).decide()
 
 
-class Routing:
+class RouteResolution:
     """One message on its way through one domain.
 
     What comes besides the decision is for whoever remembers decisions: all that they depended on.
@@ -88,8 +90,8 @@ class Routing:
     def __init__(
         self,
         envelope: Envelope,
-        origin: Origin,
-        around: Surroundings,
+        origin: MessageOrigin,
+        around: RoutingContext,
         avoid: frozenset[str] = _NOBODY,
     ) -> None:
         self._envelope = envelope
@@ -107,9 +109,9 @@ class Routing:
         if origin.peer is not None:
             self._visited |= {origin.peer}
         self._was_topic = False
-        self._deliveries: dict[str, Delivery] = {}
+        self._deliveries: dict[str, LocalDelivery] = {}
         self._forwards: dict[tuple[str, CellAddress], Forward] = {}
-        self._failure: Failure | None = None
+        self._failure: DeliveryFailure | None = None
         self._trace: list[tuple[object, ...]] = []
         self.taken: Route | None = None
         self.choices: list[Route] = []
@@ -120,14 +122,16 @@ class Routing:
         """Whether own hops were taken, or an alias took the place of the hop."""
         return self._path is not self._envelope.destination
 
-    def decide(self) -> Decision:
+    def decide(self) -> RoutingDecision:
         if self._envelope.is_expired:
-            self._fail(MessageExpired, f"the time of the message was over at {self._domain.name}")
+            self._fail(
+                MessageExpiredError, f"the time of the message was over at {self._domain.name}"
+            )
         else:
             self._follow()
         failure = self._failure
-        is_wanted = not (self._envelope.is_quiet and failure and failure.code == NoRoute.code)
-        return Decision(
+        is_wanted = not (self._envelope.is_quiet and failure and failure.code == NoRouteError.code)
+        return RoutingDecision(
             deliveries=tuple(self._deliveries.values()),
             forwards=tuple(self._forwards.values()),
             failure=failure,
@@ -142,7 +146,10 @@ class Routing:
                 return
             if self._resolve(self._path.current):
                 return
-        self._fail(HopLimit, f"{STEPS_MAX} aliases, one after the other, at {self._domain.name}")
+        self._fail(
+            HopLimitExceededError,
+            f"{STEPS_MAX} aliases, one after the other, at {self._domain.name}",
+        )
 
     def _take_own_hops(self) -> bool:
         while not self._path.was_walked:
@@ -151,7 +158,7 @@ class Routing:
             self._say("{} is this domain: on to the next hop", self._path.current)
             self._path = self._path.advanced()
             self._visited = _NOBODY
-        self._fail(NoRoute, f"the path ends at domain {self._domain.name}, not at a cell")
+        self._fail(NoRouteError, f"the path ends at domain {self._domain.name}, not at a cell")
         return False
 
     def _resolve(self, hop: CellAddress) -> bool:
@@ -172,7 +179,7 @@ class Routing:
             self._say("{} is in this domain", hop)
             self._deliver(hop.cell, None)
         else:
-            self._fail(NoRoute, f"no cell {hop.cell!r} in domain {hop.domain}")
+            self._fail(NoRouteError, f"no cell {hop.cell!r} in domain {hop.domain}")
 
     # Topics.
 
@@ -197,7 +204,7 @@ class Routing:
         if self._was_at(route.target):
             self._say("{}: the message came from there", route)
         elif (gateway := self._around.gateway(route.target)) is None:
-            self._fail(NoRoute, f"{route}: no way there from {self._domain.name}")
+            self._fail(NoRouteError, f"{route}: no way there from {self._domain.name}")
         else:
             self._say("{}: a copy through {}", route, gateway)
             self._forward(gateway, None)
@@ -219,7 +226,7 @@ class Routing:
         if self._was_topic:
             self._say("no other route for {}", hop)
         else:
-            self._fail(NoRoute, f"no route for {hop} at {self._domain.name}")
+            self._fail(NoRouteError, f"no route for {hop} at {self._domain.name}")
         return True
 
     def _goes_by(self, route: Route) -> bool:
@@ -264,7 +271,7 @@ class Routing:
 
     def _default_routes(self, hop: CellAddress) -> list[Route]:
         # Sticky: what is sent to one name goes one way and so stays in order.
-        return rank_by(
+        return rendezvous_rank_by(
             str(hop).encode(),
             self._allowed(self._table.defaults()),
             name=_target_name,
@@ -303,11 +310,13 @@ class Routing:
             self._say("{} has its copy already", cell)
             return
         path = self._path.arrived(CellAddress(cell, self._domain.name))
-        self._deliveries[cell] = Delivery(cell, self._envelope.heading(path), name)
+        self._deliveries[cell] = LocalDelivery(cell, self._envelope.heading(path), name)
 
     def _forward(self, gateway: str, choice: str | None) -> None:
         if len(self._envelope.source) > SOURCE_HOPS_MAX:
-            self._fail(HopLimit, f"{len(self._envelope.source)} hops at {self._domain.name}")
+            self._fail(
+                HopLimitExceededError, f"{len(self._envelope.source)} hops at {self._domain.name}"
+            )
             return
         if (gateway, self._path.current) in self._forwards:
             self._say("{} has its copy already", gateway)
@@ -328,7 +337,7 @@ class Routing:
     def _fail(self, error: type[RoutingError], text: str) -> None:
         self._say("{}", text)
         hop = _hop_of(self._path)
-        self._failure = Failure.of(error, text, hop=hop, at=self._domain.name)
+        self._failure = DeliveryFailure.of(error, text, hop=hop, at=self._domain.name)
 
     def _say(self, form: str, *arguments: object) -> None:
         self._trace.append((form, *arguments))

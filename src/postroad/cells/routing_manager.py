@@ -11,14 +11,20 @@ import msgspec
 from postroad.core import PostroadError
 from postroad.core.errors import ConfigError, MessagingError, UsageError
 
-from .announcing import offer_of
-from .arguments import check_seconds, quoted
+from .announcing import build_advertisement
+from .arguments import check_seconds, quote
 from .cell import Cell
 from .commands import command
 from .domain import Role
-from .layout import fields, names, one_line, table
+from .layout import format_fields, format_names, format_table, one_line
 from .message import CellMessage
-from .route_check import CheckResult, CoreReport, Known, compare_reports, read_report
+from .route_check import (
+    CoreReport,
+    KnownAdvertisement,
+    RouteCheckResult,
+    compare_reports,
+    decode_report,
+)
 
 _CONCURRENCY = 64
 _REPORT = "report"
@@ -44,15 +50,15 @@ class RoutingManager(Cell):
     def _report(self) -> CoreReport:
         domain = self.domain
         learner = domain.spreader.learner
-        offer = offer_of(domain.table, domain.identity)
+        offer = build_advertisement(domain.table, domain.identity)
         return CoreReport(
-            Known(domain.service.incarnation, 0, offer.digest()),
+            KnownAdvertisement(domain.service.incarnation, 0, offer.digest()),
             {name: self._known(name) for name in learner.offers()},
         )
 
-    def _known(self, name: str) -> Known:
+    def _known(self, name: str) -> KnownAdvertisement:
         have = self.domain.spreader.learner.have(name)
-        return Known(have.incarnation, have.number, have.digest)
+        return KnownAdvertisement(have.incarnation, have.number, have.digest)
 
     # What is offered.
 
@@ -71,7 +77,7 @@ class RoutingManager(Cell):
         if not peers:
             return "no tunnels"
         headings = ("DOMAIN", "ROLE", "ZONE", "SNAPSHOT", "BEHIND", "QUEUES", "TOPICS")
-        return table(headings, map(self._row, peers))
+        return format_table(headings, map(self._row, peers))
 
     def _row(self, name: str) -> tuple[object, ...]:
         spreader = self.domain.spreader
@@ -83,8 +89,8 @@ class RoutingManager(Cell):
             offer.zone,
             f"#{have.number}" if have.number else None,
             "yes" if is_behind else "no",
-            names(offer.queues),
-            names(offer.topics),
+            format_names(offer.queues),
+            format_names(offer.topics),
         )
 
     def _role_of(self, name: str) -> str | None:
@@ -95,9 +101,9 @@ class RoutingManager(Cell):
         learner = self.domain.spreader.learner
         offer = learner.offers().get(name)
         if offer is None:
-            raise ConfigError(f"no tunnel to domain {quoted(name)}; see 'ls'")
+            raise ConfigError(f"no tunnel to domain {quote(name)}; see 'ls'")
         have = learner.have(name)
-        head = fields(
+        head = format_fields(
             (
                 ("domain", name),
                 ("role", self._role_of(name)),
@@ -109,7 +115,7 @@ class RoutingManager(Cell):
         )
         rows = [*(("queue", it) for it in offer.queues), *(("topic", it) for it in offer.topics)]
         rows += [("tunnel to", it) for it in offer.domains]
-        return f"{head}\n\n{table(('OFFERS', 'NAME'), rows)}" if rows else head
+        return f"{head}\n\n{format_table(('OFFERS', 'NAME'), rows)}" if rows else head
 
     # Whether all know the same.
 
@@ -129,7 +135,7 @@ class RoutingManager(Cell):
             result = await self._compare(timeout)
         return _as_json(result) if json else "\n".join(_in_words(result))
 
-    async def _compare(self, timeout_s: float) -> CheckResult:
+    async def _compare(self, timeout_s: float) -> RouteCheckResult:
         cores = self._cores()
         answers = await asyncio.gather(*(self._ask(core, timeout_s) for core in cores))
         reports: dict[str, CoreReport] = {}
@@ -155,14 +161,14 @@ class RoutingManager(Cell):
             return self._report()
         try:
             answer = await self.call(f"{self.name}@{core}", _REPORT, timeout=timeout_s, wait=False)
-            return read_report(answer)
+            return decode_report(answer)
         except MessagingError as error:
             return one_line(error.detail)
         except PostroadError as error:
             return one_line(error)
 
 
-def _in_words(result: CheckResult) -> Iterator[str]:
+def _in_words(result: RouteCheckResult) -> Iterator[str]:
     if not (result.cores or result.silent):
         yield "no cores are known"
         return
@@ -170,12 +176,12 @@ def _in_words(result: CheckResult) -> Iterator[str]:
         yield f"core {core} did not answer: {why}"
     if result.differences:
         rows = ((it.domain, it.core, it.problem) for it in result.differences)
-        yield table(("DOMAIN", "CORE", "PROBLEM"), rows)
+        yield format_table(("DOMAIN", "CORE", "PROBLEM"), rows)
     elif result.cores:
         agree = "agree on" if len(result.cores) > 1 else "alone tells of"
         yield f"{', '.join(result.cores)} {agree} {result.domains} domains"
 
 
-def _as_json(result: CheckResult) -> str:
+def _as_json(result: RouteCheckResult) -> str:
     values = {"is_good": result.is_good, **msgspec.structs.asdict(result)}
     return msgspec.json.encode(values).decode()

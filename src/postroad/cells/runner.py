@@ -12,23 +12,23 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroad.core import tracing
-from postroad.core.tracing import NO_SPAN, AnySpan
+from postroad.core.tracing import NOOP_SPAN, SpanLike
 
 from .address import LOCAL
-from .answers import NOTHING
+from .answers import EMPTY_REPLY
 from .cell import Cell
 from .content import COMMAND, PING
-from .decision import Delivery
+from .decision import LocalDelivery
 from .envelope import Envelope
-from .errors import CommandRefused, HopLimit, MessageExpired, NoRoute
+from .errors import CommandRefused, HopLimitExceededError, MessageExpiredError, NoRouteError
 from .fair_queue import FairQueue
 from .message import CellMessage
-from .pings import answer_ping
+from .pings import build_pong
 from .routing import SOURCE_HOPS_MAX
-from .traces import delivering
+from .traces import start_handle_span
 
 if TYPE_CHECKING:
-    from .exchange import Exchange
+    from .exchange import MessageDispatcher
 
 # How long cancelled handlers may take to clean up.
 _CANCEL_S = 1.0
@@ -36,10 +36,10 @@ _CANCEL_S = 1.0
 _TURN_MESSAGES = 64
 
 
-class _Waiting(NamedTuple):
+class _MailboxItem(NamedTuple):
     """A message in the mailbox."""
 
-    delivery: Delivery
+    delivery: LocalDelivery
     arrived: float
     transaction: Any = None
 
@@ -61,13 +61,13 @@ class CellRunner:
         "name",
     )
 
-    def __init__(self, cell: Cell, exchange: Exchange) -> None:
+    def __init__(self, cell: Cell, exchange: MessageDispatcher) -> None:
         self.cell = cell
         self.name = cell.name
         self._exchange = exchange
         self._handler = cell.received
         config = exchange.config
-        self.mailbox: FairQueue[_Waiting] = FairQueue(
+        self.mailbox: FairQueue[_MailboxItem] = FairQueue(
             config.mailbox_messages_max, config.mailbox_bytes_max
         )
         # Results of the handler that are still awaited, the oldest first.
@@ -105,7 +105,7 @@ class CellRunner:
 
     def deliver(
         self,
-        delivery: Delivery,
+        delivery: LocalDelivery,
         arrived: float,
         source: str,
         transaction: Any = None,
@@ -117,7 +117,7 @@ class CellRunner:
             self._handle(delivery, arrived, transaction)
             return True
         weight = delivery.envelope.weight
-        waiting = _Waiting(delivery, arrived, transaction)
+        waiting = _MailboxItem(delivery, arrived, transaction)
         if not self.mailbox.offer(waiting, weight, source, via=via):
             return False
         if transaction is not None:
@@ -176,19 +176,19 @@ class CellRunner:
                 self._handle(*waiting)
         self._tell_if_idle()
 
-    def _handle(self, delivery: Delivery, arrived: float, transaction: Any = None) -> None:
+    def _handle(self, delivery: LocalDelivery, arrived: float, transaction: Any = None) -> None:
         envelope = delivery.envelope
         message = _message_of(delivery, arrived, transaction)
         self.handled += 1
-        span: AnySpan = NO_SPAN
+        span: SpanLike = NOOP_SPAN
         if tracing.tracer is not None and envelope.headers:
-            span = delivering(self._exchange.domain.name, self.name, envelope)
+            span = start_handle_span(self._exchange.domain.name, self.name, envelope)
         try:
             if not envelope.destination.was_walked:
                 lain_s = self._exchange.loop.time() - arrived
                 self._relay(envelope.aged(int(lain_s * 1000)), message)
                 return
-            result = self._react(message) if span is NO_SPAN else self._react_in(span, message)
+            result = self._react(message) if span is NOOP_SPAN else self._react_in(span, message)
         except BaseException as error:
             span.end(error)
             raise_if_fatal(error)
@@ -213,7 +213,7 @@ class CellRunner:
         if transaction is not None:
             # Who brought it waits for its end here, and nobody for a reply.
             self._entrusted.pop(envelope.id, None)
-            self._exchange.on_answer(envelope.id, NOTHING)
+            self._exchange.on_answer(envelope.id, EMPTY_REPLY)
         elif envelope.wants_reply:
             self._exchange.reply(envelope, result, self.name)
 
@@ -226,12 +226,12 @@ class CellRunner:
         else:
             self._exchange.fail(envelope, error, self.name)
 
-    def _is_abandoned(self, waiting: _Waiting) -> bool:
+    def _is_abandoned(self, waiting: _MailboxItem) -> bool:
         if waiting.transaction is None:
             return False
         return waiting.delivery.envelope.id not in self._entrusted
 
-    def _is_too_late(self, waiting: _Waiting) -> bool:
+    def _is_too_late(self, waiting: _MailboxItem) -> bool:
         left_ms = waiting.delivery.envelope.handling_ms
         if left_ms is None:
             return False
@@ -240,11 +240,11 @@ class CellRunner:
     def _refuse_late(self, envelope: Envelope) -> None:
         self._exchange.statistics.expired += 1
         text = f"it waited too long for cell {self.name}"
-        self._exchange.refuse(envelope, MessageExpired, text)
+        self._exchange.refuse(envelope, MessageExpiredError, text)
 
     def _react(self, message: CellMessage) -> Any:
         if message.content == PING:
-            return answer_ping(message)
+            return build_pong(message)
         if message.content == COMMAND:
             line = message.body
             self._check_command(line, message)
@@ -263,7 +263,7 @@ class CellRunner:
                 "(remote_commands of the domain, admin.remote of a node)"
             )
 
-    def _react_in(self, span: AnySpan, message: CellMessage) -> Any:
+    def _react_in(self, span: SpanLike, message: CellMessage) -> Any:
         """The same inside of a span, which ends with what the handler does."""
         with span.inside:
             result = self._react(message)
@@ -277,10 +277,10 @@ class CellRunner:
     def _relay(self, envelope: Envelope, message: CellMessage) -> None:
         """Send on what has further hops to go."""
         if not self.cell.relays(message):
-            self._exchange.refuse(envelope, NoRoute, f"cell {self.name} sends nothing on")
+            self._exchange.refuse(envelope, NoRouteError, f"cell {self.name} sends nothing on")
         elif len(envelope.source) > SOURCE_HOPS_MAX:
             text = f"{len(envelope.source)} hops at cell {self.name}"
-            self._exchange.refuse(envelope, HopLimit, text)
+            self._exchange.refuse(envelope, HopLimitExceededError, text)
         else:
             self._exchange.relay(envelope.sent_by(self.cell.address))
 
@@ -324,7 +324,7 @@ class CellRunner:
         """Refuse what waits and cancel what is worked on."""
         for waiting in self.mailbox.take_all():
             text = f"cell {self.name} stopped"
-            self._exchange.refuse(waiting.delivery.envelope, NoRoute, text)
+            self._exchange.refuse(waiting.delivery.envelope, NoRouteError, text)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -344,7 +344,7 @@ def raise_if_fatal(error: BaseException) -> None:
         raise error
 
 
-def _message_of(delivery: Delivery, arrived: float, transaction: Any) -> CellMessage:
+def _message_of(delivery: LocalDelivery, arrived: float, transaction: Any) -> CellMessage:
     envelope = delivery.envelope
     ttl_ms = envelope.ttl_ms
     return CellMessage(

@@ -8,26 +8,26 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, get_args
 
 from postroad.core import Lifecycle
-from postroad.core.errors import ConfigError, HandshakeRefused, UsageError
+from postroad.core.errors import ConfigError, HandshakeRejectedError, UsageError
 from postroad.net import MessagingService, Tunnel
 
 from .address import validate_domain_name
 from .cell import Cell, CellHandler, FunctionCell
 from .config import CellsConfig, RemoteCommands
-from .dialing import Dialer
+from .dialing import CoreDialer
 from .directory import GATEWAY_PREFIX
-from .domain import Domain, Role
-from .errors import NoSuchCell
-from .exchange import Exchange
-from .links import DomainLink, Links
-from .locations import Locations, StaticLocations
+from .domain import DomainInfo, Role
+from .errors import CellNotFoundError
+from .exchange import MessageDispatcher
+from .links import DomainLink, DomainLinks
+from .locations import CoreDiscovery, StaticCoreDiscovery
 from .route import Route
-from .routes import RouteTable, require_target
+from .routes import RouteTable, check_route_target
 from .runner import CellRunner
-from .sending import CellSender, DomainState
-from .spreading import RouteSpreader
-from .statistics import CellStatistics
-from .system import standard_cells
+from .sending import CellMessaging, DomainState
+from .spreading import RoutePropagator
+from .statistics import DomainStatistics
+from .system import builtin_cells
 
 logger = logging.getLogger("postroad.cells")
 
@@ -35,7 +35,7 @@ logger = logging.getLogger("postroad.cells")
 _CLEAN_UP_S = 1.0
 
 
-class CellDomain(CellSender, Lifecycle):
+class CellDomain(CellMessaging, Lifecycle):
     """A domain: cells, and the way to those of other domains.
 
         async with CellDomain(service, role=Role.CORE) as domain:
@@ -60,7 +60,7 @@ class CellDomain(CellSender, Lifecycle):
         *,
         role: Role = Role.SATELLITE,
         zone: str | None = None,
-        locations: Locations | None = None,
+        locations: CoreDiscovery | None = None,
         cores: Iterable[str] | None = None,
         remote_commands: RemoteCommands = "read",
         config: CellsConfig | None = None,
@@ -69,11 +69,11 @@ class CellDomain(CellSender, Lifecycle):
             raise ConfigError(f"a domain needs a MessagingService, not {service!r}")
         self.service = service
         super().__init__(
-            Domain(service.name, role, zone),
+            DomainInfo(service.name, role, zone),
             config or CellsConfig(),
             service.limits.frame_bytes_max,
         )
-        self.locations = StaticLocations({}) if locations is None else locations
+        self.locations = StaticCoreDiscovery({}) if locations is None else locations
         self.cores = None if cores is None else _check_cores(cores, self.identity)
         """The names of all that may be cores; None for whoever says so."""
         if remote_commands not in get_args(RemoteCommands):
@@ -82,9 +82,9 @@ class CellDomain(CellSender, Lifecycle):
         self.remote_commands = remote_commands
         self._stopping: asyncio.Task[None] | None = None
         # Set by start.
-        self.links: Links
-        self.dialer: Dialer
-        self.spreader: RouteSpreader
+        self.links: DomainLinks
+        self.dialer: CoreDialer
+        self.spreader: RoutePropagator
 
     # Life.
 
@@ -94,15 +94,15 @@ class CellDomain(CellSender, Lifecycle):
             raise UsageError(f"domain {self.name!r} is {self._state.value}; make a new one")
         exchange = self._begin()
         exchange.remote_commands = self.remote_commands
-        self.spreader = RouteSpreader(exchange, incarnation=self.service.incarnation)
-        self.links = Links(
+        self.spreader = RoutePropagator(exchange, incarnation=self.service.incarnation)
+        self.links = DomainLinks(
             exchange,
             on_up=self.spreader.link_up,
             on_down=self.spreader.link_down,
             on_news=self.spreader.receive,
             cores=self.cores,
         )
-        self.dialer = Dialer(
+        self.dialer = CoreDialer(
             self.service,
             self.identity,
             self.config,
@@ -115,7 +115,7 @@ class CellDomain(CellSender, Lifecycle):
         self._state = DomainState.RUNNING
         self.service.introduce(self.identity.role.value, self.identity.zone)
         try:
-            for cell in standard_cells(self):
+            for cell in builtin_cells(self):
                 await self.add(cell)
             await self.locations.start(self.identity, (self.service.address,), self.dialer.update)
         except BaseException:
@@ -123,12 +123,12 @@ class CellDomain(CellSender, Lifecycle):
             raise
 
     def _accept(self, tunnel: Tunnel) -> DomainLink:
-        """Take a tunnel that another domain has dialed; raises HandshakeRefused if it may not."""
+        """Accept a tunnel of another domain; raises HandshakeRejectedError if it may not."""
         peer = tunnel.peer
         is_satellite = self.identity.role is Role.SATELLITE
         known = self.dialer.cores.keys() if self.cores is None else self.cores
         if is_satellite and peer.role == Role.CORE.value and peer.name not in known:
-            raise HandshakeRefused(
+            raise HandshakeRejectedError(
                 f"{self.name} is a satellite and knows no core {peer.name}: it dials those it knows"
             )
         return self.links.accept(tunnel)
@@ -167,7 +167,7 @@ class CellDomain(CellSender, Lifecycle):
     # What it is.
 
     @property
-    def exchange(self) -> Exchange:
+    def exchange(self) -> MessageDispatcher:
         """What moves its messages; for the cells that come with every domain."""
         return self._running()
 
@@ -181,7 +181,7 @@ class CellDomain(CellSender, Lifecycle):
         """The names of all cells that can be reached here, tunnels included."""
         return sorted(self._running().runners)
 
-    def statistics(self) -> CellStatistics:
+    def statistics(self) -> DomainStatistics:
         """A copy of the counters."""
         return self._exchange.statistics.copy()
 
@@ -282,7 +282,7 @@ class CellDomain(CellSender, Lifecycle):
     def _runner(self, name: str) -> CellRunner:
         runner = self._running().runners.get(name)
         if runner is None:
-            raise NoSuchCell(f"domain {self.name} has no cell {name!r}")
+            raise CellNotFoundError(f"domain {self.name} has no cell {name!r}")
         return runner
 
     def _withdraw(self, name: str) -> None:
@@ -344,7 +344,7 @@ class CellDomain(CellSender, Lifecycle):
         self._exchange.change_routes(deleted=[Route.to_topic(it, target) for it in topics])
 
     def change_routes(self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = ()) -> None:
-        """Change the table by hand; raises RouteRefused if that cannot be."""
+        """Change the table by hand; raises RouteRejectedError if that cannot be."""
         exchange = self._running()
         wanted = list(added)
         for route in wanted:
@@ -352,9 +352,11 @@ class CellDomain(CellSender, Lifecycle):
         exchange.change_routes(added=wanted, deleted=deleted)
 
     def check_route(self, route: Route) -> None:
-        """Refuse a route that leads nowhere; raises NoSuchCell."""
+        """Refuse a route that leads nowhere; raises CellNotFoundError."""
         exchange = self._running()
-        require_target(route, domain=self.name, cells=exchange.runners, gateways=exchange.gateways)
+        check_route_target(
+            route, domain=self.name, cells=exchange.runners, gateways=exchange.gateways
+        )
 
     def on_routes_changed(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have a callback told of every change of the table; gives what ends that."""
@@ -371,7 +373,7 @@ class CellDomain(CellSender, Lifecycle):
         return f"<CellDomain {self.identity.role.value} {self.name} {self._state.value}>"
 
 
-def _check_cores(cores: Iterable[str], own: Domain) -> frozenset[str]:
+def _check_cores(cores: Iterable[str], own: DomainInfo) -> frozenset[str]:
     if isinstance(cores, str):
         raise ConfigError(f"cores: several names are needed, not the text {cores!r}")
     names = frozenset(validate_domain_name(it) for it in cores)

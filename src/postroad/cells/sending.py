@@ -12,37 +12,37 @@ import msgspec
 from postroad.core import tracing
 from postroad.core.errors import (
     ConfigError,
-    MessageTooLarge,
+    MessageTooLargeError,
     MessagingError,
-    NotRunning,
-    RequestTimeout,
+    NotRunningError,
+    ReplyTimeoutError,
     UsageError,
 )
 from postroad.core.limits import KIB
-from postroad.core.tracing import NO_SPAN, AnySpan, Kind
-from postroad.net.attempt import check_timeout
+from postroad.core.tracing import NOOP_SPAN, SpanKind, SpanLike
+from postroad.net.attempt import validate_timeout
 
 from .address import LOCAL, CellAddress
-from .answers import Answer
-from .calls import Calls, Unanswered
+from .answers import CellReply
+from .calls import CellCallTracker, FailedRequest
 from .config import CellsConfig
 from .content import BYTES, COMMAND, decode_body, encode_body
-from .decision import Delivery
-from .domain import SYSTEM, Domain
+from .decision import LocalDelivery
+from .domain import SYSTEM, DomainInfo
 from .envelope import ENVELOPE_BYTES_MAX, Envelope
 from .envelope_form import encode_route
-from .errors import NoRoute
-from .exchange import Exchange
+from .errors import NoRouteError
+from .exchange import MessageDispatcher
 from .links import DomainLink
 from .message import CellMessage
 from .path import CellPath
 from .runner import CellRunner, raise_if_fatal
-from .short_ways import Departure
-from .traces import sending, tell
+from .short_ways import CallFastPath
+from .traces import inject_trace_headers, start_send_span
 
 Destination: TypeAlias = str | CellAddress | CellPath
 """`cell@domain`, the name of a cell or queue, or several of them with `:` in between."""
-Carrier: TypeAlias = Callable[[Envelope], Awaitable[None]]
+DurableSender: TypeAlias = Callable[[Envelope], Awaitable[None]]
 """Takes a message for a guaranteed queue; returns once it cannot be lost."""
 
 # What paths, headers and the like may need of a message's size.
@@ -61,10 +61,10 @@ class DomainState(enum.Enum):
     STOPPED = "stopped"
 
 
-class CellSender:
+class CellMessaging:
     """The half of a domain that sends messages."""
 
-    def __init__(self, identity: Domain, config: CellsConfig, frame_bytes_max: int) -> None:
+    def __init__(self, identity: DomainInfo, config: CellsConfig, frame_bytes_max: int) -> None:
         self.identity = identity
         self.config = config
         message_bytes_max = min(frame_bytes_max, ENVELOPE_BYTES_MAX)
@@ -75,28 +75,28 @@ class CellSender:
         self._paths: dict[str, CellPath] = {}
         self._near: dict[Destination, CellRunner | None] = {}
         # How calls to cells elsewhere left before.
-        self._departures: dict[Destination, Departure | None] = {}
+        self._departures: dict[Destination, CallFastPath | None] = {}
         # Queues whose messages are carried by something else than tunnels.
-        self._guarantees: dict[CellPath, Carrier] = {}
+        self._guarantees: dict[CellPath, DurableSender] = {}
         # Set when the domain starts.
-        self._exchange: Exchange
-        self._calls: Calls
+        self._exchange: MessageDispatcher
+        self._calls: CellCallTracker
 
     @property
     def name(self) -> str:
         """The domain's name."""
         return self.identity.name
 
-    def _begin(self) -> Exchange:
+    def _begin(self) -> MessageDispatcher:
         """Be ready to send."""
-        self._exchange = exchange = Exchange(self.identity, self.config)
+        self._exchange = exchange = MessageDispatcher(self.identity, self.config)
         exchange.on_change += [self._near.clear, self._departures.clear]
-        self._calls = Calls(exchange)
+        self._calls = CellCallTracker(exchange)
         return exchange
 
-    def _running(self) -> Exchange:
+    def _running(self) -> MessageDispatcher:
         if self._state in (DomainState.NEW, DomainState.STOPPED):
-            raise NotRunning(f"domain {self.name!r} is {self._state.value}")
+            raise NotRunningError(f"domain {self.name!r} is {self._state.value}")
         return self._exchange
 
     async def send(
@@ -115,8 +115,8 @@ class CellSender:
         Otherwise it returns once it is on its way, which is no promise: it may be lost with a node.
 
         Raises:
-            NoRoute: this domain knows of nobody who takes it.
-            CellBusy: too many messages wait.
+            NoRouteError: this domain knows of nobody who takes it.
+            CellBusyError: too many messages wait.
         """
         guarantee = self._guarantees.get(self._to_path(destination))
         if guarantee is None:
@@ -125,7 +125,7 @@ class CellSender:
             )
             return
         # What carries it tells the span, so that the message is the same when it is sent again.
-        with sending(self.name, "send", destination, headers, Kind.PRODUCER):
+        with start_send_span(self.name, "send", destination, headers, SpanKind.PRODUCER):
             draft = self._draft(destination, body, sender, session=session, headers=headers)
             await guarantee(draft(_to_ms(timeout)))
 
@@ -140,10 +140,10 @@ class CellSender:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Send a message that nobody answers, without waiting for anything."""
-        span: AnySpan = NO_SPAN
+        span: SpanLike = NOOP_SPAN
         if tracing.tracer is not None:
-            span = sending(self.name, "send", destination, headers, Kind.PRODUCER)
-            headers = tell(headers, span.context)
+            span = start_send_span(self.name, "send", destination, headers, SpanKind.PRODUCER)
+            headers = inject_trace_headers(headers, span.context)
         with span:
             draft = self._draft(destination, body, sender, session=session, headers=headers)
             envelope = draft(_to_ms(timeout))
@@ -152,7 +152,7 @@ class CellSender:
                 raise UsageError(text)
             self._calls.send(envelope)
 
-    def guarantee(self, queue: str, carrier: Carrier | None) -> None:
+    def guarantee(self, queue: str, carrier: DurableSender | None) -> None:
         """Have messages that are sent to a queue from here carried by something that loses none."""
         path = CellPath((CellAddress(queue),))
         if carrier is None:
@@ -171,10 +171,10 @@ class CellSender:
     ) -> None:
         """Send a copy to every subscriber of a topic; it is no error if there is none."""
         destination = CellAddress(topic)
-        span: AnySpan = NO_SPAN
+        span: SpanLike = NOOP_SPAN
         if tracing.tracer is not None:
-            span = sending(self.name, "publish", topic, headers, Kind.PRODUCER)
-            headers = tell(headers, span.context)
+            span = start_send_span(self.name, "publish", topic, headers, SpanKind.PRODUCER)
+            headers = inject_trace_headers(headers, span.context)
         with span:
             draft = self._draft(
                 destination, body, sender, session=session, headers=headers, is_quiet=True
@@ -204,18 +204,19 @@ class CellSender:
             headers: the trace it belongs to, and the like.
 
         Raises:
-            NoRoute: nobody takes the request.
-            CellBusy: too many messages wait for the cell, or on the way to it.
-            RequestTimeout, MessageExpired: there was no reply in time; the latter was not handled.
-            RemoteHandlerFailure: the cell failed; `remote_code` tells with which error.
-            RemoteProtocolFailure: the cell could not decode the request.
+            NoRouteError: nobody takes the request.
+            CellBusyError: too many messages wait for the cell, or on the way to it.
+            ReplyTimeoutError: there was no reply in time.
+            MessageExpiredError: the time was over before the request was handled.
+            RemoteHandlerError: the cell failed; `remote_code` tells with which error.
+            RemoteDecodeError: the cell could not decode the request.
         """
-        timeout_s = self.config.call_timeout_s if timeout is None else check_timeout(timeout)
+        timeout_s = self.config.call_timeout_s if timeout is None else validate_timeout(timeout)
         if tracing.tracer is not None:
             return await self._call_traced(
                 destination, body, timeout_s, wait, sender, session, headers
             )
-        first: Answer | Unanswered | None = None
+        first: CellReply | FailedRequest | None = None
         is_small = type(body) is bytes and len(body) <= self._payload_bytes_max
         if is_small and session is None and headers is None:
             runner = self._near.get(destination)
@@ -224,7 +225,7 @@ class CellSender:
             departure = self._departures.get(destination)
             if departure is not None and departure.sender is sender:
                 first = await self._calls.call_away(departure, body, timeout_s)
-        if isinstance(first, Answer):
+        if isinstance(first, CellReply):
             return decode_body(first.content, first.payload)
         draft = self._draft(
             destination, body, sender, session=session, headers=headers, wants_reply=True
@@ -244,8 +245,8 @@ class CellSender:
         session: str | None,
         headers: Mapping[str, str] | None,
     ) -> Any:
-        with sending(self.name, "call", destination, headers, Kind.CLIENT) as span:
-            told = tell(headers, span.context)
+        with start_send_span(self.name, "call", destination, headers, SpanKind.CLIENT) as span:
+            told = inject_trace_headers(headers, span.context)
             draft = self._draft(
                 destination, body, sender, session=session, headers=told, wants_reply=True
             )
@@ -262,20 +263,20 @@ class CellSender:
         if forward is not None and isinstance(link, DomainLink):
             leaving = forward.envelope
             begin = encode_route(leaving.destination, leaving.source)
-            self._departures[destination] = Departure(link, begin, forward.choice, sender)
+            self._departures[destination] = CallFastPath(link, begin, forward.choice, sender)
 
     async def command(
         self, destination: Destination, line: str, *, timeout: float | None = None
     ) -> str:
         """Have a cell run an operator's command, and return the text it answers."""
         draft = self._draft(destination, line, None, content=COMMAND, wants_reply=True)
-        timeout_s = self.config.call_timeout_s if timeout is None else check_timeout(timeout)
+        timeout_s = self.config.call_timeout_s if timeout is None else validate_timeout(timeout)
         answer = await self._calls.call(draft, timeout_s, wait=False)
         return str(decode_body(answer.content, answer.payload))
 
     async def exchange_ping(
         self, destination: Destination, content: str, payload: bytes, timeout: float
-    ) -> Answer:
+    ) -> CellReply:
         """Send a ping and return the answer with the way it took."""
         draft = self._draft(destination, payload, None, content=content, wants_reply=True)
         return await self._calls.call(draft, timeout, wait=False)
@@ -289,15 +290,15 @@ class CellSender:
         the message.
         """
         if cell not in self._running().runners:
-            raise NoRoute(f"no cell {cell!r} in domain {self.name}")
+            raise NoRouteError(f"no cell {cell!r} in domain {self.name}")
         envelope = msgspec.structs.replace(
             message,
             id=self._exchange.new_id(),
             destination=CellPath((self.identity.cell(cell),)).advanced(),
             wants_reply=True,
-            headers=tell(message.headers, tracing.current_context()),
+            headers=inject_trace_headers(message.headers, tracing.current_span_context()),
         )
-        await self._calls.hand_over(Delivery(cell, envelope, name), timeout, transaction)
+        await self._calls.hand_over(LocalDelivery(cell, envelope, name), timeout, transaction)
 
     async def _call_near(
         self, runner: CellRunner, body: bytes, sender: CellAddress | None, timeout_s: float
@@ -343,7 +344,7 @@ class CellSender:
             if not work.done():
                 work.add_done_callback(self._on_late)
         if not work.done():
-            raise RequestTimeout(
+            raise ReplyTimeoutError(
                 "no reply in time", subject=str(runner.cell.address), timeout_s=timeout_s
             )
         try:
@@ -380,7 +381,7 @@ class CellSender:
         path = self._to_path(destination)
         natural, payload = encode_body(body)
         if len(payload) > self._payload_bytes_max:
-            raise MessageTooLarge(
+            raise MessageTooLargeError(
                 f"a message of {len(payload)} bytes; {self._payload_bytes_max} is the most",
                 subject=str(path),
             )
@@ -440,4 +441,4 @@ def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _to_ms(timeout_s: float | None) -> int | None:
-    return None if timeout_s is None else round(check_timeout(timeout_s) * 1000)
+    return None if timeout_s is None else round(validate_timeout(timeout_s) * 1000)

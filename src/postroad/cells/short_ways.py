@@ -12,28 +12,28 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from postroad.core import tracing
-from postroad.core.errors import ConfigError, ConnectionClosed, MessageTooLarge
+from postroad.core.errors import ConfigError, ConnectionClosedError, MessageTooLargeError
 
 from .address import CellAddress
-from .answers import Answer
+from .answers import CellReply
 from .content import BYTES, JSON, MSGPACK, TEXT, encode_body
-from .envelope import Envelope, Kind
-from .envelope_form import decode_envelope, encode_plain, encode_route, is_over, read_plain
+from .envelope import Envelope, MessageKind
+from .envelope_form import decode_envelope, decode_fast, encode_fast, encode_route, is_expired
 from .message import CellMessage
 from .path import CellPath
 from .runner import CellRunner, raise_if_fatal
-from .traces import is_told
+from .traces import may_carry_trace
 
 if TYPE_CHECKING:
-    from .decision import Delivery, Forward
-    from .exchange import Exchange
+    from .decision import Forward, LocalDelivery
+    from .exchange import MessageDispatcher
     from .links import DomainLink
 
 _PLAIN = frozenset({BYTES, TEXT, JSON, MSGPACK})
-_MESSAGE, _REPLY = Kind.MESSAGE.value, Kind.REPLY.value
+_MESSAGE, _REPLY = MessageKind.MESSAGE.value, MessageKind.REPLY.value
 
 
-class ShortWay(Protocol):
+class FastPath(Protocol):
     """What becomes of messages of one route."""
 
     def take(self, data: bytes, at: int, now: float) -> bool:
@@ -44,31 +44,31 @@ class ShortWay(Protocol):
         ...
 
 
-class Onward:
+class ForwardFastPath:
     """They are sent on to another domain."""
 
     __slots__ = ("_begin", "_link", "_statistics")
 
-    def __init__(self, link: DomainLink, leaving: Envelope, exchange: Exchange) -> None:
+    def __init__(self, link: DomainLink, leaving: Envelope, exchange: MessageDispatcher) -> None:
         """`leaving` is one of them as it leaves this domain."""
         self._link = link
         self._begin = encode_route(leaving.destination, leaving.source)
         self._statistics = exchange.statistics
 
     def take(self, data: bytes, at: int, now: float) -> bool:
-        if not self._link.is_clear or is_over(data, at):
+        if not self._link.is_clear or is_expired(data, at):
             return False
-        if tracing.tracer is not None and is_told(data):
+        if tracing.tracer is not None and may_carry_trace(data):
             return False
         try:
             self._link.post(self._begin + data[at:])
-        except (MessageTooLarge, ConnectionClosed):
+        except (MessageTooLargeError, ConnectionClosedError):
             return False
         self._statistics.forwarded += 1
         return True
 
 
-class ToCell:
+class DeliverFastPath:
     """A cell of this domain handles them, and the replies go back by the link they came from."""
 
     __slots__ = (
@@ -79,9 +79,9 @@ class ToCell:
         self,
         link: DomainLink,
         runner: CellRunner,
-        delivery: Delivery,
+        delivery: LocalDelivery,
         back: Forward,
-        exchange: Exchange,
+        exchange: MessageDispatcher,
     ) -> None:
         """`delivery` is one of them, and `back` how the reply to it leaves."""
         self._link = link
@@ -97,7 +97,7 @@ class ToCell:
         runner = self._runner
         if self._exchange.depth or not runner.is_free or not self._link.is_clear:
             return False
-        plain = read_plain(data, at)
+        plain = decode_fast(data, at)
         if plain is None:
             return False
         kind, ttl_ms, id, rest = plain
@@ -143,15 +143,15 @@ class ToCell:
         self, data: bytes, id: bytes, ttl_ms: int | None, content: str, payload: bytes
     ) -> None:
         exchange = self._exchange
-        reply = encode_plain(
+        reply = encode_fast(
             self._back, _REPLY, ttl_ms, exchange.new_id(),
             answers=id, wants_reply=False, content=content, payload=payload,
         )  # fmt: skip
         try:
             if not self._link.is_clear:
-                raise ConnectionClosed("others wait for the tunnel")
+                raise ConnectionClosedError("others wait for the tunnel")
             self._link.post(reply)
-        except (MessageTooLarge, ConnectionClosed):
+        except (MessageTooLargeError, ConnectionClosedError):
             exchange.reply_encoded(self._envelope(data), content, payload, self._runner.name)
         else:
             exchange.statistics.forwarded += 1
@@ -161,28 +161,28 @@ class ToCell:
         return decode_envelope(data).heading(self._arrived)
 
 
-class ToCaller:
+class ReplyFastPath:
     """They are the replies to calls of this domain."""
 
     __slots__ = ("_exchange", "_way")
 
-    def __init__(self, exchange: Exchange, way: CellPath) -> None:
+    def __init__(self, exchange: MessageDispatcher, way: CellPath) -> None:
         """`way` is the one they took."""
         self._exchange = exchange
         self._way = way
 
     def take(self, data: bytes, at: int, now: float) -> bool:
-        plain = read_plain(data, at)
+        plain = decode_fast(data, at)
         if plain is None:
             return False
         kind, _, _, rest = plain
         if kind != _REPLY or rest.answers is None or rest.content not in _PLAIN:
             return False
-        answer = Answer(rest.content, rest.payload, self._way)
+        answer = CellReply(rest.content, rest.payload, self._way)
         return self._exchange.on_answer(rest.answers, answer)
 
 
-class Departure(NamedTuple):
+class CallFastPath(NamedTuple):
     """How requests of one cell to one destination leave this domain."""
 
     link: DomainLink
@@ -198,11 +198,11 @@ class Departure(NamedTuple):
             return False
         try:
             self.link.post(
-                encode_plain(
+                encode_fast(
                     self.begin, _MESSAGE, ttl_ms, id,
                     answers=None, wants_reply=True, content=BYTES, payload=payload,
                 )
             )  # fmt: skip
-        except (MessageTooLarge, ConnectionClosed):
+        except (MessageTooLargeError, ConnectionClosedError):
             return False
         return True

@@ -18,7 +18,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError
 from postroad.core.limits import MIB
 
 from .address import validate_cell_names, validate_domain_names, validate_zone
@@ -35,7 +35,7 @@ Names: TypeAlias = Annotated[tuple[str, ...], msgspec.Meta(max_length=NAMES_MAX)
 Digest: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=DIGEST_BYTES)]
 
 
-class Offer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RouteAdvertisement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a domain offers: names each once and in order, and its zone."""
 
     queues: Names = ()
@@ -67,7 +67,7 @@ class Offer(msgspec.Struct, frozen=True, array_like=True, gc=False):
         topics: Iterable[str] = (),
         zone: str | None = None,
         domains: Iterable[str] = (),
-    ) -> Offer:
+    ) -> RouteAdvertisement:
         """An offer of these names, in any order and as often as they come."""
         return cls(
             tuple(sorted(set(queues))),
@@ -85,19 +85,19 @@ class Offer(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return blake2b(_encoder.encode(self), digest_size=DIGEST_BYTES).digest()
 
 
-class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
+class AdvertisementUpdate(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     """All I offer. The answer is a Have."""
 
     incarnation: Incarnation
     number: Number
-    offer: Offer
+    offer: RouteAdvertisement
 
 
-class Check(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
+class AdvertisementQuery(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
     """What do you have of mine? The answer is a Have."""
 
 
-class Have(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
+class AdvertisementAck(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
     """What I have of yours; all zero and empty if nothing."""
 
     incarnation: Incarnation = 0
@@ -107,27 +107,29 @@ class Have(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
     """Whether I have heard that you are about to stop."""
 
 
-class Leaving(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
+class ShutdownNotice(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
     """I am about to stop: send me nothing that you can send another way. The answer is a Have."""
 
     incarnation: Incarnation
 
 
-Update: TypeAlias = Snapshot | Check | Have | Leaving
+RoutingUpdate: TypeAlias = (
+    AdvertisementUpdate | AdvertisementQuery | AdvertisementAck | ShutdownNotice
+)
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Update)
+_decoder = msgspec.msgpack.Decoder(RoutingUpdate)
 
 
-def encode_update(update: Update) -> bytes:
+def encode_routing_update(update: RoutingUpdate) -> bytes:
     """The bytes to send."""
     return _encoder.encode(update)
 
 
-def decode_update(data: bytes) -> Update:
-    """Read what a peer sent; raises MalformedPayload for anything else."""
+def decode_routing_update(data: bytes) -> RoutingUpdate:
+    """Read what a peer sent; raises MalformedPayloadError for anything else."""
     try:
-        update: Update = _decoder.decode(data)
+        update: RoutingUpdate = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise MalformedPayload(f"no update of routes: {error}") from None
+        raise MalformedPayloadError(f"no update of routes: {error}") from None
     return update

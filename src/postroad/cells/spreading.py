@@ -10,16 +10,23 @@ import asyncio
 import logging
 from collections import Counter
 
-from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError
 from postroad.core.limits import KIB, ROUTE_NAMES_PER_S, ROUTES_AT_ONCE_MAX
 
-from .announcing import NEVER, Announcer, offer_of
+from .announcing import NEVER, RouteAdvertiser, build_advertisement
 from .domain import Role
-from .exchange import Exchange
+from .exchange import MessageDispatcher
 from .intake import Intake
-from .learning import Learner
+from .learning import RouteLearner
 from .links import DomainLink
-from .snapshots import Have, Leaving, Snapshot, Update, decode_update, encode_update
+from .snapshots import (
+    AdvertisementAck,
+    AdvertisementUpdate,
+    RoutingUpdate,
+    ShutdownNotice,
+    decode_routing_update,
+    encode_routing_update,
+)
 
 logger = logging.getLogger("postroad.cells")
 
@@ -27,17 +34,17 @@ logger = logging.getLogger("postroad.cells")
 _SMALL_BYTES = 1 * KIB
 
 
-class RouteSpreader:
+class RoutePropagator:
     """Tells other domains what this one offers, and learns from them."""
 
-    def __init__(self, exchange: Exchange, *, incarnation: int) -> None:
+    def __init__(self, exchange: MessageDispatcher, *, incarnation: int) -> None:
         self._exchange = exchange
         self._loop = exchange.loop
         config = exchange.config
-        self.announcer = Announcer(
+        self.announcer = RouteAdvertiser(
             exchange.domain, incarnation=incarnation, config=config.announcing
         )
-        self.learner = Learner(exchange.domain, config=config.learning)
+        self.learner = RouteLearner(exchange.domain, config=config.learning)
         self._intake = Intake(ROUTE_NAMES_PER_S)
         # The peers that are told what is known of them once all of it is in the table, and whether
         # that is less than before.
@@ -82,7 +89,7 @@ class RouteSpreader:
             self._intake.put(name, payload)
         else:
             update = self._read(link, payload)
-            if isinstance(update, Snapshot):
+            if isinstance(update, AdvertisementUpdate):
                 self._intake.put(name, update)
             elif update is not None:
                 self._hear(link, update)
@@ -93,14 +100,17 @@ class RouteSpreader:
         self._intake.drop(name)
         self._unanswered.pop(name, None)
 
-    def _read(self, link: DomainLink, payload: bytes) -> Update | None:
+    def _read(self, link: DomainLink, payload: bytes) -> RoutingUpdate | None:
         """News, unless they are none, or those of another process."""
         try:
-            update = decode_update(payload)
-        except MalformedPayload as error:
+            update = decode_routing_update(payload)
+        except MalformedPayloadError as error:
             link.reject(str(error))
             return None
-        if isinstance(update, Snapshot | Leaving) and update.incarnation != link.incarnation:
+        if (
+            isinstance(update, AdvertisementUpdate | ShutdownNotice)
+            and update.incarnation != link.incarnation
+        ):
             link.reject(f"news of incarnation {update.incarnation}, not {link.incarnation}")
             return None
         return update
@@ -112,15 +122,15 @@ class RouteSpreader:
             update = self._read(link, news) if isinstance(news, bytes) else news
             if update is not None:
                 self._hear(link, update)
-            if isinstance(update, Snapshot):
+            if isinstance(update, AdvertisementUpdate):
                 self._intake.charge(name, len(update.offer), now)
 
-    def _hear(self, link: DomainLink, update: Update) -> None:
+    def _hear(self, link: DomainLink, update: RoutingUpdate) -> None:
         name, now = link.domain.name, self._loop.time()
-        if isinstance(update, Have):
+        if isinstance(update, AdvertisementAck):
             self.announcer.receive(update, name, now)
             return
-        is_less = isinstance(update, Leaving) or self.learner.would_withdraw(update, name)
+        is_less = isinstance(update, ShutdownNotice) or self.learner.would_withdraw(update, name)
         if self.learner.receive(update, name, now) is not None:
             self._unanswered[name] = is_less or self._unanswered.get(name, False)
         self._note_reach(name)
@@ -129,7 +139,7 @@ class RouteSpreader:
         """Tell peers what is known of them, if all of it is in the table."""
         for name in [it for it in self._unanswered if self.learner.is_applied(it)]:
             link, is_less = self._links[name], self._unanswered.pop(name)
-            news = encode_update(self.learner.have(name))
+            news = encode_routing_update(self.learner.have(name))
             self.bytes_sent += len(news)
             if is_less:
                 # Nothing may follow the answer that the peer does not expect any more.
@@ -175,7 +185,7 @@ class RouteSpreader:
             self._offer(now)
         for name, update in self.announcer.take_outgoing():
             if name in self._links:
-                self._tell(self._links[name], encode_update(update))
+                self._tell(self._links[name], encode_routing_update(update))
         for warning in self.announcer.take_warnings():
             self._exchange.warn("another", "%s", warning)
         self._arm(min(self.announcer.deadline(), self.learner.deadline(), self._intake.deadline()))
@@ -184,7 +194,7 @@ class RouteSpreader:
     def _offer(self, now: float) -> None:
         exchange = self._exchange
         try:
-            offer = offer_of(exchange.table, exchange.domain, without=exchange.retiring)
+            offer = build_advertisement(exchange.table, exchange.domain, without=exchange.retiring)
         except ConfigError as error:
             exchange.warn("offer", "what is offered cannot be told: %s", error)
         else:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from .domain import Domain
+from .domain import DomainInfo
 
 
-class CellStatistics(msgspec.Struct):
+class DomainStatistics(msgspec.Struct):
     """Totals since the start."""
 
     delivered: int = 0
@@ -32,7 +32,7 @@ class CellStatistics(msgspec.Struct):
     What only passes through is not read beyond its route, so it counts where it is delivered.
     """
 
-    def copy(self) -> CellStatistics:
+    def copy(self) -> DomainStatistics:
         """The counters as they are now."""
         return msgspec.structs.replace(self)
 
@@ -40,7 +40,7 @@ class CellStatistics(msgspec.Struct):
 class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A tunnel at one moment."""
 
-    domain: Domain
+    domain: DomainInfo
     incarnation: int
     round_trip_s: float | None
     sent: int

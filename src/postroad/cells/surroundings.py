@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from .address import LOCAL, CellAddress
-from .domain import Domain
+from .domain import DomainInfo
 from .route import Route, RouteType
 from .routes import RouteTable
 
 
-class Surroundings:
+class RoutingContext:
     """A domain at one time.
 
     Args:
@@ -22,7 +22,7 @@ class Surroundings:
 
     def __init__(
         self,
-        domain: Domain,
+        domain: DomainInfo,
         table: RouteTable,
         cells: Collection[str],
         hidden: Collection[str] = (),

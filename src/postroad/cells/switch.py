@@ -12,27 +12,27 @@ from collections.abc import Collection
 from typing import TypeAlias
 
 from .address import ANY, CellAddress
-from .decision import HERE, Decision, Origin
-from .domain import Domain
-from .envelope import Envelope, Kind
-from .plans import Choice, Plan, make_plan
+from .decision import LOCAL_ORIGIN, MessageOrigin, RoutingDecision
+from .domain import DomainInfo
+from .envelope import Envelope, MessageKind
+from .plans import BalancedPlan, RoutingPlan, make_plan
 from .route import RouteType
 from .routes import RouteTable
-from .routing import SOURCE_HOPS_MAX, Routing
-from .surroundings import Surroundings
+from .routing import SOURCE_HOPS_MAX, RouteResolution
+from .surroundings import RoutingContext
 
 REMEMBERED_MAX = 8_192
 """There must be a limit, since it is peers who choose the names."""
 
 _NOBODY: frozenset[str] = frozenset()
 
-_Alike: TypeAlias = tuple[str, str, bool, bool]
+_RouteKey: TypeAlias = tuple[str, str, bool, bool]
 """The hop, and what the origin allows."""
-_Key: TypeAlias = _Alike | tuple[_Alike, frozenset[str]]
+_Key: TypeAlias = _RouteKey | tuple[_RouteKey, frozenset[str]]
 """With the domains that had the message before, where that matters."""
 
 
-class Switch:
+class RoutingDecisionCache:
     """Decides like `route_message`, but for the trace, which may be empty.
 
     Args:
@@ -40,12 +40,12 @@ class Switch:
         remembered_max: plans, and candidates of queues, before all are forgotten.
     """
 
-    def __init__(self, domain: Domain, *, remembered_max: int = REMEMBERED_MAX) -> None:
+    def __init__(self, domain: DomainInfo, *, remembered_max: int = REMEMBERED_MAX) -> None:
         self._domain = domain
         self._remembered_max = remembered_max
         # By hop, and by domain where all its cells are reached the same way.
-        self._plans: dict[_Key, Plan | Choice] = {}
-        self._ways: dict[str, Plan] = {}
+        self._plans: dict[_Key, RoutingPlan | BalancedPlan] = {}
+        self._ways: dict[str, RoutingPlan] = {}
         self._room = remembered_max
         self.update(RouteTable(), ())
 
@@ -53,12 +53,15 @@ class Switch:
         self, table: RouteTable, cells: Collection[str], hidden: Collection[str] = ()
     ) -> None:
         """Decide by these from now on, see `route_message`; all plans are forgotten."""
-        self._around = Surroundings(self._domain, table, frozenset(cells), frozenset(hidden))
+        self._around = RoutingContext(self._domain, table, frozenset(cells), frozenset(hidden))
         self._forget()
 
     def decide(
-        self, envelope: Envelope, origin: Origin = HERE, avoid: frozenset[str] = _NOBODY
-    ) -> Decision:
+        self,
+        envelope: Envelope,
+        origin: MessageOrigin = LOCAL_ORIGIN,
+        avoid: frozenset[str] = _NOBODY,
+    ) -> RoutingDecision:
         """Decide what becomes of a message."""
         path = envelope.destination
         hops = path.hops
@@ -68,9 +71,9 @@ class Switch:
             or not origin.may_fan_out
             or place == len(hops)
             or len(envelope.source.hops) > SOURCE_HOPS_MAX
-            or (envelope.ttl_ms == 0 and envelope.kind is Kind.MESSAGE)
+            or (envelope.ttl_ms == 0 and envelope.kind is MessageKind.MESSAGE)
         ):
-            return Routing(envelope, origin, self._around, avoid).decide()
+            return RouteResolution(envelope, origin, self._around, avoid).decide()
         hop = hops[place]
         plan = self._ways.get(hop.domain)
         if plan is not None:
@@ -82,22 +85,28 @@ class Switch:
         """How much is remembered, as counted for the limit."""
         return self._remembered_max - self._room
 
-    def _decide_by_hop(self, hop: CellAddress, envelope: Envelope, origin: Origin) -> Decision:
+    def _decide_by_hop(
+        self, hop: CellAddress, envelope: Envelope, origin: MessageOrigin
+    ) -> RoutingDecision:
         alike = (hop.cell, hop.domain, origin.may_stay, origin.may_leave)
         key: _Key = alike
         known = self._plans.get(key)
         if known is None or (known.asked and _was_at_any(known.asked, envelope, origin)):
             key = (alike, _visited(envelope, origin))
             known = self._plans.get(key)
-        plan = known.pick(envelope.id) if isinstance(known, Choice) else known
+        plan = known.pick(envelope.id) if isinstance(known, BalancedPlan) else known
         if plan is not None:
             return plan.carry_out(envelope)
         return self._decide_anew(alike, known, envelope, origin)
 
     def _decide_anew(
-        self, alike: _Alike, known: Plan | Choice | None, envelope: Envelope, origin: Origin
-    ) -> Decision:
-        routing = Routing(envelope, origin, self._around)
+        self,
+        alike: _RouteKey,
+        known: RoutingPlan | BalancedPlan | None,
+        envelope: Envelope,
+        origin: MessageOrigin,
+    ) -> RoutingDecision:
+        routing = RouteResolution(envelope, origin, self._around)
         decision = routing.decide()
         if decision.failure is not None or routing.has_moved:
             return decision
@@ -112,24 +121,24 @@ class Switch:
             self._remember(key, self._with_choices(known, routing, plan))
         return decision
 
-    def _is_way_to_all(self, domain: str, routing: Routing) -> bool:
+    def _is_way_to_all(self, domain: str, routing: RouteResolution) -> bool:
         """Whether whatever goes to cells of the domain goes the same way."""
         is_by_domain = routing.taken is not None and routing.taken.type is RouteType.DOMAIN
         return is_by_domain and not routing.asked and not self._around.table.has_exacts(domain)
 
     def _with_choices(
-        self, known: Plan | Choice | None, routing: Routing, plan: Plan
-    ) -> Plan | Choice:
+        self, known: RoutingPlan | BalancedPlan | None, routing: RouteResolution, plan: RoutingPlan
+    ) -> RoutingPlan | BalancedPlan:
         """What is known now of where messages go that are alike but for their ids."""
         if not routing.choices:
             return plan
-        choice = known if isinstance(known, Choice) else Choice(routing, self._around)
+        choice = known if isinstance(known, BalancedPlan) else BalancedPlan(routing, self._around)
         choice.learn(routing, plan)
         return choice if choice.has_any else plan
 
     # What is remembered.
 
-    def _remember(self, key: _Key, known: Plan | Choice) -> None:
+    def _remember(self, key: _Key, known: RoutingPlan | BalancedPlan) -> None:
         if self._plans.get(key) is not known:
             self._make_room(known.size)
             self._plans[key] = known
@@ -145,13 +154,13 @@ class Switch:
         self._room = self._remembered_max
 
 
-def _visited(envelope: Envelope, origin: Origin) -> frozenset[str]:
+def _visited(envelope: Envelope, origin: MessageOrigin) -> frozenset[str]:
     """The domains that had the message before."""
     visited = envelope.source.latest_domains()
     return visited if origin.peer is None else visited | {origin.peer}
 
 
-def _was_at_any(domains: frozenset[str], envelope: Envelope, origin: Origin) -> bool:
+def _was_at_any(domains: frozenset[str], envelope: Envelope, origin: MessageOrigin) -> bool:
     """Whether one of the domains had the message before: the same question, asked quickly."""
     if origin.peer in domains:
         return True

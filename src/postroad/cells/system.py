@@ -11,16 +11,16 @@ import msgspec
 
 from postroad.core.errors import ConfigError, UsageError
 
-from .arguments import quoted
+from .arguments import quote
 from .cell import Cell
-from .cell_views import CellView, view_cell
+from .cell_views import CellView, cell_view
 from .commands import command
 from .domain import SYSTEM
-from .layout import fields, milliseconds, one_line, table
+from .layout import format_fields, format_milliseconds, format_table, one_line
 from .location_manager import LocationManager
 from .message import CellMessage
-from .pinboard import PINBOARD, LogCommands
-from .probes import ProbeCommands
+from .pinboard import LOG_BUFFER, LogCommands
+from .probes import PingCommands
 from .route_commands import RouteCommands
 from .routing_manager import RoutingManager
 
@@ -36,14 +36,14 @@ _CELL_HEADINGS = (
 )
 
 
-class System(Cell):
+class SystemCell(Cell):
     """The domain itself."""
 
     is_system = True
 
     def __init__(self, name: str = SYSTEM) -> None:
         super().__init__(name, concurrency=_CONCURRENCY)
-        self.command_sets = (RouteCommands(self), ProbeCommands(self), LogCommands())
+        self.command_sets = (RouteCommands(self), PingCommands(self), LogCommands())
         # Set when it starts.
         self._started_at = 0.0
 
@@ -53,12 +53,12 @@ class System(Cell):
 
     async def starting(self) -> None:
         """Keep log lines from now on."""
-        PINBOARD.attach(self)
+        LOG_BUFFER.attach(self)
         self._started_at = asyncio.get_running_loop().time()
 
     async def stopping(self) -> None:
         """Keep them no more."""
-        PINBOARD.detach(self)
+        LOG_BUFFER.detach(self)
 
     # What there is.
 
@@ -84,14 +84,14 @@ class System(Cell):
             ("routes", len(domain.table)),
         )
         messages = ((name.replace("_", " "), count) for name, count in counts.items())
-        return "\n\n".join((fields(known), fields(messages), self._tunnels()))
+        return "\n\n".join((format_fields(known), format_fields(messages), self._tunnels()))
 
     def _tunnels(self) -> str:
         links = sorted(self.domain.links.by_domain.items())
         if not links:
             return "no tunnels"
         headings = ("TUNNEL TO", "ROLE", "ZONE", "ROUND TRIP", "SENT", "RECEIVED", "WAITING")
-        return table(headings, (_tunnel_row(link) for _, link in links))
+        return format_table(headings, (_tunnel_row(link) for _, link in links))
 
     @command(
         "ps",
@@ -104,10 +104,12 @@ class System(Cell):
         """The names of cells, or all about them."""
         chosen = [it for it in self.domain.cells if not patterns or _fits(it, patterns)]
         if not chosen:
-            raise ConfigError(f"no cell is called {' or '.join(map(quoted, patterns[:5]))}")
+            raise ConfigError(f"no cell is called {' or '.join(map(quote, patterns[:5]))}")
         if not f:
             return "\n".join(chosen)
-        return table(_CELL_HEADINGS, (_cell_row(view_cell(self.domain, it)) for it in chosen))
+        return format_table(
+            _CELL_HEADINGS, (_cell_row(cell_view(self.domain, it)) for it in chosen)
+        )
 
     # What can be done.
 
@@ -149,13 +151,13 @@ class System(Cell):
         return next((link for link in links if link.gateway == gateway), None)
 
     def _refuse_system(self, cell: str, what: str) -> None:
-        if view_cell(self.domain, cell).is_system:
+        if cell_view(self.domain, cell).is_system:
             raise ConfigError(f"{cell} belongs to the domain itself and cannot be {what}")
 
 
-def standard_cells(domain: CellDomain) -> list[Cell]:
+def builtin_cells(domain: CellDomain) -> list[Cell]:
     """The cells of a domain that come with it."""
-    return [System(), RoutingManager(), LocationManager()]
+    return [SystemCell(), RoutingManager(), LocationManager()]
 
 
 def _fits(name: str, patterns: tuple[str, ...]) -> bool:
@@ -163,7 +165,7 @@ def _fits(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _cell_row(view: CellView) -> tuple[object, ...]:
-    wait = milliseconds(view.oldest_wait_s)
+    wait = format_milliseconds(view.oldest_wait_s)
     return (
         *(view.name, view.state, view.waiting, wait),
         *(view.running, view.handled, view.kind, view.description),
@@ -173,5 +175,5 @@ def _cell_row(view: CellView) -> tuple[object, ...]:
 def _tunnel_row(link: DomainLink) -> tuple[object, ...]:
     now = link.statistics()
     domain = now.domain
-    trip = milliseconds(now.round_trip_s)
+    trip = format_milliseconds(now.round_trip_s)
     return domain.name, domain.role.value, domain.zone, trip, now.sent, now.received, now.waiting

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 
 from postroad.core import tracing
 from postroad.core.limits import KIB
-from postroad.core.tracing import NO_SPAN, AnySpan, Kind, SpanContext
+from postroad.core.tracing import NOOP_SPAN, SpanContext, SpanKind, SpanLike
 
-from .altering import altered
+from .altering import copy_with
 from .content import COMMAND, PING
-from .envelope import HEADERS_BYTES_MAX, HEADERS_MAX, Envelope
-from .envelope import Kind as EnvelopeKind
+from .envelope import HEADERS_BYTES_MAX, HEADERS_MAX, Envelope, MessageKind
 
 # What a context takes of the room for headers.
 _CONTEXT_HEADERS = 2
@@ -21,15 +20,19 @@ _CONTEXT_BYTES = 1 * KIB
 _MARK = tracing.TRACEPARENT.encode()
 
 
-def sending(
-    node: str, verb: str, destination: object, headers: Mapping[str, str] | None, kind: Kind
-) -> AnySpan:
+def start_send_span(
+    node: str, verb: str, destination: object, headers: Mapping[str, str] | None, kind: SpanKind
+) -> SpanLike:
     """The span of a message that a cell of this domain sends."""
     name = f"{verb} {destination}"
-    return tracing.outgoing("cells", name, kind, node=node, peer=str(destination), headers=headers)
+    return tracing.start_outgoing_span(
+        "cells", name, kind, node=node, peer=str(destination), headers=headers
+    )
 
 
-def tell(headers: Mapping[str, str] | None, context: SpanContext | None) -> dict[str, str] | None:
+def inject_trace_headers(
+    headers: Mapping[str, str] | None, context: SpanContext | None
+) -> dict[str, str] | None:
     """Headers with a context, if there is room for it: nothing fails because it is traced."""
     if headers:
         # Whatever is wrong with them is said later.
@@ -37,32 +40,36 @@ def tell(headers: Mapping[str, str] | None, context: SpanContext | None) -> dict
         is_full = len(headers) + _CONTEXT_HEADERS > HEADERS_MAX
         if is_full or size + _CONTEXT_BYTES > HEADERS_BYTES_MAX:
             context = None
-    return tracing.inject(headers, context)
+    return tracing.inject_context(headers, context)
 
 
-def is_told(data: bytes) -> bool:
+def may_carry_trace(data: bytes) -> bool:
     """Whether an envelope in bytes may say which span it belongs to."""
     return _MARK in data
 
 
-def passing(node: str, envelope: Envelope, onward: str) -> Envelope:
+def record_forward_span(node: str, envelope: Envelope, onward: str) -> Envelope:
     """Note that a message is sent on; its next hop is a part of this one."""
-    context = tracing.extract(envelope.headers)
-    if context is None or envelope.kind is not EnvelopeKind.MESSAGE:
+    context = tracing.extract_context(envelope.headers)
+    if context is None or envelope.kind is not MessageKind.MESSAGE:
         return envelope
     name = f"forward {envelope.destination.last}"
-    span = tracing.incoming("cells", name, context, Kind.INTERNAL, node=node, peer=onward)
+    span = tracing.start_incoming_span(
+        "cells", name, context, SpanKind.INTERNAL, node=node, peer=onward
+    )
     span.end()
     if span.context is None:
         return envelope
-    return altered(envelope, "headers", tracing.inject(envelope.headers, span.context))
+    return copy_with(envelope, "headers", tracing.inject_context(envelope.headers, span.context))
 
 
-def delivering(node: str, cell: str, envelope: Envelope) -> AnySpan:
+def start_handle_span(node: str, cell: str, envelope: Envelope) -> SpanLike:
     """The span of the handling of a message; none unless whoever sent it is traced."""
-    context = tracing.extract(envelope.headers)
+    context = tracing.extract_context(envelope.headers)
     if context is None or envelope.content in (PING, COMMAND):
-        return NO_SPAN
-    kind = Kind.SERVER if envelope.wants_reply else Kind.CONSUMER
+        return NOOP_SPAN
+    kind = SpanKind.SERVER if envelope.wants_reply else SpanKind.CONSUMER
     peer = str(envelope.source.first or "")
-    return tracing.incoming("cells", f"handle {cell}", context, kind, node=node, peer=peer)
+    return tracing.start_incoming_span(
+        "cells", f"handle {cell}", context, kind, node=node, peer=peer
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from postroad.core.errors import ConfigError, HandshakeRefused, UsageError
+from postroad.core.errors import ConfigError, HandshakeRejectedError, UsageError
 
 from .cell import Cell
 from .commands import command
@@ -53,10 +53,10 @@ class TunnelCell(Cell):
 
 
 def make_tunnel_cell(link: DomainLink) -> TunnelCell:
-    """Make the cell of a tunnel; raises HandshakeRefused if none can be called like that."""
+    """Make the cell of a tunnel; raises HandshakeRejectedError if none can be called like that."""
     try:
         return TunnelCell(link)
     except ConfigError as error:
-        raise HandshakeRefused(
+        raise HandshakeRejectedError(
             f"the name of domain {link.domain.name} is no good: {error}"
         ) from None

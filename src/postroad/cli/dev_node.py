@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from postroad.admin import StoreLocked
+from postroad.admin import StoreLockedError
 from postroad.admin.cards import token_path
 from postroad.admin.listening import AddressTaken, take_address
 from postroad.admin.watchers import Watcher, leave_watcher
@@ -63,7 +63,7 @@ def run_dev_node(
     try:
         run(loaded, _tell, is_debugging=is_debugging, drain_s=0, signals=signals, listener=listener)
     except Failed as failed:
-        if isinstance(failed.__cause__, StoreLocked):
+        if isinstance(failed.__cause__, StoreLockedError):
             raise _Busy(failed.message) from None
         if spare_port is not None:
             leave_watcher(data, Watcher(pid=parent, problem=failed.message))

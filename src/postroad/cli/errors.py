@@ -40,7 +40,7 @@ def errors(which: str | None, as_json: bool) -> None:
     \b
     Example:
       postroad errors 5110
-      postroad errors StoreLocked
+      postroad errors StoreLockedError
     """
     known = sorted(known_errors(), key=lambda it: (it.code, it.name))
     if which is None:

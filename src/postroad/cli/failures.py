@@ -11,16 +11,16 @@ from .screen import visible
 
 NEXT = {
     "Forbidden": "postroad context ls",
-    "MissingExtra": "",
+    "MissingExtraError": "",
     "NotFound": "",
-    "NoSuchDeadLetter": "postroad dlq ls",
+    "DeadLetterNotFoundError": "postroad dlq ls",
     "NoSuchFlow": "postroad flow ls",
-    "NoSuchMember": "postroad cluster ls",
-    "NoSuchCell": "postroad cells ps",
+    "MemberNotFoundError": "postroad cluster ls",
+    "CellNotFoundError": "postroad cells ps",
     "ServiceNotFoundError": "postroad service actions",
-    "StoreCorrupt": "postroad doctor",
-    "StoreLocked": "postroad node show",
-    "StoreUnavailable": "postroad doctor",
+    "StoreCorruptedError": "postroad doctor",
+    "StoreLockedError": "postroad node show",
+    "StoreUnavailableError": "postroad doctor",
     "WrongToken": "postroad context ls",
 }
 """The next command, by the error; those not named explain themselves by their code."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from click.shell_completion import ShellComplete
 
-from postroad.admin import MissingExtra
+from postroad.admin import MissingExtraError
 
 from .main import postroad
 from .shell import ALIASES, SPECIAL
@@ -19,7 +19,7 @@ try:
     from prompt_toolkit.document import Document
     from prompt_toolkit.history import FileHistory
 except ImportError:
-    raise MissingExtra("shell", "a shell to type in") from None
+    raise MissingExtraError("shell", "a shell to type in") from None
 
 
 class Words(Completer):

@@ -1,7 +1,7 @@
 """Who is alive, and messages by member name."""
 
-from .agent import Agent, AgentStatistics
-from .communication import Communication, CommunicationStatistics
+from .agent import ClusterAgent, ClusterStatistics
+from .communication import ClusterMessaging, ClusterMessagingStatistics
 from .discovery import (
     Discovery,
     DiscoveryStatistics,
@@ -9,25 +9,25 @@ from .discovery import (
     StaticDiscovery,
     ZooKeeperDiscovery,
 )
-from .events import ChangeStream
-from .membership import ChangeKind, Member, MemberChange, MembershipConfig, State
-from .topics import Topics
+from .events import MembershipEventStream
+from .membership import Member, MembershipConfig, MembershipEvent, MembershipEventType, MemberState
+from .topics import ClusterTopics
 
 __all__ = [
-    "Agent",
-    "AgentStatistics",
-    "ChangeKind",
-    "ChangeStream",
-    "Communication",
-    "CommunicationStatistics",
+    "ClusterAgent",
+    "ClusterMessaging",
+    "ClusterMessagingStatistics",
+    "ClusterStatistics",
+    "ClusterTopics",
     "Discovery",
     "DiscoveryStatistics",
     "DnsDiscovery",
     "Member",
-    "MemberChange",
+    "MemberState",
     "MembershipConfig",
-    "State",
+    "MembershipEvent",
+    "MembershipEventStream",
+    "MembershipEventType",
     "StaticDiscovery",
-    "Topics",
     "ZooKeeperDiscovery",
 ]

@@ -15,35 +15,35 @@ from collections.abc import Awaitable, Mapping
 
 import msgspec
 
-from postroad.core import Address, Lifecycle, ThrottledLog
+from postroad.core import Address, Lifecycle, ThrottledLogger
 from postroad.core.errors import (
     ConfigError,
-    NameTaken,
-    NoSuchMember,
-    NotRunning,
-    SameNamePeer,
+    DuplicateNamePeerError,
+    MemberNotFoundError,
+    NameConflictError,
+    NotRunningError,
     UsageError,
 )
-from postroad.net import Message, MessagingService, Unicast
+from postroad.net import DatagramService, MessagingService, RawMessage
 
 from .discovery import Discovery, DiscoveryStatistics, StaticDiscovery
-from .events import Audience, ChangeStream, Listener
+from .events import MembershipEventStream, MembershipListener, MembershipListeners
 from .membership import (
     NEVER,
-    Change,
-    ChangeKind,
-    Counters,
     Member,
-    MemberChange,
     Membership,
     MembershipConfig,
-    NameContested,
-    NameLost,
-    Phase,
-    State,
-    check_properties,
+    MembershipCounters,
+    MembershipEvent,
+    MembershipEventType,
+    MembershipPhase,
+    MembershipUpdate,
+    MemberState,
+    NameConflictDetected,
+    NameConflictLost,
+    validate_properties,
 )
-from .transmission import DatagramListener, Transmission
+from .transmission import DatagramListener, PacketTransport
 
 logger = logging.getLogger("postroad.cluster")
 
@@ -53,7 +53,7 @@ _WARN_INTERVAL_S = 10.0
 _NAMES_TOLD = 10
 
 
-class AgentStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A node's cluster at one moment."""
 
     members: int
@@ -61,7 +61,7 @@ class AgentStatistics(msgspec.Struct, frozen=True, kw_only=True):
     suspects: int
     health: int
     """How much this node doubts itself; 0 is well."""
-    counters: Counters
+    counters: MembershipCounters
     streams_failed: int
     """Packets that could not be delivered over TCP."""
     streams_dropped: int
@@ -71,7 +71,7 @@ class AgentStatistics(msgspec.Struct, frozen=True, kw_only=True):
     discovery: DiscoveryStatistics
 
 
-class Agent(Lifecycle):
+class ClusterAgent(Lifecycle):
     """Keeps this node a member of its cluster, and knows the others.
 
         async with Agent(service, StaticDiscovery(["10.0.0.1:26502"])) as agent:
@@ -106,14 +106,14 @@ class Agent(Lifecycle):
         self.service = service
         self.config = _fit_to_frames(config or MembershipConfig(), service)
         self._discovery = StaticDiscovery([]) if discovery is None else discovery
-        self._properties = check_properties(properties or {}, self.config)
+        self._properties = validate_properties(properties or {}, self.config)
         self._uses_datagrams = not service.is_secure if datagrams is None else datagrams
-        self._audience = Audience()
-        self._transmission = Transmission(service, self._on_answer, self._on_same_name)
+        self._audience = MembershipListeners()
+        self._transmission = PacketTransport(service, self._on_answer, self._on_same_name)
         self._transmission.subscribe(SUBJECT, self._on_datagram)
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         # Why this node is no member any more, if it did not leave by itself.
-        self.failure: NameTaken | None = None
+        self.failure: NameConflictError | None = None
         self._is_stopped = False
         self._is_subscribed = False
         # What others have this agent run until it stops.
@@ -139,7 +139,7 @@ class Agent(Lifecycle):
         alone and keeps looking for others.
 
         Raises:
-            NameTaken: another live node of the cluster has this node's name.
+            NameConflictError: another live node of the cluster has this node's name.
         """
         if self._machine is not None:
             raise UsageError(f"agent of {self.service.name!r} was started already; make a new one")
@@ -203,8 +203,8 @@ class Agent(Lifecycle):
         machine.leave()
         self._pump()
 
-    def _stopped_while_starting(self) -> NotRunning:
-        return NotRunning(f"the agent of {self.service.name!r} was stopped while it started")
+    def _stopped_while_starting(self) -> NotRunningError:
+        return NotRunningError(f"the agent of {self.service.name!r} was stopped while it started")
 
     def _begin_closing(self) -> asyncio.Future[None]:
         """Close in a task of its own, which ends even if whoever waits for it is cancelled."""
@@ -235,7 +235,7 @@ class Agent(Lifecycle):
                 future.set_result(None)
 
     async def wait_closed(self) -> None:
-        """Return once this node has left; raises NameTaken if it had to."""
+        """Return once this node has left; raises NameConflictError if it had to."""
         self._running_machine()
         await asyncio.shield(self._closed)
         if self.failure is not None:
@@ -276,7 +276,7 @@ class Agent(Lifecycle):
         return self._running_machine().names_at(address)
 
     @property
-    def datagrams(self) -> Unicast | None:
+    def datagrams(self) -> DatagramService | None:
         """What this node sends and receives datagrams with, if it may."""
         self._running_machine()
         return self._transmission.datagrams
@@ -298,13 +298,13 @@ class Agent(Lifecycle):
         task.add_done_callback(self._tasks.pop)
         return task
 
-    def statistics(self) -> AgentStatistics:
+    def statistics(self) -> ClusterStatistics:
         """What is going on."""
         machine = self._running_machine()
         members = machine.members()
-        return AgentStatistics(
+        return ClusterStatistics(
             members=len(members),
-            suspects=sum(member.state is State.SUSPECT for member in members),
+            suspects=sum(member.state is MemberState.SUSPECT for member in members),
             health=machine.health,
             counters=msgspec.structs.replace(
                 machine.counters, refused=dict(machine.counters.refused)
@@ -315,15 +315,15 @@ class Agent(Lifecycle):
             discovery=self._discovery.statistics(),
         )
 
-    def changes(self) -> ChangeStream:
+    def changes(self) -> MembershipEventStream:
         """Every change from now on, to be read with `async for`."""
         return self._audience.open_stream()
 
-    def add_listener(self, listener: Listener) -> None:
+    def add_listener(self, listener: MembershipListener) -> None:
         """Have `listener(change)` called with every change."""
         self._audience.add(listener)
 
-    def remove_listener(self, listener: Listener) -> None:
+    def remove_listener(self, listener: MembershipListener) -> None:
         """Do not call it any more."""
         self._audience.remove(listener)
 
@@ -336,7 +336,7 @@ class Agent(Lifecycle):
         if self._machine is None:
             merged = {**self._properties, **changes}
             kept = {key: value for key, value in merged.items() if value is not None}
-            self._properties = check_properties(kept, self.config)
+            self._properties = validate_properties(kept, self.config)
         else:
             self._machine.set_properties(changes, self._loop.time())
             self._pump()
@@ -357,14 +357,16 @@ class Agent(Lifecycle):
         self._running_machine().set_contacts(contacts, self._loop.time())
         self._pump()
 
-    def _on_request(self, message: Message) -> bytes:
+    def _on_request(self, message: RawMessage) -> bytes:
         if message.peer is None and self.service.is_secure:
-            raise NoSuchMember("over TLS, news of members is taken from nodes with a certificate")
+            raise MemberNotFoundError(
+                "over TLS, news of members is taken from nodes with a certificate"
+            )
         answer = self._receive(message.payload, message.sender, in_stream=True)
         self._pump()
         return answer or b""
 
-    def _on_datagram(self, message: Message) -> None:
+    def _on_datagram(self, message: RawMessage) -> None:
         origin = message.source or message.sender
         answer = self._receive(message.payload, message.sender, origin=origin)
         if answer is not None:
@@ -398,7 +400,7 @@ class Agent(Lifecycle):
             self._warn(reason, "%s: refused news from %s: %s", self.service.name, source, reason)
         return answer
 
-    def _on_same_name(self, address: Address, rival: SameNamePeer) -> None:
+    def _on_same_name(self, address: Address, rival: DuplicateNamePeerError) -> None:
         self._running_machine().on_same_name(
             address, rival.incarnation, self._loop.time(), is_member=rival.is_member
         )
@@ -428,7 +430,7 @@ class Agent(Lifecycle):
         finally:
             # Whatever else happens, time goes on.
             self._arm(machine.deadline())
-        if machine.phase is Phase.MEMBER and not self._joined.done():
+        if machine.phase is MembershipPhase.MEMBER and not self._joined.done():
             self.service.set_member(True)
             self._joined.set_result(None)
         self._warn_of_blocked_datagrams(machine.counters.probes_by_stream)
@@ -443,14 +445,14 @@ class Agent(Lifecycle):
             self._timer_at = when
             self._timer = self._loop.call_at(when, self._tick)
 
-    def _tell(self, change: Change) -> None:
-        if isinstance(change, MemberChange):
+    def _tell(self, change: MembershipUpdate) -> None:
+        if isinstance(change, MembershipEvent):
             # What members say of themselves changes often, and is nobody's trouble.
-            is_quiet = change.kind is ChangeKind.METADATA
+            is_quiet = change.kind is MembershipEventType.METADATA
             level = logging.DEBUG if is_quiet else logging.INFO
             logger.log(level, "%s: %s", self.service.name, change)
             self._audience.tell(change)
-        elif isinstance(change, NameContested):
+        elif isinstance(change, NameConflictDetected):
             self._warn(
                 "contested",
                 "a second node named %r at %s was refused",
@@ -460,9 +462,9 @@ class Agent(Lifecycle):
         else:
             self._give_up(change)
 
-    def _give_up(self, lost: NameLost) -> None:
+    def _give_up(self, lost: NameConflictLost) -> None:
         """Another live node keeps the name: this one is no member any more."""
-        self.failure = NameTaken(self.service.name, str(lost.holder))
+        self.failure = NameConflictError(self.service.name, str(lost.holder))
         if not self._joined.done():
             # Whoever starts this node is told.
             self._joined.set_result(None)

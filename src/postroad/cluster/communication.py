@@ -13,18 +13,18 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from postroad.core import ThrottledLog
+from postroad.core import ThrottledLogger
 from postroad.core.errors import (
-    MalformedPayload,
+    MalformedPayloadError,
+    MemberNotFoundError,
     MessagingError,
-    NoSuchMember,
     Outcome,
-    RemoteHandlerFailure,
+    RemoteHandlerError,
     UsageError,
 )
-from postroad.net import Message
+from postroad.net import RawMessage
 
-from .agent import Agent
+from .agent import ClusterAgent
 from .membership import Member
 
 logger = logging.getLogger("postroad.cluster")
@@ -34,11 +34,11 @@ R = TypeVar("R")
 
 Encoder: TypeAlias = Callable[[M], bytes]
 Decoder: TypeAlias = Callable[[bytes], M]
-Consumer: TypeAlias = Callable[[M, Member], object]
+MemberMessageHandler: TypeAlias = Callable[[M, Member], object]
 """Called with a message and the member it comes from; may be a coroutine function."""
-Replier: TypeAlias = Callable[[M, Member], R | Awaitable[R]]
+MemberRequestHandler: TypeAlias = Callable[[M, Member], R | Awaitable[R]]
 
-Failures: TypeAlias = dict[str, MessagingError]
+SendFailures: TypeAlias = dict[str, MessagingError]
 """Members a message was not sent to, and why."""
 
 _NAMES_TOLD = 10
@@ -47,12 +47,12 @@ _RUNNING_MAX = 256
 _WARN_INTERVAL_S = 5.0
 
 
-def as_is(payload: bytes) -> bytes:
+def raw_bytes(payload: bytes) -> bytes:
     """The encoding of bytes as themselves."""
     return payload
 
 
-class CommunicationStatistics(msgspec.Struct):
+class ClusterMessagingStatistics(msgspec.Struct):
     """Totals since the start."""
 
     strangers: int = 0
@@ -65,7 +65,7 @@ class CommunicationStatistics(msgspec.Struct):
     """Datagrams dropped because too many were being handled."""
 
 
-class Communication:
+class ClusterMessaging:
     """Sends messages to members and handles theirs.
 
     communication = Communication(agent)
@@ -73,12 +73,12 @@ class Communication:
     price = await communication.send("beta", "price", b"apple")
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: ClusterAgent) -> None:
         self.agent = agent
         self._service = agent.service
         self._running: dict[asyncio.Future[object], None] = {}
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
-        self._statistics = CommunicationStatistics()
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
+        self._statistics = ClusterMessagingStatistics()
 
     # Sending.
 
@@ -111,15 +111,15 @@ class Communication:
         subject: str,
         message: M,
         *,
-        encoder: Encoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
-        decoder: Decoder[Any] = as_is,
+        encoder: Encoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
+        decoder: Decoder[Any] = raw_bytes,
         timeout: float | None = None,
     ) -> Any:
         """Send a request and return the reply.
 
         Raises:
-            NoSuchMember: the member is not known here, or does not know this node yet.
-            MalformedPayload: the reply could not be decoded.
+            MemberNotFoundError: the member is not known here, or does not know this node yet.
+            MalformedPayloadError: the reply could not be decoded.
             MessagingError: one of its sub-classes; `outcome` says whether the peer may have acted.
         """
         target = self._find(member, subject)
@@ -128,9 +128,9 @@ class Communication:
             reply = await self._service.request(
                 target.address, subject, payload, timeout=timeout, peer=target.name
             )
-        except RemoteHandlerFailure as failure:
+        except RemoteHandlerError as failure:
             raise _unless_stranger(failure) from None
-        return decode(decoder, reply)
+        return decode_with(decoder, reply)
 
     async def unicast(
         self,
@@ -138,7 +138,7 @@ class Communication:
         subject: str,
         message: M,
         *,
-        encoder: Encoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
+        encoder: Encoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
         reliable: bool = True,
     ) -> None:
         """Send a message without a reply: over TCP, or as a datagram that may get lost.
@@ -153,9 +153,9 @@ class Communication:
         subject: str,
         message: M,
         *,
-        encoder: Encoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
+        encoder: Encoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
         reliable: bool = True,
-    ) -> Failures:
+    ) -> SendFailures:
         """Send a message to several members, encoded once; returns whom it was not sent to."""
         if isinstance(members, str):
             raise UsageError(f"members must be several names, not the text {members!r}")
@@ -172,10 +172,10 @@ class Communication:
         subject: str,
         message: M,
         *,
-        encoder: Encoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
+        encoder: Encoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
         reliable: bool = True,
         include_self: bool = False,
-    ) -> Failures:
+    ) -> SendFailures:
         """Send a message to all members, also those that do not answer at the moment."""
         own = self.agent.local.name
         names = [it.name for it in self.agent.members if include_self or it.name != own]
@@ -203,7 +203,7 @@ class Communication:
             return member
         known = [it.name for it in self.agent.members]
         more = f" and {len(known) - _NAMES_TOLD} more" if len(known) > _NAMES_TOLD else ""
-        raise NoSuchMember(
+        raise MemberNotFoundError(
             f"no member {name!r}; known are {', '.join(known[:_NAMES_TOLD])}{more}",
             subject=subject,
             peer=name,
@@ -214,9 +214,9 @@ class Communication:
     def consume(
         self,
         subject: str,
-        handler: Consumer[M],
+        handler: MemberMessageHandler[M],
         *,
-        decoder: Decoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
+        decoder: Decoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
     ) -> None:
         """Have `handler(message, member)` called for messages to the subject; it never replies.
 
@@ -233,14 +233,14 @@ class Communication:
 
     @overload
     def reply_to(
-        self, subject: str, handler: Replier[M, bytes], *, decoder: Decoder[M] = ...
+        self, subject: str, handler: MemberRequestHandler[M, bytes], *, decoder: Decoder[M] = ...
     ) -> None: ...
 
     @overload
     def reply_to(
         self,
         subject: str,
-        handler: Replier[M, R],
+        handler: MemberRequestHandler[M, R],
         *,
         decoder: Decoder[M] = ...,
         encoder: Encoder[R],
@@ -249,17 +249,17 @@ class Communication:
     def reply_to(
         self,
         subject: str,
-        handler: Replier[Any, Any],
+        handler: MemberRequestHandler[Any, Any],
         *,
-        decoder: Decoder[Any] = as_is,
-        encoder: Encoder[Any] = as_is,
+        decoder: Decoder[Any] = raw_bytes,
+        encoder: Encoder[Any] = raw_bytes,
     ) -> None:
         """Have `handler(message, member)` called for requests to the subject; it returns the reply.
 
-        Requests of senders that are no members are refused with NoSuchMember.
+        Requests of senders that are no members are refused with MemberNotFoundError.
         """
 
-        def handle(message: Message) -> bytes | Awaitable[bytes]:
+        def handle(message: RawMessage) -> bytes | Awaitable[bytes]:
             result = self._handle(message, handler, decoder)
             if isinstance(result, Awaitable):
                 return _encode_later(result, encoder)
@@ -273,12 +273,12 @@ class Communication:
         return self._service.unsubscribe(subject)
 
     def _handle(
-        self, message: Message, handler: Callable[[M, Member], R], decoder: Decoder[M]
+        self, message: RawMessage, handler: Callable[[M, Member], R], decoder: Decoder[M]
     ) -> R:
         member = self._identify(message)
-        return handler(decode(decoder, message.payload), member)
+        return handler(decode_with(decoder, message.payload), member)
 
-    def _identify(self, message: Message) -> Member:
+    def _identify(self, message: RawMessage) -> Member:
         """The member a message comes from; asks strangers who they are."""
         name = message.peer
         if name is None and self._service.is_secure:
@@ -292,22 +292,22 @@ class Communication:
         if member is None or (message.peer is not None and member.address != message.sender):
             self._statistics.strangers += 1
             self.agent.meet(message.sender)
-            raise NoSuchMember(
+            raise MemberNotFoundError(
                 f"sender {message.sender} is not a known cluster member", outcome=Outcome.KNOWN
             )
         return member
 
     def _consume_datagram(
-        self, message: Message, handler: Consumer[M], decoder: Decoder[M]
+        self, message: RawMessage, handler: MemberMessageHandler[M], decoder: Decoder[M]
     ) -> None:
         if len(self._running) >= _RUNNING_MAX:
             self._statistics.overflowed += 1
             return
         try:
             result = self._handle(message, handler, decoder)
-        except NoSuchMember as error:
+        except MemberNotFoundError as error:
             self._warn("stranger", "dropped a datagram to %r: %s", message.subject, error)
-        except MalformedPayload as error:
+        except MalformedPayloadError as error:
             self._statistics.malformed += 1
             self._warn("malformed", "dropped a datagram to %r: %s", message.subject, error)
         else:
@@ -328,7 +328,7 @@ class Communication:
     def _warn(self, key: str, text: str, *args: object) -> None:
         self._log.warn(key, asyncio.get_running_loop().time(), text, *args)
 
-    def statistics(self) -> CommunicationStatistics:
+    def statistics(self) -> ClusterMessagingStatistics:
         """A copy of the counters."""
         return msgspec.structs.replace(self._statistics)
 
@@ -336,23 +336,23 @@ class Communication:
         return f"<Communication of {self.agent!r}>"
 
 
-def decode(decoder: Decoder[M], payload: bytes) -> M:
+def decode_with(decoder: Decoder[M], payload: bytes) -> M:
     """Run the caller's decoder; whatever it raises means that the payload is not what it reads."""
     try:
         return decoder(payload)
     except Exception as error:
-        raise MalformedPayload(f"{type(error).__name__}: {error}") from error
+        raise MalformedPayloadError(f"{type(error).__name__}: {error}") from error
 
 
 async def _encode_later(result: Awaitable[R], encoder: Encoder[R]) -> bytes:
     return encoder(await result)
 
 
-def _unless_stranger(failure: RemoteHandlerFailure) -> MessagingError:
+def _unless_stranger(failure: RemoteHandlerError) -> MessagingError:
     """The failure, or what it stands for if the peer does not know this node."""
-    if failure.remote_code != NoSuchMember.code:
+    if failure.remote_code != MemberNotFoundError.code:
         return failure
-    return NoSuchMember(
+    return MemberNotFoundError(
         f"the peer does not know this node yet: {failure.detail}",
         peer=failure.peer,
         subject=failure.subject,

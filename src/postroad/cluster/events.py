@@ -9,39 +9,40 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self, TypeAlias
 
-from postroad.core.errors import EventsLost, PostroadError
+from postroad.core.errors import PostroadError, SlowConsumerError
 
-from .membership import MemberChange
+from .membership import MembershipEvent
 
 logger = logging.getLogger("postroad.cluster")
 
-Listener: TypeAlias = Callable[[MemberChange], object]
+MembershipListener: TypeAlias = Callable[[MembershipEvent], object]
 
 # Changes kept for a reader that does not read.
 _UNREAD_MAX = 10_000
 
 
-class ChangeStream:
+class MembershipEventStream:
     """Changes in their order, from the moment it was made: `async for change in agent.changes()`.
 
-    It ends when the agent stops, or when it is closed or forgotten. It raises `EventsLost` if its
-    reader falls too far behind, and `NameTaken` if this node has to leave because of its name.
+    It ends when the agent stops, or when it is closed or forgotten. It raises
+    `SlowConsumerError` if its reader falls too far behind, and `NameConflictError` if this node
+    has to leave because of its name.
     """
 
-    def __init__(self, waiting: dict[ChangeStream, None]) -> None:
+    def __init__(self, waiting: dict[MembershipEventStream, None]) -> None:
         # Where it is held while somebody waits for it.
         self._waiting = waiting
-        self._unread: deque[MemberChange] = deque()
+        self._unread: deque[MembershipEvent] = deque()
         self._wake: asyncio.Future[None] | None = None
         # What the reader is told after what is unread.
         self._end: PostroadError | None = None
         self.is_closed = False
 
-    def put(self, change: MemberChange) -> None:
+    def put(self, change: MembershipEvent) -> None:
         """Add a change."""
         if len(self._unread) >= _UNREAD_MAX:
             self._unread.clear()
-            self.close(EventsLost(f"more than {_UNREAD_MAX} changes were not read in time"))
+            self.close(SlowConsumerError(f"more than {_UNREAD_MAX} changes were not read in time"))
             return
         self._unread.append(change)
         self._stir()
@@ -60,7 +61,7 @@ class ChangeStream:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> MemberChange:
+    async def __anext__(self) -> MembershipEvent:
         while not self._unread:
             if self._end is not None:
                 raise self._end
@@ -75,39 +76,39 @@ class ChangeStream:
         return self._unread.popleft()
 
 
-class Audience:
+class MembershipListeners:
     """Everybody who wants to hear of changes."""
 
     def __init__(self) -> None:
-        self._listeners: list[Listener] = []
+        self._listeners: list[MembershipListener] = []
         # Weak, so that one whose reader went away does not collect changes for ever; but somebody
         # who waits must not go away.
-        self._streams: list[weakref.ref[ChangeStream]] = []
-        self._waiting: dict[ChangeStream, None] = {}
+        self._streams: list[weakref.ref[MembershipEventStream]] = []
+        self._waiting: dict[MembershipEventStream, None] = {}
         # Changes that come up while one is told wait for their turn.
-        self._untold: deque[MemberChange] = deque()
+        self._untold: deque[MembershipEvent] = deque()
         self._is_telling = False
         self._is_closed = False
         self._end: PostroadError | None = None
 
-    def add(self, listener: Listener) -> None:
+    def add(self, listener: MembershipListener) -> None:
         """Call it with every change."""
         self._listeners.append(listener)
 
-    def remove(self, listener: Listener) -> None:
+    def remove(self, listener: MembershipListener) -> None:
         """Call it no more."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
-    def open_stream(self) -> ChangeStream:
+    def open_stream(self) -> MembershipEventStream:
         """A new reader."""
-        stream = ChangeStream(self._waiting)
+        stream = MembershipEventStream(self._waiting)
         self._streams.append(weakref.ref(stream))
         if self._is_closed:
             stream.close(self._end)
         return stream
 
-    def _open_streams(self) -> list[ChangeStream]:
+    def _open_streams(self) -> list[MembershipEventStream]:
         """Those that are read, in the order they were opened."""
         streams = [stream for ref in self._streams if (stream := ref()) is not None]
         open_streams = [stream for stream in streams if not stream.is_closed]
@@ -115,7 +116,7 @@ class Audience:
             self._streams = [weakref.ref(stream) for stream in open_streams]
         return open_streams
 
-    def tell(self, change: MemberChange) -> None:
+    def tell(self, change: MembershipEvent) -> None:
         """Tell everybody, in the order of the changes, also if a listener causes more of them."""
         self._untold.append(change)
         if self._is_telling:
@@ -127,7 +128,7 @@ class Audience:
         finally:
             self._is_telling = False
 
-    def _tell_one(self, change: MemberChange) -> None:
+    def _tell_one(self, change: MembershipEvent) -> None:
         """One listener that fails disturbs nobody else."""
         for stream in self._open_streams():
             stream.put(change)

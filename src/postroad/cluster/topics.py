@@ -7,10 +7,18 @@ import logging
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from postroad.core import PostroadError, ThrottledLog
+from postroad.core import PostroadError, ThrottledLogger
 from postroad.core.errors import ConfigError
 
-from .communication import Communication, Consumer, Decoder, Encoder, Failures, as_is, decode
+from .communication import (
+    ClusterMessaging,
+    Decoder,
+    Encoder,
+    MemberMessageHandler,
+    SendFailures,
+    decode_with,
+    raw_bytes,
+)
 from .membership import Member
 
 logger = logging.getLogger("postroad.cluster")
@@ -22,7 +30,7 @@ _SUBJECT = "topic."
 _WARN_INTERVAL_S = 5.0
 
 
-class Topics:
+class ClusterTopics:
     """Topics of a cluster.
 
         topics = Topics(communication)
@@ -33,19 +41,19 @@ class Topics:
     in a cluster of usual size. Handlers begin with the messages of one publisher in their order.
     """
 
-    def __init__(self, communication: Communication) -> None:
+    def __init__(self, communication: ClusterMessaging) -> None:
         self._communication = communication
         self._agent = communication.agent
-        self._consumers: dict[str, list[Consumer[bytes]]] = {}
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
+        self._consumers: dict[str, list[MemberMessageHandler[bytes]]] = {}
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
 
     def subscribe(
         self,
         topic: str,
-        handler: Consumer[M],
+        handler: MemberMessageHandler[M],
         *,
-        decoder: Decoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
-    ) -> Consumer[bytes]:
+        decoder: Decoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
+    ) -> MemberMessageHandler[bytes]:
         """Have `handler(message, member)` called for messages to the topic.
 
         Several may subscribe to one topic. Returns what `unsubscribe` takes.
@@ -53,7 +61,7 @@ class Topics:
         _check_topic(topic)
 
         def consume(payload: bytes, member: Member) -> object:
-            return handler(decode(decoder, payload), member)
+            return handler(decode_with(decoder, payload), member)
 
         if topic not in self._consumers:
             self._begin(topic)
@@ -71,7 +79,7 @@ class Topics:
             self._communication.unsubscribe(_SUBJECT + topic)
             raise
 
-    def unsubscribe(self, topic: str, consumer: Consumer[bytes] | None = None) -> None:
+    def unsubscribe(self, topic: str, consumer: MemberMessageHandler[bytes] | None = None) -> None:
         """Withdraw one subscription of this node to the topic, or all."""
         consumers = self._consumers.get(topic, [])
         kept = [it for it in consumers if consumer is not None and it is not consumer]
@@ -92,8 +100,8 @@ class Topics:
         topic: str,
         message: M,
         *,
-        encoder: Encoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
-    ) -> Failures:
+        encoder: Encoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
+    ) -> SendFailures:
         """Send a message to all subscribers; returns whom it was not sent to.
 
         A subscriber that does not answer at the moment is left out.

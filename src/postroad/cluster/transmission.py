@@ -7,21 +7,21 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
-from postroad.core import Address, ThrottledLog
+from postroad.core import Address, ThrottledLogger
 from postroad.core.errors import (
-    ConnectionClosed,
-    MessageTooLarge,
+    ConnectionClosedError,
+    DuplicateNamePeerError,
+    MessageTooLargeError,
     MessagingError,
-    NotRunning,
-    SameNamePeer,
+    NotRunningError,
 )
-from postroad.net import Message, MessagingService, Unicast
+from postroad.net import DatagramService, MessagingService, RawMessage
 
-from .membership import Send
+from .membership import OutgoingPacket
 
 logger = logging.getLogger("postroad.cluster")
 
-DatagramListener: TypeAlias = Callable[[Message], object]
+DatagramListener: TypeAlias = Callable[[RawMessage], object]
 
 # Packets under way over TCP; more are dropped, the protocol makes up for them.
 _STREAMS_MAX = 128
@@ -31,32 +31,32 @@ _WARN_INTERVAL_S = 60.0
 _DRAIN_S = 1.0
 
 
-class Transmission:
+class PacketTransport:
     """Sends packets without anybody having to wait for them."""
 
     def __init__(
         self,
         service: MessagingService,
         on_answer: Callable[[Address, bytes], None],
-        on_same_name: Callable[[Address, SameNamePeer], None],
+        on_same_name: Callable[[Address, DuplicateNamePeerError], None],
     ) -> None:
         self._service = service
         self._on_answer = on_answer
         self._on_same_name = on_same_name
         # Set while datagrams may be sent.
-        self.datagrams: Unicast | None = None
+        self.datagrams: DatagramService | None = None
         self._listeners: dict[str, list[DatagramListener]] = {}
         self._streams: dict[asyncio.Task[None], None] = {}
         self.failed = 0
         # Why a packet could not be delivered, the last time.
         self.last_failure = ""
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         self.dropped = 0
 
     async def open_datagrams(self) -> None:
         """Open a datagram socket beside the service's, at the same port."""
         service = self._service
-        datagrams = Unicast(
+        datagrams = DatagramService(
             service.cluster,
             service.name,
             service.bound,
@@ -81,7 +81,7 @@ class Transmission:
         if self.datagrams is not None:
             self.datagrams.unsubscribe(subject)
 
-    def send(self, send: Send, subject: str, *, timeout_s: float) -> None:
+    def send(self, send: OutgoingPacket, subject: str, *, timeout_s: float) -> None:
         """Send a packet the way it wants."""
         if self.datagrams is not None and not send.is_stream:
             self.post(send.address, subject, send.payload)
@@ -96,22 +96,22 @@ class Transmission:
             return
         try:
             self.datagrams.post(address, subject, payload)
-        except (MessageTooLarge, NotRunning, OSError) as error:
+        except (MessageTooLargeError, NotRunningError, OSError) as error:
             self.dropped += 1
             logger.debug("no datagram to %s: %s", address, error)
 
-    async def _stream(self, send: Send, subject: str, timeout_s: float) -> None:
+    async def _stream(self, send: OutgoingPacket, subject: str, timeout_s: float) -> None:
         service = self._service
         try:
             answer = await service.request(
                 send.address, subject, send.payload, timeout=timeout_s, peer=send.peer
             )
-        except SameNamePeer as error:
+        except DuplicateNamePeerError as error:
             self._on_same_name(send.address, error)
         except MessagingError as error:
             self.failed += 1
             self.last_failure = str(error)
-            if isinstance(error, ConnectionClosed) and not error.retryable:
+            if isinstance(error, ConnectionClosedError) and not error.retryable:
                 self._warn(send.address, error)
             else:
                 logger.debug("no packet to %s: %s", send.address, error)

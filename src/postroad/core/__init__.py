@@ -6,16 +6,16 @@ from .errors import Outcome, PostroadError
 from .lifecycle import Lifecycle
 from .limits import Limits
 from .names import validate_cluster_name, validate_node_name
-from .throttle import Throttle, ThrottledLog
+from .throttle import LogThrottle, ThrottledLogger
 
 __all__ = [
     "Address",
     "Lifecycle",
     "Limits",
+    "LogThrottle",
     "Outcome",
     "PostroadError",
-    "Throttle",
-    "ThrottledLog",
+    "ThrottledLogger",
     "errors",
     "faults",
     "to_address",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def format_seconds(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration for people: `0.35 ms`, `12 ms`, `1.5 s`."""
     if seconds < 0.001:
         return f"{seconds * 1000:.2f} ms"

@@ -1,53 +1,53 @@
 """Every error Postroad raises, in one tree.
 
     PostroadError
-    ├── ConfigError (ValueError)              a setting is wrong: names it and what is valid
-    │   └── JobInvalid                        a pipeline job is wrong: names every mistake
-    ├── UsageError (RuntimeError)             the API was called in a way that cannot work
-    ├── MissingExtra (ImportError)            an optional package is not installed
-    ├── ProtocolError                         abstract
-    │   ├── LocalProtocolError                we asked for something the protocol forbids
-    │   ├── MalformedPayload                  a handler could not decode what it was sent
-    │   └── RemoteProtocolError               the peer broke the rules; closes its connection
-    │       ├── MalformedFrame
-    │       ├── FrameTooLarge
-    │       ├── IllegalFrame
-    │       ├── HandshakeRefused              wrong cluster, no common version, wrong identity
-    │       │   └── SameNameRefused           a peer with this node's own name
-    │       └── PeerSilent                    handshake, frame or heartbeat took too long
-    ├── ClusterError                          abstract
-    │   ├── NameTaken                         another live node has this node's name
-    │   └── EventsLost                        a reader of events was too slow for them
-    ├── DurableError                          abstract
-    │   ├── StoreError                        abstract: something is wrong with this node's store
-    │   │   ├── StoreLocked                   another process works on it
-    │   │   ├── StoreCorrupt                  it is damaged
-    │   │   ├── StoreMismatch                 another node's, version or history
-    │   │   └── StoreUnavailable              disk full, connection lost: nothing was changed
-    │   ├── PostRefused                       the message cannot be taken
-    │   │   ├── MailboxFull                   too much waits already
-    │   │   └── IdempotencyConflict           the same key with another content
-    │   ├── StreamRefused                     abstract: two stores disagree on what was delivered
-    │   │   ├── SenderRestored                the sender forgot what it had sent
-    │   │   ├── ReceiverRestored              the receiver forgot what it had accepted
-    │   │   └── HistoryDiverged               both remember, and differently
-    │   ├── Fenced                            another bridge took over
-    │   ├── TransactionLost                   a transaction ended before its user did
-    │   ├── NoSuchDeadLetter (LookupError)
-    │   └── Reject                            raised by handlers: trying again cannot help
-    └── MessagingError                        a request or message did not succeed
-        ├── NotRunning (RuntimeError)         this service is not started, or is stopping
-        ├── MessageTooLarge (ValueError)      larger than this connection carries
-        ├── ConnectFailed (ConnectionError)   nobody reachable at that address
-        ├── ConnectionClosed (ConnectionError)
-        │   ├── TlsFailed                     certificates or TLS settings do not fit
-        │   ├── WrongPeer                     another node answers at that address
-        │   └── SameNamePeer                  a node with this node's own name answers there
-        ├── RequestTimeout (TimeoutError)     no reply in time
-        ├── RemoteProtocolFailure             the peer could not parse our message
-        ├── NoRemoteHandler                   the peer has no handler for the subject
-        ├── RemoteHandlerFailure              the peer's handler raised
-        └── NoSuchMember (LookupError)        here or at the peer, the other is not a known member
+    ├── ConfigError (ValueError)                a setting is wrong: names it and what is valid
+    │   └── InvalidJobError                     a pipeline job is wrong: names every mistake
+    ├── UsageError (RuntimeError)               the API was called in a way that cannot work
+    ├── MissingExtraError (ImportError)         an optional package is not installed
+    ├── ProtocolError                           abstract
+    │   ├── LocalProtocolError                  we asked for something the protocol forbids
+    │   ├── MalformedPayloadError               a handler could not decode what it was sent
+    │   └── RemoteProtocolError                 the peer broke the rules; closes its connection
+    │       ├── MalformedFrameError
+    │       ├── FrameTooLargeError
+    │       ├── UnexpectedFrameError
+    │       ├── HandshakeRejectedError          wrong cluster, no common version, wrong identity
+    │       │   └── DuplicateNameHandshakeError  a peer with this node's own name
+    │       └── PeerTimeoutError                handshake, frame or heartbeat took too long
+    ├── ClusterError                            abstract
+    │   ├── NameConflictError                   another live node has this node's name
+    │   └── SlowConsumerError                   a reader of events was too slow for them
+    ├── DurableError                            abstract
+    │   ├── StoreError                          abstract: something is wrong with this node's store
+    │   │   ├── StoreLockedError                another process works on it
+    │   │   ├── StoreCorruptedError             it is damaged
+    │   │   ├── StoreMismatchError              another node's, version or history
+    │   │   └── StoreUnavailableError           disk full, connection lost: nothing was changed
+    │   ├── SendRejectedError                   the message cannot be taken
+    │   │   ├── OutboxFullError                 too much waits already
+    │   │   └── IdempotencyConflictError        the same key with another content
+    │   ├── StreamMismatchError                 abstract: two stores disagree on what was delivered
+    │   │   ├── SenderStateLostError            the sender forgot what it had sent
+    │   │   ├── ReceiverStateLostError          the receiver forgot what it had accepted
+    │   │   └── StreamDivergedError             both remember, and differently
+    │   ├── FencedError                         another bridge took over
+    │   ├── TransactionAbortedError             a transaction ended before its user did
+    │   ├── DeadLetterNotFoundError (LookupError)
+    │   └── Reject                              raised by handlers: trying again cannot help
+    └── MessagingError                          a request or message did not succeed
+        ├── NotRunningError (RuntimeError)      this service is not started, or is stopping
+        ├── MessageTooLargeError (ValueError)   larger than this connection carries
+        ├── ConnectError (ConnectionError)      nobody reachable at that address
+        ├── ConnectionClosedError (ConnectionError)
+        │   ├── TlsError                        certificates or TLS settings do not fit
+        │   ├── WrongPeerError                  another node answers at that address
+        │   └── DuplicateNamePeerError          a node with this node's own name answers there
+        ├── ReplyTimeoutError (TimeoutError)    no reply in time
+        ├── RemoteDecodeError                   the peer could not parse our message
+        ├── NoHandlerError                      the peer has no handler for the subject
+        ├── RemoteHandlerError                  the peer's handler raised
+        └── MemberNotFoundError (LookupError)   here or at the peer, the other is not a known member
 
 Two attributes tell a caller what to do, so that nobody compares class names: `retryable`
 (trying again later can help) and, on messaging errors, `outcome` (whether the peer may have
@@ -60,7 +60,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from .durations import format_seconds
+from .durations import format_duration
 from .outcome import Outcome as Outcome
 
 
@@ -77,7 +77,7 @@ class ConfigError(PostroadError, ValueError):
     code = 1100
 
 
-class JobInvalid(ConfigError):
+class InvalidJobError(ConfigError):
     """A pipeline job is wrong; `problems` has every mistake, each with the entry it is in."""
 
     code = 6100
@@ -93,7 +93,7 @@ class UsageError(PostroadError, RuntimeError):
     code = 1200
 
 
-class MissingExtra(PostroadError, ImportError):
+class MissingExtraError(PostroadError, ImportError):
     """An optional package is needed and not installed."""
 
     code = 1300
@@ -108,7 +108,7 @@ class MissingExtra(PostroadError, ImportError):
 
 
 class ProtocolError(PostroadError):
-    """Abstract: raise LocalProtocolError, MalformedPayload or RemoteProtocolError."""
+    """Abstract: raise LocalProtocolError, MalformedPayloadError or RemoteProtocolError."""
 
     code = 2000
 
@@ -119,8 +119,8 @@ class LocalProtocolError(ProtocolError):
     code = 2100
 
 
-class MalformedPayload(ProtocolError):
-    """Raised by a handler that cannot decode its payload; the caller sees RemoteProtocolFailure."""
+class MalformedPayloadError(ProtocolError):
+    """Raised by a handler that cannot decode its payload; the caller sees RemoteDecodeError."""
 
     code = 2200
 
@@ -131,7 +131,7 @@ class RemoteProtocolError(ProtocolError):
     code = 2300
 
 
-class MalformedFrame(RemoteProtocolError):
+class MalformedFrameError(RemoteProtocolError):
     """Bytes that are no frame.
 
     Attributes:
@@ -145,25 +145,25 @@ class MalformedFrame(RemoteProtocolError):
         self.request_id = request_id
 
 
-class FrameTooLarge(RemoteProtocolError):
+class FrameTooLargeError(RemoteProtocolError):
     """A frame announces more bytes than this side accepts."""
 
     code = 2320
 
 
-class IllegalFrame(RemoteProtocolError):
+class UnexpectedFrameError(RemoteProtocolError):
     """A well-formed frame that may not be sent by this peer, or not now."""
 
     code = 2330
 
 
-class HandshakeRefused(RemoteProtocolError):
+class HandshakeRejectedError(RemoteProtocolError):
     """Wrong cluster, no common version, or not the node it should be."""
 
     code = 2340
 
 
-class SameNameRefused(HandshakeRefused):
+class DuplicateNameHandshakeError(HandshakeRejectedError):
     """The peer has this node's own name: one of the two must be renamed or stopped.
 
     Attributes:
@@ -184,7 +184,7 @@ class SameNameRefused(HandshakeRefused):
         self.is_member = is_member
 
 
-class PeerSilent(RemoteProtocolError):
+class PeerTimeoutError(RemoteProtocolError):
     """The peer did not finish its handshake or frame, or sent no heartbeat, in time."""
 
     code = 2350
@@ -196,7 +196,7 @@ class ClusterError(PostroadError):
     code = 4000
 
 
-class NameTaken(ClusterError):
+class NameConflictError(ClusterError):
     """Another live node of the cluster has this node's name; this one may not join, or must leave.
 
     Attributes:
@@ -215,7 +215,7 @@ class NameTaken(ClusterError):
         self.holder = holder
 
 
-class EventsLost(ClusterError):
+class SlowConsumerError(ClusterError):
     """Events came faster than they were read, and some were dropped; look at the members anew."""
 
     code = 4200
@@ -233,89 +233,89 @@ class StoreError(DurableError):
     code = 5100
 
 
-class StoreLocked(StoreError):
+class StoreLockedError(StoreError):
     """Another process works on the store; one at a time may."""
 
     code = 5110
     retryable = True
 
 
-class StoreCorrupt(StoreError):
+class StoreCorruptedError(StoreError):
     """The store is damaged and was not opened; restore a backup, then start a new epoch."""
 
     code = 5120
 
 
-class StoreMismatch(StoreError):
+class StoreMismatchError(StoreError):
     """The store is another node's, of a newer version, or lacks what this process committed."""
 
     code = 5130
 
 
-class StoreUnavailable(StoreError):
+class StoreUnavailableError(StoreError):
     """The store cannot write or answer now: a full disk, a lost connection. Nothing was changed."""
 
     code = 5140
     retryable = True
 
 
-class PostRefused(DurableError):
+class SendRejectedError(DurableError):
     """The message cannot be taken; nothing was stored."""
 
     code = 5200
 
 
-class MailboxFull(PostRefused):
+class OutboxFullError(SendRejectedError):
     """As much waits for the peer as this node keeps; try again when some was delivered."""
 
     code = 5210
     retryable = True
 
 
-class IdempotencyConflict(PostRefused):
+class IdempotencyConflictError(SendRejectedError):
     """A message with the same idempotency key and another content was posted before."""
 
     code = 5220
 
 
-class StreamRefused(DurableError):
+class StreamMismatchError(DurableError):
     """Abstract: two stores disagree on what was delivered; an operator must decide."""
 
     code = 5300
 
 
-class SenderRestored(StreamRefused):
+class SenderStateLostError(StreamMismatchError):
     """The receiver accepted more than the sender remembers: the sender's store is an old one."""
 
     code = 5310
 
 
-class ReceiverRestored(StreamRefused):
+class ReceiverStateLostError(StreamMismatchError):
     """The receiver remembers less than it acknowledged: its store is an old one."""
 
     code = 5320
 
 
-class HistoryDiverged(StreamRefused):
+class StreamDivergedError(StreamMismatchError):
     """Both sides remember the same number of messages, but not the same ones."""
 
     code = 5330
 
 
-class Fenced(DurableError):
+class FencedError(DurableError):
     """Another bridge took over the store; this one must stop."""
 
     code = 5400
 
 
-class TransactionLost(DurableError):
+class TransactionAbortedError(DurableError):
     """The transaction was rolled back before its user was done: it took too long."""
 
     code = 5500
     retryable = True
 
 
-class NoSuchDeadLetter(DurableError, LookupError):
+class DeadLetterNotFoundError(DurableError, LookupError):
     """No dead letter has that number; it may have been retried or dropped."""
 
     code = 5600
@@ -381,29 +381,29 @@ class MessagingError(PostroadError):
         if self.peer is not None:
             words.append(f"to {self.peer}")
         if self.elapsed_s is not None:
-            words.append(f"after {format_seconds(self.elapsed_s)}")
+            words.append(f"after {format_duration(self.elapsed_s)}")
         if self.timeout_s is not None:
-            words.append(f"of {format_seconds(self.timeout_s)} allowed")
+            words.append(f"of {format_duration(self.timeout_s)} allowed")
         if not words:
             return self.detail
         return f"{self.detail} [{' '.join(words)}; outcome {self.outcome.value}]"
 
 
-class NotRunning(MessagingError, RuntimeError):
+class NotRunningError(MessagingError, RuntimeError):
     """This service is not started, is stopping, or stopped while the request was in flight."""
 
     code = 3100
     outcome = Outcome.NOT_SENT
 
 
-class MessageTooLarge(MessagingError, ValueError):
+class MessageTooLargeError(MessagingError, ValueError):
     """The message is larger than this connection carries; raise `frame_bytes_max` on both sides."""
 
     code = 3200
     outcome = Outcome.NOT_SENT
 
 
-class ConnectFailed(MessagingError, ConnectionError):
+class ConnectError(MessagingError, ConnectionError):
     """Refused, unreachable, unresolvable, or no connection in time. Nothing was sent."""
 
     code = 3300
@@ -411,7 +411,7 @@ class ConnectFailed(MessagingError, ConnectionError):
     retryable = True
 
 
-class ConnectionClosed(MessagingError, ConnectionError):
+class ConnectionClosedError(MessagingError, ConnectionError):
     """The connection closed before the reply; `outcome` says whether the request had been written.
 
     Retryable only while nothing was sent: a blind retry of an unknown outcome makes duplicates.
@@ -425,14 +425,14 @@ class ConnectionClosed(MessagingError, ConnectionError):
             self.retryable = True
 
 
-class TlsFailed(ConnectionClosed):
+class TlsError(ConnectionClosedError):
     """TLS could not be agreed: wrong trust root, expired certificate, or one side without TLS."""
 
     code = 3410
     outcome = Outcome.NOT_SENT
 
 
-class WrongPeer(ConnectionClosed):
+class WrongPeerError(ConnectionClosedError):
     """Another node than the expected one answers at that address."""
 
     code = 3420
@@ -440,7 +440,7 @@ class WrongPeer(ConnectionClosed):
     retryable = True
 
 
-class SameNamePeer(ConnectionClosed):
+class DuplicateNamePeerError(ConnectionClosedError):
     """A node with this node's own name answers there.
 
     Attributes:
@@ -454,20 +454,20 @@ class SameNamePeer(ConnectionClosed):
     is_member: bool = False
 
 
-class RequestTimeout(MessagingError, TimeoutError):
+class ReplyTimeoutError(MessagingError, TimeoutError):
     """No reply within the time the caller allowed."""
 
     code = 3500
 
 
-class RemoteProtocolFailure(MessagingError):
+class RemoteDecodeError(MessagingError):
     """The peer could not parse the message; sending the same again cannot help."""
 
     code = 3600
     outcome = Outcome.KNOWN
 
 
-class NoRemoteHandler(MessagingError):
+class NoHandlerError(MessagingError):
     """The peer has no handler for the subject; transient while it starts, stops or changes role."""
 
     code = 3700
@@ -475,7 +475,7 @@ class NoRemoteHandler(MessagingError):
     retryable = True
 
 
-class RemoteHandlerFailure(MessagingError):
+class RemoteHandlerError(MessagingError):
     """The peer's handler raised. `retryable` is what the peer said of it (version 3), else False.
 
     Attributes:
@@ -488,7 +488,7 @@ class RemoteHandlerFailure(MessagingError):
     remote_code: int = 0
 
 
-class NoSuchMember(MessagingError, LookupError):
+class MemberNotFoundError(MessagingError, LookupError):
     """No member of that name is known here, or the peer does not know this node as a member yet.
 
     Either can be transient: news of members need a moment to travel. `outcome` is NOT_SENT in the

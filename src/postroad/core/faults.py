@@ -46,7 +46,7 @@ class FaultPoint:
         return f"<FaultPoint {self.name}{' armed' if self._action else ''}>"
 
 
-def declare(name: str) -> FaultPoint:
+def declare_fault_point(name: str) -> FaultPoint:
     """Create the point of that name; each name is declared once, at import."""
     if name in _points:
         raise UsageError(f"fault point {name!r} is declared twice")
@@ -54,17 +54,19 @@ def declare(name: str) -> FaultPoint:
     return point
 
 
-def names() -> list[str]:
+def fault_point_names() -> list[str]:
     """All declared points, sorted."""
     return sorted(_points)
 
 
 @contextmanager
-def armed(name: str, action: Action) -> Iterator[FaultPoint]:
+def arm_fault_point(name: str, action: Action) -> Iterator[FaultPoint]:
     """Run `action(**details)` whenever the point is reached inside the block."""
     point = _points.get(name)
     if point is None:
-        raise UsageError(f"no fault point {name!r}; there are: {', '.join(names()) or 'none'}")
+        raise UsageError(
+            f"no fault point {name!r}; there are: {', '.join(fault_point_names()) or 'none'}"
+        )
     if point._action is not None:
         raise UsageError(f"fault point {name!r} is armed already")
     point._action, point.is_armed = action, True

@@ -8,7 +8,7 @@ import logging
 KEYS_MAX = 1_024
 
 
-class Throttle:
+class LogThrottle:
     """Decides which of many similar occurrences to tell about. Time is an argument."""
 
     __slots__ = ("_interval_s", "_seen")
@@ -30,14 +30,14 @@ class Throttle:
         return kept_back
 
 
-class ThrottledLog:
+class ThrottledLogger:
     """Log lines that come in crowds: one for each key and interval, with a count of the rest."""
 
     __slots__ = ("_logger", "_throttle")
 
     def __init__(self, logger: logging.Logger, interval_s: float) -> None:
         self._logger = logger
-        self._throttle = Throttle(interval_s)
+        self._throttle = LogThrottle(interval_s)
 
     def warn(
         self, key: str, now: float, text: str, *args: object, level: int = logging.WARNING

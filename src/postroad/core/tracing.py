@@ -47,7 +47,7 @@ _TRACESTATE_MEMBER = re.compile(
 Attribute: TypeAlias = str | int | float | bool
 
 
-class Kind(StrEnum):
+class SpanKind(StrEnum):
     """What part a span plays between two programs."""
 
     INTERNAL = "internal"
@@ -79,7 +79,7 @@ class SpanContext(msgspec.Struct, frozen=True, gc=False):
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
 
-def parse_context(traceparent: str, tracestate: str = "") -> SpanContext | None:
+def parse_traceparent(traceparent: str, tracestate: str = "") -> SpanContext | None:
     """Read a context that came with a message; None if it is none, or not a valid one."""
     found = _TRACEPARENT.fullmatch(traceparent)
     if found is None:
@@ -103,7 +103,7 @@ def _check_state(tracestate: str) -> str:
     return tracestate if len(keys) == len(named) else ""
 
 
-def extract(headers: Mapping[str, Any] | None) -> SpanContext | None:
+def extract_context(headers: Mapping[str, Any] | None) -> SpanContext | None:
     """The context in the headers of a message; None if there is no valid one."""
     if not headers:
         return None
@@ -111,10 +111,12 @@ def extract(headers: Mapping[str, Any] | None) -> SpanContext | None:
     # Headers of foreign peers may hold anything.
     if not isinstance(traceparent, str):
         return None
-    return parse_context(traceparent, tracestate if isinstance(tracestate, str) else "")
+    return parse_traceparent(traceparent, tracestate if isinstance(tracestate, str) else "")
 
 
-def inject(headers: Mapping[str, Any] | None, context: SpanContext | None) -> dict[str, Any] | None:
+def inject_context(
+    headers: Mapping[str, Any] | None, context: SpanContext | None
+) -> dict[str, Any] | None:
     """Headers with a context in them; those that were given if there is none."""
     if context is None:
         return headers if headers is None or isinstance(headers, dict) else dict(headers)
@@ -127,7 +129,7 @@ def inject(headers: Mapping[str, Any] | None, context: SpanContext | None) -> di
     return told
 
 
-def strip(headers: Mapping[str, str] | None) -> dict[str, str] | None:
+def remove_context(headers: Mapping[str, str] | None) -> dict[str, str] | None:
     """Headers without a context; None if nothing else is in them."""
     if not headers:
         return None
@@ -144,14 +146,14 @@ class Tracer(Protocol):
     def begin(
         self,
         name: str,
-        kind: Kind,
+        kind: SpanKind,
         layer: str,
         node: str,
         peer: str,
         parent: SpanContext | None,
         is_incoming: bool,
         links: Sequence[SpanContext],
-    ) -> AnySpan:
+    ) -> SpanLike:
         """Begin a span; without a parent it is the first of its trace."""
 
     def end(self, span: Span) -> None:
@@ -196,7 +198,7 @@ class Span:
         context: SpanContext,
         parent: SpanContext | None,
         name: str,
-        kind: Kind,
+        kind: SpanKind,
         layer: str,
         node: str = "",
         peer: str = "",
@@ -262,16 +264,16 @@ class Span:
         self.end(error)
 
     @property
-    def inside(self) -> Inside:
+    def inside(self) -> SpanScope:
         """Makes it the current one in a block, and lets it go on after that."""
-        return Inside(self)
+        return SpanScope(self)
 
     def __repr__(self) -> str:
         state = "under way" if not self.end_ns else "failed" if self.error else "ended"
         return f"<Span {self.name} of {self.layer} {state}>"
 
 
-class Unrecorded(Span):
+class NonRecordingSpan(Span):
     """Work of a trace that is not recorded: it tells others of the trace, and leaves nothing."""
 
     __slots__ = ()
@@ -299,7 +301,7 @@ def _tell(error: BaseException) -> tuple[str, int]:
     return text, code if isinstance(code, int) else 0
 
 
-class Inside:
+class SpanScope:
     """A block in which a span is the current one."""
 
     __slots__ = ("_entered", "_span", "_token")
@@ -320,7 +322,7 @@ class Inside:
         _current.reset(self._token)
 
 
-class Anywhere:
+class NoopScope:
     """A block in which nothing is different."""
 
     __slots__ = ()
@@ -332,25 +334,25 @@ class Anywhere:
         return None
 
 
-class Untraced:
+class SuppressedScope:
     """A block in which this node begins no spans: what it does there, it does for itself."""
 
     __slots__ = ("_token",)
 
     def __enter__(self) -> None:
-        self._token = _current.set(NO_SPAN)
+        self._token = _current.set(NOOP_SPAN)
 
     def __exit__(self, *_: object) -> None:
         _current.reset(self._token)
 
 
-class NoSpan:
+class NoopSpan:
     """Work that nobody records."""
 
     __slots__ = ()
 
     context: SpanContext | None = None
-    inside: Final = Anywhere()
+    inside: Final = NoopScope()
 
     def set(self, name: str, value: Attribute) -> None:
         """Forget it."""
@@ -368,7 +370,7 @@ class NoSpan:
         return None
 
 
-class Passing(NoSpan):
+class PropagatingSpan(NoopSpan):
     """A part of work that nobody records, for which others are told the trace of the whole."""
 
     __slots__ = ("context",)
@@ -377,80 +379,80 @@ class Passing(NoSpan):
         self.context = context
 
 
-AnySpan: TypeAlias = Span | NoSpan
+SpanLike: TypeAlias = Span | NoopSpan
 
-NO_SPAN: Final = NoSpan()
+NOOP_SPAN: Final = NoopSpan()
 
 tracer: Tracer | None = None
 """Who records spans in this process; None if nobody does."""
 
 # No span where nothing shall be traced, None where nobody has begun anything.
-_current: ContextVar[AnySpan | None] = ContextVar("postroad_span", default=None)
+_current: ContextVar[SpanLike | None] = ContextVar("postroad_span", default=None)
 
 
-def switch(to: Tracer | None) -> None:
+def set_tracer(to: Tracer | None) -> None:
     """Have spans recorded by somebody, or by nobody any more."""
     global tracer
     tracer = to
 
 
-def current() -> Span | None:
+def current_span() -> Span | None:
     """The span that the program is in."""
     span = _current.get()
     return span if tracer is not None and isinstance(span, Span) else None
 
 
-def inside(span: Span | None) -> Inside | Untraced:
+def scope(span: Span | None) -> SpanScope | SuppressedScope:
     """A block that goes on where the program was when that span was current; untraced if none."""
-    return Untraced() if span is None else Inside(span)
+    return SuppressedScope() if span is None else SpanScope(span)
 
 
-def current_context() -> SpanContext | None:
+def current_span_context() -> SpanContext | None:
     """The context of the span that the program is in."""
-    span = current()
+    span = current_span()
     return None if span is None else span.context
 
 
-def fresh_context() -> Context:
+def detached_context() -> Context:
     """A copy of the context of whoever asks, outside of all spans: for work that outlives them."""
     context = copy_context()
     context.run(_current.set, None)
     return context
 
 
-def outgoing(
+def start_outgoing_span(
     layer: str,
     name: str,
-    kind: Kind = Kind.CLIENT,
+    kind: SpanKind = SpanKind.CLIENT,
     *,
     node: str,
     peer: str = "",
     headers: Mapping[str, str] | None = None,
-) -> AnySpan:
+) -> SpanLike:
     """Begin work that this node starts by itself: a child of the current span.
 
     Outside of any, headers that the user has written say what it belongs to.
     """
     within = _current.get()
-    if tracer is None or within is NO_SPAN:
-        return NO_SPAN
-    if type(within) is Unrecorded:
-        return Passing(within.context)
-    parent = extract(headers) if within is None else within.context
+    if tracer is None or within is NOOP_SPAN:
+        return NOOP_SPAN
+    if type(within) is NonRecordingSpan:
+        return PropagatingSpan(within.context)
+    parent = extract_context(headers) if within is None else within.context
     return tracer.begin(name, kind, layer, node, peer, parent, False, ())
 
 
-def incoming(
+def start_incoming_span(
     layer: str,
     name: str,
     parent: SpanContext | None,
-    kind: Kind = Kind.SERVER,
+    kind: SpanKind = SpanKind.SERVER,
     *,
     node: str,
     peer: str = "",
     links: Sequence[SpanContext] = (),
-) -> AnySpan:
+) -> SpanLike:
     """Begin work that a message asks for: a child of what came with it, and of nothing else."""
     if tracer is None:
-        return NO_SPAN
+        return NOOP_SPAN
     return tracer.begin(name, kind, layer, node, peer, parent, True, links)

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from postroad.core import Address, faults
 from postroad.core.backoff import backoff
 from postroad.core.errors import (
-    Fenced,
-    MessageTooLarge,
+    FencedError,
+    MessageTooLargeError,
     PostroadError,
-    SenderRestored,
-    StoreUnavailable,
-    StreamRefused,
+    SenderStateLostError,
+    StoreUnavailableError,
+    StreamMismatchError,
 )
 from postroad.net import MessagingService
 
@@ -34,9 +34,9 @@ from .store.rows import OutPage, Peer
 
 logger = logging.getLogger("postroad.durable")
 
-BEFORE_SEND = faults.declare("durable.bridge.before_send")
-AFTER_SEND = faults.declare("durable.bridge.after_send")
-ACCEPTED = faults.declare("durable.bridge.accepted")
+BEFORE_SEND = faults.declare_fault_point("durable.bridge.before_send")
+AFTER_SEND = faults.declare_fault_point("durable.bridge.after_send")
+ACCEPTED = faults.declare_fault_point("durable.bridge.accepted")
 
 _PAGES_AT_ONCE = 8
 # Pages that were committed a moment ago are sent without being read back, up to so many bytes.
@@ -67,7 +67,7 @@ class Bridge:
         peer: str,
         target: Address,
         token: int,
-        on_fenced: Callable[[Fenced], None],
+        on_fenced: Callable[[FencedError], None],
     ) -> None:
         self.peer = peer
         self.target = target
@@ -154,11 +154,11 @@ class Bridge:
             self._hurry.clear()
             try:
                 has_more = await self._converse()
-            except Fenced as error:
+            except FencedError as error:
                 self._tell(error, logging.ERROR)
                 self._on_fenced(error)
                 return
-            except StreamRefused as error:
+            except StreamMismatchError as error:
                 self._tell(error, logging.ERROR)
                 self.phase = Phase.REFUSED
                 await self._pause(_REFUSED_S)
@@ -265,13 +265,13 @@ class Bridge:
         self._check_verdict(answer)
         now, chain = await self._store.read(query.peer_and_chain, self.peer, answer.watermark)
         if now.epoch != peer.epoch:
-            raise StoreUnavailable("a new epoch was started meanwhile")
+            raise StoreUnavailableError("a new epoch was started meanwhile")
         compare(now, answer, chain)
         return answer
 
     def _check_verdict(self, answer: Answer) -> None:
         if answer.verdict is Verdict.FENCED:
-            raise SenderRestored(
+            raise SenderStateLostError(
                 f"{self.peer!r} has heard from a later bridge manager of this store: if there is "
                 "none, this store is an old copy; decide what to do with the mail that waits, "
                 "then start a new epoch"
@@ -328,13 +328,13 @@ class Bridge:
                 timeout=self._config.window_timeout_s,
                 peer=self.peer,
             )
-        except MessageTooLarge as error:
+        except MessageTooLargeError as error:
             if len(pages) == 1:
                 await self._void(pages[0], error)
             self._is_one_by_one = True
             raise
 
-    async def _void(self, page: OutPage, error: MessageTooLarge) -> None:
+    async def _void(self, page: OutPage, error: MessageTooLargeError) -> None:
         """Make dead letters of a page that is too large for the peer's connections."""
         await self._store.write(
             lambda ledger: ledger.outbox.void(
@@ -372,7 +372,7 @@ class Bridge:
         if error is None:
             self._settled = max(self._settled, unit.upto)
             self._refusals = [it for it in self._refusals if it.number > unit.upto]
-        elif isinstance(error, Fenced):
+        elif isinstance(error, FencedError):
             self._on_fenced(error)
             self._task.cancel()
         else:

@@ -10,8 +10,14 @@ import asyncio
 import logging
 
 from postroad.core import Address, Lifecycle, to_address
-from postroad.core.errors import ConfigError, Fenced, MalformedPayload, MessagingError, StoreError
-from postroad.net import Message, MessagingService
+from postroad.core.errors import (
+    ConfigError,
+    FencedError,
+    MalformedPayloadError,
+    MessagingError,
+    StoreError,
+)
+from postroad.net import MessagingService, RawMessage
 
 from .bridge import Bridge
 from .config import MailConfig
@@ -69,7 +75,7 @@ class BridgeManager(Lifecycle):
         self._asking: asyncio.Task[None] | None = None
         self.token = 0
         # Resolved when another manager has taken over.
-        self.fenced: asyncio.Future[Fenced] = asyncio.get_running_loop().create_future()
+        self.fenced: asyncio.Future[FencedError] = asyncio.get_running_loop().create_future()
 
     @property
     def name(self) -> str:
@@ -105,7 +111,7 @@ class BridgeManager(Lifecycle):
             await asyncio.sleep(_LOOK_S)
             try:
                 await self._store.read(check_token, self.token)
-            except Fenced as error:
+            except FencedError as error:
                 self._on_fenced(error)
             except StoreError as error:
                 logger.debug("the bridge manager cannot read its store: %s", error)
@@ -132,7 +138,7 @@ class BridgeManager(Lifecycle):
 
     # What the node says.
 
-    def _on_control(self, message: Message) -> None:
+    def _on_control(self, message: RawMessage) -> None:
         if message.peer != self._node:
             logger.warning("%s is not this store's node, and tells its bridge", message.peer)
             return
@@ -147,7 +153,7 @@ class BridgeManager(Lifecycle):
                     self.delete(peer_of(command.queue))
                 case HealthCheck():
                     self._on_health_check(command)
-        except (ConfigError, MalformedPayload) as error:
+        except (ConfigError, MalformedPayloadError) as error:
             logger.warning("the bridge manager ignores a message: %s", error)
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
@@ -206,7 +212,7 @@ class BridgeManager(Lifecycle):
         """How each bridge does."""
         return [bridge.health() for bridge in self._bridges.values()]
 
-    def _on_fenced(self, error: Fenced) -> None:
+    def _on_fenced(self, error: FencedError) -> None:
         if not self.fenced.done():
             logger.error("%s carries no more mail: %s", self.name, error)
             self.fenced.set_result(error)

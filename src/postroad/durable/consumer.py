@@ -11,8 +11,8 @@ from types import CoroutineType
 from typing import TypeAlias
 
 from postroad.core import tracing
-from postroad.core.errors import StoreError, TransactionLost
-from postroad.core.throttle import ThrottledLog
+from postroad.core.errors import StoreError, TransactionAbortedError
+from postroad.core.throttle import ThrottledLogger
 
 from .consumption import Consumption
 from .message import Message
@@ -134,7 +134,7 @@ class Consumer:
         self.handler = handler
         self._handler_s = handler_s
         self._loop = asyncio.get_running_loop()
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         # Whether no more messages are to be taken.
         self.is_stopping = False
         self._workers = [Worker(self, consumption) for _ in range(concurrency)]
@@ -178,7 +178,9 @@ class Consumer:
         """A handler returned: hand over what it wants committed; nobody waits for that here."""
         turn = tx.close()
         if turn is not None and turn.is_lost:
-            self._fail(entry, TransactionLost("the transaction took too long and was undone"))
+            self._fail(
+                entry, TransactionAbortedError("the transaction took too long and was undone")
+            )
             return
         unit = self.consumption.finish(entry, tx.posts)
         if turn is None:

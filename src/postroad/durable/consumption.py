@@ -14,8 +14,8 @@ import random
 from collections.abc import Sequence
 
 from postroad.core import faults
-from postroad.core.errors import Reject, StoreError, TransactionLost
-from postroad.core.throttle import ThrottledLog
+from postroad.core.errors import Reject, StoreError, TransactionAbortedError
+from postroad.core.throttle import ThrottledLogger
 
 from .config import MailConfig, Retry
 from .exchange import Reason
@@ -31,8 +31,8 @@ from .store.units import tell
 
 logger = logging.getLogger("postroad.durable")
 
-TAKEN = faults.declare("durable.consumer.taken")
-HANDLED = faults.declare("durable.consumer.handled")
+TAKEN = faults.declare_fault_point("durable.consumer.taken")
+HANDLED = faults.declare_fault_point("durable.consumer.handled")
 
 _DETAIL_CHARS_MAX = 2_000
 _WARN_INTERVAL_S = 5.0
@@ -65,7 +65,7 @@ class Consumption(QueueReading):
         # before them are handled again.
         self._refused: dict[Entry, Exception] = {}
         self._failed_in_a_row = 0
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         self.is_paused = False
         self.handled = self.failed = 0
 
@@ -292,7 +292,7 @@ class Consumption(QueueReading):
     def _on_failed(self, unit: Handling, error: Exception) -> None:
         """Nothing of a unit is in the store."""
         is_store_error = isinstance(error, StoreError)
-        is_refused = not is_store_error and not isinstance(error, TransactionLost)
+        is_refused = not is_store_error and not isinstance(error, TransactionAbortedError)
         if is_store_error or (is_refused and len(unit.finished) != 1):
             self.suspend(error)
         if self._is_broken and unit.is_repeatable and not is_refused and not self._is_closed:
@@ -413,7 +413,10 @@ class Consumption(QueueReading):
         ]
         if not kept:
             if unit.waiter is not None:
-                tell(unit.waiter, TransactionLost("its queue was changed; the message is not done"))
+                tell(
+                    unit.waiter,
+                    TransactionAbortedError("its queue was changed; the message is not done"),
+                )
         elif unit.failure is not None:
             self._fail(unit.failure)
         else:
@@ -434,7 +437,10 @@ class Consumption(QueueReading):
         for unit in parked:
             self.uncommitted -= len(unit.entries())
             if unit.waiter is not None:
-                tell(unit.waiter, TransactionLost("the queue is closed; the message comes again"))
+                tell(
+                    unit.waiter,
+                    TransactionAbortedError("the queue is closed; the message comes again"),
+                )
         while self.uncommitted:
             # Whoever reads the queue next must see what came of them.
             await self.wait()

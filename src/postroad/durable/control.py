@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
 
 class BridgeEntry(msgspec.Struct, frozen=True):
@@ -87,18 +87,18 @@ _to_node = msgspec.msgpack.Decoder(ToNode)
 
 
 def decode_for_bridge(payload: bytes) -> ToBridge:
-    """Read what a node sent; raises MalformedPayload."""
+    """Read what a node sent; raises MalformedPayloadError."""
     try:
         message: ToBridge = _to_bridge.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedPayload(f"no message to a bridge: {error}") from error
+        raise MalformedPayloadError(f"no message to a bridge: {error}") from error
     return message
 
 
 def decode_for_node(payload: bytes) -> ToNode:
-    """Read what a bridge sent; raises MalformedPayload."""
+    """Read what a bridge sent; raises MalformedPayloadError."""
     try:
         message: ToNode = _to_node.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedPayload(f"no message to a node: {error}") from error
+        raise MalformedPayloadError(f"no message to a node: {error}") from error
     return message

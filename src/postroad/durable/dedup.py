@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from postroad.core.errors import HistoryDiverged
+from postroad.core.errors import StreamDivergedError
 
 from .chain import extend
 from .exchange import SentPage, Window
@@ -34,18 +34,20 @@ def sift(watermark: int, chain: bytes, window: Window) -> Iterator[FreshPage]:
 
     Raises:
         GapBefore: something is missing between the watermark and the window.
-        HistoryDiverged: the window does not continue what the watermark stands for.
+        StreamDivergedError: the window does not continue what the watermark stands for.
     """
     first, previous = window.first, window.previous
     for page in window.pages:
         last = first + page.count - 1
         if last == watermark and page.chain != chain:
-            raise HistoryDiverged(f"message {last} was another one when it was accepted")
+            raise StreamDivergedError(f"message {last} was another one when it was accepted")
         if last > watermark:
             if first > watermark + 1:
                 raise GapBefore
             if first != watermark + 1 or previous != chain:
-                raise HistoryDiverged(f"message {first} does not follow what was accepted before")
+                raise StreamDivergedError(
+                    f"message {first} does not follow what was accepted before"
+                )
             is_intact = page.letters is None or extend(previous, page.letters) == page.chain
             yield FreshPage(first, page, is_intact)
             watermark, chain = last, page.chain

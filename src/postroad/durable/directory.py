@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
-from postroad.cluster import Agent, ChangeKind, MemberChange
+from postroad.cluster import ClusterAgent, MembershipEvent, MembershipEventType
 from postroad.core import Address, to_address, validate_node_name
 
 Listener: TypeAlias = Callable[[str, Address | None], None]
@@ -52,7 +52,7 @@ class StaticDirectory(Directory):
 class MemberDirectory(Directory):
     """The members of the cluster."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: ClusterAgent) -> None:
         self._agent = agent
 
     def find(self, peer: str) -> Address | None:
@@ -60,8 +60,8 @@ class MemberDirectory(Directory):
         return None if member is None else member.address
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        def on_change(change: MemberChange) -> None:
-            is_gone = change.kind is ChangeKind.REMOVED
+        def on_change(change: MembershipEvent) -> None:
+            is_gone = change.kind is MembershipEventType.REMOVED
             listener(change.member.name, None if is_gone else change.member.address)
 
         self._agent.add_listener(on_change)

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from postroad.core.errors import MalformedPayload, UsageError
+from postroad.core.errors import MalformedPayloadError, UsageError
 
 from .chain import CHAIN_BYTES
 
@@ -143,8 +143,8 @@ _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (Offer, Answer, Win
 
 
 def decode(kind: type[T], payload: bytes) -> T:
-    """Read a message of that kind; raises MalformedPayload if it is none."""
+    """Read a message of that kind; raises MalformedPayloadError if it is none."""
     try:
         return _decoders[kind].decode(payload)  # type: ignore[return-value]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedPayload(f"no {kind.__name__.lower()}: {error}") from error
+        raise MalformedPayloadError(f"no {kind.__name__.lower()}: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postroad.core import Address, to_address
-from postroad.core.errors import Fenced
+from postroad.core.errors import FencedError
 
 from .store.database import Database
 from .store.ledger import Ledger
@@ -17,7 +17,7 @@ def check_token(database: Database, token: int) -> None:
     """Raise Fenced if another bridge manager has taken over the store."""
     newest = int(read_meta(database, TOKEN) or 0)
     if newest != token:
-        raise Fenced(f"bridge manager {newest} has taken over from {token}")
+        raise FencedError(f"bridge manager {newest} has taken over from {token}")
 
 
 def take_token(ledger: Ledger, name: str, address: Address) -> int:

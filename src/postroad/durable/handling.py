@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from postroad.core.errors import PostroadError, TransactionLost
+from postroad.core.errors import PostroadError, TransactionAbortedError
 
 from .posting import Post, append_posts, check_posts
 from .shelf import Entry
@@ -164,7 +164,7 @@ class Handling(Unit):
             if entry.is_void or ((lane := entry.lane) is not None and lane.is_broken)
         ]
         if lost and len(lost) == len(entries):
-            raise TransactionLost("a message before this one could not be committed")
+            raise TransactionAbortedError("a message before this one could not be committed")
         self.lost = lost
         self.write(ledger)
 

@@ -9,9 +9,9 @@ import time
 import msgspec
 
 from postroad.core import faults
-from postroad.core.errors import ConfigError, MalformedPayload, UsageError
-from postroad.core.throttle import ThrottledLog
-from postroad.net import Message, MessagingService
+from postroad.core.errors import ConfigError, MalformedPayloadError, UsageError
+from postroad.core.throttle import ThrottledLogger
+from postroad.net import MessagingService, RawMessage
 
 from .chain import CHAIN_BYTES, genesis
 from .config import MailConfig
@@ -26,8 +26,8 @@ from .store.units import Unit, tell
 
 logger = logging.getLogger("postroad.durable")
 
-BEFORE_ACCEPT = faults.declare("durable.intake.before_accept")
-AFTER_ACCEPT = faults.declare("durable.intake.after_accept")
+BEFORE_ACCEPT = faults.declare_fault_point("durable.intake.before_accept")
+AFTER_ACCEPT = faults.declare_fault_point("durable.intake.after_accept")
 
 # Stores whose newest bridge is remembered; forgetting them all only weakens an extra check.
 _TOKENS_MAX = 4_096
@@ -73,7 +73,7 @@ class Intake:
         self._held_in_all = 0
         # Bytes of dead letters.
         self._dead: dict[str, int] = {}
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         self._is_listening = False
 
     async def start(self) -> None:
@@ -135,7 +135,7 @@ class Intake:
 
     # Messages of bridges.
 
-    async def _on_offer(self, message: Message) -> bytes:
+    async def _on_offer(self, message: RawMessage) -> bytes:
         sender = self._identify(message)
         offer = decode(Offer, message.payload)
         version = agree(offer)
@@ -153,7 +153,7 @@ class Intake:
         refusals = query.list_refusals(database, stream.id, offer.settled)
         return Answer(verdict, stream.watermark, stream.chain, room, refusals)
 
-    async def _on_window(self, message: Message) -> bytes:
+    async def _on_window(self, message: RawMessage) -> bytes:
         sender = self._identify(message)
         window = decode(Window, message.payload)
         check_version(window.version)
@@ -184,7 +184,7 @@ class Intake:
             )
         )
 
-    def _identify(self, message: Message) -> str:
+    def _identify(self, message: RawMessage) -> str:
         """The node a message comes from, as its connection proves it."""
         if message.peer is None:
             raise UsageError("mail is taken only over a protocol version that names its sender")
@@ -208,4 +208,4 @@ def _check_counts(window: Window) -> None:
         if page.letters is None or page.count <= _LETTERS_UNCHECKED:
             continue
         if page.count * _LETTER_BYTES_MIN > len(page.letters):
-            raise MalformedPayload(f"{page.count} letters in {len(page.letters)} bytes")
+            raise MalformedPayloadError(f"{page.count} letters in {len(page.letters)} bytes")

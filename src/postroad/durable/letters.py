@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
 NEVER_MS = (1 << 62) - 1
 """A time that does not come."""
@@ -89,8 +89,8 @@ def encode_page(letters: Iterable[Letter]) -> bytes:
 
 
 def decode_page(page: bytes) -> list[Letter]:
-    """The letters of a page; raises MalformedPayload if it is none."""
+    """The letters of a page; raises MalformedPayloadError if it is none."""
     try:
         return _page_decoder.decode(page)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedPayload(f"no page of letters: {error}") from error
+        raise MalformedPayloadError(f"no page of letters: {error}") from error

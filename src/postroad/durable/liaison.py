@@ -8,8 +8,8 @@ import logging
 from collections.abc import Callable
 
 from postroad.core import Address
-from postroad.core.errors import MalformedPayload, MessagingError
-from postroad.net import Message, MessagingService
+from postroad.core.errors import MalformedPayloadError, MessagingError
+from postroad.net import MessagingService, RawMessage
 
 from .control import (
     BridgeEntry,
@@ -143,13 +143,13 @@ class Liaison:
 
     # What the manager says.
 
-    def _on_notify(self, message: Message) -> None:
+    def _on_notify(self, message: RawMessage) -> None:
         if message.peer not in (self._service.name, self._service.name + BRIDGE_SUFFIX):
             logger.warning("%s is not this node's bridge, and speaks like it", message.peer)
             return
         try:
             report = decode_for_node(message.payload)
-        except MalformedPayload as error:
+        except MalformedPayloadError as error:
             logger.warning("a message of the bridge is ignored: %s", error)
             return
         if isinstance(report, SnapshotRequest):

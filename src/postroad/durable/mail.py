@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 
-from postroad.cluster import Agent
+from postroad.cluster import ClusterAgent
 from postroad.core import Lifecycle, tracing
-from postroad.core.errors import ConfigError, RequestTimeout, StoreError, UsageError
+from postroad.core.errors import ConfigError, ReplyTimeoutError, StoreError, UsageError
 from postroad.net import MessagingService
 
 from .bridges import BridgeManager
@@ -63,7 +63,7 @@ class Mail(StoreOperations, Lifecycle):
 
     def __init__(
         self,
-        node: Agent | MessagingService,
+        node: ClusterAgent | MessagingService,
         store: Store,
         *,
         directory: Directory | None = None,
@@ -72,9 +72,9 @@ class Mail(StoreOperations, Lifecycle):
         bridge: bool = True,
     ) -> None:
         super().__init__(store)
-        service = node.service if isinstance(node, Agent) else node
+        service = node.service if isinstance(node, ClusterAgent) else node
         if directory is None:
-            if not isinstance(node, Agent):
+            if not isinstance(node, ClusterAgent):
                 raise ConfigError("a service alone does not know its peers: give a directory")
             directory = MemberDirectory(node)
         self.service = service
@@ -291,7 +291,7 @@ class Mail(StoreOperations, Lifecycle):
         reply_to: str | None,
     ) -> int:
         with posting(self.service.name, peer, queue, headers) as span:
-            told = tracing.inject(headers, span.context)
+            told = tracing.inject_context(headers, span.context)
             post = self.clerk.post(
                 peer, queue, body, key, idempotency_key, delay, ttl, priority, told, reply_to
             )
@@ -474,7 +474,7 @@ class Mail(StoreOperations, Lifecycle):
                     await self._post((post,))
                     return await reply
             except TimeoutError:
-                raise RequestTimeout(
+                raise ReplyTimeoutError(
                     f"no reply from queue {queue!r} of {peer!r} in time; it may still come",
                     timeout_s=timeout,
                 ) from None

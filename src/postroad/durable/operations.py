@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from postroad.core import validate_node_name
-from postroad.core.errors import ConfigError, NoSuchDeadLetter, UsageError
+from postroad.core.errors import ConfigError, DeadLetterNotFoundError, UsageError
 
 from .bridges import BridgeManager
 from .consumption import Consumption
@@ -203,7 +203,7 @@ class StoreOperations:
         """One dead letter."""
         dead = await self.store.read(query.find_dead, id)
         if dead is None:
-            raise NoSuchDeadLetter(f"there is no dead letter {id}")
+            raise DeadLetterNotFoundError(f"there is no dead letter {id}")
         return dead
 
     async def find_dead(self, id: int) -> list[DeadLetter]:
@@ -369,7 +369,7 @@ def _leave(ledger: Ledger, dead: DeadLetter) -> None:
 def _remove(ledger: Ledger, id: int) -> DeadLetter:
     dead = ledger.dead.remove(id)
     if dead is None:
-        raise NoSuchDeadLetter(f"there is no dead letter {id}")
+        raise DeadLetterNotFoundError(f"there is no dead letter {id}")
     return dead
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from postroad.core.errors import (
-    HistoryDiverged,
-    MalformedPayload,
-    ReceiverRestored,
-    SenderRestored,
+    MalformedPayloadError,
+    ReceiverStateLostError,
+    SenderStateLostError,
+    StreamDivergedError,
 )
 
 from .config import MailConfig
@@ -32,7 +32,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(peer: Peer, answer: Answer, chain_here: bytes | None) -> None:
-    """Raise StreamRefused unless both stores agree on what was delivered.
+    """Raise StreamMismatchError unless both stores agree on what was delivered.
 
     Args:
         peer: what this store remembers.
@@ -41,18 +41,18 @@ def compare(peer: Peer, answer: Answer, chain_here: bytes | None) -> None:
     """
     advice = "decide what to do with the mail that waits, then start a new epoch"
     if answer.watermark < peer.settled:
-        raise ReceiverRestored(
+        raise ReceiverStateLostError(
             f"{peer.name!r} has acknowledged {peer.settled} messages and remembers "
             f"{answer.watermark}: its store is an old copy, and what is between is lost there; "
             f"{advice}"
         )
     if answer.watermark > peer.head:
-        raise SenderRestored(
+        raise SenderStateLostError(
             f"{peer.name!r} has {answer.watermark} messages of this node, which remembers having "
             f"posted {peer.head}: this node's store is an old copy; {advice}"
         )
     if chain_here != answer.chain:
-        raise HistoryDiverged(
+        raise StreamDivergedError(
             f"message {answer.watermark} to {peer.name!r} is not the one that was delivered there: "
             f"one of the two stores is an old copy that went on by itself; {advice}"
         )
@@ -141,7 +141,7 @@ class Outflow:
         """The peer answered the oldest window; False if one must begin again with an offer."""
         self._flying_bytes -= self._flying.popleft()
         if answer.watermark > self.sent:
-            raise MalformedPayload(
+            raise MalformedPayloadError(
                 f"{self._course.peer!r} accepts message {answer.watermark}, and {self.sent} is the "
                 "last one it was sent"
             )
@@ -149,7 +149,7 @@ class Outflow:
         self._credit = answer.credit
         self.is_full = answer.verdict is Verdict.FULL
         if answer.verdict is Verdict.DIVERGED:
-            raise HistoryDiverged(
+            raise StreamDivergedError(
                 f"{self._course.peer!r} says that what it was sent does not continue what it has"
             )
         return answer.verdict is Verdict.ACCEPTED

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from postroad.core import tracing, validate_node_name
-from postroad.core.errors import ConfigError, MailboxFull, MessageTooLarge, UsageError
+from postroad.core.errors import ConfigError, MessageTooLargeError, OutboxFullError, UsageError
 
 from .config import MailConfig
 from .letters import PRIORITY_MAX, Letter, encode_letter
@@ -127,8 +127,8 @@ class Clerk:
             raise self._too_large(encoded)
         return Post(peer, id, encoded)
 
-    def _too_large(self, encoded: bytes) -> MessageTooLarge:
-        return MessageTooLarge(
+    def _too_large(self, encoded: bytes) -> MessageTooLargeError:
+        return MessageTooLargeError(
             f"the message takes {len(encoded)} bytes; message_bytes_max is {self._bytes_max}"
         )
 
@@ -147,7 +147,7 @@ class Clerk:
             return headers
         span = posting(self.node, peer, queue, headers)
         span.end()
-        return tracing.inject(headers, span.context)
+        return tracing.inject_context(headers, span.context)
 
     def _check_names(self, peer: str, queue: str) -> None:
         validate_node_name(peer)
@@ -165,7 +165,7 @@ def to_bytes(body: object) -> bytes:
 
 def _encode_untraced(letter: Letter) -> bytes:
     """A letter without its span, as short as can be: nothing is too large for being traced."""
-    bare = msgspec.structs.replace(letter, headers=tracing.strip(letter.headers))
+    bare = msgspec.structs.replace(letter, headers=tracing.remove_context(letter.headers))
     fields = [*msgspec.structs.astuple(bare)]
     for default in reversed(Letter.__struct_defaults__):
         if fields[-1] != default:
@@ -202,7 +202,7 @@ def _identify(key: str, letter: Letter) -> Idempotence:
 
     Who posts it again does so in another span.
     """
-    headers = letter.headers and tracing.strip(letter.headers)
+    headers = letter.headers and tracing.remove_context(letter.headers)
     fixed = (letter.queue, letter.body, letter.key, headers, letter.priority)
     digest = hashlib.blake2b(msgspec.msgpack.encode(fixed), digest_size=16).digest()
     return Idempotence(validate_key(key), digest)
@@ -215,7 +215,7 @@ def check_posts(ledger: Ledger, posts: Sequence[Post]) -> list[int | None]:
     """For each post the id of the one before with the same idempotency key, if there was one.
 
     Raises:
-        PostRefused: they cannot be taken; nothing was changed.
+        SendRejectedError: they cannot be taken; nothing was changed.
     """
     counts: dict[str, int] = {}
     earlier: list[int | None] = []
@@ -282,14 +282,14 @@ class _Batch:
         self.waiting: list[asyncio.Future[None]] = []
         # How many of them were taken, and why not the others.
         self.taken = 0
-        self.error: MailboxFull | None = None
+        self.error: OutboxFullError | None = None
 
     def apply(self, peer: str, ledger: Ledger) -> None:
         self.taken, self.error = len(self.encoded), None
         if peer != ledger.owner:
             try:
                 ledger.outbox.check_room(peer, self.taken)
-            except MailboxFull as error:
+            except OutboxFullError as error:
                 self.taken, self.error = ledger.outbox.room(peer), error
         ledger.append_all(peer, self.encoded[: self.taken])
 

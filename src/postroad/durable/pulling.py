@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from postroad.core.errors import TransactionLost, UsageError
-from postroad.core.tracing import NO_SPAN, AnySpan
+from postroad.core.errors import TransactionAbortedError, UsageError
+from postroad.core.tracing import NOOP_SPAN, SpanLike
 
 from .consumption import Consumption
 from .message import Message
@@ -34,7 +34,7 @@ class Pulled(Message, eq=False):
     _tx: Transaction | None = None
     _lease: asyncio.TimerHandle | None = None
     # From the pulling to the end of the lease, however that comes.
-    _span: AnySpan = NO_SPAN
+    _span: SpanLike = NOOP_SPAN
 
     def __post_init__(self) -> None:
         self._span = handling(self._clerk.node, self._entry)
@@ -72,14 +72,14 @@ class Pulled(Message, eq=False):
         self._end_lease()
         turn = None if tx is None else tx.close()
         if turn is not None and turn.is_lost:
-            lost = TransactionLost("the transaction took too long and was undone")
+            lost = TransactionAbortedError("the transaction took too long and was undone")
             self._fail(lost)
             raise lost
         unit = self._consumption.finish(self._entry, () if tx is None else tx.posts)
         if unit is None:
             if turn is not None:
                 turn.end(None)
-            raise TransactionLost("the queue is read again; the message comes once more")
+            raise TransactionAbortedError("the queue is read again; the message comes once more")
         unit.waiter = asyncio.get_running_loop().create_future()
         if turn is None:
             self._consumption.submit(unit)

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from postroad.core import tracing
-from postroad.core.tracing import AnySpan, Kind
+from postroad.core.tracing import SpanKind, SpanLike
 
 from .shelf import Entry
 
 
-def posting(node: str, peer: str, queue: str, headers: Mapping[str, str] | None = None) -> AnySpan:
+def posting(node: str, peer: str, queue: str, headers: Mapping[str, str] | None = None) -> SpanLike:
     """The span of a message that is posted."""
-    return tracing.outgoing(
-        "durable", f"post {queue}", Kind.PRODUCER, node=node, peer=peer, headers=headers
+    return tracing.start_outgoing_span(
+        "durable", f"post {queue}", SpanKind.PRODUCER, node=node, peer=peer, headers=headers
     )
 
 
-def handling(node: str, entry: Entry) -> AnySpan:
+def handling(node: str, entry: Entry) -> SpanLike:
     """The span of the handling of a message: a child of its posting, whenever that was."""
     letter = entry.letter
-    span = tracing.incoming(
+    span = tracing.start_incoming_span(
         "durable",
         f"handle {letter.queue}",
-        tracing.extract(letter.headers),
-        Kind.CONSUMER,
+        tracing.extract_context(letter.headers),
+        SpanKind.CONSUMER,
         node=node,
         peer=entry.home.sender,
     )

@@ -65,7 +65,7 @@ class Transaction(Scope, eq=False):
         last of them, within the transaction. What is left is kept when the function returns.
 
         Raises:
-            MissingExtra: the `sqlalchemy` extra is not installed.
+            MissingExtraError: the `sqlalchemy` extra is not installed.
         """
         self._check()
         _check_plain(function)

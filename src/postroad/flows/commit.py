@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 from postroad.core import tracing
 from postroad.core.errors import (
-    IdempotencyConflict,
+    IdempotencyConflictError,
     PostroadError,
-    TransactionLost,
+    TransactionAbortedError,
     UsageError,
 )
-from postroad.core.tracing import AnySpan
+from postroad.core.tracing import SpanLike
 from postroad.durable.handling import Handling
 from postroad.durable.posting import Post, append_posts, check_posts
 from postroad.durable.store.database import Row
@@ -26,7 +26,7 @@ from .records import Position
 from .traces import record_commit
 
 # What the same statements and posts meet again, however often they are tried.
-_FINAL = (UsageError, IdempotencyConflict)
+_FINAL = (UsageError, IdempotencyConflictError)
 
 
 class Lane:
@@ -79,7 +79,7 @@ class FlowCommit(Unit):
         handlings: Sequence[Handling],
         on_settled: Callable[[FlowCommit, Exception | None], None],
         node: str = "",
-        spans: Sequence[AnySpan] = (),
+        spans: Sequence[SpanLike] = (),
     ) -> None:
         super().__init__()
         self.earlier: list[FlowCommit] = []
@@ -117,7 +117,7 @@ class FlowCommit(Unit):
             posts = [post for unit in units for post in unit._posts]
         if self._lane.is_broken or (handlings and any(it.is_lost for it in handlings)):
             self._fence(handlings)
-            raise TransactionLost("what comes before this step could not be committed")
+            raise TransactionAbortedError("what comes before this step could not be committed")
         try:
             if self._mail and self._head is None:
                 tables.check_known(ledger.database, self.flow)

@@ -19,11 +19,11 @@ from typing import Any
 from postroad.core import faults
 from postroad.core.backoff import backoff
 from postroad.core.errors import (
-    MailboxFull,
-    NotRunning,
+    NotRunningError,
+    OutboxFullError,
     PostroadError,
     StoreError,
-    TransactionLost,
+    TransactionAbortedError,
     UsageError,
 )
 from postroad.durable import Mail, Transaction
@@ -63,10 +63,10 @@ from .writing import Writing
 
 logger = logging.getLogger("postroad.flows")
 
-HANDLED = faults.declare("flows.event.handled")
-COMMITTED = faults.declare("flows.commit.durable")
-LOST = faults.declare("flows.commit.lost")
-COUNTED = faults.declare("flows.recovery.counted")
+HANDLED = faults.declare_fault_point("flows.event.handled")
+COMMITTED = faults.declare_fault_point("flows.commit.durable")
+LOST = faults.declare_fault_point("flows.commit.lost")
+COUNTED = faults.declare_fault_point("flows.recovery.counted")
 
 # A wall clock may jump; looking from time to time makes up for it.
 _WAKE_AGAIN_S = 600.0
@@ -129,7 +129,9 @@ class Engine:
         await self.stepping.close()
         await self.background.close()
         for resident in list(self.residents.values()):
-            self.refuse(self.forget(resident), NotRunning("the flows of this node are stopped"))
+            self.refuse(
+                self.forget(resident), NotRunningError("the flows of this node are stopped")
+            )
         self.results.close()
 
     # Making.
@@ -294,7 +296,7 @@ class Engine:
                 self._release_later(resident)
         elif turn.is_lost:
             resident.release(self.store)
-            unit.settle(TransactionLost("the transaction took too long and was undone"))
+            unit.settle(TransactionAbortedError("the transaction took too long and was undone"))
         else:
             unit.earlier = resident.take_held()
             turn.end(unit)
@@ -377,8 +379,8 @@ class Engine:
         self._pass_over(resident, error)
         if is_duplicate:
             logger.warning("a session was opened twice; the second one is ignored")
-        elif not self._is_closed and not isinstance(error, NotRunning):
-            is_known = isinstance(error, MailboxFull | StoreError)
+        elif not self._is_closed and not isinstance(error, NotRunningError):
+            is_known = isinstance(error, OutboxFullError | StoreError)
             level = logging.DEBUG if is_known else logging.WARNING
             logger.log(level, "flow %s is read again: %s", show_id(resident.id), error)
             self._breaks += 1
@@ -392,7 +394,7 @@ class Engine:
 
     def _pass_over(self, resident: Resident, error: Exception) -> None:
         """Let a flow leave the memory whose commit failed; operators are heard when it is back."""
-        is_away = self._is_closed or isinstance(error, StoreError | NotRunning)
+        is_away = self._is_closed or isinstance(error, StoreError | NotRunningError)
         for event, done in self.forget(resident):
             if done is None or is_away or isinstance(event, Loaded):
                 self.refuse([(event, done)], error)

@@ -33,7 +33,7 @@ from .traces import beginning, keep
 
 logger = logging.getLogger("postroad.flows")
 
-CLAIMED = faults.declare("flows.recovery.claimed")
+CLAIMED = faults.declare_fault_point("flows.recovery.claimed")
 
 P = ParamSpec("P")
 R = TypeVar("R")

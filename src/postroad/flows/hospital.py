@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 from enum import StrEnum
 
-from postroad.core.errors import PostroadError, StoreUnavailable, TransactionLost
+from postroad.core.errors import PostroadError, StoreUnavailableError, TransactionAbortedError
 
 from . import values
 from .errors import FlowError, PeerFailed
@@ -42,7 +42,11 @@ def _is_database_trouble(error: BaseException) -> bool:
 
 STAFF: tuple[tuple[str, Callable[[BaseException], bool], Diagnosis], ...] = (
     ("a FlowError", _is_of(FlowError), Diagnosis.TERMINAL),
-    ("the store is away", _is_of(StoreUnavailable, TransactionLost), Diagnosis.TRANSIENT),
+    (
+        "the store is away",
+        _is_of(StoreUnavailableError, TransactionAbortedError),
+        Diagnosis.TRANSIENT,
+    ),
     ("an error that says it is retryable", _is_retryable, Diagnosis.TRANSIENT),
     ("a connection or a time-out", _is_of(ConnectionError, TimeoutError), Diagnosis.TRANSIENT),
     ("an OperationalError of a database", _is_database_trouble, Diagnosis.TRANSIENT),

@@ -9,7 +9,7 @@ from functools import partial
 
 from postroad.core import faults
 from postroad.core.errors import Reject, StoreError
-from postroad.core.tracing import AnySpan
+from postroad.core.tracing import SpanLike
 from postroad.durable.consumption import Consumption
 from postroad.durable.shelf import Entry
 
@@ -26,8 +26,8 @@ from .values import digest
 
 logger = logging.getLogger("postroad.flows")
 
-TAKEN = faults.declare("flows.letter.taken")
-REJECTED = faults.declare("flows.session.rejected")
+TAKEN = faults.declare_fault_point("flows.letter.taken")
+REJECTED = faults.declare_fault_point("flows.session.rejected")
 
 # So many letters are taken up before others have their turn.
 _IN_A_ROW_MAX = 64
@@ -176,7 +176,7 @@ class Intake:
             consumption.submit(unit)
 
 
-def _end(span: AnySpan, done: asyncio.Future[None]) -> None:
+def _end(span: SpanLike, done: asyncio.Future[None]) -> None:
     if not done.cancelled() and done.exception() is None:
         # Otherwise the letter comes again.
         span.end()

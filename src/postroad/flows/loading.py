@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("postroad.flows")
 
-LOADED = faults.declare("flows.loaded")
+LOADED = faults.declare_fault_point("flows.loaded")
 
 # What needs no code: it comes before the code runs, which may never leave room for it again.
 _FIRST = (Killed, Paused, Signalled)

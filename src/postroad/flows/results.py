@@ -7,14 +7,14 @@ import logging
 from collections import OrderedDict
 
 from postroad.core import faults
-from postroad.core.errors import NotRunning
+from postroad.core.errors import NotRunningError
 
 from .events import Transition
 from .head import Head, show_id
 
 logger = logging.getLogger("postroad.flows")
 
-TOLD = faults.declare("flows.client.told")
+TOLD = faults.declare_fault_point("flows.client.told")
 
 # Of so many that ended last the result need not be read.
 _ENDED_KEPT = 1_024
@@ -61,7 +61,7 @@ class Results:
         for waiters in self._waiters.values():
             for waiter in waiters:
                 if not waiter.done():
-                    waiter.set_exception(NotRunning("the flows of this node are stopped"))
+                    waiter.set_exception(NotRunningError("the flows of this node are stopped"))
         self._waiters.clear()
 
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("postroad.flows")
 
-DUE = faults.declare("flows.schedule.due")
-BEGUN = faults.declare("flows.schedule.begun")
+DUE = faults.declare_fault_point("flows.schedule.due")
+BEGUN = faults.declare_fault_point("flows.schedule.begun")
 
 # A wall clock may jump, and flows may become known; looking from time to time makes up for it.
 _LOOK_AGAIN_S = 30.0

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from postroad.core import faults, tracing
-from postroad.core.errors import StoreError, TransactionLost
-from postroad.core.tracing import AnySpan, Kind
+from postroad.core.errors import StoreError, TransactionAbortedError
+from postroad.core.tracing import SpanKind, SpanLike
 from postroad.durable import Transaction
 
 from . import tables
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("postroad.flows")
 
-STEP_BEGINS = faults.declare("flows.step.begins")
-STEP_DONE = faults.declare("flows.step.done")
+STEP_BEGINS = faults.declare_fault_point("flows.step.begins")
+STEP_DONE = faults.declare_fault_point("flows.step.done")
 
 
 STOP_S = 10.0
@@ -52,7 +52,7 @@ class Stepping:
         self._is_holding = False
         self._is_ending = False
         # What code of users runs in: what was so when flows were started, not when one was begun.
-        self.context = tracing.fresh_context()
+        self.context = tracing.detached_context()
 
     def start(self, id: int, asks: list[Ask]) -> None:
         """Run functions whose turn it is: nothing before them can be undone any more."""
@@ -227,8 +227,8 @@ class Stepping:
         with self._span(head, f"step {step.name}"):
             await self._try_once(id, step, begun)
 
-    def _span(self, head: Head | None, name: str) -> AnySpan:
-        return part_of(self._engine.store.owner, head, name, Kind.INTERNAL)
+    def _span(self, head: Head | None, name: str) -> SpanLike:
+        return part_of(self._engine.store.owner, head, name, SpanKind.INTERNAL)
 
     async def _try_once(self, id: int, step: Step, begun: asyncio.Future[Any] | None) -> None:
         form = form_of(step.function)
@@ -277,7 +277,7 @@ class Stepping:
             self._engine.handle(resident, StepDone(step.position, value), None, tx)
         else:
             tx.undo()
-            raise TransactionLost("another transaction of the flow has begun")
+            raise TransactionAbortedError("another transaction of the flow has begun")
 
     def run_statement(self, resident: Resident, statement: Statement) -> None:
         """Run a statement of the transaction a flow is in; it begins with the first."""
@@ -305,7 +305,7 @@ class Stepping:
         try:
             with self._span(self._head(resident.id), statement.label):
                 value = await getattr(tx, statement.method)(*statement.args, **statement.kwargs)
-        except (StoreError, TransactionLost) as lost:
+        except (StoreError, TransactionAbortedError) as lost:
             self.forget(resident.id, statement.position)
             self._engine.lose(resident, lost)
             return

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from postroad.core.errors import TransactionLost, UsageError
+from postroad.core.errors import TransactionAbortedError, UsageError
 from postroad.durable import Transaction
 from postroad.durable.store import Store
 from postroad.durable.store.database import Row
@@ -183,7 +183,7 @@ def pause_s(step: Step, error: BaseException, failures: int) -> float | None:
     """Seconds until a step that failed is tried again; None if it is not."""
     if not isinstance(error, Exception):
         return None
-    if isinstance(error, TransactionLost) and failures < 3:
+    if isinstance(error, TransactionAbortedError) and failures < 3:
         # Not a fault of the function: others had the store for too long.
         return 0.05 * failures
     if step.retry is None or failures >= step.retry.attempts:

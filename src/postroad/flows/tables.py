@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from postroad.core.errors import StoreMismatch
+from postroad.core.errors import StoreMismatchError
 from postroad.durable.store.database import Database, Row
 from postroad.durable.store.schema import read_meta, write_meta
 
@@ -83,14 +83,14 @@ def create_tables(types: Mapping[str, str], database: Database) -> None:
 
 
 def has_tables(database: Database) -> bool:
-    """Whether there are tables to read from; raises StoreMismatch if nobody here can."""
+    """Whether there are tables to read from; raises StoreMismatchError if nobody here can."""
     return _check_version(database) is not None
 
 
 def _check_version(database: Database) -> str | None:
     version = read_meta(database, _SCHEMA)
     if version not in (None, _VERSION, *_UPGRADES):
-        raise StoreMismatch(
+        raise StoreMismatchError(
             f"the store has flows of schema {version} and this version of Postroad knows "
             f"{_VERSION}: it was written by a newer one"
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import UNSET
 
 from postroad.core import tracing
-from postroad.core.tracing import NO_SPAN, AnySpan, Kind, SpanContext
+from postroad.core.tracing import NOOP_SPAN, SpanContext, SpanKind, SpanLike
 from postroad.durable.shelf import Entry
 
 from .events import Transition
@@ -19,26 +19,28 @@ from .head import Head, show_id
 from .life import Status
 
 
-def beginning(node: str, name: str) -> AnySpan:
+def beginning(node: str, name: str) -> SpanLike:
     """The span of the beginning of a flow, which all that it does is a part of."""
-    return tracing.outgoing("flows", f"begin {name}", Kind.INTERNAL, node=node)
+    return tracing.start_outgoing_span("flows", f"begin {name}", SpanKind.INTERNAL, node=node)
 
 
-def scheduled(node: str, name: str) -> AnySpan:
+def scheduled(node: str, name: str) -> SpanLike:
     """The same of a flow that nobody but the clock begins."""
-    return tracing.incoming("flows", f"begin {name}", None, Kind.INTERNAL, node=node)
+    return tracing.start_incoming_span("flows", f"begin {name}", None, SpanKind.INTERNAL, node=node)
 
 
-def responding(node: str, name: str, entry: Entry) -> AnySpan:
+def responding(node: str, name: str, entry: Entry) -> SpanLike:
     """The span of the beginning of a flow that another one has opened a session with."""
-    parent = tracing.extract(entry.letter.headers)
+    parent = tracing.extract_context(entry.letter.headers)
     peer = entry.home.sender
-    return tracing.incoming("flows", f"respond {name}", parent, Kind.CONSUMER, node=node, peer=peer)
+    return tracing.start_incoming_span(
+        "flows", f"respond {name}", parent, SpanKind.CONSUMER, node=node, peer=peer
+    )
 
 
-def keep(head: Head, span: AnySpan) -> None:
+def keep(head: Head, span: SpanLike) -> None:
     """Have a flow remember the span of its beginning."""
-    if (told := tracing.inject(None, span.context)) is not None:
+    if (told := tracing.inject_context(None, span.context)) is not None:
         head.trace = told
 
 
@@ -47,30 +49,30 @@ def is_traced(head: Head | None) -> bool:
     return tracing.tracer is not None and head is not None and head.trace is not UNSET
 
 
-def part_of(node: str, head: Head | None, name: str, kind: Kind, *, peer: str = "") -> AnySpan:
+def part_of(node: str, head: Head | None, name: str, kind: SpanKind, *, peer: str = "") -> SpanLike:
     """The span of something that a flow does; none if nobody traced its beginning."""
     if tracing.tracer is None or head is None or head.trace is UNSET:
-        return NO_SPAN
-    parent = tracing.extract(head.trace)
-    span = tracing.incoming("flows", name, parent, kind, node=node, peer=peer)
+        return NOOP_SPAN
+    parent = tracing.extract_context(head.trace)
+    span = tracing.start_incoming_span("flows", name, parent, kind, node=node, peer=peer)
     span.set("flow", show_id(head.id))
     return span
 
 
-def headers_of(span: AnySpan) -> Mapping[str, str] | None:
+def headers_of(span: SpanLike) -> Mapping[str, str] | None:
     """What a letter of a flow says of its span."""
-    return tracing.inject(None, span.context)
+    return tracing.inject_context(None, span.context)
 
 
 def record_commit(node: str, head: Head, transition: Transition, entries: Iterable[Entry]) -> None:
     """A transition is durable: record what was heard for it, and whether the flow has ended."""
     if not transition.is_new:
         for entry in entries:
-            context = tracing.extract(entry.letter.headers)
+            context = tracing.extract_context(entry.letter.headers)
             if context is not None:
                 _record_heard(node, head, context, entry.home.sender)
     if transition.is_over:
-        span = part_of(node, head, f"end {head.name}", Kind.INTERNAL)
+        span = part_of(node, head, f"end {head.name}", SpanKind.INTERNAL)
         if head.status is Status.DONE or head.trouble is None:
             span.end()
         else:
@@ -79,8 +81,8 @@ def record_commit(node: str, head: Head, transition: Transition, entries: Iterab
 
 
 def _record_heard(node: str, head: Head, context: SpanContext, peer: str) -> None:
-    span = tracing.incoming(
-        "flows", f"hear {head.name}", context, Kind.CONSUMER, node=node, peer=peer
+    span = tracing.start_incoming_span(
+        "flows", f"hear {head.name}", context, SpanKind.CONSUMER, node=node, peer=peer
     )
     span.set("flow", show_id(head.id))
     span.end()

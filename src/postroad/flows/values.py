@@ -13,6 +13,7 @@ import msgspec
 from postroad.core.limits import FLOW_VALUE_BYTES_MAX, KIB
 
 from .errors import FlowError, StepFailed, Unrecordable
+from .renamed_errors import RENAMED_ERRORS
 
 _encoder = msgspec.msgpack.Encoder()
 # The order of a set is another one in every process.
@@ -176,7 +177,7 @@ def make_error(failure: Failure) -> Exception:
 
     Where its class cannot be made again it is StepFailed, or FlowError if it was one.
     """
-    module, _, name = failure.kind.partition(":")
+    module, _, name = RENAMED_ERRORS.get(failure.kind, failure.kind).partition(":")
     found = _import(module)
     for part in name.split("."):
         found = getattr(found, part, None)

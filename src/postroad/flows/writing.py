@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from postroad.core.errors import ConfigError, PostroadError
-from postroad.core.tracing import AnySpan, Kind
+from postroad.core.tracing import SpanKind, SpanLike
 from postroad.durable import Mail, Transaction
 from postroad.durable.consumption import Consumption
 from postroad.durable.handling import Handling
@@ -69,11 +69,11 @@ class Writing:
         for signal in transition.signals:
             signal.id = self._next_mail_id()
         posts = [] if tx is None else list(tx.posts)
-        spans: list[AnySpan] = []
+        spans: list[SpanLike] = []
         for number, messages in transition.says.items():
             end = machine.dialogues.sessions[number]
             name = f"say {machine.head.name}"
-            span = part_of(self._clerk.node, machine.head, name, Kind.PRODUCER, peer=end.peer)
+            span = part_of(self._clerk.node, machine.head, name, SpanKind.PRODUCER, peer=end.peer)
             spans.append(span)
             posts += self._letters(end, messages, headers_of(span))
         handlings: Sequence[Handling] = ()

@@ -1,26 +1,26 @@
 """Messages between nodes over TCP and UDP: asyncio around the pure machines of `wire`."""
 
-from .counters import Statistics
-from .identity import Protocol
+from .counters import MessagingStatistics
+from .identity import ProtocolConfig
 from .loop import run
-from .message import Handler, Message
+from .message import MessageHandler, RawMessage
 from .service import MessagingService
 from .tls import TlsConfig
-from .tunnel import Accept, Tunnel
-from .tunnel_user import TunnelUser
-from .unicast import Unicast, UnicastStatistics
+from .tunnel import Tunnel, TunnelAcceptor
+from .tunnel_user import TunnelHandler
+from .unicast import DatagramService, DatagramStatistics
 
 __all__ = [
-    "Accept",
-    "Handler",
-    "Message",
+    "DatagramService",
+    "DatagramStatistics",
+    "MessageHandler",
     "MessagingService",
-    "Protocol",
-    "Statistics",
+    "MessagingStatistics",
+    "ProtocolConfig",
+    "RawMessage",
     "TlsConfig",
     "Tunnel",
-    "TunnelUser",
-    "Unicast",
-    "UnicastStatistics",
+    "TunnelAcceptor",
+    "TunnelHandler",
     "run",
 ]

@@ -13,46 +13,46 @@ from functools import partial
 from typing import TypeAlias
 
 from postroad.core import Address, tracing
-from postroad.core.errors import PeerSilent, RemoteProtocolError, SameNameRefused
+from postroad.core.errors import DuplicateNameHandshakeError, PeerTimeoutError, RemoteProtocolError
 from postroad.wire import (
-    Cancel,
-    Event,
+    CancelFrame,
+    ConnectionEvent,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
     FrameIgnored,
-    Opened,
-    Phase,
-    Request,
-    Role,
-    Status,
+    ReplyStatus,
+    RequestFrame,
 )
 
-from .context import LinkContext, logger
+from .context import ConnectionContext, logger
 from .dispatch import (
-    EXPIRED_ANSWER,
-    STOPPING_ANSWER,
-    Answer,
-    Reaction,
-    Subscriptions,
-    answer_of,
-    consumer_answer,
-    failure_answer,
-    no_handler_answer,
-    react,
-    reply_too_large_answer,
-    to_reaction,
+    HANDLER_TIMEOUT_REPLY,
+    STOPPING_REPLY,
+    HandlerReply,
+    HandlerResult,
+    SubscriptionTable,
+    call_handler,
+    error_reply,
+    no_handler_reply,
+    one_way_handler_reply,
+    oversized_reply,
+    reply_from_task,
+    to_handler_result,
 )
-from .handlers import Backlog, HandlerRuns, Run
-from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, Link
-from .message import Message, Result, Subscription
-from .stall import StallWatch
-from .traces import react_traced
+from .handlers import Backlog, HandlerTask, HandlerTasks
+from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, PeerConnection
+from .message import HandlerReturn, RawMessage, Subscription
+from .stall import WriteStallDetector
+from .traces import call_handler_traced
 from .tunnel import Tunnel
 
-Registry: TypeAlias = "dict[AcceptedLink | Tunnel, None]"
+OpenConnections: TypeAlias = "dict[ServerConnection | Tunnel, None]"
 
 _UNKNOWN_SENDER = Address("", 0)
 
 
-class AcceptedLink(Link):
+class ServerConnection(PeerConnection):
     """A connection some peer opened to this node."""
 
     __slots__ = (
@@ -73,16 +73,16 @@ class AcceptedLink(Link):
         "running",
     )
 
-    role = Role.SERVER
+    role = ConnectionRole.SERVER
     # Handlers of one-way messages work on when the peer is gone, and must end in time too.
     outlives_socket = True
 
     def __init__(
         self,
-        context: LinkContext,
+        context: ConnectionContext,
         loop: asyncio.AbstractEventLoop,
-        subscriptions: Subscriptions,
-        registry: Registry,
+        subscriptions: SubscriptionTable,
+        registry: OpenConnections,
     ) -> None:
         super().__init__(context, loop)
         self._subscriptions = subscriptions.by_subject
@@ -90,13 +90,13 @@ class AcceptedLink(Link):
         self._registry = registry
         # Requests not yet begun, because handlers or the socket are full.
         self._backlog = Backlog()
-        self.running = HandlerRuns(context.limits.handlers_running_max)
+        self.running = HandlerTasks(context.limits.handlers_running_max)
         # Set when the first request is served: versions 1 and 2 tell it no earlier.
         self._sender: Address | None = None
         self._peer_name: str | None = None
         # Whether the next request may begin at once.
         self._can_serve = True
-        self._stall = StallWatch(context.limits.frame_timeout_s)
+        self._stall = WriteStallDetector(context.limits.frame_timeout_s)
         # Replies up to this size need no closer look; known once the link is open.
         self._easy_bytes_max = 0
         # Set once the version is known.
@@ -136,19 +136,19 @@ class AcceptedLink(Link):
 
     def _fail(self, error: RemoteProtocolError) -> None:
         on_namesake = self._context.on_namesake
-        if isinstance(error, SameNameRefused) and on_namesake is not None:
+        if isinstance(error, DuplicateNameHandshakeError) and on_namesake is not None:
             try:
                 on_namesake(Address(error.host, error.port), error.incarnation)
             except (Exception, asyncio.CancelledError) as failure:
                 logger.error("whoever watches nodes of this name failed", exc_info=failure)
         super()._fail(error)
 
-    def _handle(self, events: list[Event], now: float) -> None:
+    def _handle(self, events: list[ConnectionEvent], now: float) -> None:
         if self.machine.is_tunnel:
             self._become_tunnel(events, now)
             return
         for event in events:
-            if type(event) is not Request:
+            if type(event) is not RequestFrame:
                 self._on_event(event, now)
             elif self._can_serve:
                 self._serve(event, now)
@@ -157,25 +157,25 @@ class AcceptedLink(Link):
         if not self._can_serve:
             self._go_on()
 
-    def _become_tunnel(self, events: list[Event], now: float) -> None:
+    def _become_tunnel(self, events: list[ConnectionEvent], now: float) -> None:
         """The client wants a tunnel, which takes this link's connection and its place."""
         accept = self._context.accept_tunnel
         registry = self._registry
-        tunnel = Tunnel(self._context, self._loop, Role.SERVER, accept, registry.pop)
+        tunnel = Tunnel(self._context, self._loop, ConnectionRole.SERVER, accept, registry.pop)
         registry[tunnel] = None
         self._report_over()
         tunnel.go_on(self, events, now)
 
-    def _on_event(self, event: Event, now: float) -> None:
-        if isinstance(event, Opened):
+    def _on_event(self, event: ConnectionEvent, now: float) -> None:
+        if isinstance(event, ConnectionOpened):
             self._peer_name = self.peer_name
             self._encode_reply = self.machine.codec.encode_reply
             self._easy_bytes_max = min(LARGE_BYTES - 1, self.machine.send_bytes_max)
-        elif isinstance(event, Cancel):
+        elif isinstance(event, CancelFrame):
             self._cancel(event.id)
         elif isinstance(event, FrameIgnored):
             self._tell_ignored(event, now)
-        elif self.machine.phase is Phase.DRAINING:
+        elif self.machine.phase is ConnectionState.DRAINING:
             self._close_when_drained()
 
     def _cancel(self, id: int) -> None:
@@ -184,7 +184,7 @@ class AcceptedLink(Link):
 
     # Handling.
 
-    def _serve(self, request: Request, arrived: float) -> None:
+    def _serve(self, request: RequestFrame, arrived: float) -> None:
         self.requests_received += 1
         subject = request.subject
         subscription = self._subscriptions.get(subject)
@@ -196,14 +196,14 @@ class AcceptedLink(Link):
             sender = self._sender = self.machine.sender or _UNKNOWN_SENDER
         timeout_ms = request.timeout_ms
         deadline = arrived + timeout_ms / 1000 if timeout_ms else None
-        message = Message(request.payload, subject, sender, self._peer_name, deadline)
+        message = RawMessage(request.payload, subject, sender, self._peer_name, deadline)
         if request.one_way or subscription.one_way or tracing.tracer is not None:
             self._handle_carefully(request, subscription, message, arrived)
             return
         try:
             result = subscription.handler(message)
         except (Exception, asyncio.CancelledError) as error:
-            self._answer(request, subscription, failure_answer(error, subscription))
+            self._answer(request, subscription, error_reply(error, subscription))
             return
         if type(result) is bytes and len(result) <= self._easy_bytes_max:
             self.replies_sent += 1
@@ -212,34 +212,34 @@ class AcceptedLink(Link):
             if self._queued_bytes > QUEUED_BYTES_MAX:
                 self._flush()
         else:
-            self._conclude(request, subscription, to_reaction(result, subscription), arrived)
+            self._conclude(request, subscription, to_handler_result(result, subscription), arrived)
 
     def _handle_carefully(
-        self, request: Request, subscription: Subscription, message: Message, now: float
+        self, request: RequestFrame, subscription: Subscription, message: RawMessage, now: float
     ) -> None:
         """Handle a message that wants no reply, whose handler gives none, or that is traced."""
         if subscription.one_way and not request.one_way and self.machine.version >= 3:
             self._context.counters.no_handler += 1
-            self._reply(request.id, consumer_answer(request.subject))
+            self._reply(request.id, one_way_handler_reply(request.subject))
         elif tracing.tracer is None:
-            self._conclude(request, subscription, react(subscription, message), now)
+            self._conclude(request, subscription, call_handler(subscription, message), now)
         else:
             node = self._context.config.hello.name
-            reaction = react_traced(subscription, message, request.trace, node=node)
+            reaction = call_handler_traced(subscription, message, request.trace, node=node)
             self._conclude(request, subscription, reaction, now)
 
     def _conclude(
-        self, request: Request, subscription: Subscription, reaction: Reaction, now: float
+        self, request: RequestFrame, subscription: Subscription, reaction: HandlerResult, now: float
     ) -> None:
-        if isinstance(reaction, bytes | Answer):
+        if isinstance(reaction, bytes | HandlerReply):
             self._answer(request, subscription, reaction)
         else:
             self._spawn(request, subscription, reaction, now)
 
-    def _decline(self, request: Request) -> None:
+    def _decline(self, request: RequestFrame) -> None:
         """Nobody handles this request: it says so unless it wants no answer."""
         is_told = self._is_stopping and self.machine.version >= 3
-        answer = STOPPING_ANSWER if is_told else no_handler_answer(request.subject)
+        answer = STOPPING_REPLY if is_told else no_handler_reply(request.subject)
         self._context.counters.no_handler += 1
         if request.one_way:
             self._context.warn(
@@ -252,21 +252,23 @@ class AcceptedLink(Link):
         else:
             self._reply(request.id, answer)
 
-    def _answer(self, request: Request, subscription: Subscription, answer: bytes | Answer) -> None:
+    def _answer(
+        self, request: RequestFrame, subscription: Subscription, answer: bytes | HandlerReply
+    ) -> None:
         """Reply, unless the request or its handler is one-way."""
-        if isinstance(answer, Answer):
+        if isinstance(answer, HandlerReply):
             self._context.counters.handlers_failed += 1
         elif len(answer) > self.machine.send_bytes_max:
-            answer = reply_too_large_answer(len(answer), self.machine.send_bytes_max)
+            answer = oversized_reply(len(answer), self.machine.send_bytes_max)
         else:
-            answer = Answer(Status.OK, answer)
+            answer = HandlerReply(ReplyStatus.OK, answer)
         if request.one_way or subscription.one_way:
-            if answer.status != Status.OK:
+            if answer.status != ReplyStatus.OK:
                 self._warn_of_failure(request, answer)
         else:
             self._reply(request.id, answer)
 
-    def _reply(self, id: int, answer: Answer) -> None:
+    def _reply(self, id: int, answer: HandlerReply) -> None:
         if self.transport is None:
             return
         self.replies_sent += 1
@@ -278,7 +280,7 @@ class AcceptedLink(Link):
         if is_large or self._queued_bytes > QUEUED_BYTES_MAX:
             self._flush()
 
-    def _warn_of_failure(self, request: Request, answer: Answer) -> None:
+    def _warn_of_failure(self, request: RequestFrame, answer: HandlerReply) -> None:
         self._context.warn(
             "one-way",
             self._loop.time(),
@@ -291,13 +293,13 @@ class AcceptedLink(Link):
 
     def _spawn(
         self,
-        request: Request,
+        request: RequestFrame,
         subscription: Subscription,
-        awaitable: Awaitable[Result],
+        awaitable: Awaitable[HandlerReturn],
         arrived: float,
     ) -> None:
         future = asyncio.ensure_future(awaitable, loop=self._loop)
-        run = Run(future, request, request.one_way or subscription.one_way)
+        run = HandlerTask(future, request, request.one_way or subscription.one_way)
         handler_s = self._context.limits.handler_timeout_s
         if run.is_one_way:
             # Nobody waits for it, so nobody may say how long it takes, and it has all its time when
@@ -313,12 +315,12 @@ class AcceptedLink(Link):
     def _on_handled(
         self,
         key: int,
-        request: Request,
+        request: RequestFrame,
         subscription: Subscription,
-        future: asyncio.Future[Result],
+        future: asyncio.Future[HandlerReturn],
     ) -> None:
         if self.running.finish(key, future):
-            self._answer(request, subscription, answer_of(future, subscription))
+            self._answer(request, subscription, reply_from_task(future, subscription))
         self._go_on()
 
     def _on_timer(self, now: float) -> None:
@@ -327,7 +329,7 @@ class AcceptedLink(Link):
             self._context.counters.handlers_timed_out += 1
             # A caller that told its deadline has given up by itself.
             if not run.is_one_way and not run.request.timeout_ms:
-                self._reply(run.request.id, EXPIRED_ANSWER)
+                self._reply(run.request.id, HANDLER_TIMEOUT_REPLY)
         self._go_on()
 
     def _excuse(self, held_up_s: float, now: float) -> None:
@@ -388,7 +390,7 @@ class AcceptedLink(Link):
             return
         if self._stall.is_stuck(self._bytes_taken(), now):
             allowed = self._context.limits.frame_timeout_s
-            self._fail(PeerSilent(f"the peer read none of its replies for {allowed:.3g} s"))
+            self._fail(PeerTimeoutError(f"the peer read none of its replies for {allowed:.3g} s"))
             self.transport.abort()
 
     # The life of the link.
@@ -402,12 +404,12 @@ class AcceptedLink(Link):
             self._decline(request)
         if self._out:
             self._flush()
-        if self.machine.phase is Phase.CLOSED:
+        if self.machine.phase is ConnectionState.CLOSED:
             self.close("stopped before the handshake was done")
         self._close_when_drained()
 
     def _close_when_drained(self) -> None:
-        if self.is_busy or self.machine.phase is not Phase.DRAINING:
+        if self.is_busy or self.machine.phase is not ConnectionState.DRAINING:
             return
         if not self._is_stopping:
             self.close("the peer said goodbye")
@@ -433,7 +435,7 @@ class AcceptedLink(Link):
         if self.running:
             self._arm(self._own_deadline())
 
-    def _is_one_way(self, request: Request) -> bool:
+    def _is_one_way(self, request: RequestFrame) -> bool:
         """Whether nobody waits for the reply; versions 1 and 2 do not tell, but handlers do."""
         subscription = self._subscriptions.get(request.subject)
         return request.one_way or (subscription is not None and subscription.one_way)
@@ -468,4 +470,4 @@ class AcceptedLink(Link):
 
     def __repr__(self) -> str:
         state = self.machine.phase.value if self.transport is not None else "closed"
-        return f"<AcceptedLink {self.describe_peer()} {state}, {len(self.running)} running>"
+        return f"<ServerConnection {self.describe_peer()} {state}, {len(self.running)} running>"

@@ -9,10 +9,10 @@ from typing import TypeAlias
 from postroad.core import Address
 from postroad.core.errors import (
     ConfigError,
-    MessageTooLarge,
+    MessageTooLargeError,
     MessagingError,
     Outcome,
-    RequestTimeout,
+    ReplyTimeoutError,
     UsageError,
 )
 from postroad.core.limits import SUBJECT_BYTES_MAX
@@ -24,7 +24,7 @@ Payload: TypeAlias = bytes | bytearray | memoryview
 _TIMEOUT_S_MAX = 1e6
 
 
-class Attempt:
+class RequestAttempt:
     """Whom a message is for, when it began and how long it may take."""
 
     __slots__ = ("_now", "_started", "peer", "subject", "target", "timeout", "trace")
@@ -63,7 +63,7 @@ class Attempt:
 
     def _no_connection(self, reason: str | None) -> MessagingError:
         detail = f"; the last attempt: {reason}" if reason else ", or the peer reads too slowly"
-        return RequestTimeout(
+        return ReplyTimeoutError(
             f"no connection in time{detail}", outcome=Outcome.NOT_SENT, retryable=True
         )
 
@@ -76,14 +76,14 @@ class Attempt:
         )
 
 
-def check_message(subject: str, payload: Payload) -> bytes:
+def validate_message(subject: str, payload: Payload) -> bytes:
     """The payload as bytes that nobody can change any more."""
     try:
         size = len(subject.encode())
     except UnicodeEncodeError:
         raise UsageError(f"subject {subject!r} cannot be encoded as UTF-8") from None
     if size > SUBJECT_BYTES_MAX:
-        raise MessageTooLarge(f"a subject cannot be longer than {SUBJECT_BYTES_MAX} bytes")
+        raise MessageTooLargeError(f"a subject cannot be longer than {SUBJECT_BYTES_MAX} bytes")
     if isinstance(payload, bytes):
         return payload
     if isinstance(payload, bytearray | memoryview):
@@ -91,7 +91,7 @@ def check_message(subject: str, payload: Payload) -> bytes:
     raise UsageError(f"a payload must be bytes, not {type(payload).__name__}")
 
 
-def check_timeout(timeout: float) -> float:
+def validate_timeout(timeout: float) -> float:
     """A time that can be waited for and told to a peer."""
     if not timeout > 0:
         raise ConfigError(f"timeout={timeout!r} must be more than 0 seconds")
@@ -102,6 +102,6 @@ def check_size(subject: str, data: bytes, maximum: int) -> None:
     """Refuse a message that the connection does not carry."""
     size = len(data) + len(subject.encode())
     if size > maximum:
-        raise MessageTooLarge(
+        raise MessageTooLargeError(
             f"a message of {size} bytes exceeds the {maximum} this connection carries"
         )

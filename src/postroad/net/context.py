@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from postroad.core import Address, Limits, ThrottledLog, tracing
+from postroad.core import Address, Limits, ThrottledLogger, tracing
 from postroad.core.errors import RemoteProtocolError
 from postroad.wire import UnfinishedFrames, WireConfig
 
-from .counters import Counters
+from .counters import NetworkCounters
 
 if TYPE_CHECKING:
-    from .tunnel import Accept
+    from .tunnel import TunnelAcceptor
 
 logger = logging.getLogger("postroad.net")
 
@@ -23,23 +23,23 @@ logger = logging.getLogger("postroad.net")
 _WARN_INTERVAL_S = 5.0
 
 
-class LinkContext:
+class ConnectionContext:
     """What all links of a service share."""
 
     def __init__(self, config: WireConfig, next_id: Callable[[], int]) -> None:
         self.config = config
         self.limits: Limits = config.limits
         self.next_id = next_id
-        self.counters = Counters()
+        self.counters = NetworkCounters()
         self.unfinished = UnfinishedFrames(self.limits.unfinished_bytes_max)
         # Set when the service stops; connections made after that are not served.
         self.is_stopped = False
         self.protocol_errors_by_kind: dict[str, int] = {}
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         # Told of a node with this node's name that connected: its address and incarnation.
         self.on_namesake: Callable[[Address, int], None] | None = None
         # Gives the users of tunnels that peers open; None refuses them.
-        self.accept_tunnel: Accept | None = None
+        self.accept_tunnel: TunnelAcceptor | None = None
 
     def wire_config(self) -> WireConfig:
         """What a new connection is made of; peers are told of traces only by who records them."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from .accepted import AcceptedLink
-    from .context import LinkContext
-    from .dialed import DialedLink
+    from .accepted import ServerConnection
+    from .context import ConnectionContext
+    from .dialed import ClientConnection
     from .tunnel import Tunnel
 
 
-class Counters(msgspec.Struct):
+class NetworkCounters(msgspec.Struct):
     """Totals since the service was created."""
 
     requests_sent: int = 0
@@ -55,7 +55,7 @@ class Counters(msgspec.Struct):
     bytes_received: int = 0
 
 
-class Statistics(Counters):
+class MessagingStatistics(NetworkCounters):
     """A snapshot of the counters, and what is open now."""
 
     dialed: int = 0
@@ -72,16 +72,16 @@ class Statistics(Counters):
     """Last time of a heartbeat to a peer and back, by its address (version 3)."""
 
 
-def take_statistics(
-    context: LinkContext,
+def collect_statistics(
+    context: ConnectionContext,
     *,
-    dialed: Sequence[DialedLink],
-    accepted: Sequence[AcceptedLink],
+    dialed: Sequence[ClientConnection],
+    accepted: Sequence[ServerConnection],
     dialed_tunnels: Sequence[Tunnel],
     accepted_tunnels: Sequence[Tunnel],
     local_handlers: int,
     subscriptions: int,
-) -> Statistics:
+) -> MessagingStatistics:
     """A snapshot: what ended links have added to the counters, and what open ones have so far."""
     tunnels = (*dialed_tunnels, *accepted_tunnels)
     links = (*dialed, *accepted, *tunnels)
@@ -94,7 +94,7 @@ def take_statistics(
     totals["bytes_sent"] += sum(link.bytes_sent for link in links)
     totals["bytes_received"] += sum(link.bytes_received for link in links)
     trips = {str(link.address): link.machine.round_trip_s for link in dialed}
-    return Statistics(
+    return MessagingStatistics(
         **totals,
         dialed=len(dialed) + len(dialed_tunnels),
         accepted=len(accepted) + len(accepted_tunnels),

@@ -7,17 +7,27 @@ from collections import deque
 from collections.abc import Callable
 
 from postroad.core import Address
-from postroad.core.errors import WrongPeer
+from postroad.core.errors import WrongPeerError
 from postroad.core.tracing import SpanContext
-from postroad.wire import NEVER, Event, FrameIgnored, Goodbye, Opened, Pending, Phase, Reply, Role
+from postroad.wire import (
+    NEVER,
+    ConnectionEvent,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
+    DeadlineMap,
+    FrameIgnored,
+    GoodbyeFrame,
+    ReplyFrame,
+)
 
-from .context import LinkContext
-from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, Link
-from .loss import Loss, is_refusal
-from .results import EXPIRED, LinkDown, Result
+from .context import ConnectionContext
+from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, PeerConnection
+from .loss import DisconnectReason, is_rejection
+from .results import EXPIRED, ConnectionDown, RequestResult
 
 
-class DialedLink(Link):
+class ClientConnection(PeerConnection):
     """A connection this node opened."""
 
     __slots__ = (
@@ -40,19 +50,19 @@ class DialedLink(Link):
         "send_bytes_max",
     )
 
-    role = Role.CLIENT
+    role = ConnectionRole.CLIENT
 
     def __init__(
-        self, context: LinkContext, loop: asyncio.AbstractEventLoop, address: Address
+        self, context: ConnectionContext, loop: asyncio.AbstractEventLoop, address: Address
     ) -> None:
         super().__init__(context, loop)
         self.address = address
         # Whether a request may be written now; callers wait while it is False.
         self.can_send = False
-        self.pending: Pending[asyncio.Future[Result]] = Pending()
+        self.pending: DeadlineMap[asyncio.Future[RequestResult]] = DeadlineMap()
         self.pending_max = context.limits.requests_pending_max
         # Ends with None once the handshake is done, or with what prevented it.
-        self.opened: asyncio.Future[LinkDown | None] = loop.create_future()
+        self.opened: asyncio.Future[ConnectionDown | None] = loop.create_future()
         # Largest payload and subject the peer accepts, known once the link is open.
         self.send_bytes_max = 0
         # Whether everybody may use it now, and nobody is owed an earlier turn.
@@ -82,7 +92,7 @@ class DialedLink(Link):
         now: float,
         timeout: float,
         trace: SpanContext | None = None,
-    ) -> tuple[int, asyncio.Future[Result]]:
+    ) -> tuple[int, asyncio.Future[RequestResult]]:
         """Write a request; the caller has checked `can_send` and awaits the future."""
         id = self._next_id()
         timeout_ms = int(timeout * 1000) or 1
@@ -160,7 +170,9 @@ class DialedLink(Link):
     def check_peer(self, name: str | None) -> None:
         """Raise unless the node at the other end has that name, or any will do."""
         if name is not None and not self.is_peer(name):
-            raise WrongPeer(f"expected node {name!r}, but {self.describe_peer()} answers there")
+            raise WrongPeerError(
+                f"expected node {name!r}, but {self.describe_peer()} answers there"
+            )
 
     async def wait_for_room(self) -> bool:
         """Wait in line; True if the caller may send now, False if this link takes no more.
@@ -200,11 +212,11 @@ class DialedLink(Link):
 
     # Receiving.
 
-    def _handle(self, events: list[Event], now: float) -> None:
+    def _handle(self, events: list[ConnectionEvent], now: float) -> None:
         take = self.pending.entries.pop
         received = 0
         for event in events:
-            if type(event) is Reply:
+            if type(event) is ReplyFrame:
                 entry = take(event.id, None)
                 if entry is not None:
                     received += 1
@@ -220,8 +232,8 @@ class DialedLink(Link):
             self._make_room()
             self._close_when_drained()
 
-    def _on_event(self, event: Event, now: float) -> None:
-        if isinstance(event, Opened):
+    def _on_event(self, event: ConnectionEvent, now: float) -> None:
+        if isinstance(event, ConnectionOpened):
             self._was_open = True
             self._context.counters.connections_opened += 1
             if self.machine.peer is not None:
@@ -230,15 +242,15 @@ class DialedLink(Link):
             self._encode_request = self.machine.codec.encode_request
             self._make_room()
             self.opened.set_result(None)
-        elif isinstance(event, Goodbye):
+        elif isinstance(event, GoodbyeFrame):
             self._peer_reason = event.reason
-            self._is_refused = is_refusal(event)
+            self._is_refused = is_rejection(event)
             self._make_room()
             self._close_when_drained()
         elif isinstance(event, FrameIgnored):
             self._tell_ignored(event, now)
 
-    def _on_unasked(self, reply: Reply, now: float) -> None:
+    def _on_unasked(self, reply: ReplyFrame, now: float) -> None:
         """A reply to a request that was given up, or that never was."""
         if 0 < reply.id < self._next_id():
             self._context.counters.replies_late += 1
@@ -291,10 +303,10 @@ class DialedLink(Link):
         self._make_room()
 
     def _close_when_drained(self) -> None:
-        if self.machine.phase is Phase.DRAINING and not self.pending.entries:
+        if self.machine.phase is ConnectionState.DRAINING and not self.pending.entries:
             self.close(f"the peer said goodbye: {self._peer_reason}")
 
-    def fail_pending(self, result: LinkDown) -> None:
+    def fail_pending(self, result: ConnectionDown) -> None:
         """End every request in flight the same way."""
         self._ended += len(self.pending)
         for _, future in self.pending.take_all():
@@ -303,7 +315,7 @@ class DialedLink(Link):
 
     def _on_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         self.can_send = False
-        loss = Loss(
+        loss = DisconnectReason(
             machine=self.machine,
             exc=exc,
             was_open=self._was_open,
@@ -311,7 +323,7 @@ class DialedLink(Link):
             peer_reason=self._peer_reason,
             is_refused=self._is_refused,
         )
-        down = LinkDown(loss.error())
+        down = ConnectionDown(loss.error())
         if self._was_open and self._close_reason is None and self._peer_reason is None:
             self._context.counters.connections_lost += 1
         if not self.opened.done():
@@ -322,4 +334,4 @@ class DialedLink(Link):
 
     def __repr__(self) -> str:
         state = self.machine.phase.value if self.transport is not None else "closed"
-        return f"<DialedLink {self.address} {state}, {len(self.pending)} pending>"
+        return f"<ClientConnection {self.address} {state}, {len(self.pending)} pending>"

@@ -8,18 +8,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from postroad.core import Address, faults
-from postroad.core.errors import ConnectFailed, NotRunning, TlsFailed
+from postroad.core.errors import ConnectError, NotRunningError, TlsError
 
-from .context import LinkContext
-from .link import Link
+from .context import ConnectionContext
+from .link import PeerConnection
 
-BEFORE_CONNECT = faults.declare("net.dial.before_connect")
+BEFORE_CONNECT = faults.declare_fault_point("net.dial.before_connect")
 
-LinkT = TypeVar("LinkT", bound=Link)
+LinkT = TypeVar("LinkT", bound=PeerConnection)
 
 
 async def connect(
-    context: LinkContext,
+    context: ConnectionContext,
     address: Address,
     tls: ssl.SSLContext | None,
     factory: Callable[[], LinkT],
@@ -34,20 +34,20 @@ async def connect(
             )
     except TimeoutError:
         detail = f"no connection within {limit_s:.3g} s"
-        raise ConnectFailed(detail, peer=str(address)) from None
+        raise ConnectError(detail, peer=str(address)) from None
     except ssl.SSLError as error:
-        raise TlsFailed(f"TLS failed: {error}", peer=str(address)) from None
+        raise TlsError(f"TLS failed: {error}", peer=str(address)) from None
     except (ConnectionAbortedError, ConnectionResetError) as error:
         # It may not speak TLS, or may just be going down; the second is worth another try.
-        kind = TlsFailed if tls is not None else ConnectFailed
+        kind = TlsError if tls is not None else ConnectError
         detail = str(error) or "the peer closed the connection; does it use TLS?"
         raise kind(f"cannot connect: {detail}", peer=str(address), retryable=True) from None
     except (OSError, OverflowError, UnicodeError, ValueError) as error:
-        raise ConnectFailed(f"cannot connect: {error}", peer=str(address)) from None
+        raise ConnectError(f"cannot connect: {error}", peer=str(address)) from None
     return link
 
 
-class OwnDials(Generic[LinkT]):
+class DialTasks(Generic[LinkT]):
     """Dials that one caller each waits for; they end when the caller or the service does."""
 
     def __init__(self, release: Callable[[LinkT], None]) -> None:
@@ -72,7 +72,7 @@ class OwnDials(Generic[LinkT]):
                 self._release(task.result())
             # Either the caller was cancelled, or the dial, because the service stops.
             if self._is_closed and task.cancelled() and not is_being_cancelled():
-                raise NotRunning("the service stopped while connecting") from None
+                raise NotRunningError("the service stopped while connecting") from None
             raise
 
     def cancel(self) -> list[asyncio.Task[LinkT]]:

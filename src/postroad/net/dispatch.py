@@ -11,9 +11,9 @@ import msgspec
 
 from postroad.core.errors import ConfigError, PostroadError, ProtocolError
 from postroad.core.limits import SUBJECT_BYTES_MAX
-from postroad.wire import Status
+from postroad.wire import ReplyStatus
 
-from .message import Handler, Message, Result, Subscription
+from .message import HandlerReturn, MessageHandler, RawMessage, Subscription
 
 logger = logging.getLogger("postroad.net")
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("postroad.net")
 _TEXT_CHARS_MAX = 4_096
 
 
-class Answer(msgspec.Struct, gc=False):
+class HandlerReply(msgspec.Struct, gc=False):
     """How a message was handled, as it travels in a reply."""
 
     status: int
@@ -30,17 +30,17 @@ class Answer(msgspec.Struct, gc=False):
     retryable: bool = False
 
 
-Reaction: TypeAlias = bytes | Answer | Awaitable[Result]
+HandlerResult: TypeAlias = bytes | HandlerReply | Awaitable[HandlerReturn]
 
 
-class Subscriptions:
+class SubscriptionTable:
     """Handlers by subject."""
 
     def __init__(self) -> None:
         # Public to the loop that serves requests.
         self.by_subject: dict[str, Subscription] = {}
 
-    def add(self, subject: str, handler: Handler, *, one_way: bool) -> None:
+    def add(self, subject: str, handler: MessageHandler, *, one_way: bool) -> None:
         """Register the handler of a subject; a subject has one."""
         if subject in self.by_subject:
             raise ConfigError(f"subject {subject!r} has a handler; unsubscribe it first")
@@ -59,21 +59,25 @@ class Subscriptions:
         return self.by_subject.pop(subject, None) is not None
 
 
-def react(subscription: Subscription, message: Message) -> Reaction:
+def call_handler(subscription: Subscription, message: RawMessage) -> HandlerResult:
     """Call the handler: its reply, its failure, or what must be awaited for either."""
     try:
         result = subscription.handler(message)
     except (Exception, asyncio.CancelledError) as error:
-        return failure_answer(error, subscription)
-    return to_reaction(result, subscription)
+        return error_reply(error, subscription)
+    return to_handler_result(result, subscription)
 
 
-def to_reaction(result: Result | Awaitable[Result], subscription: Subscription) -> Reaction:
+def to_handler_result(
+    result: HandlerReturn | Awaitable[HandlerReturn], subscription: Subscription
+) -> HandlerResult:
     """What a handler returned, sorted."""
     return result if isinstance(result, Awaitable) else to_payload(result, subscription)
 
 
-def answer_of(run: asyncio.Future[Result], subscription: Subscription) -> bytes | Answer:
+def reply_from_task(
+    run: asyncio.Future[HandlerReturn], subscription: Subscription
+) -> bytes | HandlerReply:
     """What came of an asynchronous handler that is over.
 
     Nobody cancelled it: a CancelledError is one it raised itself, a failure like any other.
@@ -81,10 +85,10 @@ def answer_of(run: asyncio.Future[Result], subscription: Subscription) -> bytes 
     try:
         return to_payload(run.result(), subscription)
     except (Exception, asyncio.CancelledError) as error:
-        return failure_answer(error, subscription)
+        return error_reply(error, subscription)
 
 
-def to_payload(result: Result, subscription: Subscription) -> bytes | Answer:
+def to_payload(result: HandlerReturn, subscription: Subscription) -> bytes | HandlerReply:
     """What a handler returned, as bytes."""
     if type(result) is bytes:
         return result
@@ -93,18 +97,18 @@ def to_payload(result: Result, subscription: Subscription) -> bytes | Answer:
     if isinstance(result, bytes | bytearray | memoryview):
         return bytes(result)
     error = TypeError(f"handler returned {type(result).__name__}; bytes or None are allowed")
-    return failure_answer(error, subscription)
+    return error_reply(error, subscription)
 
 
-def failure_answer(error: BaseException, subscription: Subscription) -> Answer:
+def error_reply(error: BaseException, subscription: Subscription) -> HandlerReply:
     """What the caller is told of an exception in a handler."""
     logger.debug("handler of %r failed", subscription.subject, exc_info=error)
     text = _text_of(error)[:_TEXT_CHARS_MAX].encode("utf-8", "replace")
     if isinstance(error, ProtocolError):
-        return Answer(Status.PROTOCOL_FAILED, text, error.code)
+        return HandlerReply(ReplyStatus.PROTOCOL_FAILED, text, error.code)
     if isinstance(error, PostroadError):
-        return Answer(Status.HANDLER_FAILED, text, error.code, error.retryable)
-    return Answer(Status.HANDLER_FAILED, text)
+        return HandlerReply(ReplyStatus.HANDLER_FAILED, text, error.code, error.retryable)
+    return HandlerReply(ReplyStatus.HANDLER_FAILED, text)
 
 
 def _text_of(error: BaseException) -> str:
@@ -114,22 +118,24 @@ def _text_of(error: BaseException) -> str:
         return f"{type(error).__name__}, whose text cannot be told"
 
 
-def no_handler_answer(subject: str) -> Answer:
+def no_handler_reply(subject: str) -> HandlerReply:
     """What the caller is told when nobody is subscribed."""
-    return Answer(Status.NO_HANDLER, subject.encode(), retryable=True)
+    return HandlerReply(ReplyStatus.NO_HANDLER, subject.encode(), retryable=True)
 
 
-def consumer_answer(subject: str) -> Answer:
+def one_way_handler_reply(subject: str) -> HandlerReply:
     """What a caller is told that waits for a reply of a consumer, where it can be told."""
     text = f"the handler of {subject!r} takes one-way messages only; use send"
-    return Answer(Status.NO_HANDLER, text.encode())
+    return HandlerReply(ReplyStatus.NO_HANDLER, text.encode())
 
 
-def reply_too_large_answer(size: int, maximum: int) -> Answer:
+def oversized_reply(size: int, maximum: int) -> HandlerReply:
     """What the caller is told when the reply does not fit the connection."""
     text = f"the reply of {size} bytes exceeds the {maximum} this connection carries"
-    return Answer(Status.HANDLER_FAILED, text.encode())
+    return HandlerReply(ReplyStatus.HANDLER_FAILED, text.encode())
 
 
-STOPPING_ANSWER = Answer(Status.STOPPING, b"the peer is stopping", retryable=True)
-EXPIRED_ANSWER = Answer(Status.HANDLER_FAILED, b"the handler took too long and was cancelled")
+STOPPING_REPLY = HandlerReply(ReplyStatus.STOPPING, b"the peer is stopping", retryable=True)
+HANDLER_TIMEOUT_REPLY = HandlerReply(
+    ReplyStatus.HANDLER_FAILED, b"the handler took too long and was cancelled"
+)

@@ -9,7 +9,7 @@ from typing import Protocol
 from .link import LINGER_S
 
 
-class Stoppable(Protocol):
+class Drainable(Protocol):
     """A link that can end in order."""
 
     def stop(self) -> None:
@@ -22,7 +22,7 @@ class Stoppable(Protocol):
         """Give up on everything."""
 
 
-async def stop_links(links: Collection[Stoppable], grace_s: float) -> None:
+async def drain_connections(links: Collection[Drainable], grace_s: float) -> None:
     """Stop them all; links that are over remove themselves from the collection."""
     for link in list(links):
         link.stop()

@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from postroad.wire import Pending, Request
+from postroad.wire import DeadlineMap, RequestFrame
 
-from .message import Result
+from .message import HandlerReturn
 
 # Ids have 64 bits, signed or not.
 _FIRST_OWN_KEY = 1 << 64
@@ -26,13 +26,13 @@ class Backlog:
 
     def __init__(self) -> None:
         # Ordered, because taking the first out of a plain dictionary gets slower each time.
-        self._entries: OrderedDict[int, tuple[Request, float]] = OrderedDict()
+        self._entries: OrderedDict[int, tuple[RequestFrame, float]] = OrderedDict()
         self._next_key = _FIRST_OWN_KEY
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, request: Request, arrived: float) -> None:
+    def add(self, request: RequestFrame, arrived: float) -> None:
         """Put a request to the end."""
         key = request.id
         if key in self._entries:
@@ -40,7 +40,7 @@ class Backlog:
             self._next_key += 1
         self._entries[key] = (request, arrived)
 
-    def take_first(self) -> tuple[Request, float]:
+    def take_first(self) -> tuple[RequestFrame, float]:
         """The one that has waited for longest."""
         return self._entries.popitem(last=False)[1]
 
@@ -48,7 +48,7 @@ class Backlog:
         """Forget the request of that id; False if there is none."""
         return self._entries.pop(id, None) is not None
 
-    def keep(self, is_kept: Callable[[Request], bool]) -> list[Request]:
+    def keep(self, is_kept: Callable[[RequestFrame], bool]) -> list[RequestFrame]:
         """Forget all others, and return them."""
         entries, self._entries = self._entries, OrderedDict()
         others = []
@@ -64,24 +64,24 @@ class Backlog:
         self._entries.clear()
 
 
-class Run(NamedTuple):
+class HandlerTask(NamedTuple):
     """One handler at work."""
 
-    future: asyncio.Future[Result]
-    request: Request
+    future: asyncio.Future[HandlerReturn]
+    request: RequestFrame
     is_one_way: bool
 
 
-class HandlerRuns:
+class HandlerTasks:
     """Handlers by the id of their request. A cancelled one counts until it is really over."""
 
     __slots__ = ("_ending", "_maximum", "_next_key", "_running")
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
-        self._running: Pending[Run] = Pending()
+        self._running: DeadlineMap[HandlerTask] = DeadlineMap()
         # Handlers that were cancelled and are not over yet.
-        self._ending: set[asyncio.Future[Result]] = set()
+        self._ending: set[asyncio.Future[HandlerReturn]] = set()
         self._next_key = _FIRST_OWN_KEY
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class HandlerRuns:
         """When `expire` may find something."""
         return self._running.next_deadline
 
-    def add(self, run: Run, deadline: float) -> int:
+    def add(self, run: HandlerTask, deadline: float) -> int:
         """Remember a handler that has begun; returns its key."""
         key = run.request.id
         if key in self._running.entries:
@@ -106,7 +106,7 @@ class HandlerRuns:
         self._running.add(key, run, deadline)
         return key
 
-    def finish(self, key: int, future: asyncio.Future[Result]) -> bool:
+    def finish(self, key: int, future: asyncio.Future[HandlerReturn]) -> bool:
         """A handler is over; whether anybody still wants its result."""
         if future not in self._ending:
             self._running.take(key)
@@ -124,7 +124,7 @@ class HandlerRuns:
             self._end(run)
         return run is not None
 
-    def expire(self, now: float) -> list[Run]:
+    def expire(self, now: float) -> list[HandlerTask]:
         """Cancel and return those whose time is over."""
         expired = [run for _, run in self._running.take_expired(now)]
         for run in expired:
@@ -142,6 +142,6 @@ class HandlerRuns:
         for _, run in self._running.take_all():
             self._end(run)
 
-    def _end(self, run: Run) -> None:
+    def _end(self, run: HandlerTask) -> None:
         self._ending.add(run.future)
         run.future.cancel()

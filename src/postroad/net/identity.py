@@ -13,7 +13,14 @@ import msgspec
 from postroad.core import Address, Limits
 from postroad.core.errors import ConfigError
 from postroad.core.secret import ClusterSecret
-from postroad.wire import PROFILES, Hello, Profile, SpareBuffer, WireConfig, encode_preamble
+from postroad.wire import (
+    PROFILES,
+    BufferCache,
+    HelloFrame,
+    ProtocolProfile,
+    WireConfig,
+    encode_preamble,
+)
 from postroad.wire.compression import load_algorithm
 from postroad.wire.hello import NONCE_BYTES
 
@@ -24,7 +31,7 @@ _NAMING_VERSION = 3
 _WILDCARDS = ("", "0.0.0.0", "::")
 
 
-class Protocol(msgspec.Struct, frozen=True, kw_only=True):
+class ProtocolConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a service speaks; the default suits Postroad nodes, which agree on version 3."""
 
     profile: str = "documented"
@@ -39,7 +46,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True):
     """Whether heartbeats of profile `zeebe` carry timestamps, if the peer agrees."""
 
 
-class Identity:
+class ServiceIdentity:
     """The parts of a service's wire configuration that are known before it listens.
 
     Made with the service, so that an unknown profile or a missing extra fails there and not in a
@@ -50,7 +57,7 @@ class Identity:
         self,
         cluster: str,
         name: str,
-        protocol: Protocol,
+        protocol: ProtocolConfig,
         limits: Limits,
         secret: ClusterSecret | None = None,
         *,
@@ -73,7 +80,7 @@ class Identity:
     async def at(self, address: Address) -> WireConfig:
         """The configuration of a service that advertises the address."""
         limits = self._limits
-        hello = Hello(
+        hello = HelloFrame(
             cluster=self._cluster,
             name=self._name,
             incarnation=_new_incarnation(),
@@ -90,7 +97,7 @@ class Identity:
             advertised_ip=await _resolve(address.host) if 1 in self._profile.versions else "",
             limits=limits,
             wall_clock=_epoch_ms,
-            spare=SpareBuffer(),
+            spare=BufferCache(),
             algorithms=self._algorithms,
             is_secure=self._is_secure,
             heartbeat_payload=self._heartbeat_payload,
@@ -99,7 +106,7 @@ class Identity:
         )
 
 
-def _choose_versions(protocol: Protocol, *, is_secure: bool) -> Profile:
+def _choose_versions(protocol: ProtocolConfig, *, is_secure: bool) -> ProtocolProfile:
     profile = PROFILES[protocol.profile].up_to(protocol.version_max)
     oldest = protocol.version_min
     if oldest is None and is_secure and _NAMING_VERSION in profile.versions:
@@ -108,7 +115,7 @@ def _choose_versions(protocol: Protocol, *, is_secure: bool) -> Profile:
     return profile.since(oldest)
 
 
-def choose_advertised(wanted: Address | None, bound: Address) -> Address:
+def choose_advertised_address(wanted: Address | None, bound: Address) -> Address:
     """The address to tell others: the configured one, else the bound one if it means anything."""
     if wanted is not None:
         return Address(wanted.host, wanted.port or bound.port)

@@ -21,7 +21,7 @@ _REASONS = {
 PathText: TypeAlias = str | os.PathLike[str]
 
 
-def load_identity(
+def load_certificate(
     context: ssl.SSLContext, certificate: PathText, key: PathText, *, what: str
 ) -> None:
     """Have a context show a certificate.
@@ -48,7 +48,7 @@ def load_identity(
     try:
         context.load_cert_chain(certificate, key, password=refuse)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{place}: {explain(error)}") from error
+        raise ConfigError(f"{place}: {describe_tls_file_error(error)}") from error
 
 
 def load_trust(context: ssl.SSLContext, trust: PathText, *, what: str) -> None:
@@ -59,10 +59,12 @@ def load_trust(context: ssl.SSLContext, trust: PathText, *, what: str) -> None:
     except ConfigError as error:
         raise ConfigError(f"{what} {trust} cannot be used: {error}") from None
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{what} {trust} cannot be used: {explain(error)}") from error
+        raise ConfigError(
+            f"{what} {trust} cannot be used: {describe_tls_file_error(error)}"
+        ) from error
 
 
-def explain(error: OSError) -> str:
+def describe_tls_file_error(error: OSError) -> str:
     """What is wrong with files of certificates, in words."""
     if isinstance(error, ssl.SSLError):
         if error.reason in _REASONS:

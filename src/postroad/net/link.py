@@ -11,21 +11,21 @@ from abc import abstractmethod
 from typing import cast
 
 from postroad.core import Address
-from postroad.core.errors import FrameTooLarge, RemoteProtocolError
+from postroad.core.errors import FrameTooLargeError, RemoteProtocolError
 from postroad.wire import (
     JOIN_BYTES_MAX,
     NEVER,
-    Connection,
-    Event,
+    ConnectionEvent,
+    ConnectionRole,
+    ConnectionState,
     FrameIgnored,
-    Phase,
-    Role,
     Share,
     WireConfig,
+    WireConnection,
 )
 
-from .context import LinkContext
-from .sockets import describe_remote, keep_alive, remote_host
+from .context import ConnectionContext
+from .sockets import describe_remote, enable_keepalive, remote_host
 from .tls import certificate_names
 
 # So much is queued before it is written even within a turn of the loop: about a hundred small
@@ -42,16 +42,16 @@ LARGE_BYTES = JOIN_BYTES_MAX
 # Timers closer than this are not worth a wake-up of their own.
 _TIMER_STEP_S = 0.001
 # A timer that is later than this tells that the process was held up, and read nothing meanwhile.
-_HELD_UP_S = 0.05
+_STALL_THRESHOLD_S = 0.05
 # Peers of a process that is always late must have an end too: most of the time counts.
 _EXCUSED_SHARE = 3
 # How often a link that waits for room looks whether those who have it go on.
 _ROOM_LOOK_S = 1.0
 # The other end of a link that is not connected yet.
-NOBODY = "nobody"
+NOT_CONNECTED = "nobody"
 
 
-class Link(asyncio.Protocol):
+class PeerConnection(asyncio.Protocol):
     """Base of dialed and accepted links, and of tunnels."""
 
     __slots__ = (
@@ -79,15 +79,15 @@ class Link(asyncio.Protocol):
         "transport",
     )
 
-    role: Role
+    role: ConnectionRole
     # Whether it has something to do in time when its socket is gone.
     outlives_socket = False
 
-    def __init__(self, context: LinkContext, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, context: ConnectionContext, loop: asyncio.AbstractEventLoop) -> None:
         self._context = context
         self._loop = loop
         # Made by connection_made, which knows the peer's certificate; and what it has queued.
-        self.machine: Connection
+        self.machine: WireConnection
         self._out: list[bytes]
         # Counted here, and added to the service's counters when the link is gone.
         self.bytes_sent = 0
@@ -95,7 +95,7 @@ class Link(asyncio.Protocol):
         # Set by connection_made, None before and after.
         self.transport: asyncio.Transport | None = None
         # The socket's other end, for texts.
-        self.remote = NOBODY
+        self.remote = NOT_CONNECTED
         # Why this side closed the link, if it did.
         self._close_reason: str | None = None
         self._closed: asyncio.Future[None] = loop.create_future()
@@ -127,7 +127,7 @@ class Link(asyncio.Protocol):
         # A name that is only claimed could be another's.
         peer = ", ".join(sorted(names)) if names else remote_host(transport)
         self._share = self._context.unfinished.share(peer, self)
-        self.machine = Connection(
+        self.machine = WireConnection(
             self.role,
             self._wire_config(),
             self._loop.time(),
@@ -137,7 +137,7 @@ class Link(asyncio.Protocol):
         )
         self._out = self.machine.out
         transport.set_write_buffer_limits(high=self._context.limits.write_buffer_bytes_max)
-        keep_alive(transport, self._context.limits)
+        enable_keepalive(transport, self._context.limits)
         self._settle()
 
     def data_received(self, data: bytes) -> None:
@@ -146,7 +146,7 @@ class Link(asyncio.Protocol):
         events = machine.receive_data(data, now)
         self.bytes_received += len(data)
         if machine.awaits_large:
-            self._hand_over(LargeFrameReader(self))
+            self._hand_over(LargeFrameProtocol(self))
         if events:
             self._handle(events, now)
         if self._out:
@@ -182,7 +182,7 @@ class Link(asyncio.Protocol):
     # For sub-classes.
 
     @abstractmethod
-    def _handle(self, events: list[Event], now: float) -> None:
+    def _handle(self, events: list[ConnectionEvent], now: float) -> None:
         """Act on what the machine made of the bytes that arrived."""
 
     @abstractmethod
@@ -274,12 +274,12 @@ class Link(asyncio.Protocol):
             self._room_timer = None
         self.machine.go_on_large()
         if self.machine.awaits_large:
-            self._hand_over(LargeFrameReader(self))
+            self._hand_over(LargeFrameProtocol(self))
         self._regulate()
 
     def give_up_frame(self, reason: str) -> None:
         """Others need the room that this link's frame takes."""
-        self.machine.refuse(FrameTooLarge(reason))
+        self.machine.refuse(FrameTooLargeError(reason))
         self._settle()
 
     def _regulate(self) -> None:
@@ -297,7 +297,7 @@ class Link(asyncio.Protocol):
             self.machine.pause_reading()
             self.transport.pause_reading()
 
-    def take_over(self, link: Link) -> None:
+    def take_over(self, link: PeerConnection) -> None:
         """Go on with the connection of another link, which is done with it."""
         self.transport, link.transport = link.transport, None
         self.machine, self._out, self.remote = link.machine, link._out, link.remote
@@ -308,14 +308,14 @@ class Link(asyncio.Protocol):
         if link._timer is not None:
             link._timer.cancel()
             link._timer = None
-        self._hand_over(LargeFrameReader(self) if self.machine.awaits_large else self)
+        self._hand_over(LargeFrameProtocol(self) if self.machine.awaits_large else self)
 
     # What all do.
 
     @property
     def is_open(self) -> bool:
         """Whether frames can be sent."""
-        return self.machine.phase is Phase.OPEN and self.transport is not None
+        return self.machine.phase is ConnectionState.OPEN and self.transport is not None
 
     @property
     def peer_name(self) -> str | None:
@@ -368,7 +368,7 @@ class Link(asyncio.Protocol):
             f"{self.role.value} {type(error).__name__}",
             self._loop.time(),
             "closing the connection %s %s: %s: %s",
-            "to" if self.role is Role.CLIENT else "from",
+            "to" if self.role is ConnectionRole.CLIENT else "from",
             self.remote,
             type(error).__name__,
             error,
@@ -440,7 +440,7 @@ class Link(asyncio.Protocol):
         self._timer = None
         now = self._loop.time()
         late_s = now - self._timer_at
-        if late_s > _HELD_UP_S and now - self._excused_at > _EXCUSED_SHARE * late_s:
+        if late_s > _STALL_THRESHOLD_S and now - self._excused_at > _EXCUSED_SHARE * late_s:
             self._excused_at = now
             self._excuse(late_s, now)
         try:
@@ -451,7 +451,7 @@ class Link(asyncio.Protocol):
             self._settle()
 
 
-class LargeFrameReader(asyncio.BufferedProtocol):
+class LargeFrameProtocol(asyncio.BufferedProtocol):
     """Stands in for a link while a large frame arrives, whose bytes are read into place.
 
     Small frames go to the link itself: for them this way of reading costs more than it saves.
@@ -459,7 +459,7 @@ class LargeFrameReader(asyncio.BufferedProtocol):
 
     __slots__ = ("_link",)
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: PeerConnection) -> None:
         self._link = link
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -14,7 +14,7 @@ from postroad.core.errors import ConfigError
 _BACKLOG = 1_024
 
 
-class Listener:
+class TcpListener:
     """Listening sockets of one bind address."""
 
     def __init__(

@@ -11,39 +11,39 @@ from collections.abc import Awaitable
 from functools import partial
 
 from postroad.core import Address, tracing
-from postroad.core.errors import NotRunning, RequestTimeout
-from postroad.wire import Reply
+from postroad.core.errors import NotRunningError, ReplyTimeoutError
+from postroad.wire import ReplyFrame
 
-from .context import LinkContext
+from .context import ConnectionContext
 from .dispatch import (
-    Answer,
-    Reaction,
-    Subscriptions,
-    answer_of,
-    consumer_answer,
-    no_handler_answer,
-    react,
-    reply_too_large_answer,
+    HandlerReply,
+    HandlerResult,
+    SubscriptionTable,
+    call_handler,
+    no_handler_reply,
+    one_way_handler_reply,
+    oversized_reply,
+    reply_from_task,
 )
-from .message import Message, Result, Subscription
-from .results import error_of, stopped_while_in_flight
-from .traces import react_traced
+from .message import HandlerReturn, RawMessage, Subscription
+from .results import error_from_result, stopped_while_in_flight
+from .traces import call_handler_traced
 
 
-class LocalDelivery:
+class LoopbackTransport:
     """Hands messages to the handlers of this very node."""
 
     def __init__(
-        self, context: LinkContext, subscriptions: Subscriptions, address: Address
+        self, context: ConnectionContext, subscriptions: SubscriptionTable, address: Address
     ) -> None:
         self._context = context
         self._subscriptions = subscriptions
         self._address = address
         self._name = context.config.hello.name
         # A dictionary for its order, which `close` follows.
-        self._running: dict[asyncio.Future[Result], None] = {}
+        self._running: dict[asyncio.Future[HandlerReturn], None] = {}
         # Handlers that were cancelled because the service stopped.
-        self._stopped: set[asyncio.Future[Result]] = set()
+        self._stopped: set[asyncio.Future[HandlerReturn]] = set()
         self._is_closed = False
         self._capacity = asyncio.Semaphore(context.limits.handlers_running_max)
 
@@ -56,36 +56,36 @@ class LocalDelivery:
         subscription = self._subscriptions.by_subject.get(subject)
         if subscription is None or subscription.one_way:
             self._context.counters.no_handler += 1
-            answer = (consumer_answer if subscription else no_handler_answer)(subject)
+            answer = (one_way_handler_reply if subscription else no_handler_reply)(subject)
         else:
             handled = await self._handle(subscription, payload, deadline)
             if isinstance(handled, bytes):
                 return handled
             answer = handled
-        raise error_of(_to_reply(answer), subject)
+        raise error_from_result(_to_reply(answer), subject)
 
     async def _handle(
         self, subscription: Subscription, payload: bytes, deadline: float
-    ) -> bytes | Answer:
-        message = Message(payload, subscription.subject, self._address, self._name, deadline)
+    ) -> bytes | HandlerReply:
+        message = RawMessage(payload, subscription.subject, self._address, self._name, deadline)
         answer = self._react(subscription, message)
-        if not isinstance(answer, bytes | Answer):
+        if not isinstance(answer, bytes | HandlerReply):
             answer = await self._await_handler(self._begin(answer), subscription, deadline)
-        if isinstance(answer, Answer):
+        if isinstance(answer, HandlerReply):
             self._context.counters.handlers_failed += 1
         elif len(answer) > self._context.limits.frame_bytes_max:
-            return reply_too_large_answer(len(answer), self._context.limits.frame_bytes_max)
+            return oversized_reply(len(answer), self._context.limits.frame_bytes_max)
         return answer
 
-    def _react(self, subscription: Subscription, message: Message) -> Reaction:
+    def _react(self, subscription: Subscription, message: RawMessage) -> HandlerResult:
         if tracing.tracer is None:
-            return react(subscription, message)
-        parent = tracing.current_context()
-        return react_traced(subscription, message, parent, node=self._name)
+            return call_handler(subscription, message)
+        parent = tracing.current_span_context()
+        return call_handler_traced(subscription, message, parent, node=self._name)
 
     async def _await_handler(
-        self, run: asyncio.Future[Result], subscription: Subscription, deadline: float
-    ) -> bytes | Answer:
+        self, run: asyncio.Future[HandlerReturn], subscription: Subscription, deadline: float
+    ) -> bytes | HandlerReply:
         """Wait for a handler, but no longer than the caller does, even if it cannot be stopped."""
         try:
             left_s = deadline - asyncio.get_running_loop().time()
@@ -96,10 +96,10 @@ class LocalDelivery:
         if not done:
             self._end(run)
             self._context.counters.requests_timed_out += 1
-            raise RequestTimeout("no reply in time")
+            raise ReplyTimeoutError("no reply in time")
         if run in self._stopped:
             raise stopped_while_in_flight().error
-        return answer_of(run, subscription)
+        return reply_from_task(run, subscription)
 
     async def send(self, subject: str, payload: bytes) -> None:
         """Hand over a one-way message; waits while too many are being handled."""
@@ -112,10 +112,10 @@ class LocalDelivery:
         await self._capacity.acquire()
         if self._is_closed:
             self._capacity.release()
-            raise NotRunning("the service stopped before the message could be handled")
-        message = Message(payload, subject, self._address, self._name)
+            raise NotRunningError("the service stopped before the message could be handled")
+        message = RawMessage(payload, subject, self._address, self._name)
         reaction = self._react(subscription, message)
-        if isinstance(reaction, bytes | Answer):
+        if isinstance(reaction, bytes | HandlerReply):
             self._capacity.release()
             self._report(subject, reaction)
             return
@@ -126,35 +126,38 @@ class LocalDelivery:
         run.add_done_callback(partial(self._on_consumed, subscription, timer))
 
     def _on_consumed(
-        self, subscription: Subscription, timer: asyncio.TimerHandle, run: asyncio.Future[Result]
+        self,
+        subscription: Subscription,
+        timer: asyncio.TimerHandle,
+        run: asyncio.Future[HandlerReturn],
     ) -> None:
         timer.cancel()
         self._capacity.release()
         if not run.cancelled():
-            self._report(subscription.subject, answer_of(run, subscription))
+            self._report(subscription.subject, reply_from_task(run, subscription))
 
     # Asynchronous handlers.
 
-    def _begin(self, awaitable: Awaitable[Result]) -> asyncio.Future[Result]:
+    def _begin(self, awaitable: Awaitable[HandlerReturn]) -> asyncio.Future[HandlerReturn]:
         run = asyncio.ensure_future(awaitable)
         self._running[run] = None
         run.add_done_callback(self._on_over)
         return run
 
-    def _end(self, run: asyncio.Future[Result]) -> None:
+    def _end(self, run: asyncio.Future[HandlerReturn]) -> None:
         """Cancel a handler nobody waits for; it counts until it is really over."""
         if not run.done():
             self._context.counters.handlers_timed_out += 1
             run.cancel()
 
-    def _on_over(self, run: asyncio.Future[Result]) -> None:
+    def _on_over(self, run: asyncio.Future[HandlerReturn]) -> None:
         self._running.pop(run, None)
         if not run.cancelled():
             # Asked for, or it would be reported as never looked at.
             run.exception()
 
-    def _report(self, subject: str, answer: bytes | Answer) -> None:
-        if isinstance(answer, Answer):
+    def _report(self, subject: str, answer: bytes | HandlerReply) -> None:
+        if isinstance(answer, HandlerReply):
             self._context.counters.handlers_failed += 1
             text = answer.payload.decode()
             self._warn("one-way", "the handler of one-way %r failed: %s", subject, text)
@@ -174,5 +177,5 @@ class LocalDelivery:
                 run.cancel()
 
 
-def _to_reply(answer: Answer) -> Reply:
-    return Reply(0, answer.status, answer.payload, answer.code, answer.retryable)
+def _to_reply(answer: HandlerReply) -> ReplyFrame:
+    return ReplyFrame(0, answer.status, answer.payload, answer.code, answer.retryable)

@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 
 from postroad.core.errors import (
-    ConnectionClosed,
-    HandshakeRefused,
+    ConnectionClosedError,
+    DuplicateNameHandshakeError,
+    DuplicateNamePeerError,
+    HandshakeRejectedError,
     Outcome,
-    SameNamePeer,
-    SameNameRefused,
-    TlsFailed,
+    TlsError,
 )
-from postroad.wire import Connection, Goodbye
+from postroad.wire import GoodbyeFrame, WireConnection
 
 
-class Loss(msgspec.Struct, frozen=True, kw_only=True):
+class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
     """What a link knows of its end."""
 
-    machine: Connection
+    machine: WireConnection
     exc: Exception | None
     """What the loop said."""
     was_open: bool
@@ -32,29 +32,29 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     is_refused: bool
     """Whether the peer wants nothing to do with this node."""
 
-    def error(self) -> ConnectionClosed:
+    def error(self) -> ConnectionClosedError:
         """The error, still without peer and times."""
         failure = self.machine.failure
-        if isinstance(failure, SameNameRefused):
+        if isinstance(failure, DuplicateNameHandshakeError):
             # The peer's hello comes before anything else it says, so this side always knows.
-            error = SameNamePeer(str(failure))
+            error = DuplicateNamePeerError(str(failure))
             error.incarnation, error.is_member = failure.incarnation, failure.is_member
             return error
         is_tls_error = isinstance(self.exc, ssl.SSLError)
-        kind = TlsFailed if is_tls_error and not self.was_open else ConnectionClosed
+        kind = TlsError if is_tls_error and not self.was_open else ConnectionClosedError
         return kind(self.describe(), **self._judge(kind))
 
-    def _judge(self, kind: type[ConnectionClosed]) -> dict[str, Any]:
+    def _judge(self, kind: type[ConnectionClosedError]) -> dict[str, Any]:
         """Nothing was handled on a link that never opened, or whose peer refused this node.
 
         Trying again helps unless it is refused.
         """
-        is_refused = self.is_refused or isinstance(self.machine.failure, HandshakeRefused)
+        is_refused = self.is_refused or isinstance(self.machine.failure, HandshakeRejectedError)
         if self.was_open and not is_refused:
             return {}
         return {
             "outcome": Outcome.NOT_SENT,
-            "retryable": not is_refused and kind is not TlsFailed,
+            "retryable": not is_refused and kind is not TlsError,
         }
 
     def describe(self) -> str:
@@ -75,6 +75,6 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
         return "the peer closed the connection"
 
 
-def is_refusal(goodbye: Goodbye) -> bool:
+def is_rejection(goodbye: GoodbyeFrame) -> bool:
     """Whether the peer closes because it wants nothing to do with this node."""
-    return goodbye.code in (HandshakeRefused.code, SameNameRefused.code)
+    return goodbye.code in (HandshakeRejectedError.code, DuplicateNameHandshakeError.code)

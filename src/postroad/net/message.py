@@ -10,7 +10,7 @@ import msgspec
 from postroad.core import Address
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class RawMessage(msgspec.Struct, frozen=True, gc=False):
     """One message as a handler sees it."""
 
     payload: bytes
@@ -25,14 +25,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """Of a datagram: where it really came from, whatever its sender says."""
 
 
-Result: TypeAlias = bytes | bytearray | memoryview | None
-Handler: TypeAlias = Callable[[Message], Result | Awaitable[Result]]
+HandlerReturn: TypeAlias = bytes | bytearray | memoryview | None
+MessageHandler: TypeAlias = Callable[[RawMessage], HandlerReturn | Awaitable[HandlerReturn]]
 
 
 class Subscription(msgspec.Struct, frozen=True):
     """A handler and how it wants to be called."""
 
     subject: str
-    handler: Handler
+    handler: MessageHandler
     one_way: bool
     """Whether it consumes messages without ever replying."""

@@ -18,24 +18,24 @@ from typing import NamedTuple, TypeAlias
 from postroad.core import Address
 from postroad.core.backoff import backoff
 from postroad.core.errors import (
-    ConnectFailed,
-    ConnectionClosed,
+    ConnectError,
+    ConnectionClosedError,
     MessagingError,
-    NotRunning,
+    NotRunningError,
     Outcome,
 )
 
-from .context import LinkContext
-from .dialed import DialedLink
-from .dialing import OwnDials, connect
+from .context import ConnectionContext
+from .dialed import ClientConnection
+from .dialing import DialTasks, connect
 from .link import LINGER_S
-from .results import LinkDown, stopped_while_in_flight
+from .results import ConnectionDown, stopped_while_in_flight
 from .tunnel import Tunnel
 
 # Failures remembered for texts; forgetting them all costs nothing but detail.
 _FAILURES_MAX = 1_024
 
-Key: TypeAlias = tuple[Address, str]
+PoolKey: TypeAlias = tuple[Address, str]
 
 
 def subject_class(subject: str) -> str:
@@ -47,26 +47,26 @@ def subject_class(subject: str) -> str:
 class _Dial(NamedTuple):
     """A connection under way, and who waits for it."""
 
-    task: asyncio.Task[DialedLink]
-    waiters: list[asyncio.Future[DialedLink | MessagingError]]
+    task: asyncio.Task[ClientConnection]
+    waiters: list[asyncio.Future[ClientConnection | MessagingError]]
 
 
-class Pool:
+class ConnectionPool:
     """All connections this node has opened."""
 
-    def __init__(self, context: LinkContext, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, context: ConnectionContext, loop: asyncio.AbstractEventLoop) -> None:
         self._context = context
         self._loop = loop
         # Replaced when certificates are reloaded.
         self.tls: ssl.SSLContext | None = None
-        self._links: dict[Key, DialedLink] = {}
+        self._links: dict[PoolKey, ClientConnection] = {}
         # Connections under way; those who need one share it.
-        self._dialing: dict[Key, _Dial] = {}
-        self._dialing_alone: OwnDials[DialedLink] = OwnDials(
+        self._dialing: dict[PoolKey, _Dial] = {}
+        self._dialing_alone: DialTasks[ClientConnection] = DialTasks(
             partial(self.release, reason="given up")
         )
         # Open links that are not for sharing: transient ones, and those that are draining.
-        self._others: dict[DialedLink, None] = {}
+        self._others: dict[ClientConnection, None] = {}
         # Tunnels this node has opened or is opening: they count as connections.
         self.tunnels: dict[Tunnel, None] = {}
         # Why the last attempt of a waiting caller failed, for the text when its time is over.
@@ -74,22 +74,22 @@ class Pool:
         self._is_closed = False
 
     @property
-    def links(self) -> list[DialedLink]:
+    def links(self) -> list[ClientConnection]:
         """Every open connection."""
         return [*self._links.values(), *self._others]
 
-    async def link(self, address: Address, subject: str, *, wait: bool) -> DialedLink:
+    async def link(self, address: Address, subject: str, *, wait: bool) -> ClientConnection:
         """An open connection for the subject; with `wait`, tries until it succeeds."""
         key = self._key(address, subject)
         return await self._insist(address, partial(self._shared_dial, key), wait=wait)
 
-    async def transient(self, address: Address, *, wait: bool) -> DialedLink:
+    async def transient(self, address: Address, *, wait: bool) -> ClientConnection:
         """A connection of the caller's own, which closes it."""
         return await self._insist(address, partial(self._own_dial, address), wait=wait)
 
     async def _insist(
-        self, address: Address, dial: Callable[[], Awaitable[DialedLink]], *, wait: bool
-    ) -> DialedLink:
+        self, address: Address, dial: Callable[[], Awaitable[ClientConnection]], *, wait: bool
+    ) -> ClientConnection:
         """Dial, with `wait` again and again while that can help, until the caller gives up."""
         limits = self._context.limits
         attempt = 0
@@ -98,7 +98,7 @@ class Pool:
                 link = await dial()
                 if link.is_open:
                     return link
-                raise ConnectionClosed("closed after the handshake", outcome=Outcome.NOT_SENT)
+                raise ConnectionClosedError("closed after the handshake", outcome=Outcome.NOT_SENT)
             except MessagingError as error:
                 if not (wait and error.retryable):
                     raise
@@ -121,20 +121,20 @@ class Pool:
             self._failures.clear()
         self._failures[address] = detail
 
-    async def _own_dial(self, address: Address) -> DialedLink:
+    async def _own_dial(self, address: Address) -> ClientConnection:
         self.make_way()
         link = await self._dialing_alone.run(self._dial(address))
         self._others[link] = None
         return link
 
-    def release(self, link: DialedLink, reason: str) -> None:
+    def release(self, link: ClientConnection, reason: str) -> None:
         """Close a transient connection."""
         self._others.pop(link, None)
         if link.is_open:
             link.machine.goodbye(reason)
         link.close(reason)
 
-    def _key(self, address: Address, subject: str) -> Key:
+    def _key(self, address: Address, subject: str) -> PoolKey:
         key = (address, subject_class(subject))
         if key in self._links or key in self._dialing:
             return key
@@ -143,7 +143,7 @@ class Pool:
         # The last one is for the class that takes in all further ones.
         return key if lanes < self._context.limits.lanes_per_peer_max - 1 else (address, "")
 
-    async def _shared_dial(self, key: Key) -> DialedLink:
+    async def _shared_dial(self, key: PoolKey) -> ClientConnection:
         link = self._links.get(key)
         if link is not None and link.is_open:
             return link
@@ -153,7 +153,7 @@ class Pool:
             self.make_way()
             dial = self._dialing[key] = _Dial(self._loop.create_task(self._dial(key[0])), [])
             dial.task.add_done_callback(partial(self._on_dialed, key))
-        waiter: asyncio.Future[DialedLink | MessagingError] = self._loop.create_future()
+        waiter: asyncio.Future[ClientConnection | MessagingError] = self._loop.create_future()
         dial.waiters.append(waiter)
         outcome = await waiter
         if isinstance(outcome, MessagingError):
@@ -161,21 +161,21 @@ class Pool:
             raise copy.copy(outcome)
         return outcome
 
-    def _on_dialed(self, key: Key, task: asyncio.Task[DialedLink]) -> None:
+    def _on_dialed(self, key: PoolKey, task: asyncio.Task[ClientConnection]) -> None:
         if task.cancelled():
-            self._share(key, NotRunning("the service stopped while connecting"))
+            self._share(key, NotRunningError("the service stopped while connecting"))
             return
         error = task.exception()
         if isinstance(error, MessagingError):
             self._share(key, error)
         elif error is not None:
-            self._share(key, ConnectFailed(f"cannot connect: {error!r}"))
+            self._share(key, ConnectError(f"cannot connect: {error!r}"))
         else:
             self._others[task.result()] = None
             self._failures.pop(key[0], None)
             self._share(key, task.result())
 
-    def _share(self, key: Key, outcome: DialedLink | MessagingError) -> None:
+    def _share(self, key: PoolKey, outcome: ClientConnection | MessagingError) -> None:
         """Give the outcome of a dial to those who wait for it, in their order.
 
         A link is published only when nobody waits any more: whoever comes between joins them, so
@@ -186,16 +186,16 @@ class Pool:
         dial.waiters.clear()
         for waiter in waiters:
             waiter.set_result(outcome)
-        if waiters and isinstance(outcome, DialedLink):
+        if waiters and isinstance(outcome, ClientConnection):
             self._loop.call_soon(self._share, key, outcome)
             return
         del self._dialing[key]
-        if isinstance(outcome, DialedLink):
+        if isinstance(outcome, ClientConnection):
             self._others.pop(outcome, None)
             self._links[key] = outcome
             outcome.is_shared = True
 
-    def _retire(self, key: Key) -> None:
+    def _retire(self, key: PoolKey) -> None:
         """A shared link that is no longer open finishes what it has, unshared."""
         link = self._links.pop(key, None)
         if link is not None and link.transport is not None:
@@ -204,7 +204,7 @@ class Pool:
     def make_way(self) -> None:
         """Have room for one more; at the limit, close the idle link unused for longest."""
         if self._is_closed:
-            raise NotRunning("the service is stopping")
+            raise NotRunningError("the service is stopping")
         self._links = {key: it for key, it in self._links.items() if it.transport is not None}
         self._others = {it: None for it in self._others if it.transport is not None}
         limit = self._context.limits.connections_max
@@ -213,7 +213,7 @@ class Pool:
             return
         idle = [key for key, it in self._links.items() if it.is_idle]
         if not idle:
-            raise ConnectFailed(
+            raise ConnectError(
                 f"all {limit} connections are in use; raise the limit connections_max"
             )
         oldest = min(idle, key=lambda key: self._links[key].last_used)
@@ -221,14 +221,14 @@ class Pool:
         link.machine.goodbye("making way for another connection")
         link.close("made way for another connection")
 
-    async def _dial(self, address: Address) -> DialedLink:
-        link: DialedLink | None = None
+    async def _dial(self, address: Address) -> ClientConnection:
+        link: ClientConnection | None = None
         try:
             link = await connect(
                 self._context,
                 address,
                 self.tls,
-                lambda: DialedLink(self._context, self._loop, address),
+                lambda: ClientConnection(self._context, self._loop, address),
             )
             down = await asyncio.shield(link.opened)
         except BaseException:
@@ -236,7 +236,7 @@ class Pool:
             if link is not None:
                 link.close("given up")
             raise
-        if isinstance(down, LinkDown):
+        if isinstance(down, ConnectionDown):
             self._context.counters.connections_failed += 1
             raise down.error
         return link
@@ -264,7 +264,7 @@ class Pool:
         self._links.clear()
         self._others.clear()
 
-    async def _wait_until_idle(self, links: list[DialedLink], grace_s: float) -> None:
+    async def _wait_until_idle(self, links: list[ClientConnection], grace_s: float) -> None:
         waiting = [entry[0] for link in links for entry in link.pending.entries.values()]
         if waiting:
             await asyncio.wait(waiting, timeout=grace_s)

@@ -6,23 +6,23 @@ import asyncio
 import ssl
 
 from postroad.core import Address
-from postroad.core.errors import NotRunning
+from postroad.core.errors import NotRunningError
 
-from .accepted import AcceptedLink, Registry
-from .context import LinkContext
-from .dispatch import Subscriptions
-from .ending import stop_links
-from .listener import Listener
+from .accepted import OpenConnections, ServerConnection
+from .context import ConnectionContext
+from .dispatch import SubscriptionTable
+from .ending import drain_connections
+from .listener import TcpListener
 from .tls import TlsConfig, report_failed_handshakes
 
 
-class Reception:
+class ConnectionAcceptor:
     """The listener of a service and the links it has accepted."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        subscriptions: Subscriptions,
+        subscriptions: SubscriptionTable,
         tls: TlsConfig | None,
         *,
         handshake_timeout_s: float,
@@ -30,19 +30,19 @@ class Reception:
         self._loop = loop
         self._subscriptions = subscriptions
         self._tls = tls
-        self._listener = Listener(loop, self._accept, handshake_timeout_s=handshake_timeout_s)
+        self._listener = TcpListener(loop, self._accept, handshake_timeout_s=handshake_timeout_s)
         # A dictionary for its order: whatever goes through them all does so in the order they came.
-        self.links: Registry = {}
+        self.links: OpenConnections = {}
         # Held while certificates change.
         self._changing = asyncio.Lock()
         # Set by start.
-        self._context: LinkContext
+        self._context: ConnectionContext
 
     async def open(self, bind: Address) -> Address:
         """Bind; returns the address with the port that was really bound."""
         return await self._listener.open(bind, self._load_tls())
 
-    async def start(self, context: LinkContext) -> None:
+    async def start(self, context: ConnectionContext) -> None:
         """Accept connections from now on."""
         self._context = context
         await self._listener.start()
@@ -52,7 +52,7 @@ class Reception:
         tls = self._load_tls()
         async with self._changing:
             if self._context.is_stopped:
-                raise NotRunning("the service is stopping")
+                raise NotRunningError("the service is stopping")
             if tls is not None:
                 await self._listener.replace_context(tls)
 
@@ -64,10 +64,10 @@ class Reception:
         """Accept no more, let handlers finish for a while, close all connections."""
         async with self._changing:
             await self._listener.close()
-        await stop_links(self.links, grace_s)
+        await drain_connections(self.links, grace_s)
 
-    def _accept(self) -> AcceptedLink:
-        return AcceptedLink(self._context, self._loop, self._subscriptions, self.links)
+    def _accept(self) -> ServerConnection:
+        return ServerConnection(self._context, self._loop, self._subscriptions, self.links)
 
     def _load_tls(self) -> ssl.SSLContext | None:
         if self._tls is None:

@@ -13,59 +13,61 @@ import msgspec
 
 from postroad.core.errors import (
     MessagingError,
-    NoRemoteHandler,
-    NotRunning,
+    NoHandlerError,
+    NotRunningError,
     Outcome,
-    RemoteHandlerFailure,
-    RemoteProtocolFailure,
-    RequestTimeout,
+    RemoteDecodeError,
+    RemoteHandlerError,
+    ReplyTimeoutError,
 )
-from postroad.wire import Reply, Status
+from postroad.wire import ReplyFrame, ReplyStatus
 
 
-class LinkDown(msgspec.Struct, frozen=True):
+class ConnectionDown(msgspec.Struct, frozen=True):
     """The connection ended before the reply."""
 
     error: MessagingError
     status: int = -1
 
 
-class Expired(msgspec.Struct, frozen=True, gc=False):
+class RequestExpired(msgspec.Struct, frozen=True, gc=False):
     """The request's time is over."""
 
     status: int = -2
 
 
-Result: TypeAlias = Reply | LinkDown | Expired
+RequestResult: TypeAlias = ReplyFrame | ConnectionDown | RequestExpired
 
-EXPIRED = Expired()
+EXPIRED = RequestExpired()
 
 
-def error_of(result: Result, subject: str) -> MessagingError:
+def error_from_result(result: RequestResult, subject: str) -> MessagingError:
     """The error a failed request raises, still without peer and times."""
-    if isinstance(result, LinkDown):
+    if isinstance(result, ConnectionDown):
         # Many share the result; raised, one error would hold the frames of them all.
         return copy.copy(result.error)
-    if isinstance(result, Expired):
-        return RequestTimeout("no reply in time")
+    if isinstance(result, RequestExpired):
+        return ReplyTimeoutError("no reply in time")
     text = result.payload.decode("utf-8", "replace")
-    if result.status == Status.NO_HANDLER:
+    if result.status == ReplyStatus.NO_HANDLER:
         # Older peers send just the subject, if anything, and that is always worth another try.
         is_transient = result.retryable or text in (subject, "")
-        return NoRemoteHandler(_no_handler_text(text, subject), retryable=is_transient)
-    if result.status == Status.STOPPING:
-        return NoRemoteHandler(text or "the peer is stopping")
-    if result.status == Status.PROTOCOL_FAILED:
-        return RemoteProtocolFailure(text or "the peer could not parse the message")
-    failure = RemoteHandlerFailure(text, retryable=result.retryable)
+        return NoHandlerError(_no_handler_text(text, subject), retryable=is_transient)
+    if result.status == ReplyStatus.STOPPING:
+        return NoHandlerError(text or "the peer is stopping")
+    if result.status == ReplyStatus.PROTOCOL_FAILED:
+        return RemoteDecodeError(text or "the peer could not parse the message")
+    failure = RemoteHandlerError(text, retryable=result.retryable)
     failure.remote_code = result.code
     return failure
 
 
-def stopped_while_in_flight() -> LinkDown:
+def stopped_while_in_flight() -> ConnectionDown:
     """What requests get when their own service stops."""
-    return LinkDown(
-        NotRunning("the service stopped while the request was in flight", outcome=Outcome.UNKNOWN)
+    return ConnectionDown(
+        NotRunningError(
+            "the service stopped while the request was in flight", outcome=Outcome.UNKNOWN
+        )
     )
 
 

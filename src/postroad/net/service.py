@@ -16,29 +16,29 @@ from postroad.core import (
     validate_node_name,
 )
 from postroad.core.errors import (
-    ConnectionClosed,
+    ConnectionClosedError,
     MessagingError,
-    NotRunning,
+    NotRunningError,
     Outcome,
     UsageError,
-    WrongPeer,
+    WrongPeerError,
 )
 from postroad.core.secret import ClusterSecret
 
-from .accepted import AcceptedLink
-from .attempt import Attempt, Payload, check_message, check_size, check_timeout
-from .context import LinkContext
-from .counters import Statistics, take_statistics
-from .dialed import DialedLink
-from .dispatch import Subscriptions
-from .identity import Identity, Protocol, choose_advertised
-from .local import LocalDelivery
-from .message import Handler
-from .pool import Pool
-from .reception import Reception
-from .results import Result, error_of
+from .accepted import ServerConnection
+from .attempt import Payload, RequestAttempt, check_size, validate_message, validate_timeout
+from .context import ConnectionContext
+from .counters import MessagingStatistics, collect_statistics
+from .dialed import ClientConnection
+from .dispatch import SubscriptionTable
+from .identity import ProtocolConfig, ServiceIdentity, choose_advertised_address
+from .local import LoopbackTransport
+from .message import MessageHandler
+from .pool import ConnectionPool
+from .reception import ConnectionAcceptor
+from .results import RequestResult, error_from_result
 from .tls import TlsConfig
-from .traces import departing
+from .traces import start_send_span
 from .tunnel import Tunnel
 from .tunnel_calls import TunnelCalls
 from .tunnel_dialer import TunnelDialer
@@ -47,7 +47,7 @@ from .tunnel_dialer import TunnelDialer
 _ROUTES_MAX = 4_096
 
 
-class _State(enum.Enum):
+class _ServiceState(enum.Enum):
     NEW = "not started"
     STARTING = "starting"
     RUNNING = "running"
@@ -83,7 +83,7 @@ class MessagingService(TunnelCalls):
         tls: TlsConfig | None = None,
         limits: Limits | None = None,
         *,
-        protocol: Protocol | None = None,
+        protocol: ProtocolConfig | None = None,
         secret: str | Sequence[str] | None = None,
     ) -> None:
         self.cluster = validate_cluster_name(cluster)
@@ -93,18 +93,18 @@ class MessagingService(TunnelCalls):
         self._tls = tls
         self.limits = limits or Limits()
         self.secret = None if secret is None else ClusterSecret(cluster, secret)
-        self._identity = Identity(
+        self._identity = ServiceIdentity(
             cluster,
             name,
-            protocol or Protocol(),
+            protocol or ProtocolConfig(),
             self.limits,
             self.secret,
             is_secure=tls is not None,
         )
-        self._subscriptions = Subscriptions()
-        self._routes: dict[tuple[Address | str, str], DialedLink] = {}
+        self._subscriptions = SubscriptionTable()
+        self._routes: dict[tuple[Address | str, str], ClientConnection] = {}
         self._timeout_s = self.limits.request_timeout_s
-        self._state = _State.NEW
+        self._state = _ServiceState.NEW
         # Ends with the start; and whether somebody wants the service stopped meanwhile.
         self._started: asyncio.Future[None] | None = None
         self._is_stop_wanted = False
@@ -115,47 +115,47 @@ class MessagingService(TunnelCalls):
         self._bound: Address | None = None
         self._loop: asyncio.AbstractEventLoop
         self._now: Callable[[], float]
-        self._context: LinkContext
-        self._pool: Pool
-        self._reception: Reception
-        self._local: LocalDelivery
+        self._context: ConnectionContext
+        self._pool: ConnectionPool
+        self._reception: ConnectionAcceptor
+        self._local: LoopbackTransport
 
     # Life.
 
     async def start(self) -> None:
         """Listen and be ready to send."""
-        if self._state is not _State.NEW:
+        if self._state is not _ServiceState.NEW:
             raise UsageError(f"service {self.name!r} is {self._state.value}; make a new one")
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
         client_tls = None if self._tls is None else self._tls.client_context()
-        self._reception = Reception(
+        self._reception = ConnectionAcceptor(
             self._loop,
             self._subscriptions,
             self._tls,
             handshake_timeout_s=self.limits.handshake_timeout_s,
         )
-        self._state = _State.STARTING
+        self._state = _ServiceState.STARTING
         self._started = self._loop.create_future()
         self._is_stop_wanted = False
         try:
             bound = await self._reception.open(self._bind)
-            address = choose_advertised(self._advertise, bound)
+            address = choose_advertised_address(self._advertise, bound)
             config = await self._identity.at(address)
             self._check_still_wanted()
         except BaseException:
             self._reception.abort()
-            self._state = _State.STOPPED if self._is_stop_wanted else _State.NEW
+            self._state = _ServiceState.STOPPED if self._is_stop_wanted else _ServiceState.NEW
             raise
         finally:
             self._started.set_result(None)
         self._address, self._bound = address, bound
-        self._context = LinkContext(config, itertools.count(1).__next__)
-        self._pool = Pool(self._context, self._loop)
+        self._context = ConnectionContext(config, itertools.count(1).__next__)
+        self._pool = ConnectionPool(self._context, self._loop)
         self._pool.tls = client_tls
         self._tunnels = TunnelDialer(self._context, self._loop, self._pool)
-        self._local = LocalDelivery(self._context, self._subscriptions, address)
-        self._state = _State.RUNNING
+        self._local = LoopbackTransport(self._context, self._subscriptions, address)
+        self._state = _ServiceState.RUNNING
         try:
             await self._reception.start(self._context)
         except BaseException:
@@ -165,20 +165,20 @@ class MessagingService(TunnelCalls):
 
     def _check_still_wanted(self) -> None:
         if self._is_stop_wanted:
-            raise NotRunning(f"service {self.name!r} was stopped while it started")
+            raise NotRunningError(f"service {self.name!r} was stopped while it started")
 
     async def stop(self, grace: float | None = None) -> None:
         """Take no more requests, give those in flight `grace` seconds, close everything.
 
         A service that is starting, or about to, does not start any more.
         """
-        if self._state is _State.NEW:
-            self._state = _State.STOPPED
+        if self._state is _ServiceState.NEW:
+            self._state = _ServiceState.STOPPED
         elif self._started is not None:
             self._is_stop_wanted = True
             await asyncio.shield(self._started)
-        if self._state is _State.RUNNING:
-            self._state = _State.STOPPING
+        if self._state is _ServiceState.RUNNING:
+            self._state = _ServiceState.STOPPING
             self._context.is_stopped = True
             grace_s = self.limits.stop_grace_s if grace is None else grace
             self._stopping = self._loop.create_task(self._stop(grace_s))
@@ -190,7 +190,7 @@ class MessagingService(TunnelCalls):
         parts = (self._tunnels, self._pool, self._reception, self._local)
         await asyncio.gather(*(part.close(grace_s) for part in parts))
         self._routes.clear()
-        self._state = _State.STOPPED
+        self._state = _ServiceState.STOPPED
 
     @property
     def address(self) -> Address:
@@ -243,7 +243,7 @@ class MessagingService(TunnelCalls):
 
     # Handlers.
 
-    def subscribe(self, subject: str, handler: Handler, *, one_way: bool = False) -> None:
+    def subscribe(self, subject: str, handler: MessageHandler, *, one_way: bool = False) -> None:
         """Have `handler(message)` called for messages to the subject.
 
         A handler is a function or a coroutine function; it returns the reply, or None for an empty
@@ -296,11 +296,11 @@ class MessagingService(TunnelCalls):
             return await self._request_thoroughly(
                 address, subject, payload, timeout, keep_alive, wait, peer
             )
-        timeout = self._timeout_s if timeout is None else check_timeout(timeout)
+        timeout = self._timeout_s if timeout is None else validate_timeout(timeout)
         span = trace = None
         if tracing.tracer is not None:
             # Nothing of the user's runs inside of it, so that nobody has to know of it here.
-            span = departing(subject, node=self.name, peer=link.address)
+            span = start_send_span(subject, node=self.name, peer=link.address)
             trace = span.context
         started = self._now()
         id, future = link.request(subject, payload, started, timeout, trace)
@@ -321,9 +321,14 @@ class MessagingService(TunnelCalls):
         raise failure
 
     def _failure(
-        self, link: DialedLink, result: Result, subject: str, started: float, timeout: float
+        self,
+        link: ClientConnection,
+        result: RequestResult,
+        subject: str,
+        started: float,
+        timeout: float,
     ) -> MessagingError:
-        return error_of(result, subject).about(
+        return error_from_result(result, subject).about(
             peer=link.describe_peer(link.address),
             subject=subject,
             elapsed_s=self._now() - started,
@@ -345,7 +350,7 @@ class MessagingService(TunnelCalls):
         Waits while the peer is slow to read. The arguments are those of `request`.
         """
         attempt, data = self._begin(address, subject, payload, timeout)
-        span = departing(subject, node=self.name, peer=peer or attempt.peer, one_way=True)
+        span = start_send_span(subject, node=self.name, peer=peer or attempt.peer, one_way=True)
         attempt.trace = span.context
         with span, attempt.explaining(self._pool.last_failure):
             async with asyncio.timeout_at(attempt.deadline):
@@ -372,7 +377,7 @@ class MessagingService(TunnelCalls):
     ) -> bytes:
         """The request as it goes when anything has to be found, opened, checked or awaited."""
         attempt, data = self._begin(address, subject, payload, timeout)
-        span = departing(subject, node=self.name, peer=peer or attempt.peer)
+        span = start_send_span(subject, node=self.name, peer=peer or attempt.peer)
         attempt.trace = span.context
         with span, attempt.explaining(self._pool.last_failure):
             if attempt.target == self._address:
@@ -392,16 +397,18 @@ class MessagingService(TunnelCalls):
 
     def _begin(
         self, address: Address | str, subject: str, payload: Payload, timeout: float | None
-    ) -> tuple[Attempt, bytes]:
+    ) -> tuple[RequestAttempt, bytes]:
         self._check_running()
-        data = check_message(subject, payload)
-        timeout = self._timeout_s if timeout is None else check_timeout(timeout)
-        return Attempt(to_address(address), subject, timeout, self._now), data
+        data = validate_message(subject, payload)
+        timeout = self._timeout_s if timeout is None else validate_timeout(timeout)
+        return RequestAttempt(to_address(address), subject, timeout, self._now), data
 
-    async def _exchange(self, link: DialedLink, attempt: Attempt, data: bytes) -> bytes:
+    async def _exchange(
+        self, link: ClientConnection, attempt: RequestAttempt, data: bytes
+    ) -> bytes:
         attempt.peer = link.describe_peer(attempt.target)
         if not link.is_open:
-            raise ConnectionClosed("closed before the request", outcome=Outcome.NOT_SENT)
+            raise ConnectionClosedError("closed before the request", outcome=Outcome.NOT_SENT)
         check_size(attempt.subject, data, link.send_bytes_max)
         now = self._now()
         left_s = max(attempt.deadline - now, 0.001)
@@ -413,11 +420,11 @@ class MessagingService(TunnelCalls):
             raise
         if result.status == 0:
             return result.payload  # type: ignore[union-attr]
-        raise error_of(result, attempt.subject)
+        raise error_from_result(result, attempt.subject)
 
     async def _find_link(
-        self, address: Address | str, attempt: Attempt, *, wait: bool, peer: str | None
-    ) -> DialedLink:
+        self, address: Address | str, attempt: RequestAttempt, *, wait: bool, peer: str | None
+    ) -> ClientConnection:
         """A link with room for one more message."""
         route = (address, attempt.subject)
         link = self._routes.get(route)
@@ -437,27 +444,27 @@ class MessagingService(TunnelCalls):
     # Checks.
 
     def _check_running(self) -> None:
-        if self._state is not _State.RUNNING:
-            raise NotRunning(f"service {self.name!r} is {self._state.value}")
+        if self._state is not _ServiceState.RUNNING:
+            raise NotRunningError(f"service {self.name!r} is {self._state.value}")
 
-    def _check_local(self, attempt: Attempt, data: bytes, peer: str | None) -> None:
+    def _check_local(self, attempt: RequestAttempt, data: bytes, peer: str | None) -> None:
         """What the connection would check if there were one."""
         attempt.peer = f"{attempt.target} ({self.name})"
         check_size(attempt.subject, data, self.limits.frame_bytes_max)
         if peer is not None and peer != self.name:
-            raise WrongPeer(f"expected node {peer!r}, but this node, {self.name!r}, is there")
+            raise WrongPeerError(f"expected node {peer!r}, but this node, {self.name!r}, is there")
 
     # Looking inside.
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> MessagingStatistics:
         """Counters since the start, and what is open now."""
         if self._address is None:
-            return Statistics(subscriptions=len(self._subscriptions.by_subject))
+            return MessagingStatistics(subscriptions=len(self._subscriptions.by_subject))
         accepted = self._reception.links
-        return take_statistics(
+        return collect_statistics(
             self._context,
             dialed=[link for link in self._pool.links if link.transport is not None],
-            accepted=[link for link in accepted if isinstance(link, AcceptedLink)],
+            accepted=[link for link in accepted if isinstance(link, ServerConnection)],
             dialed_tunnels=[link for link in self._pool.tunnels if link.transport is not None],
             accepted_tunnels=[link for link in accepted if isinstance(link, Tunnel)],
             local_handlers=len(self._local),

@@ -26,7 +26,7 @@ def remote_host(transport: asyncio.Transport) -> str:
     return str(name[0]) if isinstance(name, tuple) and name else "unknown"
 
 
-def keep_alive(transport: asyncio.Transport, limits: Limits) -> None:
+def enable_keepalive(transport: asyncio.Transport, limits: Limits) -> None:
     """Let the kernel find dead peers too: versions 1 and 2 as documented have no heartbeats."""
     sock = transport.get_extra_info("socket")
     if sock is None or not limits.has_heartbeats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from postroad.wire import NEVER
 
 
-class StallWatch:
+class WriteStallDetector:
     """Watches a socket that takes no more: it must take something within the time.
 
     A peer that never reads would hold the memory of what waits for it for ever.

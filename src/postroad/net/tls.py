@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from .identity_files import load_identity, load_trust
+from .identity_files import load_certificate, load_trust
 
 
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        load_identity(context, self.certificate, self.key, what="TLS certificate")
+        load_certificate(context, self.certificate, self.key, what="TLS certificate")
         load_trust(context, self.trust, what="TLS trust")
         return context
 

@@ -6,27 +6,31 @@ import asyncio
 from functools import lru_cache, partial
 
 from postroad.core import Address, tracing
-from postroad.core.tracing import AnySpan, Kind, SpanContext
+from postroad.core.tracing import SpanContext, SpanKind, SpanLike
 
-from .dispatch import Answer, Reaction, react
-from .message import Message, Result, Subscription
+from .dispatch import HandlerReply, HandlerResult, call_handler
+from .message import HandlerReturn, RawMessage, Subscription
 
 # What nodes tell each other all the time by themselves would bury everything else.
 _OWN_SUBJECTS = frozenset({"desk"})
 _OWN_PREFIXES = ("cluster.", "durable.", "internal.", "postroad.")
 
 
-def is_own(subject: str) -> bool:
+def is_internal_subject(subject: str) -> bool:
     """Whether messages to a subject are Postroad's own, which nobody traces."""
     return subject in _OWN_SUBJECTS or subject.startswith(_OWN_PREFIXES)
 
 
-def departing(subject: str, *, node: str, peer: str | Address, one_way: bool = False) -> AnySpan:
+def start_send_span(
+    subject: str, *, node: str, peer: str | Address, one_way: bool = False
+) -> SpanLike:
     """The span of a message that this node sends."""
-    if tracing.tracer is None or is_own(subject):
-        return tracing.NO_SPAN
-    kind, verb = (Kind.PRODUCER, "send") if one_way else (Kind.CLIENT, "request")
-    return tracing.outgoing("net", f"{verb} {subject}", kind, node=node, peer=_shown(peer))
+    if tracing.tracer is None or is_internal_subject(subject):
+        return tracing.NOOP_SPAN
+    kind, verb = (SpanKind.PRODUCER, "send") if one_way else (SpanKind.CLIENT, "request")
+    return tracing.start_outgoing_span(
+        "net", f"{verb} {subject}", kind, node=node, peer=_shown(peer)
+    )
 
 
 @lru_cache(1024)
@@ -34,19 +38,21 @@ def _shown(peer: str | Address) -> str:
     return str(peer)
 
 
-def react_traced(
-    subscription: Subscription, message: Message, parent: SpanContext | None, *, node: str
-) -> Reaction:
+def call_handler_traced(
+    subscription: Subscription, message: RawMessage, parent: SpanContext | None, *, node: str
+) -> HandlerResult:
     """Call the handler inside of a span that ends when the handler has."""
     subject = message.subject
-    if is_own(subject):
-        return react(subscription, message)
-    kind = Kind.CONSUMER if subscription.one_way else Kind.SERVER
+    if is_internal_subject(subject):
+        return call_handler(subscription, message)
+    kind = SpanKind.CONSUMER if subscription.one_way else SpanKind.SERVER
     peer = message.peer or str(message.sender)
-    span = tracing.incoming("net", f"handle {subject}", parent, kind, node=node, peer=peer)
+    span = tracing.start_incoming_span(
+        "net", f"handle {subject}", parent, kind, node=node, peer=peer
+    )
     with span.inside:
-        reaction = react(subscription, message)
-        if isinstance(reaction, Answer):
+        reaction = call_handler(subscription, message)
+        if isinstance(reaction, HandlerReply):
             span.fail(reaction.payload.decode(), reaction.code)
         elif isinstance(reaction, bytes):
             span.end()
@@ -57,5 +63,5 @@ def react_traced(
     return reaction
 
 
-def _end(span: AnySpan, run: asyncio.Future[Result]) -> None:
+def _end(span: SpanLike, run: asyncio.Future[HandlerReturn]) -> None:
     span.end(asyncio.CancelledError("cancelled") if run.cancelled() else run.exception())

@@ -13,32 +13,49 @@ from typing import TypeAlias
 import msgspec
 
 from postroad.core.errors import (
-    ConnectionClosed,
-    HandshakeRefused,
+    ConnectionClosedError,
+    HandshakeRejectedError,
     Outcome,
-    PeerSilent,
+    PeerTimeoutError,
     UsageError,
-    WrongPeer,
+    WrongPeerError,
 )
 from postroad.core.limits import SUBJECT_BYTES_MAX
-from postroad.wire import NEVER, Event, Goodbye, Hello, Opened, Phase, Request, Role, WireConfig
+from postroad.wire import (
+    NEVER,
+    ConnectionEvent,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
+    GoodbyeFrame,
+    HelloFrame,
+    RequestFrame,
+    WireConfig,
+)
 
-from .attempt import check_message, check_size
-from .context import LinkContext, logger
-from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, NOBODY, QUEUED_BYTES_MAX, Link
-from .loss import Loss, is_refusal
-from .stall import StallWatch
-from .tunnel_user import TunnelUser
+from .attempt import check_size, validate_message
+from .context import ConnectionContext, logger
+from .link import (
+    FRAME_BYTES,
+    LARGE_BYTES,
+    LINGER_S,
+    NOT_CONNECTED,
+    QUEUED_BYTES_MAX,
+    PeerConnection,
+)
+from .loss import DisconnectReason, is_rejection
+from .stall import WriteStallDetector
+from .tunnel_user import TunnelHandler
 
 # Nothing is this small: what a tunnel takes that is not open.
 _NOTHING = -1
 
 
-Accept: TypeAlias = "Callable[[Tunnel], TunnelUser]"
-"""Gives the user of a new tunnel, or raises HandshakeRefused with a text for the peer."""
+TunnelAcceptor: TypeAlias = "Callable[[Tunnel], TunnelHandler]"
+"""Gives the user of a new tunnel, or raises HandshakeRejectedError with a text for the peer."""
 
 
-class Tunnel(Link):
+class Tunnel(PeerConnection):
     """Either end of a tunnel."""
 
     __slots__ = (
@@ -65,10 +82,10 @@ class Tunnel(Link):
 
     def __init__(
         self,
-        context: LinkContext,
+        context: ConnectionContext,
         loop: asyncio.AbstractEventLoop,
-        role: Role,
-        accept: Accept | None,
+        role: ConnectionRole,
+        accept: TunnelAcceptor | None,
         forget: Callable[[Tunnel, None], object],
         expected: str | None = None,
     ) -> None:
@@ -77,27 +94,27 @@ class Tunnel(Link):
         # Whether posting is welcome now: the tunnel is open and the socket takes more.
         self.can_send = False
         # Who the other end is, and the largest payload and subject it takes; known once open.
-        self.peer: Hello
+        self.peer: HelloFrame
         self.send_bytes_max = 0
         self.messages_sent = 0
         self.messages_received = 0
         # Ends with None once a user has the tunnel, or with what prevented it.
-        self.opened: asyncio.Future[ConnectionClosed | None] = loop.create_future()
+        self.opened: asyncio.Future[ConnectionClosedError | None] = loop.create_future()
         # None refuses.
         self._accept = accept
         # Takes the tunnel out of the list it is in.
         self._forget = forget
         # The name the peer must have, if any.
         self._expected = expected
-        self._user: TunnelUser | None = None
+        self._user: TunnelHandler | None = None
         # The user's, from the opening until there is nothing to be received any more.
-        self._receive: Callable[[list[Request]], None] | None = None
+        self._receive: Callable[[list[RequestFrame]], None] | None = None
         # Messages up to this size need no closer look; none do unless the tunnel is open.
         self._easy_bytes_max = _NOTHING
         # Set once the tunnel is open.
         self._encode: Callable[[list[bytes], int, str, bytes, int, bool], None]
         self._ping_at = NEVER
-        self._stall = StallWatch(context.limits.frame_timeout_s)
+        self._stall = WriteStallDetector(context.limits.frame_timeout_s)
         self._was_open = False
         # Whether one of the two wants nothing to do with the other.
         self._is_refused = False
@@ -115,8 +132,8 @@ class Tunnel(Link):
         """Queue a message, which leaves at the end of this turn of the loop at the latest.
 
         Raises:
-            MessageTooLarge: the peer does not take so much.
-            ConnectionClosed: the tunnel is closed, or about to be.
+            MessageTooLargeError: the peer does not take so much.
+            ConnectionClosedError: the tunnel is closed, or about to be.
         """
         size = len(payload)
         # No character takes more than four bytes; the exact size is checked thoroughly.
@@ -137,8 +154,8 @@ class Tunnel(Link):
         """Look closer at a message that is not small, or a tunnel that is not open."""
         if not self.is_open:
             detail = f"the tunnel with {self.describe_peer()} is closed"
-            raise ConnectionClosed(detail, outcome=Outcome.NOT_SENT)
-        check_message(subject, payload)
+            raise ConnectionClosedError(detail, outcome=Outcome.NOT_SENT)
+        validate_message(subject, payload)
         check_size(subject, payload, self.send_bytes_max)
         self._has_large |= len(payload) >= LARGE_BYTES
 
@@ -149,10 +166,10 @@ class Tunnel(Link):
 
     # Receiving.
 
-    def _handle(self, events: list[Event], now: float) -> None:
+    def _handle(self, events: list[ConnectionEvent], now: float) -> None:
         receive = self._receive
         # All that is no request goes with another phase: the opening, and a goodbye.
-        if receive is None or self.machine.phase is not Phase.OPEN:
+        if receive is None or self.machine.phase is not ConnectionState.OPEN:
             self._handle_unusual(events, now)
             return
         self.messages_received += len(events)
@@ -161,15 +178,15 @@ class Tunnel(Link):
         except (Exception, asyncio.CancelledError) as error:
             self._on_failed_user(error)
 
-    def _handle_unusual(self, events: list[Event], now: float) -> None:
-        if isinstance(events[0], Opened):
+    def _handle_unusual(self, events: list[ConnectionEvent], now: float) -> None:
+        if isinstance(events[0], ConnectionOpened):
             self._on_opened(now)
-        requests = [event for event in events if type(event) is Request]
+        requests = [event for event in events if type(event) is RequestFrame]
         if requests and self._receive is not None:
             self.messages_received += len(requests)
             self._call(self._receive, requests)
         for event in events:
-            if isinstance(event, Goodbye):
+            if isinstance(event, GoodbyeFrame):
                 self._on_goodbye(event)
 
     def _on_failed_user(self, error: BaseException) -> None:
@@ -177,7 +194,7 @@ class Tunnel(Link):
 
         A CancelledError is one it raised itself: nobody can cancel a callback.
         """
-        if self.is_open or not isinstance(error, ConnectionClosed):
+        if self.is_open or not isinstance(error, ConnectionClosedError):
             # Else it could not know yet that nothing can be posted any more.
             logger.error("closing %s, because its user failed", self, exc_info=error)
             self._context.counters.handlers_failed += 1
@@ -194,7 +211,7 @@ class Tunnel(Link):
 
     def _wire_config(self) -> WireConfig:
         config = self._context.wire_config()
-        if self.role is Role.SERVER:
+        if self.role is ConnectionRole.SERVER:
             return config
         hello = msgspec.structs.replace(config.hello, is_tunnel=True)
         return msgspec.structs.replace(config, hello=hello)
@@ -205,7 +222,7 @@ class Tunnel(Link):
             # Whoever wanted it has given up meanwhile.
             self.abandon()
 
-    def go_on(self, link: Link, events: list[Event], now: float) -> None:
+    def go_on(self, link: PeerConnection, events: list[ConnectionEvent], now: float) -> None:
         """Take the connection of an accepted link over, with what it has just read."""
         self.take_over(link)
         self._handle(events, now)
@@ -218,7 +235,7 @@ class Tunnel(Link):
         self.send_bytes_max = machine.send_bytes_max
         self._encode = machine.codec.encode_request
         if self._is_wrong_peer:
-            self._leave(self._describe_wrong_peer(), code=WrongPeer.code)
+            self._leave(self._describe_wrong_peer(), code=WrongPeerError.code)
             return
         self._let_post(self.is_open)
         self._user = self._find_user()
@@ -226,25 +243,25 @@ class Tunnel(Link):
             return
         self._was_open = True
         self._receive = self._user.received
-        if self.role is Role.CLIENT:
+        if self.role is ConnectionRole.CLIENT:
             self._context.counters.connections_opened += 1
         if self.is_open:
             # Besides measuring, it tells a client that its tunnel is taken.
             self._measure(now)
         self.opened.set_result(None)
 
-    def _find_user(self) -> TunnelUser | None:
+    def _find_user(self) -> TunnelHandler | None:
         """Who has this tunnel; None if nobody wants it, which the peer is told."""
         try:
             if self.peer_name is None:
-                raise HandshakeRefused("tunnels are only for nodes that show a certificate")
+                raise HandshakeRejectedError("tunnels are only for nodes that show a certificate")
             if self._accept is None:
                 name = self._context.config.hello.name
-                raise HandshakeRefused(f"node {name!r} takes no tunnels")
+                raise HandshakeRejectedError(f"node {name!r} takes no tunnels")
             return self._accept(self)
-        except HandshakeRefused as refusal:
+        except HandshakeRejectedError as refusal:
             self._is_refused = True
-            self._leave(str(refusal), code=HandshakeRefused.code)
+            self._leave(str(refusal), code=HandshakeRejectedError.code)
         except (Exception, asyncio.CancelledError) as error:
             self._on_failed_user(error)
         return None
@@ -277,7 +294,7 @@ class Tunnel(Link):
     def _on_timer(self, now: float) -> None:
         if now >= self._stall.deadline and self._stall.is_stuck(self._bytes_taken(), now):
             allowed = self._context.limits.frame_timeout_s
-            self._fail(PeerSilent(f"the peer read nothing for {allowed:.3g} s"))
+            self._fail(PeerTimeoutError(f"the peer read nothing for {allowed:.3g} s"))
             self.abandon()
         elif now >= self._ping_at and self._is_writable:
             self._measure(now)
@@ -319,7 +336,7 @@ class Tunnel(Link):
             super().close(reason, linger_s)
             return
         self.machine.goodbye(reason, code)
-        if self.machine.phase is not Phase.DRAINING:
+        if self.machine.phase is not ConnectionState.DRAINING:
             super().close(reason, linger_s)
             return
         self._close_reason = reason
@@ -337,12 +354,12 @@ class Tunnel(Link):
         self.machine.close()
         return False
 
-    def _on_goodbye(self, goodbye: Goodbye) -> None:
+    def _on_goodbye(self, goodbye: GoodbyeFrame) -> None:
         self._stop_posting()
         transport = self.transport
         if self._close_reason is None:
             self._peer_reason = goodbye.reason
-            self._is_refused = is_refusal(goodbye)
+            self._is_refused = is_rejection(goodbye)
             super().close("the peer said goodbye")
         elif transport is not None:
             # Both have said it.
@@ -365,8 +382,8 @@ class Tunnel(Link):
         if user is not None:
             self._call(user.lost, loss.describe())
 
-    def _describe_loss(self, exc: Exception | None) -> Loss:
-        return Loss(
+    def _describe_loss(self, exc: Exception | None) -> DisconnectReason:
+        return DisconnectReason(
             machine=self.machine,
             exc=exc,
             was_open=self._was_open,
@@ -375,9 +392,9 @@ class Tunnel(Link):
             is_refused=self._is_refused,
         )
 
-    def _error_of(self, loss: Loss) -> ConnectionClosed:
+    def _error_of(self, loss: DisconnectReason) -> ConnectionClosedError:
         if self._is_wrong_peer:
-            return WrongPeer(self._describe_wrong_peer())
+            return WrongPeerError(self._describe_wrong_peer())
         return loss.error()
 
     def _count_bytes(self) -> None:
@@ -401,5 +418,5 @@ class Tunnel(Link):
     def __repr__(self) -> str:
         state = self.machine.phase.value if self.transport is not None else "closed"
         # Nothing can be told of a peer before there is one.
-        peer = self.describe_peer() if self.remote != NOBODY else NOBODY
+        peer = self.describe_peer() if self.remote != NOT_CONNECTED else NOT_CONNECTED
         return f"<Tunnel {peer} {state}>"

@@ -10,9 +10,9 @@ from postroad.core import Address, Lifecycle, to_address
 from postroad.core.errors import ConfigError
 from postroad.wire.hello import PART_BYTES_MAX
 
-from .attempt import check_timeout
-from .context import LinkContext
-from .tunnel import Accept, Tunnel
+from .attempt import validate_timeout
+from .context import ConnectionContext
+from .tunnel import Tunnel, TunnelAcceptor
 from .tunnel_dialer import TunnelDialer
 
 
@@ -20,12 +20,12 @@ class TunnelCalls(Lifecycle):
     """Introductions and tunnels of a service, which adds the rest."""
 
     # Set by start.
-    _context: LinkContext
+    _context: ConnectionContext
     _tunnels: TunnelDialer
 
     @abstractmethod
     def _check_running(self) -> None:
-        """Raise NotRunning unless the service is."""
+        """Raise NotRunningError unless the service is."""
 
     # Introductions.
 
@@ -45,11 +45,11 @@ class TunnelCalls(Lifecycle):
 
     # Tunnels.
 
-    def accept_tunnels(self, accept: Accept) -> None:
+    def accept_tunnels(self, accept: TunnelAcceptor) -> None:
         """Have `accept(tunnel)` give the user of each tunnel that another node opens to this one.
 
-        It may post at once. Raising HandshakeRefused refuses the tunnel, and the text is told to
-        the node that wanted it.
+        It may send at once. Raising HandshakeRejectedError rejects the tunnel, and the peer gets
+        the text.
         """
         self._check_running()
         if self._context.accept_tunnel is not None:
@@ -63,7 +63,7 @@ class TunnelCalls(Lifecycle):
     async def open_tunnel(
         self,
         address: Address | str,
-        accept: Accept,
+        accept: TunnelAcceptor,
         *,
         peer: str | None = None,
         timeout: float | None = None,
@@ -73,16 +73,16 @@ class TunnelCalls(Lifecycle):
         Args:
             address: the node, as it advertises itself.
             accept: called with the tunnel once the other node has taken it; gives its user, or
-                raises HandshakeRefused, whose text is told to the other node.
+                raises HandshakeRejectedError, whose text is told to the other node.
             peer: the name of the node that must answer at the address.
             timeout: seconds for everything; the limits for connecting and shaking hands hold too.
 
         Raises:
             MessagingError: one of its sub-classes. If one of the two refuses the other, it is a
-                ConnectionClosed that is not retryable and tells why.
+                ConnectionClosedError that is not retryable and tells why.
         """
         self._check_running()
-        allowed_s = None if timeout is None else check_timeout(timeout)
+        allowed_s = None if timeout is None else validate_timeout(timeout)
         return await self._tunnels.open(to_address(address), accept, peer, allowed_s)
 
 

@@ -5,28 +5,30 @@ from __future__ import annotations
 import asyncio
 
 from postroad.core import Address
-from postroad.core.errors import ConnectFailed, MessagingError
-from postroad.wire import Role
+from postroad.core.errors import ConnectError, MessagingError
+from postroad.wire import ConnectionRole
 
-from .context import LinkContext
-from .dialing import OwnDials, connect
-from .ending import stop_links
-from .pool import Pool
-from .tunnel import Accept, Tunnel
+from .context import ConnectionContext
+from .dialing import DialTasks, connect
+from .ending import drain_connections
+from .pool import ConnectionPool
+from .tunnel import Tunnel, TunnelAcceptor
 
 
 class TunnelDialer:
     """Opens tunnels, and ends them when the service stops."""
 
-    def __init__(self, context: LinkContext, loop: asyncio.AbstractEventLoop, pool: Pool) -> None:
+    def __init__(
+        self, context: ConnectionContext, loop: asyncio.AbstractEventLoop, pool: ConnectionPool
+    ) -> None:
         self._context = context
         self._loop = loop
         # Has the certificates, and counts what is open.
         self._pool = pool
-        self._dials: OwnDials[Tunnel] = OwnDials(lambda tunnel: tunnel.close("given up"))
+        self._dials: DialTasks[Tunnel] = DialTasks(lambda tunnel: tunnel.close("given up"))
 
     async def open(
-        self, address: Address, accept: Accept, peer: str | None, timeout: float | None
+        self, address: Address, accept: TunnelAcceptor, peer: str | None, timeout: float | None
     ) -> Tunnel:
         """A tunnel that the peer has taken and that has its user."""
         self._pool.make_way()
@@ -34,14 +36,14 @@ class TunnelDialer:
             async with asyncio.timeout(timeout):
                 return await self._dials.run(self._dial(address, accept, peer))
         except TimeoutError:
-            raise ConnectFailed(f"no tunnel within {timeout:.3g} s", peer=str(address)) from None
+            raise ConnectError(f"no tunnel within {timeout:.3g} s", peer=str(address)) from None
         except MessagingError as error:
             error.peer = error.peer or str(address)
             raise
 
-    async def _dial(self, address: Address, accept: Accept, peer: str | None) -> Tunnel:
+    async def _dial(self, address: Address, accept: TunnelAcceptor, peer: str | None) -> Tunnel:
         tunnels = self._pool.tunnels
-        tunnel = Tunnel(self._context, self._loop, Role.CLIENT, accept, tunnels.pop, peer)
+        tunnel = Tunnel(self._context, self._loop, ConnectionRole.CLIENT, accept, tunnels.pop, peer)
         tunnels[tunnel] = None
         try:
             await connect(self._context, address, self._pool.tls, lambda: tunnel)
@@ -60,4 +62,4 @@ class TunnelDialer:
     async def close(self, grace_s: float) -> None:
         """Open no more, and close all within the time."""
         await asyncio.gather(*self._dials.cancel(), return_exceptions=True)
-        await stop_links(self._pool.tunnels, grace_s)
+        await drain_connections(self._pool.tunnels, grace_s)

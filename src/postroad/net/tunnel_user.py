@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from postroad.wire import Request
+from postroad.wire import RequestFrame
 
 
-class TunnelUser(Protocol):
+class TunnelHandler(Protocol):
     """Who has a tunnel. All of it is called by the event loop, so nothing may block."""
 
-    def received(self, requests: list[Request]) -> None:
+    def received(self, requests: list[RequestFrame]) -> None:
         """Messages arrived, in the order in which they were posted; called once for each read."""
 
     def writable(self) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from postroad.core import (
     Address,
     Lifecycle,
-    ThrottledLog,
+    ThrottledLogger,
     to_address,
     validate_cluster_name,
     validate_node_name,
@@ -22,8 +22,8 @@ from postroad.core import (
 from postroad.core.errors import (
     ConfigError,
     LocalProtocolError,
-    MessageTooLarge,
-    NotRunning,
+    MessageTooLargeError,
+    NotRunningError,
     RemoteProtocolError,
     UsageError,
 )
@@ -39,12 +39,12 @@ from postroad.wire.datagram import (
 )
 from postroad.wire.sealing import SEAL_BYTES
 
-from .identity import choose_advertised, new_nonce
-from .message import Message
+from .identity import choose_advertised_address, new_nonce
+from .message import RawMessage
 
 logger = logging.getLogger("postroad.net")
 
-Listener: TypeAlias = Callable[[Message], object]
+DatagramHandler: TypeAlias = Callable[[RawMessage], object]
 
 # Resolved hosts remembered; forgetting them all costs one look-up each.
 _HOSTS_MAX = 1_024
@@ -54,7 +54,7 @@ _HOST_TTL_S = 30.0
 _LOOKUPS_MAX = 256
 
 
-class UnicastStatistics(msgspec.Struct):
+class DatagramStatistics(msgspec.Struct):
     """Totals since the start."""
 
     sent: int = 0
@@ -70,7 +70,7 @@ class UnicastStatistics(msgspec.Struct):
     """Errors the system reported, such as a port nobody listens at."""
 
 
-class Unicast(Lifecycle):
+class DatagramService(Lifecycle):
     """Sends and receives datagrams. Several listeners may share a subject.
 
     async with Unicast("demo", "alpha") as unicast:
@@ -91,20 +91,20 @@ class Unicast(Lifecycle):
         self.name = validate_node_name(name)
         self._bind = to_address(bind)
         self._advertise = None if advertise is None else to_address(advertise)
-        self._listeners: dict[str, list[Listener]] = {}
+        self._listeners: dict[str, list[DatagramHandler]] = {}
         self._hosts: dict[Address, tuple[tuple[str, int], float]] = {}
         # Posted datagrams whose host is being looked up.
         self._lookups: dict[asyncio.Task[object], None] = {}
-        self._log = ThrottledLog(logger, interval_s=5.0)
+        self._log = ThrottledLogger(logger, interval_s=5.0)
         # Proves what is sent in a cluster with a secret.
         self._seal = None if secret is None else Seal(secret, new_nonce())
-        self._statistics = UnicastStatistics()
+        self._statistics = DatagramStatistics()
         # Set while started.
         self._transport: asyncio.DatagramTransport | None = None
         # Set while it starts; and whether somebody wants it stopped meanwhile.
         self._starting: asyncio.Future[None] | None = None
         self._is_stop_wanted = False
-        self._receiver: _Receiver | None = None
+        self._receiver: _DatagramProtocol | None = None
         self._address: Address | None = None
 
     async def start(self) -> None:
@@ -116,7 +116,7 @@ class Unicast(Lifecycle):
         self._is_stop_wanted = False
         try:
             self._transport, self._receiver = await loop.create_datagram_endpoint(
-                lambda: _Receiver(self._on_datagram, self._on_error),
+                lambda: _DatagramProtocol(self._on_datagram, self._on_error),
                 local_addr=(self._bind.host, self._bind.port),
             )
         except OSError as error:
@@ -126,9 +126,9 @@ class Unicast(Lifecycle):
             starting.set_result(None)
         if self._is_stop_wanted:
             await self.stop()
-            raise NotRunning(f"unicast of {self.name!r} was stopped while it started")
+            raise NotRunningError(f"unicast of {self.name!r} was stopped while it started")
         bound = Address(self._bind.host, int(self._transport.get_extra_info("sockname")[1]))
-        self._address = choose_advertised(self._advertise, bound)
+        self._address = choose_advertised_address(self._advertise, bound)
 
     async def stop(self) -> None:
         """Close the socket; sending is an error from then on."""
@@ -150,11 +150,11 @@ class Unicast(Lifecycle):
             raise UsageError("start() the unicast first; its address is known from then on")
         return self._address
 
-    def subscribe(self, subject: str, listener: Listener) -> None:
+    def subscribe(self, subject: str, listener: DatagramHandler) -> None:
         """Have `listener(message)` called for datagrams to the subject."""
         self._listeners.setdefault(subject, []).append(listener)
 
-    def unsubscribe(self, subject: str, listener: Listener | None = None) -> None:
+    def unsubscribe(self, subject: str, listener: DatagramHandler | None = None) -> None:
         """Forget one listener of the subject, or all."""
         kept = [it for it in self._listeners.get(subject, ()) if listener and it != listener]
         if kept:
@@ -172,7 +172,7 @@ class Unicast(Lifecycle):
             self._warn("host", "no datagram to %s: its host is unknown", target)
             return False
         if self._transport is None:
-            raise NotRunning(f"unicast of {self.name!r} is not running")
+            raise NotRunningError(f"unicast of {self.name!r} is not running")
         self._send(target, body, resolved)
         return True
 
@@ -193,10 +193,10 @@ class Unicast(Lifecycle):
     async def _send_later(self, target: Address, subject: str, payload: bytes) -> None:
         try:
             await self.send(target, subject, payload)
-        except NotRunning:
+        except NotRunningError:
             self._statistics.unresolved += 1
 
-    def statistics(self) -> UnicastStatistics:
+    def statistics(self) -> DatagramStatistics:
         """A copy of the counters."""
         return msgspec.structs.replace(self._statistics)
 
@@ -210,7 +210,7 @@ class Unicast(Lifecycle):
     def _encode(self, subject: str, payload: bytes) -> bytes:
         """The body of a datagram, if one can carry it."""
         if self._address is None or self._transport is None:
-            raise NotRunning(f"unicast of {self.name!r} is not running")
+            raise NotRunningError(f"unicast of {self.name!r} is not running")
         host, port = self._address
         try:
             body = encode_body(Datagram(self.name, host, port, subject, payload))
@@ -219,7 +219,7 @@ class Unicast(Lifecycle):
         except UnicodeEncodeError:
             raise UsageError(f"subject {subject!r} cannot be encoded as UTF-8") from None
         except LocalProtocolError as error:
-            raise MessageTooLarge(str(error), subject=subject) from None
+            raise MessageTooLargeError(str(error), subject=subject) from None
 
     async def _resolve(self, target: Address) -> tuple[str, int] | None:
         known = self._remembered(target)
@@ -270,7 +270,7 @@ class Unicast(Lifecycle):
         if not listeners:
             self._statistics.unheard += 1
             return
-        message = Message(
+        message = RawMessage(
             datagram.payload,
             datagram.subject,
             datagram.sender,
@@ -298,7 +298,7 @@ class Unicast(Lifecycle):
                     self._send(unsealed.target, body, resolved)
         return None if unsealed.body is None else decode_body(unsealed.body)
 
-    def _call(self, listener: Listener, message: Message) -> None:
+    def _call(self, listener: DatagramHandler, message: RawMessage) -> None:
         try:
             listener(message)
         except (Exception, asyncio.CancelledError) as error:
@@ -327,7 +327,7 @@ def _is_literal(host: str, family: int) -> bool:
     return True
 
 
-class _Receiver(asyncio.DatagramProtocol):
+class _DatagramProtocol(asyncio.DatagramProtocol):
     """Hands what asyncio reports to its owner."""
 
     def __init__(

@@ -24,20 +24,20 @@ from postroad.cells import (
     CellMessage,
     Role,
     command,
-    rank,
-    rank_by,
+    rendezvous_rank,
+    rendezvous_rank_by,
     validate_domain_name,
 )
 from postroad.core import faults, tracing
 from postroad.core.backoff import backoff
-from postroad.core.errors import ConfigError, MalformedPayload, MessagingError
+from postroad.core.errors import ConfigError, MalformedPayloadError, MessagingError
 
 from .config import GuaranteedConfig
 from .content import CELL
 
 logger = logging.getLogger("postroad.node")
 
-ASKED = faults.declare("node.guaranteed.asked")
+ASKED = faults.declare_fault_point("node.guaranteed.asked")
 
 Consumers: TypeAlias = Mapping[str, str | None]
 """Domains with cells that consume a queue, and the zone of each."""
@@ -75,7 +75,7 @@ class Guarantees(Cell):
         """Answer the name of a queue with the domains that consume it, as far as known here."""
         queue = message.body
         if not isinstance(queue, str):
-            raise MalformedPayload(f"the name of a queue is a text, not {queue!r}")
+            raise MalformedPayloadError(f"the name of a queue is a text, not {queue!r}")
         ASKED.reach(queue=queue)
         return known_consumers(self.domain, queue)
 
@@ -144,7 +144,7 @@ class Directions:
     def choose(self, consumers: Consumers, key: bytes) -> str:
         """The domain that gets a message, always the same for the same key."""
         zone = self._domain.identity.zone
-        return rank_by(
+        return rendezvous_rank_by(
             key,
             consumers,
             name=str,
@@ -168,25 +168,25 @@ class Directions:
         timeout_s = self._config.ask_timeout_s
         try:
             cell = f"{CELL}@{core}"
-            with tracing.Untraced():
+            with tracing.SuppressedScope():
                 answer = await self._domain.call(cell, queue, timeout=timeout_s, wait=False)
             return read_consumers(answer)
-        except (MessagingError, MalformedPayload) as error:
+        except (MessagingError, MalformedPayloadError) as error:
             logger.debug("core %s does not tell who consumes %r: %s", core, queue, error)
             return _NOBODY
 
 
 def read_consumers(answer: object) -> Consumers:
-    """What a core told; raises MalformedPayload if that makes no sense."""
+    """What a core told; raises MalformedPayloadError if that makes no sense."""
     try:
         consumers = msgspec.convert(answer, dict[str, str | None])
         for name in consumers:
             validate_domain_name(name)
     except (msgspec.ValidationError, ConfigError) as error:
-        raise MalformedPayload(f"these are no consumers: {error}") from None
+        raise MalformedPayloadError(f"these are no consumers: {error}") from None
     return consumers
 
 
 def rank_cells(cells: Iterable[str], key: bytes) -> list[str]:
     """The cells of this domain, the one that a message is for first."""
-    return rank(key, cells)
+    return rendezvous_rank(key, cells)

@@ -7,8 +7,15 @@ from hashlib import blake2b
 
 import msgspec
 
-from postroad.cells import CellAddress, CellPath, Envelope, Kind, decode_envelope, encode_envelope
-from postroad.core.errors import MalformedPayload, Reject
+from postroad.cells import (
+    CellAddress,
+    CellPath,
+    Envelope,
+    MessageKind,
+    decode_envelope,
+    encode_envelope,
+)
+from postroad.core.errors import MalformedPayloadError, Reject
 
 KEY_HEADER = "postroad.key"
 """The header of the key that messages are kept in order by."""
@@ -20,7 +27,11 @@ CELL = "Guarantees"
 
 _ID_BYTES = 16
 _SOURCE_HOPS_MAX = 30
-_NOUNS = {Kind.MESSAGE: "a message", Kind.REPLY: "a reply", Kind.ERROR: "an error"}
+_NOUNS = {
+    MessageKind.MESSAGE: "a message",
+    MessageKind.REPLY: "a reply",
+    MessageKind.ERROR: "an error",
+}
 
 
 def path_to(queue: str) -> CellPath:
@@ -53,9 +64,9 @@ def read_message(body: bytes, queue: str, node: str) -> tuple[Envelope, bytes]:
     """
     try:
         envelope = decode_envelope(body)
-    except MalformedPayload as error:
+    except MalformedPayloadError as error:
         raise Reject(str(error)) from None
-    if envelope.kind is not Kind.MESSAGE or envelope.destination != path_to(queue):
+    if envelope.kind is not MessageKind.MESSAGE or envelope.destination != path_to(queue):
         destination = envelope.destination.describe()
         raise Reject(f"{_NOUNS[envelope.kind]} to {destination} is no message to queue {queue!r}")
     source = _source_by(envelope.source, node)

@@ -15,17 +15,17 @@ from collections.abc import Awaitable
 
 import msgspec
 
-from postroad.cells import CellBusy, CellDomain, Envelope, NoRoute
+from postroad.cells import CellBusyError, CellDomain, Envelope, NoRouteError
 from postroad.core import faults
-from postroad.core.errors import Reject, RemoteHandlerFailure, RemoteProtocolFailure
+from postroad.core.errors import Reject, RemoteDecodeError, RemoteHandlerError
 from postroad.durable import Mail, Message, Retry, Transaction
 
 from .config import GuaranteedConfig
 from .consumers import Directions, own_consumers, rank_cells
 from .content import aged, read_message
 
-PASSED = faults.declare("node.guaranteed.passed")
-HANDED_OVER = faults.declare("node.guaranteed.handed_over")
+PASSED = faults.declare_fault_point("node.guaranteed.passed")
+HANDED_OVER = faults.declare_fault_point("node.guaranteed.handed_over")
 
 _OUT = "cells.out."
 _IN = "cells.in."
@@ -100,7 +100,7 @@ class Desk:
         in_hand_s = min(_IN_HAND_S, self._mail.config.handler_s / 2)
         consumers = await self._directions.wait(self.queue, in_hand_s)
         if not consumers:
-            raise NoRoute(f"nobody consumes queue {self.queue!r}")
+            raise NoRouteError(f"nobody consumes queue {self.queue!r}")
         domain = self._directions.choose(consumers, _key_of(message))
         self._pass(domain, self.incoming, message, envelope, body, tx)
 
@@ -156,12 +156,12 @@ class Desk:
                     timeout=self._mail.config.handler_s,
                     transaction=tx,
                 )
-            except (CellBusy, NoRoute):
+            except (CellBusyError, NoRouteError):
                 # It was not handled: whatever a handler raises comes as something else.
                 continue
-            except RemoteProtocolFailure as error:
+            except RemoteDecodeError as error:
                 raise Reject(error.detail) from error
-            except RemoteHandlerFailure as error:
+            except RemoteHandlerError as error:
                 if error.remote_code == Reject.code:
                     raise Reject(error.detail) from error
                 raise

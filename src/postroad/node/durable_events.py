@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.cells import rank
+from postroad.cells import rendezvous_rank
 from postroad.core import Lifecycle, faults
 from postroad.core.errors import ConfigError, Outcome, Reject, UsageError
 from postroad.durable import Draft, Mail, Message, Retry, Transaction
@@ -24,9 +24,9 @@ from postroad.services.context import Context
 from postroad.services.durability import IDEMPOTENCY_KEY, METADATA, TRANSACTION
 from postroad.services.errors import MoleculerClientError, UnsendablePacket, ValidationError
 
-TAKEN = faults.declare("node.events.taken")
-PASSED = faults.declare("node.events.passed")
-HANDLED = faults.declare("node.events.handled")
+TAKEN = faults.declare_fault_point("node.events.taken")
+PASSED = faults.declare_fault_point("node.events.passed")
+HANDLED = faults.declare_fault_point("node.events.handled")
 
 QUEUE = "services.events"
 """The mail queue of every node that takes durable events."""
@@ -208,7 +208,9 @@ class DurableEvents(Lifecycle):
         if is_here and (letter.hops or broker.config.prefers_local):
             return broker.node_id
         others = [it for it in nodes if it != broker.node_id or is_here]
-        return rank(f"{letter.id}.{letter.group}".encode(), others)[0] if others else None
+        return (
+            rendezvous_rank(f"{letter.id}.{letter.group}".encode(), others)[0] if others else None
+        )
 
     async def _handle(self, letter: _Letter, tx: Transaction) -> None:
         ctx = Context(

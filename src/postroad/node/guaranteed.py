@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from postroad.cells import (
     CellAddress,
     CellDomain,
+    CellNotFoundError,
     CellPath,
     Envelope,
-    NoSuchCell,
     validate_cell_name,
 )
 from postroad.cells.content import encode_body
 from postroad.core import Lifecycle
-from postroad.core.errors import ConfigError, NotRunning, UsageError
+from postroad.core.errors import ConfigError, NotRunningError, UsageError
 from postroad.durable import Mail, Retry, Transaction
 from postroad.durable.names import validate_key
 
@@ -89,7 +89,7 @@ class GuaranteedQueues(Lifecycle):
             await asyncio.gather(*(it.desk.close(grace) for it in self._declared.values()))
         self._directions.close()
         # The domain may have stopped before.
-        with suppress(NotRunning, NoSuchCell):
+        with suppress(NotRunningError, CellNotFoundError):
             await self._domain.remove(CELL)
 
     def hold(self) -> None:
@@ -148,7 +148,7 @@ class GuaranteedQueues(Lifecycle):
 
     def _check_running(self) -> None:
         if not self._is_running:
-            raise NotRunning(f"{self!r} is not running")
+            raise NotRunningError(f"{self!r} is not running")
 
     # Sending.
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from postroad.cells.pinboard import PINBOARD, Overhearing
+from postroad.cells.pinboard import LOG_BUFFER, LogBufferHandler
 
 from .settings import LogSettings
 
@@ -51,8 +51,8 @@ def set_up_logs(
     for old in [it for it in root.handlers if isinstance(it.formatter, JsonLines | TextLines)]:
         root.removeHandler(old)
     root.addHandler(handler)
-    if not any(isinstance(it, Overhearing) for it in root.handlers):
-        root.addHandler(Overhearing(PINBOARD))
+    if not any(isinstance(it, LogBufferHandler) for it in root.handlers):
+        root.addHandler(LogBufferHandler(LOG_BUFFER))
     root.setLevel(settings.level.upper())
     if settings.level == "info":
         # It tells of its own starts and stops what the node has told already.

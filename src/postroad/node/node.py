@@ -8,11 +8,11 @@ import time
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
-from postroad.cells import CellDomain, MembershipLocations
-from postroad.cells.pinboard import PINBOARD
+from postroad.cells import CellDomain, MembershipCoreDiscovery
+from postroad.cells.pinboard import LOG_BUFFER
 from postroad.cluster import (
-    Agent,
-    Communication,
+    ClusterAgent,
+    ClusterMessaging,
     Discovery,
     DnsDiscovery,
     StaticDiscovery,
@@ -89,8 +89,8 @@ class Node(Lifecycle):
             self._app = App() if target is None else load_app(target)
         self._check_app(self._app)
         self._stack = AsyncExitStack()
-        PINBOARD.attach(self)
-        self._stack.callback(PINBOARD.detach, self)
+        LOG_BUFFER.attach(self)
+        self._stack.callback(LOG_BUFFER.detach, self)
         # Whatever the parts run from now on belongs to this node.
         set_current_node(self)
         try:
@@ -160,14 +160,14 @@ class Node(Lifecycle):
 
     async def _start_cluster(self, service: MessagingService) -> None:
         settings = self.config.cluster
-        agent = Agent(
+        agent = ClusterAgent(
             service,
             self._discovery(),
             properties=settings.properties,
             config=settings.tuning,
         )
         await self._enter(Part.CLUSTER, agent)
-        self._parts[Communication.__name__] = Communication(agent)
+        self._parts[ClusterMessaging.__name__] = ClusterMessaging(agent)
 
     def _discovery(self) -> Discovery:
         settings = self.config.cluster
@@ -183,7 +183,7 @@ class Node(Lifecycle):
             service,
             role=settings.role,
             zone=settings.zone,
-            locations=MembershipLocations(self.agent),
+            locations=MembershipCoreDiscovery(self.agent),
             cores=settings.cores,
             remote_commands=self.config.admin_remote,
             config=settings.tuning,
@@ -332,14 +332,14 @@ class Node(Lifecycle):
         return self._part(MessagingService)
 
     @property
-    def agent(self) -> Agent:
+    def agent(self) -> ClusterAgent:
         """Who is alive."""
-        return self._part(Agent)
+        return self._part(ClusterAgent)
 
     @property
-    def communication(self) -> Communication:
+    def communication(self) -> ClusterMessaging:
         """Messages to members by name."""
-        return self._part(Communication)
+        return self._part(ClusterMessaging)
 
     @property
     def domain(self) -> CellDomain:

@@ -16,8 +16,8 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
 
 from postroad._version import __version__
-from postroad.core.errors import MissingExtra
-from postroad.core.tracing import Kind, Span, SpanContext
+from postroad.core.errors import MissingExtraError
+from postroad.core.tracing import Span, SpanContext, SpanKind
 
 _QUEUED_SPANS_MAX = 4_096
 _BATCH_SPANS_MAX = 512
@@ -26,11 +26,11 @@ _EXPORT_TIMEOUT_S = 5.0
 _TRACES_PATH = "/v1/traces"
 
 _KINDS = {
-    Kind.INTERNAL: otel.SpanKind.INTERNAL,
-    Kind.CLIENT: otel.SpanKind.CLIENT,
-    Kind.SERVER: otel.SpanKind.SERVER,
-    Kind.PRODUCER: otel.SpanKind.PRODUCER,
-    Kind.CONSUMER: otel.SpanKind.CONSUMER,
+    SpanKind.INTERNAL: otel.SpanKind.INTERNAL,
+    SpanKind.CLIENT: otel.SpanKind.CLIENT,
+    SpanKind.SERVER: otel.SpanKind.SERVER,
+    SpanKind.PRODUCER: otel.SpanKind.PRODUCER,
+    SpanKind.CONSUMER: otel.SpanKind.CONSUMER,
 }
 
 
@@ -88,7 +88,7 @@ class _Exporter:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         except ImportError as error:
-            raise MissingExtra("telemetry", f"otlp={otlp!r}") from error
+            raise MissingExtraError("telemetry", f"otlp={otlp!r}") from error
         is_base = urlsplit(otlp).path in ("", "/")
         endpoint = otlp.rstrip("/") + _TRACES_PATH if is_base else otlp
         self._sender = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S)

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from postroad.core import Lifecycle, tracing
-from postroad.core.errors import ConfigError, MissingExtra, UsageError
+from postroad.core.errors import ConfigError, MissingExtraError, UsageError
 from postroad.core.tracing import (
-    NO_SPAN,
+    NOOP_SPAN,
     SAMPLED,
-    AnySpan,
     Attribute,
-    Kind,
+    NonRecordingSpan,
     Span,
     SpanContext,
-    Unrecorded,
+    SpanKind,
+    SpanLike,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: str | None
     """The span it is a part of, here or on another node; None if the trace began with it."""
     name: str
-    kind: Kind
+    kind: SpanKind
     layer: str
     node: str
     peer: str
@@ -168,25 +168,25 @@ class Recorder(Lifecycle):
     def begin(
         self,
         name: str,
-        kind: Kind,
+        kind: SpanKind,
         layer: str,
         node: str,
         peer: str,
         parent: SpanContext | None,
         is_incoming: bool,
         links: Sequence[SpanContext],
-    ) -> AnySpan:
+    ) -> SpanLike:
         if self._telemetry is not None and not is_incoming:
             # The span of the user's own code, or the one that is current here.
             parent = self._telemetry.current() or parent
         if parent is not None:
             if not parent.flags & SAMPLED and self._telemetry is None:
-                return Unrecorded(self, parent)
+                return NonRecordingSpan(self, parent)
             context = SpanContext(parent.trace_id, _new_id(), parent.flags, parent.tracestate)
         else:
             context = self._decide()
             if not context.flags and self._telemetry is None:
-                return Unrecorded(self, context)
+                return NonRecordingSpan(self, context)
         return Span(
             *(self, context, parent, name, kind, layer, node, peer, links),
             *(_time_ns(), _perf_counter_ns()),
@@ -240,28 +240,28 @@ class _Recorders:
         if tracing.tracer is not None and tracing.tracer is not self:
             raise UsageError(f"spans are recorded by {tracing.tracer!r} already")
         self._by_node[recorder.node] = recorder
-        tracing.switch(self)
+        tracing.set_tracer(self)
 
     def remove(self, recorder: Recorder) -> None:
         if self._by_node.get(recorder.node) is recorder:
             del self._by_node[recorder.node]
         if not self._by_node and tracing.tracer is self:
-            tracing.switch(None)
+            tracing.set_tracer(None)
 
     def begin(
         self,
         name: str,
-        kind: Kind,
+        kind: SpanKind,
         layer: str,
         node: str,
         peer: str,
         parent: SpanContext | None,
         is_incoming: bool,
         links: Sequence[SpanContext],
-    ) -> AnySpan:
+    ) -> SpanLike:
         recorder = self._by_node.get(node)
         if recorder is None:
-            return NO_SPAN
+            return NOOP_SPAN
         return recorder.begin(name, kind, layer, node, peer, parent, is_incoming, links)
 
     # Spans end with the recorder that made them.
@@ -306,7 +306,7 @@ def _find_telemetry(config: TracingConfig, node: str) -> Telemetry | None:
     try:
         from .telemetry import Telemetry
     except ImportError as error:
-        raise MissingExtra("telemetry", f"otlp={config.otlp!r}") from error
+        raise MissingExtraError("telemetry", f"otlp={config.otlp!r}") from error
     return Telemetry(config.otlp, service_name=config.service_name or node, node=node)
 
 

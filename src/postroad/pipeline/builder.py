@@ -138,7 +138,7 @@ class JobBuilder:
         }
 
     def build(self) -> Job:
-        """The job; raises JobInvalid with every problem there is."""
+        """The job; raises InvalidJobError with every problem there is."""
         return require_valid(self._data)
 
     def input(

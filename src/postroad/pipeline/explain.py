@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from postroad.core.durations import format_seconds
+from postroad.core.durations import format_duration
 from postroad.pipeline.graph import JobGraph, Stage
 from postroad.pipeline.job import (
     ALL,
@@ -218,26 +218,26 @@ def _window(window: Window) -> str:
         ("until silent for", window.gap_s),
     ):
         if seconds is not None:
-            words.append(f"{word} {format_seconds(seconds)}")
+            words.append(f"{word} {format_duration(seconds)}")
     if window.time_key is not None:
         words.append(f"timed by {window.time_key}")
     what = window.aggregation if window.key is None else f"{window.aggregation} of {window.key}"
     kept = (
         ""
         if window.allowed_lateness_s is None
-        else f", kept for {format_seconds(window.allowed_lateness_s)}"
+        else f", kept for {format_duration(window.allowed_lateness_s)}"
     )
     return f"{' '.join(words)}, {what}{kept}"
 
 
 def _later(seconds: float) -> str:
-    return f"{format_seconds(seconds)} later than" if seconds else "later than"
+    return f"{format_duration(seconds)} later than" if seconds else "later than"
 
 
 def _trigger(trigger: Trigger) -> str:
     moments = {
         TriggerType.SEGMENTS: f"after every {trigger.threshold:g} segments",
-        TriggerType.TIMER: f"every {format_seconds(trigger.threshold)}",
+        TriggerType.TIMER: f"every {format_duration(trigger.threshold)}",
         TriggerType.PUNCTUATION: f"when {trigger.predicate}",
         TriggerType.WATERMARK: f"when a segment is {_later(trigger.threshold)} its end",
         TriggerType.DRAINED: "when everything was seen",

@@ -14,19 +14,19 @@ from typing import Any
 
 import msgspec
 
-from postroad.core.errors import ConfigError, JobInvalid
+from postroad.core.errors import ConfigError, InvalidJobError
 from postroad.pipeline.job import Job
 from postroad.pipeline.validation import JobIssue, require_valid
 from postroad.pipeline.validation.issues import fields_of, is_local_function
 
 
 def job_from_data(data: Mapping[str, Any]) -> Job:
-    """The job that a table says; raises JobInvalid with every problem there is."""
+    """The job that a table says; raises InvalidJobError with every problem there is."""
     return require_valid(data)
 
 
 def job_from_json(text: str | bytes) -> Job:
-    """The job that a JSON text says; raises JobInvalid with every problem there is."""
+    """The job that a JSON text says; raises InvalidJobError with every problem there is."""
     try:
         data = json.loads(text, object_pairs_hook=_table)
     except (ValueError, RecursionError) as error:
@@ -35,7 +35,7 @@ def job_from_json(text: str | bytes) -> Job:
 
 
 def job_from_toml(text: str | bytes) -> Job:
-    """The job that a TOML text says; raises JobInvalid with every problem there is."""
+    """The job that a TOML text says; raises InvalidJobError with every problem there is."""
     try:
         data = tomllib.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:
@@ -54,8 +54,8 @@ def load_job(path: str | os.PathLike[str]) -> Job:
         return decode(file.read_bytes())
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-    except JobInvalid as error:
-        raise JobInvalid(f"{file}: {error}", error.problems) from None
+    except InvalidJobError as error:
+        raise InvalidJobError(f"{file}: {error}", error.problems) from None
 
 
 def job_to_data(job: Job) -> dict[str, Any]:
@@ -89,9 +89,9 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _not_a(language: str, error: Exception) -> JobInvalid:
+def _not_a(language: str, error: Exception) -> InvalidJobError:
     problem = JobIssue("job", f"is not {language}: {error}")
-    return JobInvalid(f"the job cannot be read: {problem}", [problem])
+    return InvalidJobError(f"the job cannot be read: {problem}", [problem])
 
 
 def _plain(value: Any) -> Any:

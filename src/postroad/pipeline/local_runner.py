@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from postroad.core.backoff import backoff
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from postroad.durable.store import MemoryStore, Store
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import (
@@ -58,7 +58,7 @@ class LocalRunner:
 
     Raises:
         ConfigError: a function is not there, or a task needs Spark.
-        MissingExtra: NumPy is not installed.
+        MissingExtraError: NumPy is not installed.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class LocalRunner:
         find: Callable[[str], Function] = import_function,
     ) -> None:
         if find_spec("numpy") is None:
-            raise MissingExtra("pipeline", "running a job")
+            raise MissingExtraError("pipeline", "running a job")
         self._job = job
         self._find = find
         self._program = CompiledJob(job, find)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
-from postroad.core.errors import ConfigError, StoreLocked, UsageError
+from postroad.core.errors import ConfigError, StoreLockedError, UsageError
 from postroad.durable import Mail, MemoryStore, SqliteStore, Store, store_at
 from postroad.pipeline.connectors import InputConnector, OutputConnector, make_input, make_output
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
@@ -258,10 +258,12 @@ async def opened(store: Store, owner: str | None) -> AsyncIterator[Store]:
         return
     try:
         await store.open(owner)
-    except StoreLocked as error:
+    except StoreLockedError as error:
         if owner is None:
             raise
-        raise StoreLocked(f"job {owner!r} runs already, or its store is in use: {error}") from None
+        raise StoreLockedError(
+            f"job {owner!r} runs already, or its store is in use: {error}"
+        ) from None
     try:
         yield store
     finally:

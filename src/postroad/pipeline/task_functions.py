@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from postroad.core.errors import MissingExtra
+from postroad.core.errors import MissingExtraError
 from postroad.pipeline.functions import Function, InvalidResultError, normalize_result
 from postroad.pipeline.job import Segment
 from postroad.pipeline.time_limits import (
@@ -143,7 +143,7 @@ def to_record_batch(segments: Sequence[Segment]) -> pa.RecordBatch:
     try:
         import pyarrow as pa
     except ImportError:
-        raise MissingExtra("parquet", "tasks of kind arrow") from None
+        raise MissingExtraError("parquet", "tasks of kind arrow") from None
     names = dict.fromkeys(name for segment in segments for name in segment)
     columns = {name: [segment.get(name) for segment in segments] for name in names}
     return pa.RecordBatch.from_pydict(columns)

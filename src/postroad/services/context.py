@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from postroad.core.errors import UsageError
-from postroad.core.tracing import AnySpan
+from postroad.core.tracing import SpanLike
 
 from .policies import NO_LIMIT, TimeBudget
 
@@ -108,7 +108,7 @@ class Context:
         self.locals: dict[str, Any] = {}
         self.response_headers: dict[str, Any] = {}
         # Of a call that another node makes, if it is traced.
-        self.span: AnySpan | None = None
+        self.span: SpanLike | None = None
 
     @property
     def id(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from postroad.core import ThrottledLog
+from postroad.core import ThrottledLogger
 from postroad.core.errors import ConfigError, UsageError
 
 from .balancing import Latencies, StrategyMaker
@@ -90,7 +90,7 @@ class Engine:
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._chance = random.Random()
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
         self._locals: dict[str, LocalService] = {}
         self._served: dict[str, tuple[str, Way]] = {}
         self._waiters: set[asyncio.Event] = set()

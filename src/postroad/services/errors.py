@@ -3,7 +3,7 @@
     ProtocolError
     ├── LocalProtocolError
     │   └── UnsendablePacket (TypeError)      it holds what cannot be serialized
-    └── MalformedPayload
+    └── MalformedPayloadError
         └── VersionRefused                    a packet of another version of the protocol
     MessagingError
     └── MoleculerError                        a call or event did not succeed: 500
@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from postroad.core.errors import LocalProtocolError, MalformedPayload, MessagingError, Outcome
+from postroad.core.errors import LocalProtocolError, MalformedPayloadError, MessagingError, Outcome
 
 Status = int | str | None
 """A number; foreign errors may have a text, as `ECONNREFUSED`, or nothing."""
@@ -48,7 +48,7 @@ class UnsendablePacket(LocalProtocolError, TypeError):
     code = 8110
 
 
-class VersionRefused(MalformedPayload):
+class VersionRefused(MalformedPayloadError):
     """A packet of another version of the protocol.
 
     Attributes:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from postroad.core import ThrottledLog, tracing
+from postroad.core import ThrottledLogger, tracing
 from postroad.core.errors import PostroadError
-from postroad.core.tracing import NO_SPAN
+from postroad.core.tracing import NOOP_SPAN
 
 from .context import Context
 from .errors import BrokerDisconnectedError, QueueIsFullError, ServiceNotAvailableError
@@ -60,7 +60,7 @@ class Eventing:
         self._events_max = events_max
         self._loop = asyncio.get_running_loop()
         self._running: set[asyncio.Task[Any]] = set()
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
         self.is_closed = False
         """Whether events of others are dropped: the node has not opened yet, or is stopping."""
         self.dropped = 0
@@ -240,7 +240,7 @@ class Eventing:
 
     def _run_plain(self, handler: LocalEvent, ctx: Context) -> Awaitable[Any] | None:
         """Run a handler that is through at once; if it is not, what is to be waited for."""
-        span = NO_SPAN if tracing.tracer is None else handling(self._node_id, ctx)
+        span = NOOP_SPAN if tracing.tracer is None else handling(self._node_id, ctx)
         try:
             assert handler.plain is not None
             with span.inside:

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable
 
-from postroad.core import Address, ThrottledLog
+from postroad.core import Address, ThrottledLogger
 from postroad.core.errors import PostroadError
 
 from .gossip import GossipHello, GossipRequest, GossipResponse
@@ -90,7 +90,7 @@ class GossipPresence:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._gossiping = Gossiping(registry, transporter.is_linked)
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
         # From the start to the goodbye.
         self._is_active = False
         self._round: asyncio.TimerHandle | None = None

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.core.limits import KIB
 
 from .gossip import (
@@ -238,7 +238,7 @@ class Gossiping:
         if news.info is not None:
             try:
                 read = read_info(news.info)
-            except MalformedPayload as error:
+            except MalformedPayloadError as error:
                 heard.changes.append(EntriesRefused(news.node_id, (str(error),)))
                 return
             node = self._registry.node(news.node_id)
@@ -257,7 +257,7 @@ class Gossiping:
             return
         try:
             info = read_info(news.info).info
-        except MalformedPayload:
+        except MalformedPayloadError:
             return
         local = self._registry.local
         if info.instance_id == local.instance_id or info.seq < local.seq:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
 from .schema import (
     ActionInfo,
@@ -50,10 +50,10 @@ class ReadInfo(NamedTuple):
 
 
 def read_info(body: Mapping[str, Any]) -> ReadInfo:
-    """Read the body of an INFO; raises MalformedPayload if nothing can be made of it."""
+    """Read the body of an INFO; raises MalformedPayloadError if nothing can be made of it."""
     services = body.get("services")
     if not isinstance(services, list | tuple):
-        raise MalformedPayload(f"services must be a list, not {type(services).__name__}")
+        raise MalformedPayloadError(f"services must be a list, not {type(services).__name__}")
     problems: list[str] = []
     info = NodeInfo(
         instance_id=_read_instance_id(body.get("instanceID")),
@@ -201,7 +201,7 @@ def _read_instance_id(said: Any) -> str:
     if said is None:
         return ""
     if not isinstance(said, str) or len(said) > _INSTANCE_LENGTH_MAX:
-        raise MalformedPayload(f"instanceID must be a text of up to {_INSTANCE_LENGTH_MAX}")
+        raise MalformedPayloadError(f"instanceID must be a text of up to {_INSTANCE_LENGTH_MAX}")
     return said
 
 
@@ -211,7 +211,7 @@ def _read_seq(said: Any) -> int:
         return 1
     is_number = isinstance(said, int | float) and not isinstance(said, bool)
     if not is_number or not 0 < said <= SEQ_MAX:
-        raise MalformedPayload(f"seq must be a number from 1 to {SEQ_MAX}, not {said!r:.40}")
+        raise MalformedPayloadError(f"seq must be a number from 1 to {SEQ_MAX}, not {said!r:.40}")
     number: float = said
     return math.ceil(number)
 

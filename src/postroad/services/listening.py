@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from postroad.core import ThrottledLog
+from postroad.core import ThrottledLogger
 from postroad.core.errors import PostroadError
 
 from .schema import ServiceInfo
@@ -35,7 +35,7 @@ class Listening:
         self._loop = asyncio.get_running_loop()
         self._is_due = False
         self._task: asyncio.Task[None] | None = None
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
 
     def changed(self) -> None:
         """Something else is offered than before, or the connection is a new one."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
-from postroad.core import ThrottledLog
+from postroad.core import ThrottledLogger
 
 from .errors import RequestTimeoutError
 from .inflow import IDLE, StreamKey
@@ -41,7 +41,7 @@ class OutgoingStreams:
         self._streams: dict[StreamKey, OutgoingStream] = {}
         self._windows: WeakValueDictionary[str, SharedWindow] = WeakValueDictionary()
         self._running: set[asyncio.Task[None]] = set()
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
 
     def __len__(self) -> int:
         return len(self._streams)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
 from .errors import VersionRefused
 from .kinds import GOSSIP, VERSION, Kind
@@ -39,7 +39,7 @@ def to_wire(packet: Packet) -> dict[str, Any]:
 
 
 def from_wire(kind: Kind, wire: Any, *, checks_version: bool = True) -> Packet:
-    """Read a packet of a kind; raises MalformedPayload for anything else."""
+    """Read a packet of a kind; raises MalformedPayloadError for anything else."""
     try:
         packet = msgspec.convert(wire, PACKETS[kind])
     except msgspec.ValidationError:
@@ -49,9 +49,9 @@ def from_wire(kind: Kind, wire: Any, *, checks_version: bool = True) -> Packet:
 
 
 def read_leniently(kind: Kind, wire: Any, *, checks_version: bool = True) -> Packet:
-    """Read what is not in the strict form; raises MalformedPayload if it cannot be."""
+    """Read what is not in the strict form; raises MalformedPayloadError if it cannot be."""
     if not isinstance(wire, dict):
-        raise MalformedPayload(f"no {kind}: not an object")
+        raise MalformedPayloadError(f"no {kind}: not an object")
     checks_version = checks_version and kind not in GOSSIP
     repaired = _repaired(wire)
     if not checks_version:
@@ -61,18 +61,18 @@ def read_leniently(kind: Kind, wire: Any, *, checks_version: bool = True) -> Pac
     except msgspec.ValidationError as error:
         if checks_version and wire.get("ver") != VERSION:
             raise _refusal(wire.get("ver"), wire.get("sender")) from None
-        raise MalformedPayload(f"no {kind}: {error}") from None
+        raise MalformedPayloadError(f"no {kind}: {error}") from None
 
 
 def check_packet(packet: Packet, *, checks_version: bool = True) -> None:
-    """Raise MalformedPayload for what types cannot tell; gossip may be of any version."""
+    """Raise MalformedPayloadError for what types cannot tell; gossip may be of any version."""
     if checks_version and packet.ver != VERSION and packet.KIND not in GOSSIP:
         raise _refusal(packet.ver, packet.sender)
     # Answers go to a topic with this name: a line break would be a command to some transporters.
     if not packet.sender.isprintable():
-        raise MalformedPayload(f"no {packet.KIND}: sender {packet.sender!r}")
+        raise MalformedPayloadError(f"no {packet.KIND}: sender {packet.sender!r}")
     if isinstance(packet, _STREAMED) and packet.stream is True and packet.seq is UNSET:
-        raise MalformedPayload(f"no {packet.KIND}: a part of a stream without a number")
+        raise MalformedPayloadError(f"no {packet.KIND}: a part of a stream without a number")
 
 
 def _refusal(version: Any, sender: Any) -> VersionRefused:

@@ -16,8 +16,8 @@ from typing import Protocol
 
 from msgspec import UNSET
 
-from postroad.core import ThrottledLog
-from postroad.core.errors import MalformedPayload, PostroadError
+from postroad.core import ThrottledLogger
+from postroad.core.errors import MalformedPayloadError, PostroadError
 
 from .config import BrokerConfig
 from .info_form import read_info, write_info
@@ -94,7 +94,7 @@ class AnnouncedPresence:
         self._announcement: asyncio.TimerHandle | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._check: asyncio.TimerHandle | None = None
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
         self._asking = Pacing(self._discover)
         self._answers = Answers(self._answer)
         # Nothing is told before it is sure that no other node has this name.
@@ -182,7 +182,7 @@ class AnnouncedPresence:
         now = self._loop.time()
         try:
             read = read_info(to_wire(packet))
-        except MalformedPayload as error:
+        except MalformedPayloadError as error:
             self._log.warn(
                 packet.sender, now, "INFO of %s makes no sense: %s", packet.sender, error
             )

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from postroad.core import ThrottledLog, tracing
+from postroad.core import ThrottledLogger, tracing
 
 from .context import Context
 from .error_form import error_to_wire
@@ -65,7 +65,7 @@ class Serving:
         self._tells_stacks = tells_stacks
         self._loop = asyncio.get_running_loop()
         self._running: set[asyncio.Task[None]] = set()
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
         self.is_closed = False
         """Whether everything is refused: the node has not opened yet, or is stopping."""
 

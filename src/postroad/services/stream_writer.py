@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.core.errors import MessageTooLarge, UsageError
+from postroad.core.errors import MessageTooLargeError, UsageError
 from postroad.core.limits import KIB
 
 from .packets import Request, Response
@@ -35,7 +35,7 @@ class StreamWriter:
         has_objects: bool = False,
         packet_bytes_max: int | None = None,
     ) -> None:
-        """Raises MessageTooLarge if the opening packet leaves no room for chunks.
+        """Raises MessageTooLargeError if the opening packet leaves no room for chunks.
 
         Args:
             opening: the request, or the successful response; its stream fields do not matter.
@@ -115,7 +115,7 @@ def _chunk_bytes_max(
     around = len(serializer.serialize(packet)) + serializer.chunk_bytes_more + _SEQ_BYTES
     fitting = (packet_bytes_max - around) // serializer.chunk_factor
     if fitting < 1:
-        raise MessageTooLarge(
+        raise MessageTooLargeError(
             f"a stream needs {around} bytes for each packet besides its chunk, "
             f"and {packet_bytes_max} is the most the transporter carries"
         )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError
 
 from .kinds import GOSSIP, Kind
 from .schema import ServiceInfo
@@ -128,19 +128,19 @@ class Topics:
                     yield topic
 
     def parse(self, name: str) -> Topic:
-        """What the name of a topic says; raises MalformedPayload if it is none of these."""
+        """What the name of a topic says; raises MalformedPayloadError if it is none of these."""
         if not name.startswith(self._begin) or len(name) > TOPIC_LENGTH_MAX:
-            raise MalformedPayload(f"no topic of {self.prefix}: {name!r:.80}")
+            raise MalformedPayloadError(f"no topic of {self.prefix}: {name!r:.80}")
         word, separator, rest = name[len(self._begin) :].partition(self._separator)
         if separator and not rest:
-            raise MalformedPayload(f"no topic: {name!r:.80} ends too early")
+            raise MalformedPayloadError(f"no topic: {name!r:.80} ends too early")
         if word == BALANCED_REQUEST and rest:
             return Topic(Kind.REQUEST, action=rest)
         if word == BALANCED_EVENT and rest:
             return Topic(Kind.EVENT, group_and_event=rest)
         kind = _KINDS.get(word)
         if kind is None or not (rest or kind in BROADCAST):
-            raise MalformedPayload(f"no topic: {name!r:.80} is of no known kind")
+            raise MalformedPayloadError(f"no topic: {name!r:.80} is of no known kind")
         return Topic(kind, node_id=rest or None)
 
     def _balanced(self, service: ServiceInfo) -> Iterator[BalancedTopic]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from postroad.core import ThrottledLog
-from postroad.core.errors import MalformedPayload
+from postroad.core import ThrottledLogger
+from postroad.core.errors import MalformedPayloadError
 
 from .errors import VersionRefused
 from .kinds import Kind
@@ -63,7 +63,7 @@ class Transit:
         """The size of the packet that is handled now."""
         self._receivers: Mapping[Kind, Receiver] = {}
         self._clock = clock
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
         self._outgoing = wrapped(middlewares, "transporter_send", _unchanged_to)
         self._incoming = wrapped(middlewares, "transporter_receive", _unchanged)
         self._on_up: Callable[[bool], None] = lambda is_again: None
@@ -97,7 +97,8 @@ class Transit:
 
         Raises:
             UnsendablePacket: something in it cannot be serialized.
-            BrokerDisconnectedError, QueueIsFullError, MessageTooLarge: as `Transporter.publish`.
+            BrokerDisconnectedError, QueueIsFullError, MessageTooLargeError:
+                as `Transporter.publish`.
         """
         self.send_sized(packet, node_id)
 
@@ -130,7 +131,7 @@ class Transit:
         try:
             packet = self.serializer.deserialize(kind, self._incoming(data))
             if sender is not None and packet.sender != sender:
-                raise MalformedPayload(f"a {kind} of {packet.sender!r} that {sender!r} sent")
+                raise MalformedPayloadError(f"a {kind} of {packet.sender!r} that {sender!r} sent")
             receiver = self._receivers.get(kind)
             if receiver is not None:
                 receiver(packet, done)
@@ -138,7 +139,7 @@ class Transit:
         except VersionRefused as error:
             statistics.versions_refused += 1
             self._warn(f"version {error.sender}", "refused %s", error)
-        except MalformedPayload as error:
+        except MalformedPayloadError as error:
             statistics.malformed += 1
             self._warn(f"malformed {kind}", "dropped a packet: %s", error)
         except Exception as error:

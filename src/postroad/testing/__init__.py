@@ -2,36 +2,37 @@
 
 from .broker import RecordedCall, RecordedEvent, Stub, TestBroker
 from .clock import ManualClock
-from .cluster import Checker, SimCluster
+from .cluster import PeriodicCheck, SimCluster
 from .disk import SimDisk
 from .event_log import EventLog
 from .failures import (
     CRASH,
-    CorrectnessFailure,
     LivenessFailure,
+    SafetyFailure,
     SimulationFailure,
     require,
 )
 from .loop import SimLoop
 from .network import MemoryNetwork
-from .node import Program, SimNode
-from .runner import Outcome, main, run_seed, shorten
+from .node import NodeProgram, SimNode
+from .runner import RunResult, main, run_seed, shorten
 from .simulation import Scenario, Simulation
-from .timeline import Timeline, Timer
+from .timeline import ScheduledAction, Timeline
 
 __all__ = [
     "CRASH",
-    "Checker",
-    "CorrectnessFailure",
     "EventLog",
     "LivenessFailure",
     "ManualClock",
     "MemoryNetwork",
-    "Outcome",
-    "Program",
+    "NodeProgram",
+    "PeriodicCheck",
     "RecordedCall",
     "RecordedEvent",
+    "RunResult",
+    "SafetyFailure",
     "Scenario",
+    "ScheduledAction",
     "SimCluster",
     "SimDisk",
     "SimLoop",
@@ -41,7 +42,6 @@ __all__ = [
     "Stub",
     "TestBroker",
     "Timeline",
-    "Timer",
     "main",
     "require",
     "run_seed",

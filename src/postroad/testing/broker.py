@@ -123,12 +123,12 @@ class TestBroker(Broker):
         self._failures: list[Exception] = []
         super().__init__(
             NODE_ID,
-            middlewares=(_Recorder(self), *middlewares, _Stubbing(self._stubs)),
+            middlewares=(_RecordingMiddleware(self), *middlewares, _StubMiddleware(self._stubs)),
             caching=caching,
             **settings,
         )
         self.add(*services)
-        self.use_durable_events(_Undurable(self))
+        self.use_durable_events(_NonDurableEvents(self))
 
     def stub(
         self,
@@ -202,7 +202,7 @@ class TestBroker(Broker):
         self._failures.append(error)
 
 
-class _Recorder(Middleware):
+class _RecordingMiddleware(Middleware):
     """Writes down what a broker is asked to do."""
 
     def __init__(self, broker: TestBroker) -> None:
@@ -251,7 +251,7 @@ class _Recorder(Middleware):
         return handle
 
 
-class _Undurable:
+class _NonDurableEvents:
     """Emits durable events like all others: what they are kept in is not part of unit tests."""
 
     def __init__(self, broker: TestBroker) -> None:
@@ -261,7 +261,7 @@ class _Undurable:
         await self._broker._eventing().emit(ctx, groups)
 
 
-class _Stubbing(Middleware):
+class _StubMiddleware(Middleware):
     """Answers calls of actions that are stubbed."""
 
     def __init__(self, stubs: Mapping[str, Stub]) -> None:

@@ -14,21 +14,21 @@ from typing import Any, Self, TypeVar
 from postroad.core.errors import UsageError
 
 from .disk import SimDisk
-from .disposal import dispose
+from .disposal import close_tasks
 from .event_log import EventLog
 from .failures import LivenessFailure, SimulationFailure
-from .lanes import Lane
+from .lanes import SimProcess
 from .loop import SimLoop
 from .network import MemoryNetwork
-from .node import Program, SimNode
+from .node import NodeProgram, SimNode
 from .scheduler import CALLBACKS_PER_MOMENT_MAX
 from .simulation import Simulation
-from .surroundings import simulated_surroundings
+from .surroundings import simulated_environment
 
 T = TypeVar("T")
 
 
-class Checker:
+class PeriodicCheck:
     """Something called again and again beside the cluster, until it is cancelled."""
 
     def __init__(self, loop: SimLoop, interval_s: float, check: Callable[[], object]) -> None:
@@ -86,7 +86,7 @@ class SimCluster:
         self.nodes: dict[str, SimNode] = {}
         self._log_level = log_level
         # Processes that are no more; what they left must not be closed before the end.
-        self._buried: list[Lane] = []
+        self._buried: list[SimProcess] = []
         self._stack = ExitStack()
         self._is_open = False
 
@@ -95,7 +95,7 @@ class SimCluster:
     def __enter__(self) -> Self:
         if asyncio._get_running_loop() is not None:
             raise UsageError("an event loop runs here already: use SimCluster in plain functions")
-        surroundings = simulated_surroundings(self.loop, self.simulation.rng_of("surroundings"))
+        surroundings = simulated_environment(self.loop, self.simulation.rng_of("surroundings"))
         self._stack.enter_context(surroundings)
         handler = _LogHandler(self.loop, self._log_level)
         root, level = logging.getLogger(), logging.getLogger().level
@@ -137,12 +137,12 @@ class SimCluster:
         asyncio._set_running_loop(self.loop)
         try:
             for lane in lanes:
-                lane.context.copy().run(dispose, lane.tasks)
+                lane.context.copy().run(close_tasks, lane.tasks)
         finally:
             asyncio._set_running_loop(outer)
         self.loop.close()
 
-    def bury(self, lane: Lane) -> None:
+    def bury(self, lane: SimProcess) -> None:
         """Let nothing of a process run any more."""
         if not lane.is_dead:
             self.loop.kill(lane)
@@ -155,7 +155,7 @@ class SimCluster:
         """The network between the nodes, and its faults."""
         return self.loop.network
 
-    def add(self, name: str, program: Program) -> SimNode:
+    def add(self, name: str, program: NodeProgram) -> SimNode:
         """A node with a machine of its own; it does nothing before it is started."""
         host = self.network.add_host(name)
         disk = SimDisk(self.simulation.rng_of(f"disk of {name}"))
@@ -207,9 +207,9 @@ class SimCluster:
         """Have the test do something in so many seconds, beside the cluster."""
         return self.loop.call_later(seconds, act, context=self.loop.own.context.copy())
 
-    def every(self, seconds: float, check: Callable[[], object]) -> Checker:
+    def every(self, seconds: float, check: Callable[[], object]) -> PeriodicCheck:
         """Call something again and again beside the cluster; what it raises fails the run."""
-        return Checker(self.loop, seconds, check)
+        return PeriodicCheck(self.loop, seconds, check)
 
     # Tasks of the test.
 

@@ -16,7 +16,7 @@ _CLOSE_ATTEMPTS_MAX = 100
 _never_ending: list[object] = []
 
 
-def dispose(tasks: dict[asyncio.Future[Any], object]) -> None:
+def close_tasks(tasks: dict[asyncio.Future[Any], object]) -> None:
     """Close the coroutines of unfinished tasks; what their `finally` does goes nowhere.
 
     There may be more of them meanwhile: such code can make new tasks.

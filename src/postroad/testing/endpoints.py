@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from .network import MemoryNetwork
-from .unsupported import UnsupportedCalls, refuse_options
+from .unsupported import UnsupportedCalls, check_endpoint_options
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 
-class NetworkCalls(UnsupportedCalls):
+class SimLoopNetwork(UnsupportedCalls):
     """Everything of an event loop that opens or finds something at the network."""
 
     network: MemoryNetwork
@@ -39,7 +39,7 @@ class NetworkCalls(UnsupportedCalls):
         **options: Any,
     ) -> tuple[asyncio.Transport, ProtocolT]:
         """Connect to a host of the memory network."""
-        refuse_options(ssl=ssl, sock=sock)
+        check_endpoint_options(ssl=ssl, sock=sock)
         return await self.network.connect(protocol_factory, host, port, local_addr)
 
     async def create_server(  # type: ignore[override]  # Refuses some options.
@@ -54,7 +54,7 @@ class NetworkCalls(UnsupportedCalls):
         **options: Any,
     ) -> asyncio.Server:
         """Listen at a host of the memory network, which must be the caller's own."""
-        refuse_options(ssl=ssl, sock=sock)
+        check_endpoint_options(ssl=ssl, sock=sock)
         server = self.network.listen(protocol_factory, host, port or 0)
         if start_serving:
             await server.start_serving()
@@ -70,7 +70,7 @@ class NetworkCalls(UnsupportedCalls):
         **options: Any,
     ) -> tuple[asyncio.DatagramTransport, ProtocolT]:
         """Open a datagram socket at the caller's host."""
-        refuse_options(sock=sock)
+        check_endpoint_options(sock=sock)
         if local_addr is None and remote_addr is None and not options.get("family"):
             raise ValueError("unexpected address family")
         return await self.network.open_datagrams(protocol_factory, local_addr, remote_addr)

@@ -24,7 +24,7 @@ class LivenessFailure(SimulationFailure):
     kind = "liveness"
 
 
-class CorrectnessFailure(SimulationFailure):
+class SafetyFailure(SimulationFailure):
     """Something happened that must not."""
 
     exit_code = 129
@@ -40,7 +40,7 @@ REPORTER: ContextVar[Reporter | None] = ContextVar("postroad_reporter", default=
 def require(holds: bool, claim: str) -> None:
     """Fail the run as incorrect unless the claim holds."""
     if not holds:
-        failure = CorrectnessFailure(claim)
+        failure = SafetyFailure(claim)
         report = REPORTER.get()
         if report is not None:
             report(failure)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from .failures import REPORTER, Reporter
 
 if TYPE_CHECKING:
-    from .network.hosts import Host
+    from .network.hosts import SimHost
 
 ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
 
-class Lane:
+class SimProcess:
     """One process: its callbacks, its tasks, and where it runs."""
 
     __slots__ = (
@@ -37,7 +37,7 @@ class Lane:
         "tasks",
     )
 
-    def __init__(self, name: str, host: Host, report: Reporter | None = None) -> None:
+    def __init__(self, name: str, host: SimHost, report: Reporter | None = None) -> None:
         self.name = name
         self.host = host
         self.queue: deque[asyncio.Handle] = deque()
@@ -54,7 +54,7 @@ class Lane:
         self.tasks: dict[asyncio.Future[Any], object] = {}
         # What everything in the lane begins with.
         self.context = Context()
-        self.context.run(CURRENT.set, self)
+        self.context.run(CURRENT_PROCESS.set, self)
         self.context.run(REPORTER.set, report)
 
     def hold(self, task: asyncio.Future[Any]) -> None:
@@ -80,5 +80,5 @@ class Lane:
         return f"<Lane {self.name} {state}>"
 
 
-CURRENT: ContextVar[Lane | None] = ContextVar("postroad_lane", default=None)
+CURRENT_PROCESS: ContextVar[SimProcess | None] = ContextVar("postroad_lane", default=None)
 """The lane of the code that runs."""

@@ -16,12 +16,12 @@ from weakref import WeakValueDictionary
 
 from postroad.core.errors import UsageError
 
-from .endpoints import NetworkCalls
+from .endpoints import SimLoopNetwork
 from .event_log import EventLog
 from .failures import LivenessFailure
-from .lanes import CURRENT, ExceptionHandler, Lane
+from .lanes import CURRENT_PROCESS, ExceptionHandler, SimProcess
 from .network import MemoryNetwork
-from .scheduler import CALLBACKS_PER_MOMENT_MAX, Scheduler
+from .scheduler import CALLBACKS_PER_MOMENT_MAX, SimScheduler
 
 logger = logging.getLogger("asyncio")
 
@@ -32,7 +32,7 @@ Ts = TypeVarTuple("Ts")
 _EXECUTOR_S_MAX = 0.001
 
 
-class SimLoop(Scheduler, NetworkCalls):
+class SimLoop(SimScheduler, SimLoopNetwork):
     """Runs unchanged asyncio code in no time, the same way for the same seed.
 
         with asyncio.Runner(loop_factory=lambda: SimLoop(seed=7)) as runner:
@@ -64,13 +64,13 @@ class SimLoop(Scheduler, NetworkCalls):
         self._executor_rng = Random(f"{seed}/executor")
         self.log = EventLog(self.time) if log is None else log
         self.network = MemoryNetwork(self, Random(f"{seed}/network"), self.log)
-        self.own = self._active = Lane("test", self.network.own_host, self.fail)
+        self.own = self._active = SimProcess("test", self.network.own_host, self.fail)
         self.network.context = self.own.context
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> SimProcess:
         """The process of the code that runs."""
-        return CURRENT.get() or self._active
+        return CURRENT_PROCESS.get() or self._active
 
     # Running.
 
@@ -224,7 +224,7 @@ class SimLoop(Scheduler, NetworkCalls):
             task = cast("asyncio.Task[T]", self._task_factory(self, coro, **options))
             if name is not None:
                 task.set_name(name)
-        ((context and context.get(CURRENT)) or self.lane).hold(task)
+        ((context and context.get(CURRENT_PROCESS)) or self.lane).hold(task)
         return task
 
     def set_task_factory(self, factory: Callable[..., asyncio.Future[Any]] | None) -> None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from postroad.core.errors import UsageError
 
 from .disk import SimDisk
-from .lanes import Lane
-from .network import Host
+from .lanes import SimProcess
+from .network import SimHost
 
 if TYPE_CHECKING:
     from .cluster import SimCluster
 
-Program: TypeAlias = "Callable[[SimNode], Awaitable[object]]"
+NodeProgram: TypeAlias = "Callable[[SimNode], Awaitable[object]]"
 """The main program of a node's process. When it returns, the process is over."""
 
 
@@ -31,7 +31,9 @@ class SimNode:
         failure: what its program raised, the last time it ended by itself.
     """
 
-    def __init__(self, cluster: SimCluster, host: Host, program: Program, disk: SimDisk) -> None:
+    def __init__(
+        self, cluster: SimCluster, host: SimHost, program: NodeProgram, disk: SimDisk
+    ) -> None:
         self._cluster = cluster
         self._machine = host
         self._program = program
@@ -43,7 +45,7 @@ class SimNode:
         self.clock_offset_s = 0.0
         self._may_fail = False
         # Set while the process lives.
-        self._lane: Lane | None = None
+        self._lane: SimProcess | None = None
         self._main: asyncio.Task[None] | None = None
         self._wake_up: asyncio.TimerHandle | None = None
 
@@ -60,7 +62,7 @@ class SimNode:
         return self._lane is not None and self._lane.is_paused
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> SimProcess:
         """Its process, as the loop sees it."""
         if self._lane is None:
             raise UsageError(f"node {self.name!r} does not run: start() it first")
@@ -81,14 +83,14 @@ class SimNode:
         self.starts += 1
         self.failure = None
         self._may_fail = may_fail
-        self._lane = Lane(self.name, self._machine, loop.fail)
+        self._lane = SimProcess(self.name, self._machine, loop.fail)
         self._lane.clock_offset_s = self.clock_offset_s
         self._tell("started", f"{_ordinal(self.starts)} time, {self.host}")
         self._main = loop.create_task(
             self._run(self._lane), name=f"{self.name} main", context=self._lane.context.copy()
         )
 
-    async def _run(self, lane: Lane) -> None:
+    async def _run(self, lane: SimProcess) -> None:
         """The process: the program, then what `asyncio.run` does after it."""
         try:
             await self._program(self)
@@ -187,7 +189,7 @@ class SimNode:
         return f"<SimNode {self.name} {self.host} {state}>"
 
 
-async def _cancel_others(lane: Lane) -> None:
+async def _cancel_others(lane: SimProcess) -> None:
     this = asyncio.current_task()
     others = [task for task in lane.tasks if task is not this and not task.done()]
     for task in others:

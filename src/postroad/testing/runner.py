@@ -27,7 +27,7 @@ STOPPED = 130
 PROGRESS_S = 15.0
 
 
-class Outcome(NamedTuple):
+class RunResult(NamedTuple):
     """How a run ended. `exit_code` is 0 when all went well."""
 
     name: str
@@ -75,7 +75,7 @@ def run_seed(
     *,
     program: str | None = None,
     keep: Keep | None = None,
-) -> Outcome:
+) -> RunResult:
     """Run a scenario once; never raises for what happens inside.
 
     Args:
@@ -96,7 +96,7 @@ def run_seed(
         trace = "".join(traceback.format_exception(error))
         exit_code, reason = CRASH, f"crash: {error!r}\n\n{trace}"
         place = _place_of(error)
-    return Outcome(
+    return RunResult(
         name=name,
         seed=seed,
         exit_code=exit_code,
@@ -112,8 +112,8 @@ def run_seed(
 
 
 def shorten(
-    failed: Outcome, scenario: Scenario, *, tries: int = TRIES, seconds: float = SECONDS
-) -> Outcome:
+    failed: RunResult, scenario: Scenario, *, tries: int = TRIES, seconds: float = SECONDS
+) -> RunResult:
     """Look for a shorter run that fails in the same way, with less of what is optional.
 
     Args:
@@ -123,7 +123,7 @@ def shorten(
         seconds: how long they may take together.
     """
 
-    def run(keep: Keep) -> Outcome:
+    def run(keep: Keep) -> RunResult:
         return run_seed(failed.name, scenario, failed.seed, program=failed.program, keep=keep)
 
     return shrink(failed, run, tries=tries, seconds=seconds)

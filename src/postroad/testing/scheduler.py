@@ -14,7 +14,7 @@ from random import Random
 from typing import TypeVarTuple
 
 from .failures import LivenessFailure
-from .lanes import CURRENT, Lane
+from .lanes import CURRENT_PROCESS, SimProcess
 
 CALLBACKS_PER_MOMENT_MAX = 500_000
 """More callbacks without any time passing mean that it never will."""
@@ -25,10 +25,10 @@ _CANCELLED_MAX = 100
 _SWEEP_STEP = 10_000
 
 Ts = TypeVarTuple("Ts")
-_Timer = tuple[float, int, asyncio.TimerHandle, Lane]
+_Timer = tuple[float, int, asyncio.TimerHandle, SimProcess]
 
 
-class Scheduler(asyncio.AbstractEventLoop):
+class SimScheduler(asyncio.AbstractEventLoop):
     """The part of the loop that runs callbacks."""
 
     def __init__(self, rng: Random, callbacks_per_moment_max: int) -> None:
@@ -36,7 +36,7 @@ class Scheduler(asyncio.AbstractEventLoop):
         self._per_moment_max = callbacks_per_moment_max
         self._now = 0.0
         # Lanes with something to run.
-        self._ready: list[Lane] = []
+        self._ready: list[SimProcess] = []
         self._timers: list[_Timer] = []
         self._order = count()
         self._cancelled = 0
@@ -53,9 +53,9 @@ class Scheduler(asyncio.AbstractEventLoop):
         self._failures: list[BaseException] = []
         self._is_closed = False
         # What belongs to no simulated process: the test itself, and the network.
-        self.own: Lane
+        self.own: SimProcess
         # Whose callback runs; code in a context that names no lane belongs to it.
-        self._active: Lane
+        self._active: SimProcess
         # Told of each failure when it is reported.
         self.on_failure: Callable[[BaseException], object] | None = None
 
@@ -74,7 +74,7 @@ class Scheduler(asyncio.AbstractEventLoop):
         if context is None:
             context = copy_context()
         handle = asyncio.Handle(callback, args, self, context)
-        lane = context.get(CURRENT) or self._active
+        lane = context.get(CURRENT_PROCESS) or self._active
         lane.queue.append(handle)
         if not lane.is_listed:
             self._list(lane)
@@ -109,7 +109,7 @@ class Scheduler(asyncio.AbstractEventLoop):
         if context is None:
             context = copy_context()
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        lane = context.get(CURRENT) or self._active
+        lane = context.get(CURRENT_PROCESS) or self._active
         if not lane.is_dead:
             heapq.heappush(self._timers, (when, next(self._order), timer, lane))
             timer._scheduled = True  # type: ignore[attr-defined]  # Asks for the call below.
@@ -127,28 +127,28 @@ class Scheduler(asyncio.AbstractEventLoop):
 
     # Lanes.
 
-    def _list(self, lane: Lane) -> None:
+    def _list(self, lane: SimProcess) -> None:
         if not (lane.is_dead or lane.is_paused):
             lane.is_listed = True
             self._ready.append(lane)
 
-    def _unlist(self, lane: Lane) -> None:
+    def _unlist(self, lane: SimProcess) -> None:
         if lane.is_listed:
             lane.is_listed = False
             self._ready.remove(lane)
 
-    def pause(self, lane: Lane) -> None:
+    def pause(self, lane: SimProcess) -> None:
         """Run nothing of the lane until it is resumed."""
         lane.is_paused = True
         self._unlist(lane)
 
-    def resume(self, lane: Lane) -> None:
+    def resume(self, lane: SimProcess) -> None:
         """Run what has waited, and go on."""
         lane.is_paused = False
         if lane.queue and not lane.is_listed:
             self._list(lane)
 
-    def kill(self, lane: Lane) -> None:
+    def kill(self, lane: SimProcess) -> None:
         """Run nothing of the lane ever again."""
         self._unlist(lane)
         lane.die()

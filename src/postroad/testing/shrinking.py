@@ -12,17 +12,19 @@ from postroad.core.errors import UsageError
 from .simulation import Keep
 
 if TYPE_CHECKING:
-    from .runner import Outcome
+    from .runner import RunResult
 
 TRIES = 50
 SECONDS = 60.0
 
 _LIST = re.compile(r"(?P<name>[\w-]+)(?:=(?P<places>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*))?")
 
-Run: TypeAlias = "Callable[[Keep], Outcome]"
+Run: TypeAlias = "Callable[[Keep], RunResult]"
 
 
-def shrink(failed: Outcome, run: Run, *, tries: int = TRIES, seconds: float = SECONDS) -> Outcome:
+def shrink(
+    failed: RunResult, run: Run, *, tries: int = TRIES, seconds: float = SECONDS
+) -> RunResult:
     """Leave out what is not needed for the failure; returns the shortest run that has it.
 
     First whole lists are left out, then halves of what remains of them, then quarters, and so on to

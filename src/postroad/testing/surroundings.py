@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Any
 
-from .lanes import CURRENT
+from .lanes import CURRENT_PROCESS
 from .loop import SimLoop
 
 EPOCH_S = 1_767_225_600
@@ -29,7 +29,7 @@ _SWEEPS_PER_GENERATION = 20
 
 
 @contextmanager
-def simulated_surroundings(loop: SimLoop, rng: Random) -> Iterator[None]:
+def simulated_environment(loop: SimLoop, rng: Random) -> Iterator[None]:
     """Have clocks and chance come from the simulation, and restore everything afterwards."""
     with ExitStack() as stack:
         _replace_clocks(stack, loop)
@@ -55,7 +55,7 @@ def _replace_clocks(stack: ExitStack, loop: SimLoop) -> None:
     now = loop.time
 
     def wall_clock() -> float:
-        lane = CURRENT.get()
+        lane = CURRENT_PROCESS.get()
         return EPOCH_S + now() + (0.0 if lane is None else lane.clock_offset_s)
 
     def in_ns(clock: Callable[[], float]) -> Callable[[], int]:
@@ -63,7 +63,7 @@ def _replace_clocks(stack: ExitStack, loop: SimLoop) -> None:
 
     def wall_clock_ns() -> int:
         # Apart from the epoch, so that no digit of the seconds is lost.
-        lane = CURRENT.get()
+        lane = CURRENT_PROCESS.get()
         offset_s = 0.0 if lane is None else lane.clock_offset_s
         return EPOCH_S * _NS + round((now() + offset_s) * _NS)
 

@@ -15,7 +15,7 @@ Action: TypeAlias = Callable[[], None]
 ACTIONS_MAX = 200_000
 
 
-class Timer:
+class ScheduledAction:
     """An action that is due at a moment, unless it is cancelled."""
 
     __slots__ = ("_action", "is_cancelled", "time")
@@ -42,17 +42,17 @@ class Timeline:
         self.now = 0.0
         self.actions = 0
         self._actions_max = ACTIONS_MAX if actions_max is None else actions_max
-        self._due: list[tuple[float, int, Timer]] = []
+        self._due: list[tuple[float, int, ScheduledAction]] = []
         # Actions of the same moment happen in the order in which they were planned.
         self._order = count()
 
-    def at(self, time: float, action: Action) -> Timer:
+    def at(self, time: float, action: Action) -> ScheduledAction:
         """Plan an action; a moment that has passed means now."""
-        timer = Timer(max(time, self.now), action)
+        timer = ScheduledAction(max(time, self.now), action)
         heapq.heappush(self._due, (timer.time, next(self._order), timer))
         return timer
 
-    def after(self, delay_s: float, action: Action) -> Timer:
+    def after(self, delay_s: float, action: Action) -> ScheduledAction:
         """Plan an action in so many seconds."""
         return self.at(self.now + delay_s, action)
 

@@ -2,15 +2,24 @@
 
 from .codecs.codec import JOIN_BYTES_MAX
 from .config import WireConfig
-from .connection import Connection
+from .connection import WireConnection
 from .datagram import Datagram, decode_datagram, encode_datagram
-from .events import Event, FrameIgnored, Opened
-from .frames import Cancel, Frame, Goodbye, Hello, Reply, Request, Role, Status
-from .handshake import DOCUMENTED, PROFILES, ZEEBE, Profile
-from .legality import Phase
-from .pending import NEVER, Pending
+from .events import ConnectionEvent, ConnectionOpened, FrameIgnored
+from .frames import (
+    CancelFrame,
+    ConnectionRole,
+    Frame,
+    GoodbyeFrame,
+    HelloFrame,
+    ReplyFrame,
+    ReplyStatus,
+    RequestFrame,
+)
+from .handshake import DOCUMENTED, PROFILES, ZEEBE, ProtocolProfile
+from .legality import ConnectionState
+from .pending import NEVER, DeadlineMap
 from .preamble import encode_preamble, java_string_hash
-from .reader import SpareBuffer
+from .reader import BufferCache
 from .sealing import Seal
 from .unfinished import Share, UnfinishedFrames
 
@@ -20,27 +29,27 @@ __all__ = [
     "NEVER",
     "PROFILES",
     "ZEEBE",
-    "Cancel",
-    "Connection",
+    "BufferCache",
+    "CancelFrame",
+    "ConnectionEvent",
+    "ConnectionOpened",
+    "ConnectionRole",
+    "ConnectionState",
     "Datagram",
-    "Event",
+    "DeadlineMap",
     "Frame",
     "FrameIgnored",
-    "Goodbye",
-    "Hello",
-    "Opened",
-    "Pending",
-    "Phase",
-    "Profile",
-    "Reply",
-    "Request",
-    "Role",
+    "GoodbyeFrame",
+    "HelloFrame",
+    "ProtocolProfile",
+    "ReplyFrame",
+    "ReplyStatus",
+    "RequestFrame",
     "Seal",
     "Share",
-    "SpareBuffer",
-    "Status",
     "UnfinishedFrames",
     "WireConfig",
+    "WireConnection",
     "decode_datagram",
     "encode_datagram",
     "encode_preamble",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
-from postroad.core.errors import ConfigError, MalformedFrame, MissingExtra
+from postroad.core.errors import ConfigError, MalformedFrameError, MissingExtraError
 
 from .checks import check_frame_size
 
@@ -24,17 +24,17 @@ COMPRESS_BYTES_MIN = 512
 RATIO_MAX = 256
 
 
-class Algorithm(Protocol):
+class CompressionAlgorithm(Protocol):
     """One compression algorithm."""
 
     def compress(self, data: bytes) -> bytes:
         """Compress a whole payload."""
 
     def decompress(self, data: bytes, size: int) -> bytes:
-        """Decompress to at most `size` bytes; any failure is a MalformedFrame."""
+        """Decompress to at most `size` bytes; any failure is a MalformedFrameError."""
 
 
-class Zlib:
+class ZlibCompression:
     """The standard library's; always there, slower than zstd."""
 
     def compress(self, data: bytes) -> bytes:
@@ -45,20 +45,20 @@ class Zlib:
         try:
             payload = stream.decompress(data, size + 1)
         except zlib.error as error:
-            raise MalformedFrame(f"payload is not zlib data: {error}") from None
+            raise MalformedFrameError(f"payload is not zlib data: {error}") from None
         if not stream.eof or stream.unused_data:
-            raise MalformedFrame("payload is not one whole zlib stream")
+            raise MalformedFrameError("payload is not one whole zlib stream")
         return payload
 
 
-class Zstd:
+class ZstdCompression:
     """Zstandard, from the `zstd` extra."""
 
     def __init__(self) -> None:
         try:
             self._library: Any = import_module("zstandard")
         except ImportError:
-            raise MissingExtra("zstd", "compression 'zstd'") from None
+            raise MissingExtraError("zstd", "compression 'zstd'") from None
         self._compressor = self._library.ZstdCompressor(level=1)
         self._decompressor = self._library.ZstdDecompressor()
 
@@ -69,18 +69,21 @@ class Zstd:
         try:
             # The frame's own header decides how much is allocated, so it must agree first.
             if self._library.frame_content_size(data) != size:
-                raise MalformedFrame("payload is not zstd data of the announced size")
+                raise MalformedFrameError("payload is not zstd data of the announced size")
             return bytes(
                 self._decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
             )
         except self._library.ZstdError as error:
-            raise MalformedFrame(f"payload is not zstd data: {error}") from None
+            raise MalformedFrameError(f"payload is not zstd data: {error}") from None
 
 
-ALGORITHMS: dict[str, Callable[[], Algorithm]] = {"zstd": Zstd, "zlib": Zlib}
+ALGORITHMS: dict[str, Callable[[], CompressionAlgorithm]] = {
+    "zstd": ZstdCompression,
+    "zlib": ZlibCompression,
+}
 
 
-def load_algorithm(name: str) -> Algorithm:
+def load_algorithm(name: str) -> CompressionAlgorithm:
     """The algorithm of that name, ready for use."""
     try:
         factory = ALGORITHMS[name]
@@ -90,13 +93,13 @@ def load_algorithm(name: str) -> Algorithm:
     return factory()
 
 
-def choose_compression(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
+def negotiate_compression(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
     """The one both sides will use: zstd before zlib, if both sides offer it."""
     common = [name for name in ALGORITHMS if name in ours and name in theirs]
     return common[0] if common else None
 
 
-def compress_payload(algorithm: Algorithm, payload: bytes) -> bytes | None:
+def compress_payload(algorithm: CompressionAlgorithm, payload: bytes) -> bytes | None:
     """The compressed form, or None when it is not worth it."""
     if len(payload) < COMPRESS_BYTES_MIN:
         return None
@@ -105,15 +108,17 @@ def compress_payload(algorithm: Algorithm, payload: bytes) -> bytes | None:
     return packed if is_worth_it else None
 
 
-def decompress_payload(algorithm: Algorithm, packed: bytes, frame_bytes_max: int) -> bytes:
+def decompress_payload(
+    algorithm: CompressionAlgorithm, packed: bytes, frame_bytes_max: int
+) -> bytes:
     """The original payload."""
     if len(packed) < _SIZE.size:
-        raise MalformedFrame("compressed payload lacks its size")
+        raise MalformedFrameError("compressed payload lacks its size")
     (size,) = _SIZE.unpack_from(packed)
     check_frame_size(size, frame_bytes_max)
     if size > RATIO_MAX * len(packed):
-        raise MalformedFrame(f"{len(packed)} bytes are announced to hold {size}")
+        raise MalformedFrameError(f"{len(packed)} bytes are announced to hold {size}")
     payload = algorithm.decompress(packed[_SIZE.size :], size)
     if len(payload) != size:
-        raise MalformedFrame(f"compressed payload is not of the announced {size} bytes")
+        raise MalformedFrameError(f"compressed payload is not of the announced {size} bytes")
     return payload

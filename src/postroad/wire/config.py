@@ -11,9 +11,9 @@ from postroad.core.limits import Limits
 from postroad.core.secret import ClusterSecret
 
 from .codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
-from .compression import Algorithm
-from .frames import Hello, Role
-from .handshake import ZEEBE, Profile
+from .compression import CompressionAlgorithm
+from .frames import ConnectionRole, HelloFrame
+from .handshake import ZEEBE, ProtocolProfile
 from .heartbeat import (
     Heartbeats,
     NextId,
@@ -22,22 +22,22 @@ from .heartbeat import (
     ZeebeServerHeartbeats,
 )
 from .proving import Proving
-from .reader import SpareBuffer
+from .reader import BufferCache
 
 
 class WireConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Made once by the service, used by all its connections."""
 
-    profile: Profile
+    profile: ProtocolProfile
     preamble: bytes
-    hello: Hello
+    hello: HelloFrame
     """Who this node is; versions 1 and 2 use its address only."""
     advertised_ip: str
     """The advertised host as an IP address, for version 1."""
     limits: Limits
     wall_clock: WallClock
-    spare: SpareBuffer
-    algorithms: Mapping[str, Algorithm] = {}
+    spare: BufferCache
+    algorithms: Mapping[str, CompressionAlgorithm] = {}
     """Compressions this node offers, by name."""
     is_secure: bool = False
     """Whether connections go through TLS: a peer without a certificate is then nobody known."""
@@ -62,18 +62,18 @@ def make_codec(config: WireConfig, version: int) -> Codec:
     return codec(version, config.hello.address, config.advertised_ip, frame_bytes_max)
 
 
-def make_proving(config: WireConfig, role: Role) -> Proving | None:
+def make_proving(config: WireConfig, role: ConnectionRole) -> Proving | None:
     """What proves the secret on a new connection, if the cluster has one."""
     if config.secret is None or config.new_nonce is None:
         return None
     return Proving(config.secret, role, config.hello, config.new_nonce())
 
 
-def make_heartbeats(config: WireConfig, role: Role, next_id: NextId) -> Heartbeats:
+def make_heartbeats(config: WireConfig, role: ConnectionRole, next_id: NextId) -> Heartbeats:
     """The heartbeats of the profile; version 3 replaces them once the peer has said hello."""
     if config.profile.name != ZEEBE.name:
         return Heartbeats()
-    if role is Role.SERVER:
+    if role is ConnectionRole.SERVER:
         return ZeebeServerHeartbeats(
             sends_payload=config.heartbeat_payload, wall_clock=config.wall_clock
         )

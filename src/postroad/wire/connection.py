@@ -12,35 +12,57 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from postroad.core.address import Address
-from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent, RemoteProtocolError
+from postroad.core.errors import (
+    HandshakeRejectedError,
+    PeerTimeoutError,
+    RemoteProtocolError,
+    UnexpectedFrameError,
+)
 from postroad.core.limits import HELLO_BYTES_MAX
 from postroad.core.tracing import SpanContext
 
 from .codecs import TRACE_BYTES_MAX, Version3Codec
-from .compression import choose_compression
+from .compression import negotiate_compression
 from .config import WireConfig, make_codec, make_heartbeats, make_proving
-from .events import Event, FrameIgnored, Opened
-from .frames import Cancel, Frame, Goodbye, Hello, Proof, Reply, Request, Role, Status
+from .events import ConnectionEvent, ConnectionOpened, FrameIgnored
+from .frames import (
+    CancelFrame,
+    ConnectionRole,
+    Frame,
+    GoodbyeFrame,
+    HelloFrame,
+    Proof,
+    ReplyFrame,
+    ReplyStatus,
+    RequestFrame,
+)
 from .handshake import PROVING_VERSION, Handshake
 from .heartbeat import NextId, PingHeartbeats
-from .legality import Phase, Verdict, judge
-from .meeting import check_name, check_peer, check_tunnel_server
+from .legality import ConnectionState, FrameAction, frame_action
+from .meeting import check_name, check_peer_hello, check_tunnel_hello
 from .pending import NEVER
 from .reader import FrameReader, FrameWatch
 from .unfinished import Share
 
 # What the usual traffic of a side consists of.
 _NONE: frozenset[type] = frozenset()
-_REQUESTS = frozenset({Request})
-_REPLIES = frozenset({Reply})
+_REQUESTS = frozenset({RequestFrame})
+_REPLIES = frozenset({ReplyFrame})
 
 # Before it is open, which must be so within the time of the handshake.
-_EARLY = frozenset({Phase.GREETING, Phase.INTRODUCING, Phase.PROVING, Phase.KNOCKING})
+_EARLY = frozenset(
+    {
+        ConnectionState.GREETING,
+        ConnectionState.INTRODUCING,
+        ConnectionState.PROVING,
+        ConnectionState.KNOCKING,
+    }
+)
 # Where a connection can stand right after the peer's hello, or its proof.
-_MET = frozenset({Phase.PROVING, Phase.KNOCKING, Phase.OPEN})
+_MET = frozenset({ConnectionState.PROVING, ConnectionState.KNOCKING, ConnectionState.OPEN})
 
 
-class Connection:
+class WireConnection:
     """Either side of a connection, of any profile and version."""
 
     __slots__ = (
@@ -74,7 +96,7 @@ class Connection:
 
     def __init__(
         self,
-        role: Role,
+        role: ConnectionRole,
         config: WireConfig,
         now: float,
         *,
@@ -83,7 +105,7 @@ class Connection:
         share: Share | None = None,
     ) -> None:
         self.role = role
-        self.phase = Phase.GREETING
+        self.phase = ConnectionState.GREETING
         # The agreed version, 0 until then.
         self.version = 0
         # Whether `failure` or `deadline` may have changed in a way that cannot wait; whoever looks
@@ -92,7 +114,7 @@ class Connection:
         # Why the connection must end, once a rule was broken.
         self.failure: RemoteProtocolError | None = None
         # What the peer told of itself (version 3 only).
-        self.peer: Hello | None = None
+        self.peer: HelloFrame | None = None
         # Whether both sides send requests and neither answers; known once the peer has said hello.
         self.is_tunnel = False
         # Largest payload and subject the peer accepts.
@@ -156,7 +178,7 @@ class Connection:
 
     # What arrives.
 
-    def receive_data(self, data: bytes, now: float) -> list[Event]:
+    def receive_data(self, data: bytes, now: float) -> list[ConnectionEvent]:
         """Take bytes from the peer; returns what they mean, in order."""
         self._last_read = now
         if not self._usual:
@@ -169,19 +191,19 @@ class Connection:
             return frames  # type: ignore[return-value]
         return self._take(frames, [], now)
 
-    def _receive_early(self, data: bytes, now: float) -> list[Event]:
+    def _receive_early(self, data: bytes, now: float) -> list[ConnectionEvent]:
         """Take bytes while every frame needs a closer look."""
-        events: list[Event] = []
+        events: list[ConnectionEvent] = []
         try:
-            if self.phase is Phase.GREETING:
+            if self.phase is ConnectionState.GREETING:
                 data = self._greet(data, events, now)
         except RemoteProtocolError as error:
             self.refuse(error)
-        if not data or self.phase is Phase.CLOSED:
+        if not data or self.phase is ConnectionState.CLOSED:
             return events
         frames = self._reader.feed(data)
         self._take(frames, events, now)
-        while frames and isinstance(frames[-1], Hello | Proof) and self.phase in _MET:
+        while frames and isinstance(frames[-1], HelloFrame | Proof) and self.phase in _MET:
             # The codec stopped there; what followed can be read now.
             frames = self._reader.feed(b"")
             self._take(frames, events, now)
@@ -189,16 +211,18 @@ class Connection:
 
     def room(self) -> memoryview | None:
         """Where the next bytes should be read to while `awaits_large`; else None."""
-        return self._reader.room() if self.phase is not Phase.CLOSED else None
+        return self._reader.room() if self.phase is not ConnectionState.CLOSED else None
 
-    def receive_in_room(self, size: int, now: float) -> list[Event]:
+    def receive_in_room(self, size: int, now: float) -> list[ConnectionEvent]:
         """Like `receive_data`, for bytes that were read to the room."""
-        if self.phase is Phase.CLOSED:
+        if self.phase is ConnectionState.CLOSED:
             return []
         self._last_read = now
         return self._take(self._reader.fill(size), [], now)
 
-    def _take(self, frames: list[Frame], events: list[Event], now: float) -> list[Event]:
+    def _take(
+        self, frames: list[Frame], events: list[ConnectionEvent], now: float
+    ) -> list[ConnectionEvent]:
         """Look at each frame, and at what the reader has come to."""
         if frames:
             self._watch.last_frame = now
@@ -210,46 +234,48 @@ class Connection:
             self.needs_attention = True
         return events
 
-    def _greet(self, data: bytes, events: list[Event], now: float) -> bytes:
+    def _greet(self, data: bytes, events: list[ConnectionEvent], now: float) -> bytes:
         """Go on with the handshake; returns what follows it."""
         rest = self._handshake.feed(data)
         if rest is None:
             return b""
         if self._proving is not None and self._handshake.offered < PROVING_VERSION:
-            if self.role is Role.SERVER:
+            if self.role is ConnectionRole.SERVER:
                 self.out.append(self._handshake.answer())
-            raise HandshakeRefused(
+            raise HandshakeRejectedError(
                 f"the peer speaks version {self._handshake.offered}, "
                 "which cannot prove the secret of this cluster"
             )
         self.version = self._handshake.version
         if self.version < 3 and self._config.hello.is_tunnel:
-            raise HandshakeRefused(f"the peer answered version {self.version}, without tunnels")
+            raise HandshakeRejectedError(
+                f"the peer answered version {self.version}, without tunnels"
+            )
         self.codec = make_codec(self._config, self.version)
         if isinstance(self.codec, Version3Codec):
             # Nothing large until the peer has said who it is.
             self.codec.accept_frames(min(HELLO_BYTES_MAX, self.codec.frame_bytes_max))
         self._reader = FrameReader(self.codec, self._config.spare, self._share)
-        if self.role is Role.SERVER:
+        if self.role is ConnectionRole.SERVER:
             self.out.append(self._handshake.answer())
         if self.version >= 3:
-            self.phase = Phase.INTRODUCING
+            self.phase = ConnectionState.INTRODUCING
             self.send(self._config.hello if self._proving is None else self._proving.hello)
         else:
             self._open(events, now)
         return rest
 
-    def _open(self, events: list[Event], now: float) -> None:
-        self.phase = Phase.OPEN
+    def _open(self, events: list[ConnectionEvent], now: float) -> None:
+        self.phase = ConnectionState.OPEN
         if not self._heartbeats.intercepts:
-            has_requests = self.is_tunnel or self.role is Role.SERVER
+            has_requests = self.is_tunnel or self.role is ConnectionRole.SERVER
             self._usual = _REQUESTS if has_requests else _REPLIES
         self.needs_attention = True
-        events.append(Opened(self.version))
+        events.append(ConnectionOpened(self.version))
         self._heartbeats.open(now)
         self._send_heartbeats()
 
-    def _admit_each(self, frames: list[Frame], events: list[Event], now: float) -> None:
+    def _admit_each(self, frames: list[Frame], events: list[ConnectionEvent], now: float) -> None:
         try:
             for frame in frames:
                 self._admit(frame, events, now)
@@ -257,66 +283,66 @@ class Connection:
             self.refuse(error)
         self._send_heartbeats()
 
-    def _admit(self, frame: Frame, events: list[Event], now: float) -> None:
+    def _admit(self, frame: Frame, events: list[ConnectionEvent], now: float) -> None:
         kind, is_tunnel = type(frame), self.is_tunnel
-        verdict = judge(self.version, self.role, self.phase, kind, is_tunnel)
-        if verdict is Verdict.REFUSE:
+        verdict = frame_action(self.version, self.role, self.phase, kind, is_tunnel)
+        if verdict is FrameAction.REFUSE:
             where = " of a tunnel" if is_tunnel else ""
-            raise IllegalFrame(
+            raise UnexpectedFrameError(
                 f"{kind.__name__} frame from a {self.role.other.value}{where} "
                 f"in phase {self.phase.value}"
             )
-        if self.phase is Phase.KNOCKING and not isinstance(frame, Goodbye):
+        if self.phase is ConnectionState.KNOCKING and not isinstance(frame, GoodbyeFrame):
             self._open(events, now)
         if self._heartbeats.consume(frame, now):
             # What was agreed may be due earlier than anything before.
             self.needs_attention = True
             return
-        if isinstance(frame, Hello):
+        if isinstance(frame, HelloFrame):
             self._greet_back(frame, events, now)
         elif isinstance(frame, Proof):
             self._on_proof(frame, events, now)
-        elif verdict is Verdict.IGNORE:
+        elif verdict is FrameAction.IGNORE:
             events.append(FrameIgnored(type(frame).__name__, getattr(frame, "id", 0)))
         else:
-            if isinstance(frame, Goodbye):
-                self.phase = Phase.DRAINING
+            if isinstance(frame, GoodbyeFrame):
+                self.phase = ConnectionState.DRAINING
             events.append(frame)  # type: ignore[arg-type]
 
-    def _greet_back(self, hello: Hello, events: list[Event], now: float) -> None:
+    def _greet_back(self, hello: HelloFrame, events: list[ConnectionEvent], now: float) -> None:
         """Open, or first have the peer prove what it says, where the cluster has a secret."""
         proving = self._proving
         ours = self._config.hello if proving is None else proving.hello
-        check_peer(ours, hello, self.certificate_names)
+        check_peer_hello(ours, hello, self.certificate_names)
         if proving is None:
             self._meet(hello, events, now)
             return
-        self.phase = Phase.PROVING
+        self.phase = ConnectionState.PROVING
         assert isinstance(self.codec, Version3Codec)
         proving.meet(hello, self.codec.hello_body)
-        if self.role is Role.CLIENT:
+        if self.role is ConnectionRole.CLIENT:
             self.send(proving.prove())
 
-    def _on_proof(self, proof: Proof, events: list[Event], now: float) -> None:
+    def _on_proof(self, proof: Proof, events: list[ConnectionEvent], now: float) -> None:
         proving = self._proving
         assert proving is not None
         hello = proving.check(proof)
-        if self.role is Role.SERVER:
+        if self.role is ConnectionRole.SERVER:
             self.send(proving.prove())
         self._meet(hello, events, now)
 
-    def _meet(self, hello: Hello, events: list[Event], now: float) -> None:
+    def _meet(self, hello: HelloFrame, events: list[ConnectionEvent], now: float) -> None:
         """The peer is whom its hello names: settle on what both can do, and open."""
         ours = self._config.hello
         # Without a certificate, where others show one, a name says nothing, not even of a namesake.
         if self.certificate_names is not None or not self._config.is_secure:
             check_name(ours, hello)
-        self.is_tunnel = (ours if self.role is Role.CLIENT else hello).is_tunnel
+        self.is_tunnel = (ours if self.role is ConnectionRole.CLIENT else hello).is_tunnel
         self.peer = hello
         if self._share is not None:
             self._share.name = hello.name
-        if self.is_tunnel and self.role is Role.CLIENT:
-            check_tunnel_server(hello)
+        if self.is_tunnel and self.role is ConnectionRole.CLIENT:
+            check_tunnel_hello(hello)
         self.send_bytes_max = hello.frame_bytes_max
         limits = self._config.limits
         self._heartbeats = PingHeartbeats(
@@ -328,10 +354,10 @@ class Connection:
         self.codec.accept_frames(limits.frame_bytes_max)
         if not self.is_tunnel:
             # What comes through a tunnel is mostly passed on: unpacking it would be a waste.
-            chosen = choose_compression(tuple(self._config.algorithms), hello.compressions)
+            chosen = negotiate_compression(tuple(self._config.algorithms), hello.compressions)
             self.codec.compression = self._config.algorithms[chosen] if chosen else None
-        if self.is_tunnel and self.role is Role.CLIENT:
-            self.phase = Phase.KNOCKING
+        if self.is_tunnel and self.role is ConnectionRole.CLIENT:
+            self.phase = ConnectionState.KNOCKING
         else:
             self._open(events, now)
 
@@ -340,10 +366,10 @@ class Connection:
         self._reader.begin_large()
         self.awaits_large = self._reader.large is not None
 
-    def refuse_unasked_reply(self, reply: Reply) -> None:
+    def refuse_unasked_reply(self, reply: ReplyFrame) -> None:
         """Judge a reply to a request that was never sent: version 3 knows no excuse for it."""
         if self.version >= 3:
-            self.refuse(IllegalFrame(f"reply to request {reply.id}, which was never sent"))
+            self.refuse(UnexpectedFrameError(f"reply to request {reply.id}, which was never sent"))
 
     def pause_reading(self) -> None:
         """The glue stops reading: until it resumes, silence is not the peer's fault."""
@@ -385,8 +411,8 @@ class Connection:
         self, id: int, status: int, payload: bytes, code: int = 0, retryable: bool = False
     ) -> None:
         """Queue a reply; versions 1 and 2 have no status for stopping and say "no handler"."""
-        if status > Status.PROTOCOL_FAILED and self.version < 3:
-            status = Status.NO_HANDLER
+        if status > ReplyStatus.PROTOCOL_FAILED and self.version < 3:
+            status = ReplyStatus.NO_HANDLER
         self.codec.encode_reply(self.out, id, status, payload, code, retryable)
 
     def send(self, frame: Frame) -> None:
@@ -396,15 +422,18 @@ class Connection:
     def cancel(self, id: int) -> None:
         """Tell the peer that nobody waits for that request any more, where it can be told."""
         if self.version >= 3:
-            self.send(Cancel(id))
+            self.send(CancelFrame(id))
 
     def goodbye(self, reason: str, code: int = 0) -> None:
         """Tell the peer that this side is about to close, where it can be told."""
-        if self.phase not in (Phase.GREETING, Phase.CLOSED) and self.version >= 3:
-            self.send(Goodbye(code, reason))
-        if self.phase is Phase.OPEN:
-            self.phase = Phase.DRAINING
-        elif self.phase is not Phase.DRAINING:
+        if (
+            self.phase not in (ConnectionState.GREETING, ConnectionState.CLOSED)
+            and self.version >= 3
+        ):
+            self.send(GoodbyeFrame(code, reason))
+        if self.phase is ConnectionState.OPEN:
+            self.phase = ConnectionState.DRAINING
+        elif self.phase is not ConnectionState.DRAINING:
             # Whoever is not introduced has nothing in flight to wait for.
             self.close()
 
@@ -429,7 +458,7 @@ class Connection:
 
     def deadline(self) -> float:
         """When `tick` must be called next."""
-        if self.phase is Phase.CLOSED:
+        if self.phase is ConnectionState.CLOSED:
             return NEVER
         if self.phase in _EARLY:
             return self._handshake_deadline
@@ -442,17 +471,17 @@ class Connection:
         self._ticked_at = now
         try:
             self._tick(now)
-        except PeerSilent as error:
+        except PeerTimeoutError as error:
             self.refuse(error)
         self._send_heartbeats()
 
     def _tick(self, now: float) -> None:
-        if self.phase is Phase.CLOSED:
+        if self.phase is ConnectionState.CLOSED:
             return
         if self.phase in _EARLY:
             if now >= self._handshake_deadline:
                 allowed = self._config.limits.handshake_timeout_s
-                raise PeerSilent(f"no complete handshake within {allowed:.3g} s")
+                raise PeerTimeoutError(f"no complete handshake within {allowed:.3g} s")
             return
         self._watch.check(self._reader, now, is_paused=self._reads_paused)
         self._heartbeats.tick(now, self._read_at(now), self.last_write)
@@ -469,7 +498,7 @@ class Connection:
 
     def _send_heartbeats(self) -> None:
         if self._heartbeats.outgoing:
-            is_writable = self.is_writable and self.phase is not Phase.CLOSED
+            is_writable = self.is_writable and self.phase is not ConnectionState.CLOSED
             for frame in self._heartbeats.release(is_writable=is_writable):
                 self.send(frame)
 
@@ -478,15 +507,15 @@ class Connection:
         self.failure = error
         self.needs_attention = True
         request_id = getattr(error, "request_id", None)
-        if request_id is not None and self.role is Role.SERVER and not self.is_tunnel:
-            self.reply(request_id, Status.PROTOCOL_FAILED, str(error).encode(), error.code)
+        if request_id is not None and self.role is ConnectionRole.SERVER and not self.is_tunnel:
+            self.reply(request_id, ReplyStatus.PROTOCOL_FAILED, str(error).encode(), error.code)
         if self.version >= 3:
-            self.send(Goodbye(error.code, str(error)))
+            self.send(GoodbyeFrame(error.code, str(error)))
         self.close()
 
     def close(self) -> None:
         """The connection has ended: nothing more is taken."""
-        self.phase = Phase.CLOSED
+        self.phase = ConnectionState.CLOSED
         self._usual = _NONE
         self.awaits_large = False
         self._reader.drop()

@@ -12,7 +12,12 @@ import struct
 import msgspec
 
 from postroad.core.address import Address
-from postroad.core.errors import FrameTooLarge, HandshakeRefused, LocalProtocolError, MalformedFrame
+from postroad.core.errors import (
+    FrameTooLargeError,
+    HandshakeRejectedError,
+    LocalProtocolError,
+    MalformedFrameError,
+)
 from postroad.core.limits import DATAGRAM_BYTES_MAX
 
 from .sealing import MARK
@@ -51,7 +56,7 @@ def decode_datagram(preamble: bytes, data: bytes) -> Datagram:
     """Read what a peer sent; raises RemoteProtocolError for anything else."""
     body = unframe_datagram(preamble, data)
     if body[:1] == _MARK:
-        raise HandshakeRefused(
+        raise HandshakeRejectedError(
             "a datagram of a cluster with a secret, and this node has none: give it node.secret"
         )
     return decode_body(body)
@@ -67,9 +72,9 @@ def decode_body(body: bytes) -> Datagram:
     try:
         datagram = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedFrame(f"datagram body: {error}") from None
+        raise MalformedFrameError(f"datagram body: {error}") from None
     if not 0 <= datagram.port <= 65535:
-        raise MalformedFrame(f"datagram port {datagram.port} is not 0 to 65535")
+        raise MalformedFrameError(f"datagram port {datagram.port} is not 0 to 65535")
     return datagram
 
 
@@ -89,12 +94,14 @@ def check_body_size(body_bytes: int) -> None:
 def unframe_datagram(preamble: bytes, data: bytes) -> bytes:
     """The body of what a node of this cluster sent."""
     if len(data) > DATAGRAM_BYTES_MAX:
-        raise FrameTooLarge(f"a datagram of {len(data)} bytes exceeds {DATAGRAM_BYTES_MAX}")
+        raise FrameTooLargeError(f"a datagram of {len(data)} bytes exceeds {DATAGRAM_BYTES_MAX}")
     if not data.startswith(preamble):
-        raise HandshakeRefused(f"datagram of another cluster, preamble {data[:4].hex(' ')}")
+        raise HandshakeRejectedError(f"datagram of another cluster, preamble {data[:4].hex(' ')}")
     if len(data) < _HEADER_BYTES:
-        raise MalformedFrame(f"a datagram of {len(data)} bytes is shorter than its header")
+        raise MalformedFrameError(f"a datagram of {len(data)} bytes is shorter than its header")
     (length,) = _LENGTH.unpack_from(data, _PREAMBLE_BYTES)
     if length != len(data) - _HEADER_BYTES:
-        raise MalformedFrame(f"datagram announces {length} bytes, has {len(data) - _HEADER_BYTES}")
+        raise MalformedFrameError(
+            f"datagram announces {length} bytes, has {len(data) - _HEADER_BYTES}"
+        )
     return data[_HEADER_BYTES:]

@@ -6,10 +6,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from .frames import Cancel, Goodbye, Reply, Request
+from .frames import CancelFrame, GoodbyeFrame, ReplyFrame, RequestFrame
 
 
-class Opened(msgspec.Struct, frozen=True):
+class ConnectionOpened(msgspec.Struct, frozen=True):
     """The handshake is done: frames may be sent."""
 
     version: int
@@ -22,4 +22,6 @@ class FrameIgnored(msgspec.Struct, frozen=True):
     id: int
 
 
-Event: TypeAlias = Request | Reply | Cancel | Goodbye | Opened | FrameIgnored
+ConnectionEvent: TypeAlias = (
+    RequestFrame | ReplyFrame | CancelFrame | GoodbyeFrame | ConnectionOpened | FrameIgnored
+)

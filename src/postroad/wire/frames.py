@@ -17,19 +17,19 @@ from postroad.core.address import Address
 from postroad.core.tracing import SpanContext
 
 
-class Role(enum.Enum):
+class ConnectionRole(enum.Enum):
     """Which side of a connection a machine is."""
 
     CLIENT = "client"
     SERVER = "server"
 
     @property
-    def other(self) -> Role:
+    def other(self) -> ConnectionRole:
         """The role of the peer."""
-        return Role.SERVER if self is Role.CLIENT else Role.CLIENT
+        return ConnectionRole.SERVER if self is ConnectionRole.CLIENT else ConnectionRole.CLIENT
 
 
-class Status(enum.IntEnum):
+class ReplyStatus(enum.IntEnum):
     """How a request ended. 0 to 3 are known to every version, the others to version 3."""
 
     OK = 0
@@ -39,7 +39,7 @@ class Status(enum.IntEnum):
     STOPPING = 4
 
 
-class Request(msgspec.Struct, gc=False):
+class RequestFrame(msgspec.Struct, gc=False):
     """A message to a subject. `timeout_ms` 0 means that the sender told no deadline."""
 
     id: int
@@ -51,7 +51,7 @@ class Request(msgspec.Struct, gc=False):
     """Version 3: the span it belongs to, where the sender told."""
 
 
-class Reply(msgspec.Struct, gc=False):
+class ReplyFrame(msgspec.Struct, gc=False):
     """The answer to the request of that id; on failure the payload is text."""
 
     id: int
@@ -61,7 +61,7 @@ class Reply(msgspec.Struct, gc=False):
     retryable: bool = False
 
 
-class Hello(msgspec.Struct, frozen=True):
+class HelloFrame(msgspec.Struct, frozen=True):
     """Version 3: who is speaking and what it can do. First frame of either side."""
 
     cluster: str
@@ -91,29 +91,38 @@ class Proof(msgspec.Struct, gc=False):
     proof: bytes
 
 
-class Cancel(msgspec.Struct, gc=False):
+class CancelFrame(msgspec.Struct, gc=False):
     """Version 3: the sender no longer waits for the request of that id."""
 
     id: int
 
 
-class Ping(msgspec.Struct, gc=False):
+class PingFrame(msgspec.Struct, gc=False):
     """Version 3: heartbeat; answered with a Pong of the same id."""
 
     id: int
 
 
-class Pong(msgspec.Struct, gc=False):
+class PongFrame(msgspec.Struct, gc=False):
     """Version 3: answer to the Ping of that id."""
 
     id: int
 
 
-class Goodbye(msgspec.Struct, gc=False):
+class GoodbyeFrame(msgspec.Struct, gc=False):
     """Version 3: the sender will close; nothing new should be sent to it."""
 
     code: int
     reason: str
 
 
-Frame: TypeAlias = Request | Reply | Hello | Proof | Cancel | Ping | Pong | Goodbye
+Frame: TypeAlias = (
+    RequestFrame
+    | ReplyFrame
+    | HelloFrame
+    | Proof
+    | CancelFrame
+    | PingFrame
+    | PongFrame
+    | GoodbyeFrame
+)

@@ -10,9 +10,9 @@ import struct
 
 import msgspec
 
-from postroad.core.errors import ConfigError, HandshakeRefused
+from postroad.core.errors import ConfigError, HandshakeRejectedError
 
-from .frames import Role
+from .frames import ConnectionRole
 
 _VERSION = struct.Struct(">h")
 _PREAMBLE_BYTES = 4
@@ -25,7 +25,7 @@ PROVING_VERSION = 3
 """The first version in which a node can prove that it knows the secret of its cluster."""
 
 
-class Profile(msgspec.Struct, frozen=True):
+class ProtocolProfile(msgspec.Struct, frozen=True):
     """A dialect of the protocol: which versions exist and how a server answers."""
 
     name: str
@@ -34,7 +34,7 @@ class Profile(msgspec.Struct, frozen=True):
     answers_preamble: bool
     """Whether the server's answer repeats the preamble before its version."""
 
-    def up_to(self, version: int | None) -> Profile:
+    def up_to(self, version: int | None) -> ProtocolProfile:
         """The same dialect without the versions newer than the given one."""
         if version is None:
             return self
@@ -43,7 +43,7 @@ class Profile(msgspec.Struct, frozen=True):
             raise ConfigError(f"profile {self.name!r} has no version {version} or older")
         return msgspec.structs.replace(self, versions=kept)
 
-    def since(self, version: int | None) -> Profile:
+    def since(self, version: int | None) -> ProtocolProfile:
         """The same dialect without the versions older than the given one."""
         if version is None:
             return self
@@ -54,7 +54,7 @@ class Profile(msgspec.Struct, frozen=True):
             )
         return msgspec.structs.replace(self, versions=kept)
 
-    def proving(self) -> Profile:
+    def proving(self) -> ProtocolProfile:
         """The same dialect without the versions in which no secret can be proven."""
         kept = tuple(known for known in self.versions if known >= PROVING_VERSION)
         if not kept:
@@ -65,8 +65,8 @@ class Profile(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, versions=kept)
 
 
-DOCUMENTED = Profile("documented", (1, 2, 3), answers_preamble=False)
-ZEEBE = Profile("zeebe", (1, 2), answers_preamble=True)
+DOCUMENTED = ProtocolProfile("documented", (1, 2, 3), answers_preamble=False)
+ZEEBE = ProtocolProfile("zeebe", (1, 2), answers_preamble=True)
 PROFILES = {profile.name: profile for profile in (DOCUMENTED, ZEEBE)}
 
 
@@ -75,12 +75,12 @@ class Handshake:
 
     __slots__ = ("_expected", "_preamble", "_profile", "_received", "_role", "offered", "version")
 
-    def __init__(self, role: Role, profile: Profile, preamble: bytes) -> None:
+    def __init__(self, role: ConnectionRole, profile: ProtocolProfile, preamble: bytes) -> None:
         self._role = role
         self._profile = profile
         self._preamble = preamble
         self._received = b""
-        has_preamble = role is Role.SERVER or profile.answers_preamble
+        has_preamble = role is ConnectionRole.SERVER or profile.answers_preamble
         self._expected = preamble if has_preamble else b""
         # The agreed version, 0 until the handshake is complete.
         self.version = 0
@@ -89,7 +89,7 @@ class Handshake:
 
     def opening(self) -> bytes:
         """What this side sends before it has received anything."""
-        if self._role is Role.SERVER:
+        if self._role is ConnectionRole.SERVER:
             return b""
         return self._preamble + _VERSION.pack(self._profile.versions[-1])
 
@@ -103,7 +103,7 @@ class Handshake:
         self._received += data
         expected = self._expected
         if self._received[: len(expected)] != expected[: len(self._received)]:
-            raise HandshakeRefused(self._describe_foreigner())
+            raise HandshakeRejectedError(self._describe_foreigner())
         size = len(expected) + _VERSION.size
         if len(self._received) < size:
             return None
@@ -115,12 +115,12 @@ class Handshake:
     def _agree(self, offered: int) -> int:
         if offered in self._profile.versions:
             return offered
-        if self._role is Role.SERVER:
+        if self._role is ConnectionRole.SERVER:
             return self._profile.versions[-1]
         if self._received.startswith(_TLS_RECORDS):
-            raise HandshakeRefused(self._describe_foreigner())
+            raise HandshakeRejectedError(self._describe_foreigner())
         known = ", ".join(map(str, self._profile.versions))
-        raise HandshakeRefused(f"the peer answered version {offered}; known here are {known}")
+        raise HandshakeRejectedError(f"the peer answered version {offered}; known here are {known}")
 
     def _describe_foreigner(self) -> str:
         if self._received.startswith(_TLS_RECORDS):

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from postroad.core.errors import MalformedFrame, MalformedPayload, PeerSilent
+from postroad.core.errors import MalformedFrameError, MalformedPayloadError, PeerTimeoutError
 
 from . import sbe
-from .frames import Frame, Ping, Pong, Reply, Request, Status
+from .frames import Frame, PingFrame, PongFrame, ReplyFrame, ReplyStatus, RequestFrame
 from .pending import NEVER
 
 SETUP_SUBJECT = "internal-heartbeat-setup"
@@ -59,7 +59,7 @@ class Heartbeats:
         if is_writable:
             return released
         # They would only pile up; the last answer says it all.
-        self.outgoing += [frame for frame in released if isinstance(frame, Pong)][-1:]
+        self.outgoing += [frame for frame in released if isinstance(frame, PongFrame)][-1:]
         return []
 
     def pause(self) -> None:
@@ -73,9 +73,9 @@ class Heartbeats:
         return min(last_write + self.interval_s, self._give_up_at(last_read))
 
     def tick(self, now: float, last_read: float, last_write: float) -> None:
-        """Send what is due; raises PeerSilent when the peer must be given up."""
+        """Send what is due; raises PeerTimeoutError when the peer must be given up."""
         if now >= self._give_up_at(last_read):
-            raise PeerSilent(f"nothing was read for {now - last_read:.3g} s")
+            raise PeerTimeoutError(f"nothing was read for {now - last_read:.3g} s")
         if now >= last_write + self.interval_s:
             self._beat(now)
 
@@ -105,10 +105,10 @@ class PingHeartbeats(Heartbeats):
         self._sent_at: dict[int, float] = {}
 
     def consume(self, frame: Frame, now: float) -> bool:
-        if isinstance(frame, Ping):
-            self.outgoing.append(Pong(frame.id))
+        if isinstance(frame, PingFrame):
+            self.outgoing.append(PongFrame(frame.id))
             return True
-        if isinstance(frame, Pong):
+        if isinstance(frame, PongFrame):
             sent_at = self._sent_at.pop(frame.id, None)
             if sent_at is not None:
                 self.round_trip_s = now - sent_at
@@ -120,7 +120,7 @@ class PingHeartbeats(Heartbeats):
             del self._sent_at[next(iter(self._sent_at))]
         self._sequence += 1
         self._sent_at[self._sequence] = now
-        self.outgoing.append(Ping(self._sequence))
+        self.outgoing.append(PingFrame(self._sequence))
 
     def _beat(self, now: float) -> None:
         self.ping(now)
@@ -158,15 +158,15 @@ class ZeebeClientHeartbeats(Heartbeats):
         interval_s, timeout_s = self._wanted
         if interval_s:
             self._setup_id = self._ask()
-            setup = sbe.SetupRequest(round(timeout_s * 1000), self._sends_payload)
+            setup = sbe.HeartbeatSetupRequest(round(timeout_s * 1000), self._sends_payload)
             payload = sbe.encode_setup_request(setup)
-            self.outgoing.append(Request(self._setup_id, SETUP_SUBJECT, payload))
+            self.outgoing.append(RequestFrame(self._setup_id, SETUP_SUBJECT, payload))
 
     def consume(self, frame: Frame, now: float) -> bool:
         # Some older servers send heartbeat requests of their own, which want no answer.
-        if isinstance(frame, Request):
+        if isinstance(frame, RequestFrame):
             return frame.subject == BEAT_SUBJECT
-        if not isinstance(frame, Reply):
+        if not isinstance(frame, ReplyFrame):
             return False
         # A reply to anything sent after a heartbeat proves as much as the heartbeat's own.
         while self._unanswered and self._unanswered[0][0] <= frame.id:
@@ -201,20 +201,20 @@ class ZeebeClientHeartbeats(Heartbeats):
         self._asked.append(id)
         return id
 
-    def _agree(self, reply: Reply) -> None:
+    def _agree(self, reply: ReplyFrame) -> None:
         try:
             answer = sbe.decode_setup_response(reply.payload)
-        except MalformedPayload:
+        except MalformedPayloadError:
             return
-        if reply.status == Status.OK and answer.is_enabled:
+        if reply.status == ReplyStatus.OK and answer.is_enabled:
             self.interval_s, self.timeout_s = self._wanted
             self._sends_payload = self._sends_payload and answer.sends_payload
 
     def _beat(self, now: float) -> None:
         id = self._ask()
         self._unanswered.append((id, now))
-        payload = sbe.encode_beat(self._wall_clock()) if self._sends_payload else b""
-        self.outgoing.append(Request(id, BEAT_SUBJECT, payload))
+        payload = sbe.encode_heartbeat(self._wall_clock()) if self._sends_payload else b""
+        self.outgoing.append(RequestFrame(id, BEAT_SUBJECT, payload))
 
 
 class ZeebeServerHeartbeats(Heartbeats):
@@ -234,11 +234,11 @@ class ZeebeServerHeartbeats(Heartbeats):
         self._last_id = 0
 
     def consume(self, frame: Frame, now: float) -> bool:
-        if not isinstance(frame, Request):
+        if not isinstance(frame, RequestFrame):
             return False
         if frame.subject == SETUP_SUBJECT:
             self._last_id = frame.id
-            self.outgoing.append(Reply(frame.id, Status.OK, self._set_up(frame.payload)))
+            self.outgoing.append(ReplyFrame(frame.id, ReplyStatus.OK, self._set_up(frame.payload)))
             return True
         if frame.subject == BEAT_SUBJECT and self.timeout_s < NEVER:
             self._last_id = frame.id
@@ -253,18 +253,18 @@ class ZeebeServerHeartbeats(Heartbeats):
         self.interval_s = NEVER
 
     def _beat(self, now: float) -> None:
-        payload = sbe.encode_beat_answer(self._wall_clock()) if self._sends_payload else b""
-        self.outgoing.append(Reply(self._last_id, Status.OK, payload))
+        payload = sbe.encode_heartbeat_reply(self._wall_clock()) if self._sends_payload else b""
+        self.outgoing.append(ReplyFrame(self._last_id, ReplyStatus.OK, payload))
 
     def _set_up(self, payload: bytes) -> bytes:
         """Install the client's timeout; the answer says enabled even if there is nothing to do."""
         if not payload:
-            raise MalformedFrame("heartbeat set-up without payload")
+            raise MalformedFrameError("heartbeat set-up without payload")
         try:
             setup = sbe.decode_setup_request(payload)
-        except MalformedPayload:
-            setup = sbe.SetupRequest(0, sends_payload=False)
+        except MalformedPayloadError:
+            setup = sbe.HeartbeatSetupRequest(0, sends_payload=False)
         if setup.timeout_ms:
             self.timeout_s = max(setup.timeout_ms / 1000, _TIMEOUT_S_MIN)
         self._sends_payload = self._sends_payload and setup.sends_payload
-        return sbe.encode_setup_response(sbe.SetupResponse(True, self._sends_payload))
+        return sbe.encode_setup_response(sbe.HeartbeatSetupResponse(True, self._sends_payload))

@@ -10,12 +10,12 @@ import enum
 import struct
 
 from postroad.core.address import Address
-from postroad.core.errors import ConfigError, MalformedFrame
+from postroad.core.errors import ConfigError, MalformedFrameError
 from postroad.core.limits import HELLO_BYTES_MAX
 from postroad.core.names import validate_node_name
 
-from .checks import decode_text
-from .frames import Hello
+from .checks import decode_utf8
+from .frames import HelloFrame
 
 _FIELD = struct.Struct(">HH")
 _U32 = struct.Struct(">I")
@@ -24,7 +24,7 @@ _U16 = struct.Struct(">H")
 _U8 = struct.Struct(">B")
 
 
-class Tag(enum.IntEnum):
+class HelloField(enum.IntEnum):
     """Fields of a hello."""
 
     CLUSTER = 1
@@ -48,64 +48,69 @@ class Tag(enum.IntEnum):
 PART_BYTES_MAX = 255
 NONCE_BYTES = 32
 
-_REQUIRED = (Tag.CLUSTER, Tag.NAME, Tag.INCARNATION, Tag.FRAME_BYTES_MAX)
+_REQUIRED = (
+    HelloField.CLUSTER,
+    HelloField.NAME,
+    HelloField.INCARNATION,
+    HelloField.FRAME_BYTES_MAX,
+)
 
 
-def encode_hello(hello: Hello) -> bytes:
+def encode_hello(hello: HelloFrame) -> bytes:
     """The body of a hello frame."""
     fields = {
-        Tag.CLUSTER: hello.cluster.encode(),
-        Tag.NAME: hello.name.encode(),
-        Tag.INCARNATION: _U64.pack(hello.incarnation),
-        Tag.HOST: hello.address.host.encode(),
-        Tag.PORT: _U16.pack(hello.address.port),
-        Tag.FRAME_BYTES_MAX: _U32.pack(hello.frame_bytes_max),
-        Tag.REQUESTS_PENDING_MAX: _U32.pack(hello.requests_pending_max),
-        Tag.HEARTBEAT_TIMEOUT_MS: _U32.pack(hello.heartbeat_timeout_ms),
-        Tag.COMPRESSIONS: ",".join(hello.compressions).encode(),
+        HelloField.CLUSTER: hello.cluster.encode(),
+        HelloField.NAME: hello.name.encode(),
+        HelloField.INCARNATION: _U64.pack(hello.incarnation),
+        HelloField.HOST: hello.address.host.encode(),
+        HelloField.PORT: _U16.pack(hello.address.port),
+        HelloField.FRAME_BYTES_MAX: _U32.pack(hello.frame_bytes_max),
+        HelloField.REQUESTS_PENDING_MAX: _U32.pack(hello.requests_pending_max),
+        HelloField.HEARTBEAT_TIMEOUT_MS: _U32.pack(hello.heartbeat_timeout_ms),
+        HelloField.COMPRESSIONS: ",".join(hello.compressions).encode(),
     }
     if hello.is_member:
-        fields[Tag.MEMBER] = _U8.pack(1)
+        fields[HelloField.MEMBER] = _U8.pack(1)
     if hello.role:
-        fields[Tag.ROLE] = hello.role.encode()
+        fields[HelloField.ROLE] = hello.role.encode()
     if hello.zone:
-        fields[Tag.ZONE] = hello.zone.encode()
+        fields[HelloField.ZONE] = hello.zone.encode()
     if hello.is_tunnel:
-        fields[Tag.TUNNEL] = _U8.pack(1)
+        fields[HelloField.TUNNEL] = _U8.pack(1)
     if hello.reads_traces:
-        fields[Tag.TRACES] = _U8.pack(1)
+        fields[HelloField.TRACES] = _U8.pack(1)
     if hello.nonce:
-        fields[Tag.NONCE] = hello.nonce
+        fields[HelloField.NONCE] = hello.nonce
     return b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in fields.items())
 
 
-def decode_hello(body: bytes) -> Hello:
-    """Read a hello; raises MalformedFrame on anything that is none."""
+def decode_hello(body: bytes) -> HelloFrame:
+    """Read a hello; raises MalformedFrameError on anything that is none."""
     if len(body) > HELLO_BYTES_MAX:
-        raise MalformedFrame(f"a hello of {len(body)} bytes is longer than {HELLO_BYTES_MAX}")
+        raise MalformedFrameError(f"a hello of {len(body)} bytes is longer than {HELLO_BYTES_MAX}")
     fields = _split_fields(body)
     for tag in _REQUIRED:
         if tag not in fields:
-            raise MalformedFrame(f"hello lacks its {tag.name.lower()}")
-    compressions = _text(fields, Tag.COMPRESSIONS)
-    frame_bytes_max = _number(fields, Tag.FRAME_BYTES_MAX, _U32)
-    requests_pending_max = _number(fields, Tag.REQUESTS_PENDING_MAX, _U32, 1)
+            raise MalformedFrameError(f"hello lacks its {tag.name.lower()}")
+    compressions = _text(fields, HelloField.COMPRESSIONS)
+    frame_bytes_max = _number(fields, HelloField.FRAME_BYTES_MAX, _U32)
+    requests_pending_max = _number(fields, HelloField.REQUESTS_PENDING_MAX, _U32, 1)
     if frame_bytes_max == 0 or requests_pending_max == 0:
-        raise MalformedFrame("hello accepts no frames or no requests")
-    return Hello(
-        cluster=_text(fields, Tag.CLUSTER),
+        raise MalformedFrameError("hello accepts no frames or no requests")
+    return HelloFrame(
+        cluster=_text(fields, HelloField.CLUSTER),
         name=_name(fields),
-        incarnation=_number(fields, Tag.INCARNATION, _U64),
-        address=Address(_text(fields, Tag.HOST), _number(fields, Tag.PORT, _U16)),
+        incarnation=_number(fields, HelloField.INCARNATION, _U64),
+        address=Address(_text(fields, HelloField.HOST), _number(fields, HelloField.PORT, _U16)),
         frame_bytes_max=frame_bytes_max,
         requests_pending_max=requests_pending_max,
-        heartbeat_timeout_ms=_number(fields, Tag.HEARTBEAT_TIMEOUT_MS, _U32),
+        heartbeat_timeout_ms=_number(fields, HelloField.HEARTBEAT_TIMEOUT_MS, _U32),
         compressions=tuple(compressions.split(",")) if compressions else (),
-        is_member=_number(fields, Tag.MEMBER, _U8) != 0,
-        role=_part(fields, Tag.ROLE),
-        zone=_part(fields, Tag.ZONE),
-        is_tunnel=_number(fields, Tag.TUNNEL, _U8) != 0,
-        reads_traces=_number(fields, Tag.TRACES, _U8) != 0,
+        is_member=_number(fields, HelloField.MEMBER, _U8) != 0,
+        role=_part(fields, HelloField.ROLE),
+        zone=_part(fields, HelloField.ZONE),
+        is_tunnel=_number(fields, HelloField.TUNNEL, _U8) != 0,
+        reads_traces=_number(fields, HelloField.TRACES, _U8) != 0,
         nonce=_nonce(fields),
     )
 
@@ -115,45 +120,49 @@ def _split_fields(body: bytes) -> dict[int, bytes]:
     position = 0
     while position < len(body):
         if len(body) - position < _FIELD.size:
-            raise MalformedFrame("hello ends inside a field")
+            raise MalformedFrameError("hello ends inside a field")
         tag, length = _FIELD.unpack_from(body, position)
         position += _FIELD.size
         if len(body) - position < length:
-            raise MalformedFrame(f"hello field {tag} is longer than the hello")
+            raise MalformedFrameError(f"hello field {tag} is longer than the hello")
         fields[tag] = body[position : position + length]
         position += length
     return fields
 
 
-def _text(fields: dict[int, bytes], tag: Tag) -> str:
-    return decode_text(fields.get(tag, b""), f"hello {tag.name.lower()}")
+def _text(fields: dict[int, bytes], tag: HelloField) -> str:
+    return decode_utf8(fields.get(tag, b""), f"hello {tag.name.lower()}")
 
 
-def _part(fields: dict[int, bytes], tag: Tag) -> str:
+def _part(fields: dict[int, bytes], tag: HelloField) -> str:
     size = len(fields.get(tag, b""))
     if size > PART_BYTES_MAX:
-        raise MalformedFrame(f"hello {tag.name.lower()} has {size} bytes, more than allowed")
+        raise MalformedFrameError(f"hello {tag.name.lower()} has {size} bytes, more than allowed")
     return _text(fields, tag)
 
 
-def _number(fields: dict[int, bytes], tag: Tag, layout: struct.Struct, default: int = 0) -> int:
+def _number(
+    fields: dict[int, bytes], tag: HelloField, layout: struct.Struct, default: int = 0
+) -> int:
     value = fields.get(tag)
     if value is None:
         return default
     if len(value) != layout.size:
-        raise MalformedFrame(f"hello {tag.name.lower()} has {len(value)} bytes, not {layout.size}")
+        raise MalformedFrameError(
+            f"hello {tag.name.lower()} has {len(value)} bytes, not {layout.size}"
+        )
     return int(layout.unpack(value)[0])
 
 
 def _nonce(fields: dict[int, bytes]) -> bytes:
-    nonce = fields.get(Tag.NONCE, b"")
+    nonce = fields.get(HelloField.NONCE, b"")
     if len(nonce) not in (0, NONCE_BYTES):
-        raise MalformedFrame(f"hello nonce has {len(nonce)} bytes, not {NONCE_BYTES}")
+        raise MalformedFrameError(f"hello nonce has {len(nonce)} bytes, not {NONCE_BYTES}")
     return nonce
 
 
 def _name(fields: dict[int, bytes]) -> str:
     try:
-        return validate_node_name(_text(fields, Tag.NAME))
+        return validate_node_name(_text(fields, HelloField.NAME))
     except ConfigError as error:
-        raise MalformedFrame(f"hello: {error}") from None
+        raise MalformedFrameError(f"hello: {error}") from None

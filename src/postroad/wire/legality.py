@@ -9,10 +9,21 @@ from __future__ import annotations
 
 import enum
 
-from .frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Proof, Reply, Request, Role
+from .frames import (
+    CancelFrame,
+    ConnectionRole,
+    Frame,
+    GoodbyeFrame,
+    HelloFrame,
+    PingFrame,
+    PongFrame,
+    Proof,
+    ReplyFrame,
+    RequestFrame,
+)
 
 
-class Phase(enum.Enum):
+class ConnectionState(enum.Enum):
     """Where a connection stands in its life."""
 
     GREETING = "greeting"
@@ -29,7 +40,7 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
-class Verdict(enum.Enum):
+class FrameAction(enum.Enum):
     """What becomes of a frame."""
 
     ACCEPT = "accept"
@@ -37,42 +48,46 @@ class Verdict(enum.Enum):
     REFUSE = "refuse"
 
 
-_TO_SERVER = frozenset({Request, Cancel, Ping, Pong, Goodbye})
-_TO_CLIENT = frozenset({Reply, Ping, Pong, Goodbye})
+_TO_SERVER = frozenset({RequestFrame, CancelFrame, PingFrame, PongFrame, GoodbyeFrame})
+_TO_CLIENT = frozenset({ReplyFrame, PingFrame, PongFrame, GoodbyeFrame})
 
 # Version 3: (receiver, phase) -> frames it accepts.
-STRICT: dict[tuple[Role, Phase], frozenset[type]] = {
-    (Role.SERVER, Phase.INTRODUCING): frozenset({Hello}),
-    (Role.CLIENT, Phase.INTRODUCING): frozenset({Hello, Goodbye}),
-    (Role.SERVER, Phase.PROVING): frozenset({Proof}),
-    (Role.CLIENT, Phase.PROVING): frozenset({Proof, Goodbye}),
-    (Role.SERVER, Phase.OPEN): _TO_SERVER,
-    (Role.CLIENT, Phase.OPEN): _TO_CLIENT,
-    (Role.SERVER, Phase.DRAINING): _TO_SERVER,
-    (Role.CLIENT, Phase.DRAINING): _TO_CLIENT,
+STRICT: dict[tuple[ConnectionRole, ConnectionState], frozenset[type]] = {
+    (ConnectionRole.SERVER, ConnectionState.INTRODUCING): frozenset({HelloFrame}),
+    (ConnectionRole.CLIENT, ConnectionState.INTRODUCING): frozenset({HelloFrame, GoodbyeFrame}),
+    (ConnectionRole.SERVER, ConnectionState.PROVING): frozenset({Proof}),
+    (ConnectionRole.CLIENT, ConnectionState.PROVING): frozenset({Proof, GoodbyeFrame}),
+    (ConnectionRole.SERVER, ConnectionState.OPEN): _TO_SERVER,
+    (ConnectionRole.CLIENT, ConnectionState.OPEN): _TO_CLIENT,
+    (ConnectionRole.SERVER, ConnectionState.DRAINING): _TO_SERVER,
+    (ConnectionRole.CLIENT, ConnectionState.DRAINING): _TO_CLIENT,
 }
 
 # Tunnels: phase -> frames either side accepts, once both have said hello.
-_ON_TUNNEL = frozenset({Request, Ping, Pong, Goodbye})
-TUNNEL: dict[Phase, frozenset[type]] = {
-    Phase.KNOCKING: frozenset({Request, Ping, Goodbye}),
-    Phase.OPEN: _ON_TUNNEL,
-    Phase.DRAINING: _ON_TUNNEL,
+_ON_TUNNEL = frozenset({RequestFrame, PingFrame, PongFrame, GoodbyeFrame})
+TUNNEL: dict[ConnectionState, frozenset[type]] = {
+    ConnectionState.KNOCKING: frozenset({RequestFrame, PingFrame, GoodbyeFrame}),
+    ConnectionState.OPEN: _ON_TUNNEL,
+    ConnectionState.DRAINING: _ON_TUNNEL,
 }
 
 # Versions 1 and 2: receiver -> frames it accepts once the handshake is done.
-LENIENT: dict[Role, frozenset[type]] = {
-    Role.SERVER: frozenset({Request}),
-    Role.CLIENT: frozenset({Reply}),
+LENIENT: dict[ConnectionRole, frozenset[type]] = {
+    ConnectionRole.SERVER: frozenset({RequestFrame}),
+    ConnectionRole.CLIENT: frozenset({ReplyFrame}),
 }
 
 
-def judge(
-    version: int, receiver: Role, phase: Phase, frame: type[Frame], is_tunnel: bool = False
-) -> Verdict:
+def frame_action(
+    version: int,
+    receiver: ConnectionRole,
+    phase: ConnectionState,
+    frame: type[Frame],
+    is_tunnel: bool = False,
+) -> FrameAction:
     """What the receiver does with such a frame now."""
     if version < 3:
-        return Verdict.ACCEPT if frame in LENIENT[receiver] else Verdict.IGNORE
+        return FrameAction.ACCEPT if frame in LENIENT[receiver] else FrameAction.IGNORE
     accepted = TUNNEL.get(phase) if is_tunnel else STRICT.get((receiver, phase))
     is_legal = accepted is not None and frame in accepted
-    return Verdict.ACCEPT if is_legal else Verdict.REFUSE
+    return FrameAction.ACCEPT if is_legal else FrameAction.REFUSE

@@ -14,7 +14,7 @@ Waiter = TypeVar("Waiter")
 NEVER = float("inf")
 
 
-class Pending(Generic[Waiter]):
+class DeadlineMap(Generic[Waiter]):
     """Waiters by id, each with a deadline."""
 
     __slots__ = ("entries", "next_deadline")

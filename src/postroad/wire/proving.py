@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import msgspec
 
-from postroad.core.errors import HandshakeRefused
+from postroad.core.errors import HandshakeRejectedError
 from postroad.core.secret import ClusterSecret
 
-from .frames import Hello, Proof, Role
+from .frames import ConnectionRole, HelloFrame, Proof
 from .hello import encode_hello
 
-_PURPOSES = {Role.CLIENT: b"hello of a client", Role.SERVER: b"hello of a server"}
+_PURPOSES = {
+    ConnectionRole.CLIENT: b"hello of a client",
+    ConnectionRole.SERVER: b"hello of a server",
+}
 
 
 class Proving:
@@ -23,16 +26,18 @@ class Proving:
 
     __slots__ = ("_bodies", "_role", "_secret", "hello", "peer")
 
-    def __init__(self, secret: ClusterSecret, role: Role, hello: Hello, nonce: bytes) -> None:
+    def __init__(
+        self, secret: ClusterSecret, role: ConnectionRole, hello: HelloFrame, nonce: bytes
+    ) -> None:
         self._secret = secret
         self._role = role
         # What this side says; and who the peer says it is, once it did.
         self.hello = msgspec.structs.replace(hello, nonce=nonce)
-        self.peer: Hello | None = None
+        self.peer: HelloFrame | None = None
         # Both hellos as they are on the wire, by who said them.
         self._bodies = {role: encode_hello(self.hello)}
 
-    def meet(self, peer: Hello, body: bytes) -> None:
+    def meet(self, peer: HelloFrame, body: bytes) -> None:
         """The peer has said hello, in these bytes."""
         self.peer = peer
         self._bodies[self._role.other] = body
@@ -41,16 +46,16 @@ class Proving:
         """What this side shows; both hellos are known."""
         return Proof(self._secret.prove(_PURPOSES[self._role], *self._transcript()))
 
-    def check(self, proof: Proof) -> Hello:
+    def check(self, proof: Proof) -> HelloFrame:
         """Who the peer is, if its proof holds."""
         assert self.peer is not None
         purpose = _PURPOSES[self._role.other]
         if not self._secret.accepts(proof.proof, purpose, *self._transcript()):
-            raise HandshakeRefused(
+            raise HandshakeRejectedError(
                 f"node {self.peer.name!r} at {self.peer.address} knows another secret: "
                 "node.secret must be the same in all nodes of a cluster"
             )
         return self.peer
 
     def _transcript(self) -> tuple[bytes, bytes]:
-        return self._bodies[Role.CLIENT], self._bodies[Role.SERVER]
+        return self._bodies[ConnectionRole.CLIENT], self._bodies[ConnectionRole.SERVER]

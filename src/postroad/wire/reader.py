@@ -8,11 +8,11 @@ not whole counts for the total of all connections (`unfinished`).
 
 from __future__ import annotations
 
-from postroad.core.errors import FrameTooLarge, PeerSilent, RemoteProtocolError
+from postroad.core.errors import FrameTooLargeError, PeerTimeoutError, RemoteProtocolError
 from postroad.core.limits import HELLO_BYTES_MAX, KIB
 
 from .codecs import Codec
-from .frames import Frame, Reply, Request
+from .frames import Frame, ReplyFrame, RequestFrame
 from .unfinished import Share, UnfinishedFrames
 
 # A frame is worth a buffer of its own once so much has arrived and so much is missing.
@@ -25,7 +25,7 @@ _GROWTH = 4
 _UNCOUNTED_BYTES = HELLO_BYTES_MAX
 
 
-class SpareBuffer:
+class BufferCache:
     """One large buffer kept for the next large frame of any connection: fresh memory is slow."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class FrameReader:
 
     __slots__ = ("_codec", "_filled", "_rest", "_share", "_spare", "failure", "is_plain", "large")
 
-    def __init__(self, codec: Codec, spare: SpareBuffer, share: Share | None = None) -> None:
+    def __init__(self, codec: Codec, spare: BufferCache, share: Share | None = None) -> None:
         self._codec = codec
         self._spare = spare
         # What it holds of the total of all connections; alone, it may hold as much as it needs.
@@ -142,7 +142,7 @@ class FrameReader:
             self.failure = error
         self._look()
         for frame in frames:
-            if isinstance(frame, Request | Reply):
+            if isinstance(frame, RequestFrame | ReplyFrame):
                 frame.payload = bytes(frame.payload)
         self._spare.give(large)
         return frames
@@ -172,7 +172,7 @@ class FrameReader:
             self._begin_large(self._rest)
         elif size > _UNCOUNTED_BYTES and not self._share.keep(size):
             self._rest.clear()
-            self.failure = FrameTooLarge(
+            self.failure = FrameTooLargeError(
                 "this frame is not whole, and such frames exceed the limit unfinished_bytes_max"
             )
         self._look()
@@ -225,7 +225,7 @@ class FrameWatch:
         self.seen_at: float | None = None
 
     def check(self, reader: FrameReader, now: float, *, is_paused: bool) -> None:
-        """Raise PeerSilent if the frame that has begun takes too long."""
+        """Raise PeerTimeoutError if the frame that has begun takes too long."""
         if not reader.is_mid_frame or is_paused:
             self.seen_at = None
         elif self.seen_at is None or self.last_frame > self.seen_at:
@@ -233,4 +233,4 @@ class FrameWatch:
         else:
             allowed = self._timeout_s + reader.frame_bytes / _FRAME_BYTES_PER_S_MIN
             if now >= self.seen_at + allowed:
-                raise PeerSilent(f"a frame was not whole after {allowed:.3g} s")
+                raise PeerTimeoutError(f"a frame was not whole after {allowed:.3g} s")

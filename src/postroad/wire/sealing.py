@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from postroad.core.address import Address
-from postroad.core.errors import HandshakeRefused, MalformedFrame
+from postroad.core.errors import HandshakeRejectedError, MalformedFrameError
 from postroad.core.secret import PROOF_BYTES, ClusterSecret
 
 Key = TypeVar("Key")
@@ -128,12 +128,12 @@ class Seal:
     def open(self, data: bytes, source: Address, now: float) -> Unsealed:
         """Read what came from an address; raises RemoteProtocolError if it is to be dropped."""
         if len(data) < SEAL_BYTES or data[0] != MARK:
-            raise HandshakeRefused(
+            raise HandshakeRejectedError(
                 "a datagram that does not prove the secret of the cluster: "
                 "node.secret must be the same in all its nodes"
             )
         if not self._secret.accepts(data[-PROOF_BYTES:], _PURPOSE, data[:-PROOF_BYTES]):
-            raise HandshakeRefused(
+            raise HandshakeRejectedError(
                 "a datagram that proves another secret: "
                 "node.secret must be the same in all nodes of a cluster"
             )
@@ -143,12 +143,12 @@ class Seal:
         if kind == _Kind.ANSWER:
             return self._learn(sender, receiver, number, now)
         if kind != _Kind.MESSAGE:
-            raise MalformedFrame(f"a sealed datagram of unknown kind {kind}")
+            raise MalformedFrameError(f"a sealed datagram of unknown kind {kind}")
         if receiver != self._epoch:
             # Meant for the process before this one, or for nobody here.
             return Unsealed(answer=self._prove(_Kind.ANSWER, sender, number))
         if not _recall(self._numbers, sender, _Numbers).take(number):
-            raise HandshakeRefused(f"datagram {number} of its process has come before")
+            raise HandshakeRejectedError(f"datagram {number} of its process has come before")
         _recall(self._peers, source, _Peer).epoch = sender
         return Unsealed(body=data[_HEAD.size : -PROOF_BYTES])
 

@@ -6,7 +6,7 @@ IndexError when the bytes end too early, which callers take as "wait for more".
 
 from __future__ import annotations
 
-from postroad.core.errors import MalformedFrame
+from postroad.core.errors import MalformedFrameError
 
 _MASK_64 = (1 << 64) - 1
 
@@ -46,7 +46,7 @@ def decode_varint32(data: bytes | memoryview, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & 0xFFFF_FFFF, position + 1
-    raise MalformedFrame("a 32-bit variable-length integer has more than five bytes")
+    raise MalformedFrameError("a 32-bit variable-length integer has more than five bytes")
 
 
 def decode_varint64(data: bytes | memoryview, position: int) -> tuple[int, int]:

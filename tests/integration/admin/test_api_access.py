@@ -12,7 +12,7 @@ from postroad import admin
 from postroad.admin import NodeCertificate
 from postroad.admin.client import Client, Tls, find_nodes
 from postroad.admin.errors import Forbidden
-from postroad.core.errors import ConfigError, ConnectionClosed, TlsFailed
+from postroad.core.errors import ConfigError, ConnectionClosedError, TlsError
 from tests.support.admin.nodes import READ_TOKEN, TOKEN, Served, connect, hang_up, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -179,12 +179,12 @@ async def test_without_a_trusted_certificate_a_token_is_needed(
     with pytest.raises(Forbidden, match="a token is needed"):
         await asyncio.to_thread(Client(url, tls=tls).call, "queue.ls")
     stranger = Client(url, TOKEN, tls=certificates.shown(certificates.eve))
-    with pytest.raises(ConnectionClosed):
+    with pytest.raises(ConnectionClosedError):
         await asyncio.to_thread(stranger.call, "queue.ls")
 
 
 async def test_the_card_tells_which_certificate_to_trust(secure: Served) -> None:
-    with pytest.raises(TlsFailed, match="cannot be trusted"):
+    with pytest.raises(TlsError, match="cannot be trusted"):
         await asyncio.to_thread(Client(secure.admin.url, TOKEN).call, "queue.ls")
     directory = secure.node.config.data
     [card] = find_nodes(directory)

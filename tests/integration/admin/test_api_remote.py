@@ -15,11 +15,11 @@ from postroad.admin.operations import OPERATIONS
 from postroad.admin.operations.queues import QueueView
 from postroad.admin.remote import SUBJECT, RemoteOffice
 from postroad.admin.serving import AdminServer
-from postroad.cluster import Agent, Communication, StaticDiscovery
+from postroad.cluster import ClusterAgent, ClusterMessaging, StaticDiscovery
 from postroad.core.errors import (
-    NoSuchMember,
+    MemberNotFoundError,
     PostroadError,
-    RemoteProtocolFailure,
+    RemoteDecodeError,
     UsageError,
 )
 from postroad.net import MessagingService
@@ -85,7 +85,7 @@ async def test_errors_keep_what_they_are(alpha: Served, beta: Served) -> None:
         await remote.ask("beta", "queue.show", {"queue": "bils"})
     with pytest.raises(InvalidRequest, match="no parameter"):
         await remote.ask("beta", "queue.show", {"queues": "bills"})
-    with pytest.raises(NoSuchMember):
+    with pytest.raises(MemberNotFoundError):
         await remote.ask("gamma", "queue.ls", {})
 
 
@@ -122,11 +122,11 @@ async def test_an_open_cluster_tells_other_members_nothing_by_default(tmp_path: 
         # A stranger who has neither a token nor a certificate, and simply joins.
         async with (
             MessagingService("postroad", "stranger") as service,
-            Agent(service, StaticDiscovery([contact])) as agent,
+            ClusterAgent(service, StaticDiscovery([contact])) as agent,
         ):
             await eventually(lambda: agent.member("beta"), "the stranger knows beta")
             for name in OPERATIONS:
-                reply = await Communication(agent).send(
+                reply = await ClusterMessaging(agent).send(
                     "beta", SUBJECT, [name, {}], encoder=msgspec.msgpack.encode
                 )
                 result, problem = msgspec.msgpack.decode(reply)
@@ -161,9 +161,9 @@ async def running_rogue(alpha: Served, result: Any, problem: Any = None) -> Asyn
     contact = str(alpha.node.service.address)
     async with (
         MessagingService("postroad", "rogue") as service,
-        Agent(service, StaticDiscovery([contact])) as agent,
+        ClusterAgent(service, StaticDiscovery([contact])) as agent,
     ):
-        Communication(agent).reply_to(
+        ClusterMessaging(agent).reply_to(
             SUBJECT,
             lambda ask, member: [result, problem],
             decoder=msgspec.msgpack.decode,
@@ -208,6 +208,6 @@ async def test_a_problem_of_a_hostile_member_is_no_result_and_asks_nothing_of_th
 
 async def test_garbage_of_a_member_is_refused(alpha: Served, beta: Served) -> None:
     for garbage in (b"", b"\xc1", b"\x93\x01\x02\x03", b"[" * 100):
-        with pytest.raises(RemoteProtocolFailure):
+        with pytest.raises(RemoteDecodeError):
             await alpha.node.communication.send("beta", SUBJECT, garbage)
     assert await beta.call("queue.ls")

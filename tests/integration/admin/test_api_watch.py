@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from postroad.admin.client import Client
 from postroad.admin.errors import Forbidden, NotFound
-from postroad.core.errors import ConnectionClosed
+from postroad.core.errors import ConnectionClosedError
 from tests.support.admin.nodes import TOKEN, Served, connect, hang_up, served
 from tests.support.deadlines import eventually
 
@@ -183,6 +183,6 @@ async def test_client_learns_of_the_end(tmp_path: Path) -> None:
         changes = node.client.watch([("queue.show", {"queue": "services.events"})])
         assert await asyncio.to_thread(next, changes)
         ending = asyncio.create_task(node.admin.stop())
-        with pytest.raises(ConnectionClosed):
+        with pytest.raises(ConnectionClosedError):
             await asyncio.to_thread(lambda: [*changes])
         await ending

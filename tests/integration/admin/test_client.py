@@ -14,10 +14,10 @@ from postroad.admin.problems import Refused
 from postroad.admin.serving import AdminServer
 from postroad.core.errors import (
     ConfigError,
-    ConnectFailed,
-    ConnectionClosed,
+    ConnectError,
+    ConnectionClosedError,
     PostroadError,
-    RequestTimeout,
+    ReplyTimeoutError,
     UsageError,
 )
 from postroad.node import App, Node
@@ -85,11 +85,11 @@ async def test_nobody_is_there(tmp_path: Path) -> None:
     async with served(tmp_path) as node:
         client = node.client
         [card] = find_nodes(tmp_path)
-    with pytest.raises(ConnectFailed, match="postroad node start"):
+    with pytest.raises(ConnectError, match="postroad node start"):
         await asyncio.to_thread(client.call, "queue.ls")
-    with pytest.raises(ConnectFailed):
+    with pytest.raises(ConnectError):
         await asyncio.to_thread(Client.of(card, tmp_path).call, "queue.ls")
-    with pytest.raises(ConnectFailed):
+    with pytest.raises(ConnectError):
         await asyncio.to_thread(next, client.watch([("queue.ls", {})]))
 
 
@@ -144,15 +144,15 @@ def reply(status: str, body: bytes, kind: str = "application/json") -> bytes:
 
 
 ODD_ANSWERS: list[tuple[bytes | None, type[PostroadError]]] = [
-    (b"", ConnectionClosed),
-    (b"hello\r\n\r\n", ConnectionClosed),
-    (reply("200 OK", b"{}")[:-1], ConnectionClosed),
+    (b"", ConnectionClosedError),
+    (b"hello\r\n\r\n", ConnectionClosedError),
+    (reply("200 OK", b"{}")[:-1], ConnectionClosedError),
     (reply("200 OK", b"<p>"), Refused),
     (reply("200 OK", b"\xff"), Refused),
     (reply("500 Oops", b"<p>"), Refused),
     (reply("404 Not Found", b""), NotFound),
     (reply("418 Teapot", b"{", "application/problem+json"), Refused),
-    (None, RequestTimeout),
+    (None, ReplyTimeoutError),
 ]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from postroad import MessagingService
 from postroad.admin.flows import Status, changing_flows, reading_flows
-from postroad.core.errors import ConfigError, StoreLocked, UsageError
+from postroad.core.errors import ConfigError, StoreLockedError, UsageError
 from postroad.durable import Mail, SqliteStore, StaticDirectory, store_at
 from postroad.flows import Flow, Flows, NoSuchFlow, PeerFailed, Session, flow, responds_to, tables
 from postroad.flows.quarantine import STRIKES_MAX
@@ -237,7 +237,9 @@ async def test_same_in_a_database_of_a_server() -> None:
         id = await leave_waiting(dsn)
         async with running(dsn), reading_flows(dsn) as flows:
             assert [it.id for it in await flows.list()] == [id]
-            with pytest.raises(StoreLocked, match="or leave out --store: node alpha does this"):
+            with pytest.raises(
+                StoreLockedError, match="or leave out --store: node alpha does this"
+            ):
                 async with changing_flows(dsn):
                     pytest.fail("it was opened")
         async with changing_flows(dsn) as flows:

@@ -20,7 +20,7 @@ from postroad.admin.client import find_nodes
 from postroad.admin.listening import take_address
 from postroad.admin.serving import AdminServer
 from postroad.core import Address
-from postroad.core.errors import ConfigError, MissingExtra, UsageError
+from postroad.core.errors import ConfigError, MissingExtraError, UsageError
 from postroad.node import Node
 from tests.support.admin.nodes import TOKEN, Served, config_of, connect, hang_up, served
 
@@ -194,7 +194,7 @@ async def test_certificates_that_are_over_are_told_of(
 async def test_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "postroad.admin.http.application", None)
     async with Node(config_of(tmp_path)) as node:
-        with pytest.raises(MissingExtra, match=r"pip install '\.\[dashboard\]'"):
+        with pytest.raises(MissingExtraError, match=r"pip install '\.\[dashboard\]'"):
             await AdminServer(node).start()
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from postroad.cells import (
+    AdvertisementAck,
+    AdvertisementQuery,
+    AdvertisementUpdate,
     CellAddress,
-    Check,
-    Have,
-    Leaving,
-    NoRoute,
-    Offer,
+    NoRouteError,
     Role,
-    Snapshot,
-    encode_update,
+    RouteAdvertisement,
+    ShutdownNotice,
+    encode_routing_update,
 )
 from postroad.cells.links import ROUTES
 from tests.support.cells.nodes import Domains, Inbox, beside_others, forged_domain
@@ -24,25 +24,27 @@ async def test_news_of_another_incarnation_are_dropped() -> None:
     async with beside_others() as (domains, forged):
         own = forged.service.incarnation
         for number, incarnation in enumerate((own - 1, own + 1, 0, 2**62)):
-            forged.tell(Snapshot(incarnation, number + 1, Offer.of(["forged"])))
-            forged.tell(Leaving(incarnation))
+            forged.tell(
+                AdvertisementUpdate(incarnation, number + 1, RouteAdvertisement.of(["forged"]))
+            )
+            forged.tell(ShutdownNotice(incarnation))
         await eventually(lambda: domains["C1"].statistics().malformed == 8)
         assert not domains["C1"].table.queues("forged")
-        forged.tell(Snapshot(own, 1, Offer.of(["real"])))
+        forged.tell(AdvertisementUpdate(own, 1, RouteAdvertisement.of(["real"])))
         await eventually(lambda: domains["C1"].table.queues("real"))
 
 
 async def test_old_news_change_nothing() -> None:
     async with beside_others() as (domains, forged):
         own = forged.service.incarnation
-        forged.tell(Snapshot(own, 5, Offer.of(["new"])))
-        forged.tell(Snapshot(own, 4, Offer.of(["old"])))
-        forged.tell(Check())
-        await eventually(lambda: any(isinstance(it, Have) for it in forged.updates))
-        forged.tell(Snapshot(own, 4, Offer.of(["old"])))
-        forged.tell(Check())
-        await eventually(lambda: sum(isinstance(it, Have) for it in forged.updates) > 1)
-        assert {it.number for it in forged.updates if isinstance(it, Have)} == {5}
+        forged.tell(AdvertisementUpdate(own, 5, RouteAdvertisement.of(["new"])))
+        forged.tell(AdvertisementUpdate(own, 4, RouteAdvertisement.of(["old"])))
+        forged.tell(AdvertisementQuery())
+        await eventually(lambda: any(isinstance(it, AdvertisementAck) for it in forged.updates))
+        forged.tell(AdvertisementUpdate(own, 4, RouteAdvertisement.of(["old"])))
+        forged.tell(AdvertisementQuery())
+        await eventually(lambda: sum(isinstance(it, AdvertisementAck) for it in forged.updates) > 1)
+        assert {it.number for it in forged.updates if isinstance(it, AdvertisementAck)} == {5}
         assert domains["C1"].table.queues("new") and not domains["C1"].table.queues("old")
 
 
@@ -50,10 +52,10 @@ async def test_acknowledgements_of_what_was_never_sent_do_not_stop_the_sender() 
     async with beside_others() as (domains, forged):
         own = domains["C1"].service.incarnation
         for have in (
-            Have(own + 5, 7, b"x"),
-            Have(own, 2**60, b"y" * 16),
-            Have(0, 0, b""),
-            Have(own, 1, b""),
+            AdvertisementAck(own + 5, 7, b"x"),
+            AdvertisementAck(own, 2**60, b"y" * 16),
+            AdvertisementAck(0, 0, b""),
+            AdvertisementAck(own, 1, b""),
         ):
             forged.tell(have)
         domains["C1"].add_function("new", Inbox(), consume=["work"])
@@ -62,13 +64,15 @@ async def test_acknowledgements_of_what_was_never_sent_do_not_stop_the_sender() 
 
 
 def _offers(update: object, queue: str) -> bool:
-    return isinstance(update, Snapshot) and queue in update.offer.queues
+    return isinstance(update, AdvertisementUpdate) and queue in update.offer.queues
 
 
 async def test_news_that_break_the_rules_of_names_are_dropped() -> None:
     async with beside_others() as (domains, forged):
         own = forged.service.incarnation
-        good = encode_update(Snapshot(own, 1, Offer.of(["queue-a", "queue-b"])))
+        good = encode_routing_update(
+            AdvertisementUpdate(own, 1, RouteAdvertisement.of(["queue-a", "queue-b"]))
+        )
         for old, new in (
             (b"queue-a", b"queue@a"),
             (b"queue-a", b"queue-z"),
@@ -84,19 +88,27 @@ async def test_a_satellite_cannot_claim_the_way_to_others() -> None:
     """Only cores have tunnels that are of use to others."""
     async with beside_others() as (domains, forged):
         own = forged.service.incarnation
-        forged.tell(Snapshot(own, 1, Offer.of(["work"], domains=["C1", "S1", "S2", "S9"])))
+        forged.tell(
+            AdvertisementUpdate(
+                own, 1, RouteAdvertisement.of(["work"], domains=["C1", "S1", "S2", "S9"])
+            )
+        )
         await eventually(lambda: domains["C1"].table.queues("work"))
         for name in ("S1", "S2", "S9"):
             targets = {it.target for it in domains["C1"].table.domains(name)}
             assert CellAddress.of_domain("X") not in targets
-        with pytest.raises(NoRoute):
+        with pytest.raises(NoRouteError):
             await domains["C1"].call("a@S9", wait=False)
 
 
 async def test_a_core_cannot_take_over_domains_that_are_connected() -> None:
     async with beside_others(Role.CORE) as (domains, forged):
         own = forged.service.incarnation
-        forged.tell(Snapshot(own, 1, Offer.of(["work"], domains=["C1", "S1", "S2", "S9"])))
+        forged.tell(
+            AdvertisementUpdate(
+                own, 1, RouteAdvertisement.of(["work"], domains=["C1", "S1", "S2", "S9"])
+            )
+        )
         await eventually(lambda: domains["C1"].table.domains("S9"))
         assert await domains["C1"].call("echo@S2", b"x") == b"x"
         assert not forged.envelopes
@@ -105,7 +117,11 @@ async def test_a_core_cannot_take_over_domains_that_are_connected() -> None:
 async def test_a_queue_that_somebody_else_offers_does_not_hide_a_cell() -> None:
     async with beside_others() as (domains, forged):
         own = forged.service.incarnation
-        forged.tell(Snapshot(own, 1, Offer.of(["System", "echo"], ["System", "echo"])))
+        forged.tell(
+            AdvertisementUpdate(
+                own, 1, RouteAdvertisement.of(["System", "echo"], ["System", "echo"])
+            )
+        )
         await eventually(lambda: domains["C1"].table.queues("echo"))
         for n in range(20):
             assert await domains["C1"].call("echo", b"%d" % n) == b"%d" % n
@@ -117,12 +133,14 @@ async def test_a_core_that_is_about_to_stop_is_left() -> None:
         Domains(1, 1, may_be_cores=["C1", "C9"]) as domains,
         forged_domain(domains["S1"], "C9", role=Role.CORE) as core,
     ):
-        core.tell(Snapshot(core.service.incarnation, 1, Offer()))
+        core.tell(AdvertisementUpdate(core.service.incarnation, 1, RouteAdvertisement()))
         await eventually(lambda: len(domains["S1"].table.defaults()) == 2)
-        core.tell(Leaving(core.service.incarnation))
+        core.tell(ShutdownNotice(core.service.incarnation))
         await eventually(lambda: len(domains["S1"].table.defaults()) == 1)
         await eventually(
-            lambda: any(isinstance(it, Have) and it.knows_leaving for it in core.updates)
+            lambda: any(
+                isinstance(it, AdvertisementAck) and it.knows_leaving for it in core.updates
+            )
         )
         # It can still be asked for what only it has.
         assert "C9" in domains["S1"].links.by_domain
@@ -134,7 +152,7 @@ async def test_a_peer_that_tells_of_a_namesake_again_and_again_does_not_fill_the
     async with beside_others() as (domains, forged):
         await forged.acknowledge(domains["C1"])
         for _ in range(20):
-            forged.tell(Have((1 << 63) - 1, 1, b""))
+            forged.tell(AdvertisementAck((1 << 63) - 1, 1, b""))
             reply = await forged.answer_to(forged.send("echo@C1", b"heard"))
             assert reply.payload == b"heard"
         assert caplog.text.count("X has heard of another C1") == 1

@@ -12,18 +12,18 @@ import pytest
 
 from postroad.cells import (
     CellAddress,
-    CellBusy,
+    CellBusyError,
     CellDomain,
     CellPath,
     Envelope,
-    HopLimit,
-    Kind,
-    MessageExpired,
-    NoRoute,
+    HopLimitExceededError,
+    MessageExpiredError,
+    MessageKind,
+    NoRouteError,
     Route,
     encode_envelope,
 )
-from postroad.core.errors import ConfigError, ConnectionClosed, MalformedPayload
+from postroad.core.errors import ConfigError, ConnectionClosedError, MalformedPayloadError
 from postroad.net import MessagingService
 from tests.support.cells.nodes import (
     CLUSTER,
@@ -95,8 +95,12 @@ def is_malformed(domain: CellDomain, count: int) -> bool:
 
 
 NOWHERE = {
-    NoRoute.code: ["nobody@C1", "nobody", "echo@S9", "*@C1", "*@C1:*@C1"],
-    HopLimit.code: ["a", ":".join(["echo@C1"] * 64), ":".join(["echo@C1", "echo@S2"] * 32)],
+    NoRouteError.code: ["nobody@C1", "nobody", "echo@S9", "*@C1", "*@C1:*@C1"],
+    HopLimitExceededError.code: [
+        "a",
+        ":".join(["echo@C1"] * 64),
+        ":".join(["echo@C1", "echo@S2"] * 32),
+    ],
 }
 
 
@@ -120,7 +124,7 @@ async def test_long_source_paths(hops: int) -> None:
         assert near.payload == b"x"
         for far in ("echo@S2", "echo@C1:echo@S2", "echo@C1:echo@C1"):
             failure = await forged.failure_of(forged.send(far, source=source))
-            assert failure.code == HopLimit.code
+            assert failure.code == HopLimitExceededError.code
 
 
 WALKED = [CellPath(), CellPath.of("echo@C1").advanced(), CellPath.of("echo@S2").advanced()]
@@ -128,12 +132,12 @@ WALKED = [CellPath(), CellPath.of("echo@C1").advanced(), CellPath.of("echo@S2").
 
 async def test_path_that_was_walked_already_leads_nowhere() -> None:
     async with beside_others() as (_domains, forged):
-        for destination, kind in product(WALKED, Kind):
-            answers = None if kind is Kind.MESSAGE else os.urandom(16)
+        for destination, kind in product(WALKED, MessageKind):
+            answers = None if kind is MessageKind.MESSAGE else os.urandom(16)
             envelope = envelope_of(forged, destination=destination, kind=kind, answers=answers)
             forged.post(encode_envelope(envelope))
-            if kind is Kind.MESSAGE:
-                assert (await forged.failure_of(envelope.id)).code == NoRoute.code
+            if kind is MessageKind.MESSAGE:
+                assert (await forged.failure_of(envelope.id)).code == NoRouteError.code
 
 
 async def test_a_message_that_goes_straight_on_may_be_malformed_after_its_route() -> None:
@@ -159,7 +163,7 @@ async def test_a_message_that_goes_straight_on_may_be_malformed_after_its_route(
 async def test_a_path_through_nowhere_is_answered_from_where_it_ends() -> None:
     async with beside_others() as (_domains, forged):
         failure = await forged.failure_of(forged.send("*@C1:echo@S2:nobody@S1"))
-        assert (failure.code, failure.at) == (NoRoute.code, "S1")
+        assert (failure.code, failure.at) == (NoRouteError.code, "S1")
 
 
 async def test_expired_message_is_answered_and_not_handled() -> None:
@@ -168,14 +172,14 @@ async def test_expired_message_is_answered_and_not_handled() -> None:
         domains["C1"].add_function("idle", inbox)
         domains["C1"].add_function("busy", gate)
         failure = await forged.failure_of(forged.send("idle@C1", ttl_ms=0))
-        assert failure.code == MessageExpired.code
+        assert failure.code == MessageExpiredError.code
         assert not inbox.messages
         forged.send("busy@C1", b"working")
         late = forged.send("busy@C1", b"late", ttl_ms=1)
         await eventually(lambda: len(domains["C1"]._runner("busy").mailbox) == 1)
         await asyncio.sleep(0.005)
         gate.open()
-        assert (await forged.failure_of(late)).code == MessageExpired.code
+        assert (await forged.failure_of(late)).code == MessageExpiredError.code
         assert gate.finished == [b"working"]
 
 
@@ -192,7 +196,7 @@ async def test_answers_that_nobody_waits_for_are_not_answered() -> None:
     destinations = ["System@C1", "nobody@C1", "nobody", "x@S9", "echo@S2", "echo@C1:echo@C1"]
     async with beside_others() as (domains, forged):
         for destination, kind, payload in product(
-            destinations, [Kind.REPLY, Kind.ERROR], [b"", b"garbage"]
+            destinations, [MessageKind.REPLY, MessageKind.ERROR], [b"", b"garbage"]
         ):
             envelope = envelope_of(
                 forged,
@@ -214,16 +218,16 @@ async def test_undecodable_payload_is_answered() -> None:
         domains["C1"].add_function("reader", lambda message: message.body)
         for content, payload in (("text", b"\xff"), ("pickle", b"cos\nsystem\n"), ("json", b"{")):
             failure = await forged.failure_of(forged.send("reader@C1", payload, content=content))
-            assert failure.code == MalformedPayload.code
+            assert failure.code == MalformedPayloadError.code
 
 
 async def test_commands_and_pings_that_are_none_are_answered() -> None:
     async with beside_others() as (_domains, forged):
         for content, payload in (("command", b"\xff"), ("command", b"no such thing")):
             answer = await forged.answer_to(forged.send("System@C1", payload, content=content))
-            assert answer.kind is Kind.ERROR
+            assert answer.kind is MessageKind.ERROR
         pong = await forged.answer_to(forged.send("echo@C1", b"\xff", content="postroad.ping"))
-        assert pong.kind is Kind.REPLY
+        assert pong.kind is MessageKind.REPLY
 
 
 # Floods.
@@ -242,7 +246,7 @@ async def test_a_flood_is_refused_and_others_get_in() -> None:
             await eventually(lambda: len(domains["C1"]._runner("slow").mailbox) == 70)
             refused = {it.answers for it in forged.envelopes}
             assert refused == set(ids[51:])
-            assert (await forged.failure_of(ids[-1])).code == CellBusy.code
+            assert (await forged.failure_of(ids[-1])).code == CellBusyError.code
             gate.open()
             assert [await call for call in calls] == [b"%d" % n for n in range(20)]
             await eventually(lambda: len(forged.envelopes) == 1_000)
@@ -263,7 +267,7 @@ async def test_peer_that_is_no_proper_domain_is_refused() -> None:
         ):
             async with MessagingService(CLUSTER, name, limits=LIMITS) as service:
                 service.introduce(role, None)
-                with pytest.raises(ConnectionClosed, match=text):
+                with pytest.raises(ConnectionClosedError, match=text):
                     await ForgedDomain(service).connect(domains[peer].service.address)
                 assert set(domains[peer].links.by_domain) == {"C1", "S1"} - {peer}
         domains["C1"].add_function("echo", Inbox())
@@ -297,7 +301,9 @@ async def test_an_answer_to_a_call_of_others_is_not_believed() -> None:
         late = domains["S1"].statistics().replies_late
         for step in range(1, 21):
             guess = (seen + step).to_bytes(17)[-16:]
-            forged.send("System@S1", b"forged", kind=Kind.REPLY, answers=guess, wants_reply=False)
+            forged.send(
+                "System@S1", b"forged", kind=MessageKind.REPLY, answers=guess, wants_reply=False
+            )
         await eventually(
             lambda: call.done() or domains["S1"].statistics().replies_late == late + 20
         )

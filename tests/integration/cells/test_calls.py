@@ -9,20 +9,20 @@ import pytest
 
 from postroad.cells import (
     CellAddress,
-    CellBusy,
+    CellBusyError,
     CellMessage,
-    HopLimit,
-    MessageExpired,
-    NoRoute,
+    HopLimitExceededError,
+    MessageExpiredError,
+    NoRouteError,
     Route,
 )
 from postroad.core.errors import (
-    MessageTooLarge,
-    NotRunning,
+    MessageTooLargeError,
+    NotRunningError,
     Outcome,
-    RemoteHandlerFailure,
-    RemoteProtocolFailure,
-    RequestTimeout,
+    RemoteDecodeError,
+    RemoteHandlerError,
+    ReplyTimeoutError,
     UsageError,
 )
 from tests.support.cells.nodes import LIMITS, Domains, Gate, Inbox, link_of, quick
@@ -64,20 +64,20 @@ async def test_reply_error_no_route_busy_and_time_out_are_told_apart() -> None:
             raise UsageError("not today")
 
         assert await caller.call("echo@S2", b"x") == b"x"
-        with pytest.raises(RemoteHandlerFailure, match="not today") as failed:
+        with pytest.raises(RemoteHandlerError, match="not today") as failed:
             await caller.call("broken@S2")
         assert failed.value.remote_code == UsageError.code
         assert (failed.value.subject, failed.value.outcome) == ("broken@S2", Outcome.KNOWN)
-        with pytest.raises(NoRoute, match="no cell 'nobody' in domain S2"):
+        with pytest.raises(NoRouteError, match="no cell 'nobody' in domain S2"):
             await caller.call("nobody@S2", wait=False)
-        with pytest.raises(NoRoute, match="S9"):
+        with pytest.raises(NoRouteError, match="S9"):
             await caller.call("echo@S9", wait=False)
-        with pytest.raises(RequestTimeout) as silent:
+        with pytest.raises(ReplyTimeoutError) as silent:
             await caller.call("slow@S2", b"1", timeout=0.5)
         assert silent.value.outcome is Outcome.UNKNOWN
         await caller.send("slow@S2", b"2")
         await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
-        with pytest.raises(CellBusy) as busy:
+        with pytest.raises(CellBusyError) as busy:
             await caller.call("slow@S2", b"3")
         assert (busy.value.retryable, busy.value.outcome) == (True, Outcome.KNOWN)
         gate.open()
@@ -89,7 +89,7 @@ async def test_undecodable_payload_is_told_as_such() -> None:
         domains["S2"].add_function("text", lambda message: message.body)
         caller = domains["S1"]
         draft = caller._draft("text@S2", b"\xff", None, content="json", wants_reply=True)
-        with pytest.raises(RemoteProtocolFailure, match="no json"):
+        with pytest.raises(RemoteDecodeError, match="no json"):
             await caller._calls.call(draft, 5.0, wait=True)
 
 
@@ -106,7 +106,7 @@ async def test_what_waited_too_long_in_a_mailbox_is_answered_and_not_handled(
         await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
         await asyncio.sleep(2.2)
         gate.open()
-        with pytest.raises(MessageExpired, match="waited too long for cell slow"):
+        with pytest.raises(MessageExpiredError, match="waited too long for cell slow"):
             await call
         assert gate.finished == [b"working"]
         assert domains["S2"].statistics().expired == 1
@@ -138,12 +138,12 @@ async def test_call_that_nobody_takes_is_no_route_with_the_words_of_a_core() -> 
     async with Domains(2, 1) as domains:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        with pytest.raises(NoRoute, match=r"no route for work@local at C[12]") as caught:
+        with pytest.raises(NoRouteError, match=r"no route for work@local at C[12]") as caught:
             await domains["S1"].call("work", b"x", timeout=0.5)
         assert loop.time() - started > 0.4
         assert caught.value.timeout_s == 0.5
         assert len(domains["S1"]._calls) == 0
-        with pytest.raises(NoRoute) as caught:
+        with pytest.raises(NoRouteError) as caught:
             await domains["S1"].call("work", b"x", timeout=10 * DEADLINE_S, wait=False)
         assert caught.value.elapsed_s is not None and caught.value.elapsed_s < DEADLINE_S
 
@@ -155,7 +155,7 @@ async def test_aliases_in_a_circle_over_domains_are_told() -> None:
         domains["S1"].change_routes(
             added=[Route.alias(CellAddress("y", "S2"), CellAddress("x", "S2"))]
         )
-        with pytest.raises(HopLimit, match="aliases"):
+        with pytest.raises(HopLimitExceededError, match="aliases"):
             await domains["S1"].call("x@S2", timeout=5)
 
 
@@ -164,7 +164,7 @@ async def test_a_path_that_goes_round_and_round_is_told() -> None:
         for name in ("S1", "S2"):
             domains[name].add_function("r", Inbox())
         circle = ":".join(["r@S2", "r@S1"] * 30)
-        with pytest.raises(HopLimit, match="hops"):
+        with pytest.raises(HopLimitExceededError, match="hops"):
             await domains["S1"].call(circle, b"x", timeout=5)
         assert await domains["S1"].call("r@S2", b"still") == b"still"
 
@@ -179,9 +179,9 @@ async def test_a_message_too_large_for_a_peer_is_told_and_harms_nobody() -> None
         for name in ("S2", "S3"):
             domains[name].add_function("echo", inbox)
         large = bytes(1 << 20)
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(MessageTooLargeError):
             await domains["C1"].call("echo@S2", large)
-        with pytest.raises(MessageTooLarge, match="bytes"):
+        with pytest.raises(MessageTooLargeError, match="bytes"):
             await domains["S1"].call("echo@S2", large)
         assert not inbox.messages
         assert await domains["S1"].call("echo@S3", large) == large
@@ -193,11 +193,11 @@ async def test_a_reply_too_large_for_a_peer_is_told() -> None:
     async with Domains(1, 2, limits_of=small) as domains:
         domains["S2"].add_function("large", lambda message: bytes(1 << 20))
         domains["S2"].add_function("echo", Inbox())
-        with pytest.raises(RemoteHandlerFailure, match="bytes") as caught:
+        with pytest.raises(RemoteHandlerError, match="bytes") as caught:
             await domains["S1"].call("large@S2", timeout=2)
         # It was handled, so it is not for the caller to believe that nothing was sent.
         assert caught.value.outcome is Outcome.KNOWN
-        assert caught.value.remote_code == MessageTooLarge.code
+        assert caught.value.remote_code == MessageTooLargeError.code
         assert await domains["S1"].call("echo@S2", b"small") == b"small"
 
 
@@ -225,11 +225,11 @@ async def test_calls_in_flight_when_the_domain_stops() -> None:
         await eventually(lambda: gate.begun)
         await domains["S1"].stop(0.2)
         for call in (far, hopeful):
-            with pytest.raises(NotRunning):
+            with pytest.raises(NotRunningError):
                 await call
-        with pytest.raises(NotRunning):
+        with pytest.raises(NotRunningError):
             await domains["S1"].call("slow@S2")
-        with pytest.raises(NotRunning):
+        with pytest.raises(NotRunningError):
             domains["S1"].tell("slow@S2")
         gate.open()
 
@@ -256,9 +256,9 @@ async def test_a_handler_that_does_not_finish_is_cancelled_and_its_caller_told()
         waiting = asyncio.ensure_future(domains["S1"].call("slow@S2", b"2", wait=False))
         await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
         await domains["S2"].remove("slow", 0.05)
-        with pytest.raises(RemoteHandlerFailure):
+        with pytest.raises(RemoteHandlerError):
             await call
-        with pytest.raises(NoRoute, match="cell slow stopped"):
+        with pytest.raises(NoRouteError, match="cell slow stopped"):
             await waiting
         assert (gate.begun, gate.cancelled) == ([b"1"], 1)
 

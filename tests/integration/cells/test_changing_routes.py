@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from postroad.cells import CellAddress, NoRoute, NoSuchCell, Route, RouteRefused
+from postroad.cells import CellAddress, CellNotFoundError, NoRouteError, Route, RouteRejectedError
 from postroad.cells.snapshots import NAMES_MAX
-from postroad.core.errors import RemoteHandlerFailure
+from postroad.core.errors import RemoteHandlerError
 from tests.support.cells.nodes import Domains, Inbox, link_of
 from tests.support.deadlines import eventually
 
@@ -27,10 +27,10 @@ async def test_route_by_a_cell_that_is_no_tunnel_is_refused() -> None:
         table = core.table
         for route in (*ROUTES, Route.default(ECHO)):
             for refuse in (core.check_route, lambda it: core.change_routes(added=[it])):
-                with pytest.raises(NoSuchCell, match="echo@C1 is no tunnel"):
+                with pytest.raises(CellNotFoundError, match="echo@C1 is no tunnel"):
                     refuse(route)
             line = f"route add -type={route.type.value} '{route.destination}' echo@C1"
-            with pytest.raises(RemoteHandlerFailure, match="no tunnel"):
+            with pytest.raises(RemoteHandlerError, match="no tunnel"):
                 await domains["S1"].command("System@C1", line)
             assert core.table is table
 
@@ -44,7 +44,7 @@ async def test_routes_by_a_tunnel_and_aliases_of_cells_are_taken() -> None:
         detour = Route.to_address(CellAddress("old", "Z"), CellAddress("tunnel-S2", "C1"))
         core.change_routes(added=[alias, detour])
         assert await domains["S1"].call("old@Y", b"by its other name") == b"by its other name"
-        with pytest.raises(NoRoute):
+        with pytest.raises(NoRouteError):
             # It came to S2, which is not Z.
             await domains["S1"].call("old@Z", wait=False)
 
@@ -58,7 +58,7 @@ async def test_message_that_finds_no_tunnel_is_answered_and_harms_no_tunnel() ->
         core.exchange.change_routes(added=ROUTES)
         for domain, destination in product((core, domains["S1"]), DESTINATIONS):
             for _ in range(2):
-                with pytest.raises(NoRoute, match="cell echo is no tunnel"):
+                with pytest.raises(NoRouteError, match="cell echo is no tunnel"):
                     await domain.call(destination, wait=False)
         assert link_of(core, "S1") is link
         assert await domains["S1"].call("echo@C1", b"x") == b"x"
@@ -114,10 +114,10 @@ async def test_more_queues_than_others_can_be_told_of_are_refused() -> None:
         domain.add_function("worker", Inbox(), consume=["first"])
         table = domain.table
         too_many = [f"q{n}" for n in range(NAMES_MAX)]
-        with pytest.raises(RouteRefused, match="domain S1 offers too much: 8193 names"):
+        with pytest.raises(RouteRejectedError, match="domain S1 offers too much: 8193 names"):
             domain.consume("worker", *too_many)
         assert domain.table is table
-        with pytest.raises(RouteRefused, match="offers too much"):
+        with pytest.raises(RouteRejectedError, match="offers too much"):
             domain.add_function("other", Inbox(), consume=too_many)
         assert domain.table is table
         assert "other" not in domain.cells

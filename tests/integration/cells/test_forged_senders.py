@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from postroad.cells import CellAddress, CellDomain, CellPath, NoRoute, Offer, Role, Route, Snapshot
-from postroad.core.errors import ConfigError, ConnectionClosed
+from postroad.cells import (
+    AdvertisementUpdate,
+    CellAddress,
+    CellDomain,
+    CellPath,
+    NoRouteError,
+    Role,
+    Route,
+    RouteAdvertisement,
+)
+from postroad.core.errors import ConfigError, ConnectionClosedError
 from postroad.net import MessagingService
 from tests.support.cells.nodes import (
     CLUSTER,
@@ -153,7 +162,9 @@ async def test_what_a_satellite_sends_by_another_core_is_believed() -> None:
         incarnation = satellite.service.incarnation
 
         async def tell(number: int, *cores: str) -> None:
-            satellite.tell(Snapshot(incarnation, number, Offer.of(domains=cores)))
+            satellite.tell(
+                AdvertisementUpdate(incarnation, number, RouteAdvertisement.of(domains=cores))
+            )
             learner = domains["C1"].spreader.learner
             await eventually(lambda: learner.have("S9").number == number)
 
@@ -167,7 +178,7 @@ async def test_what_a_satellite_sends_by_another_core_is_believed() -> None:
         await tell(4, "C1", "C3")
         # If it is a satellite's after all, which was on its way for long, that one sends it again.
         failure = await satellite.failure_of(core.send("echo@C1", b"3", source=source))
-        assert failure.code == NoRoute.code
+        assert failure.code == NoRouteError.code
         assert domains["C1"].statistics().malformed == 1
         assert inbox.payloads == [b"0", b"1", b"2"]
 
@@ -211,7 +222,9 @@ async def test_a_satellite_takes_no_core_that_it_was_not_told_of() -> None:
     async with Domains(1, 1) as domains:
         async with MessagingService(CLUSTER, "E1", limits=LIMITS) as service:
             service.introduce("core", None)
-            with pytest.raises(ConnectionClosed, match="S1 is a satellite and knows no core E1"):
+            with pytest.raises(
+                ConnectionClosedError, match="S1 is a satellite and knows no core E1"
+            ):
                 await ForgedDomain(service).connect(domains.services["S1"].address)
         assert set(domains["S1"].links.by_domain) == {"C1"}
 
@@ -221,7 +234,7 @@ async def test_who_is_not_among_the_cores_cannot_be_one(caplog: pytest.LogCaptur
         for name in ("C1", "S1"):
             async with MessagingService(CLUSTER, "E1", limits=LIMITS) as service:
                 service.introduce("core", None)
-                with pytest.raises(ConnectionClosed, match="E1"):
+                with pytest.raises(ConnectionClosedError, match="E1"):
                     await ForgedDomain(service).connect(domains.services[name].address)
         assert "C1: refused E1: it may be no core" in caplog.text
         assert set(domains["C1"].links.by_domain) == {"C2", "S1"}

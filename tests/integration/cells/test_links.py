@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from postroad.cells import (
+    AdvertisementUpdate,
     CellAddress,
     CellMessage,
-    Kind,
-    MessageExpired,
-    NoRoute,
-    Offer,
+    MessageExpiredError,
+    MessageKind,
+    NoRouteError,
     Route,
-    Snapshot,
+    RouteAdvertisement,
 )
 from postroad.cells import links as cell_links
 from postroad.cells.links import MESSAGE
@@ -72,7 +72,7 @@ async def test_a_core_sends_nothing_to_who_is_gone() -> None:
             for n in range(5):
                 assert await domains["S1"].call("echo@S2", b"%d" % n, timeout=5) == b"%d" % n
             await domains["S2"].stop()
-            with pytest.raises(NoRoute):
+            with pytest.raises(NoRouteError):
                 await domains["S1"].call("echo@S2", wait=False)
             await domains.start("S2")
             await domains.connected()
@@ -93,7 +93,7 @@ async def test_time_is_over_also_for_what_would_go_straight_on() -> None:
         for _ in range(3):
             await forged.answer_to(forged.send("sink@S1", b"in time", ttl_ms=5_000))
         failure = await forged.failure_of(forged.send("sink@S1", b"late", ttl_ms=0))
-        assert (failure.code, failure.at) == (MessageExpired.code, "C1")
+        assert (failure.code, failure.at) == (MessageExpiredError.code, "C1")
         assert b"late" not in inbox.payloads
 
 
@@ -143,7 +143,7 @@ async def test_more_routes_than_are_remembered_are_all_followed(
             if n % 500 == 0:
                 await asyncio.sleep(0)
         await eventually(lambda: sum(it.subject == MESSAGE for it in forged.requests) == count)
-        assert all(it.kind is Kind.REPLY for it in forged.envelopes)
+        assert all(it.kind is MessageKind.REPLY for it in forged.envelopes)
         assert inbox.payloads == [b"%d" % n for n in range(count)]
 
 
@@ -155,8 +155,8 @@ async def test_news_that_are_not_acknowledged_come_again_and_then_no_more() -> N
         core = domains["C1"]
         core.add_function("worker", Inbox(), consume=["work"])
 
-        def snapshots() -> list[Snapshot]:
-            told = [it for it in forged.updates if isinstance(it, Snapshot)]
+        def snapshots() -> list[AdvertisementUpdate]:
+            told = [it for it in forged.updates if isinstance(it, AdvertisementUpdate)]
             return [it for it in told if it.offer.queues == ("work",)]
 
         await eventually(lambda: len(snapshots()) >= 2)
@@ -177,7 +177,7 @@ async def test_a_peer_that_forgot_everything_is_told_again() -> None:
         core.add_function("worker", Inbox(), consume=["work"])
         await eventually(lambda: satellite.table.queues("work"))
         peer = satellite.spreader.learner._peers["C1"]
-        peer.offer, peer.have = Offer(), type(peer.have)()
+        peer.offer, peer.have = RouteAdvertisement(), type(peer.have)()
         satellite.spreader.learner._touch("C1")
         satellite.spreader._pump()
         assert not satellite.table.queues("work")
@@ -193,7 +193,7 @@ async def test_many_changes_within_a_turn_are_told_as_one() -> None:
             core.add_function(f"worker-{n}", Inbox(), consume=[f"work-{n}"])
         await eventually(lambda: len(forged.updates) > before)
         told = forged.updates[before]
-        assert isinstance(told, Snapshot) and len(told.offer.queues) == 200
+        assert isinstance(told, AdvertisementUpdate) and len(told.offer.queues) == 200
 
 
 async def test_a_cell_called_while_it_starts_to_be_offered_elsewhere() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.cells import CellDomain, CellMessage, Role, StaticLocations
+from postroad.cells import CellDomain, CellMessage, Role, StaticCoreDiscovery
 from postroad.cells.routing_manager import RoutingManager
-from postroad.core.errors import RemoteHandlerFailure
+from postroad.core.errors import RemoteHandlerError
 from postroad.net import MessagingService
 from tests.support.cells.nodes import LIMITS, QUICK, Domains, Inbox
 from tests.support.deadlines import eventually
@@ -47,7 +47,7 @@ async def test_what_peers_offer() -> None:
             "tunnel to C1",
             "tunnel to C2",
         ]
-        with pytest.raises(RemoteHandlerFailure, match="no tunnel to domain 'S9'; see 'ls'"):
+        with pytest.raises(RemoteHandlerError, match="no tunnel to domain 'S9'; see 'ls'"):
             await domains["S1"].command("RoutingMgr@C1", "ls S9")
 
 
@@ -69,7 +69,7 @@ async def test_cores_that_agree() -> None:
 
 async def test_a_domain_without_a_tunnel_to_one_core() -> None:
     async with Domains(2, 1) as domains:
-        some = StaticLocations({"C1": [domains.services["C1"].address]})
+        some = StaticCoreDiscovery({"C1": [domains.services["C1"].address]})
         async with (
             MessagingService("test", "S9", "127.0.0.1:0", limits=LIMITS) as service,
             CellDomain(service, locations=some, config=QUICK) as lonely,
@@ -113,7 +113,7 @@ async def test_cores_that_do_not_answer() -> None:
         cores = {"C1": [str(domains.services["C1"].address)], "C9": [NOBODY]}
         async with (
             MessagingService("test", "S9", "127.0.0.1:0", limits=LIMITS) as service,
-            CellDomain(service, locations=StaticLocations(cores), config=QUICK) as domain,
+            CellDomain(service, locations=StaticCoreDiscovery(cores), config=QUICK) as domain,
         ):
             await eventually(lambda: domain.table.defaults() and "C9" in domain.dialer.failures)
             assert (await domain.command("RoutingMgr", "check")).splitlines() == [
@@ -176,7 +176,11 @@ async def test_cores_that_nobody_told_of() -> None:
         async with (
             MessagingService("test", "C9", "127.0.0.1:0", limits=LIMITS) as service,
             CellDomain(
-                service, role=Role.CORE, zone="west", locations=StaticLocations(cores), config=QUICK
+                service,
+                role=Role.CORE,
+                zone="west",
+                locations=StaticCoreDiscovery(cores),
+                config=QUICK,
             ),
         ):
             await eventually(lambda: "C9" in domains["C1"].links.by_domain)
@@ -199,6 +203,6 @@ async def test_how_the_search_goes() -> None:
     async with Domains(1, 1) as domains:
         text = await domains["S1"].command("lm@C1", "info")
         told = dict(re.findall(r"^([\w ]+): +(.*)$", text, re.MULTILINE))
-        assert told["source"] == "StaticLocations"
+        assert told["source"] == "StaticCoreDiscovery"
         assert (told["connected"], told["registered"], told["cores"]) == ("yes", "yes", "0")
         assert told["last error"] == "-"

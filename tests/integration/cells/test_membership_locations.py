@@ -7,10 +7,10 @@ import signal
 
 import pytest
 
-from postroad.cells import Domain, Role
-from postroad.cells.locations import CoreLocation, MembershipLocations
-from postroad.cluster import ChangeKind, MembershipConfig, State, events
-from postroad.cluster.membership import NameLost
+from postroad.cells import DomainInfo, Role
+from postroad.cells.locations import CoreLocation, MembershipCoreDiscovery
+from postroad.cluster import MembershipConfig, MembershipEventType, MemberState, events
+from postroad.cluster.membership import NameConflictLost
 from postroad.core import Address
 from postroad.core.errors import ConfigError, UsageError
 from tests.support.cells.children import core_member
@@ -31,9 +31,9 @@ PATIENT = MembershipConfig(probe_interval_s=0.2, probe_timeout_s=0.8, indirect_a
 
 async def start(
     node: Node, role: Role, zone: str | None = None
-) -> tuple[MembershipLocations, Told]:
-    locations, told = MembershipLocations(node.agent), Told()
-    await locations.start(Domain(node.name, role, zone), (node.address,), told)
+) -> tuple[MembershipCoreDiscovery, Told]:
+    locations, told = MembershipCoreDiscovery(node.agent), Told()
+    await locations.start(DomainInfo(node.name, role, zone), (node.address,), told)
     return locations, told
 
 
@@ -64,15 +64,15 @@ async def test_a_dead_core_is_told_to_be_gone_and_a_suspected_one_is_not() -> No
         _, told = await start(satellite, Role.SATELLITE)
         await told.until(location(core))
         calls = len(told.calls)
-        known_in: list[State] = []
+        known_in: list[MemberState] = []
         satellite.agent.add_listener(
             lambda change: known_in.append(change.member.state) if told.calls[-1] else None
         )
         await core.crash()
         change = await satellite.until_removed("C1")
 
-        assert change.member.state is State.DEAD
-        assert State.SUSPECT in known_in, "told to be there while it was suspected"
+        assert change.member.state is MemberState.DEAD
+        assert MemberState.SUSPECT in known_in, "told to be there while it was suspected"
         await told.until()
         assert len(told.calls) == calls + 1
 
@@ -85,12 +85,12 @@ async def test_a_core_that_stood_still_for_a_moment_was_never_gone() -> None:
             calls = list(told.calls)
             process.send_signal(signal.SIGSTOP)
             await satellite.until(
-                lambda node: node.see("C1").state is State.SUSPECT, "it is suspected"
+                lambda node: node.see("C1").state is MemberState.SUSPECT, "it is suspected"
             )
             process.send_signal(signal.SIGCONT)
             await satellite.until(lambda node: node.see("C1").is_reachable, "it is back")
 
-            assert satellite.told(ChangeKind.REMOVED) == []
+            assert satellite.told(MembershipEventType.REMOVED) == []
             assert told.calls == calls
 
 
@@ -125,7 +125,7 @@ async def test_a_node_that_loses_its_name_is_no_core_any_more() -> None:
         await start(two, Role.CORE)
         locations, told = await start(one, Role.CORE)
         await told.until(location(two))
-        one.agent._tell(NameLost(Address("127.0.0.1", 1)))
+        one.agent._tell(NameConflictLost(Address("127.0.0.1", 1)))
         await eventually(lambda: not locations.statistics().is_connected, "it is over")
 
         assert not locations.statistics().is_registered
@@ -169,14 +169,14 @@ async def test_a_role_that_nobody_knows_is_skipped() -> None:
 
 async def test_a_domain_is_its_member() -> None:
     async with running_node("C1") as node:
-        locations, told = MembershipLocations(node.agent), Told()
+        locations, told = MembershipCoreDiscovery(node.agent), Told()
         with pytest.raises(ConfigError, match="must be called 'C1'"):
-            await locations.start(Domain("C2", Role.CORE), (node.address,), told)
+            await locations.start(DomainInfo("C2", Role.CORE), (node.address,), told)
         elsewhere = Address("127.0.0.1", 1)
         with pytest.raises(ConfigError, match="members are dialed at their address"):
-            await locations.start(Domain("C1", Role.CORE), (node.address, elsewhere), told)
+            await locations.start(DomainInfo("C1", Role.CORE), (node.address, elsewhere), told)
         assert node.agent.local.properties == {}
-        await locations.start(Domain("C1", Role.CORE), (node.address,), told)
+        await locations.start(DomainInfo("C1", Role.CORE), (node.address,), told)
         assert told.calls == [{}]
 
 
@@ -196,4 +196,4 @@ async def test_the_agent_comes_first() -> None:
         await node.agent.stop()
         with pytest.raises(UsageError, match="was stopped"):
             await start(node, Role.CORE)
-        await asyncio.wait_for(MembershipLocations(node.agent).stop(), DEADLINE_S)
+        await asyncio.wait_for(MembershipCoreDiscovery(node.agent).stop(), DEADLINE_S)

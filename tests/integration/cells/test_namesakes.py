@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from postroad.cells import CellDomain, Role, StaticLocations
-from postroad.core.errors import ConnectionClosed
+from postroad.cells import CellDomain, Role, StaticCoreDiscovery
+from postroad.core.errors import ConnectionClosedError
 from postroad.net import MessagingService
 from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, ForgedDomain, Inbox
 from tests.support.deadlines import eventually
@@ -61,7 +61,7 @@ async def test_the_older_one_cannot_take_the_name_back() -> None:
             service.introduce("satellite", None)
         address = domains["C1"].service.address
         later = await ForgedDomain(new).connect(address)
-        with pytest.raises(ConnectionClosed, match="another process is domain S1") as caught:
+        with pytest.raises(ConnectionClosedError, match="another process is domain S1") as caught:
             await ForgedDomain(old).connect(address)
         assert not caught.value.retryable
         assert later.lost_because is None
@@ -83,7 +83,7 @@ async def test_a_second_tunnel_of_one_process_takes_the_place_of_the_first() -> 
 
 async def test_a_domain_that_finds_itself_is_not_connected_to_itself() -> None:
     async with MessagingService(CLUSTER, "C1", limits=LIMITS) as service:
-        cores = StaticLocations({"C1": [service.address]})
+        cores = StaticCoreDiscovery({"C1": [service.address]})
         async with CellDomain(service, role=Role.CORE, locations=cores, config=QUICK) as domain:
             domain.add_function("echo", Inbox())
             assert await domain.call("echo@C1", b"x") == b"x"

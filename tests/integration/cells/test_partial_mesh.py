@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from postroad.cells import CellAddress, CellBusy, NoRoute
+from postroad.cells import CellAddress, CellBusyError, NoRouteError
 from tests.support.cells.nodes import Domains, Gate, Inbox, cut, link_of, quick
 from tests.support.deadlines import DEADLINE_S, eventually
 
@@ -122,7 +122,7 @@ async def test_messages_that_wait_for_the_only_tunnel_fail_when_it_breaks() -> N
         call = asyncio.ensure_future(sender.call("slow@S2", b"x", wait=False))
         await asyncio.sleep(0)
         await cut(sender, "C1")
-        with pytest.raises(NoRoute):
+        with pytest.raises(NoRouteError):
             await call
         assert not gate.begun
 
@@ -152,7 +152,7 @@ async def test_when_a_tunnel_is_full_the_next_one_takes_more() -> None:
         await eventually(lambda: len(inbox.messages) == 26)
         for link in sender.links.by_domain.values():
             link.tunnel.can_send = False
-        with pytest.raises(CellBusy):
+        with pytest.raises(CellBusyError):
             for _ in range(30):
                 await sender.send("sink@S2", b"never")
         taken = sum(it.statistics().waiting for it in sender.links.by_domain.values())

@@ -7,7 +7,13 @@ from collections import Counter
 
 import pytest
 
-from postroad.cells import CellMessage, NoRoute, NoSuchCell, NoSuchRoute, RouteRefused
+from postroad.cells import (
+    CellMessage,
+    CellNotFoundError,
+    NoRouteError,
+    RouteNotFoundError,
+    RouteRejectedError,
+)
 from postroad.core.errors import ConfigError
 from tests.support.cells.nodes import Domains, Gate, Inbox, names_of
 from tests.support.deadlines import eventually
@@ -168,19 +174,19 @@ async def test_changes_that_cannot_be_are_refused() -> None:
     async with Domains(1, 1) as domains:
         domain = domains["S1"]
         domain.add_function("a", Inbox(), consume=["work"])
-        with pytest.raises(RouteRefused):
+        with pytest.raises(RouteRejectedError):
             domain.consume("a", "work")
-        with pytest.raises(NoSuchRoute):
+        with pytest.raises(RouteNotFoundError):
             domain.unconsume("a", "other")
-        with pytest.raises(NoSuchCell):
+        with pytest.raises(CellNotFoundError):
             domain.consume("nobody", "work")
-        with pytest.raises(NoSuchCell):
+        with pytest.raises(CellNotFoundError):
             await domain.remove("nobody")
-        with pytest.raises(NoSuchCell):
+        with pytest.raises(CellNotFoundError):
             await domain.drain("nobody")
         with pytest.raises(ConfigError, match="has a cell 'a' already"):
             domain.add_function("a", Inbox())
-        with pytest.raises(RouteRefused):
+        with pytest.raises(RouteRejectedError):
             domain.add_function("b", Inbox(), consume=["q", "q"])
         assert "b" not in domain.cells
         domain.add_function("b", Inbox())
@@ -223,7 +229,7 @@ async def test_a_drain_that_takes_too_long_says_so() -> None:
         domains["S1"].add_function("worker", gate, consume=["work"])
         await domains["S1"].send("worker", b"x")
         assert await domains["S1"].drain("worker", 0.05) is False
-        with pytest.raises(NoRoute):
+        with pytest.raises(NoRouteError):
             await domains["S1"].call("work", b"", wait=False)
         gate.open()
         assert await domains["S1"].drain("worker", 5.0) is True
@@ -234,7 +240,7 @@ async def test_a_drained_cell_that_consumes_again_is_found_again() -> None:
         domains["S2"].add_function("worker", Inbox(), consume=["work"])
         await domains.settled()
         assert await domains["S2"].drain("worker")
-        with pytest.raises(NoRoute):
+        with pytest.raises(NoRouteError):
             await domains["S1"].call("work", b"", wait=False)
         domains["S2"].consume("worker", "work")
         assert await domains["S1"].call("work", b"x", timeout=3) == b"x"
@@ -249,7 +255,7 @@ async def test_a_removed_cell_finishes_what_it_has() -> None:
         await eventually(lambda: len(domains["S2"]._runner("worker").mailbox) == 2)
         remove = asyncio.ensure_future(domains["S2"].remove("worker", 5.0))
         await eventually(lambda: not domains["C1"].table.queues("work"))
-        with pytest.raises(NoRoute):
+        with pytest.raises(NoRouteError):
             await domains["S1"].call("worker@S2", wait=False)
         gate.open()
         assert [await call for call in calls] == [b"0", b"1", b"2"]

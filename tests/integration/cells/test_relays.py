@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.cells import Cell, CellAddress, CellMessage, CellPath, NoRoute
-from postroad.core.errors import RemoteHandlerFailure
+from postroad.cells import Cell, CellAddress, CellMessage, CellPath, NoRouteError
+from postroad.core.errors import RemoteHandlerError
 from tests.support.cells.nodes import Domains, Inbox
 from tests.support.deadlines import eventually
 
@@ -73,11 +73,11 @@ async def test_failures_come_back_the_same_way() -> None:
         def broken(message: CellMessage) -> None:
             raise ValueError("on purpose")
 
-        with pytest.raises(RemoteHandlerFailure, match="on purpose"):
+        with pytest.raises(RemoteHandlerError, match="on purpose"):
             await domains["S1"].call("relay@S3:broken@S2", timeout=3)
-        with pytest.raises(NoRoute, match="no cell 'nobody' in domain S2"):
+        with pytest.raises(NoRouteError, match="no cell 'nobody' in domain S2"):
             await domains["S1"].call("relay@S3:nobody@S2", timeout=3, wait=False)
-        with pytest.raises(NoRoute, match="S9"):
+        with pytest.raises(NoRouteError, match="S9"):
             await domains["S1"].call("relay@S3:nobody@S9", timeout=3, wait=False)
 
 
@@ -87,7 +87,7 @@ async def test_who_does_not_send_on_says_so() -> None:
         relay = Relay(is_willing=False)
         await domains["S3"].add(relay)
         domains["S2"].add_function("target", inbox)
-        with pytest.raises(NoRoute, match="cell relay sends nothing on"):
+        with pytest.raises(NoRouteError, match="cell relay sends nothing on"):
             await domains["S1"].call("relay@S3:target@S2", b"x", timeout=3, wait=False)
         assert relay.relayed == [b"x"]
         assert not inbox.messages

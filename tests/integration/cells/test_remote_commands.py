@@ -16,7 +16,7 @@ from postroad.cells import (
     command,
 )
 from postroad.cells.config import RemoteCommands
-from postroad.core.errors import ConfigError, RemoteHandlerFailure
+from postroad.core.errors import ConfigError, RemoteHandlerError
 from postroad.net import MessagingService
 from tests.support.cells.nodes import CLUSTER, Domains, forged_domain
 
@@ -130,7 +130,7 @@ async def test_commands_of_others_are_answered_as_far_as_it_is_allowed(
 
 
 async def is_refused(domain: CellDomain, path: str, line: str) -> None:
-    with pytest.raises(RemoteHandlerFailure, match="domain C1 lets others") as caught:
+    with pytest.raises(RemoteHandlerError, match="domain C1 lets others") as caught:
         await domain.command(path, line, timeout=5)
     assert caught.value.remote_code == CommandRefused.code
 

@@ -6,8 +6,15 @@ import asyncio
 
 import pytest
 
-from postroad.cells import Cell, CellDomain, CellMessage, DuplicateRoute, Role, StaticLocations
-from postroad.core.errors import ConfigError, NotRunning, RemoteHandlerFailure, UsageError
+from postroad.cells import (
+    Cell,
+    CellDomain,
+    CellMessage,
+    DuplicateRouteError,
+    Role,
+    StaticCoreDiscovery,
+)
+from postroad.core.errors import ConfigError, NotRunningError, RemoteHandlerError, UsageError
 from postroad.net import MessagingService
 from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, Gate, Inbox, quick
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -44,9 +51,9 @@ async def test_domain_needs_a_service_and_lives_once() -> None:
         CellDomain("C1")  # type: ignore[arg-type]
     async with MessagingService(CLUSTER, "S1", limits=LIMITS) as service:
         domain = CellDomain(service, config=QUICK)
-        with pytest.raises(NotRunning, match="not started"):
+        with pytest.raises(NotRunningError, match="not started"):
             domain.tell("a")
-        with pytest.raises(NotRunning):
+        with pytest.raises(NotRunningError):
             domain.add_function("a", Inbox())
         await domain.stop()
         await domain.start()
@@ -55,7 +62,7 @@ async def test_domain_needs_a_service_and_lives_once() -> None:
             await domain.start()
         await domain.stop()
         await domain.stop()
-        with pytest.raises(NotRunning):
+        with pytest.raises(NotRunningError):
             await domain.call("a")
         with pytest.raises(UsageError, match="is stopped; make a new one"):
             await domain.start()
@@ -82,7 +89,7 @@ async def test_a_second_domain_that_was_refused_does_not_disturb_the_first() -> 
         domains["C1"].add_function("echo", Inbox())
         # Who connects now is still taken.
         async with MessagingService(CLUSTER, "S9", limits=LIMITS) as other:
-            cores = StaticLocations({"C1": [service.address]})
+            cores = StaticCoreDiscovery({"C1": [service.address]})
             async with CellDomain(other, locations=cores, config=QUICK) as late:
                 assert await late.call("echo", b"x", timeout=5) == b"x"
 
@@ -113,7 +120,7 @@ async def test_cell_that_cannot_be_added_may_clean_up_and_is_not_there() -> None
                 await domain.add(failing)
         assert failing.log == ["starting", "stopping"] * 2
         refused = Careful(consume=["work", "work"])
-        with pytest.raises(DuplicateRoute):
+        with pytest.raises(DuplicateRouteError):
             await domain.add(refused)
         assert "careful" not in domain.cells
         assert not domain.table.queues("work")
@@ -171,7 +178,7 @@ async def test_a_cell_that_removes_itself_ends() -> None:
         assert done
         # It may be answered, or told that it cannot be; not that it was too slow.
         error = call.exception()
-        assert error is None or isinstance(error, RemoteHandlerFailure)
+        assert error is None or isinstance(error, RemoteHandlerError)
         if error is None:
             assert "leaver" not in domain.cells
 
@@ -220,7 +227,7 @@ async def test_a_cell_that_never_ends_does_not_hold_up_the_end(
 async def test_locations_that_fail_to_stop_do_not_hold_up_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Failing(StaticLocations):
+    class Failing(StaticCoreDiscovery):
         """Cannot say goodbye to whoever tells it of cores."""
 
         async def stop(self) -> None:
@@ -280,7 +287,7 @@ async def test_a_core_that_is_not_there_yet_is_dialed_until_it_is() -> None:
         MessagingService(CLUSTER, "C1", limits=LIMITS) as core_service,
         MessagingService(CLUSTER, "S1", limits=LIMITS) as service,
     ):
-        cores = StaticLocations({"C1": [core_service.address]})
+        cores = StaticCoreDiscovery({"C1": [core_service.address]})
         async with CellDomain(service, locations=cores, config=QUICK) as satellite:
             await eventually(lambda: "C1" in satellite.dialer.failures)
             call = asyncio.ensure_future(satellite.call("echo", b"x", timeout=10))
@@ -297,7 +304,7 @@ async def test_every_endpoint_of_a_core_is_tried() -> None:
         MessagingService(CLUSTER, "S1", limits=LIMITS) as service,
     ):
         endpoints = ["127.0.0.1:1", str(wrong.address), str(core_service.address)]
-        cores = StaticLocations({"C1": endpoints})
+        cores = StaticCoreDiscovery({"C1": endpoints})
         async with (
             CellDomain(core_service, role=Role.CORE, config=QUICK),
             CellDomain(service, locations=cores, config=QUICK) as satellite,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postroad.cells import CellDomain, CellMessage
-from postroad.cells.short_ways import Onward, ToCaller, ToCell
+from postroad.cells.short_ways import DeliverFastPath, ForwardFastPath, ReplyFastPath
 from postroad.core.errors import MessagingError
 from tests.support.cells.nodes import Domains, Gate, Inbox, cut, link_of, quick
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -84,9 +84,9 @@ async def test_every_domain_on_the_way_takes_the_short_one() -> None:
         for _ in range(CALLS):
             assert await domains["S1"].call("cell@S2", b"x") == b"x"
         assert domains["S1"]._departures["cell@S2"] is not None
-        assert ToCell in ways_of(domains["S2"], "C1")
-        assert ToCaller in ways_of(domains["S1"], "C1")
-        assert {*ways_of(domains["C1"], "S1"), *ways_of(domains["C1"], "S2")} == {Onward}
+        assert DeliverFastPath in ways_of(domains["S2"], "C1")
+        assert ReplyFastPath in ways_of(domains["S1"], "C1")
+        assert {*ways_of(domains["C1"], "S1"), *ways_of(domains["C1"], "S2")} == {ForwardFastPath}
         first, *others = inbox.messages
         for message in others:
             assert (message.sender, message.way, message.name) == (
@@ -129,7 +129,7 @@ async def test_a_busy_cell_refuses_and_keeps_the_order() -> None:
         outcomes = await asyncio.gather(*calls)
         answered = [outcome[1] for outcome in outcomes if outcome[0] == "answer"]
         assert answered == again.finished
-        assert {outcome[0] for outcome in outcomes} <= {"answer", "CellBusy"}
+        assert {outcome[0] for outcome in outcomes} <= {"answer", "CellBusyError"}
 
 
 async def test_a_cell_that_goes_is_called_no_more() -> None:
@@ -140,7 +140,7 @@ async def test_a_cell_that_goes_is_called_no_more() -> None:
                 assert (await outcome_of(domains["S1"], b"x")) == ("answer", b"x")
             await domains["S2"].remove("cell")
             name, *_ = await outcome_of(domains["S1"], b"x", wait=False)
-            assert name == "NoRoute"
+            assert name == "NoRouteError"
 
 
 async def test_another_core_is_tried_when_the_usual_one_has_gone() -> None:

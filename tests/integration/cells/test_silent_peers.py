@@ -8,9 +8,9 @@ import signal
 import msgspec
 import pytest
 
-from postroad.cells import CellBusy, NoRoute, Snapshot
+from postroad.cells import AdvertisementUpdate, CellBusyError, NoRouteError
 from postroad.cells.links import MESSAGE, ROUTES
-from postroad.core.errors import RequestTimeout
+from postroad.core.errors import ReplyTimeoutError
 from postroad.core.limits import KIB, MIB
 from tests.support.cells.children import child_domain
 from tests.support.cells.nodes import LIMITS, Domains, Inbox, forged_domain, link_of, quick
@@ -34,14 +34,14 @@ async def test_a_frozen_process_is_noticed_and_its_routes_go() -> None:
         async with child_domain("F1", "C1", address) as process:
             assert await domains["S1"].call("work", b"x", timeout=10) == b"x"
             process.send_signal(signal.SIGSTOP)
-            with pytest.raises(RequestTimeout):
+            with pytest.raises(ReplyTimeoutError):
                 await domains["S1"].call("echo@F1", b"x", timeout=0.2)
             await eventually(lambda: "F1" not in core.links.by_domain)
             await eventually(lambda: not core.table.queues("work"))
             assert not core.table.domains("F1")
             assert "tunnel-F1" not in core.cells
             for name in ("work", "echo@F1"):
-                with pytest.raises(NoRoute):
+                with pytest.raises(NoRouteError):
                     await domains["S1"].call(name, b"x", wait=False)
             # A call that waits finds it again once it goes on.
             call = asyncio.ensure_future(domains["S1"].call("work", b"again", timeout=10))
@@ -77,7 +77,7 @@ async def test_a_slow_reader_holds_little_memory_and_nobody_else() -> None:
         for _ in range(10_000):
             try:
                 core.tell("sink@S1", payload)
-            except CellBusy:
+            except CellBusyError:
                 refused += 1
             if refused % 100 == 0:
                 await asyncio.sleep(0)
@@ -86,7 +86,7 @@ async def test_a_slow_reader_holds_little_memory_and_nobody_else() -> None:
         # One sender gets half of the place.
         assert now.waiting_bytes <= 2 * MIB + len(payload)
         assert resident_bytes() - before < 50 * MIB
-        with pytest.raises(CellBusy):
+        with pytest.raises(CellBusyError):
             await core.call("sink@S1", payload, timeout=5)
         # Others have their share of the queue, and other tunnels know nothing of it.
         await domains["S3"].send("sink@S1", b"from S3")
@@ -124,7 +124,7 @@ async def test_news_of_routes_pass_what_waits() -> None:
 
         subjects = [it.subject for it in forged.requests]
         news = len(subjects) - subjects[::-1].index(ROUTES) - 1
-        assert isinstance(forged.updates[-1], Snapshot)
+        assert isinstance(forged.updates[-1], AdvertisementUpdate)
         assert forged.updates[-1].offer.queues == ("new",)
         assert subjects[news:].count(MESSAGE) >= 300
 
@@ -144,7 +144,7 @@ async def test_a_peer_that_never_reads_is_cut_off() -> None:
             await asyncio.sleep(0)
         call = asyncio.ensure_future(core.call("sink@S1", b"", wait=False, timeout=8))
         await eventually(lambda: "S1" not in core.links.by_domain)
-        with pytest.raises(NoRoute):
+        with pytest.raises(NoRouteError):
             await call
         assert not core.table.domains("S1")
         transport.resume_reading()

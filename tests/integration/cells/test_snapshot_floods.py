@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.cells import CellDomain, Have, Offer, Role, Route, Snapshot
+from postroad.cells import (
+    AdvertisementAck,
+    AdvertisementUpdate,
+    CellDomain,
+    Role,
+    Route,
+    RouteAdvertisement,
+)
 from postroad.cells import spreading as spreading_module
 from postroad.cells.snapshots import NAMES_MAX
 from postroad.core.limits import ROUTES_AT_ONCE_MAX
@@ -14,13 +21,13 @@ from tests.support.deadlines import eventually
 NAMES = 2_048
 
 
-def offer_of(tag: str, count: int = NAMES) -> Offer:
+def offer_of(tag: str, count: int = NAMES) -> RouteAdvertisement:
     names = [f"{tag}-{number}" for number in range(count)]
-    return Offer.of(names, names, None, names)
+    return RouteAdvertisement.of(names, names, None, names)
 
 
 def have_numbers(forged: ForgedDomain) -> list[int]:
-    return [it.number for it in forged.updates if isinstance(it, Have)]
+    return [it.number for it in forged.updates if isinstance(it, AdvertisementAck)]
 
 
 def routes_by(domain: CellDomain, peer: str) -> set[Route]:
@@ -46,7 +53,7 @@ async def test_snapshots_that_change_everything_are_looked_at_now_and_then(
         core.on_routes_changed(note)
         offers = [offer_of("a"), offer_of("b")]
         for number in range(1, 41):
-            forged.tell(Snapshot(forged.service.incarnation, number, offers[number % 2]))
+            forged.tell(AdvertisementUpdate(forged.service.incarnation, number, offers[number % 2]))
             # Those who call are served in between.
             assert await domains["S1"].call("echo@C1", b"x") == b"x"
         await eventually(lambda: have_numbers(forged))
@@ -66,7 +73,7 @@ async def test_the_latest_snapshot_counts_in_the_end(
         core = domains["C1"]
         for number in range(1, 41):
             offer = offer_of(f"n{number}", count)
-            forged.tell(Snapshot(forged.service.incarnation, number, offer))
+            forged.tell(AdvertisementUpdate(forged.service.incarnation, number, offer))
         await eventually(lambda: 40 in have_numbers(forged))
         assert len(have_numbers(forged)) < 10
         names = {it.cell for it in routes_by(core, "X")}
@@ -77,11 +84,11 @@ async def test_a_new_tunnel_does_not_begin_anew() -> None:
     async with Domains(1, 0) as domains:
         core = domains["C1"]
         async with forged_domain(core) as forged:
-            forged.tell(Snapshot(forged.service.incarnation, 1, offer_of("a", 2_000)))
+            forged.tell(AdvertisementUpdate(forged.service.incarnation, 1, offer_of("a", 2_000)))
             await eventually(lambda: have_numbers(forged) == [1])
         await eventually(lambda: not routes_by(core, "X"))
         async with forged_domain(core) as forged:
-            forged.tell(Snapshot(forged.service.incarnation, 1, offer_of("b", 2_000)))
+            forged.tell(AdvertisementUpdate(forged.service.incarnation, 1, offer_of("b", 2_000)))
             forged.send("System@C1", b"id", content="command")
             await eventually(lambda: forged.envelopes)
             assert not routes_by(core, "X")
@@ -93,7 +100,7 @@ async def test_who_tells_little_does_not_wait_for_who_tells_much() -> None:
         core = domains["C1"]
         for number in range(1, 6):
             offer = offer_of(f"n{number}", NAMES_MAX)
-            forged.tell(Snapshot(forged.service.incarnation, number, offer))
+            forged.tell(AdvertisementUpdate(forged.service.incarnation, number, offer))
         await eventually(lambda: routes_by(core, "X"))
         domains["S1"].add_function("quiet", Inbox(), consume=["little"])
         await eventually(lambda: core.table.queues("little"))
@@ -106,7 +113,7 @@ async def test_what_is_malformed_is_dropped_however_large_it_is() -> None:
         incarnation = forged.service.incarnation
         forged.post(b"\x94\x01" + b"x" * 5_000, "routes")
         await eventually(lambda: domains["C1"].statistics().malformed == 1)
-        forged.tell(Snapshot(incarnation + 1, 1, offer_of("a", 500)))
+        forged.tell(AdvertisementUpdate(incarnation + 1, 1, offer_of("a", 500)))
         await eventually(lambda: domains["C1"].statistics().malformed == 2)
-        forged.tell(Snapshot(incarnation, 1, offer_of("b", 500)))
+        forged.tell(AdvertisementUpdate(incarnation, 1, offer_of("b", 500)))
         await eventually(lambda: have_numbers(forged) == [1])

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from postroad.cells import Cell, CellMessage, command
-from postroad.cells.pinboard import Pinboard
-from postroad.core.errors import ConfigError, RemoteHandlerFailure
+from postroad.cells.pinboard import LogBuffer
+from postroad.core.errors import ConfigError, RemoteHandlerError
 from tests.support.cells.nodes import Domains, Inbox
 from tests.support.deadlines import eventually
 
@@ -40,7 +40,7 @@ async def domains() -> AsyncIterator[Domains]:
 
 
 async def refusal(domains: Domains, line: str, cell: str = "System@S2") -> str:
-    with pytest.raises(RemoteHandlerFailure) as caught:
+    with pytest.raises(RemoteHandlerError) as caught:
         await domains["S1"].command(cell, line)
     assert caught.value.remote_code in (ConfigError.code, 7130, 7120, 7110)
     return caught.value.detail
@@ -227,7 +227,7 @@ async def test_cells_of_the_domain_itself_stay(domains: Domains) -> None:
         assert await refusal(domains, f"kill {cell}") == f"{told} killed"
         assert await refusal(domains, f"drain {cell}") == f"{told} drained"
         assert cell in domains["S2"].cells
-        with pytest.raises(RemoteHandlerFailure, match="takes commands only; try 'help'"):
+        with pytest.raises(RemoteHandlerError, match="takes commands only; try 'help'"):
             await domains["S1"].call(f"{cell}@S2", "hello")
 
 
@@ -271,7 +271,7 @@ async def test_nothing_is_left_behind_in_logging() -> None:
     level, handlers = logger.level, list(logger.handlers)
     async with Domains(1, 1) as domains:
         (pinboard,) = [it for it in logger.handlers if it not in handlers]
-        assert isinstance(pinboard, Pinboard)
+        assert isinstance(pinboard, LogBuffer)
         await domains["S1"].command("System@C1", "log set error")
         assert logger.level == logging.ERROR
     assert logger.handlers == handlers

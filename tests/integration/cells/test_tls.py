@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from postroad.cells import CellDomain, StaticLocations
+from postroad.cells import CellDomain, StaticCoreDiscovery
 from postroad.net import MessagingService
 from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, Inbox
 from tests.support.deadlines import eventually
@@ -30,7 +30,7 @@ async def test_a_domain_without_a_certificate_gets_no_tunnel(tmp_path: Path) -> 
         Domains(1, 1, tls=authority.tls) as domains,
         MessagingService(CLUSTER, "S9", limits=LIMITS) as service,
     ):
-        cores = StaticLocations({"C1": [domains.services["C1"].address]})
+        cores = StaticCoreDiscovery({"C1": [domains.services["C1"].address]})
         async with CellDomain(service, locations=cores, config=QUICK) as plain:
             await eventually(lambda: "C1" in plain.dialer.failures)
             assert not plain.links.by_domain

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from postroad.cells import Domain, Role
-from postroad.cells.locations import CoreLocation, ZooKeeperLocations
+from postroad.cells import DomainInfo, Role
+from postroad.cells.locations import CoreLocation, ZooKeeperCoreDiscovery
 from postroad.core import Address
 from tests.support.cells.locations_behaviour import Told
 from tests.support.cells.registrants import CLUSTER, Place, own_place
@@ -24,7 +24,7 @@ C2 = CoreLocation("C2", (Address("127.0.0.1", 7002),))
 class Running(NamedTuple):
     """A domain that has started, and what it was told."""
 
-    locations: ZooKeeperLocations
+    locations: ZooKeeperCoreDiscovery
     told: Told
 
 
@@ -33,10 +33,10 @@ async def start(
 ) -> Running:
     """A satellite, or a core if it has a location."""
     settings = {"session_timeout_s": SESSION_TIMEOUT_S} | options
-    domain = Running(ZooKeeperLocations(place.hosts, CLUSTER, place.root, **settings), Told())
+    domain = Running(ZooKeeperCoreDiscovery(place.hosts, CLUSTER, place.root, **settings), Told())
     role = Role.SATELLITE if core is None else Role.CORE
     endpoints, zone = (core.endpoints, core.zone) if core else ((), None)
-    await domain.locations.start(Domain(name, role, zone), endpoints, domain.told)
+    await domain.locations.start(DomainInfo(name, role, zone), endpoints, domain.told)
     return domain
 
 

@@ -244,8 +244,8 @@ def test_the_page_of_top_is_printed_into_a_pipe(say: Say) -> None:
 
 def test_logs_and_errors(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
     assert say("logs")[0] == 0
-    assert run(["errors", "StoreLocked"]) == 0
-    assert capsys.readouterr().out.startswith("StoreLocked, error 5110\n")
+    assert run(["errors", "StoreLockedError"]) == 0
+    assert capsys.readouterr().out.startswith("StoreLockedError, error 5110\n")
 
 
 def test_a_request_is_followed_from_hop_to_hop(say: Say) -> None:

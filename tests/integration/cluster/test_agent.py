@@ -10,12 +10,12 @@ import pytest
 
 from postroad import Address, MessagingService
 from postroad.cluster import (
-    Agent,
-    ChangeKind,
-    Communication,
+    ClusterAgent,
+    ClusterMessaging,
+    ClusterTopics,
     MembershipConfig,
+    MembershipEventType,
     StaticDiscovery,
-    Topics,
     ZooKeeperDiscovery,
 )
 from postroad.core.errors import ConfigError, UsageError
@@ -99,7 +99,7 @@ async def test_addresses_of_all_kinds(bind: str, advertise: str | None) -> None:
     async with running_cluster("a b c", bind=bind, advertise=advertise, config=QUICK) as nodes:
         for node in nodes:
             await node.eventually(lambda it: len(it.agent.statistics().round_trips_s) == 2)
-            assert not node.told(ChangeKind.REMOVED)
+            assert not node.told(MembershipEventType.REMOVED)
 
 
 async def test_families_of_addresses_mix() -> None:
@@ -111,7 +111,7 @@ async def test_families_of_addresses_mix() -> None:
         await all_know([a, b])
         for node in (a, b):
             await node.eventually(lambda it: it.agent.statistics().counters.probes_by_stream >= 3)
-            assert not node.told(ChangeKind.REMOVED)
+            assert not node.told(MembershipEventType.REMOVED)
 
 
 async def test_agents_find_each_other_through_zookeeper() -> None:
@@ -150,7 +150,9 @@ async def test_clusters_do_not_mix(caplog: pytest.LogCaptureFixture) -> None:
         await eventually(lambda: alien.agent.statistics().streams_failed >= 3)
         assert first.names == second.names == {"a", "b"}
         assert alien.names == fellow.names == {"a", "c"}
-        assert first.service.statistics().protocol_errors_by_kind.keys() == {"HandshakeRefused"}
+        assert first.service.statistics().protocol_errors_by_kind.keys() == {
+            "HandshakeRejectedError"
+        }
     assert "cluster" in caplog.text
 
 
@@ -220,7 +222,7 @@ async def test_statistics_and_repr() -> None:
 
 async def test_use_before_start() -> None:
     async with running_service("a") as service:
-        agent = Agent(service)
+        agent = ClusterAgent(service)
         for use in (
             lambda: agent.members,
             lambda: agent.local,
@@ -239,19 +241,21 @@ async def test_use_before_start() -> None:
 
 async def test_properties_and_handlers_before_start() -> None:
     async with running_service("a") as service, running_node("b") as b:
-        agent = Agent(service, StaticDiscovery([b.address]), properties={"role": "x", "old": "y"})
+        agent = ClusterAgent(
+            service, StaticDiscovery([b.address]), properties={"role": "x", "old": "y"}
+        )
         agent.set_properties({"role": "z", "old": None})
-        communication = Communication(agent)
+        communication = ClusterMessaging(agent)
         got: asyncio.Queue[bytes] = asyncio.Queue()
         communication.consume("early", lambda message, _member: got.put_nowait(message))
-        topics = Topics(communication)
+        topics = ClusterTopics(communication)
         topics.subscribe("news", lambda message, _member: got.put_nowait(message))
         async with agent:
             await b.until_knows("a")
             assert dict(b.see("a").properties) == {"role": "z", "topic:news": ""}
             await b.communication.unicast("a", "early", b"1", reliable=False)
             assert await asyncio.wait_for(got.get(), DEADLINE_S) == b"1"
-            await Topics(b.communication).publish("news", b"2")
+            await ClusterTopics(b.communication).publish("news", b"2")
             assert await asyncio.wait_for(got.get(), DEADLINE_S) == b"2"
         with pytest.raises(UsageError, match="the agent of 'a' was stopped"):
             agent.set_properties({"role": "late"})
@@ -261,13 +265,13 @@ async def test_unusable_arguments() -> None:
     async with running_service("a") as service:
         for discovery in (["127.0.0.1:1"], "127.0.0.1:1"):
             with pytest.raises(ConfigError, match="is no discovery; StaticDiscovery"):
-                Agent(service, discovery)  # type: ignore[arg-type]
+                ClusterAgent(service, discovery)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="needs a MessagingService, not 'a'"):
-            Agent("a")  # type: ignore[arg-type]
+            ClusterAgent("a")  # type: ignore[arg-type]
         for properties in ("abc", {"": "x"}, {"key": 1}, {"a": "x" * 20_000}, {"a": "\ud800"}):
             async with nothing_left():
                 with pytest.raises(ConfigError, match=r"property|properties"):
-                    await Agent(service, properties=properties).start()  # type: ignore[arg-type]
+                    await ClusterAgent(service, properties=properties).start()  # type: ignore[arg-type]
 
 
 async def test_node_that_stays_alone_says_why(caplog: pytest.LogCaptureFixture) -> None:
@@ -276,14 +280,14 @@ async def test_node_that_stays_alone_says_why(caplog: pytest.LogCaptureFixture) 
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
             address = Address(*nobody.getsockname())
-            async with Agent(service, StaticDiscovery([address]), config=quick):
+            async with ClusterAgent(service, StaticDiscovery([address]), config=quick):
                 assert "a goes on alone and keeps looking: no contact has answered" in caplog.text
                 assert f"to {address}" in caplog.text
 
 
 async def test_agent_starts_once_on_a_service_that_runs() -> None:
     with pytest.raises(UsageError, match=r"start\(\) the service first"):
-        await Agent(MessagingService("cluster-tests", "a")).start()
+        await ClusterAgent(MessagingService("cluster-tests", "a")).start()
     async with running_cluster("a b") as (a, b):
         with pytest.raises(UsageError, match="'a' was started already; make a new one"):
             await a.agent.start()
@@ -297,7 +301,7 @@ async def test_agent_starts_once_on_a_service_that_runs() -> None:
 async def test_second_agent_on_a_service_does_not_harm_the_first(datagrams: bool) -> None:
     async with running_cluster("a b", datagrams=datagrams) as (a, b):
         with pytest.raises(UsageError, match="service 'a' has an agent already"):
-            await Agent(a.service, datagrams=datagrams).start()
+            await ClusterAgent(a.service, datagrams=datagrams).start()
         async with running_node("c", a, datagrams=datagrams) as c:
             await all_know([a, b, c])
 
@@ -311,7 +315,7 @@ async def test_port_busy_for_datagrams() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as busy:
                 busy.bind(service.address)
                 with pytest.raises(ConfigError, match=f"datagram socket at {service.address}"):
-                    await Agent(service).start()
+                    await ClusterAgent(service).start()
         async with make_node(service).agent as agent:
             assert len(agent.members) == 1
 

@@ -15,10 +15,17 @@ import msgspec
 import pytest
 
 from postroad import Address, MessagingService
-from postroad.cluster import ChangeKind, State
+from postroad.cluster import MembershipEventType, MemberState
 from postroad.cluster.agent import SUBJECT
-from postroad.cluster.membership import Record
-from postroad.cluster.membership.packets import Ack, News, Packet, Ping, SyncRequest, encode_packet
+from postroad.cluster.membership import MemberRecord
+from postroad.cluster.membership.packets import (
+    GossipPacket,
+    MembershipPacket,
+    ProbeAckPacket,
+    ProbePacket,
+    SyncRequestPacket,
+    encode_packet,
+)
 from postroad.core.errors import MessagingError
 from postroad.wire import Datagram, encode_datagram, encode_preamble
 from tests.support.cluster.nodes import (
@@ -40,20 +47,22 @@ DATAGRAM_BYTES_MAX = 65_507
 class Attacker:
     """Throws datagrams at nodes, from one socket and under any name."""
 
-    def __init__(self, sock: socket.socket, records: dict[str, Record]) -> None:
+    def __init__(self, sock: socket.socket, records: dict[str, MemberRecord]) -> None:
         self._sock = sock
         # What it found out about the members.
         self._records = records
         self.address = Address(LOOPBACK, sock.getsockname()[1])
 
-    def forge(self, member: str, /, **changes: object) -> Record:
+    def forge(self, member: str, /, **changes: object) -> MemberRecord:
         """What is known of a member, changed."""
         return msgspec.structs.replace(self._records[member], **changes)
 
     def throw(self, target: Node, data: bytes) -> None:
         self._sock.sendto(data, target.address)
 
-    def say(self, target: Node, packet: Packet | bytes, *, cluster: str = CLUSTER) -> None:
+    def say(
+        self, target: Node, packet: MembershipPacket | bytes, *, cluster: str = CLUSTER
+    ) -> None:
         """Send a well-formed datagram with a packet or garbage in it."""
         payload = packet if isinstance(packet, bytes) else encode_packet(packet)
         host, port = self.address
@@ -62,7 +71,7 @@ class Attacker:
 
 
 @contextmanager
-def attacker(records: dict[str, Record]) -> Iterator[Attacker]:
+def attacker(records: dict[str, MemberRecord]) -> Iterator[Attacker]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind((LOOPBACK, 0))
         yield Attacker(sock, records)
@@ -94,7 +103,9 @@ async def attacked_cluster() -> AsyncIterator[tuple[list[Node], Attacker]]:
                 "all are well",
             )
             assert [node.see(it.name).instance for it in nodes] == processes
-            assert not [it for it in node.told(ChangeKind.REMOVED) if it.member.name in honest]
+            assert not [
+                it for it in node.told(MembershipEventType.REMOVED) if it.member.name in honest
+            ]
 
 
 # Garbage.
@@ -143,8 +154,8 @@ def packets_refused(node: Node) -> int:
 async def test_datagrams_of_another_cluster(caplog: pytest.LogCaptureFixture) -> None:
     async with attacked_cluster() as (nodes, enemy):
         a, b, _c = nodes
-        death = enemy.forge("b", state=State.DEAD, incarnation=b.agent.local.incarnation + 9)
-        enemy.say(a, News(news=[death]), cluster="another")
+        death = enemy.forge("b", state=MemberState.DEAD, incarnation=b.agent.local.incarnation + 9)
+        enemy.say(a, GossipPacket(news=[death]), cluster="another")
         await eventually(lambda: datagrams_refused(a) == 1)
         assert a.see("b").is_reachable
     assert "datagram of another cluster" in caplog.text
@@ -188,9 +199,9 @@ async def test_forged_death() -> None:
         for ahead in (0, 1, 1_000):
             local = b.agent.local
             incarnation = local.incarnation + ahead
-            death = enemy.forge("b", state=State.DEAD, incarnation=incarnation, witness="c")
+            death = enemy.forge("b", state=MemberState.DEAD, incarnation=incarnation, witness="c")
             for node in (a, c):
-                enemy.say(node, News(news=[death]))
+                enemy.say(node, GossipPacket(news=[death]))
             for node in (a, c):
                 await until_refuted(node, incarnation)
         assert b.agent.statistics().counters.refutations >= 3
@@ -200,7 +211,7 @@ async def test_forged_death_of_the_receiver() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a = nodes[0]
         before = a.agent.local.incarnation
-        enemy.say(a, News(news=[enemy.forge("a", state=State.DEAD)]))
+        enemy.say(a, GossipPacket(news=[enemy.forge("a", state=MemberState.DEAD)]))
         await eventually(lambda: a.agent.local.incarnation > before)
 
 
@@ -208,9 +219,9 @@ async def test_forged_farewell() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a, b, _c = nodes
         for secret in (b"", b"guess", bytes(64)):
-            farewell = enemy.forge("b", state=State.LEFT, secret=secret)
-            enemy.say(a, News(news=[farewell]))
-            enemy.say(b, News(news=[farewell]))
+            farewell = enemy.forge("b", state=MemberState.LEFT, secret=secret)
+            enemy.say(a, GossipPacket(news=[farewell]))
+            enemy.say(b, GossipPacket(news=[farewell]))
         await eventually(lambda: refused(a, "forged farewell") == 3)
         await eventually(lambda: refused(b, "forged farewell") == 3)
 
@@ -228,7 +239,7 @@ async def test_forged_successor(has_port: bool) -> None:
             port=enemy.address.port if has_port else 1,
         )
         for node in (a, b, c):
-            enemy.say(node, News(news=[successor]))
+            enemy.say(node, GossipPacket(news=[successor]))
         for node in (a, c):
             await node.eventually(lambda it: it.agent.statistics().counters.names_contested >= 1)
         # Longer than the question may take.
@@ -246,10 +257,10 @@ async def test_forged_answers() -> None:
         for number in range(100):
             rest: dict[str, Any] = {"farewell": b"", "incarnation": 0, "is_member": True}
             for name, instance in (("b", local.instance + 1), ("a", 1)):
-                enemy.say(a, Ack(number=number, name=name, instance=instance, **rest))
-        enemy.say(a, Ping(number=1, name="a", instance=7, joins=True))
-        enemy.say(a, Ping(number=1, name="b", instance=local.instance + 1))
-        enemy.say(a, SyncRequest(number=1, digest=b""))
+                enemy.say(a, ProbeAckPacket(number=number, name=name, instance=instance, **rest))
+        enemy.say(a, ProbePacket(number=1, name="a", instance=7, joins=True))
+        enemy.say(a, ProbePacket(number=1, name="b", instance=local.instance + 1))
+        enemy.say(a, SyncRequestPacket(number=1, digest=b""))
         await eventually(lambda: a.agent.statistics().counters.packets_received >= before + 203)
         assert a.agent.failure is None
 
@@ -272,10 +283,10 @@ IMPOSSIBLE_RECORDS: list[dict[str, object]] = [
 async def test_impossible_record_is_refused() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a = nodes[0]
-        enemy.say(a, News(news=[enemy.forge("b", incarnation=(1 << 62) - 1)]))
+        enemy.say(a, GossipPacket(news=[enemy.forge("b", incarnation=(1 << 62) - 1)]))
         await eventually(lambda: refused(a, "incarnation out of range") == 1)
         for number, changes in enumerate(IMPOSSIBLE_RECORDS, 1):
-            enemy.say(a, News(news=[enemy.forge("b", **changes)]))
+            enemy.say(a, GossipPacket(news=[enemy.forge("b", **changes)]))
             await eventually(partial(is_refused, records_refused, a, number), str(changes)[:50])
 
 
@@ -288,11 +299,11 @@ async def test_newcomers_at_the_address_of_members() -> None:
         a, b, _c = nodes
         for place, victim in enumerate((a, b)):
             ghost = enemy.forge(victim.name, name=f"ghost-{place}", instance=5)
-            enemy.say(a, News(news=[ghost]))
+            enemy.say(a, GossipPacket(news=[ghost]))
         await eventually(lambda: refused(a, "claims this node's address") >= 1)
         await eventually(lambda: refused(a, "claims another member's address") >= 1)
         # They do not answer under those names, so that they never are members.
-        assert all(len(node.told(ChangeKind.ADDED)) == 2 for node in nodes)
+        assert all(len(node.told(MembershipEventType.ADDED)) == 2 for node in nodes)
         await all_know(nodes)
 
 
@@ -302,10 +313,10 @@ async def test_members_that_do_not_exist_are_never_there() -> None:
         ghosts = [
             enemy.forge("a", name=f"ghost-{number}", instance=5, port=1) for number in range(5)
         ]
-        enemy.say(a, News(news=ghosts))
+        enemy.say(a, GossipPacket(news=ghosts))
         async with running_node("d", a, config=QUICK) as d:
             await all_know([*nodes, d])
-        assert {it.member.name for it in a.told(ChangeKind.ADDED)} == {"b", "c", "d"}
+        assert {it.member.name for it in a.told(MembershipEventType.ADDED)} == {"b", "c", "d"}
 
 
 # The same over TCP.
@@ -323,10 +334,10 @@ async def test_bad_packets_in_streams() -> None:
             assert await ask(service, a, chance.randbytes(size)) == b""
         assert refused(a, "malformed packet") == 5
         many = [enemy.forge("b")] * 10_000
-        assert await ask(service, a, encode_packet(News(news=many))) == b""
+        assert await ask(service, a, encode_packet(GossipPacket(news=many))) == b""
         assert refused(a, "malformed packet") == 6
-        death = enemy.forge("b", state=State.DEAD, witness="c")
-        await ask(service, a, encode_packet(News(news=[death])))
+        death = enemy.forge("b", state=MemberState.DEAD, witness="c")
+        await ask(service, a, encode_packet(GossipPacket(news=[death])))
         await a.until(lambda it: it.see("b").is_reachable, "b has objected")
         with pytest.raises(MessagingError):
             await service.request(a.address, SUBJECT, bytes(5_000_000))

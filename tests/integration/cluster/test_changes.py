@@ -6,8 +6,15 @@ import asyncio
 
 import pytest
 
-from postroad.cluster import Agent, ChangeKind, Member, MemberChange, State, events
-from postroad.core.errors import EventsLost
+from postroad.cluster import (
+    ClusterAgent,
+    Member,
+    MembershipEvent,
+    MembershipEventType,
+    MemberState,
+    events,
+)
+from postroad.core.errors import SlowConsumerError
 from tests.support.cluster.nodes import (
     QUICK,
     Node,
@@ -22,14 +29,14 @@ from tests.support.cluster.nodes import (
 class Mirror:
     """What a listener knows if it believes every change, and nothing else."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: ClusterAgent) -> None:
         self._agent = agent
         self.members: dict[str, Member] = {member.name: member for member in agent.members}
         agent.add_listener(self)
 
-    def __call__(self, change: MemberChange) -> None:
+    def __call__(self, change: MembershipEvent) -> None:
         known = self.members.get(change.member.name)
-        if change.kind is ChangeKind.ADDED:
+        if change.kind is MembershipEventType.ADDED:
             assert known is None
             assert change.previous is None
         else:
@@ -37,8 +44,8 @@ class Mirror:
             assert change.previous is not None
             assert change.previous.instance == change.member.instance == known.instance
             assert change.previous.properties == known.properties
-        if change.kind is ChangeKind.REMOVED:
-            assert change.member.state in (State.DEAD, State.LEFT)
+        if change.kind is MembershipEventType.REMOVED:
+            assert change.member.state in (MemberState.DEAD, MemberState.LEFT)
             del self.members[change.member.name]
         else:
             assert change.member.state.is_active
@@ -49,9 +56,9 @@ class Mirror:
         return self.members == {member.name: member for member in self._agent.members}
 
 
-async def next_change(stream: object) -> MemberChange:
+async def next_change(stream: object) -> MembershipEvent:
     change = await asyncio.wait_for(anext(stream), 10)  # type: ignore[call-overload]
-    assert isinstance(change, MemberChange)
+    assert isinstance(change, MembershipEvent)
     return change
 
 
@@ -60,7 +67,7 @@ async def test_stream_tells_everything_in_order() -> None:
         stream = a.agent.changes()
         async with running_node("b", a, properties={"zone": "north"}) as b:
             added = await next_change(stream)
-            assert (added.kind, added.member.name) == (ChangeKind.ADDED, "b")
+            assert (added.kind, added.member.name) == (MembershipEventType.ADDED, "b")
             assert added.member.address == b.address
             assert added.member.properties == {"zone": "north"}
             assert added.previous is None
@@ -68,7 +75,7 @@ async def test_stream_tells_everything_in_order() -> None:
 
             b.agent.set_properties({"zone": "south"})
             changed = await next_change(stream)
-            assert (changed.kind, changed.member.name) == (ChangeKind.METADATA, "b")
+            assert (changed.kind, changed.member.name) == (MembershipEventType.METADATA, "b")
             assert changed.member.properties == {"zone": "south"}
             assert changed.previous is not None
             assert changed.previous.properties == {"zone": "north"}
@@ -77,7 +84,10 @@ async def test_stream_tells_everything_in_order() -> None:
             with pytest.raises(TypeError):
                 changed.member.properties["zone"] = "west"  # type: ignore[index]
         removed = await next_change(stream)
-        assert (removed.kind, removed.member.state) == (ChangeKind.REMOVED, State.LEFT)
+        assert (removed.kind, removed.member.state) == (
+            MembershipEventType.REMOVED,
+            MemberState.LEFT,
+        )
         assert removed.member.properties == {"zone": "south"}
         assert a.agent.member("b") is None
 
@@ -91,17 +101,17 @@ async def test_stream_ends_with_the_agent_after_what_is_unread() -> None:
         waiting = asyncio.create_task(collect(node.agent))
         await asyncio.sleep(0)
         await node.agent.stop()
-        assert [it.kind for it in await collect_from(stream)] == [ChangeKind.METADATA]
+        assert [it.kind for it in await collect_from(stream)] == [MembershipEventType.METADATA]
         assert await asyncio.wait_for(waiting, 5) == []
         # One that is opened only now has nothing to tell.
         assert await asyncio.wait_for(collect(node.agent), 5) == []
 
 
-async def collect(agent: Agent) -> list[MemberChange]:
+async def collect(agent: ClusterAgent) -> list[MembershipEvent]:
     return await collect_from(agent.changes())
 
 
-async def collect_from(stream: object) -> list[MemberChange]:
+async def collect_from(stream: object) -> list[MembershipEvent]:
     return [change async for change in stream]  # type: ignore[attr-defined]
 
 
@@ -121,21 +131,21 @@ async def test_own_changes_are_told_too() -> None:
         a.agent.set_properties({"n": None})
         a.agent.set_properties({"n": None})
         assert [dict(it.member.properties) for it in a.changes] == [{"n": "1"}, {}]
-        assert {it.kind for it in a.changes} == {ChangeKind.METADATA}
+        assert {it.kind for it in a.changes} == {MembershipEventType.METADATA}
 
 
 async def test_failing_listener_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    calls: list[MemberChange] = []
+    calls: list[MembershipEvent] = []
 
-    def fail(change: MemberChange) -> None:
+    def fail(change: MembershipEvent) -> None:
         calls.append(change)
         raise RuntimeError("listener out of order")
 
     async with running_service("a") as service:
-        node = Node(service, Agent(service))
+        node = Node(service, ClusterAgent(service))
         node.agent.remove_listener(node.changes.append)
         node.agent.add_listener(fail)
-        after: list[MemberChange] = []
+        after: list[MembershipEvent] = []
         node.agent.add_listener(after.append)
         async with node.agent, running_node("b", node) as b:
             await all_know([node, b])
@@ -153,18 +163,18 @@ async def test_listener_may_cause_changes_and_all_hear_them_in_order() -> None:
     async with running_service("a") as service:
         node = make_node(service)
 
-        def greet(change: MemberChange) -> None:
-            if change.kind is ChangeKind.ADDED:
+        def greet(change: MembershipEvent) -> None:
+            if change.kind is MembershipEventType.ADDED:
                 node.agent.set_properties({"greeted": change.member.name})
 
         node.agent.add_listener(greet)
-        later: list[MemberChange] = []
+        later: list[MembershipEvent] = []
         node.agent.add_listener(later.append)
         async with node.agent:
             stream = node.agent.changes()
             async with running_node("b", node):
                 told = [await next_change(stream) for _ in range(2)]
-        assert [it.kind for it in told] == [ChangeKind.ADDED, ChangeKind.METADATA]
+        assert [it.kind for it in told] == [MembershipEventType.ADDED, MembershipEventType.METADATA]
         assert node.changes[:2] == told
         assert later[:2] == told
 
@@ -178,7 +188,7 @@ async def test_slow_reader_is_told_that_it_missed_something(
         for number in range(1_001):
             a.agent.set_properties({"n": str(number)})
             assert (await anext(quick)).member.properties["n"] == str(number)
-        with pytest.raises(EventsLost, match="more than 1000 changes were not read in time"):
+        with pytest.raises(SlowConsumerError, match="more than 1000 changes were not read in time"):
             await anext(slow)
         # It can begin anew.
         fresh = a.agent.changes()

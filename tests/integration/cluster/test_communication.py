@@ -10,10 +10,10 @@ import pytest
 from postroad import MessagingService, Outcome
 from postroad.cluster import Member
 from postroad.core.errors import (
-    ConnectFailed,
-    ConnectionClosed,
+    ConnectError,
+    ConnectionClosedError,
+    MemberNotFoundError,
     MessagingError,
-    NoSuchMember,
 )
 from tests.support.cluster.nodes import (
     Inbox,
@@ -151,8 +151,8 @@ async def test_multicast_encodes_once_and_tells_whom_it_missed() -> None:
             ["b", "c", "nobody"], "note", Order("apple", 1), encoder=encode_once
         )
         assert failures.keys() == {"c", "nobody"}
-        assert isinstance(failures["c"], ConnectFailed | ConnectionClosed)
-        assert isinstance(failures["nobody"], NoSuchMember)
+        assert isinstance(failures["c"], ConnectError | ConnectionClosedError)
+        assert isinstance(failures["nobody"], MemberNotFoundError)
         await inbox.until((encode(Order("apple", 1)), "a"))
         assert len(encoded) == 1
 

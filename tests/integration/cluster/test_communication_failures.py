@@ -7,20 +7,20 @@ import asyncio
 import msgspec
 import pytest
 
-from postroad import Outcome, Unicast
-from postroad.cluster import Member, MembershipConfig, State
+from postroad import DatagramService, Outcome
+from postroad.cluster import Member, MembershipConfig, MemberState
 from postroad.cluster.agent import SUBJECT
-from postroad.cluster.communication import as_is
-from postroad.cluster.membership.packets import News, encode_packet
+from postroad.cluster.communication import raw_bytes
+from postroad.cluster.membership.packets import GossipPacket, encode_packet
 from postroad.core.errors import (
-    MalformedPayload,
-    MessageTooLarge,
-    NoRemoteHandler,
-    NoSuchMember,
-    RemoteHandlerFailure,
-    RemoteProtocolFailure,
-    RequestTimeout,
-    WrongPeer,
+    MalformedPayloadError,
+    MemberNotFoundError,
+    MessageTooLargeError,
+    NoHandlerError,
+    RemoteDecodeError,
+    RemoteHandlerError,
+    ReplyTimeoutError,
+    WrongPeerError,
 )
 from tests.support.cluster.nodes import (
     CLUSTER,
@@ -56,7 +56,7 @@ async def test_unknown_here() -> None:
             a.communication.unicast("nobody", "who", b""),
             a.communication.unicast("nobody", "who", b"", reliable=False),
         ):
-            error = await failure(call, NoSuchMember)
+            error = await failure(call, MemberNotFoundError)
             assert (error.outcome, error.retryable) == (Outcome.NOT_SENT, True)
             assert error.subject == "who"
             assert "no member 'nobody'; known are a, b, c" in str(error)
@@ -72,9 +72,9 @@ async def test_sender_that_is_no_member(caplog: pytest.LogCaptureFixture) -> Non
 
         b.communication.reply_to("who", reply)
         inbox = Inbox(b)
-        with pytest.raises(RemoteHandlerFailure) as refused:
+        with pytest.raises(RemoteHandlerError) as refused:
             await stranger.request(b.address, "who", b"1")
-        assert refused.value.remote_code == NoSuchMember.code
+        assert refused.value.remote_code == MemberNotFoundError.code
         assert (refused.value.outcome, refused.value.retryable) == (Outcome.KNOWN, True)
         assert f"sender {stranger.address} is not a known cluster member" in str(refused.value)
         await stranger.send(b.address, "note", b"2")
@@ -91,14 +91,14 @@ async def test_member_that_is_not_known_to_the_receiver() -> None:
         running_node("a", config=MembershipConfig(members_max=1, **slow)) as a,
         running_node("c", a, config=MembershipConfig(**slow)) as c,
         running_node("b", config=MembershipConfig(**slow)) as b,
-        Unicast(CLUSTER, "herald") as herald,
+        DatagramService(CLUSTER, "herald") as herald,
     ):
         await all_know([a, c])
         a.communication.reply_to("who", lambda _message, member: member.name.encode())
         records = await spy_out(a)
-        await herald.send(b.address, SUBJECT, encode_packet(News(news=[records["a"]])))
+        await herald.send(b.address, SUBJECT, encode_packet(GossipPacket(news=[records["a"]])))
         await b.until_knows("a")
-        error = await failure(b.communication.send("a", "who", b""), NoSuchMember)
+        error = await failure(b.communication.send("a", "who", b""), MemberNotFoundError)
         assert (error.outcome, error.retryable) == (Outcome.KNOWN, True)
         assert "the peer does not know this node yet" in str(error)
         assert error.subject == "who"
@@ -108,7 +108,7 @@ async def test_member_that_left() -> None:
     async with running_cluster("a b") as (a, b):
         await b.stop()
         await a.until_removed("b")
-        await failure(a.communication.send("b", "who", b""), NoSuchMember)
+        await failure(a.communication.send("b", "who", b""), MemberNotFoundError)
 
 
 async def test_suspected_member_is_still_reached() -> None:
@@ -116,7 +116,7 @@ async def test_suspected_member_is_still_reached() -> None:
         b.communication.reply_to("who", lambda _message, _member: b"me")
         await b.agent.datagrams.stop()  # type: ignore[union-attr]
         b.service.unsubscribe("cluster.membership")
-        await a.until(lambda it: it.see("b").state is State.SUSPECT, "b is suspected")
+        await a.until(lambda it: it.see("b").state is MemberState.SUSPECT, "b is suspected")
         assert await a.communication.send("b", "who", b"") == b"me"
 
 
@@ -134,11 +134,11 @@ async def test_another_node_at_the_address(datagrams: bool) -> None:
                 a.communication.send("b", "secret", b"1"),
                 a.communication.unicast("b", "secret", b"2"),
             ):
-                error = await failure(call, WrongPeer)
+                error = await failure(call, WrongPeerError)
                 assert (error.outcome, error.retryable) == (Outcome.NOT_SENT, True)
             failures = await a.communication.broadcast("secret", b"3")
             assert failures.keys() == {"b"}
-            assert isinstance(failures["b"], WrongPeer)
+            assert isinstance(failures["b"], WrongPeerError)
             await stays(lambda: not got)
 
 
@@ -148,7 +148,7 @@ async def test_another_member_at_the_address_of_one_that_crashed() -> None:
         async with running_node("c", a, bind=b.address, config=QUICK) as c:
             got = Inbox(c, "secret")
             await a.until_meets(c.agent.local)
-            with pytest.raises((WrongPeer, NoSuchMember)):
+            with pytest.raises((WrongPeerError, MemberNotFoundError)):
                 await a.communication.send("b", "secret", b"1")
             await a.until_removed("b")
             assert a.see("c").is_reachable
@@ -167,12 +167,12 @@ async def test_failing_handler() -> None:
 
     async with running_cluster("a b") as (a, b):
         b.communication.reply_to("now", fail)
-        b.communication.reply_to("later", fail_later, encoder=as_is)
+        b.communication.reply_to("later", fail_later, encoder=raw_bytes)
         for subject, text in (("now", "out of apples"), ("later", "out of pears")):
-            error = await failure(a.communication.send("b", subject, b""), RemoteHandlerFailure)
+            error = await failure(a.communication.send("b", subject, b""), RemoteHandlerError)
             assert (error.outcome, error.retryable) == (Outcome.KNOWN, False)
             assert text in str(error)
-        await failure(a.communication.send("b", "nothing", b""), NoRemoteHandler)
+        await failure(a.communication.send("b", "nothing", b""), NoHandlerError)
 
 
 async def test_failing_consumers_of_datagrams(caplog: pytest.LogCaptureFixture) -> None:
@@ -191,7 +191,7 @@ async def test_message_that_cannot_be_decoded(caplog: pytest.LogCaptureFixture) 
         orders: list[Order] = []
         b.communication.reply_to("bill", lambda it, _member: it, decoder=read_order, encoder=encode)
         b.communication.consume("order", lambda it, _member: orders.append(it), decoder=read_order)
-        error = await failure(a.communication.send("b", "bill", b"\xc1"), RemoteProtocolFailure)
+        error = await failure(a.communication.send("b", "bill", b"\xc1"), RemoteDecodeError)
         assert (error.outcome, error.retryable) == (Outcome.KNOWN, False)
         assert "DecodeError" in str(error)
         await a.communication.unicast("b", "order", b"\xc1", reliable=False)
@@ -209,10 +209,12 @@ async def test_reply_that_cannot_be_decoded_or_never_comes_fails() -> None:
 
     async with running_cluster("a b") as (a, b):
         b.communication.reply_to("bill", lambda _message, _member: b"\xc1")
-        with pytest.raises(MalformedPayload, match="DecodeError"):
+        with pytest.raises(MalformedPayloadError, match="DecodeError"):
             await a.communication.send("b", "bill", b"", decoder=read_order)
-        b.communication.reply_to("hang", hang, encoder=as_is)
-        error = await failure(a.communication.send("b", "hang", b"", timeout=0.05), RequestTimeout)
+        b.communication.reply_to("hang", hang, encoder=raw_bytes)
+        error = await failure(
+            a.communication.send("b", "hang", b"", timeout=0.05), ReplyTimeoutError
+        )
         assert error.timeout_s == 0.05
 
 
@@ -220,7 +222,8 @@ async def test_too_large_for_a_datagram() -> None:
     async with running_cluster("a b") as (a, b):
         inbox = Inbox(b)
         error = await failure(
-            a.communication.unicast("b", "note", bytes(66_000), reliable=False), MessageTooLarge
+            a.communication.unicast("b", "note", bytes(66_000), reliable=False),
+            MessageTooLargeError,
         )
         assert error.outcome is Outcome.NOT_SENT
         await a.communication.unicast("b", "note", bytes(66_000))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroad import Address
-from postroad.cluster import ChangeKind, State
+from postroad.cluster import MembershipEventType, MemberState
 from tests.support.cluster.nodes import QUICK, all_know, both_ways, running_cluster, running_node
 
 
@@ -16,9 +16,9 @@ async def test_leaving_is_seen_at_once_by_all(datagrams: bool) -> None:
         await leaver.agent.stop()
         for node in others:
             change = await node.until_removed("e")
-            assert change.member.state is State.LEFT
+            assert change.member.state is MemberState.LEFT
             assert node.names == {"a", "b", "c", "d"}
-            assert not node.told(ChangeKind.REACHABILITY)
+            assert not node.told(MembershipEventType.REACHABILITY)
 
 
 @both_ways
@@ -28,8 +28,8 @@ async def test_crash_is_noticed(datagrams: bool) -> None:
         await lost.crash()
         for node in others:
             change = await node.until_removed("d")
-            assert change.member.state is State.DEAD
-            assert change.previous is not None and change.previous.state is State.SUSPECT
+            assert change.member.state is MemberState.DEAD
+            assert change.previous is not None and change.previous.state is MemberState.SUSPECT
             assert node.names == {"a", "b", "c"}
 
 
@@ -49,9 +49,9 @@ async def test_restart_under_the_same_name(same_port: bool, is_noticed: bool) ->
                 assert node.see("c").address == back.address
                 assert node.see("c").is_reachable
                 kinds = [it.kind for it in node.changes if it.member.name == "c"]
-                assert kinds.count(ChangeKind.ADDED) == 2
-                assert kinds.count(ChangeKind.REMOVED) == 1
-                removal = node.told(ChangeKind.REMOVED, "c")[0]
+                assert kinds.count(MembershipEventType.ADDED) == 2
+                assert kinds.count(MembershipEventType.REMOVED) == 1
+                removal = node.told(MembershipEventType.REMOVED, "c")[0]
                 assert removal.member.instance == before.instance
             await all_know([a, b, back])
             back.communication.reply_to("who", lambda _message, _member: b"new")
@@ -75,5 +75,5 @@ async def test_member_both_ways_among_others(caplog: pytest.LogCaptureFixture) -
         await all_know([a, b, c])
         for node in (a, b):
             await node.eventually(lambda it: it.agent.statistics().counters.probes_by_stream >= 3)
-            assert not node.told(ChangeKind.REMOVED)
+            assert not node.told(MembershipEventType.REMOVED)
     assert "answers over TCP but not over UDP; are datagrams blocked?" in caplog.text

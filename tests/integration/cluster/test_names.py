@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from postroad import Address
-from postroad.cluster import Agent, MemberChange
+from postroad.cluster import ClusterAgent, MembershipEvent
 from postroad.cluster.discovery import DiscoveryStatistics
-from postroad.cluster.discovery.contacts import OnContacts
-from postroad.core.errors import NameTaken
+from postroad.cluster.discovery.contacts import SeedsCallback
+from postroad.core.errors import NameConflictError
 from tests.support.cluster.nodes import (
     QUICK,
     Node,
@@ -33,9 +33,9 @@ class Introduction:
     """A discovery that finds nobody until a test says whom."""
 
     def __init__(self) -> None:
-        self._on_contacts: OnContacts | None = None
+        self._on_contacts: SeedsCallback | None = None
 
-    async def start(self, name: str, address: Address, on_contacts: OnContacts) -> None:
+    async def start(self, name: str, address: Address, on_contacts: SeedsCallback) -> None:
         self._on_contacts = on_contacts
         on_contacts(frozenset())
 
@@ -60,14 +60,14 @@ async def expect_refused(
     """A second node of the holder's name does not come in, and both sides say so."""
     async with running_service(holder.name) as service:
         second = make_node(service, contact, datagrams=datagrams)
-        with pytest.raises(NameTaken) as refused:
+        with pytest.raises(NameConflictError) as refused:
             await asyncio.wait_for(second.agent.start(), 10)
         assert refused.value.name == holder.name
         assert refused.value.holder == str(holder.address)
         assert str(holder.address) in str(refused.value)
         assert second.agent.failure is refused.value
         await second.agent.stop()
-        with pytest.raises(NameTaken):
+        with pytest.raises(NameConflictError):
             await second.agent.wait_closed()
         assert service.statistics().subscriptions == 0
         assert service.address.port not in udp_ports()
@@ -138,7 +138,7 @@ def introduce(node: Node, *others: Node) -> None:
     discovery.introduce(*others)
 
 
-async def read_to_end(agent: Agent) -> list[MemberChange]:
+async def read_to_end(agent: ClusterAgent) -> list[MembershipEvent]:
     return [change async for change in agent.changes()]
 
 
@@ -149,9 +149,9 @@ async def test_of_two_halves_that_meet_the_elder_keeps_the_name(
     async with two_halves(datagrams=datagrams, with_others=True) as (elder, younger, a, b):
         reading = asyncio.create_task(read_to_end(younger.agent))
         introduce(b, younger, a)
-        with pytest.raises(NameTaken, match=str(elder.address)):
+        with pytest.raises(NameConflictError, match=str(elder.address)):
             await asyncio.wait_for(younger.agent.wait_closed(), 10)
-        with pytest.raises(NameTaken):
+        with pytest.raises(NameConflictError):
             await asyncio.wait_for(reading, 10)
         assert elder.agent.failure is None
         await all_know([elder, a, b])
@@ -168,7 +168,7 @@ async def test_two_lone_nodes_of_one_name_meet(datagrams: bool, who_looks: str) 
             introduce(elder, younger)
         if who_looks != "elder":
             introduce(younger, elder)
-        with pytest.raises(NameTaken, match=str(elder.address)):
+        with pytest.raises(NameConflictError, match=str(elder.address)):
             await asyncio.wait_for(younger.agent.wait_closed(), 10)
         assert elder.agent.failure is None
         assert elder.names == {"twin"}
@@ -188,7 +188,7 @@ async def test_of_many_started_together_no_two_stay(datagrams: bool) -> None:
         nodes = [make_node(it, *contacts, config=QUICK, datagrams=datagrams) for it in services]
         starts = (it.agent.start() for it in nodes)
         for error in await asyncio.gather(*starts, return_exceptions=True):
-            assert error is None or isinstance(error, NameTaken)
+            assert error is None or isinstance(error, NameConflictError)
         await eventually(lambda: sum(it.agent.failure is None for it in nodes) <= 1)
         for winner in (it for it in nodes if it.agent.failure is None):
             await a.until_meets(winner.agent.local)

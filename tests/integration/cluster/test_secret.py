@@ -6,12 +6,17 @@ import socket
 
 import pytest
 
-from postroad.cluster import State
+from postroad.cluster import MemberState
 from postroad.cluster.agent import SUBJECT
-from postroad.cluster.membership import Record
-from postroad.cluster.membership.packets import News, Packet, Ping, encode_packet
-from postroad.cluster.membership.records import digest_of
-from postroad.core.errors import NameTaken
+from postroad.cluster.membership import MemberRecord
+from postroad.cluster.membership.packets import (
+    GossipPacket,
+    MembershipPacket,
+    ProbePacket,
+    encode_packet,
+)
+from postroad.cluster.membership.records import leave_digest
+from postroad.core.errors import NameConflictError
 from postroad.wire import Datagram, encode_datagram, encode_preamble
 from tests.support.cluster.nodes import (
     CLUSTER,
@@ -69,8 +74,13 @@ async def test_a_stranger_stays_alone_and_is_told_why(
 
 async def test_datagrams_of_a_stranger_change_nothing() -> None:
     async with running_cluster("a b", secret=SECRET, config=QUICK) as (a, b):
-        forged = Record("ghost", 7, "127.0.0.1", 9, 1, State.ALIVE, 0, digest_of(b"x"), {})
-        packets: list[Packet] = [Ping(number=1, name="ghost", instance=7), News(news=[forged])]
+        forged = MemberRecord(
+            "ghost", 7, "127.0.0.1", 9, 1, MemberState.ALIVE, 0, leave_digest(b"x"), {}
+        )
+        packets: list[MembershipPacket] = [
+            ProbePacket(number=1, name="ghost", instance=7),
+            GossipPacket(news=[forged]),
+        ]
         assert a.agent.datagrams is not None
         refused = a.agent.datagrams.statistics().refused
         received = a.agent.statistics().counters.refused
@@ -91,6 +101,6 @@ async def test_datagrams_of_a_stranger_change_nothing() -> None:
 async def test_a_second_node_of_a_name_is_refused_loudly() -> None:
     async with running_cluster("a b", secret=SECRET, config=QUICK) as (a, b):
         async with running_service("b", secret=SECRET) as service:
-            with pytest.raises(NameTaken, match="'b'"):
+            with pytest.raises(NameConflictError, match="'b'"):
                 await make_node(service, a, config=QUICK).agent.start()
         assert a.names == b.names == {"a", "b"}

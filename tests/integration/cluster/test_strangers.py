@@ -12,22 +12,22 @@ import msgspec
 import pytest
 
 from postroad import Address, MessagingService
-from postroad.cluster import State
+from postroad.cluster import MemberState
 from postroad.cluster.agent import SUBJECT
-from postroad.cluster.membership import Record
+from postroad.cluster.membership import MemberRecord
 from postroad.cluster.membership.packets import (
-    Ack,
-    News,
-    Packet,
-    Ping,
-    PingRequest,
-    Pull,
-    SyncRequest,
+    GossipPacket,
+    MembershipPacket,
+    ProbeAckPacket,
+    ProbePacket,
+    ProbeRequestPacket,
+    PropertiesRequestPacket,
+    SyncRequestPacket,
     decode_packet,
     encode_packet,
 )
-from postroad.cluster.membership.records import digest_of
-from postroad.wire import Datagram, Hello, encode_datagram, encode_preamble
+from postroad.cluster.membership.records import leave_digest
+from postroad.wire import Datagram, HelloFrame, encode_datagram, encode_preamble
 from postroad.wire.hello import encode_hello
 from tests.support.cluster.nodes import (
     CLUSTER,
@@ -49,7 +49,7 @@ HELLO_HEADER = struct.Struct(">IBBHIQ")
 class Rogue(asyncio.Protocol):
     """Says at its port that it is another node, an elder and a member, and lives there."""
 
-    def __init__(self, hello: Hello, opened: list[asyncio.BaseTransport]) -> None:
+    def __init__(self, hello: HelloFrame, opened: list[asyncio.BaseTransport]) -> None:
         self._hello = hello
         self._opened = opened
 
@@ -76,7 +76,9 @@ class RogueDatagrams(asyncio.DatagramProtocol):
     def port(self) -> int:
         return int(self.transport.get_extra_info("sockname")[1])
 
-    def say(self, target: Address, packet: Packet, *, host: str = LOOPBACK, port: int = 0) -> int:
+    def say(
+        self, target: Address, packet: MembershipPacket, *, host: str = LOOPBACK, port: int = 0
+    ) -> int:
         """Send a packet, whose sender is said to be somewhere; how many bytes it took."""
         plain = Datagram(self.name, host, port or self.port, SUBJECT, encode_packet(packet))
         data = encode_datagram(PREAMBLE, plain)
@@ -86,12 +88,12 @@ class RogueDatagrams(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         self.received.append(data)
         packet = _packet_of(data)
-        if isinstance(packet, Ping):
-            ack = Ack(
+        if isinstance(packet, ProbePacket):
+            ack = ProbeAckPacket(
                 number=packet.number,
                 name=self.name,
                 instance=1,
-                farewell=digest_of(b"rogue"),
+                farewell=leave_digest(b"rogue"),
                 incarnation=1 << 42,
                 is_member=True,
             )
@@ -106,7 +108,7 @@ async def rogue_of(name: str) -> AsyncIterator[RogueDatagrams]:
     # As a node does it: a port that is free for streams first, since those are many.
     listening = socket.create_server((LOOPBACK, 0))
     port = listening.getsockname()[1]
-    hello = Hello(
+    hello = HelloFrame(
         cluster=CLUSTER,
         name=name,
         incarnation=1,
@@ -128,9 +130,9 @@ async def rogue_of(name: str) -> AsyncIterator[RogueDatagrams]:
             each.close()
 
 
-def forge(name: str, number: int = 0, *, port: int = 1, incarnation: int = 1 << 42) -> Record:
-    digest = digest_of(b"rogue")
-    return Record(name, number, LOOPBACK, port, incarnation, State.ALIVE, 0, digest, {})
+def forge(name: str, number: int = 0, *, port: int = 1, incarnation: int = 1 << 42) -> MemberRecord:
+    digest = leave_digest(b"rogue")
+    return MemberRecord(name, number, LOOPBACK, port, incarnation, MemberState.ALIVE, 0, digest, {})
 
 
 # Names.
@@ -147,14 +149,14 @@ async def test_nobody_leaves_because_a_stranger_says_its_name(
         victim = nodes[0]
         if way == "stranger":
             rogue.name = "nobody"
-            rogue.say(victim.address, Ping(number=1, name="nobody", instance=7))
+            rogue.say(victim.address, ProbePacket(number=1, name="nobody", instance=7))
             rogue.name = "victim"
         elif way == "namesake":
-            rogue.say(victim.address, Ping(number=1, name="victim", instance=1))
+            rogue.say(victim.address, ProbePacket(number=1, name="victim", instance=1))
         elif way == "record":
             elder = forge("victim", 1, port=rogue.port)
             for node in nodes:
-                rogue.say(node.address, News(news=[elder]))
+                rogue.say(node.address, GossipPacket(news=[elder]))
         else:
             caller = MessagingService(CLUSTER, "victim", advertise=f"{LOOPBACK}:{rogue.port}")
             async with caller:
@@ -174,8 +176,8 @@ async def test_a_stranger_does_not_keep_a_node_from_joining() -> None:
 
         async def pester() -> None:
             while not is_over:
-                rogue.say(place, News(news=[forge("b", 1, port=rogue.port)]))
-                rogue.say(place, Ping(number=1, name="b", instance=1))
+                rogue.say(place, GossipPacket(news=[forge("b", 1, port=rogue.port)]))
+                rogue.say(place, ProbePacket(number=1, name="b", instance=1))
                 await asyncio.sleep(0.01)
 
         pestering = asyncio.create_task(pester())
@@ -191,18 +193,18 @@ async def test_a_stranger_does_not_keep_a_node_from_joining() -> None:
 @pytest.mark.parametrize(
     "packet",
     [
-        Ping(number=1, name="x", instance=7),
-        Ping(number=1, name="x", instance=7, padding=bytes(200)),
-        Ping(number=1, name="", instance=0),
-        SyncRequest(number=1, digest=b""),
-        Pull(version=0, instance=1),
-        PingRequest(number=1, target="nobody"),
-        PingRequest(number=1, target="b"),
+        ProbePacket(number=1, name="x", instance=7),
+        ProbePacket(number=1, name="x", instance=7, padding=bytes(200)),
+        ProbePacket(number=1, name="", instance=0),
+        SyncRequestPacket(number=1, digest=b""),
+        PropertiesRequestPacket(version=0, instance=1),
+        ProbeRequestPacket(number=1, target="nobody"),
+        ProbeRequestPacket(number=1, target="b"),
     ],
     ids=lambda packet: str(packet)[:40],
 )
 async def test_answers_go_to_where_the_question_came_from_and_are_no_longer(
-    packet: Packet,
+    packet: MembershipPacket,
 ) -> None:
     large = {"text": "x" * 500}
     async with (
@@ -213,31 +215,31 @@ async def test_answers_go_to_where_the_question_came_from_and_are_no_longer(
         asked = 0
         for _ in range(20):
             asked += rogue.say(a.address, packet, port=victim.port)
-        rogue.say(a.address, News(news=[forge("rumour", 5)]), port=victim.port)
+        rogue.say(a.address, GossipPacket(news=[forge("rumour", 5)]), port=victim.port)
         # Datagrams between two sockets of one machine keep their order: this answer is the last.
-        rogue.say(a.address, Ping(number=2, name="x", instance=7, padding=bytes(200)))
+        rogue.say(a.address, ProbePacket(number=2, name="x", instance=7, padding=bytes(200)))
         await eventually(lambda: any(map(_is_last_answer, rogue.received)))
         answered = [
             data for data in rogue.received if not (_is_vetting(data) or _is_last_answer(data))
         ]
         assert sum(map(len, answered)) <= 2 * asked
         assert victim.received == [], "nobody answers where nobody asked from"
-        if isinstance(packet, SyncRequest | Pull):
+        if isinstance(packet, SyncRequestPacket | PropertiesRequestPacket):
             assert answered == []
             assert a.agent.statistics().counters.refused["sent by datagram"] == 20
 
 
-def _packet_of(data: bytes) -> Packet:
+def _packet_of(data: bytes) -> MembershipPacket:
     return decode_packet(msgspec.msgpack.decode(data[8:])[4], news_max=10_000)
 
 
 def _is_vetting(data: bytes) -> bool:
-    return isinstance(_packet_of(data), Ping)
+    return isinstance(_packet_of(data), ProbePacket)
 
 
 def _is_last_answer(data: bytes) -> bool:
     packet = _packet_of(data)
-    return isinstance(packet, Ack) and packet.number == 2
+    return isinstance(packet, ProbeAckPacket) and packet.number == 2
 
 
 # Crowds.
@@ -248,7 +250,7 @@ async def flood(target: Node, count: int = 5_000) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for first in range(0, count, 10):
             news = [forge(f"ghost-{number}", number) for number in range(first, first + 10)]
-            plain = Datagram("x", LOOPBACK, 1, SUBJECT, encode_packet(News(news=news)))
+            plain = Datagram("x", LOOPBACK, 1, SUBJECT, encode_packet(GossipPacket(news=news)))
             sock.sendto(encode_datagram(PREAMBLE, plain), target.address)
             await asyncio.sleep(0)
 
@@ -266,7 +268,7 @@ async def test_a_flood_of_forged_records_fills_nothing_and_keeps_nobody_out() ->
 async def test_a_member_that_tells_of_thousands_keeps_nobody_out() -> None:
     async with running_cluster("a b rogue", config=QUICK) as (a, b, rogue):
         ghosts = [forge(f"ghost-{number}", number) for number in range(4_900)]
-        news = encode_packet(News(news=ghosts))
+        news = encode_packet(GossipPacket(news=ghosts))
         for node in (a, b):
             await rogue.service.request(node.address, SUBJECT, news)
         async with running_node("late", a, config=QUICK) as late:

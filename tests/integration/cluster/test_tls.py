@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from postroad import Unicast
-from postroad.cluster import Agent, ChangeKind, Member, MembershipConfig, State, Topics
-from postroad.core.errors import ConfigError, NameTaken
+from postroad import DatagramService
+from postroad.cluster import (
+    ClusterAgent,
+    ClusterTopics,
+    Member,
+    MembershipConfig,
+    MembershipEventType,
+    MemberState,
+)
+from postroad.core.errors import ConfigError, NameConflictError
 from tests.support.cluster.nodes import (
     CLUSTER,
     QUICK,
@@ -54,7 +61,7 @@ async def test_no_datagram_socket_is_opened(authority: Authority) -> None:
 async def test_datagrams_are_refused(authority: Authority) -> None:
     async with running_service("a", tls=authority.tls("a")) as service:
         with pytest.raises(ConfigError, match="datagrams would bypass TLS"):
-            Agent(service, datagrams=True)
+            ClusterAgent(service, datagrams=True)
 
 
 async def test_whole_life(authority: Authority) -> None:
@@ -66,12 +73,12 @@ async def test_whole_life(authority: Authority) -> None:
         await eventually(
             lambda: all(it.agent.statistics().counters.probes >= 4 for it in (a, b, c))
         )
-        assert not a.told(ChangeKind.REMOVED)
+        assert not a.told(MembershipEventType.REMOVED)
         await c.crash()
         for node in (a, b):
-            assert (await node.until_removed("c")).member.state is State.DEAD
+            assert (await node.until_removed("c")).member.state is MemberState.DEAD
         await b.agent.stop()
-        assert (await a.until_removed("b")).member.state is State.LEFT
+        assert (await a.until_removed("b")).member.state is MemberState.LEFT
 
 
 async def test_messages(authority: Authority) -> None:
@@ -86,8 +93,8 @@ async def test_messages(authority: Authority) -> None:
         assert await a.communication.send("b", "who", b"") == b"a"
         await a.communication.unicast("b", "note", b"1", reliable=False)
         await eventually(lambda: notes == [(b"1", "a")])
-        Topics(c.communication).subscribe("news", note)
-        topics = Topics(a.communication)
+        ClusterTopics(c.communication).subscribe("news", note)
+        topics = ClusterTopics(a.communication)
         await a.until(lambda _: topics.subscribers("news"), "c wants news")
         assert await topics.publish("news", b"2") == {}
         await eventually(lambda: (b"2", "a") in notes)
@@ -102,7 +109,7 @@ async def test_second_node_of_a_name_is_refused(
         running_service("a", tls=authority.tls("a")) as service,
     ):
         second = make_node(service, a if asks_holder else b)
-        with pytest.raises(NameTaken, match=str(a.address)):
+        with pytest.raises(NameConflictError, match=str(a.address)):
             await second.agent.start()
         assert f"another live node at {service.address} is named 'a'" in caplog.text
         assert a.agent.failure is None
@@ -115,7 +122,7 @@ async def test_strangers_stay_outside(authority: Authority, tmp_path: Path) -> N
         secure_cluster(authority) as (a, b, c),
         running_node("d", a, tls=other.tls("d"), config=QUICK) as d,
         running_node("e", a, config=QUICK) as e,
-        Unicast(CLUSTER, "f") as f,
+        DatagramService(CLUSTER, "f") as f,
     ):
         for _ in range(20):
             await f.send(a.address, "cluster.membership", b"anything")

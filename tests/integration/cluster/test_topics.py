@@ -7,8 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from postroad.cluster import Member, Topics
-from postroad.core.errors import ConfigError, ConnectFailed, ConnectionClosed
+from postroad.cluster import ClusterTopics, Member
+from postroad.core.errors import ConfigError, ConnectError, ConnectionClosedError
 from tests.support.cluster.nodes import Node, both_ways, running_cluster, running_node
 from tests.support.deadlines import eventually
 from tests.support.net.peers import stays
@@ -34,7 +34,7 @@ class Reader:
 
 async def until_subscribed(node: Node, topic: str, *names: str) -> None:
     """The node knows that these, and no others, want the topic."""
-    topics = Topics(node.communication)
+    topics = ClusterTopics(node.communication)
     await node.until(
         lambda _: {it.name for it in topics.subscribers(topic)} == set(names),
         f"{names} want {topic!r}",
@@ -44,7 +44,7 @@ async def until_subscribed(node: Node, topic: str, *names: str) -> None:
 @both_ways
 async def test_publish_reaches_all_subscribers(datagrams: bool) -> None:
     async with running_cluster("a b c", datagrams=datagrams) as nodes:
-        a, b, c = (Topics(node.communication) for node in nodes)
+        a, b, c = (ClusterTopics(node.communication) for node in nodes)
         readers = [Reader(), Reader()]
         a.subscribe("prices", readers[0])
         b.subscribe("prices", readers[1])
@@ -62,7 +62,7 @@ async def test_publish_reaches_all_subscribers(datagrams: bool) -> None:
 
 async def test_messages_of_one_publisher_keep_their_order() -> None:
     async with running_cluster("a b") as nodes:
-        a, b = (Topics(node.communication) for node in nodes)
+        a, b = (ClusterTopics(node.communication) for node in nodes)
         reader = Reader()
         b.subscribe("count", reader)
         await until_subscribed(nodes[0], "count", "b")
@@ -84,7 +84,7 @@ async def test_several_handlers_and_one_that_fails(caplog: pytest.LogCaptureFixt
         later.append(message)
 
     async with running_cluster("a b") as nodes:
-        a, b = (Topics(node.communication) for node in nodes)
+        a, b = (ClusterTopics(node.communication) for node in nodes)
         reader = Reader()
         b.subscribe("prices", fail)
         b.subscribe(
@@ -110,7 +110,7 @@ async def test_several_handlers_and_one_that_fails(caplog: pytest.LogCaptureFixt
 
 async def test_unsubscribe() -> None:
     async with running_cluster("a b c") as nodes:
-        a, b, _c = (Topics(node.communication) for node in nodes)
+        a, b, _c = (ClusterTopics(node.communication) for node in nodes)
         first, second = Reader(), Reader()
         one = b.subscribe("prices", first)
         b.subscribe("prices", second)
@@ -139,25 +139,25 @@ async def test_unsubscribe() -> None:
 
 async def test_subscriber_that_crashed_is_told_to_the_publisher() -> None:
     async with running_cluster("a b") as (a, b):
-        Topics(b.communication).subscribe("prices", Reader())
+        ClusterTopics(b.communication).subscribe("prices", Reader())
         await until_subscribed(a, "prices", "b")
         await b.crash()
-        failures = await Topics(a.communication).publish("prices", b"1")
+        failures = await ClusterTopics(a.communication).publish("prices", b"1")
         assert failures.keys() == {"b"}
-        assert isinstance(failures["b"], ConnectFailed | ConnectionClosed)
+        assert isinstance(failures["b"], ConnectError | ConnectionClosedError)
 
 
 async def test_subscriptions_of_one_that_joins_and_leaves() -> None:
     async with running_node("a") as a:
         async with running_node("b", a) as b:
-            Topics(b.communication).subscribe("prices", Reader())
+            ClusterTopics(b.communication).subscribe("prices", Reader())
             await until_subscribed(a, "prices", "b")
         await until_subscribed(a, "prices")
 
 
 async def test_topics_live_beside_other_properties() -> None:
     async with running_cluster("a b") as (a, b):
-        topics = Topics(b.communication)
+        topics = ClusterTopics(b.communication)
         b.agent.set_properties({"zone": "north"})
         topics.subscribe("prices", Reader())
         topics.subscribe("news", Reader())
@@ -170,7 +170,7 @@ async def test_topics_live_beside_other_properties() -> None:
 
 async def test_bad_topics() -> None:
     async with running_node("a", properties={"large": "x" * 16_350}) as a:
-        topics = Topics(a.communication)
+        topics = ClusterTopics(a.communication)
         with pytest.raises(ConfigError, match="must not be empty"):
             topics.subscribe("", Reader())
         for _ in range(2):

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import Reject, StoreUnavailable
+from postroad.core.errors import Reject, StoreUnavailableError
 from postroad.durable import (
     Draft,
     MailConfig,
@@ -43,7 +43,7 @@ from tests.support.durable.mail_pairs import (
 from .arrivals import consume, held_arrival, until_settled
 
 FAILURES = pytest.mark.parametrize(
-    "error", [StoreUnavailable("away"), ZeroDivisionError()], ids=repr
+    "error", [StoreUnavailableError("away"), ZeroDivisionError()], ids=repr
 )
 
 
@@ -186,7 +186,7 @@ async def test_rows_of_a_message_not_arrived_are_undone(tmp_path: Path, error: E
         bookkeeper = await keep_books(beta)
         store = beta.mail.store
         commit = OneCommit(error)
-        with faults.armed("durable.commit.before", commit):
+        with faults.arm_fault_point("durable.commit.before", commit):
             first = await store.begin()
             await alpha.mail.post("beta", "orders", b"7")
             second = await next_turn(store, first)
@@ -210,7 +210,7 @@ async def test_failure_of_a_message_not_arrived_is_not_counted(
         await alpha.mail.post("beta", "orders", b"tea", key="a")
         await commit.begun()
         await eventually(lambda: recorder.attempts, "it has failed")
-        commit.fail(StoreUnavailable("away"))
+        commit.fail(StoreUnavailableError("away"))
         await recorder.until(1)
         await until_settled(alpha, beta)
     assert recorder.attempts == [b"tea", b"tea"]
@@ -241,7 +241,7 @@ async def test_message_that_is_rejected_and_did_not_arrive_is_one_dead_letter(
         await alpha.mail.post("beta", "orders", b"tea")
         await commit.begun()
         await eventually(lambda: recorder.attempts, "it was rejected")
-        commit.fail(StoreUnavailable("away"))
+        commit.fail(StoreUnavailableError("away"))
         await until_dead(beta.mail, 1)
         await until_settled(alpha, beta)
     (dead,) = await beta.mail.dead_letters()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.core.errors import StoreUnavailable, TransactionLost
+from postroad.core.errors import StoreUnavailableError, TransactionAbortedError
 from postroad.durable import Pulled
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.mail_pairs import (
@@ -45,8 +45,8 @@ async def test_message_is_pulled_while_it_arrives(tmp_path: Path, is_lost: bool)
             await asyncio.sleep(0)
             assert not ack.done()
             if is_lost:
-                commit.fail(StoreUnavailable("away"))
-                with pytest.raises(TransactionLost):
+                commit.fail(StoreUnavailableError("away"))
+                with pytest.raises(TransactionAbortedError):
                     await ack
                 (again,) = await beta.mail.pull("orders", timeout=DEADLINE_S)
                 assert (again.body, again.id, again.attempt) == (b"tea", message.id, 1)
@@ -65,10 +65,10 @@ async def test_pulled_message_that_did_not_arrive_is_not_acknowledged_later(
         await alpha.mail.post("beta", "orders", b"tea")
         await commit.begun()
         (message,) = await pulled
-        commit.fail(StoreUnavailable("away"))
+        commit.fail(StoreUnavailableError("away"))
         # The second time it arrives while the first one is still in somebody's hands.
         await until_empty(alpha.mail, "beta")
-        with pytest.raises(TransactionLost, match="comes once more"):
+        with pytest.raises(TransactionAbortedError, match="comes once more"):
             await message.ack()
         (again,) = await beta.mail.pull("orders", timeout=DEADLINE_S)
         await again.ack()
@@ -88,8 +88,8 @@ async def test_message_that_did_not_arrive_is_not_acknowledged_at_a_stop(tmp_pat
             stopping = asyncio.create_task(beta.mail.stop())
             for _ in range(20):
                 await asyncio.sleep(0)
-            commit.fail(StoreUnavailable("away"))
-            with pytest.raises(TransactionLost):
+            commit.fail(StoreUnavailableError("away"))
+            with pytest.raises(TransactionAbortedError):
                 await ack
             await stopping
         async with running_station("beta", tmp_path, alpha) as again:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.core.errors import StoreLocked, StoreMismatch, StoreUnavailable
+from postroad.core.errors import StoreLockedError, StoreMismatchError, StoreUnavailableError
 from postroad.durable import MemoryDisk, MemoryStore
 from tests.support.durable.mail_pairs import (
     Recorder,
@@ -63,7 +63,7 @@ async def test_handled_messages_that_cannot_be_committed_come_again(trouble: str
         await post_numbers(alpha, "alpha", range(10))
         recorder = Recorder()
         setattr(disk, trouble, True)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             await alpha.mail.post("alpha", "orders", b"11")
         setattr(disk, trouble, False)
         await alpha.mail.consume("orders", recorder)
@@ -84,24 +84,24 @@ async def test_transaction_on_a_read_only_disk_is_refused() -> None:
             async with alpha.mail.transaction() as tx:
                 await tx.execute("CREATE TABLE books (number INTEGER)")
 
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             await asyncio.wait_for(create(), 5)
         disk.is_read_only = False
         await create()
 
 
 async def test_store_that_cannot_be_made_is_told_at_the_start() -> None:
-    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+    with pytest.raises(StoreUnavailableError, match="cannot be opened"):
         async with running_station("alpha", Path("/proc/self")):
             raise AssertionError("it began")
 
 
 async def test_store_in_use_or_of_another_node_is_refused(tmp_path: Path) -> None:
     async with running_station("alpha", tmp_path):
-        with pytest.raises(StoreLocked, match="stop that one first"):
+        with pytest.raises(StoreLockedError, match="stop that one first"):
             async with running_station("alpha", tmp_path):
                 raise AssertionError("it began")
     (tmp_path / "alpha.db").rename(tmp_path / "beta.db")
-    with pytest.raises(StoreMismatch, match="belongs to node 'alpha'"):
+    with pytest.raises(StoreMismatchError, match="belongs to node 'alpha'"):
         async with running_station("beta", tmp_path):
             raise AssertionError("it began")

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Message, PostgresStore, Retry, SqliteStore, Store, Transaction
 from postroad.durable.handling import Handling
 from postroad.durable.store import writer
@@ -138,7 +138,7 @@ async def test_refused_send_of_a_key_has_those_behind_it_handled_again_in_order(
     await wait_for_depth(alpha, 0)
     (dead,) = await alpha.mail.dead_letters("orders")
     assert (dead.letter.body, dead.failures, dead.reason) == (b"bad", 2, "failed")
-    assert "MailboxFull" in dead.detail
+    assert "OutboxFullError" in dead.detail
     # Whatever of them had been handled behind the bad one was handled again after it.
     tail = ["row1", "plain", "slow", "last"]
     of_key = [body for body in handler.ended if body != "other"]
@@ -154,7 +154,7 @@ async def test_failed_commit_has_only_statements_run_again(alpha: Station) -> No
         await alpha.mail.consume("orders", handler, concurrency=4)
         await commit.begun()
         await eventually(lambda: {"good1", "good2"} <= {*handler.ended})
-        commit.fail(StoreUnavailable("away"))
+        commit.fail(StoreUnavailableError("away"))
         await eventually(lambda: handler.runs.count("row1") == 2, "it runs once more")
     await post_all(alpha, "after")
     await eventually(lambda: "after" in handler.ended, "new messages are handled")
@@ -169,8 +169,10 @@ async def test_failed_commit_has_only_statements_run_again(alpha: Station) -> No
 async def test_failed_commit_leaves_what_was_pulled_to_be_acknowledged(alpha: Station) -> None:
     await post_all(alpha, "1", "2", "3")
     first, second = await alpha.mail.pull("orders", limit=2)
-    failing = faults.armed("durable.commit.before", once(raising(StoreUnavailable("away"))))
-    with failing, pytest.raises(StoreUnavailable):
+    failing = faults.arm_fault_point(
+        "durable.commit.before", once(raising(StoreUnavailableError("away")))
+    )
+    with failing, pytest.raises(StoreUnavailableError):
         await first.ack()
     await second.ack()
     left = [(await alpha.mail.pull("orders"))[0] for _ in range(2)]
@@ -260,7 +262,7 @@ async def test_lost_connection_has_everything_read_again(dsn: str) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("UPDATE postroad_inbox SET done = NULL, pending = 3")
         end_sessions(dsn)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             await alpha.mail.post("gone", "x", b"")
         await eventually(lambda: handler.ended.count("good2") == 2, "it is handled again")
         handler.go_on.set()

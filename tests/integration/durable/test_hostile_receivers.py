@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad import Message, MessagingService
+from postroad import MessagingService, RawMessage
 from postroad.durable.chain import genesis
 from postroad.durable.exchange import (
     Answer,
@@ -37,19 +37,19 @@ from tests.support.durable.mail_pairs import (
 MUCH = 1 << 30
 
 
-def accept_offer(message: Message) -> bytes:
+def accept_offer(message: RawMessage) -> bytes:
     """Answer as a node that has never heard of the sender."""
     offer = decode(Offer, message.payload)
     chain = genesis(offer.store, offer.epoch, "mallory")
     return encode(Answer(Verdict.ACCEPTED, 0, chain, MUCH, []))
 
 
-def fence(message: Message) -> bytes:
+def fence(message: RawMessage) -> bytes:
     """Claim to have heard from somebody who has taken over."""
     return encode(Answer(Verdict.FENCED, 0, bytes(16), 0, []))
 
 
-def refuse_often(message: Message) -> bytes:
+def refuse_often(message: RawMessage) -> bytes:
     """Accept everything, and refuse the first message a thousand times."""
     window = decode(Window, message.payload)
     last = window.first + sum(page.count for page in window.pages) - 1
@@ -61,8 +61,8 @@ def refuse_often(message: Message) -> bytes:
 async def mallory_beside(
     directory: Path,
     *,
-    on_offer: Callable[[Message], bytes] = accept_offer,
-    on_window: Callable[[Message], bytes] = refuse_often,
+    on_offer: Callable[[RawMessage], bytes] = accept_offer,
+    on_window: Callable[[RawMessage], bytes] = refuse_often,
 ) -> AsyncIterator[tuple[Station, Station]]:
     """Alpha and beta, and mallory whom alpha knows as well."""
     async with (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postroad import MessagingService
-from postroad.core.errors import RemoteProtocolFailure
+from postroad.core.errors import RemoteDecodeError
 from postroad.durable.exchange import encode
 from postroad.durable.names import DELIVER
 from tests.support.deadlines import eventually
@@ -80,7 +80,7 @@ async def test_stream_belongs_to_the_node_behind_the_certificate(
         recorder = await Recorder.at(beta, QUEUE)
         await recorder.until(3)
         assert {it.sender for it in recorder.messages} == {name.removesuffix(".bridge")}
-        with pytest.raises(RemoteProtocolFailure):
+        with pytest.raises(RemoteDecodeError):
             await service.request(beta.address, DELIVER, b"nonsense", peer="beta")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad.core.errors import NoSuchDeadLetter, Reject, RequestTimeout, UsageError
+from postroad.core.errors import DeadLetterNotFoundError, Reject, ReplyTimeoutError, UsageError
 from postroad.durable import Message, Retry, Transaction, consumer
 from postroad.durable.posting import Clerk, Posting
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -43,7 +43,7 @@ async def test_message_that_fails_too_often_is_a_dead_letter_and_can_be_retried(
     await beta.mail.retry_dead(dead.id)
     assert await recorder.until(2) == [b"cake", b"tea"]
     assert await beta.mail.dead_letters() == []
-    with pytest.raises(NoSuchDeadLetter):
+    with pytest.raises(DeadLetterNotFoundError):
         await beta.mail.retry_dead(dead.id)
 
 
@@ -55,7 +55,7 @@ async def test_rejected_message_is_not_tried_again(alpha: Station, beta: Station
     (dead,) = await beta.mail.dead_letters()
     assert (dead.reason, dead.failures) == ("rejected", 1)
     await beta.mail.drop_dead(dead.id)
-    with pytest.raises(NoSuchDeadLetter):
+    with pytest.raises(DeadLetterNotFoundError):
         await beta.mail.dead_letter(dead.id)
 
 
@@ -209,7 +209,7 @@ async def test_request_waits_for_its_reply(alpha: Station, beta: Station) -> Non
 
 
 async def test_reply_that_comes_too_late_is_counted(alpha: Station, beta: Station) -> None:
-    with pytest.raises(RequestTimeout, match="no reply from queue 'orders' of 'beta'"):
+    with pytest.raises(ReplyTimeoutError, match="no reply from queue 'orders' of 'beta'"):
         await alpha.mail.request("beta", "orders", b"", timeout=0.05)
     await beta.mail.consume("orders", lambda message, tx: tx.reply(message, b"late"))
 

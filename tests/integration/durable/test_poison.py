@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from postroad import MessagingService
-from postroad.core.errors import RemoteProtocolFailure
+from postroad.core.errors import RemoteDecodeError
 from postroad.durable import Letter, MailConfig
 from postroad.durable.chain import extend
 from postroad.durable.exchange import Answer, SentPage, Verdict, Window, decode, encode
@@ -125,7 +125,7 @@ async def test_window_that_announces_more_than_it_holds_is_not_taken(tmp_path: P
     async with poisoned(tmp_path) as (poisoner, beta):
         window = Correspondent([], to="beta").window()
         pages = [SentPage(65_535, bytes(16), b"junk")]
-        with pytest.raises(RemoteProtocolFailure, match="65535 letters in 4 bytes"):
+        with pytest.raises(RemoteDecodeError, match="65535 letters in 4 bytes"):
             await poisoner.send(msgspec.structs.replace(window, pages=pages))
         good = Correspondent([[make_letter(1)]], to="beta")
         assert (await poisoner.send(good.window())).watermark == 1

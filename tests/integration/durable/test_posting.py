@@ -9,7 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad.core.errors import ConfigError, IdempotencyConflict, MessageTooLarge, UsageError
+from postroad.core.errors import (
+    ConfigError,
+    IdempotencyConflictError,
+    MessageTooLargeError,
+    UsageError,
+)
 from postroad.durable import Draft, MailConfig, Message, Transaction
 from tests.support.durable.mail_pairs import (
     AT_ONCE,
@@ -167,7 +172,7 @@ async def test_idempotency_key_makes_posting_twice_like_once(alpha: Station, bet
     recorder = await Recorder.at(beta)
     posts = [alpha.mail.post("beta", "orders", b"tea", idempotency_key="a") for _ in range(5)]
     assert len(set(await asyncio.gather(*posts))) == 1
-    with pytest.raises(IdempotencyConflict, match="'a' was used for another message"):
+    with pytest.raises(IdempotencyConflictError, match="'a' was used for another message"):
         await alpha.mail.post("beta", "orders", b"coffee", idempotency_key="a")
     await alpha.mail.post("beta", "orders", b"last", idempotency_key="b")
     assert await recorder.until(2) == [b"tea", b"last"]
@@ -209,7 +214,7 @@ async def test_oversized_message_is_refused_at_once(tmp_path: Path) -> None:
     """B10: whoever posts it hears of it."""
     config = MailConfig(message_bytes_max=1_000)
     async with running_pair(tmp_path, config=config) as (alpha, _):
-        with pytest.raises(MessageTooLarge, match="message_bytes_max is 1000"):
+        with pytest.raises(MessageTooLargeError, match="message_bytes_max is 1000"):
             await alpha.mail.post("beta", "orders", bytes(1_000))
         assert (await alpha.mail.statistics()).peers == {}
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import MailboxFull, Reject, StoreUnavailable
+from postroad.core.errors import OutboxFullError, Reject, StoreUnavailableError
 from postroad.durable import MailConfig, Message, Transaction
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import (
@@ -85,7 +85,7 @@ async def test_full_outbox_refuses_posts(tmp_path: Path) -> None:
         running_station("alpha", tmp_path, config=config) as alpha,
     ):
         await post_numbers(alpha, "beta", range(10))
-        with pytest.raises(MailboxFull, match="10 messages wait for 'beta'"):
+        with pytest.raises(OutboxFullError, match="10 messages wait for 'beta'"):
             await alpha.mail.post("beta", "orders", b"10")
         # Others are not concerned.
         await alpha.mail.post("gamma", "orders", b"")
@@ -199,7 +199,7 @@ async def test_dead_letters_of_a_sender_are_counted_again_after_a_restart(tmp_pa
             assert (await beta.mail.statistics()).blocked_senders == ["beta"]
 
 
-@pytest.mark.parametrize("error", [StoreUnavailable("away"), RuntimeError("odd")])
+@pytest.mark.parametrize("error", [StoreUnavailableError("away"), RuntimeError("odd")])
 async def test_old_keys_are_forgotten_also_after_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -207,7 +207,7 @@ async def test_old_keys_are_forgotten_also_after_a_failure(
     config = with_quota(idempotency_s=0.05)
     async with running_station("alpha", tmp_path, config=config) as alpha:
         failing = once(raising(error))
-        with faults.armed("durable.commit.before", lambda units: failing()):
+        with faults.arm_fault_point("durable.commit.before", lambda units: failing()):
             await eventually(lambda: alpha.mail.store.writer.commits > 3, "commits go on")
         first = await alpha.mail.post("beta", "orders", b"", idempotency_key="k")
 

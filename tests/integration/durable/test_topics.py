@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from postroad.core.errors import ConfigError, IdempotencyConflict
+from postroad.core.errors import ConfigError, IdempotencyConflictError
 from postroad.durable import HandlerRegistration, Message, TopicMessaging, Transaction
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import Station, until_waiting
@@ -55,7 +55,7 @@ async def test_message_with_the_same_id_is_sent_once(alpha: Station, beta: Stati
     await receiver.add_message_handler(TOPIC, listener)
     for _ in range(3):
         await sender.send(sender.create_message(TOPIC, b"once", unique_id="N-1-2-3"), "beta")
-    with pytest.raises(IdempotencyConflict):
+    with pytest.raises(IdempotencyConflictError):
         await sender.send(sender.create_message(TOPIC, b"twice", unique_id="N-1-2-3"), "beta")
     await sender.send(sender.create_message(TOPIC, b"end"), "beta")
     assert await listener.until(2) == [b"once", b"end"]

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.core.errors import TransactionLost, UsageError
+from postroad.core.errors import TransactionAbortedError, UsageError
 from postroad.durable import Draft, Mail, Message, Retry, Transaction
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import (
@@ -158,7 +158,7 @@ def hurried(**settings: Any) -> dict[str, Any]:
 async def test_transaction_that_takes_too_long_is_undone(tmp_path: Path) -> None:
     async with running_station("alpha", tmp_path, **hurried()) as alpha:
         await create(alpha.mail)
-        with pytest.raises(TransactionLost):
+        with pytest.raises(TransactionAbortedError):
             async with alpha.mail.transaction() as tx:
                 await tx.execute("INSERT INTO books VALUES (1)")
                 # Others wait for it meanwhile, but not for ever.
@@ -216,7 +216,7 @@ async def test_pulled_message_whose_transaction_is_lost_comes_again(tmp_path: Pa
         await tx.execute("INSERT INTO books VALUES (1)")
         turn = tx._turn
         await eventually(lambda: turn is not None and turn.is_over)
-        with pytest.raises(TransactionLost):
+        with pytest.raises(TransactionAbortedError):
             await message.ack(tx)
         (again,) = await alpha.mail.pull("orders", timeout=5)
         await again.ack()
@@ -238,7 +238,7 @@ async def test_handler_whose_posts_are_refused_has_failed(tmp_path: Path) -> Non
         await until_dead(alpha.mail, 1)
         (dead,) = await alpha.mail.dead_letters()
         assert (dead.reason, dead.letter.body, dead.failures) == ("failed", b"1", 3)
-        assert "MailboxFull" in dead.detail
+        assert "OutboxFullError" in dead.detail
         assert await rows_of(alpha.mail) == [0]
 
         async def is_done() -> bool:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import uvloop
 
-from postroad.core.errors import TransactionLost, UsageError
+from postroad.core.errors import TransactionAbortedError, UsageError
 from postroad.durable import Mail, MemoryStore, Message, Transaction
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import AT_ONCE, QUICK, Station, running_station
@@ -228,7 +228,7 @@ async def test_transaction_that_was_lost_keeps_nobody_from_posting(tmp_path: Pat
 
     config = msgspec.structs.replace(QUICK, transaction_s=0.05)
     async with running_station("alpha", tmp_path, config=config) as alpha:
-        with pytest.raises(TransactionLost):
+        with pytest.raises(TransactionAbortedError):
             async with alpha.mail.transaction() as tx:
                 await tx.execute("SELECT 1")
                 turn = tx._turn

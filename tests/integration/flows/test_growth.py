@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.core.limits import FLOW_VALUE_BYTES_MAX
 from postroad.durable import MemoryDisk, MemoryStore, Transaction
 from postroad.flows import (
@@ -255,7 +255,7 @@ async def test_flows_in_line_begin_although_the_store_was_away_when_there_was_ro
 
     async def flaky(function: Any, *args: Any, **kwargs: Any) -> Any:
         if function is tables.list_idle and next(failures, None) is not None:
-            raise StoreUnavailable("the server restarts")
+            raise StoreUnavailableError("the server restarts")
         return await read(function, *args, **kwargs)
 
     monkeypatch.setattr(store, "read", flaky)

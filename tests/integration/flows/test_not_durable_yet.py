@@ -23,7 +23,7 @@ def slow_disk() -> Iterator[threading.Event]:
     def wait(**details: Any) -> None:
         assert is_allowed.wait(DEADLINE_S)
 
-    with faults.armed("durable.commit.before", wait):
+    with faults.arm_fault_point("durable.commit.before", wait):
         try:
             yield is_allowed
         finally:
@@ -50,7 +50,7 @@ async def while_it_is_written(node: FlowNode, id: str, make: Any) -> Any:
     """What comes of something that is done while the signal "go" is not durable yet."""
     loop = asyncio.get_running_loop()
     watcher = Watcher("Signalled", make)
-    with slow_disk() as is_allowed, faults.armed("flows.event.handled", watcher):
+    with slow_disk() as is_allowed, faults.arm_fault_point("flows.event.handled", watcher):
         signalling = loop.create_task(node.flows.signal(id, "go", True))
         await watcher.has_begun.wait()
         assert watcher.task is not None
@@ -155,6 +155,6 @@ async def test_a_result_is_told_while_a_late_letter_is_looked_at(nodes: FlowNode
     def on_letter(peer: str) -> None:
         asked.set_result(asyncio.get_running_loop().create_task(again.result(DEADLINE_S)))
 
-    with faults.armed("flows.letter.taken", on_letter):
+    with faults.arm_fault_point("flows.letter.taken", on_letter):
         await beta.flows.undrain()
         assert await (await asked) == "shouted"

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from postroad.core.errors import IdempotencyConflict, UsageError
+from postroad.core.errors import IdempotencyConflictError, UsageError
 from postroad.durable import PostgresStore, Transaction
 from postroad.flows import Flow, FlowsConfig, Retry, Status, flow
 from tests.support.flows.nodes import FlowNodes
@@ -152,14 +152,14 @@ async def post_twice(tx: Transaction) -> None:
 async def post_in_conflict(flow: Flow) -> str:
     try:
         await flow.step(post_twice)
-    except IdempotencyConflict as error:
+    except IdempotencyConflictError as error:
         return type(error).__name__
     return "nothing"
 
 
 async def test_conflict_of_posts_fails_a_step(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", post_in_conflict)
-    assert await alpha.run(post_in_conflict) == "IdempotencyConflict"
+    assert await alpha.run(post_in_conflict) == "IdempotencyConflictError"
 
 
 async def undo_everything(tx: Transaction) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import ConfigError, StoreUnavailable, UsageError
+from postroad.core.errors import ConfigError, StoreUnavailableError, UsageError
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.units import Work
 from postroad.flows import Flow, Session, Status, flow, responds_to, scheduling
@@ -228,7 +228,7 @@ class TestEndsInBetween:
             is_reached.set()
             raise Crash
 
-        with faults.armed(point, end):
+        with faults.arm_fault_point(point, end):
             clock.set("12:02:30")
             async with asyncio.timeout(DEADLINE_S):
                 await is_reached.wait()
@@ -254,8 +254,8 @@ class TestEndsInBetween:
     async def test_a_commit_that_fails_is_made_again(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", slow)
         await node.flows.schedule("slow", EVERY_MINUTE, slow)
-        lost = StoreUnavailable("the disk is away")
-        with faults.armed("durable.commit.before", once(raising(lost))):
+        lost = StoreUnavailableError("the disk is away")
+        with faults.arm_fault_point("durable.commit.before", once(raising(lost))):
             clock.set("12:01:00")
             (begun,) = await node.until_listed("slow", Status.RUNNING)
         assert begun.client_id == "schedule:slow:2026-11-16T12:01:00Z"
@@ -276,7 +276,7 @@ class TestEndsInBetween:
             paused = msgspec.structs.replace(known, is_paused=True)
             rows.write_schedule(ledger.database, paused)
 
-        with faults.armed("flows.schedule.due", once(lambda: store.submit(Work(pause)))):
+        with faults.arm_fault_point("flows.schedule.due", once(lambda: store.submit(Work(pause)))):
             clock.set("12:01:00")
 
             async def is_paused() -> bool:
@@ -316,7 +316,7 @@ class TestLimits:
             loop.call_soon_threadsafe(is_committing.set)
             may_commit.wait(DEADLINE_S)
 
-        with faults.armed("durable.commit.before", once(hold)):
+        with faults.arm_fault_point("durable.commit.before", once(hold)):
             clock.set("12:01:00")
             async with asyncio.timeout(DEADLINE_S):
                 await is_committing.wait()

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.flows import (
     Flow,
@@ -44,7 +44,7 @@ class Shaky:
 TRANSIENT = [
     ConnectionError("no route"),
     TimeoutError("too slow"),
-    StoreUnavailable("disk full"),
+    StoreUnavailableError("disk full"),
     sqlite3.OperationalError("database is locked"),
 ]
 

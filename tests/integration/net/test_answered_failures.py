@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from postroad import Message, Outcome
+from postroad import Outcome, RawMessage
 from postroad.core.errors import (
-    ConnectFailed,
-    ConnectionClosed,
-    MalformedPayload,
-    MessageTooLarge,
-    NoRemoteHandler,
-    RemoteHandlerFailure,
-    RemoteProtocolFailure,
-    RequestTimeout,
-    WrongPeer,
+    ConnectError,
+    ConnectionClosedError,
+    MalformedPayloadError,
+    MessageTooLargeError,
+    NoHandlerError,
+    RemoteDecodeError,
+    RemoteHandlerError,
+    ReplyTimeoutError,
+    WrongPeerError,
 )
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
@@ -45,19 +45,19 @@ def answers(status: int, text: bytes = b"") -> Script:
     return script
 
 
-# RemoteProtocolFailure.
+# RemoteDecodeError.
 
 
 @every_way
 async def test_handler_that_cannot_parse_is_a_protocol_failure(speech: Speech) -> None:
-    def refuse(_message: Message) -> bytes:
-        raise MalformedPayload("no JSON")
+    def refuse(_message: RawMessage) -> bytes:
+        raise MalformedPayloadError("no JSON")
 
     async with running_pair(speech) as pair:
         for handler in (refuse, later(refuse)):
             pair.handle("parse", handler)
             await pair.fails(
-                *(RemoteProtocolFailure, Outcome.KNOWN),
+                *(RemoteDecodeError, Outcome.KNOWN),
                 subject="parse",
                 payload=b"{",
                 match="no JSON",
@@ -68,7 +68,7 @@ async def test_handler_that_cannot_parse_is_a_protocol_failure(speech: Speech) -
 @raw_versions
 async def test_status_of_a_peer_that_could_not_parse_is_a_protocol_failure(version: int) -> None:
     async with RawServer(answers(3), version) as server, make_service("client") as client:
-        with pytest.raises(RemoteProtocolFailure, match="could not parse") as caught:
+        with pytest.raises(RemoteDecodeError, match="could not parse") as caught:
             await client.request(server.address, "echo")
         assert caught.value.outcome is Outcome.KNOWN
 
@@ -85,10 +85,10 @@ async def test_subject_of_invalid_utf8_is_answered_with_that_status(version: int
         assert (first.id, first.status, first.payload) == (1, 0, b"fine")
         assert (second.id, second.status) == (2, 3)
         assert b"UTF-8" in second.payload
-        assert pair.server.statistics().protocol_errors_by_kind == {"MalformedFrame": 1}
+        assert pair.server.statistics().protocol_errors_by_kind == {"MalformedFrameError": 1}
 
 
-# NoRemoteHandler.
+# NoHandlerError.
 
 
 @every_way
@@ -96,7 +96,7 @@ async def test_request_that_nobody_handles_may_be_tried_again(speech: Speech) ->
     async with running_pair(speech) as pair:
         for keep_alive in (True, False):
             await pair.fails(
-                *(NoRemoteHandler, Outcome.KNOWN),
+                *(NoHandlerError, Outcome.KNOWN),
                 subject="nobody",
                 match="no handler for 'nobody'",
                 retryable=True,
@@ -113,7 +113,7 @@ async def test_no_handler_of_a_raw_peer_with_and_without_text_is_told(version: i
         (b"a whole sentence", "a whole sentence"),
     ):
         async with RawServer(answers(1, text), version) as server, make_service("client") as client:
-            with pytest.raises(NoRemoteHandler, match=expected):
+            with pytest.raises(NoHandlerError, match=expected):
                 await client.request(server.address, "echo")
 
 
@@ -140,13 +140,13 @@ async def test_request_while_the_peer_stops_is_declined(version: int) -> None:
 async def test_peer_that_says_it_stops_may_be_asked_again() -> None:
     async with RawServer(answers(4)) as server, make_service("client") as client:
         await expect_failure(
-            *(client, server.address, NoRemoteHandler, Outcome.KNOWN),
+            *(client, server.address, NoHandlerError, Outcome.KNOWN),
             match="the peer is stopping",
             retryable=True,
         )
 
 
-# RemoteHandlerFailure.
+# RemoteHandlerError.
 
 
 @every_way
@@ -155,12 +155,12 @@ async def test_handler_that_raises_is_a_failure_with_its_text(speech: Speech) ->
         texts = ["out of cheese", "", "käse\n\x00"]
         for text in texts:
 
-            def fail(_message: Message, text: str = text) -> bytes:
+            def fail(_message: RawMessage, text: str = text) -> bytes:
                 raise ValueError(text)
 
             for handler in (fail, later(fail)):
                 pair.handle("fail", handler)
-                error = await pair.fails(RemoteHandlerFailure, Outcome.KNOWN, subject="fail")
+                error = await pair.fails(RemoteHandlerError, Outcome.KNOWN, subject="fail")
                 assert (error.detail, error.remote_code) == (text, 0)
         await pair.is_still_open()
         assert pair.server.statistics().handlers_failed == 2 * len(texts)
@@ -170,18 +170,18 @@ async def test_handler_that_raises_is_a_failure_with_its_text(speech: Speech) ->
 async def test_postroad_error_travels_with_code_and_retryable(speech: Speech) -> None:
     """Older versions can tell neither."""
 
-    def fail(_message: Message) -> bytes:
-        raise ConnectFailed("the disk node is away")
+    def fail(_message: RawMessage) -> bytes:
+        raise ConnectError("the disk node is away")
 
     async with running_pair(speech) as pair:
         pair.server.subscribe("fail", fail)
         # The second request to a known address and subject takes another way.
         for _ in range(2):
-            with pytest.raises(RemoteHandlerFailure, match="the disk node is away") as caught:
+            with pytest.raises(RemoteHandlerError, match="the disk node is away") as caught:
                 await pair.ask("fail")
             assert caught.value.outcome is Outcome.KNOWN
             assert caught.value.retryable is (speech in (NEWEST, LOCAL))
-            assert caught.value.remote_code == (ConnectFailed.code if caught.value.retryable else 0)
+            assert caught.value.remote_code == (ConnectError.code if caught.value.retryable else 0)
 
 
 class Unspeakable(Exception):
@@ -196,33 +196,33 @@ async def test_handler_that_raises_odd_exceptions_is_a_failure_too(speech: Speec
     async with running_pair(speech, server_limits={"stop_grace_s": 0.05}) as pair:
         for error in (Unspeakable(), asyncio.CancelledError(), StopIteration(), TimeoutError()):
 
-            def fail(_message: Message, error: BaseException = error) -> bytes:
+            def fail(_message: RawMessage, error: BaseException = error) -> bytes:
                 raise error
 
-            async def fail_later(_message: Message, error: BaseException = error) -> bytes:
+            async def fail_later(_message: RawMessage, error: BaseException = error) -> bytes:
                 await asyncio.sleep(0)
                 raise error
 
             for handler in (fail, fail_later):
                 pair.handle("fail", handler)
-                with pytest.raises(RemoteHandlerFailure):
+                with pytest.raises(RemoteHandlerError):
                     await pair.ask("fail", timeout=30.0)
         await pair.is_still_open()
         assert pair.server.statistics().handlers_running == 0
 
 
 async def test_long_texts_are_cut() -> None:
-    def fail(_message: Message) -> bytes:
+    def fail(_message: RawMessage) -> bytes:
         raise ValueError("x" * 1_000_000)
 
     async with running_pair() as pair:
         pair.server.subscribe("fail", fail)
-        with pytest.raises(RemoteHandlerFailure) as caught:
+        with pytest.raises(RemoteHandlerError) as caught:
             await pair.ask("fail")
         assert len(caught.value.detail) < 10_000
 
 
-# MessageTooLarge.
+# MessageTooLargeError.
 
 
 @every_way
@@ -233,21 +233,21 @@ async def test_message_too_large_is_not_sent(speech: Speech) -> None:
         for keep_alive in (True, False):
             assert await pair.ask("echo", fitting, keep_alive=keep_alive) == fitting
             error = await pair.fails(
-                *(MessageTooLarge, Outcome.NOT_SENT),
+                *(MessageTooLargeError, Outcome.NOT_SENT),
                 payload=fitting + b"x",
                 match="1001 bytes exceeds the 1000",
                 retryable=False,
                 keep_alive=keep_alive,
             )
             assert isinstance(error, ValueError)
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(MessageTooLargeError):
             await pair.tell("echo", fitting + b"x")
         assert await pair.ask("echo", b"still open") == b"still open"
 
 
 async def test_message_too_large_for_the_peer_alone_is_not_sent() -> None:
     async with running_pair(server_limits={"frame_bytes_max": 1_000}) as pair:
-        with pytest.raises(MessageTooLarge, match="exceeds the 1000"):
+        with pytest.raises(MessageTooLargeError, match="exceeds the 1000"):
             await pair.ask("echo", b"x" * 1_000)
         assert pair.server.statistics().protocol_errors == 0
 
@@ -258,12 +258,12 @@ async def test_reply_too_large_fails_that_request_alone(speech: Speech) -> None:
     async with running_pair(speech, client_limits=limits, server_limits=limits) as pair:
         for size in (2_000, 100_000):
 
-            def answer(_message: Message, size: int = size) -> bytes:
+            def answer(_message: RawMessage, size: int = size) -> bytes:
                 return bytes(size)
 
             for handler in (answer, later(answer)):
                 pair.handle("big", handler)
-                with pytest.raises(RemoteHandlerFailure, match=f"{size} bytes exceeds the 1000"):
+                with pytest.raises(RemoteHandlerError, match=f"{size} bytes exceeds the 1000"):
                     await pair.ask("big")
         await pair.is_still_open()
 
@@ -272,11 +272,11 @@ async def test_subject_too_long_is_not_sent() -> None:
     async with running_pair() as pair:
         # The second is too long in bytes, not in characters.
         for subject in ("s" * 32_768, "ä" * 16_384):
-            with pytest.raises(MessageTooLarge, match="subject"):
+            with pytest.raises(MessageTooLargeError, match="subject"):
                 await pair.ask(subject)
 
 
-# WrongPeer.
+# WrongPeerError.
 
 
 @here_or_there
@@ -285,7 +285,7 @@ async def test_peer_of_another_name_gets_nothing(speech: Speech) -> None:
         for keep_alive in (True, False):
             assert await pair.ask("echo", b"1", peer="server", keep_alive=keep_alive) == b"1"
             error = await pair.fails(
-                *(WrongPeer, Outcome.NOT_SENT),
+                *(WrongPeerError, Outcome.NOT_SENT),
                 match="expected node 'other'",
                 peer="other",
                 keep_alive=keep_alive,
@@ -293,7 +293,7 @@ async def test_peer_of_another_name_gets_nothing(speech: Speech) -> None:
             assert "server" in str(error)
         statistics = pair.server.statistics()
         assert statistics.requests_received + statistics.local_requests == 2
-        with pytest.raises(WrongPeer):
+        with pytest.raises(WrongPeerError):
             await pair.tell("echo", peer="other")
 
 
@@ -305,7 +305,7 @@ async def test_peer_of_an_older_version_does_not_tell_its_name(speech: Speech) -
 
 async def test_peer_of_the_same_name_is_refused() -> None:
     async with make_service("twin") as first, make_service("twin") as second:
-        with pytest.raises(ConnectionClosed, match="named 'twin'") as caught:
+        with pytest.raises(ConnectionClosedError, match="named 'twin'") as caught:
             await first.request(second.address, "echo")
         assert caught.value.outcome is Outcome.NOT_SENT
 
@@ -314,7 +314,7 @@ async def test_text_names_the_node_where_it_is_known() -> None:
     async with running_pair() as pair:
         await pair.ask("echo")
         for _ in range(2):
-            with pytest.raises(RequestTimeout) as caught:
+            with pytest.raises(ReplyTimeoutError) as caught:
                 await pair.ask("hang", timeout=0.01)
             assert f"{pair.server.address} (server)" in str(caught.value)
 
@@ -326,6 +326,6 @@ async def test_scripted_peers_are_servers() -> None:
             assert await client.request(server.address, "echo", b"1") == b"1"
             assert server.accepted == 1
     async with RawServer(greet_only) as server, make_service("client", NEWEST) as client:
-        with pytest.raises(RequestTimeout) as caught:
+        with pytest.raises(ReplyTimeoutError) as caught:
             await client.request(server.address, "echo", b"1", timeout=0.5)
         assert caught.value.outcome is Outcome.UNKNOWN

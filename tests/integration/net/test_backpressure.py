@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from postroad import Message, Outcome
-from postroad.core.errors import ConnectionClosed, RequestTimeout
+from postroad import Outcome, RawMessage
+from postroad.core.errors import ConnectionClosedError, ReplyTimeoutError
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
     Gate,
@@ -137,8 +137,8 @@ async def test_requests_wait_as_well_and_time_out_unsent() -> None:
             for _ in range(300)
         ]
         results = await asyncio.gather(*requests, return_exceptions=True)
-        assert {type(result) for result in results} == {RequestTimeout}
-        outcomes = [it.outcome for it in results if isinstance(it, RequestTimeout)]
+        assert {type(result) for result in results} == {ReplyTimeoutError}
+        outcomes = [it.outcome for it in results if isinstance(it, ReplyTimeoutError)]
         # The first were written, the others are known to be harmless to repeat.
         assert outcomes.count(Outcome.NOT_SENT) > 150
         assert outcomes.count(Outcome.UNKNOWN) >= 1
@@ -157,7 +157,7 @@ async def test_waiting_senders_fail_when_the_connection_ends() -> None:
             await turns()
         results = await asyncio.gather(*senders, return_exceptions=True)
         assert all(isinstance(result, ConnectionError) for result in results)
-        lost = [it for it in results if isinstance(it, ConnectionClosed)]
+        lost = [it for it in results if isinstance(it, ConnectionClosedError)]
         assert len([it for it in lost if it.outcome is Outcome.UNKNOWN]) == (
             client.statistics().requests_sent
         )
@@ -173,7 +173,7 @@ async def test_server_against_a_client_that_does_not_read(
     """Small requests with big replies: the server stops handling, then goes on; none is lost."""
     handled = 0
 
-    def answer(_message: Message) -> bytes:
+    def answer(_message: RawMessage) -> bytes:
         nonlocal handled
         handled += 1
         return bytes(size)
@@ -226,7 +226,7 @@ async def test_slow_consumer_pauses_reading_at_the_limit(speech: Speech) -> None
 async def test_slow_requests_beyond_the_limit_are_all_answered() -> None:
     running = peak = 0
 
-    async def work(message: Message) -> bytes:
+    async def work(message: RawMessage) -> bytes:
         nonlocal running, peak
         running += 1
         peak = max(peak, running)
@@ -253,7 +253,7 @@ async def test_cancelled_handlers_count_until_they_are_over() -> None:
                 request.cancel()
             await asyncio.gather(*requests, return_exceptions=True)
             for _ in range(2):
-                with pytest.raises(RequestTimeout):
+                with pytest.raises(ReplyTimeoutError):
                     await pair.ask("stubborn", timeout=0.02)
             assert stubborn.begun == 3
 

@@ -12,8 +12,13 @@ from typing import NamedTuple
 
 import pytest
 
-from postroad import Message, MessagingService
-from postroad.core.errors import ConnectionClosed, NotRunning, RemoteHandlerFailure, RequestTimeout
+from postroad import MessagingService, RawMessage
+from postroad.core.errors import (
+    ConnectionClosedError,
+    NotRunningError,
+    RemoteHandlerError,
+    ReplyTimeoutError,
+)
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import Gate, make_service
 from tests.support.net.raw_peers import on_loops
@@ -29,7 +34,7 @@ class Chain(NamedTuple):
     c: MessagingService
     gate: Gate
     """The handler of c."""
-    asked: list[Message]
+    asked: list[RawMessage]
     """What b got."""
 
     def ask(self, subject: str, timeout: float) -> asyncio.Task[bytes]:
@@ -47,10 +52,10 @@ class Chain(NamedTuple):
 async def running_chain() -> AsyncIterator[Chain]:
     """b's handlers: `rest` gives c what is left of its time, `long` much more than that."""
     async with make_service("a") as a, make_service("b") as b, make_service("c") as c:
-        gate, asked = Gate(), list[Message]()
+        gate, asked = Gate(), list[RawMessage]()
         c.subscribe("gate", gate)
 
-        async def pass_on(message: Message) -> bytes:
+        async def pass_on(message: RawMessage) -> bytes:
             asked.append(message)
             assert message.deadline is not None
             left_s = message.deadline - asyncio.get_running_loop().time()
@@ -91,7 +96,7 @@ async def test_nobody_of_a_chain_works_on_when_the_first_caller_gave_up(
             request.cancel()
         elif how == "stop":
             await chain.a.stop(grace=0)
-        with pytest.raises((RequestTimeout, asyncio.CancelledError, NotRunning)):
+        with pytest.raises((ReplyTimeoutError, asyncio.CancelledError, NotRunningError)):
             await request
         await chain.nobody_works()
 
@@ -102,6 +107,6 @@ async def test_first_caller_of_a_chain_is_told_when_the_last_is_lost() -> None:
         request = chain.ask("long", DEADLINE_S)
         await eventually(lambda: chain.gate.waiting == 1, "c works")
         await chain.c.stop(grace=0)
-        with pytest.raises(RemoteHandlerFailure) as caught:
+        with pytest.raises(RemoteHandlerError) as caught:
             await request
-        assert caught.value.remote_code == ConnectionClosed.code
+        assert caught.value.remote_code == ConnectionClosedError.code

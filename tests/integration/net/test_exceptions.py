@@ -8,11 +8,11 @@ import pytest
 
 from postroad import Address, Outcome
 from postroad.core.errors import (
-    ConnectFailed,
-    ConnectionClosed,
+    ConnectError,
+    ConnectionClosedError,
     MessagingError,
-    NotRunning,
-    RequestTimeout,
+    NotRunningError,
+    ReplyTimeoutError,
 )
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import (
@@ -35,26 +35,26 @@ from tests.support.net.scripts import (
 
 kept_or_not = pytest.mark.parametrize("keep_alive", [True, False])
 
-# NotRunning.
+# NotRunningError.
 
 
 @every_speech
 @kept_or_not
 async def test_service_that_is_not_running_sends_nothing(speech: Speech, keep_alive: bool) -> None:
     service = make_service("client", speech)
-    with pytest.raises(NotRunning, match="not started") as caught:
+    with pytest.raises(NotRunningError, match="not started") as caught:
         await service.request(unused_address(), "echo", keep_alive=keep_alive)
     assert (caught.value.outcome, caught.value.retryable) == (Outcome.NOT_SENT, False)
-    with pytest.raises(NotRunning):
+    with pytest.raises(NotRunningError):
         await service.send(unused_address(), "echo")
     async with running_pair(speech) as pair:
         # The connection is open and known, and still may not be used afterwards.
         assert await pair.ask("echo", b"1") == b"1"
         await pair.client.stop()
-        with pytest.raises(NotRunning, match="stopped") as caught:
+        with pytest.raises(NotRunningError, match="stopped") as caught:
             await pair.ask("echo", keep_alive=keep_alive)
         assert caught.value.outcome is Outcome.NOT_SENT
-        with pytest.raises(NotRunning):
+        with pytest.raises(NotRunningError):
             await pair.tell("echo")
 
 
@@ -66,7 +66,7 @@ async def test_service_stopped_in_flight_does_not_know_the_outcome(
     async with running_pair(speech) as pair:
         failing = asyncio.create_task(
             pair.fails(
-                NotRunning,
+                NotRunningError,
                 Outcome.UNKNOWN,
                 subject="hang",
                 match="in flight",
@@ -92,12 +92,12 @@ async def test_service_stopped_while_connecting_has_sent_nothing() -> None:
         await eventually(lambda: client.statistics().connections_failed >= 2)
         await client.stop(grace=0.01)
         for request in requests:
-            with pytest.raises(NotRunning) as caught:
+            with pytest.raises(NotRunningError) as caught:
                 await request
             assert caught.value.outcome is Outcome.NOT_SENT
 
 
-# ConnectFailed.
+# ConnectError.
 
 
 @every_speech
@@ -106,13 +106,13 @@ async def test_refused_connection_is_told(speech: Speech, keep_alive: bool) -> N
     address = unused_address()
     async with make_service("client", speech) as client:
         error = await expect_failure(
-            *(client, address, ConnectFailed, Outcome.NOT_SENT),
+            *(client, address, ConnectError, Outcome.NOT_SENT),
             match="cannot connect",
             keep_alive=keep_alive,
         )
         assert isinstance(error, ConnectionError)
         assert client.statistics().connections_failed == 1
-        with pytest.raises(ConnectFailed):
+        with pytest.raises(ConnectError):
             await client.send(address, "echo")
 
 
@@ -125,7 +125,7 @@ IMPOSSIBLE = [
 async def test_impossible_address_is_a_failed_connection() -> None:
     async with make_service("client") as client:
         for host, port in IMPOSSIBLE:
-            with pytest.raises(ConnectFailed) as caught:
+            with pytest.raises(ConnectError) as caught:
                 await client.request(Address(host, port), "echo", timeout=DEADLINE_S)
             assert (caught.value.outcome, caught.value.retryable) == (Outcome.NOT_SENT, True), host
 
@@ -135,14 +135,14 @@ async def test_connection_that_takes_too_long_is_a_failed_one(keep_alive: bool) 
     limits = {"connect_timeout_s": 0.05}
     async with blackhole() as address, make_service("client", limits=limits) as client:
         await expect_failure(
-            *(client, address, ConnectFailed, Outcome.NOT_SENT),
+            *(client, address, ConnectError, Outcome.NOT_SENT),
             match=r"no connection within 0\.05 s",
             timeout=10.0,
             keep_alive=keep_alive,
         )
 
 
-# ConnectionClosed.
+# ConnectionClosedError.
 
 
 @every_speech
@@ -157,7 +157,7 @@ async def test_connection_closed_during_the_handshake_has_sent_nothing(
     async with RawServer(close_early) as server, make_service("client", speech) as client:
         # Nothing was sent, so trying again cannot double anything.
         await expect_failure(
-            *(client, server.address, ConnectionClosed, Outcome.NOT_SENT),
+            *(client, server.address, ConnectionClosedError, Outcome.NOT_SENT),
             match="during the handshake",
             keep_alive=keep_alive,
         )
@@ -167,10 +167,10 @@ async def test_handshake_that_never_ends_is_given_up() -> None:
     limits = {"handshake_timeout_s": 0.05}
     async with RawServer(say_nothing) as server, make_service("client", limits=limits) as client:
         await expect_failure(
-            *(client, server.address, ConnectionClosed, Outcome.NOT_SENT),
+            *(client, server.address, ConnectionClosedError, Outcome.NOT_SENT),
             match=r"no complete handshake within 0\.05",
         )
-        assert client.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
+        assert client.statistics().protocol_errors_by_kind == {"PeerTimeoutError": 1}
 
 
 @every_speech
@@ -179,10 +179,10 @@ async def test_foreign_cluster_is_refused(speech: Speech) -> None:
         make_service("server", speech, cluster="another") as server,
         make_service("client", speech) as client,
     ):
-        with pytest.raises(ConnectionClosed) as caught:
+        with pytest.raises(ConnectionClosedError) as caught:
             await client.request(server.address, "echo")
         assert caught.value.outcome is Outcome.NOT_SENT
-        assert server.statistics().protocol_errors_by_kind == {"HandshakeRefused": 1}
+        assert server.statistics().protocol_errors_by_kind == {"HandshakeRejectedError": 1}
 
 
 @raw_versions
@@ -201,7 +201,7 @@ async def test_connection_closed_after_the_request_leaves_its_outcome_unknown(
 
     async with RawServer(take_and_close, version) as server, make_service("client") as client:
         await expect_failure(
-            *(client, server.address, ConnectionClosed, Outcome.UNKNOWN), keep_alive=keep_alive
+            *(client, server.address, ConnectionClosedError, Outcome.UNKNOWN), keep_alive=keep_alive
         )
         assert client.statistics().connections_lost == 1
 
@@ -225,12 +225,12 @@ async def test_connection_that_closes_or_babbles_fails_all_requests_in_flight(ve
             *(client.request(server.address, f"subject{number}") for number in range(10)),
             return_exceptions=True,
         )
-        assert [type(result) for result in results] == [ConnectionClosed] * 10
+        assert [type(result) for result in results] == [ConnectionClosedError] * 10
         subjects = [result.subject for result in results if isinstance(result, MessagingError)]
         assert subjects == [f"subject{number}" for number in range(10)]
         assert client.statistics().requests_pending == 0
     async with RawServer(babble, version) as server, make_service("client") as client:
-        await expect_failure(client, server.address, ConnectionClosed, Outcome.UNKNOWN)
+        await expect_failure(client, server.address, ConnectionClosedError, Outcome.UNKNOWN)
         assert client.statistics().protocol_errors == 1
 
 
@@ -240,12 +240,12 @@ async def test_peer_that_closes_right_after_the_handshake_is_not_hammered() -> N
         peer.close()
 
     async with RawServer(greet_and_close, 2) as server, make_service("client") as client:
-        with pytest.raises((ConnectionClosed, RequestTimeout)):
+        with pytest.raises((ConnectionClosedError, ReplyTimeoutError)):
             await client.request(server.address, "echo", timeout=0.3)
         assert server.accepted < 20
 
 
-# RequestTimeout.
+# ReplyTimeoutError.
 
 
 @every_way
@@ -255,7 +255,7 @@ async def test_timeout_waiting_for_the_reply_leaves_the_outcome_unknown(
 ) -> None:
     async with running_pair(speech) as pair:
         error = await pair.fails(
-            RequestTimeout,
+            ReplyTimeoutError,
             Outcome.UNKNOWN,
             subject="hang",
             match="no reply in time",
@@ -271,23 +271,23 @@ async def test_timeout_before_anything_was_sent_is_told_as_such() -> None:
     async with RawServer(say_nothing) as server, make_service("client") as client:
         for keep_alive, wait in ((True, True), (True, False), (False, True), (False, False)):
             await expect_failure(
-                *(client, server.address, RequestTimeout, Outcome.NOT_SENT),
+                *(client, server.address, ReplyTimeoutError, Outcome.NOT_SENT),
                 timeout=0.05,
                 keep_alive=keep_alive,
                 wait=wait,
             )
     async with blackhole() as address, make_service("client") as client:
-        await expect_failure(client, address, RequestTimeout, Outcome.NOT_SENT, timeout=0.05)
+        await expect_failure(client, address, ReplyTimeoutError, Outcome.NOT_SENT, timeout=0.05)
     async with running_pair(client_limits={"requests_pending_max": 1}) as pair:
         (first,) = await pair.begin()
         match = "no connection in time, or the peer reads too slowly"
-        await pair.fails(RequestTimeout, Outcome.NOT_SENT, match=match, timeout=0.05)
+        await pair.fails(ReplyTimeoutError, Outcome.NOT_SENT, match=match, timeout=0.05)
         first.cancel()
 
 
 async def test_default_timeout_is_the_limit() -> None:
     async with running_pair(client_limits={"request_timeout_s": 0.05}) as pair:
-        with pytest.raises(RequestTimeout) as caught:
+        with pytest.raises(ReplyTimeoutError) as caught:
             await pair.ask("hang")
         assert caught.value.timeout_s == 0.05
 
@@ -300,7 +300,7 @@ async def test_timeout_is_never_told_as_a_failure_of_the_handler() -> None:
         results = await asyncio.gather(
             *(pair.ask("hang", timeout=timeout) for timeout in timeouts), return_exceptions=True
         )
-        assert {type(result) for result in results} == {RequestTimeout}
+        assert {type(result) for result in results} == {ReplyTimeoutError}
 
 
 # Errors that many get.

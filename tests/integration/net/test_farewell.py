@@ -5,14 +5,14 @@ import struct
 
 import pytest
 
-from postroad import Message, Outcome
+from postroad import Outcome, RawMessage
 from postroad.core.errors import (
-    ConnectFailed,
-    ConnectionClosed,
+    ConnectError,
+    ConnectionClosedError,
     MessagingError,
-    NoRemoteHandler,
-    NotRunning,
-    RequestTimeout,
+    NoHandlerError,
+    NotRunningError,
+    ReplyTimeoutError,
 )
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import (
@@ -49,7 +49,7 @@ async def test_transient_request_to_a_peer_that_closes_after_the_handshake() -> 
         make_service("client") as client,
     ):
         for _ in range(30):
-            with pytest.raises(ConnectionClosed):
+            with pytest.raises(ConnectionClosedError):
                 await client.request(server.address, "echo", timeout=DEADLINE_S, keep_alive=False)
         assert client.statistics().requests_pending == 0
 
@@ -70,7 +70,7 @@ async def test_transient_request_waits_for_a_server_that_starts_later() -> None:
 
 async def test_transient_request_that_waits_tells_why_it_gave_up() -> None:
     async with make_service("client", limits={"backoff_first_s": 0.01}) as client:
-        with pytest.raises(RequestTimeout, match="the last attempt: cannot connect") as caught:
+        with pytest.raises(ReplyTimeoutError, match="the last attempt: cannot connect") as caught:
             await client.request(unused_address(), "echo", timeout=0.5, keep_alive=False, wait=True)
         assert caught.value.outcome is Outcome.NOT_SENT
         assert client.statistics().connections_failed >= 2
@@ -103,7 +103,7 @@ async def test_requests_not_read_yet_are_told_that_the_server_stops() -> None:
     assert results.count(b"done") == at_work == len(pair.gate.messages)
     refused = [it for it in results if isinstance(it, MessagingError)]
     assert {(type(it), it.outcome, it.retryable) for it in refused} == {
-        (NoRemoteHandler, Outcome.KNOWN, True)
+        (NoHandlerError, Outcome.KNOWN, True)
     }
     assert len(refused) == total - at_work
 
@@ -134,7 +134,7 @@ async def test_a_server_that_stops_under_load_leaves_no_doubt() -> None:
     """Every failure is retryable, and of a request that was not handled."""
     handled, callers = set[bytes](), 300
 
-    def note(message: Message) -> bytes:
+    def note(message: RawMessage) -> bytes:
         handled.add(message.payload)
         return message.payload
 
@@ -148,9 +148,9 @@ async def test_a_server_that_stops_under_load_leaves_no_doubt() -> None:
             await asyncio.gather(*tasks)
     assert len(load.failures) == callers
     assert {(type(error), error.outcome) for error, _ in load.failures} <= {
-        (NoRemoteHandler, Outcome.KNOWN),
-        (ConnectFailed, Outcome.NOT_SENT),
-        (ConnectionClosed, Outcome.NOT_SENT),
+        (NoHandlerError, Outcome.KNOWN),
+        (ConnectError, Outcome.NOT_SENT),
+        (ConnectionClosedError, Outcome.NOT_SENT),
     }
     assert all(error.retryable for error, _ in load.failures)
     assert len(handled) == load.answered
@@ -168,7 +168,7 @@ async def test_stop_goes_on_when_its_caller_is_cancelled(who: str) -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(service.stop(grace=0.2), 0.02)
         await asyncio.wait_for(service.stop(), DEADLINE_S)
-        with pytest.raises((NotRunning, ConnectionClosed)):
+        with pytest.raises((NotRunningError, ConnectionClosedError)):
             await request
         assert service.statistics().dialed == service.statistics().accepted == 0
         # And once more, when there is nothing left to do.
@@ -198,7 +198,7 @@ async def test_messages_handed_over_before_the_stop_arrive(version: int) -> None
     reader, sent = LateReader(), 0
     async with RawServer(reader, version, receive_buffer=SMALL_SOCKET) as server:
         async with make_service("client") as client:
-            with pytest.raises(RequestTimeout):
+            with pytest.raises(ReplyTimeoutError):
                 while True:
                     payload = b"<%06d>" % sent + bytes(60_000)
                     await client.send(server.address, "log", payload, timeout=0.3)

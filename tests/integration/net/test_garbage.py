@@ -5,7 +5,7 @@ import gc
 
 from postroad import MessagingService
 from postroad.core.errors import MessagingError
-from postroad.net import Message
+from postroad.net import RawMessage
 
 
 def errors_alive() -> dict[int, MessagingError]:
@@ -17,7 +17,7 @@ def errors_alive() -> dict[int, MessagingError]:
 async def test_request_whose_connection_was_lost() -> None:
     arrived = asyncio.Event()
 
-    async def never_answer(message: Message) -> bytes:
+    async def never_answer(message: RawMessage) -> bytes:
         arrived.set()
         await asyncio.Event().wait()
         return b""

@@ -6,13 +6,13 @@ from itertools import product
 
 import pytest
 
-from postroad import Address, Message
+from postroad import Address, RawMessage
 from postroad.core.errors import (
     ConfigError,
     MessagingError,
-    NoRemoteHandler,
-    RemoteHandlerFailure,
-    RequestTimeout,
+    NoHandlerError,
+    RemoteHandlerError,
+    ReplyTimeoutError,
     UsageError,
 )
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -101,7 +101,7 @@ async def test_message_tells_of_its_sender(speech: Speech) -> None:
 async def test_async_handlers_run_at_once_and_answer_in_any_order(speech: Speech) -> None:
     turn = {number: asyncio.Event() for number in range(5)}
 
-    async def wait_for_turn(message: Message) -> bytes:
+    async def wait_for_turn(message: RawMessage) -> bytes:
         await turn[int(message.payload)].wait()
         return message.payload
 
@@ -127,7 +127,7 @@ RESULTS: list[tuple[object, bytes]] = [
 async def test_handler_may_return_bytes_of_any_kind_and_nothing_else(speech: Speech) -> None:
     async with running_pair(speech) as pair:
 
-        def answer(_message: Message) -> object:
+        def answer(_message: RawMessage) -> object:
             return returned
 
         for handler in (answer, later(answer)):
@@ -136,9 +136,7 @@ async def test_handler_may_return_bytes_of_any_kind_and_nothing_else(speech: Spe
                 returned = result
                 assert await pair.ask("value") == reply
             for returned in ("text", 7, {}):
-                with pytest.raises(
-                    RemoteHandlerFailure, match=f"returned {type(returned).__name__}"
-                ):
+                with pytest.raises(RemoteHandlerError, match=f"returned {type(returned).__name__}"):
                     await pair.ask("value")
 
 
@@ -181,7 +179,7 @@ async def test_one_way_messages_arrive_in_order_and_unanswered(
 ) -> None:
     seen: list[bytes] = []
 
-    def take(message: Message) -> None:
+    def take(message: RawMessage) -> None:
         seen.append(message.payload)
 
     async with running_pair(speech) as pair:
@@ -211,15 +209,15 @@ async def test_one_way_message_to_a_handler_that_replies_is_not_answered(speech:
 @every_way
 async def test_request_to_a_consumer_fails(speech: Speech) -> None:
     """In older versions it looks like a message, which the consumer takes."""
-    seen: list[Message] = []
+    seen: list[RawMessage] = []
     async with running_pair(speech) as pair:
         pair.server.subscribe("log", seen.append, one_way=True)
         if speech in OLDER:
-            with pytest.raises(RequestTimeout):
+            with pytest.raises(ReplyTimeoutError):
                 await pair.ask("log", timeout=0.3)
             assert len(seen) == 1
             return
-        with pytest.raises(NoRemoteHandler, match="one-way messages only; use send"):
+        with pytest.raises(NoHandlerError, match="one-way messages only; use send"):
             await pair.ask("log")
         assert not seen
 
@@ -229,7 +227,7 @@ async def test_request_to_a_consumer_fails(speech: Speech) -> None:
 async def test_failing_consumer_harms_nobody(
     speech: Speech, is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_message: Message) -> None:
+    def fail(_message: RawMessage) -> None:
         raise ValueError("no room in the log")
 
     async with running_pair(speech) as pair:
@@ -273,7 +271,7 @@ async def test_unsubscribe_lets_running_handlers_finish(speech: Speech) -> None:
     async with running_pair(speech) as pair:
         (request,) = await pair.begin()
         pair.server.unsubscribe("gate")
-        with pytest.raises(NoRemoteHandler):
+        with pytest.raises(NoHandlerError):
             await pair.ask("gate")
         pair.gate.open()
         assert await request == b"done"
@@ -294,7 +292,7 @@ async def test_timed_out_request_leaves_the_connection_open(speech: Speech) -> N
     async with running_pair(speech) as pair:
         assert await pair.ask("echo", b"1") == b"1"
         for keep_alive, opened in ((True, 1), (False, 2)):
-            with pytest.raises(RequestTimeout):
+            with pytest.raises(ReplyTimeoutError):
                 await pair.ask("gate", timeout=0.2, keep_alive=keep_alive)
             assert pair.client.statistics().connections_opened == opened
         pair.gate.open()
@@ -320,7 +318,7 @@ async def test_late_reply_is_ignored_and_counted(version: int) -> None:
 
     async with RawServer(answer_late, version) as server, make_service("client") as client:
         assert await client.request(server.address, "meet") == b"met"
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(ReplyTimeoutError):
             await client.request(server.address, "slow", timeout=0.01)
         late.set()
         assert await client.request(server.address, "echo", b"1") == b"1"
@@ -338,7 +336,7 @@ async def test_caller_that_gives_up_cancels_the_handler(speech: Speech, how: str
             (request,) = await pair.begin(timeout=0.5 if how == "timeout" else DEADLINE_S)
             if how == "cancel":
                 request.cancel()
-            with pytest.raises((RequestTimeout, asyncio.CancelledError)):
+            with pytest.raises((ReplyTimeoutError, asyncio.CancelledError)):
                 await request
             await eventually(lambda: pair.gate.waiting == 0)
             assert pair.gate.cancelled == times
@@ -417,7 +415,7 @@ async def test_mixed_versions_agree_on_the_older(client: int, server: int) -> No
         pair.gate.open()
         assert await pair.ask("echo", b"1") == b"1"
         assert await pair.ask("gate") == b"done"
-        with pytest.raises(NoRemoteHandler):
+        with pytest.raises(NoHandlerError):
             await pair.ask("nobody")
         # Only version 3 tells a name.
         assert pair.gate.messages[0].peer == ("client" if client == server == 3 else None)
@@ -428,7 +426,7 @@ async def test_mixed_versions_agree_on_the_older(client: int, server: int) -> No
 async def test_mixed_zeebe_versions_agree(client: int, server: int) -> None:
     async with running_pair(Speech("zeebe", client), Speech("zeebe", server)) as pair:
         assert await pair.ask("echo", b"1") == b"1"
-        with pytest.raises(NoRemoteHandler):
+        with pytest.raises(NoHandlerError):
             await pair.ask("nobody")
 
 

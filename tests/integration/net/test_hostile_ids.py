@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from postroad import Limits, Message, MessagingService
+from postroad import Limits, MessagingService, RawMessage
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import CLUSTER, RawPeer, both_loops, echo_on, raw_client
 from tests.support.wire.pairs import version3_frame
@@ -24,7 +24,7 @@ class Crowd:
         self.working = 0
         self.most = 0
 
-    async def __call__(self, message: Message) -> bytes:
+    async def __call__(self, message: RawMessage) -> bytes:
         self.begun += 1
         self.working += 1
         self.most = max(self.most, self.working)

@@ -5,7 +5,12 @@ import asyncio
 import pytest
 
 from postroad import Outcome
-from postroad.core.errors import MessageTooLarge, NotRunning, RemoteHandlerFailure, RequestTimeout
+from postroad.core.errors import (
+    MessageTooLargeError,
+    NotRunningError,
+    RemoteHandlerError,
+    ReplyTimeoutError,
+)
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
     LOCAL,
@@ -28,7 +33,7 @@ async def test_deadline_holds_against_a_handler_that_ignores_cancellation() -> N
     async with running_pair(LOCAL) as pair:
         with Stubborn() as stubborn:
             pair.handle("stubborn", stubborn)
-            with pytest.raises(RequestTimeout):
+            with pytest.raises(ReplyTimeoutError):
                 await pair.ask("stubborn", timeout=0.03)
             assert stubborn.begun == 1
 
@@ -36,11 +41,11 @@ async def test_deadline_holds_against_a_handler_that_ignores_cancellation() -> N
 async def test_sizes_are_checked() -> None:
     async with running_pair(LOCAL, server_limits={"frame_bytes_max": 100}) as pair:
         pair.handle("big", lambda _: bytes(101))
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(MessageTooLargeError):
             await pair.ask("big", bytes(100))
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(MessageTooLargeError):
             await pair.tell("big", bytes(100))
-        with pytest.raises(RemoteHandlerFailure, match="101 bytes exceeds"):
+        with pytest.raises(RemoteHandlerError, match="101 bytes exceeds"):
             await pair.ask("big")
 
 
@@ -53,7 +58,7 @@ async def test_one_way_messages_are_bounded() -> None:
         waiting = asyncio.create_task(service.send(service.address, "gate"))
         await eventually(lambda: gate.waiting == 3)
         await stays(lambda: not waiting.done() and gate.waiting == 3)
-        with pytest.raises(RequestTimeout) as caught:
+        with pytest.raises(ReplyTimeoutError) as caught:
             await service.send(service.address, "gate", timeout=0.02)
         assert caught.value.outcome is Outcome.NOT_SENT
         gate.open()
@@ -79,6 +84,6 @@ async def test_stop_fails_requests_and_ends_consumers_that_outlast_the_grace() -
         await pair.tell("log")
         await eventually(lambda: consumer.waiting == 1)
         await pair.client.stop(grace=0.02)
-        with pytest.raises(NotRunning, match="in flight"):
+        with pytest.raises(NotRunningError, match="in flight"):
             await request
         await eventually(lambda: consumer.cancelled == 1)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from postroad.core.errors import ConnectionClosed, NoRemoteHandler, RequestTimeout
+from postroad.core.errors import ConnectionClosedError, NoHandlerError, ReplyTimeoutError
 from postroad.net.loop import run
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
@@ -38,10 +38,10 @@ async def requests_and_messages(speech: Speech) -> None:
 async def test_requests_are_answered_or_fail_and_stop_lets_them_finish(speech: Speech) -> None:
     await requests_and_messages(speech)
     async with nothing_left(), running_pair(speech) as pair:
-        with pytest.raises(NoRemoteHandler):
+        with pytest.raises(NoHandlerError):
             await pair.ask("nobody")
         (request,) = await pair.begin()
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(ReplyTimeoutError):
             await pair.ask("gate", timeout=0.02)
         stopping = asyncio.create_task(pair.server.stop(grace=20.0))
         await turns(5)
@@ -64,7 +64,7 @@ async def test_lost_connections_and_full_buffers_are_told(version: int) -> None:
         RawServer(take_and_reset, version) as server,
         make_service("client", speech) as client,
     ):
-        with pytest.raises(ConnectionClosed):
+        with pytest.raises(ConnectionClosedError):
             await client.request(server.address, "echo")
     async with (
         RawServer(greet_only, version, receive_buffer=32_768) as server,

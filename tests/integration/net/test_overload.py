@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from postroad import Message
-from postroad.core.errors import RemoteHandlerFailure
+from postroad import RawMessage
+from postroad.core.errors import RemoteHandlerError
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
     OLDER,
@@ -84,7 +84,7 @@ async def test_one_way_messages_that_waited_are_handled_however_late() -> None:
 
 
 async def test_long_error_text_is_cut_to_what_the_client_accepts() -> None:
-    def fail(message: Message) -> bytes:
+    def fail(message: RawMessage) -> bytes:
         raise ValueError(message.payload.decode() * 4_000)
 
     async with running_pair(client_limits={"frame_bytes_max": 2_000}) as pair:
@@ -92,7 +92,7 @@ async def test_long_error_text_is_cut_to_what_the_client_accepts() -> None:
         for handler in (fail, later(fail)):
             pair.handle("fail", handler)
             for letter in ("x", "\N{EURO SIGN}"):
-                with pytest.raises(RemoteHandlerFailure, match=letter * 100):
+                with pytest.raises(RemoteHandlerError, match=letter * 100):
                     await pair.ask("fail", letter.encode())
         pair.gate.open()
         assert await unrelated == b"done"
@@ -129,7 +129,7 @@ class LargeReplies:
         self.begun = 0
         self.go = asyncio.Event()
 
-    async def __call__(self, _message: Message) -> bytes:
+    async def __call__(self, _message: RawMessage) -> bytes:
         self.begun += 1
         if self.begun > 1:
             await self.go.wait()
@@ -167,7 +167,7 @@ async def test_a_client_that_reads_nothing_is_given_up() -> None:
             await peer.write(b"".join(peer.request_bytes(it, "large") for it in range(total)))
             await eventually(lambda: replies.begun == total)
             await eventually(lambda: server.statistics().accepted == 0)
-            assert server.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
+            assert server.statistics().protocol_errors_by_kind == {"PeerTimeoutError": 1}
 
 
 # Connections, log lines, settings of the kernel.
@@ -194,7 +194,7 @@ async def test_classes_beyond_the_limit_share_one_connection(
 async def test_unknown_subjects_and_failing_consumers_do_not_flood_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(_message: Message) -> None:
+    def fail(_message: RawMessage) -> None:
         raise ValueError("no")
 
     caplog.set_level(logging.WARNING, "postroad.net")

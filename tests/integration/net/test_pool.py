@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from postroad import Address, Message, Outcome
+from postroad import Address, Outcome, RawMessage
 from postroad.core import faults
 from postroad.core.errors import (
-    ConnectFailed,
-    ConnectionClosed,
-    RemoteHandlerFailure,
-    RequestTimeout,
+    ConnectError,
+    ConnectionClosedError,
+    RemoteHandlerError,
+    ReplyTimeoutError,
 )
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
@@ -71,7 +71,7 @@ async def test_a_first_user_that_gives_up_does_not_spoil_the_dial() -> None:
     async with RawServer(greet_late) as server, make_service("client") as client:
         first = asyncio.create_task(client.request(server.address, "echo", b"1", timeout=0.03))
         second = asyncio.create_task(client.request(server.address, "echo", b"2"))
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(ReplyTimeoutError):
             await first
         go.set()
         assert await second == b"2"
@@ -97,10 +97,10 @@ async def test_a_service_reaches_itself_under_another_name() -> None:
 
 async def test_fault_point_before_connecting() -> None:
     def fail(**_details: object) -> None:
-        raise ConnectFailed("planted")
+        raise ConnectError("planted")
 
     async with running_pair() as pair:
-        with faults.armed("net.dial.before_connect", fail), pytest.raises(ConnectFailed):
+        with faults.arm_fault_point("net.dial.before_connect", fail), pytest.raises(ConnectError):
             await pair.ask("echo")
         assert await pair.ask("echo", b"1") == b"1"
 
@@ -116,7 +116,7 @@ async def test_requests_arrive_in_the_order_of_the_calls(speech: Speech) -> None
     for options in ({}, limits, {"write_buffer_bytes_max": 10_000}):
         seen: list[bytes] = []
 
-        async def note(message: Message, seen: list[bytes] = seen) -> bytes:
+        async def note(message: RawMessage, seen: list[bytes] = seen) -> bytes:
             seen.append(message.payload)
             await asyncio.sleep(0)
             return b""
@@ -134,7 +134,7 @@ async def test_a_caller_that_waits_is_not_overtaken() -> None:
     """Who asks again as soon as it is answered must stand behind those who asked before."""
     seen: list[bytes] = []
 
-    async def note(message: Message) -> bytes:
+    async def note(message: RawMessage) -> bytes:
         seen.append(message.payload)
         await asyncio.sleep(0)
         return b""
@@ -180,7 +180,7 @@ async def test_reconnects_after_the_server_restarted(speech: Speech) -> None:
             subscribe_usual(first)
             address = first.address
             assert await client.request(address, "echo", b"1") == b"1"
-        with pytest.raises(ConnectFailed):
+        with pytest.raises(ConnectError):
             await client.request(address, "echo", b"2")
         async with make_service("server", speech, bind=address) as second:
             subscribe_usual(second)
@@ -192,7 +192,7 @@ async def test_a_failed_connect_is_forgotten() -> None:
     address = unused_address()
     async with make_service("client") as client:
         for _ in range(3):
-            with pytest.raises(ConnectFailed):
+            with pytest.raises(ConnectError):
                 await client.request(address, "echo")
         async with make_service("server", bind=address) as server:
             subscribe_usual(server)
@@ -218,7 +218,7 @@ async def test_waiting_backs_off() -> None:
     address = unused_address()
     limits = {"backoff_first_s": 0.1, "backoff_max_s": 10.0}
     async with make_service("client", limits=limits) as client:
-        with pytest.raises(RequestTimeout) as caught:
+        with pytest.raises(ReplyTimeoutError) as caught:
             await client.request(address, "echo", timeout=0.5, wait=True)
         assert caught.value.outcome is Outcome.NOT_SENT
         # Pauses of at least 50, 100 and 200 ms fit, a fourth does not.
@@ -232,7 +232,7 @@ async def test_waiting_is_for_connecting_only() -> None:
         peer.close()
 
     async with RawServer(take_and_close) as server, make_service("client") as client:
-        with pytest.raises(ConnectionClosed) as caught:
+        with pytest.raises(ConnectionClosedError) as caught:
             await client.request(server.address, "echo", wait=True)
         assert caught.value.outcome is Outcome.UNKNOWN
         assert server.accepted == 1
@@ -321,7 +321,7 @@ async def test_the_cap_refuses_when_all_are_in_use() -> None:
         busy = [asyncio.create_task(pair.ask(subject)) for subject in ("a.x", "b.x")]
         await eventually(lambda: pair.gate.waiting == 2)
         for keep_alive in (True, False):
-            with pytest.raises(ConnectFailed, match="connections_max") as caught:
+            with pytest.raises(ConnectError, match="connections_max") as caught:
                 await pair.ask("c.x", keep_alive=keep_alive)
             assert caught.value.retryable
             assert caught.value.outcome is Outcome.NOT_SENT
@@ -337,13 +337,13 @@ async def test_the_cap_holds_for_concurrent_transient_requests() -> None:
         pair.gate.open()
         results = await asyncio.gather(*requests, return_exceptions=True)
         assert results.count(b"done") == 5
-        assert sum(isinstance(result, ConnectFailed) for result in results) == 35
+        assert sum(isinstance(result, ConnectError) for result in results) == 35
 
 
 async def test_accepted_max() -> None:
     async with running_pair(server_limits={"accepted_max": 2}) as pair:
         peers = [await RawPeer.connect(pair.server.address) for _ in range(2)]
-        with pytest.raises(ConnectionClosed) as caught:
+        with pytest.raises(ConnectionClosedError) as caught:
             await pair.ask("echo")
         assert caught.value.outcome is Outcome.NOT_SENT
         assert pair.server.statistics().connections_rejected == 1
@@ -377,7 +377,7 @@ async def test_transient_requests_that_time_out_leave_no_socket(
         before = len(open_sockets())
 
         async def time_out() -> None:
-            with pytest.raises(RequestTimeout):
+            with pytest.raises(ReplyTimeoutError):
                 await client.request(server.address, "hang", timeout=timeout, keep_alive=False)
 
         for _ in range(10):
@@ -394,14 +394,14 @@ async def test_transient_requests_that_time_out_leave_no_socket(
 
 
 async def test_transient_requests_that_fail_or_are_cancelled_leave_no_socket() -> None:
-    def fail(_message: Message) -> bytes:
+    def fail(_message: RawMessage) -> bytes:
         raise ValueError("no")
 
     async with nothing_left(), running_pair() as pair:
         pair.server.subscribe("fail", fail)
         before = open_sockets()
         for _ in range(20):
-            with pytest.raises(RemoteHandlerFailure):
+            with pytest.raises(RemoteHandlerError):
                 await pair.ask("fail", keep_alive=False)
         await eventually(lambda: open_sockets() <= before)
         requests = [asyncio.create_task(pair.ask("hang", keep_alive=False)) for _ in range(20)]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from postroad import Address, Limits, Message, MessagingService, Protocol, Unicast
-from postroad.core.errors import ConfigError, ConnectionClosed, Outcome
+from postroad import Address, DatagramService, Limits, MessagingService, ProtocolConfig, RawMessage
+from postroad.core.errors import ConfigError, ConnectionClosedError, Outcome
 from postroad.core.secret import ClusterSecret
 from tests.support.cases import each
 from tests.support.deadlines import eventually
@@ -30,18 +30,18 @@ LIMITS = Limits(stop_grace_s=0.5, handshake_timeout_s=2.0)
 def make_service(
     name: str, secret: str | None = SECRET, version: int | None = None
 ) -> MessagingService:
-    protocol = Protocol(version_max=version)
+    protocol = ProtocolConfig(version_max=version)
     return MessagingService(CLUSTER, name, limits=LIMITS, protocol=protocol, secret=secret)
 
 
 @asynccontextmanager
 async def running(
     client: MessagingService, server: MessagingService
-) -> AsyncIterator[list[Message]]:
+) -> AsyncIterator[list[RawMessage]]:
     """Both, and what the server was told."""
-    messages: list[Message] = []
+    messages: list[RawMessage] = []
 
-    def hear(message: Message) -> bytes:
+    def hear(message: RawMessage) -> bytes:
         messages.append(message)
         return message.payload
 
@@ -76,7 +76,7 @@ async def test_others_are_refused_and_both_sides_say_why(
     client, server = make_service("client", client_secret), make_service("server", server_secret)
     async with running(client, server) as messages:
         for _ in range(3):
-            with pytest.raises(ConnectionClosed, match=text) as caught:
+            with pytest.raises(ConnectionClosedError, match=text) as caught:
                 await client.request(server.address, "echo", b"x", timeout=5)
             assert caught.value.outcome is Outcome.NOT_SENT
             assert not caught.value.retryable
@@ -95,13 +95,13 @@ async def test_versions_that_cannot_prove_are_refused(version: int) -> None:
         (make_service("client"), make_service("server", None, version)),
     ):
         async with running(client, server) as messages:
-            with pytest.raises(ConnectionClosed, match="version"):
+            with pytest.raises(ConnectionClosedError, match="version"):
                 await client.request(server.address, "echo", b"x", timeout=5)
             assert messages == []
 
 
 def test_a_protocol_without_proofs_cannot_have_a_secret() -> None:
-    for protocol in (Protocol(version_max=2), Protocol(profile="zeebe")):
+    for protocol in (ProtocolConfig(version_max=2), ProtocolConfig(profile="zeebe")):
         with pytest.raises(ConfigError, match="a secret needs version 3"):
             MessagingService(CLUSTER, "a", protocol=protocol, secret=SECRET)
     with pytest.raises(ConfigError, match="shorter than 16"):
@@ -121,7 +121,7 @@ async def test_a_tunnel_wants_the_secret_too() -> None:
                 tunnel.post("note", b"x")
                 await eventually(partial(_has_heard, far))
             else:
-                with pytest.raises(ConnectionClosed, match="secret"):
+                with pytest.raises(ConnectionClosedError, match="secret"):
                     await client.open_tunnel(server.address, near)
                 assert far.all == []
 
@@ -144,7 +144,7 @@ async def test_with_tls_both_are_asked_for(tmp_path: Path) -> None:
             )
         else:
             async with client, server:
-                with pytest.raises(ConnectionClosed, match="knows another secret"):
+                with pytest.raises(ConnectionClosedError, match="knows another secret"):
                     await client.request(server.address, "echo", b"x")
 
 
@@ -160,9 +160,9 @@ KEYS = ClusterSecret(CLUSTER, SECRET)
 @asynccontextmanager
 async def listening(
     secret: ClusterSecret | None = KEYS, bind: Address | str = "127.0.0.1:0"
-) -> AsyncIterator[tuple[Unicast, list[bytes]]]:
+) -> AsyncIterator[tuple[DatagramService, list[bytes]]]:
     payloads: list[bytes] = []
-    async with Unicast(CLUSTER, "receiver", bind, secret=secret) as receiver:
+    async with DatagramService(CLUSTER, "receiver", bind, secret=secret) as receiver:
         receiver.subscribe("tick", lambda message: payloads.append(message.payload))
         yield receiver, payloads
 
@@ -199,7 +199,7 @@ async def test_sealed_datagrams_arrive_both_ways() -> None:
     async with (
         nothing_left(),
         listening() as (receiver, payloads),
-        Unicast(CLUSTER, "sender", secret=KEYS) as sender,
+        DatagramService(CLUSTER, "sender", secret=KEYS) as sender,
     ):
         back: list[bytes] = []
         sender.subscribe("tock", lambda message: back.append(message.payload))
@@ -213,7 +213,7 @@ async def test_sealed_datagrams_arrive_both_ways() -> None:
 async def test_a_recorded_datagram_is_never_taken_again() -> None:
     loop = asyncio.get_running_loop()
     async with listening() as (receiver, payloads):
-        async with Unicast(CLUSTER, "sender", secret=KEYS) as sender:
+        async with DatagramService(CLUSTER, "sender", secret=KEYS) as sender:
             transport, wire = await loop.create_datagram_endpoint(
                 lambda: Wire(sender.address, receiver.address), local_addr=("127.0.0.1", 0)
             )
@@ -228,13 +228,13 @@ async def test_a_recorded_datagram_is_never_taken_again() -> None:
     # Nor by the next process of the node, at the same address.
     async with listening(bind=address) as (again, later):
         wire.replay(again.address)
-        async with Unicast(CLUSTER, "sender", secret=KEYS) as sender:
+        async with DatagramService(CLUSTER, "sender", secret=KEYS) as sender:
             sender.post(again.address, "tick", b"live")
             await eventually(lambda: later == [b"live"])
     assert len(payloads) == 5
 
 
-def _has_refused(receiver: Unicast, count: int) -> bool:
+def _has_refused(receiver: DatagramService, count: int) -> bool:
     return receiver.statistics().refused == count
 
 
@@ -244,14 +244,14 @@ async def test_datagrams_without_the_secret_are_refused(
     strangers = (None, ClusterSecret(CLUSTER, OTHER), ClusterSecret("other", SECRET))
     async with listening() as (receiver, payloads):
         for count, secret in enumerate(strangers, 1):
-            async with Unicast(CLUSTER, "sender", secret=secret) as sender:
+            async with DatagramService(CLUSTER, "sender", secret=secret) as sender:
                 await sender.send(receiver.address, "tick", b"x")
                 await eventually(partial(_has_refused, receiver, count))
     assert payloads == []
     assert "does not prove the secret of the cluster" in caplog.text
     async with (
         listening(None) as (receiver, payloads),
-        Unicast(CLUSTER, "sender", secret=KEYS) as sender,
+        DatagramService(CLUSTER, "sender", secret=KEYS) as sender,
     ):
         await sender.send(receiver.address, "tick", b"x")
         await eventually(lambda: receiver.statistics().refused == 1)

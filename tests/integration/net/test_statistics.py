@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from postroad.core.errors import NoRemoteHandler, RequestTimeout
+from postroad.core.errors import NoHandlerError, ReplyTimeoutError
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
     LOCAL,
@@ -39,7 +39,7 @@ async def test_traffic_is_counted_on_both_sides(speech: Speech) -> None:
             await pair.ask("echo", bytes(1_000))
         for _ in range(5):
             await pair.tell("log", bytes(1_000))
-        with pytest.raises(NoRemoteHandler):
+        with pytest.raises(NoHandlerError):
             await pair.ask("nobody")
         await eventually(lambda: pair.server.statistics().requests_received == 16)
         client, server = pair.client.statistics(), pair.server.statistics()
@@ -78,7 +78,7 @@ async def test_a_snapshot_does_not_change() -> None:
 
 async def test_a_connection_that_succeeded_is_not_counted_as_failed() -> None:
     async with running_pair() as pair:
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(ReplyTimeoutError):
             await pair.ask("hang", timeout=0.3, keep_alive=False)
         assert await pair.ask("echo", b"1") == b"1"
         statistics = pair.client.statistics()

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from postroad import Limits, Message, MessagingService, Outcome, Unicast
+from postroad import DatagramService, Limits, MessagingService, Outcome, RawMessage
 from postroad.core.errors import (
     ConfigError,
-    ConnectFailed,
-    ConnectionClosed,
+    ConnectError,
+    ConnectionClosedError,
     MessagingError,
-    NoRemoteHandler,
-    NotRunning,
+    NoHandlerError,
+    NotRunningError,
     UsageError,
 )
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -56,7 +56,7 @@ async def test_requests_that_outlast_the_grace_fail(speech: Speech, who: str) ->
     async with nothing_left(), running_pair(speech) as pair:
         requests = await pair.begin(5)
         await (pair.client if who == "client" else pair.server).stop(grace=0.02)
-        expected = NotRunning if who == "client" else ConnectionClosed
+        expected = NotRunningError if who == "client" else ConnectionClosedError
         results = await asyncio.gather(*requests, return_exceptions=True)
         assert [type(result) for result in results] == [expected] * 5
         assert {it.outcome for it in results if isinstance(it, MessagingError)} == {Outcome.UNKNOWN}
@@ -84,7 +84,7 @@ async def test_requests_after_the_server_said_goodbye_are_refused_clearly() -> N
         (first,) = await pair.begin()
         stopping = asyncio.create_task(pair.server.stop(grace=20.0))
         await turns()
-        with pytest.raises((ConnectFailed, NoRemoteHandler)) as caught:
+        with pytest.raises((ConnectError, NoHandlerError)) as caught:
             await pair.ask("echo")
         assert caught.value.retryable
         pair.gate.open()
@@ -121,7 +121,7 @@ async def test_stop_does_not_wait_for_a_handler_that_ignores_cancellation() -> N
                 await eventually(lambda: stubborn.begun == 1)
                 async with asyncio.timeout(DEADLINE_S):
                     await pair.server.stop(grace=0.02)
-                with pytest.raises(ConnectionClosed):
+                with pytest.raises(ConnectionClosedError):
                     await request
 
 
@@ -192,7 +192,7 @@ async def test_stop_while_dialing_leaves_nothing() -> None:
         for peer in server.peers:
             peer.close()
         results = await asyncio.gather(*requests, return_exceptions=True)
-        assert [type(result) for result in results] == [NotRunning] * 4
+        assert [type(result) for result in results] == [NotRunningError] * 4
 
 
 async def test_nothing_is_sent_after_stop() -> None:
@@ -214,7 +214,7 @@ async def test_nothing_is_sent_after_stop() -> None:
         await eventually(lambda: server.accepted == 1)
         await client.stop(grace=0.02)
         go.set()
-        with pytest.raises(NotRunning):
+        with pytest.raises(NotRunningError):
             await request
         await turns()
         assert not seen
@@ -228,7 +228,7 @@ async def test_callers_waiting_for_room_are_told() -> None:
         await turns(5)
         await pair.client.stop(grace=0.02)
         for request, outcome in ((first, Outcome.UNKNOWN), (second, Outcome.NOT_SENT)):
-            with pytest.raises(NotRunning) as caught:
+            with pytest.raises(NotRunningError) as caught:
                 await request
             assert caught.value.outcome is outcome
 
@@ -281,7 +281,7 @@ async def test_context_manager_stops_after_an_error() -> None:
 
 @pytest.mark.parametrize("advertise", ["localhost:0", "localhost:1234", "127.0.0.2:0"])
 async def test_advertised_address_is_what_others_see(advertise: str) -> None:
-    seen: list[Message] = []
+    seen: list[RawMessage] = []
     async with running_pair() as pair:
         pair.server.subscribe("note", seen.append)
         async with MessagingService(CLUSTER, "third", advertise=advertise) as third:
@@ -322,12 +322,12 @@ def listening_ports() -> set[int]:
 
 
 @both_loops
-@pytest.mark.parametrize("kind", [MessagingService, Unicast])
+@pytest.mark.parametrize("kind", [MessagingService, DatagramService])
 async def test_what_is_stopped_while_it_starts_never_runs(
-    kind: type[MessagingService] | type[Unicast],
+    kind: type[MessagingService] | type[DatagramService],
 ) -> None:
     # Datagram sockets can be opened again, so a stop before the start means nothing to them.
-    for count in range(kind is Unicast, 8):
+    for count in range(kind is DatagramService, 8):
         async with nothing_left():
             address = unused_address()
             service = kind(CLUSTER, "alpha", bind=address)
@@ -337,6 +337,6 @@ async def test_what_is_stopped_while_it_starts_never_runs(
             await service.stop()
             assert address.port not in listening_ports()
             (error,) = await asyncio.gather(starting, return_exceptions=True)
-            assert error is None or isinstance(error, NotRunning | UsageError), error
+            assert error is None or isinstance(error, NotRunningError | UsageError), error
             assert address.port not in listening_ports()
             await service.stop()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from postroad.core.errors import IllegalFrame, MalformedFrame
+from postroad.core.errors import MalformedFrameError, UnexpectedFrameError
 from tests.support.deadlines import eventually
 from tests.support.net.peers import nothing_left
 from tests.support.net.raw_peers import both_loops
@@ -23,15 +23,18 @@ LARGE = bytes(range(256)) * 2_000
 BULK = version3_frame(1, b"bulk" + LARGE, short=4)
 
 BAD: dict[str, tuple[bytes, int]] = {
-    "a reply": (version3_frame(2, b"payload", id=7), IllegalFrame.code),
-    "a cancel": (version3_frame(4, id=7), IllegalFrame.code),
-    "a second hello": (raw_part("raw", role="core"), IllegalFrame.code),
-    "an unknown frame": (version3_frame(99), MalformedFrame.code),
+    "a reply": (version3_frame(2, b"payload", id=7), UnexpectedFrameError.code),
+    "a cancel": (version3_frame(4, id=7), UnexpectedFrameError.code),
+    "a second hello": (raw_part("raw", role="core"), UnexpectedFrameError.code),
+    "an unknown frame": (version3_frame(99), MalformedFrameError.code),
     "garbage": (b"GET / HTTP/1.1\r\n\r\n" * 4, 0),
-    "a subject that is no text": (version3_frame(1, b"\xff", short=1, id=3), MalformedFrame.code),
+    "a subject that is no text": (
+        version3_frame(1, b"\xff", short=1, id=3),
+        MalformedFrameError.code,
+    ),
     "a compressed message": (
         version3_frame(1, b"news" + bytes(20), flags=2, short=4),
-        MalformedFrame.code,
+        MalformedFrameError.code,
     ),
 }
 bad_frames = pytest.mark.parametrize("kind", BAD)
@@ -96,7 +99,7 @@ async def test_garbage_right_after_the_hello() -> None:
     async with running_tunnels() as pair, nothing_left():
         bad = [NEWS, version3_frame(99)]
         with await raw_tunnel(pair.server.address, *bad, is_taken=False) as peer:
-            assert await goodbye_of(peer) == MalformedFrame.code
+            assert await goodbye_of(peer) == MalformedFrameError.code
         user = pair.server_users.last
         await eventually(lambda: user.reasons)
         assert (user.payloads, len(user.reasons)) == ([b"fine"], 1)

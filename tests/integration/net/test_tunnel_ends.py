@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from postroad.core.errors import ConnectionClosed, NotRunning, PeerSilent
+from postroad.core.errors import ConnectionClosedError, NotRunningError, PeerTimeoutError
 from postroad.core.limits import KIB
-from postroad.net import Tunnel, TunnelUser
-from postroad.wire import Request
+from postroad.net import Tunnel, TunnelHandler
+from postroad.wire import RequestFrame
 from tests.support.deadlines import eventually
 from tests.support.net.peers import make_service, nothing_left, stays
 from tests.support.net.raw_peers import both_loops, virtual_time
@@ -125,7 +125,7 @@ async def test_nothing_can_be_posted_once_the_peer_has_hung_up() -> None:
                 await asyncio.sleep(0)
             peer.sock.shutdown(socket.SHUT_WR)
             await eventually(lambda: not user.tunnel.is_open)
-            with pytest.raises(ConnectionClosed):
+            with pytest.raises(ConnectionClosedError):
                 user.tunnel.post("news", b"")
             assert user.reasons == []
         await eventually(lambda: user.reasons)
@@ -140,12 +140,12 @@ async def test_a_server_that_takes_a_tunnel_and_says_goodbye_in_one_breath(
         await serve_raw_tunnel(peer, NEWS, version3_frame(7, b"sorry"))
         await peer.read_to_end()
 
-    def greet(tunnel: Tunnel) -> TunnelUser:
+    def greet(tunnel: Tunnel) -> TunnelHandler:
         tunnel.post("hello", b"")
         return Recorder(tunnel)
 
     async with RawServer(serve) as server, running_tunnels() as pair:
-        with pytest.raises(ConnectionClosed, match="sorry"):
+        with pytest.raises(ConnectionClosedError, match="sorry"):
             await pair.client.open_tunnel(server.address, greet)
         tunnel = await pair.client.open_tunnel(server.address, pair.users)
         await tunnel.wait_closed()
@@ -162,7 +162,7 @@ of_failures = pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: f
 
 
 def failing_with(failure: type[BaseException]) -> Callable[..., None]:
-    def fail(_requests: list[Request] | None = None) -> None:
+    def fail(_requests: list[RequestFrame] | None = None) -> None:
         raise failure("planted")
 
     return fail
@@ -230,8 +230,8 @@ async def test_frozen_peer_is_given_up() -> None:
             users = (pair.users.last, pair.server_users.last)
             await eventually(lambda: all(user.reasons for user in users))
             for user in users:
-                assert "PeerSilent: nothing was read for" in user.reasons[0]
-        assert pair.server.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
+                assert "PeerTimeoutError: nothing was read for" in user.reasons[0]
+        assert pair.server.statistics().protocol_errors_by_kind == {"PeerTimeoutError": 1}
 
 
 @virtual_time
@@ -259,7 +259,7 @@ async def test_a_peer_that_talks_but_never_reads_is_given_up() -> None:
                 await asyncio.sleep(0.01)
             await eventually(lambda: user.reasons)
             assert "the peer read nothing for 0.3 s" in user.reasons[0]
-        assert pair.server.statistics().protocol_errors_by_kind == {PeerSilent.__name__: 1}
+        assert pair.server.statistics().protocol_errors_by_kind == {PeerTimeoutError.__name__: 1}
 
 
 # With the service.
@@ -298,7 +298,7 @@ async def test_stopping_while_a_tunnel_is_being_opened() -> None:
         async with make_service("a") as service:
             opening = asyncio.create_task(service.open_tunnel(address, Recorders()))
             await asyncio.sleep(0.01)
-        with pytest.raises(NotRunning, match="stopped while connecting"):
+        with pytest.raises(NotRunningError, match="stopped while connecting"):
             await opening
 
 
@@ -306,9 +306,9 @@ async def test_nothing_is_taken_from_the_stopped() -> None:
     async with running_tunnels() as pair:
         near, _ = await pair.open()
         await pair.client.stop()
-        with pytest.raises(ConnectionClosed):
+        with pytest.raises(ConnectionClosedError):
             near.tunnel.post("news", b"")
-        with pytest.raises(NotRunning):
+        with pytest.raises(NotRunningError):
             await pair.open()
 
 

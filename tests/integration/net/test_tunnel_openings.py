@@ -8,20 +8,20 @@ from collections.abc import Awaitable
 import msgspec
 import pytest
 
-from postroad import Protocol
+from postroad import ProtocolConfig
 from postroad.core.errors import (
     ConfigError,
-    ConnectFailed,
-    ConnectionClosed,
-    HandshakeRefused,
+    ConnectError,
+    ConnectionClosedError,
+    DuplicateNamePeerError,
+    HandshakeRejectedError,
     MessagingError,
-    NotRunning,
+    NotRunningError,
     Outcome,
-    SameNamePeer,
-    WrongPeer,
+    WrongPeerError,
 )
-from postroad.net import MessagingService, Tunnel, TunnelUser
-from postroad.wire import Hello, encode_preamble
+from postroad.net import MessagingService, Tunnel, TunnelHandler
+from postroad.wire import HelloFrame, encode_preamble
 from postroad.wire.hello import decode_hello
 from tests.support.deadlines import eventually
 from tests.support.net.peers import CLUSTER, make_service, nothing_left, stays
@@ -30,19 +30,19 @@ from tests.support.net.scripts import RawPeer, RawServer, blackhole, unused_addr
 from tests.support.wire.tunnel_ends import Recorders, raw_part, running_tunnels
 
 
-async def refusal_of(opening: Awaitable[Tunnel]) -> ConnectionClosed:
+async def refusal_of(opening: Awaitable[Tunnel]) -> ConnectionClosedError:
     """The error of a tunnel that one of the two did not want."""
-    with pytest.raises(ConnectionClosed) as caught:
+    with pytest.raises(ConnectionClosedError) as caught:
         await opening
     error = caught.value
-    assert type(error) is ConnectionClosed
+    assert type(error) is ConnectionClosedError
     assert error.retryable is False
     assert error.outcome is Outcome.NOT_SENT
     return error
 
 
-def refuse(_tunnel: Tunnel) -> TunnelUser:
-    raise HandshakeRefused("domain 'x' is known here already")
+def refuse(_tunnel: Tunnel) -> TunnelHandler:
+    raise HandshakeRejectedError("domain 'x' is known here already")
 
 
 # Refusals.
@@ -93,14 +93,16 @@ async def test_an_accept_that_fails_costs_its_tunnel_only(
     async with running_tunnels() as pair:
         near, far = await pair.open()
 
-        def fail(_tunnel: Tunnel) -> TunnelUser:
+        def fail(_tunnel: Tunnel) -> TunnelHandler:
             raise failure("planted")
 
-        with pytest.raises(ConnectionClosed, match=f"{failure.__name__} in the node"):
+        with pytest.raises(ConnectionClosedError, match=f"{failure.__name__} in the node"):
             await pair.client.open_tunnel(pair.server.address, fail)
         pair.server.refuse_tunnels()
         pair.server.accept_tunnels(fail)
-        with pytest.raises(ConnectionClosed, match=f"{failure.__name__} in the node") as caught:
+        with pytest.raises(
+            ConnectionClosedError, match=f"{failure.__name__} in the node"
+        ) as caught:
             await pair.client.open_tunnel(pair.server.address, pair.users)
         assert caught.value.retryable, "it was no refusal"
         assert caplog.text.count(f"{failure.__name__}: planted") == 2
@@ -110,7 +112,7 @@ async def test_an_accept_that_fails_costs_its_tunnel_only(
 
 async def test_another_node_than_the_expected_one() -> None:
     async with running_tunnels() as pair:
-        with pytest.raises(WrongPeer, match="expected node 'core-2', but") as caught:
+        with pytest.raises(WrongPeerError, match="expected node 'core-2', but") as caught:
             await pair.client.open_tunnel(pair.server.address, pair.users, peer="core-2")
         assert caught.value.retryable
         assert caught.value.outcome is Outcome.NOT_SENT
@@ -121,17 +123,17 @@ async def test_another_node_than_the_expected_one() -> None:
         assert near.tunnel.can_send
         # The right node may be back at that address soon, so trying again helps.
         pair.server.refuse_tunnels()
-        with pytest.raises(WrongPeer):
+        with pytest.raises(WrongPeerError):
             await pair.client.open_tunnel(pair.server.address, pair.users, peer="core-2")
         pair.server.introduce("", None)
-        with pytest.raises(WrongPeer):
+        with pytest.raises(WrongPeerError):
             await pair.client.open_tunnel(pair.server.address, pair.users, peer="core-2")
 
 
 async def test_a_namesake_and_another_cluster() -> None:
     async with running_tunnels() as pair:
         async with make_service("core-1") as namesake:
-            with pytest.raises(SameNamePeer):
+            with pytest.raises(DuplicateNamePeerError):
                 await namesake.open_tunnel(pair.server.address, pair.users)
         async with make_service("other", cluster="another") as other:
             with pytest.raises(MessagingError):
@@ -141,7 +143,7 @@ async def test_a_namesake_and_another_cluster() -> None:
 
 async def test_a_node_of_an_older_version() -> None:
     async with (
-        MessagingService(CLUSTER, "old", protocol=Protocol(version_max=2)) as old,
+        MessagingService(CLUSTER, "old", protocol=ProtocolConfig(version_max=2)) as old,
         running_tunnels() as pair,
     ):
         error = await refusal_of(pair.client.open_tunnel(old.address, pair.users))
@@ -157,10 +159,10 @@ async def test_a_node_of_an_older_version() -> None:
 async def test_opening_to_nobody_fails() -> None:
     async with running_tunnels() as pair, blackhole() as hole:
         address = unused_address()
-        with pytest.raises(ConnectFailed) as caught:
+        with pytest.raises(ConnectError) as caught:
             await pair.client.open_tunnel(address, pair.users)
         assert caught.value.retryable and str(address) in str(caught.value)
-        with pytest.raises(ConnectFailed, match=r"no tunnel within 0\.1 s"):
+        with pytest.raises(ConnectError, match=r"no tunnel within 0\.1 s"):
             await pair.client.open_tunnel(hole, pair.users, timeout=0.1)
         assert pair.client.statistics().dialed == 0
 
@@ -203,7 +205,7 @@ async def test_whoever_gives_up_in_the_last_moment_leaves_nothing() -> None:
     async with running_tunnels() as pair, nothing_left():
         users = Recorders()
 
-        def cancel_and_take(tunnel: Tunnel) -> TunnelUser:
+        def cancel_and_take(tunnel: Tunnel) -> TunnelHandler:
             opening.cancel()
             return users(tunnel)
 
@@ -237,9 +239,9 @@ async def test_tunnels_count_as_opened_connections() -> None:
         await pair.open()
         # The idle connection made room for this one; no tunnel ever does.
         await pair.open()
-        with pytest.raises(ConnectFailed, match="all 2 connections are in use"):
+        with pytest.raises(ConnectError, match="all 2 connections are in use"):
             await pair.open()
-        with pytest.raises(ConnectFailed, match="all 2 connections are in use"):
+        with pytest.raises(ConnectError, match="all 2 connections are in use"):
             await pair.client.request(pair.server.address, "echo", b"")
 
 
@@ -274,7 +276,7 @@ async def test_everybody_is_told_the_part_and_nobody_else_of_a_tunnel() -> None:
         assert (hello.role, hello.zone) == ("", "")
 
 
-async def hello_of(service: MessagingService) -> Hello:
+async def hello_of(service: MessagingService) -> HelloFrame:
     """What a service says to whoever connects."""
     with RawPeer(socket.create_connection(service.address), 3) as peer:
         await peer.write(encode_preamble(CLUSTER) + struct.pack(">h", 3))
@@ -287,9 +289,9 @@ async def test_only_a_running_service_has_tunnels() -> None:
     await service.start()
     address = service.address
     await service.stop()
-    with pytest.raises(NotRunning):
+    with pytest.raises(NotRunningError):
         service.introduce("core", None)
-    with pytest.raises(NotRunning):
+    with pytest.raises(NotRunningError):
         service.accept_tunnels(refuse)
-    with pytest.raises(NotRunning):
+    with pytest.raises(NotRunningError):
         await service.open_tunnel(address, refuse)

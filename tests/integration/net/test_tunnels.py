@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from postroad.core.errors import ConnectionClosed, MessageTooLarge, Outcome, UsageError
+from postroad.core.errors import ConnectionClosedError, MessageTooLargeError, Outcome, UsageError
 from postroad.core.limits import KIB, MIB
 from postroad.net import Tunnel
-from postroad.wire import Request
+from postroad.wire import RequestFrame
 from tests.support.deadlines import eventually
 from tests.support.net.peers import resident_bytes, stays, subscribe_usual, turns
 from tests.support.net.raw_peers import both_loops
@@ -42,7 +42,7 @@ async def test_a_chain_of_messages_goes_through_users() -> None:
         near, far = await pair.open()
         done = asyncio.Event()
 
-        def answer(user: Recorder, requests: list[Request]) -> None:
+        def answer(user: Recorder, requests: list[RequestFrame]) -> None:
             for request in requests:
                 value = int.from_bytes(request.payload, "big")
                 if value == 500:
@@ -135,7 +135,7 @@ async def test_a_message_must_not_be_larger_than_the_peer_takes() -> None:
         assert near.tunnel.send_bytes_max == 1_000
         assert far.tunnel.send_bytes_max == 4 * MIB
         near.tunnel.post("four", bytes(996))
-        with pytest.raises(MessageTooLarge, match="1001 bytes exceeds the 1000"):
+        with pytest.raises(MessageTooLargeError, match="1001 bytes exceeds the 1000"):
             near.tunnel.post("four", bytes(997))
         near.tunnel.post("", bytes(1_000))
         await eventually(lambda: len(far.payloads) == 2)
@@ -145,7 +145,7 @@ async def test_a_message_must_not_be_larger_than_the_peer_takes() -> None:
 async def test_subject_must_be_short_and_text() -> None:
     async with running_tunnels() as pair:
         near, far = await pair.open()
-        with pytest.raises(MessageTooLarge, match="subject cannot be longer than 32767"):
+        with pytest.raises(MessageTooLargeError, match="subject cannot be longer than 32767"):
             near.tunnel.post("s" * 32_768, b"")
         with pytest.raises(UsageError, match="cannot be encoded"):
             near.tunnel.post("\ud800", b"")
@@ -160,11 +160,11 @@ async def test_nothing_can_be_posted_on_a_closed_tunnel() -> None:
         near, far = await pair.open()
         near.tunnel.close("enough")
         assert not near.tunnel.can_send
-        with pytest.raises(ConnectionClosed, match="is closed") as caught:
+        with pytest.raises(ConnectionClosedError, match="is closed") as caught:
             near.tunnel.post("news", b"")
         assert caught.value.outcome is Outcome.NOT_SENT
         await eventually(lambda: far.reasons)
-        with pytest.raises(ConnectionClosed, match="is closed"):
+        with pytest.raises(ConnectionClosedError, match="is closed"):
             far.tunnel.post("news", bytes(1 * MIB))
 
 

@@ -60,7 +60,7 @@ async def test_frames_that_never_end_take_no_more_than_the_limit(dialect: Dialec
         for _ in range(STALLERS):
             await stall(stack, service, dialect, 2 * MIB - KIB)
         await eventually(
-            lambda: service.statistics().protocol_errors_by_kind.get("FrameTooLarge", 0) > 5,
+            lambda: service.statistics().protocol_errors_by_kind.get("FrameTooLargeError", 0) > 5,
             "stallers were cut off",
         )
         async with raw_client(service.address) as honest:
@@ -83,7 +83,7 @@ async def test_frames_below_the_size_of_large_ones_count_too() -> None:
         for _ in range(STALLERS):
             await stall(stack, service, dialect, 60 * KIB)
         await eventually(
-            lambda: service.statistics().protocol_errors_by_kind.get("FrameTooLarge", 0) > 5,
+            lambda: service.statistics().protocol_errors_by_kind.get("FrameTooLargeError", 0) > 5,
             "stallers were cut off",
         )
         watching.cancel()
@@ -130,7 +130,7 @@ async def test_with_certificates_a_peer_with_many_connections_pays_alone(tmp_pat
             peer.send(dialect.opening(), dialect.introduction("greedy"))
             peer.send(dialect.request(1, "echo", bytes(2 * MIB - KIB))[:-1])
         await eventually(
-            lambda: service.statistics().protocol_errors_by_kind.get("FrameTooLarge", 0) > 5,
+            lambda: service.statistics().protocol_errors_by_kind.get("FrameTooLargeError", 0) > 5,
             "the greedy one was cut off",
         )
         calm.send(request[-1:])
@@ -147,7 +147,7 @@ async def test_before_the_hello_only_small_frames_are_taken(kind: int) -> None:
         # It is refused by its header; nothing of its body need come.
         peer.send(dialect.oversized(kind, 4 * KIB + 17))
         await peer.until_closed()
-        assert service.statistics().protocol_errors_by_kind == {"FrameTooLarge": 1}
+        assert service.statistics().protocol_errors_by_kind == {"FrameTooLargeError": 1}
         assert service.statistics().unfinished_bytes == 0
 
 

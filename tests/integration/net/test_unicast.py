@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from postroad import Address, Message, Unicast
-from postroad.core.errors import ConfigError, MessageTooLarge, NotRunning, UsageError
+from postroad import Address, DatagramService, RawMessage
+from postroad.core.errors import ConfigError, MessageTooLargeError, NotRunningError, UsageError
 from postroad.wire import encode_preamble
 from tests.support.deadlines import eventually
 from tests.support.net.peers import CLUSTER, nothing_left
@@ -18,9 +18,9 @@ from tests.support.net.scripts import unused_address
 
 
 class Two(NamedTuple):
-    sender: Unicast
-    receiver: Unicast
-    seen: list[Message]
+    sender: DatagramService
+    receiver: DatagramService
+    seen: list[RawMessage]
     """What the receiver got with the subject `tick`."""
 
     async def is_heard(self, count: int = 1) -> None:
@@ -29,7 +29,11 @@ class Two(NamedTuple):
 
 @asynccontextmanager
 async def two() -> AsyncIterator[Two]:
-    async with nothing_left(), Unicast(CLUSTER, "one") as first, Unicast(CLUSTER, "two") as second:
+    async with (
+        nothing_left(),
+        DatagramService(CLUSTER, "one") as first,
+        DatagramService(CLUSTER, "two") as second,
+    ):
         pair = Two(first, second, [])
         second.subscribe("tick", pair.seen.append)
         yield pair
@@ -60,14 +64,14 @@ async def test_datagram_is_delivered_with_its_sender() -> None:
 
 async def test_several_listeners_hear_until_they_unsubscribe() -> None:
     async with two() as pair:
-        first: list[Message] = []
+        first: list[RawMessage] = []
         add_first = first.append
 
-        def once(message: Message) -> None:
+        def once(message: RawMessage) -> None:
             calls.append(message)
             pair.receiver.unsubscribe("tick", once)
 
-        calls: list[Message] = []
+        calls: list[RawMessage] = []
         pair.receiver.subscribe("tick", add_first)
         pair.receiver.subscribe("tick", once)
         await pair.sender.send(pair.receiver.address, "tick", b"1")
@@ -88,7 +92,7 @@ async def test_several_listeners_hear_until_they_unsubscribe() -> None:
 async def test_failing_listener_does_not_stop_the_others(
     failure: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_message: Message) -> None:
+    def fail(_message: RawMessage) -> None:
         raise failure("deaf")
 
     async with two() as pair:
@@ -103,7 +107,7 @@ async def test_failing_listener_does_not_stop_the_others(
 
 
 async def test_foreign_cluster_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    async with two() as pair, Unicast("another", "stranger") as stranger:
+    async with two() as pair, DatagramService("another", "stranger") as stranger:
         for _ in range(5):
             await stranger.send(pair.receiver.address, "tick")
         await eventually(lambda: pair.receiver.statistics().refused == 5)
@@ -136,7 +140,7 @@ async def test_garbage_is_refused_and_counted() -> None:
 
 async def test_datagram_that_cannot_be_encoded_is_refused() -> None:
     async with two() as pair:
-        with pytest.raises(MessageTooLarge, match="65507"):
+        with pytest.raises(MessageTooLargeError, match="65507"):
             await pair.sender.send(pair.receiver.address, "tick", bytes(65_507))
         with pytest.raises(UsageError, match="UTF-8"):
             await pair.sender.send(pair.receiver.address, "\ud800")
@@ -162,8 +166,8 @@ async def test_host_names_are_resolved_and_nobody_needs_to_be_there() -> None:
 
 
 async def test_not_running() -> None:
-    unicast = Unicast(CLUSTER, "alone")
-    with pytest.raises(NotRunning):
+    unicast = DatagramService(CLUSTER, "alone")
+    with pytest.raises(NotRunningError):
         await unicast.send("127.0.0.1:7", "tick")
     with pytest.raises(UsageError, match="start"):
         unicast.address  # noqa: B018
@@ -175,32 +179,32 @@ async def test_not_running() -> None:
     assert repr(unicast) == f"<Unicast alone at {address}>"
     await unicast.stop()
     await unicast.stop()
-    with pytest.raises(NotRunning):
+    with pytest.raises(NotRunningError):
         await unicast.send(address, "tick")
     assert repr(unicast) == "<Unicast alone not running>"
 
 
 async def test_stopped_while_resolving() -> None:
-    unicast = Unicast(CLUSTER, "alone")
+    unicast = DatagramService(CLUSTER, "alone")
     await unicast.start()
     sending = asyncio.create_task(unicast.send("localhost:7", "tick"))
     await asyncio.sleep(0)
     await unicast.stop()
-    with pytest.raises(NotRunning):
+    with pytest.raises(NotRunningError):
         await sending
 
 
 # uvloop leaves the socket that it could not bind to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_address_in_use() -> None:
-    async with Unicast(CLUSTER, "one") as first:
-        second = Unicast(CLUSTER, "two", bind=first.address)
+    async with DatagramService(CLUSTER, "one") as first:
+        second = DatagramService(CLUSTER, "two", bind=first.address)
         with pytest.raises(ConfigError, match=f"at {first.address}"):
             await second.start()
 
 
 async def test_advertised_address() -> None:
-    async with two() as pair, Unicast(CLUSTER, "three", advertise="elsewhere:0") as third:
+    async with two() as pair, DatagramService(CLUSTER, "three", advertise="elsewhere:0") as third:
         assert third.address.host == "elsewhere"
         assert third.address.port > 0
         await third.send(pair.receiver.address, "tick")
@@ -260,17 +264,17 @@ async def test_post_to_a_host_that_is_none_is_counted() -> None:
 async def test_post_of_what_cannot_be_sent_is_refused_at_once() -> None:
     async with two() as pair:
         for host in ("127.0.0.1", "localhost"):
-            with pytest.raises(MessageTooLarge):
+            with pytest.raises(MessageTooLargeError):
                 pair.sender.post(Address(host, 7), "tick", bytes(70_000))
         assert not pair.sender._lookups
     for host in ("127.0.0.1", "localhost"):
-        with pytest.raises(NotRunning):
+        with pytest.raises(NotRunningError):
             pair.sender.post(Address(host, 7), "tick")
 
 
 async def test_stop_ends_what_was_posted_and_not_found() -> None:
     async with nothing_left():
-        unicast = Unicast(CLUSTER, "alone")
+        unicast = DatagramService(CLUSTER, "alone")
         await unicast.start()
         unicast.post("localhost:7", "tick")
         assert len(unicast._lookups) == 1

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad.cells import CellBusy, CellMessage, CellPath, Envelope, encode_envelope
+from postroad.cells import CellBusyError, CellMessage, CellPath, Envelope, encode_envelope
 from postroad.core import faults
-from postroad.core.errors import IdempotencyConflict, NotRunning, UsageError
+from postroad.core.errors import IdempotencyConflictError, NotRunningError, UsageError
 from postroad.node import ID_HEADER, KEY_HEADER, GuaranteedQueues
 from tests.support.cells.nodes import Gate, Inbox, quick
 from tests.support.deadlines import eventually
@@ -144,7 +144,7 @@ async def test_messages_wait_for_a_cell_that_is_replaced(tmp_path: Path) -> None
         await until_waiting(consumer, {"cells.in.payments": 1})
         await consumer.domain.remove("till")
         await asyncio.sleep(1.6)  # It is time itself that is tested.
-        with faults.armed("node.guaranteed.passed", lambda **told: passed.append(told)):
+        with faults.arm_fault_point("node.guaranteed.passed", lambda **told: passed.append(told)):
             await consumer.mail.resume("cells.in.payments")
             await asyncio.sleep(0.1)
             till = await Till.at(consumer)
@@ -203,7 +203,7 @@ async def test_sending_again_with_the_same_idempotency_key_does_nothing(tmp_path
             await queues.send(QUEUE, b"1", key="k", idempotency_key="one")
         # Another queue, another message.
         await queues.send("refunds", b"2", idempotency_key="one")
-        with pytest.raises(IdempotencyConflict):
+        with pytest.raises(IdempotencyConflictError):
             await queues.send(QUEUE, b"2", key="k", idempotency_key="one")
         await queues.send(QUEUE, b"3", idempotency_key="")
         assert sorted(await till.until(2)) == [b"1", b"3"]
@@ -272,7 +272,7 @@ async def test_message_waits_while_its_cell_is_busy(tmp_path: Path) -> None:
         # One is handled, one waits: there is no room for the one that is guaranteed.
         domain.tell("till", b"1")
         domain.tell("till", b"2")
-        with pytest.raises(CellBusy):
+        with pytest.raises(CellBusyError):
             domain.tell("till", b"refused")
         await domain.send(QUEUE, b"3")
         await until_waiting(nodes["C1"], {"cells.in.payments": 1})
@@ -325,9 +325,9 @@ async def test_what_waits_when_queues_stop_is_handled_by_the_next(tmp_path: Path
         await node.domain.send(QUEUE, b"1")
         await node.queues.stop()
         await node.queues.stop()
-        with pytest.raises(NotRunning, match="not running"):
+        with pytest.raises(NotRunningError, match="not running"):
             await node.domain.send(QUEUE, b"2")
-        with pytest.raises(NotRunning):
+        with pytest.raises(NotRunningError):
             await node.queues.declare("others")
         with pytest.raises(UsageError, match="started already"):
             await node.queues.start()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from postroad.cells import CellMessage, CellPath, Envelope, Kind, encode_envelope
+from postroad.cells import CellMessage, CellPath, Envelope, MessageKind, encode_envelope
 from postroad.core.errors import (
     ConfigError,
-    MessageTooLarge,
+    MessageTooLargeError,
     Reject,
-    RemoteProtocolFailure,
+    RemoteDecodeError,
     UsageError,
 )
 from postroad.durable import Retry
@@ -74,7 +74,7 @@ NO_MESSAGES = [
     (encode_envelope(Envelope(id=ID, destination=CellPath.of("payments@C1"))), "payments@C1"),
     (
         encode_envelope(
-            Envelope(id=ID, destination=CellPath.of(QUEUE), kind=Kind.REPLY, answers=ID)
+            Envelope(id=ID, destination=CellPath.of(QUEUE), kind=MessageKind.REPLY, answers=ID)
         ),
         "a reply",
     ),
@@ -133,7 +133,7 @@ async def test_what_cannot_be_sent_is_refused_by_the_call(tmp_path: Path) -> Non
             await queues.send("a@b", b"")
         with pytest.raises(ConfigError, match="cannot be sent"):
             await domain.send(QUEUE, object())
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(MessageTooLargeError):
             await domain.send(QUEUE, bytes(2 << 20))
         with pytest.raises(ConfigError, match="33 headers"):
             await domain.send(QUEUE, headers={f"h{n}": "" for n in range(32)})
@@ -185,7 +185,7 @@ async def test_domains_tell_who_consumes_a_queue(tmp_path: Path) -> None:
         assert await domain.call("Guarantees@C1", "others") == {}
         assert await domain.command("Guarantees@C1", "ls") == "payments: S2"
         assert await domain.command("Guarantees@S2", "ls") == "none"
-        with pytest.raises(RemoteProtocolFailure, match="is a text, not 7"):
+        with pytest.raises(RemoteDecodeError, match="is a text, not 7"):
             await domain.call("Guarantees@C1", 7)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from postroad.cells import Cell, CellMessage
-from postroad.core.errors import ConfigError, RemoteHandlerFailure, StoreLocked, UsageError
+from postroad.core.errors import ConfigError, RemoteHandlerError, StoreLockedError, UsageError
 from postroad.durable import Message, Transaction
 from postroad.flows import Flow, flow
 from postroad.node import App, Consuming, Layer, Node, current_node
@@ -96,7 +96,7 @@ async def test_what_operators_of_others_may_do_holds_for_commands_to_cells(tmp_p
         async with Node(config_of(tmp_path, "beta", node=layers, cluster=contacts)) as beta:
             await eventually(lambda: "alpha" in beta.domain.links.by_domain)
             for line in ("kill till", "ps"):
-                with pytest.raises(RemoteHandlerFailure, match="alpha lets others give no command"):
+                with pytest.raises(RemoteHandlerError, match="alpha lets others give no command"):
                     await beta.domain.command("System@alpha", line)
             assert "till" in await alpha.domain.command("System", "ps")
 
@@ -170,7 +170,7 @@ async def test_starts_once_and_tells_it(tmp_path: Path, caplog: pytest.LogCaptur
 async def test_what_was_started_is_stopped_when_the_rest_cannot_be(tmp_path: Path) -> None:
     async with Node(config_of(tmp_path)) as first:
         second = Node(config_of(tmp_path, cluster={"contacts": []}))
-        with pytest.raises(StoreLocked):
+        with pytest.raises(StoreLockedError):
             await second.start()
         # Its name and its port are free again.
         assert second.readiness.reasons() == ["the mail part is being started"]

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from postroad.core.errors import MessagingError
-from postroad.net import MessagingService, Protocol
+from postroad.net import MessagingService, ProtocolConfig
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.spark.coordinator_client import (
     CLUSTER,
@@ -55,7 +55,7 @@ async def check_work(address: CoordinatorEndpoint) -> None:
     ("version", "secret"), [(1, None), (2, None), (3, None), (3, "the token of another job")]
 )
 async def test_stranger_is_refused_before_it_can_ask(version: int, secret: str | None) -> None:
-    protocol = Protocol(version_max=version)
+    protocol = ProtocolConfig(version_max=version)
     service = MessagingService(CLUSTER, "stranger", protocol=protocol, secret=secret)
     async with hosted() as address, service:
         with pytest.raises(MessagingError):

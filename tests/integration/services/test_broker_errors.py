@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import MessageTooLarge, MessagingError
+from postroad.core.errors import MessageTooLargeError, MessagingError
 from postroad.services import errors
 from postroad.services.broker import Broker
 from postroad.services.context import Context
@@ -200,12 +200,12 @@ async def test_what_is_too_large_is_answered(nodes: Nodes) -> None:
         for name in ("later", "at_once"):
             with pytest.raises(RemoteError, match="a packet of 8") as caught:
                 await far.call(f"failing.{name}")
-            assert caught.value.name == "MessageTooLarge"
+            assert caught.value.name == "MessageTooLargeError"
         service.raised = MoleculerError("large", data="x" * 8_000)
         with pytest.raises(MoleculerError, match="large") as failure:
             await far.call("failing.later")
         assert failure.value.data is None
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(MessageTooLargeError):
             await near.call("$node.list", {"x": "x" * 8_000}, node_id="far")
 
 

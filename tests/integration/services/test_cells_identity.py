@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad.cells import CellAddress, CellDomain, Role, StaticLocations
+from postroad.cells import CellAddress, CellDomain, Role, StaticCoreDiscovery
 from postroad.net import MessagingService
 from postroad.services import Broker, BrokerConfig, Context, Service, action
 from postroad.services.transporters.cells import CellsTransporter
@@ -80,7 +80,7 @@ async def test_a_certified_node_cannot_send_packets_as_another(tmp_path: Path, r
         CellDomain(
             service,
             role=role,
-            locations=StaticLocations({"C1": [domains.services["C1"].address]}),
+            locations=StaticCoreDiscovery({"C1": [domains.services["C1"].address]}),
             config=QUICK,
         ) as intruder,
     ):

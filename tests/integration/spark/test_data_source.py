@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from postroad.core.errors import StoreLocked
+from postroad.core.errors import StoreLockedError
 from postroad.durable import Letter, store_at
 from postroad.durable.letters import encode_letter
 from postroad.pipeline.coordinator import standalone
@@ -349,7 +349,7 @@ def test_queue_of_a_running_node_is_refused(
         finally:
             await store.close()
 
-    with pytest.raises(StoreLocked, match="run a job there, or stop it"):
+    with pytest.raises(StoreLockedError, match="run a job there, or stop it"):
         asyncio.run(read_while_node_runs())
 
 

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from postroad.cells import CellMessage, NoRoute
+from postroad.cells import CellMessage, NoRouteError
 from postroad.cells.envelope import HEADERS_MAX
 from postroad.core import tracing
-from postroad.core.errors import RemoteHandlerFailure
-from postroad.core.tracing import Kind
+from postroad.core.errors import RemoteHandlerError
+from postroad.core.tracing import SpanKind
 from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.service import Service, action, event
@@ -36,7 +36,7 @@ async def test_every_hop_of_a_call_is_a_span() -> None:
         assert await domains["S1"].call("echo@S2", b"hello") == b"hello"
         called, passed, handled = traces.line(*HOPS)
         assert [it.kind for it in (called, passed, handled)] == [
-            Kind.CLIENT, Kind.INTERNAL, Kind.SERVER,
+            SpanKind.CLIENT, SpanKind.INTERNAL, SpanKind.SERVER,
         ]  # fmt: skip
         assert (called.peer, handled.peer) == ("echo@S2", "System@S1")
         assert len(traces.all()) == 3
@@ -91,13 +91,13 @@ async def test_failures_are_noted() -> None:
             raise ValueError("no tea")
 
         domains["S2"].add_function("fail", fail)
-        with pytest.raises(RemoteHandlerFailure):
+        with pytest.raises(RemoteHandlerError):
             await domains["S1"].call("fail@S2", b"")
-        assert traces.find("cells: call fail@S2 @S1").code == RemoteHandlerFailure.code
+        assert traces.find("cells: call fail@S2 @S1").code == RemoteHandlerError.code
         assert traces.find("cells: handle fail @S2").error == "ValueError: no tea"
-        with pytest.raises(NoRoute):
+        with pytest.raises(NoRouteError):
             domains["C1"].tell("nobody@C1", b"")
-        assert traces.find("cells: send nobody@C1 @C1").code == NoRoute.code
+        assert traces.find("cells: send nobody@C1 @C1").code == NoRouteError.code
 
 
 async def test_pings_and_commands_are_not_traced() -> None:
@@ -130,7 +130,7 @@ class Greeter(Service):
 
     @event("greeted")
     async def on_greeted(self, ctx: Context) -> None:
-        self.seen.append((tracing.current_context() or pytest.fail("no span")).trace_id)
+        self.seen.append((tracing.current_span_context() or pytest.fail("no span")).trace_id)
 
 
 async def test_the_hops_of_a_packet_are_part_of_its_call() -> None:
@@ -154,7 +154,7 @@ async def test_the_hops_of_a_packet_are_part_of_its_call() -> None:
             emitted, handled = traces.line(
                 "services: emit greeted @S1", "services: handle greeted @S2"
             )
-            assert (emitted.kind, handled.kind) == (Kind.PRODUCER, Kind.CONSUMER)
+            assert (emitted.kind, handled.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
             assert greeter.seen == [span.context.trace_id]
             assert trace_ids(traces.all()) == {span.context.trace_id}
             sent = [it for it in traces.all() if it.layer == "cells" and it.node == "S1"]

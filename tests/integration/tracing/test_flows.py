@@ -77,13 +77,13 @@ async def test_code_of_users_runs_in_the_context_of_its_node(nodes: FlowNodes) -
 
 
 async def told() -> str:
-    context = tracing.current_context()
+    context = tracing.current_span_context()
     assert context is not None
     return context.span_id
 
 
 def told_in_a_thread() -> str:
-    context = tracing.current_context()
+    context = tracing.current_span_context()
     assert context is not None
     return context.span_id
 

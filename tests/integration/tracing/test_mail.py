@@ -7,7 +7,7 @@ from pathlib import Path
 
 from postroad.core import tracing
 from postroad.core.errors import ConfigError
-from postroad.core.tracing import Kind
+from postroad.core.tracing import SpanKind
 from postroad.durable import Draft, Message, Transaction
 from postroad.node.tracing import Recorder
 from postroad.pipeline import LocalRunner, MemoryOutput, QueueInput
@@ -38,7 +38,7 @@ async def test_handling_is_part_of_posting(tmp_path: Path) -> None:
             "durable: post bills @beta",
         )
         traces.line("test: begin @alpha", "durable: post orders @alpha")
-        assert (posted.kind, came.kind) == (Kind.PRODUCER, Kind.CONSUMER)
+        assert (posted.kind, came.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
         assert (posted.peer, came.peer) == ("beta", "alpha")
         traces.line("durable: handle orders @beta", "durable: post notes @alpha")
         assert not [it for it in traces.all() if it.layer == "net"], "bridges do that for all"
@@ -69,7 +69,7 @@ async def test_every_attempt_is_a_span(tmp_path: Path) -> None:
         await alpha.mail.post("alpha", "orders", b"tea")
         await alpha.mail.consume("orders", handle, retry=AT_ONCE)
         await asyncio.wait_for(done.wait(), 10)
-        attempts = [it for it in traces.all() if it.kind is Kind.CONSUMER]
+        attempts = [it for it in traces.all() if it.kind is SpanKind.CONSUMER]
         assert [it.attributes["attempt"] for it in attempts] == [1, 2, 3]
         assert [it.code for it in attempts] == [ConfigError.code, ConfigError.code, 0]
         assert len({it.parent_id for it in attempts}) == 1
@@ -83,9 +83,9 @@ async def test_mail_that_is_pulled(tmp_path: Path) -> None:
         good, bad = await alpha.mail.pull("orders", limit=2, retry=AT_ONCE)
         await good.ack()
         bad.nack("no tea")
-        pulled = [it for it in traces.all() if it.kind is Kind.CONSUMER]
+        pulled = [it for it in traces.all() if it.kind is SpanKind.CONSUMER]
         assert [it.error for it in pulled] == [None, "Nacked: no tea"]
-        posted = {it.span_id for it in traces.all() if it.kind is Kind.PRODUCER}
+        posted = {it.span_id for it in traces.all() if it.kind is SpanKind.PRODUCER}
         assert {it.parent_id for it in pulled} == posted and len(posted) == 2
 
 
@@ -136,8 +136,8 @@ async def test_a_batch_is_a_span_with_links_to_the_letters_in_it(tmp_path: Path)
         await LocalRunner(COPY, inputs, {"out": output}, alpha.mail.store).run()
         posted = [it for it in traces.all() if it.layer == "durable"]
         batch = traces.find("pipeline: batch copy @alpha")
-        assert batch.parent_id is None and batch.kind is Kind.CONSUMER
+        assert batch.parent_id is None and batch.kind is SpanKind.CONSUMER
         assert batch.attributes == {"batch": 1, "segments": 40, "failed": 0, "settled": "now"}
         assert len(batch.links) == 32
         assert {it.trace_id for it in batch.links} <= {it.trace_id for it in posted}
-        assert tracing.current() is None
+        assert tracing.current_span() is None

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from postroad import Limits, Message, MessagingService
+from postroad import Limits, MessagingService, RawMessage
 from postroad.core import tracing
-from postroad.core.errors import RemoteHandlerFailure
-from postroad.core.tracing import Kind
-from postroad.net import Protocol
+from postroad.core.errors import RemoteHandlerError
+from postroad.core.tracing import SpanKind
+from postroad.net import ProtocolConfig
 from tests.support.deadlines import DEADLINE_S
 
 from .traces import begun, recording, trace_ids
@@ -35,7 +35,7 @@ async def test_a_request_is_a_span_at_either_node() -> None:
         beta.subscribe(SUBJECT, lambda message: b"7")
         assert await alpha.request(beta.address, SUBJECT, b"tea") == b"7"
         sent, served = traces.line("net: request price @alpha", "net: handle price @beta")
-        assert (sent.kind, served.kind) == (Kind.CLIENT, Kind.SERVER)
+        assert (sent.kind, served.kind) == (SpanKind.CLIENT, SpanKind.SERVER)
         assert (sent.peer, served.peer) == (str(beta.address), "alpha")
         assert sent.start_ns <= served.start_ns and sent.parent_id is None
         assert len(traces.all()) == 2
@@ -45,7 +45,7 @@ async def test_what_a_handler_sends_is_part_of_it() -> None:
     async with recording("alpha", "beta") as traces, pair() as (alpha, beta):
         heard = asyncio.Event()
 
-        async def price(message: Message) -> bytes:
+        async def price(message: RawMessage) -> bytes:
             await asyncio.sleep(0)
             await beta.send(alpha.address, "asked", b"")
             return b"7"
@@ -60,15 +60,15 @@ async def test_what_a_handler_sends_is_part_of_it() -> None:
             "net: send asked @beta",
             "net: handle asked @alpha",
         )
-        assert [it.kind for it in spans[2:]] == [Kind.PRODUCER, Kind.CONSUMER]
+        assert [it.kind for it in spans[2:]] == [SpanKind.PRODUCER, SpanKind.CONSUMER]
 
 
 async def test_requests_at_the_same_time_are_traces_of_their_own() -> None:
     async with recording("alpha", "beta") as traces, pair() as (alpha, beta):
 
-        async def price(message: Message) -> bytes:
+        async def price(message: RawMessage) -> bytes:
             await asyncio.sleep(0)
-            return (tracing.current_context() or pytest.fail("no span")).trace_id.encode()
+            return (tracing.current_span_context() or pytest.fail("no span")).trace_id.encode()
 
         beta.subscribe(SUBJECT, price)
         asked = [alpha.request(beta.address, SUBJECT) for _ in range(50)]
@@ -79,21 +79,21 @@ async def test_requests_at_the_same_time_are_traces_of_their_own() -> None:
 async def test_a_failure_is_seen_at_either_node() -> None:
     async with recording("alpha", "beta") as traces, pair() as (alpha, beta):
 
-        async def fail(message: Message) -> bytes:
+        async def fail(message: RawMessage) -> bytes:
             raise ValueError("no tea")
 
-        def fail_at_once(message: Message) -> bytes:
+        def fail_at_once(message: RawMessage) -> bytes:
             raise ValueError("no tea")
 
         beta.subscribe(SUBJECT, fail)
         beta.subscribe("other", fail_at_once)
         for subject in (SUBJECT, "other"):
-            with pytest.raises(RemoteHandlerFailure):
+            with pytest.raises(RemoteHandlerError):
                 await alpha.request(beta.address, subject)
             asked, served = traces.line(
                 f"net: request {subject} @alpha", f"net: handle {subject} @beta"
             )
-            assert asked.code == RemoteHandlerFailure.code
+            assert asked.code == RemoteHandlerError.code
             assert asked.error is not None and "no tea" in asked.error
             assert served.error is not None and "no tea" in served.error
 
@@ -127,9 +127,11 @@ async def test_a_message_as_large_as_can_be_is_carried_without_a_context() -> No
 
 
 @pytest.mark.parametrize(
-    "protocol", [Protocol(version_max=2), Protocol(profile="zeebe")], ids=["documented", "zeebe"]
+    "protocol",
+    [ProtocolConfig(version_max=2), ProtocolConfig(profile="zeebe")],
+    ids=["documented", "zeebe"],
 )
-async def test_older_peers_are_told_nothing(protocol: Protocol) -> None:
+async def test_older_peers_are_told_nothing(protocol: ProtocolConfig) -> None:
     async with recording("alpha", "beta") as traces, pair(protocol=protocol) as (alpha, beta):
         beta.subscribe(SUBJECT, lambda message: message.payload)
         assert await alpha.request(beta.address, SUBJECT, b"tea") == b"tea"

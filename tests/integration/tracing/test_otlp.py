@@ -14,9 +14,9 @@ import pytest
 from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import TracerProvider
 
-from postroad import Message, MessagingService
+from postroad import MessagingService, RawMessage
 from postroad.core import tracing
-from postroad.core.errors import RemoteHandlerFailure, UsageError
+from postroad.core.errors import RemoteHandlerError, UsageError
 from postroad.node.tracing import Recorder, TracingConfig
 from tests.support.deadlines import eventually
 
@@ -63,11 +63,11 @@ async def test_what_a_span_has_besides() -> None:
     with running_collector() as collector:
         async with Recorder("alpha", TracingConfig(otlp=collector.url)):
             link = tracing.SpanContext("1" * 32, "2" * 16)
-            span = tracing.incoming("net", "x", link, node="alpha", links=[link])
+            span = tracing.start_incoming_span("net", "x", link, node="alpha", links=[link])
             span.set("count", 3)
             span.end(UsageError("it broke"))
             unsampled = tracing.SpanContext("1" * 32, "2" * 16, 0)
-            tracing.incoming("net", "nobody wants it", unsampled, node="alpha").end()
+            tracing.start_incoming_span("net", "nobody wants it", unsampled, node="alpha").end()
     (sent,) = collector.spans
     assert (sent.status.code, sent.status.message) == (ERROR, "UsageError: it broke")
     assert attributes_of(sent)["count"] == 3
@@ -79,7 +79,7 @@ async def test_what_waits_is_sent_at_the_end() -> None:
     with running_collector() as collector:
         async with Recorder("alpha", TracingConfig(otlp=collector.url)):
             for number in range(2_000):
-                tracing.outgoing("net", f"{number}", node="alpha").end()
+                tracing.start_outgoing_span("net", f"{number}", node="alpha").end()
     assert len(collector.spans) == 2_000
 
 
@@ -101,7 +101,7 @@ async def test_a_collector_that_is_gone_harms_nobody(caplog: pytest.LogCaptureFi
     ticking = asyncio.create_task(tick())
     # More than may wait.
     for _ in range(10_000):
-        tracing.outgoing("net", "x", node="alpha").end()
+        tracing.start_outgoing_span("net", "x", node="alpha").end()
     await recorder.stop(grace=0.2)
     ticking.cancel()
     await eventually(lambda: not exporting(), "what could not be sent is given up")
@@ -123,7 +123,7 @@ async def test_spans_of_the_users_own_code_are_parents_and_children() -> None:
         ):
             seen: list[otel.SpanContext] = []
 
-            async def price(message: Message) -> bytes:
+            async def price(message: RawMessage) -> bytes:
                 await asyncio.sleep(0)
                 with own.start_as_current_span("within") as span:
                     seen.append(span.get_span_context())
@@ -150,11 +150,11 @@ async def test_a_failure_in_the_users_own_span() -> None:
     own = TracerProvider().get_tracer("user")
     async with Recorder("alpha") as recorder, MessagingService("test", "alpha") as alpha:
 
-        def fail(message: Message) -> bytes:
+        def fail(message: RawMessage) -> bytes:
             raise ValueError("no tea")
 
         alpha.subscribe("price", fail)
-        with own.start_as_current_span("user") as user, pytest.raises(RemoteHandlerFailure):
+        with own.start_as_current_span("user") as user, pytest.raises(RemoteHandlerError):
             await alpha.request(alpha.address, "price")
     span_id = f"{user.get_span_context().span_id:016x}"
     assert span_id in [it.parent_id for it in recorder.recent()]
@@ -181,11 +181,11 @@ def test_the_extra_is_named_if_it_is_missing() -> None:
     output = run_python(
         "sys.modules['opentelemetry'] = None",
         "from postroad.core import tracing",
-        "from postroad.core.errors import MissingExtra",
+        "from postroad.core.errors import MissingExtraError",
         "from postroad.node.tracing import Recorder, TracingConfig",
         "try:",
         "    asyncio.run(Recorder('alpha', TracingConfig(otlp='http://localhost')).start())",
-        "except MissingExtra as error:",
+        "except MissingExtraError as error:",
         "    print(error, tracing.tracer)",
     )
     assert "pip install '.[telemetry]' in its repository None" in output

@@ -168,12 +168,12 @@ async def test_packets() -> None:
     assert event["headers"] == {}
     async with recording("alpha"):
         traced, traced_event = await packets()
-    context = tracing.extract(traced["headers"])
+    context = tracing.extract_context(traced["headers"])
     assert context is not None and traced["headers"] == {"h": 1, "traceparent": context.traceparent}
     # Those mean what they always did.
     assert (traced["requestID"], traced["parentID"]) == (traced["id"], None)
     assert traced["tracing"] is None and list(traced) == list(request)
-    assert tracing.extract(traced_event["headers"]) is not None
+    assert tracing.extract_context(traced_event["headers"]) is not None
 
 
 # Letters.

@@ -72,6 +72,6 @@ async def recording(*nodes: str, **settings: float) -> AsyncIterator[Traces]:
 
 def begun(node: str, name: str = "begin") -> Span:
     """A span to do things in."""
-    span = tracing.outgoing("test", name, node=node)
+    span = tracing.start_outgoing_span("test", name, node=node)
     assert isinstance(span, Span)
     return span

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.info_form import read_info
 from postroad.services.kinds import VERSION, Kind
 from postroad.services.packet_form import to_wire
@@ -281,7 +281,7 @@ def test_other_versions_are_dropped_on_both_sides(talk: Talk) -> None:
         talk.peer.ask("receive", kind="REQ", hex=data.hex())
 
         assert talk.peer.sent == [], version
-        with pytest.raises(MalformedPayload, match="version"):
+        with pytest.raises(MalformedPayloadError, match="version"):
             talk.serializer.deserialize(Kind.REQUEST, data)
 
 

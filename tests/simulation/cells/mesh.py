@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from postroad.cells import CellAddress, CellDomain, CellMessage, CellsConfig, Role, StaticLocations
+from postroad.cells import (
+    CellAddress,
+    CellDomain,
+    CellMessage,
+    CellsConfig,
+    Role,
+    StaticCoreDiscovery,
+)
 from postroad.core import Limits
 from postroad.net import MessagingService
 from postroad.testing import SimCluster, SimNode
@@ -53,7 +60,7 @@ class Mesh:
 
     async def _run(self, node: SimNode) -> None:
         role = Role.CORE if node.name in self._cores else Role.SATELLITE
-        where = StaticLocations({it: [f"{it}:{PORT}"] for it in self._cores})
+        where = StaticCoreDiscovery({it: [f"{it}:{PORT}"] for it in self._cores})
         bind = f"{node.host}:{PORT}"
         async with (
             MessagingService(CLUSTER, node.name, bind, limits=self._limits) as service,

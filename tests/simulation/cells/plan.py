@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from postroad.cells import AnnouncerConfig, CellsConfig, Domain, LearnerConfig, Role
+from postroad.cells import CellsConfig, DomainInfo, Role, RouteAdvertiserConfig, RouteLearnerConfig
 from postroad.core import Limits
 from postroad.core.limits import KIB, MIB
 from tests.simulation.plans import Trouble
@@ -83,7 +83,7 @@ class PlannedCell(msgspec.Struct, frozen=True):
 
 
 class PlannedDomain(msgspec.Struct, frozen=True):
-    identity: Domain
+    identity: DomainInfo
     is_late: bool
     """Whether it joins some time after trouble has begun."""
     cells: tuple[PlannedCell, ...]
@@ -144,7 +144,7 @@ def draw_plan(rng: Random) -> Plan:
 def _draw_domain(rng: Random, name: str, role: Role) -> PlannedDomain:
     chosen = rng.sample(CELL_NAMES, rng.randint(0, CELLS_MAX))
     return PlannedDomain(
-        Domain(name, role, rng.choice(ZONES)),
+        DomainInfo(name, role, rng.choice(ZONES)),
         is_late=rng.random() < 0.15,
         cells=tuple(_draw_cell(rng, it) for it in chosen),
     )
@@ -182,8 +182,10 @@ def _draw_config(rng: Random) -> CellsConfig:
         redial_first_s=0.1,
         redial_max_s=2.0,
         stop_grace_s=rng.choice((0.5, 2.0)),
-        announcing=AnnouncerConfig(resend_first_s=0.3, resend_max_s=3.0, check_interval_s=5.0),
-        learning=LearnerConfig(default_delay_s=rng.choice((0.1, 1.0))),
+        announcing=RouteAdvertiserConfig(
+            resend_first_s=0.3, resend_max_s=3.0, check_interval_s=5.0
+        ),
+        learning=RouteLearnerConfig(default_delay_s=rng.choice((0.1, 1.0))),
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from postroad.cells import CellDomain, CellHandler, CellMessage, StaticLocations
+from postroad.cells import CellDomain, CellHandler, CellMessage, StaticCoreDiscovery
 from postroad.net import MessagingService
 from postroad.testing import SimCluster, SimNode, require
 from tests.simulation.cells.books import Books, Disturbance, write_number
@@ -97,7 +97,7 @@ class Process:
             service,
             role=self.identity.role,
             zone=self.identity.zone,
-            locations=StaticLocations({it: [f"{it}:{PORT}"] for it in self._plan.cores}),
+            locations=StaticCoreDiscovery({it: [f"{it}:{PORT}"] for it in self._plan.cores}),
             config=self._plan.config,
         )
 

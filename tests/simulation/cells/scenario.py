@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from postroad.core.errors import MessagingError, RemoteHandlerFailure
+from postroad.core.errors import MessagingError, RemoteHandlerError
 from postroad.testing import SimCluster, Simulation, require
 from tests.simulation.cells.books import Sent, Way
 from tests.simulation.cells.plan import QUEUES, TOPICS, Work, draw_plan
@@ -91,7 +91,7 @@ class _Probe:
         )
 
     def _is_planned(self, destination: str, error: MessagingError) -> bool:
-        return isinstance(error, RemoteHandlerFailure) and destination in QUEUES
+        return isinstance(error, RemoteHandlerError) and destination in QUEUES
 
     # What became of it.
 

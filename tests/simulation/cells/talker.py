@@ -10,7 +10,7 @@ from postroad.cells import (
     CellDomain,
     CellPath,
     Envelope,
-    HopLimit,
+    HopLimitExceededError,
     Role,
     RoutingError,
     encode_envelope,
@@ -173,7 +173,7 @@ class Talker:
         return None
 
     def _take_refusal(self, sent: Sent, error: RoutingError) -> None:
-        require(not isinstance(error, HopLimit), f"{sent} went in circles: {error}")
+        require(not isinstance(error, HopLimitExceededError), f"{sent} went in circles: {error}")
         self._books.deny(sent, error)
 
     # Calls end.

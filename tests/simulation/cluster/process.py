@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from postroad.cluster import Agent, Member, MemberChange, StaticDiscovery
-from postroad.cluster.membership import Membership, Phase
-from postroad.core.errors import NameTaken
+from postroad.cluster import ClusterAgent, Member, MembershipEvent, StaticDiscovery
+from postroad.cluster.membership import Membership, MembershipPhase
+from postroad.core.errors import NameConflictError
 from postroad.net import MessagingService
 from postroad.testing import SimCluster, SimNode
 
@@ -16,13 +16,13 @@ PORT = 7000
 
 
 class Watch(Protocol):
-    def on_change(self, process: Process, change: MemberChange) -> None:
+    def on_change(self, process: Process, change: MembershipEvent) -> None:
         """A process has learnt of a change."""
 
     def on_joined(self, process: Process) -> None:
         """It takes part from now on."""
 
-    def on_name_taken(self, process: Process, error: NameTaken) -> None:
+    def on_name_taken(self, process: Process, error: NameConflictError) -> None:
         """It has to go, because another has its name."""
 
 
@@ -52,7 +52,7 @@ class Process:
         # Properties by their version.
         self.history: dict[int, dict[str, str]] = {0: dict(properties)}
         # Set once the program runs.
-        self.agent: Agent | None = None
+        self.agent: ClusterAgent | None = None
 
     def __str__(self) -> str:
         return self.name if self.name == self.node.name else f"{self.name} on {self.node.name}"
@@ -77,14 +77,18 @@ class Process:
 
     @property
     def is_member(self) -> bool:
-        return self.is_running and self.machine is not None and self.machine.phase is Phase.MEMBER
+        return (
+            self.is_running
+            and self.machine is not None
+            and self.machine.phase is MembershipPhase.MEMBER
+        )
 
     # What it does.
 
     async def run(self, watch: Watch) -> None:
         """The program: take part until there is a reason to end."""
         async with MessagingService(CLUSTER, self.name, f"{self.node.host}:{PORT}") as service:
-            self.agent = Agent(
+            self.agent = ClusterAgent(
                 service,
                 StaticDiscovery(self._seeds),
                 properties=self.history[0],
@@ -95,7 +99,7 @@ class Process:
                 async with self.agent:
                     watch.on_joined(self)
                     await self.agent.wait_closed()
-            except NameTaken as error:
+            except NameConflictError as error:
                 watch.on_name_taken(self, error)
 
     async def change_properties(self, changes: Mapping[str, str | None]) -> None:

@@ -10,8 +10,14 @@ from collections.abc import Iterable
 from itertools import permutations
 from typing import TypeVar
 
-from postroad.cluster import ChangeKind, Member, MemberChange, MembershipConfig, State
-from postroad.core.errors import NameTaken
+from postroad.cluster import (
+    Member,
+    MembershipConfig,
+    MembershipEvent,
+    MembershipEventType,
+    MemberState,
+)
+from postroad.core.errors import NameConflictError
 from postroad.testing import SimCluster, require
 from tests.simulation.cluster.process import Process
 
@@ -104,7 +110,7 @@ class Views:
 
     # What processes tell.
 
-    def on_change(self, process: Process, change: MemberChange) -> None:
+    def on_change(self, process: Process, change: MembershipEvent) -> None:
         self.changes += 1
         self._sim.log.add(process.node.name, "sees", str(change))
         member, told = change.member, self._told[process]
@@ -113,7 +119,7 @@ class Views:
             return
         self._check_order(process, change, told.get(member.name))
         self._check_truth(process, member)
-        if change.kind is ChangeKind.REMOVED:
+        if change.kind is MembershipEventType.REMOVED:
             self._check_removal(process, member)
             if not self._is_replaced(process, member):
                 self._removed[process][member.instance] = member
@@ -129,7 +135,7 @@ class Views:
                 f"{process} joined although {holder} has its name and could be reached",
             )
 
-    def on_name_taken(self, process: Process, error: NameTaken) -> None:
+    def on_name_taken(self, process: Process, error: NameConflictError) -> None:
         self._sim.log.add(process.node.name, "yields", str(error))
         longest_ago = self._sim.now - ANSWER_S
         require(
@@ -152,26 +158,28 @@ class Views:
 
     # What a change must be like.
 
-    def _check_own(self, process: Process, change: MemberChange) -> None:
-        require(change.kind is ChangeKind.METADATA, f"{process} is told of itself: {change}")
+    def _check_own(self, process: Process, change: MembershipEvent) -> None:
+        require(
+            change.kind is MembershipEventType.METADATA, f"{process} is told of itself: {change}"
+        )
         process.remember_properties(change.member)
 
-    def _check_order(self, process: Process, change: MemberChange, known: Member | None) -> None:
-        is_added = change.kind is ChangeKind.ADDED
+    def _check_order(self, process: Process, change: MembershipEvent, known: Member | None) -> None:
+        is_added = change.kind is MembershipEventType.ADDED
         about = f"{process} is told: {change}"
         require(is_added == (known is None), f"{about}, and before: {known}")
         require(is_added == (change.previous is None), f"{about}, previous {change.previous}")
         is_active = change.member.state.is_active
-        require(is_active == (change.kind is not ChangeKind.REMOVED), about)
+        require(is_active == (change.kind is not MembershipEventType.REMOVED), about)
         if known is None or change.previous is None:
             self._check_return(process, change.member)
             return
         require(_facts(known) == _facts(change.previous), f"{about}, was {known}: {change}")
         before, after = change.previous, change.member
         require(before.instance == after.instance, f"{about}, another process than before")
-        if change.kind is ChangeKind.REACHABILITY:
+        if change.kind is MembershipEventType.REACHABILITY:
             require(before.state is not after.state, f"{about}, which is nothing new")
-        if change.kind is ChangeKind.METADATA:
+        if change.kind is MembershipEventType.METADATA:
             require(before.state is after.state, f"{about}, and its state changed too")
 
     def _check_return(self, process: Process, member: Member) -> None:
@@ -179,7 +187,7 @@ class Views:
         removed = self._removed[process].get(member.instance)
         if removed is not None:
             require(
-                removed.state is not State.LEFT and member.incarnation > removed.incarnation,
+                removed.state is not MemberState.LEFT and member.incarnation > removed.incarnation,
                 f"{process} brings back {member}, removed at incarnation {removed.incarnation}",
             )
 
@@ -209,7 +217,7 @@ class Views:
         source = self.find(member)
         if source is None or not source.is_member:
             return
-        require(member.state is not State.LEFT, f"{process} says that {source} left")
+        require(member.state is not MemberState.LEFT, f"{process} says that {source} left")
         if self._is_replaced(process, member):
             there_s = self._quiet.between(process, source)
             require(

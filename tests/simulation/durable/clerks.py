@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from postroad.core.errors import (
-    NoSuchDeadLetter,
-    PostRefused,
+    DeadLetterNotFoundError,
+    SendRejectedError,
     StoreError,
-    StoreUnavailable,
-    TransactionLost,
+    StoreUnavailableError,
+    TransactionAbortedError,
 )
 from postroad.durable import Mail
 from postroad.testing import require
@@ -91,7 +91,7 @@ class Clerk:
             if job.is_doubted:
                 self._books.confirm(job, ids)
                 ids = await self._post(job)
-        except (PostRefused, StoreUnavailable, TransactionLost):
+        except (SendRejectedError, StoreUnavailableError, TransactionAbortedError):
             self._books.refuse(job)
             await asyncio.sleep(_AGAIN_S)
         else:
@@ -138,7 +138,7 @@ async def operate(mail: Mail, wishes: Wishes) -> None:
     while True:
         try:
             await _grant(mail, wishes, told)
-        except (StoreError, NoSuchDeadLetter) as error:
+        except (StoreError, DeadLetterNotFoundError) as error:
             # What cannot be found died and was revived by an attempt that seemed to fail.
             logger.debug("it is tried again: %s", error)
         await asyncio.sleep(_LOOK_INTERVAL_S)

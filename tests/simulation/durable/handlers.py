@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
-from postroad.core.errors import PostRefused, Reject, StoreError, TransactionLost, UsageError
+from postroad.core.errors import (
+    Reject,
+    SendRejectedError,
+    StoreError,
+    TransactionAbortedError,
+    UsageError,
+)
 from postroad.durable import Mail, Message, Pulled, Retry, Transaction
 from postroad.testing import require
 from tests.simulation.durable.clerks import Books
@@ -149,7 +155,7 @@ class Handlers:
                 _post_nonsense(tx)
             await _add_row(message, decode_slip(message.body), tx)
             await message.ack(tx)
-        except (PostRefused, StoreError, TransactionLost):
+        except (SendRejectedError, StoreError, TransactionAbortedError):
             # It comes again.
             tx.undo()
         except UsageError:

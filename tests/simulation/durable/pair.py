@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Mail, MailConfig, MemoryDisk, Message, Transaction
 from postroad.durable.store import queries as query
 from postroad.durable.store.sqlite import SqliteDatabase
@@ -98,7 +98,7 @@ class Pair:
         while True:
             try:
                 return machine.disk.backup()
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 self.sim.run_for(0.01)
 
 

@@ -31,7 +31,7 @@ CLERKS_MAX = 3
 FIRST_FAULT_S = 0.5
 TRAFFIC_S = 20.0
 KEYS = ("apples", "pears", "plums")
-POINTS = tuple(name for name in faults.names() if name.startswith("durable."))
+POINTS = tuple(name for name in faults.fault_point_names() if name.startswith("durable."))
 
 
 class Fault(enum.Enum):

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from random import Random
 from typing import TypeAlias
 
-from postroad.cluster import Agent, StaticDiscovery
-from postroad.core.errors import StoreError, TransactionLost
+from postroad.cluster import ClusterAgent, StaticDiscovery
+from postroad.core.errors import StoreError, TransactionAbortedError
 from postroad.durable import Mail, MailConfig, MemoryDisk, MemoryStore, StaticDirectory
 from postroad.net import MessagingService
 from postroad.testing import SimCluster, SimNode
@@ -77,17 +77,17 @@ class Machine:
             service = await stack.enter_async_context(
                 MessagingService(CLUSTER, self.name, self.address)
             )
-            host: Agent | MessagingService = service
+            host: ClusterAgent | MessagingService = service
             if self.directory is None:
-                agent = Agent(service, StaticDiscovery(self.seeds))
+                agent = ClusterAgent(service, StaticDiscovery(self.seeds))
                 host = await stack.enter_async_context(agent)
             while True:
                 try:
                     await self._serve(host)
-                except (StoreError, TransactionLost):
+                except (StoreError, TransactionAbortedError):
                     await asyncio.sleep(_AGAIN_S)
 
-    async def _serve(self, host: Agent | MessagingService) -> None:
+    async def _serve(self, host: ClusterAgent | MessagingService) -> None:
         mail = Mail(
             host,
             MemoryStore(self.disk),

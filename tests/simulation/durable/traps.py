@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from postroad.core import faults
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.testing import SimCluster
 from tests.simulation.durable.process import Machine
 
@@ -49,9 +49,9 @@ class Traps:
     @contextmanager
     def armed(self) -> Iterator[None]:
         with ExitStack() as stack:
-            for name in faults.names():
+            for name in faults.fault_point_names():
                 if name.startswith("durable."):
-                    stack.enter_context(faults.armed(name, partial(self._reach, name)))
+                    stack.enter_context(faults.arm_fault_point(name, partial(self._reach, name)))
             yield
 
     def kill(self, machine: Machine, point: str, visits: int = 0) -> Trap:
@@ -65,7 +65,7 @@ class Traps:
 
     def fail(self, machine: Machine, point: str, visits: int = 0) -> Trap:
         def act() -> None:
-            raise StoreUnavailable(f"simulated failure at {point}")
+            raise StoreUnavailableError(f"simulated failure at {point}")
 
         return self._set(machine, Trap(point, visits, act))
 

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple
 
-from postroad.core.errors import MailboxFull, PostroadError, StoreError, TransactionLost
+from postroad.core.errors import OutboxFullError, PostroadError, StoreError, TransactionAbortedError
 from postroad.flows import Draining, FlowError, FlowHandle, FlowKilled, Flows
 from postroad.testing import require
 from tests.simulation.flows.bank import APPROVAL, INITIATORS
@@ -88,7 +88,7 @@ _AGAIN_S = 0.25
 
 FAILED = "failed"
 KILLED = "killed"
-_REFUSALS = (Draining, MailboxFull, StoreError, TransactionLost)
+_REFUSALS = (Draining, OutboxFullError, StoreError, TransactionAbortedError)
 
 
 class Clerk:
@@ -140,7 +140,7 @@ class Clerk:
         while not books.is_signalled.get(job.name):
             try:
                 await self._flows.signal(books.ids[job.name], APPROVAL, job.order.is_approved)
-            except (StoreError, TransactionLost):
+            except (StoreError, TransactionAbortedError):
                 await asyncio.sleep(_AGAIN_S)
                 continue
             except PostroadError:

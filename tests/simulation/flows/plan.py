@@ -15,7 +15,7 @@ from postroad.flows.messages import QUEUE
 from tests.simulation.durable import plan as mail
 from tests.simulation.flows.orders import Job, Kind, Order, Timetable
 
-POINTS = tuple(it for it in faults.names() if it.startswith("flows."))
+POINTS = tuple(it for it in faults.fault_point_names() if it.startswith("flows."))
 ORDERS_MIN = 6
 ORDERS_MAX = 18
 SCHEDULES_MAX = 3

@@ -40,7 +40,7 @@ class FlowTraps(Traps):
         """Watch all fault points of flows and of the durable layer."""
         with super().armed(), ExitStack() as stack:
             for name in POINTS:
-                stack.enter_context(faults.armed(name, partial(self._reach, name)))
+                stack.enter_context(faults.arm_fault_point(name, partial(self._reach, name)))
             yield
 
     def _reach(self, point: str, **details: object) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from postroad.cluster import Agent, Communication, Member, StaticDiscovery
+from postroad.cluster import ClusterAgent, ClusterMessaging, Member, StaticDiscovery
 from postroad.core import Address
-from postroad.core.errors import NameTaken
+from postroad.core.errors import NameConflictError
 from postroad.net import MessagingService, unicast
 from postroad.testing import LivenessFailure, SimCluster, SimNode, Simulation, require
 from tests.simulation.hostile.stranger import PORT, Stranger
@@ -80,7 +80,7 @@ class World:
     def __init__(self, sim: SimCluster, plan: Plan, rng: Random) -> None:
         self.sim = sim
         self.plan = plan
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, ClusterAgent] = {}
         self.started: dict[str, float] = {}
         self.failures: list[str] = []
         # Numbered notes as they arrived: receiver, sender, number.
@@ -112,18 +112,18 @@ class World:
         bind = f"{node.host}:{PORT}"
         contacts = [str(self.address(name)) for name in self.plan.names[:2]]
         async with MessagingService(CLUSTER, node.name, bind, secret=secret) as service:
-            agent = Agent(service, StaticDiscovery(contacts))
-            communication = Communication(agent)
+            agent = ClusterAgent(service, StaticDiscovery(contacts))
+            communication = ClusterMessaging(agent)
             communication.consume("note", self._hear_of(node.name))
             self.started[node.name] = self.sim.now
             try:
                 async with agent:
                     self.agents[node.name] = agent
                     await self._send_notes(agent, communication)
-            except NameTaken as error:
+            except NameConflictError as error:
                 self.failures.append(f"{node.name}: {error}")
 
-    async def _send_notes(self, agent: Agent, communication: Communication) -> None:
+    async def _send_notes(self, agent: ClusterAgent, communication: ClusterMessaging) -> None:
         number = 0
         while agent.failure is None:
             for member in agent.members[1:]:
@@ -155,7 +155,7 @@ class World:
         contact = str(self.address(self.plan.names[0]))
         async with (
             MessagingService(CLUSTER, "guesser", bind, secret=_OTHER_SECRET) as service,
-            Agent(service, StaticDiscovery([contact])) as agent,
+            ClusterAgent(service, StaticDiscovery([contact])) as agent,
         ):
             await agent.wait_closed()
 
@@ -213,7 +213,7 @@ class World:
 @contextmanager
 def eavesdropping(world: World) -> Iterator[None]:
     """Have the stranger hear every datagram between the honest nodes."""
-    send = unicast.Unicast._send
+    send = unicast.DatagramService._send
 
     def record(self: Any, target: Address, body: bytes, resolved: tuple[str, int]) -> None:
         transport = self._transport
@@ -223,11 +223,11 @@ def eavesdropping(world: World) -> Iterator[None]:
         finally:
             self._transport = transport
 
-    unicast.Unicast._send = record  # type: ignore[method-assign]
+    unicast.DatagramService._send = record  # type: ignore[method-assign]
     try:
         yield
     finally:
-        unicast.Unicast._send = send  # type: ignore[method-assign]
+        unicast.DatagramService._send = send  # type: ignore[method-assign]
 
 
 class _Tap:

@@ -9,23 +9,23 @@ from random import Random
 import msgspec
 
 from postroad.cluster.agent import SUBJECT
-from postroad.cluster.membership import Record, State
+from postroad.cluster.membership import MemberRecord, MemberState
 from postroad.cluster.membership.packets import (
-    Ack,
-    News,
-    Packet,
-    Ping,
-    PingRequest,
-    Pull,
-    SyncRequest,
+    GossipPacket,
+    MembershipPacket,
+    ProbeAckPacket,
+    ProbePacket,
+    ProbeRequestPacket,
+    PropertiesRequestPacket,
+    SyncRequestPacket,
     decode_packet,
     encode_packet,
 )
-from postroad.cluster.membership.records import digest_of
+from postroad.cluster.membership.records import leave_digest
 from postroad.core import Address
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.testing import SimNode
-from postroad.wire import Datagram, Hello, encode_datagram, encode_preamble
+from postroad.wire import Datagram, HelloFrame, encode_datagram, encode_preamble
 from postroad.wire.hello import encode_hello
 
 PORT = 7000
@@ -33,7 +33,7 @@ _HEADER = struct.Struct(">IBBHIQ")
 _HELLO = 3
 # What a datagram of the membership holds at most.
 _RECORDS = 8
-_FAREWELL = digest_of(b"stranger")
+_FAREWELL = leave_digest(b"stranger")
 
 
 class Stranger:
@@ -61,7 +61,7 @@ class Stranger:
 
     def greeting(self) -> bytes:
         """What it says to whoever connects: that it has the name, is an elder, and a member."""
-        hello = Hello(
+        hello = HelloFrame(
             cluster=self._cluster,
             name=self.name,
             incarnation=1,
@@ -79,10 +79,10 @@ class Stranger:
             body: list[object] = msgspec.msgpack.decode(data[8:])
             assert isinstance(body[4], bytes)
             packet = decode_packet(body[4], news_max=10_000)
-        except (msgspec.DecodeError, MalformedPayload, AssertionError, TypeError):
+        except (msgspec.DecodeError, MalformedPayloadError, AssertionError, TypeError):
             return
-        if isinstance(packet, Ping):
-            ack = Ack(
+        if isinstance(packet, ProbePacket):
+            ack = ProbeAckPacket(
                 number=packet.number,
                 name=self.name,
                 instance=1,
@@ -98,32 +98,32 @@ class Stranger:
         """Tell of hundreds of nodes that do not exist."""
         for _ in range(80):
             names = {f"ghost-{self._rng.getrandbits(24)}" for _ in range(_RECORDS)}
-            self._say(victim, News(news=[self._forge(name) for name in sorted(names)]))
+            self._say(victim, GossipPacket(news=[self._forge(name) for name in sorted(names)]))
 
     def claim(self, victim: Address, name: str) -> None:
         """Be the node of that name, in every way there is to say so."""
         self.name = name
-        self._say(victim, Ping(number=1, name="nobody", instance=7), self._address)
-        self._say(victim, Ping(number=2, name=name, instance=1), self._address)
+        self._say(victim, ProbePacket(number=1, name="nobody", instance=7), self._address)
+        self._say(victim, ProbePacket(number=2, name=name, instance=1), self._address)
         record = self._forge(name, instance=1, address=self._address)
-        self._say(victim, News(news=[record]), self._address)
+        self._say(victim, GossipPacket(news=[record]), self._address)
 
-    def accuse(self, victim: Address, record: Record) -> None:
+    def accuse(self, victim: Address, record: MemberRecord) -> None:
         """Say that a member is dead, and that it left."""
-        for state in (State.SUSPECT, State.DEAD, State.LEFT):
+        for state in (MemberState.SUSPECT, MemberState.DEAD, MemberState.LEFT):
             lie = msgspec.structs.replace(
                 record, state=state, incarnation=record.incarnation + 1, witness="somebody"
             )
-            self._say(victim, News(news=[lie]))
+            self._say(victim, GossipPacket(news=[lie]))
 
     def reflect(self, victim: Address, bystander: Address, name: str) -> None:
         """Ask for whatever there is, in the name of somebody who did not ask."""
-        questions: list[Packet] = [
-            Ping(number=3, name="nobody", instance=7),
-            SyncRequest(number=4, digest=b""),
-            Pull(version=0, instance=1),
-            PingRequest(number=5, target=name),
-            PingRequest(number=6, target="nobody"),
+        questions: list[MembershipPacket] = [
+            ProbePacket(number=3, name="nobody", instance=7),
+            SyncRequestPacket(number=4, digest=b""),
+            PropertiesRequestPacket(version=0, instance=1),
+            ProbeRequestPacket(number=5, target=name),
+            ProbeRequestPacket(number=6, target="nobody"),
         ]
         for packet in questions:
             self._say(victim, packet, bystander)
@@ -139,12 +139,14 @@ class Stranger:
 
     def _forge(
         self, name: str, *, instance: int | None = None, address: Address | None = None
-    ) -> Record:
+    ) -> MemberRecord:
         host, port = address or Address(self._address.host, self._rng.randint(8_000, 60_000))
         number = self._rng.getrandbits(40) if instance is None else instance
-        return Record(name, number, host, port, 1 << 42, State.ALIVE, 0, _FAREWELL, {})
+        return MemberRecord(name, number, host, port, 1 << 42, MemberState.ALIVE, 0, _FAREWELL, {})
 
-    def _say(self, target: Address, packet: Packet, sender: Address | None = None) -> None:
+    def _say(
+        self, target: Address, packet: MembershipPacket, sender: Address | None = None
+    ) -> None:
         if self._transport is not None:
             host, port = sender or self._address
             plain = Datagram(self.name, host, port, SUBJECT, encode_packet(packet))

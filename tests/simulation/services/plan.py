@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from postroad.cells import AnnouncerConfig, CellsConfig, LearnerConfig
+from postroad.cells import CellsConfig, RouteAdvertiserConfig, RouteLearnerConfig
 from postroad.core import Limits
 from postroad.core.limits import KIB, MIB
 from tests.simulation.plans import Trouble
@@ -122,8 +122,10 @@ def _draw_config(rng: Random) -> CellsConfig:
         redial_first_s=0.1,
         redial_max_s=1.0,
         stop_grace_s=rng.choice((0.5, 2.0)),
-        announcing=AnnouncerConfig(resend_first_s=0.3, resend_max_s=3.0, check_interval_s=5.0),
-        learning=LearnerConfig(default_delay_s=rng.choice((0.1, 1.0))),
+        announcing=RouteAdvertiserConfig(
+            resend_first_s=0.3, resend_max_s=3.0, check_interval_s=5.0
+        ),
+        learning=RouteLearnerConfig(default_delay_s=rng.choice((0.1, 1.0))),
     )
 
 

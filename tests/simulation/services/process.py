@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
-from postroad.cells import CellDomain, Role, StaticLocations
+from postroad.cells import CellDomain, Role, StaticCoreDiscovery
 from postroad.net import MessagingService
 from postroad.testing import SimCluster, SimNode, require
 from tests.simulation.services.plan import Plan
@@ -102,7 +102,7 @@ class Process(Generic[TenantT]):
         return CellDomain(
             service,
             role=Role.CORE if self.is_core else Role.SATELLITE,
-            locations=StaticLocations({it: [f"{it}:{PORT}"] for it in self._plan.cores}),
+            locations=StaticCoreDiscovery({it: [f"{it}:{PORT}"] for it in self._plan.cores}),
             config=self._plan.config,
         )
 

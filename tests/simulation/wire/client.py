@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from postroad.core.errors import MessageTooLarge
-from postroad.testing import LivenessFailure, Simulation, Timer, require
-from postroad.wire import Cancel, Event, Goodbye, Opened, Pending, Phase, Reply, Role
+from postroad.core.errors import MessageTooLargeError
+from postroad.testing import LivenessFailure, ScheduledAction, Simulation, require
+from postroad.wire import (
+    CancelFrame,
+    ConnectionEvent,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
+    DeadlineMap,
+    GoodbyeFrame,
+    ReplyFrame,
+)
 from tests.simulation.wire.endpoint import Endpoint
 from tests.simulation.wire.messages import Call, End, check_reply
 from tests.simulation.wire.plan import LATENESS_S_MAX, Job, Kind, Plan
@@ -37,8 +46,8 @@ class Client:
         self._next_id = ids
         # Calls that wait for a connection, or for a place on it.
         self._queue: deque[Call] = deque()
-        self._pending: Pending[Call] = Pending()
-        self._timer: Timer | None = None
+        self._pending: DeadlineMap[Call] = DeadlineMap()
+        self._timer: ScheduledAction | None = None
 
     def connect(self) -> None:
         if self.endpoint is None:
@@ -70,7 +79,7 @@ class Client:
         endpoint.settle()
 
     def _has_room(self, endpoint: Endpoint) -> bool:
-        room = self._plan.sides[Role.CLIENT].limits.requests_pending_max
+        room = self._plan.sides[ConnectionRole.CLIENT].limits.requests_pending_max
         if endpoint.connection.peer is not None:
             room = min(room, endpoint.connection.peer.requests_pending_max)
         return len(self._in_flight(endpoint)) < room
@@ -84,7 +93,7 @@ class Client:
         size = len(request.payload) + len(request.subject.encode())
         if size > endpoint.connection.send_bytes_max:
             self._pending.take(call.id)
-            self._end(call, End.TOO_LARGE, MessageTooLarge.__name__)
+            self._end(call, End.TOO_LARGE, MessageTooLargeError.__name__)
             return
         call.endpoint = endpoint
         endpoint.log("request", f"{request.id} {request.subject} {len(request.payload)} bytes")
@@ -105,7 +114,7 @@ class Client:
     def _tell_cancelled(self, call: Call) -> None:
         endpoint = call.endpoint
         if endpoint is not None and endpoint is self.endpoint and not endpoint.is_closed:
-            endpoint.send(Cancel(call.id))
+            endpoint.send(CancelFrame(call.id))
             endpoint.settle()
 
     # Deadlines.
@@ -139,22 +148,22 @@ class Client:
 
     # What the connection tells.
 
-    def on_event(self, endpoint: Endpoint, event: Event) -> None:
-        if isinstance(event, Opened):
+    def on_event(self, endpoint: Endpoint, event: ConnectionEvent) -> None:
+        if isinstance(event, ConnectionOpened):
             self._check_version(endpoint, event)
-        elif isinstance(event, Reply):
+        elif isinstance(event, ReplyFrame):
             self._on_reply(endpoint, event)
-        elif isinstance(event, Goodbye):
+        elif isinstance(event, GoodbyeFrame):
             endpoint.log("goodbye", f"from the server: {event.reason}")
         self._write_queue()
         self._close_when_drained(endpoint)
 
-    def _check_version(self, endpoint: Endpoint, opened: Opened) -> None:
+    def _check_version(self, endpoint: Endpoint, opened: ConnectionOpened) -> None:
         agreed = opened.version
         is_right = agreed == self._plan.version or endpoint.link.ledger.is_tainted
         require(is_right, f"version {agreed} was agreed, not {self._plan.version}")
 
-    def _on_reply(self, endpoint: Endpoint, reply: Reply) -> None:
+    def _on_reply(self, endpoint: Endpoint, reply: ReplyFrame) -> None:
         call = self._pending.take(reply.id)
         if endpoint.link.ledger.is_tainted:
             if call is not None:
@@ -169,7 +178,7 @@ class Client:
         require(is_late, f"a reply that nobody waits for: {reply.id}, {known and known.end}")
 
     def _close_when_drained(self, endpoint: Endpoint) -> None:
-        is_draining = endpoint.connection.phase is Phase.DRAINING
+        is_draining = endpoint.connection.phase is ConnectionState.DRAINING
         if is_draining and not endpoint.is_closed and not self._in_flight(endpoint):
             endpoint.close("drained")
 

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Protocol
 
 from postroad.core.errors import RemoteProtocolError
 from postroad.core.limits import KIB, SUBJECT_BYTES_MAX
-from postroad.testing import CorrectnessFailure, Simulation, Timer, require
+from postroad.testing import SafetyFailure, ScheduledAction, Simulation, require
 from postroad.wire import (
     NEVER,
-    Cancel,
-    Connection,
-    Event,
+    CancelFrame,
+    ConnectionEvent,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
     Frame,
     FrameIgnored,
-    Goodbye,
-    Opened,
-    Phase,
-    Reply,
-    Request,
-    Role,
+    GoodbyeFrame,
+    ReplyFrame,
+    RequestFrame,
     WireConfig,
+    WireConnection,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ OVERHEAD_BYTES_MAX = SUBJECT_BYTES_MAX + 256 * KIB
 
 
 class Application(Protocol):
-    def on_event(self, endpoint: Endpoint, event: Event) -> None:
+    def on_event(self, endpoint: Endpoint, event: ConnectionEvent) -> None:
         """The machine told something."""
 
     def on_closed(self, endpoint: Endpoint) -> None:
@@ -46,7 +46,7 @@ class Endpoint:
         simulation: Simulation,
         process: Process,
         link: Link,
-        role: Role,
+        role: ConnectionRole,
         config: WireConfig,
         application: Application,
         *,
@@ -56,7 +56,7 @@ class Endpoint:
         self.role = role
         self.link = link
         self.process = process
-        self.connection = Connection(
+        self.connection = WireConnection(
             role, config, simulation.now, next_id=next_id, certificate_names=certificate_names
         )
         self.opened_at: float | None = None
@@ -68,11 +68,11 @@ class Endpoint:
         self._simulation = simulation
         self._application = application
         self._bytes_max = config.limits.frame_bytes_max + OVERHEAD_BYTES_MAX
-        self._timer: Timer | None = None
+        self._timer: ScheduledAction | None = None
 
     @property
     def is_usable(self) -> bool:
-        return not self.is_closed and self.connection.phase is Phase.OPEN
+        return not self.is_closed and self.connection.phase is ConnectionState.OPEN
 
     def log(self, verb: str, details: str = "") -> None:
         self._simulation.log.add(self.role.value, verb, f"#{self.link.number} {details}")
@@ -94,10 +94,10 @@ class Endpoint:
             self._dispatch(event)
         self.settle()
 
-    def _take(self, data: bytes) -> list[Event]:
+    def _take(self, data: bytes) -> list[ConnectionEvent]:
         """Read into the room of a large frame as long as there is one."""
         machine, now = self.connection, self._simulation.now
-        events: list[Event] = []
+        events: list[ConnectionEvent] = []
         while data and (room := machine.room()) is not None:
             size = min(len(room), len(data))
             room[:size] = data[:size]
@@ -116,8 +116,8 @@ class Endpoint:
     def receive_end(self) -> None:
         self.process.do(lambda: self.close("the other side closed"))
 
-    def _dispatch(self, event: Event) -> None:
-        if isinstance(event, Opened):
+    def _dispatch(self, event: ConnectionEvent) -> None:
+        if isinstance(event, ConnectionOpened):
             require(self.opened_at is None, "a connection opened twice")
             self.opened_at = self._simulation.now
             self.log("opened", f"version {event.version}")
@@ -128,9 +128,9 @@ class Endpoint:
         if not self.is_closed:
             self._application.on_event(self, event)
 
-    def _check_delivery(self, event: Event) -> None:
+    def _check_delivery(self, event: ConnectionEvent) -> None:
         self.link.ledger.check(self.role, event)
-        if not isinstance(event, Goodbye):
+        if not isinstance(event, GoodbyeFrame):
             kind = type(event).__name__
             require(self.opened_at is not None, f"a {kind} was delivered before the hello")
 
@@ -139,25 +139,25 @@ class Endpoint:
     def send(self, frame: Frame) -> None:
         """Queue a frame of the application; `settle` writes it."""
         machine = self.connection
-        if isinstance(frame, Request):
+        if isinstance(frame, RequestFrame):
             one_way = frame.one_way
             machine.request(frame.id, frame.subject, frame.payload, frame.timeout_ms, one_way)
-        elif isinstance(frame, Reply):
+        elif isinstance(frame, ReplyFrame):
             machine.reply(frame.id, frame.status, frame.payload, frame.code, frame.retryable)
-        elif isinstance(frame, Cancel):
+        elif isinstance(frame, CancelFrame):
             machine.cancel(frame.id)
-        elif isinstance(frame, Goodbye):
+        elif isinstance(frame, GoodbyeFrame):
             machine.goodbye(frame.reason, frame.code)
-        if machine.version >= 3 or isinstance(frame, Request | Reply):
+        if machine.version >= 3 or isinstance(frame, RequestFrame | ReplyFrame):
             self.link.record(self.role.other, frame)
         self.last_wrote = self._simulation.now
 
     def say_goodbye(self, reason: str) -> None:
         """Begin to close; a connection that is not open yet ends at once."""
         self.log("goodbye", f"to the {self.role.other.value}")
-        self.send(Goodbye(0, reason))
+        self.send(GoodbyeFrame(0, reason))
         self.settle()
-        if self.connection.phase is Phase.CLOSED:
+        if self.connection.phase is ConnectionState.CLOSED:
             self.close("before it was open")
 
     def settle(self) -> None:
@@ -175,10 +175,10 @@ class Endpoint:
     def _give_up(self, failure: RemoteProtocolError) -> None:
         self.log("failed", f"{type(failure).__name__}: {failure}")
         if not isinstance(failure, RemoteProtocolError):
-            raise CorrectnessFailure(f"a machine failed with {failure!r}")
+            raise SafetyFailure(f"a machine failed with {failure!r}")
         require(self.connection.deadline() == NEVER, "a machine that failed wants to be called")
         if self.connection.version >= 3:
-            self.link.record(self.role.other, Goodbye(failure.code, str(failure)))
+            self.link.record(self.role.other, GoodbyeFrame(failure.code, str(failure)))
         self.link.judge_failure(self, failure)
         self.close("failed")
 

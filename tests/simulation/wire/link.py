@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from postroad.core.errors import FrameTooLarge, PeerSilent, RemoteProtocolError
-from postroad.testing import CorrectnessFailure, LivenessFailure, Simulation
-from postroad.wire import NEVER, Frame, Phase, Reply, Request, Role
+from postroad.core.errors import FrameTooLargeError, PeerTimeoutError, RemoteProtocolError
+from postroad.testing import LivenessFailure, SafetyFailure, Simulation
+from postroad.wire import NEVER, ConnectionRole, ConnectionState, Frame, ReplyFrame, RequestFrame
 from tests.simulation.wire.endpoint import Endpoint
 from tests.simulation.wire.messages import Ledger
 from tests.simulation.wire.plan import LATENESS_S_MAX, Cut, Plan
@@ -165,13 +165,13 @@ class Link:
         self.number = number
         self.ledger = Ledger(plan.version)
         # By the side that reads from it.
-        self.pipes = {role: Pipe(simulation, plan.cut, plan.delay_s_max) for role in Role}
-        self.endpoints: dict[Role, Endpoint] = {}
+        self.pipes = {role: Pipe(simulation, plan.cut, plan.delay_s_max) for role in ConnectionRole}
+        self.endpoints: dict[ConnectionRole, Endpoint] = {}
         # Sides to which nothing will ever come again, and since when.
-        self.cut_off: dict[Role, float] = {}
+        self.cut_off: dict[ConnectionRole, float] = {}
         self._simulation = simulation
         self._plan = plan
-        self._stalls = {role: Disturbances() for role in Role}
+        self._stalls = {role: Disturbances() for role in ConnectionRole}
         self._slow_readers = Disturbances()
         self._pauses = [process.pauses for process in processes]
         # Delays and lateness of one round trip.
@@ -188,15 +188,15 @@ class Link:
         endpoint.settle()
         pipe.pump()
 
-    def record(self, receiver: Role, frame: Frame) -> None:
+    def record(self, receiver: ConnectionRole, frame: Frame) -> None:
         self.ledger.record(receiver, frame)
         maximum = self._plan.sides[receiver].limits.frame_bytes_max
-        if isinstance(frame, Request | Reply) and len(frame.payload) > maximum:
+        if isinstance(frame, RequestFrame | ReplyFrame) and len(frame.payload) > maximum:
             self.ledger.oversized.add(receiver)
 
     # Faults.
 
-    def stall(self, receivers: Iterable[Role], until: float) -> None:
+    def stall(self, receivers: Iterable[ConnectionRole], until: float) -> None:
         """Let nothing pass to these sides for some time, or ever."""
         now = self._simulation.now
         for receiver in receivers:
@@ -205,12 +205,12 @@ class Link:
             if until == NEVER:
                 self._cut_off(receiver)
 
-    def _cut_off(self, receiver: Role) -> None:
+    def _cut_off(self, receiver: ConnectionRole) -> None:
         self.cut_off.setdefault(receiver, self._simulation.now)
         if receiver in self.endpoints:
             self._expect_notice(self.endpoints[receiver])
 
-    def cut(self, told: Iterable[Role]) -> None:
+    def cut(self, told: Iterable[ConnectionRole]) -> None:
         """Lose everything in flight; who is told closes, who is not has to notice."""
         for receiver, pipe in self.pipes.items():
             pipe.kill()
@@ -221,7 +221,7 @@ class Link:
                 self._stalls[receiver].add(self._simulation.now, NEVER)
                 self._cut_off(receiver)
 
-    def slow_down(self, reader: Role, seconds: float) -> None:
+    def slow_down(self, reader: ConnectionRole, seconds: float) -> None:
         """Make a side stop reading for some time; only an open connection has work to wait for."""
         endpoint = self.endpoints.get(reader)
         if endpoint is not None and endpoint.opened_at is not None:
@@ -238,21 +238,21 @@ class Link:
         """Without an excuse, a failure is a failure of the machine."""
         if self.ledger.is_tainted:
             return
-        if isinstance(failure, FrameTooLarge) and self._plan.version < 3:
+        if isinstance(failure, FrameTooLargeError) and self._plan.version < 3:
             is_excused = endpoint.role in self.ledger.oversized
-        elif isinstance(failure, PeerSilent):
+        elif isinstance(failure, PeerTimeoutError):
             is_excused = self._is_silence_excused(endpoint)
         else:
             is_excused = False
         if not is_excused:
             who = endpoint.role.value
-            raise CorrectnessFailure(f"the {who} failed without a reason: {failure!r}")
+            raise SafetyFailure(f"the {who} failed without a reason: {failure!r}")
 
     def _is_silence_excused(self, endpoint: Endpoint) -> bool:
         """Whether things were wrong for about as long as the machine has patience."""
         now = self._simulation.now
         limits = self._plan.sides[endpoint.role].limits
-        if endpoint.phase_before in (Phase.GREETING, Phase.INTRODUCING):
+        if endpoint.phase_before in (ConnectionState.GREETING, ConnectionState.INTRODUCING):
             start, patience_s = endpoint.started_at, limits.handshake_timeout_s - HANDSHAKE_S_MAX
         elif now - endpoint.last_read >= self._timeout_s(endpoint):
             start = endpoint.last_read
@@ -272,7 +272,7 @@ class Link:
             return self._plan.sides[endpoint.role].limits.heartbeat_timeout_s or NEVER
         return endpoint.connection._heartbeats.timeout_s
 
-    def _interval_s(self, role: Role) -> float:
+    def _interval_s(self, role: ConnectionRole) -> float:
         """How long a side may be quiet, by its own settings and by what its peer told."""
         limits = self._plan.sides[role].limits
         interval_s = limits.heartbeat_interval_s or NEVER
@@ -283,11 +283,13 @@ class Link:
 
     def _quiet_s(self, endpoint: Endpoint) -> float:
         """How long nothing may come from the peer although all is well."""
-        return self._interval_s(endpoint.role.other if self._plan.version >= 3 else Role.CLIENT)
+        return self._interval_s(
+            endpoint.role.other if self._plan.version >= 3 else ConnectionRole.CLIENT
+        )
 
     def _asks_every_s(self, endpoint: Endpoint) -> float:
         """How long the machine may be quiet; in profile `zeebe` only clients ask."""
-        return self._interval_s(endpoint.role if self._plan.version >= 3 else Role.CLIENT)
+        return self._interval_s(endpoint.role if self._plan.version >= 3 else ConnectionRole.CLIENT)
 
     # Whether a machine notices in time.
 
@@ -297,7 +299,10 @@ class Link:
 
         def check() -> None:
             phase = endpoint.connection.phase
-            if not endpoint.is_closed and phase in (Phase.GREETING, Phase.INTRODUCING):
+            if not endpoint.is_closed and phase in (
+                ConnectionState.GREETING,
+                ConnectionState.INTRODUCING,
+            ):
                 raise LivenessFailure(f"the {endpoint.role.value} still waits for a handshake")
 
         endpoint.process.expect_by(latest, check)
@@ -318,12 +323,12 @@ class Link:
             return self._simulation.now + 1.0
         process = endpoint.process
         start = max(self.cut_off[endpoint.role], endpoint.last_read, process.resumed_at)
-        if endpoint.connection.phase in (Phase.GREETING, Phase.INTRODUCING):
+        if endpoint.connection.phase in (ConnectionState.GREETING, ConnectionState.INTRODUCING):
             return endpoint.started_at + limits.handshake_timeout_s + self._slack_s
         latest = NEVER
         if self._timeout_s(endpoint) < NEVER:
             # A client of profile `zeebe` asks only once it has nothing else to write.
-            is_asking = self._plan.version < 3 and endpoint.role is Role.CLIENT
+            is_asking = self._plan.version < 3 and endpoint.role is ConnectionRole.CLIENT
             asked = max(start, endpoint.last_wrote) if is_asking else start
             latest = asked + self._timeout_s(endpoint) + self._asks_every_s(endpoint)
         reader = endpoint.connection._reader

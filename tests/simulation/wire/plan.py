@@ -9,7 +9,7 @@ import msgspec
 
 from postroad.core import Limits
 from postroad.core.limits import KIB
-from postroad.wire import DOCUMENTED, ZEEBE, Profile, Role
+from postroad.wire import DOCUMENTED, ZEEBE, ConnectionRole, ProtocolProfile
 
 # Work and faults begin within this time, and all faults but the lasting ones end soon after.
 ACTIVE_S = 20.0
@@ -51,7 +51,7 @@ class PlannedFault(msgspec.Struct, frozen=True):
     kind: Fault
     time: float
     lasting_s: float
-    side: Role
+    side: ConnectionRole
     is_both_ways: bool
     after_bytes: int
 
@@ -82,7 +82,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Side(msgspec.Struct, frozen=True):
-    profile: Profile
+    profile: ProtocolProfile
     limits: Limits
     compressions: tuple[str, ...]
     heartbeat_payload: bool
@@ -90,25 +90,25 @@ class Side(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    sides: dict[Role, Side]
+    sides: dict[ConnectionRole, Side]
     cut: Cut
     delay_s_max: float
     faults: list[PlannedFault]
     jobs: list[Job]
-    goodbye: tuple[Role, float] | None
+    goodbye: tuple[ConnectionRole, float] | None
     is_calm: bool
     """Nothing goes wrong, so everything must succeed."""
 
     @property
     def version(self) -> int:
-        offered = self.sides[Role.CLIENT].profile.versions[-1]
-        known = self.sides[Role.SERVER].profile.versions
+        offered = self.sides[ConnectionRole.CLIENT].profile.versions[-1]
+        known = self.sides[ConnectionRole.SERVER].profile.versions
         return offered if offered in known else known[-1]
 
     @property
     def name(self) -> str:
         versions = [side.profile.versions[-1] for side in self.sides.values()]
-        profile = self.sides[Role.CLIENT].profile.name
+        profile = self.sides[ConnectionRole.CLIENT].profile.name
         faults = ", ".join(sorted({fault.kind.value for fault in self.faults})) or "no fault"
         return f"{profile} {versions[0]} to {versions[1]}, {self.cut.value}, {faults}"
 
@@ -118,7 +118,7 @@ def draw_plan(rng: Random) -> Plan:
     faults = _draw_faults(rng) if rng.random() < 0.75 else []
     goodbye = _draw_goodbye(rng) if rng.random() < 0.3 else None
     is_calm = not faults and goodbye is None
-    sides = {role: _draw_side(rng, profile, is_calm=is_calm) for role in Role}
+    sides = {role: _draw_side(rng, profile, is_calm=is_calm) for role in ConnectionRole}
     return Plan(
         sides=sides,
         cut=rng.choice(tuple(Cut)),
@@ -130,7 +130,7 @@ def draw_plan(rng: Random) -> Plan:
     )
 
 
-def _draw_side(rng: Random, profile: Profile, *, is_calm: bool) -> Side:
+def _draw_side(rng: Random, profile: ProtocolProfile, *, is_calm: bool) -> Side:
     interval_s = rng.choice((0.0, 0.5, 1.0, 2.0))
     limits = Limits(
         frame_bytes_max=rng.choice((1 * KIB, 16 * KIB, 300 * KIB, 1024 * KIB)),
@@ -160,7 +160,7 @@ def _draw_faults(rng: Random) -> list[PlannedFault]:
             kind=kind,
             time=rng.choice((rng.uniform(0, ACTIVE_S), rng.uniform(0, 0.1))),
             lasting_s=rng.choice((0.1, 1.0, 5.0, 15.0)) * rng.uniform(0.5, 1.0),
-            side=rng.choice(tuple(Role)),
+            side=rng.choice(tuple(ConnectionRole)),
             is_both_ways=rng.random() < 0.5,
             after_bytes=rng.choice((rng.randrange(300), rng.randrange(20_000))),
         )
@@ -168,13 +168,15 @@ def _draw_faults(rng: Random) -> list[PlannedFault]:
     ]
 
 
-def _draw_goodbye(rng: Random) -> tuple[Role, float]:
-    return rng.choice(tuple(Role)), rng.choice((rng.uniform(0, ACTIVE_S), rng.uniform(0, 0.1)))
+def _draw_goodbye(rng: Random) -> tuple[ConnectionRole, float]:
+    return rng.choice(tuple(ConnectionRole)), rng.choice(
+        (rng.uniform(0, ACTIVE_S), rng.uniform(0, 0.1))
+    )
 
 
-def _draw_jobs(rng: Random, sides: dict[Role, Side], *, is_calm: bool) -> list[Job]:
+def _draw_jobs(rng: Random, sides: dict[ConnectionRole, Side], *, is_calm: bool) -> list[Job]:
     kinds = rng.choice((tuple(Kind), (Kind.ECHO, Kind.NOW), (Kind.LOG,), (Kind.NEVER, Kind.LOG)))
-    limits = [sides[role].limits.frame_bytes_max for role in Role]
+    limits = [sides[role].limits.frame_bytes_max for role in ConnectionRole]
     # Versions 1 and 2 do not tell their limits, so a larger message than the peer takes ends the
     # connection, as it should; but not in every run, and not in a calm one.
     largest = max(limits) if rng.random() < 0.15 and not is_calm else min(limits)

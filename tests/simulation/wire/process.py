@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from postroad.testing import Simulation
-from postroad.testing.timeline import Action, Timer
+from postroad.testing.timeline import Action, ScheduledAction
 from tests.simulation.wire.plan import LATENESS_S_MAX
 
 
@@ -47,9 +47,9 @@ class Process:
         self._simulation = simulation
         self._deferred: list[Action] = []
 
-    def at(self, time: float, action: Action) -> Timer:
+    def at(self, time: float, action: Action) -> ScheduledAction:
         lateness_s = self._simulation.rng.uniform(0, LATENESS_S_MAX)
-        timer = Timer(time, action)
+        timer = ScheduledAction(time, action)
         self._simulation.timeline.at(time + lateness_s, lambda: self.do(timer.fire))
         return timer
 

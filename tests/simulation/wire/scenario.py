@@ -8,7 +8,14 @@ import msgspec
 
 from postroad.core import Address
 from postroad.testing import LivenessFailure, Simulation
-from postroad.wire import NEVER, Hello, Role, SpareBuffer, WireConfig, encode_preamble
+from postroad.wire import (
+    NEVER,
+    BufferCache,
+    ConnectionRole,
+    HelloFrame,
+    WireConfig,
+    encode_preamble,
+)
 from postroad.wire.compression import load_algorithm
 from tests.simulation.wire.client import Client
 from tests.simulation.wire.endpoint import Endpoint
@@ -56,23 +63,23 @@ class World:
         )
         self._simulation = simulation
         self._next_id = count(1).__next__
-        self._processes = {role: Process(simulation, role.value) for role in Role}
+        self._processes = {role: Process(simulation, role.value) for role in ConnectionRole}
         self._links = count(1)
-        self._configs = {role: self._make_config(role) for role in Role}
+        self._configs = {role: self._make_config(role) for role in ConnectionRole}
         self.client = Client(
-            simulation, self.plan, self._processes[Role.CLIENT], self._dial, self._next_id
+            simulation, self.plan, self._processes[ConnectionRole.CLIENT], self._dial, self._next_id
         )
-        self._server = Server(simulation, self._processes[Role.SERVER], self.client.calls)
+        self._server = Server(simulation, self._processes[ConnectionRole.SERVER], self.client.calls)
         simulation.log.add("plan", "seed", f"{simulation.seed}: {self.plan.name}")
         self._schedule()
 
-    def _make_config(self, role: Role) -> WireConfig:
+    def _make_config(self, role: ConnectionRole) -> WireConfig:
         side = self.plan.sides[role]
-        address = Address("127.0.0.1", 26_500 + (role is Role.SERVER))
+        address = Address("127.0.0.1", 26_500 + (role is ConnectionRole.SERVER))
         return WireConfig(
             profile=side.profile,
             preamble=encode_preamble(CLUSTER),
-            hello=Hello(
+            hello=HelloFrame(
                 cluster=CLUSTER,
                 name=role.value,
                 incarnation=1,
@@ -85,13 +92,13 @@ class World:
             advertised_ip=address.host,
             limits=side.limits,
             wall_clock=lambda: round(self._simulation.now * 1_000),
-            spare=SpareBuffer(),
+            spare=BufferCache(),
             algorithms={name: load_algorithm(name) for name in side.compressions},
             heartbeat_payload=side.heartbeat_payload,
         )
 
     def _schedule(self) -> None:
-        at = self._processes[Role.CLIENT].at
+        at = self._processes[ConnectionRole.CLIENT].at
         at(0.0, self.client.connect)
         for job in self.plan.jobs:
             at(job.time, lambda job=job: self.client.submit(job))  # type: ignore[misc]
@@ -99,19 +106,21 @@ class World:
             self._simulation.timeline.at(fault.time, lambda fault=fault: self._apply(fault))  # type: ignore[misc]
         if self.plan.goodbye is not None:
             who, time = self.plan.goodbye
-            say = self.client.say_goodbye if who is Role.CLIENT else self._stop_serving
+            say = self.client.say_goodbye if who is ConnectionRole.CLIENT else self._stop_serving
             self._processes[who].at(time, say)
 
     # Connections.
 
     def _dial(self) -> Endpoint:
         link = Link(self._simulation, self.plan, self._processes.values(), next(self._links))
-        endpoint = self._make_endpoint(link, Role.CLIENT)
-        self._processes[Role.SERVER].do(lambda: link.attach(self._make_endpoint(link, Role.SERVER)))
+        endpoint = self._make_endpoint(link, ConnectionRole.CLIENT)
+        self._processes[ConnectionRole.SERVER].do(
+            lambda: link.attach(self._make_endpoint(link, ConnectionRole.SERVER))
+        )
         link.attach(endpoint)
         return endpoint
 
-    def _make_endpoint(self, link: Link, role: Role) -> Endpoint:
+    def _make_endpoint(self, link: Link, role: ConnectionRole) -> Endpoint:
         has_certificate = self.plan.sides[role.other].has_certificate
         return Endpoint(
             self._simulation,
@@ -119,15 +128,15 @@ class World:
             link,
             role,
             self._configs[role],
-            self.client if role is Role.CLIENT else self._server,
+            self.client if role is ConnectionRole.CLIENT else self._server,
             next_id=self._next_id,
             certificate_names=frozenset({role.other.value}) if has_certificate else None,
         )
 
     def _stop_serving(self) -> None:
         link = self._current_link()
-        if link is not None and Role.SERVER in link.endpoints:
-            self._server.say_goodbye(link.endpoints[Role.SERVER])
+        if link is not None and ConnectionRole.SERVER in link.endpoints:
+            self._server.say_goodbye(link.endpoints[ConnectionRole.SERVER])
 
     def _current_link(self) -> Link | None:
         return None if self.client.endpoint is None else self.client.endpoint.link
@@ -142,15 +151,17 @@ class World:
         if link is None:
             return
         is_both_ways = fault.is_both_ways and fault.kind in (Fault.STALL, Fault.VANISH)
-        receivers = tuple(Role) if is_both_ways else (fault.side,)
+        receivers = tuple(ConnectionRole) if is_both_ways else (fault.side,)
         names = " and ".join(role.value for role in receivers)
         self._simulation.log.add("network", fault.kind.value, f"#{link.number} to {names}")
         self._apply_to(link, fault, receivers)
 
-    def _apply_to(self, link: Link, fault: PlannedFault, receivers: tuple[Role, ...]) -> None:
+    def _apply_to(
+        self, link: Link, fault: PlannedFault, receivers: tuple[ConnectionRole, ...]
+    ) -> None:
         pipe = link.pipes[fault.side]
         if fault.kind is Fault.CUT:
-            pipe.break_after(fault.after_bytes, lambda: link.cut(told=tuple(Role)))
+            pipe.break_after(fault.after_bytes, lambda: link.cut(told=tuple(ConnectionRole)))
         elif fault.kind is Fault.HALF_CUT:
             pipe.break_after(fault.after_bytes, lambda: link.cut(told=(fault.side,)))
         elif fault.kind is Fault.STALL:

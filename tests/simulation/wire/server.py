@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from postroad.testing import Simulation
-from postroad.wire import Cancel, Event, Goodbye, Pending, Phase, Reply, Request
+from postroad.wire import (
+    CancelFrame,
+    ConnectionEvent,
+    ConnectionState,
+    DeadlineMap,
+    GoodbyeFrame,
+    ReplyFrame,
+    RequestFrame,
+)
 from tests.simulation.wire.endpoint import Endpoint
 from tests.simulation.wire.messages import Call, answer, refusal
 from tests.simulation.wire.plan import Kind
@@ -21,29 +29,29 @@ class Server:
         self._process = process
         # Tells the service time of a request, which is no part of it.
         self._calls = calls
-        self._work: dict[Endpoint, Pending[Request]] = {}
+        self._work: dict[Endpoint, DeadlineMap[RequestFrame]] = {}
 
-    def on_event(self, endpoint: Endpoint, event: Event) -> None:
-        if isinstance(event, Request):
+    def on_event(self, endpoint: Endpoint, event: ConnectionEvent) -> None:
+        if isinstance(event, RequestFrame):
             self._on_request(endpoint, event)
-        elif isinstance(event, Cancel):
+        elif isinstance(event, CancelFrame):
             endpoint.log("cancelled", str(event.id))
             self._work_of(endpoint).take(event.id)
-        elif isinstance(event, Goodbye):
+        elif isinstance(event, GoodbyeFrame):
             endpoint.log("goodbye", f"from the client: {event.reason}")
 
     def on_closed(self, endpoint: Endpoint) -> None:
         self._work.pop(endpoint, None)
 
-    def _work_of(self, endpoint: Endpoint) -> Pending[Request]:
-        return self._work.setdefault(endpoint, Pending())
+    def _work_of(self, endpoint: Endpoint) -> DeadlineMap[RequestFrame]:
+        return self._work.setdefault(endpoint, DeadlineMap())
 
-    def _on_request(self, endpoint: Endpoint, request: Request) -> None:
+    def _on_request(self, endpoint: Endpoint, request: RequestFrame) -> None:
         endpoint.log("handles", f"{request.id} {request.subject}")
         call = self._calls.get(request.id)
         if request.one_way or call is None or call.job.kind is Kind.LOG:
             return
-        if endpoint.connection.phase is Phase.DRAINING:
+        if endpoint.connection.phase is ConnectionState.DRAINING:
             endpoint.send(refusal(request))
             return
         allowed_s = request.timeout_ms / 1_000 or HANDLER_TIMEOUT_S
@@ -56,7 +64,7 @@ class Server:
                 now + call.job.service_s, lambda: self._finish(endpoint, request, call)
             )
 
-    def _finish(self, endpoint: Endpoint, request: Request, call: Call) -> None:
+    def _finish(self, endpoint: Endpoint, request: RequestFrame, call: Call) -> None:
         if endpoint.is_closed:
             return
         work = self._work_of(endpoint)
@@ -66,7 +74,7 @@ class Server:
             reply_bytes = min(call.job.reply_bytes, endpoint.connection.send_bytes_max)
             self._reply(endpoint, answer(request, call.job.kind, reply_bytes))
 
-    def _reply(self, endpoint: Endpoint, reply: Reply) -> None:
+    def _reply(self, endpoint: Endpoint, reply: ReplyFrame) -> None:
         endpoint.log("reply", f"{reply.id} status {reply.status} {len(reply.payload)} bytes")
         endpoint.send(reply)
         endpoint.settle()

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import pytest
 
-from postroad.cells import CellBusy, CellDomain, MessageExpired, NoRoute
-from postroad.core.errors import MessagingError, RequestTimeout
+from postroad.cells import CellBusyError, CellDomain, MessageExpiredError, NoRouteError
+from postroad.core.errors import MessagingError, ReplyTimeoutError
 from tests.support.cells.domain_node import QUEUE
 from tests.support.cells.domain_processes import Fabric
 from tests.support.deadlines import DEADLINE_S
@@ -23,7 +23,7 @@ HASTY_S = 2.0
 SLACK_S = 15.0
 """What a busy machine may add to a time-out."""
 CALLERS = 40
-_ERRORS = (RequestTimeout, NoRoute, MessageExpired, CellBusy)
+_ERRORS = (ReplyTimeoutError, NoRouteError, MessageExpiredError, CellBusyError)
 
 
 class CallLoad:

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from postroad.cells import CellDomain, Domain, Role, StaticLocations
-from postroad.cells.locations import MembershipLocations, ZooKeeperLocations
+from postroad.cells import CellDomain, DomainInfo, Role, StaticCoreDiscovery
+from postroad.cells.locations import MembershipCoreDiscovery, ZooKeeperCoreDiscovery
 from postroad.cluster.discovery import ZooKeeperDiscovery
 from postroad.core import Address
 from postroad.net import MessagingService
@@ -30,7 +30,7 @@ def child_domain(name: str, core: str, address: Address) -> Child:
 
 
 async def be_satellite(name: str, core: str, address: str) -> None:
-    locations = StaticLocations({core: [address]})
+    locations = StaticCoreDiscovery({core: [address]})
     async with (
         MessagingService(CLUSTER, name, limits=LIMITS) as service,
         CellDomain(service, role=Role.SATELLITE, locations=locations, config=QUICK) as domain,
@@ -46,8 +46,8 @@ def core_member(name: str, contact: Address) -> Child:
 
 async def be_member(name: str, contact: str) -> None:
     async with running_node(name, Address.parse(contact)) as node:
-        locations = MembershipLocations(node.agent)
-        await locations.start(Domain(name, Role.CORE), (node.address,), _ignore)
+        locations = MembershipCoreDiscovery(node.agent)
+        await locations.start(DomainInfo(name, Role.CORE), (node.address,), _ignore)
         await until_input_ends()
         await locations.stop()
 
@@ -58,8 +58,8 @@ def registered_core(hosts: str, cluster: str, root: str, name: str, address: Add
 
 
 async def be_core(hosts: str, cluster: str, root: str, name: str, endpoint: str) -> None:
-    locations = ZooKeeperLocations(hosts, cluster, root, session_timeout_s=SESSION_TIMEOUT_S)
-    await locations.start(Domain(name, Role.CORE), (Address.parse(endpoint),), _ignore)
+    locations = ZooKeeperCoreDiscovery(hosts, cluster, root, session_timeout_s=SESSION_TIMEOUT_S)
+    await locations.start(DomainInfo(name, Role.CORE), (Address.parse(endpoint),), _ignore)
     await until_input_ends()
     await locations.stop()
 

@@ -25,11 +25,11 @@ from postroad.cells import (
     CellDomain,
     CellMessage,
     CellsConfig,
-    LearnerConfig,
-    Locations,
+    CoreDiscovery,
     Role,
-    StaticLocations,
-    ZooKeeperLocations,
+    RouteLearnerConfig,
+    StaticCoreDiscovery,
+    ZooKeeperCoreDiscovery,
 )
 from tests.support.servers.zookeeper import SESSION_TIMEOUT_S
 
@@ -39,7 +39,7 @@ LIMITS = Limits(heartbeat_interval_s=0.3, heartbeat_timeout_s=3.0, stop_grace_s=
 CONFIG = CellsConfig(
     redial_first_s=0.05,
     redial_max_s=0.3,
-    learning=LearnerConfig(default_delay_s=0.5),
+    learning=RouteLearnerConfig(default_delay_s=0.5),
 )
 # Every so many messages take a while, so that some are under way at any moment.
 SLOW_EVERY = 5
@@ -103,10 +103,10 @@ class Tunnels:
         return self._known[link]
 
 
-def make_locations(settings: Settings, address: str) -> Locations:
+def make_locations(settings: Settings, address: str) -> CoreDiscovery:
     """Where a domain finds the cores."""
     if settings.zookeeper:
-        return ZooKeeperLocations(
+        return ZooKeeperCoreDiscovery(
             settings.zookeeper,
             CLUSTER,
             session_timeout_s=SESSION_TIMEOUT_S,
@@ -114,7 +114,7 @@ def make_locations(settings: Settings, address: str) -> Locations:
             request_timeout_s=1.0,
         )
     own = {settings.name: address} if settings.role is Role.CORE else {}
-    return StaticLocations({name: [it] for name, it in (settings.cores | own).items()})
+    return StaticCoreDiscovery({name: [it] for name, it in (settings.cores | own).items()})
 
 
 class Node:

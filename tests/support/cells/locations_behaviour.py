@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import pytest
 
-from postroad.cells import Domain, Role
-from postroad.cells.locations import CoreLocation, Locations
+from postroad.cells import DomainInfo, Role
+from postroad.cells.locations import CoreDiscovery, CoreLocation
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 from tests.support.cluster.discovery_behaviour import SearchBehaviour
@@ -23,11 +23,11 @@ class Site(NamedTuple):
     """Where a domain can run."""
 
     name: str
-    locations: Locations
+    locations: CoreDiscovery
     endpoints: tuple[Address, ...]
 
     @property
-    def search(self) -> Locations:
+    def search(self) -> CoreDiscovery:
         return self.locations
 
     async def start(
@@ -37,7 +37,7 @@ class Site(NamedTuple):
         zone: str | None = None,
     ) -> Told:
         told = Told()
-        domain = Domain(self.name, role, zone)
+        domain = DomainInfo(self.name, role, zone)
         await self.locations.start(domain, self.endpoints, listener or told)
         return told
 
@@ -110,7 +110,7 @@ class LocationsBehaviour(SearchBehaviour):
     ) -> None:
         first, second = await source.put("C1", "A"), await source.put("C2")
         satellite = await source.site("S1")
-        assert isinstance(satellite.locations, Locations)
+        assert isinstance(satellite.locations, CoreDiscovery)
         held: list[Mapping[str, CoreLocation]] = []
         await satellite.start(held.append)
 

@@ -8,32 +8,32 @@ from itertools import count
 from typing import NamedTuple
 
 from postroad.cells import (
-    HERE,
-    Announcer,
+    LOCAL_ORIGIN,
+    AdvertisementAck,
     CellAddress,
     CellPath,
-    Decision,
-    Delivery,
-    Domain,
+    DeliveryFailure,
+    DomainInfo,
     Envelope,
-    Failure,
     Forward,
-    Have,
-    Kind,
-    Learner,
-    LearnerConfig,
-    Origin,
+    LocalDelivery,
+    MessageKind,
+    MessageOrigin,
     Role,
     Route,
+    RouteAdvertiser,
+    RouteLearner,
+    RouteLearnerConfig,
     RouteTable,
-    Update,
+    RoutingDecision,
+    RoutingUpdate,
+    build_advertisement,
+    check_route_target,
     decode_envelope,
-    decode_update,
+    decode_routing_update,
     encode_envelope,
-    encode_update,
+    encode_routing_update,
     make_error_reply,
-    offer_of,
-    require_target,
     route_message,
 )
 
@@ -56,22 +56,25 @@ class Node:
     """One domain with its cells, its table, and both halves of its routing manager."""
 
     def __init__(self, name: str, role: Role, zone: str | None = None) -> None:
-        self.domain = Domain(name, role, zone)
+        self.domain = DomainInfo(name, role, zone)
         self.cells: set[str] = set()
         self.table = RouteTable()
-        self.announcer = Announcer(self.domain, incarnation=1)
-        self.learner = Learner(self.domain, config=LearnerConfig(default_delay_s=0))
+        self.announcer = RouteAdvertiser(self.domain, incarnation=1)
+        self.learner = RouteLearner(self.domain, config=RouteLearnerConfig(default_delay_s=0))
 
     def address(self, cell: str) -> CellAddress:
         return CellAddress(cell, self.domain.name)
 
     def add(self, route: Route) -> None:
-        require_target(route, domain=self.domain.name, cells=self.cells)
+        check_route_target(route, domain=self.domain.name, cells=self.cells)
         self.table = self.table.added(route)
 
     def route(
-        self, envelope: Envelope, origin: Origin = HERE, avoid: frozenset[str] = frozenset()
-    ) -> Decision:
+        self,
+        envelope: Envelope,
+        origin: MessageOrigin = LOCAL_ORIGIN,
+        avoid: frozenset[str] = frozenset(),
+    ) -> RoutingDecision:
         return route_message(
             envelope, origin, table=self.table, cells=self.cells, domain=self.domain, avoid=avoid
         )
@@ -85,14 +88,14 @@ class Node:
 
 class Hit(NamedTuple):
     domain: str
-    delivery: Delivery
+    delivery: LocalDelivery
 
 
 class Journey:
     def __init__(self) -> None:
         self.hits: list[Hit] = []
         self.crossings: list[tuple[str, str]] = []
-        self.failures: list[Failure] = []
+        self.failures: list[DeliveryFailure] = []
         # Cells that were told of a failure.
         self.told: list[str] = []
 
@@ -109,7 +112,7 @@ class Journey:
 class _Bag(NamedTuple):
     node: Node
     envelope: Envelope
-    origin: Origin
+    origin: MessageOrigin
 
 
 class Network:
@@ -169,34 +172,36 @@ class Network:
     def settle(self) -> None:
         """Have all domains tell the others what they offer until there is nothing to tell."""
         for node in self.nodes.values():
-            node.announcer.offer(offer_of(node.table, node.domain), NOW)
+            node.announcer.offer(build_advertisement(node.table, node.domain), NOW)
         updates = deque(self._outgoing())
         while updates:
             sender, receiver, update = updates.popleft()
-            self._tell(sender, receiver, decode_update(encode_update(update)))
+            self._tell(sender, receiver, decode_routing_update(encode_routing_update(update)))
             updates += self._outgoing()
         for node in self.nodes.values():
             node.apply_changes()
 
-    def _outgoing(self) -> list[tuple[str, str, Update]]:
+    def _outgoing(self) -> list[tuple[str, str, RoutingUpdate]]:
         return [
             (name, peer, update)
             for name, node in self.nodes.items()
             for peer, update in node.announcer.take_outgoing()
         ]
 
-    def _tell(self, sender: str, receiver: str, update: Update) -> None:
-        assert not isinstance(update, Have)
+    def _tell(self, sender: str, receiver: str, update: RoutingUpdate) -> None:
+        assert not isinstance(update, AdvertisementAck)
         have = self.nodes[receiver].learner.receive(update, sender, NOW)
         if have is not None:
             self.nodes[sender].announcer.receive(have, receiver, NOW)
 
-    def send(self, sender: str, path: str, *, origin: Origin = HERE) -> Journey:
+    def send(self, sender: str, path: str, *, origin: MessageOrigin = LOCAL_ORIGIN) -> Journey:
         """Send a message from `cell@domain`, and follow it and all errors to the end."""
         envelope = make_envelope(path, sender)
         return self.follow(CellAddress.parse(sender).domain, envelope, origin)
 
-    def follow(self, domain: str, envelope: Envelope, origin: Origin = HERE) -> Journey:
+    def follow(
+        self, domain: str, envelope: Envelope, origin: MessageOrigin = LOCAL_ORIGIN
+    ) -> Journey:
         journey = Journey()
         bags = deque([_Bag(self.nodes[domain], envelope, origin)])
         for _ in range(10_000):
@@ -215,26 +220,26 @@ class Network:
             journey.failures.append(decision.failure)
         if decision.failure is not None and decision.is_answered:
             answer = make_error_reply(bag.envelope, decision.failure, id=make_id())
-            further.append(_Bag(bag.node, answer, HERE))
+            further.append(_Bag(bag.node, answer, LOCAL_ORIGIN))
         return further
 
-    def _arrive(self, node: Node, delivery: Delivery, journey: Journey) -> list[_Bag]:
+    def _arrive(self, node: Node, delivery: LocalDelivery, journey: Journey) -> list[_Bag]:
         """Cells that are not the end of the path send the message on, as cells do."""
         here = node.address(delivery.cell)
-        if delivery.envelope.kind is Kind.ERROR:
+        if delivery.envelope.kind is MessageKind.ERROR:
             journey.told.append(str(here))
             return []
         journey.hits.append(Hit(node.domain.name, delivery))
         if delivery.envelope.destination.was_walked:
             return []
-        return [_Bag(node, delivery.envelope.sent_by(here), HERE)]
+        return [_Bag(node, delivery.envelope.sent_by(here), LOCAL_ORIGIN)]
 
     def _cross(self, node: Node, forward: Forward, journey: Journey) -> _Bag:
         far = self.nodes[forward.gateway.removeprefix("to-")]
-        if forward.envelope.kind is not Kind.ERROR:
+        if forward.envelope.kind is not MessageKind.ERROR:
             journey.crossings.append((node.domain.name, far.domain.name))
         envelope = decode_envelope(encode_envelope(forward.envelope))
-        return _Bag(far, envelope, Origin.from_peer(node.domain.name, node.domain.role))
+        return _Bag(far, envelope, MessageOrigin.from_peer(node.domain.name, node.domain.role))
 
 
 def make_network(cores: Sequence[str], satellites: Sequence[str]) -> Network:

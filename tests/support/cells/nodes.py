@@ -15,32 +15,32 @@ from typing import Self
 import msgspec
 
 from postroad.cells import (
-    AnnouncerConfig,
+    AdvertisementAck,
+    AdvertisementUpdate,
     CellAddress,
     CellDomain,
     CellMessage,
     CellPath,
     CellsConfig,
+    DeliveryFailure,
     Envelope,
-    Failure,
-    Have,
-    Kind,
-    LearnerConfig,
+    MessageKind,
     Role,
-    Snapshot,
-    StaticLocations,
-    Update,
+    RouteAdvertiserConfig,
+    RouteLearnerConfig,
+    RoutingUpdate,
+    StaticCoreDiscovery,
     decode_envelope,
     decode_failure,
-    decode_update,
+    decode_routing_update,
     encode_envelope,
-    encode_update,
+    encode_routing_update,
 )
 from postroad.cells.config import RemoteCommands
 from postroad.cells.links import MESSAGE, ROUTES, DomainLink
 from postroad.core import Address, Limits
 from postroad.net import MessagingService, TlsConfig, Tunnel
-from postroad.wire import Request
+from postroad.wire import RequestFrame
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.servers.process import free_port
 
@@ -49,8 +49,8 @@ QUICK = CellsConfig(
     redial_first_s=0.02,
     redial_max_s=0.2,
     stop_grace_s=2.0,
-    announcing=AnnouncerConfig(resend_first_s=0.2, resend_max_s=1.0, check_interval_s=1.0),
-    learning=LearnerConfig(default_delay_s=0.05),
+    announcing=RouteAdvertiserConfig(resend_first_s=0.2, resend_max_s=1.0, check_interval_s=1.0),
+    learning=RouteLearnerConfig(default_delay_s=0.05),
 )
 """Times that let a test end soon."""
 LIMITS = Limits(heartbeat_interval_s=0.2, heartbeat_timeout_s=20.0, stop_grace_s=1.0)
@@ -167,10 +167,10 @@ class Domains:
         await self._stack.enter_async_context(service)
         self.services[name] = service
 
-    def locations(self, name: str) -> StaticLocations:
+    def locations(self, name: str) -> StaticCoreDiscovery:
         """The cores as a domain is told of them."""
         known = [it for it in self.core_names if it in self._reached(name)]
-        return StaticLocations({it: [self.services[it].address] for it in known})
+        return StaticCoreDiscovery({it: [self.services[it].address] for it in known})
 
     def _reached(self, name: str) -> frozenset[str]:
         return self._reach.get(name, frozenset(self.core_names))
@@ -256,12 +256,12 @@ class ForgedDomain:
         self.service = service
         self.name = service.name
         self.tunnel: Tunnel
-        self.requests: list[Request] = []
+        self.requests: list[RequestFrame] = []
         self.lost_because: str | None = None
 
     # The user of the tunnel.
 
-    def received(self, requests: list[Request]) -> None:
+    def received(self, requests: list[RequestFrame]) -> None:
         self.requests += requests
 
     def writable(self) -> None:
@@ -308,15 +308,15 @@ class ForgedDomain:
         hops = [CellAddress(cell, self.name) for cell in cells]
         return CellPath((*hops, CellAddress.of_domain(self.name)))
 
-    def tell(self, update: Update) -> None:
+    def tell(self, update: RoutingUpdate) -> None:
         """Send news of routes."""
-        self.post(encode_update(update), ROUTES)
+        self.post(encode_routing_update(update), ROUTES)
 
     async def acknowledge(self, peer: CellDomain) -> None:
         """Say that everything is known that the peer offers; until then it tells no more."""
-        await eventually(lambda: any(isinstance(it, Snapshot) for it in self.updates))
-        told = [it for it in self.updates if isinstance(it, Snapshot)][-1]
-        self.tell(Have(told.incarnation, told.number, told.offer.digest()))
+        await eventually(lambda: any(isinstance(it, AdvertisementUpdate) for it in self.updates))
+        told = [it for it in self.updates if isinstance(it, AdvertisementUpdate)][-1]
+        self.tell(AdvertisementAck(told.incarnation, told.number, told.offer.digest()))
         await eventually(lambda: self.name not in peer.spreader.announcer.behind())
 
     # What it hears.
@@ -326,8 +326,8 @@ class ForgedDomain:
         return [decode_envelope(it.payload) for it in self.requests if it.subject == MESSAGE]
 
     @property
-    def updates(self) -> list[Update]:
-        return [decode_update(it.payload) for it in self.requests if it.subject == ROUTES]
+    def updates(self) -> list[RoutingUpdate]:
+        return [decode_routing_update(it.payload) for it in self.requests if it.subject == ROUTES]
 
     def answers_to(self, id: bytes) -> list[Envelope]:
         return [it for it in self.envelopes if it.answers == id]
@@ -337,10 +337,10 @@ class ForgedDomain:
         await eventually(lambda: self.answers_to(id))
         return self.answers_to(id)[0]
 
-    async def failure_of(self, id: bytes) -> Failure:
+    async def failure_of(self, id: bytes) -> DeliveryFailure:
         """What the error reply to a request says."""
         answer = await self.answer_to(id)
-        assert answer.kind is Kind.ERROR
+        assert answer.kind is MessageKind.ERROR
         return decode_failure(answer.payload)
 
 

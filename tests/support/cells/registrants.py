@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
-from postroad.cells import Domain, Role
-from postroad.cells.locations import CoreLocation, ZooKeeperLocations
+from postroad.cells import DomainInfo, Role
+from postroad.cells.locations import CoreLocation, ZooKeeperCoreDiscovery
 from postroad.cluster.discovery import ZooKeeperDiscovery
 from postroad.core import Address
 from tests.support.cells.children import Child, registered_core, registered_node
@@ -57,7 +57,7 @@ class Registrant:
         self._options = {"session_timeout_s": SESSION_TIMEOUT_S, **times, **options}
         self._place = place
         self.name = name
-        self.entries: ZooKeeperDiscovery | ZooKeeperLocations
+        self.entries: ZooKeeperDiscovery | ZooKeeperCoreDiscovery
         self.calls: list[frozenset[str]] = []
         self._times: list[float] = []
 
@@ -178,12 +178,12 @@ class DomainRegistrant(Registrant):
         return registered_core(place.hosts, CLUSTER, place.root, name, ADDRESSES[name])
 
     async def start(self) -> None:
-        self.entries = ZooKeeperLocations(
+        self.entries = ZooKeeperCoreDiscovery(
             self._place.hosts, CLUSTER, self._place.root, **self._options
         )
         role = Role.SATELLITE if self.name.startswith("S") else Role.CORE
         endpoints = () if role is Role.SATELLITE else (ADDRESSES[self.name],)
-        await self.entries.start(Domain(self.name, role), endpoints, self._told_cores)
+        await self.entries.start(DomainInfo(self.name, role), endpoints, self._told_cores)
 
     def _told_cores(self, cores: Any) -> None:
         for name, core in cores.items():

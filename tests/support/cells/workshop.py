@@ -7,25 +7,25 @@ import os
 from typing import Any
 
 from postroad.cells import (
-    HERE,
+    LOCAL_ORIGIN,
     CellAddress,
     CellHandler,
     CellPath,
     CellsConfig,
-    Domain,
+    DeliveryFailure,
+    DomainInfo,
     Envelope,
-    Failure,
     FunctionCell,
-    Kind,
-    Origin,
+    MessageKind,
+    MessageOrigin,
     Role,
     Route,
     decode_failure,
 )
-from postroad.cells.directory import Parcel
-from postroad.cells.exchange import Exchange
+from postroad.cells.directory import ForwardedMessage
+from postroad.cells.exchange import MessageDispatcher
 from postroad.cells.runner import CellRunner
-from postroad.cells.sending import CellSender, DomainState
+from postroad.cells.sending import CellMessaging, DomainState
 from postroad.core.limits import MIB
 
 
@@ -33,10 +33,10 @@ class Dock:
     """A gateway that keeps what it is handed, unless it is full."""
 
     def __init__(self) -> None:
-        self.parcels: list[Parcel] = []
+        self.parcels: list[ForwardedMessage] = []
         self.is_full = False
 
-    def offer(self, parcel: Parcel) -> bool:
+    def offer(self, parcel: ForwardedMessage) -> bool:
         if not self.is_full:
             self.parcels.append(parcel)
         return not self.is_full
@@ -45,19 +45,19 @@ class Dock:
     def envelopes(self) -> list[Envelope]:
         return [parcel.forward.envelope for parcel in self.parcels]
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[DeliveryFailure]:
         """What the error replies say that went this way."""
-        return [decode_failure(it.payload) for it in self.envelopes if it.kind is Kind.ERROR]
+        return [decode_failure(it.payload) for it in self.envelopes if it.kind is MessageKind.ERROR]
 
 
-class Workshop(CellSender):
+class Workshop(CellMessaging):
     """The satellite S1, by default with nobody around."""
 
     def __init__(
         self, config: CellsConfig | None = None, *, frame_bytes_max: int = 4 * MIB
     ) -> None:
-        super().__init__(Domain("S1"), config or CellsConfig(), frame_bytes_max)
-        self.exchange: Exchange = self._begin()
+        super().__init__(DomainInfo("S1"), config or CellsConfig(), frame_bytes_max)
+        self.exchange: MessageDispatcher = self._begin()
         self._state = DomainState.RUNNING
 
     @property
@@ -93,16 +93,18 @@ class Workshop(CellSender):
     ) -> Envelope:
         """A request of the cell `p` comes from a core."""
         envelope = make_request(destination, payload, peer=peer, **fields)
-        origin = Origin.from_peer(peer, Role.CORE)
+        origin = MessageOrigin.from_peer(peer, Role.CORE)
         self.exchange.receive(envelope, origin, self.exchange.loop.time())
         return envelope
 
     def deliver(self, runner: CellRunner, payload: bytes = b"", *, source: str = "S1") -> bool:
         envelope = make_request(f"{runner.name}@S1", payload)
-        decision = self.exchange._switch.decide(envelope, HERE)
+        decision = self.exchange._switch.decide(envelope, LOCAL_ORIGIN)
         return runner.deliver(decision.deliveries[0], self.exchange.loop.time(), source)
 
-    def answer(self, request: Envelope, payload: bytes, *, kind: Kind = Kind.REPLY) -> None:
+    def answer(
+        self, request: Envelope, payload: bytes, *, kind: MessageKind = MessageKind.REPLY
+    ) -> None:
         """The answer to a request that went through a gateway comes back."""
         reply = Envelope(
             id=os.urandom(16),
@@ -112,7 +114,9 @@ class Workshop(CellSender):
             answers=request.id,
             payload=payload,
         )
-        self.exchange.receive(reply, Origin.from_peer("C1", Role.CORE), self.exchange.loop.time())
+        self.exchange.receive(
+            reply, MessageOrigin.from_peer("C1", Role.CORE), self.exchange.loop.time()
+        )
 
 
 def make_request(

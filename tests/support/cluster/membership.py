@@ -15,32 +15,32 @@ from typing import NamedTuple
 import msgspec
 
 from postroad.cluster.membership import (
-    Change,
-    ChangeKind,
-    MemberChange,
+    MemberRecord,
     Membership,
     MembershipConfig,
-    Phase,
-    Record,
-    Send,
-    State,
+    MembershipEvent,
+    MembershipEventType,
+    MembershipPhase,
+    MembershipUpdate,
+    MemberState,
+    OutgoingPacket,
 )
 from postroad.cluster.membership.packets import (
-    Ack,
-    News,
-    Packet,
-    Ping,
-    Pull,
-    Sync,
-    SyncRequest,
+    GossipPacket,
+    MembershipPacket,
+    ProbeAckPacket,
+    ProbePacket,
+    PropertiesRequestPacket,
+    SyncReplyPacket,
+    SyncRequestPacket,
     decode_packet,
     encode_packet,
     padding_for,
 )
-from postroad.cluster.membership.records import digest_of
-from postroad.cluster.membership.roster import Roster
-from postroad.cluster.membership.rumours import Rumours
-from postroad.cluster.membership.voice import Voice
+from postroad.cluster.membership.records import leave_digest
+from postroad.cluster.membership.roster import MemberTable
+from postroad.cluster.membership.rumours import GossipQueue
+from postroad.cluster.membership.voice import MembershipContext
 from postroad.core import Address
 from postroad.testing import ManualClock
 
@@ -69,7 +69,7 @@ def instance_of(name: str, *, start: int = 0) -> int:
 
 def make_record(
     name: str,
-    state: State = State.ALIVE,
+    state: MemberState = MemberState.ALIVE,
     *,
     incarnation: int = INCARNATION,
     start: int = 0,
@@ -78,15 +78,15 @@ def make_record(
     properties: dict[str, str] | None = None,
     witness: str = "",
     secret: bytes | None = None,
-) -> Record:
+) -> MemberRecord:
     """What somebody says of the node of that name; goodbyes are genuine unless a secret is given.
 
     Properties that are not given are empty, as they are for a node that has none.
     """
     address = address or address_of(name)
     if secret is None:
-        secret = secret_of(name) if state is State.LEFT else b""
-    return Record(
+        secret = secret_of(name) if state is MemberState.LEFT else b""
+    return MemberRecord(
         name=name,
         instance=instance_of(name, start=start),
         host=address.host,
@@ -94,7 +94,7 @@ def make_record(
         incarnation=incarnation,
         state=state,
         version=version,
-        farewell=digest_of(secret_of(name)),
+        farewell=leave_digest(secret_of(name)),
         properties={} if properties is None else properties,
         witness=witness,
         secret=secret,
@@ -124,32 +124,36 @@ def make_machine(
     )
 
 
-def make_roster(name: str = "self", config: MembershipConfig | None = None) -> Roster:
-    return Roster(config or MembershipConfig(), make_record(name), Rumours())
+def make_roster(name: str = "self", config: MembershipConfig | None = None) -> MemberTable:
+    return MemberTable(config or MembershipConfig(), make_record(name), GossipQueue())
 
 
-def make_voice(name: str = "self", config: MembershipConfig | None = None, seed: int = 0) -> Voice:
+def make_voice(
+    name: str = "self", config: MembershipConfig | None = None, seed: int = 0
+) -> MembershipContext:
     """What the parts of a machine speak with; its node is a member."""
     config = config or MembershipConfig()
-    rumours = Rumours()
-    voice = Voice(config, Roster(config, make_record(name), rumours), rumours, Random(seed))
+    rumours = GossipQueue()
+    voice = MembershipContext(
+        config, MemberTable(config, make_record(name), rumours), rumours, Random(seed)
+    )
     voice.is_member = True
     return voice
 
 
 class Said(NamedTuple):
     address: Address
-    packet: Packet
+    packet: MembershipPacket
     is_stream: bool
     peer: str | None = None
 
 
-def read_send(send: Send) -> Said:
+def read_send(send: OutgoingPacket) -> Said:
     packet = decode_packet(send.payload, news_max=NEWS_MAX)
     return Said(send.address, packet, send.is_stream, send.peer)
 
 
-def take_said(source: Membership | Voice) -> list[Said]:
+def take_said(source: Membership | MembershipContext) -> list[Said]:
     """What a machine, or a part of it, has said since the last call."""
     if isinstance(source, Membership):
         outgoing = source.take_outgoing()
@@ -159,20 +163,20 @@ def take_said(source: Membership | Voice) -> list[Said]:
 
 
 def tell(
-    machine: Membership, *records: Record, now: float, source: Address | None = None
+    machine: Membership, *records: MemberRecord, now: float, source: Address | None = None
 ) -> bytes | None:
     """Let a machine hear news, from somebody whom it does not ask back."""
     assert len({it.name for it in records}) == len(records), "or the packet would be malformed"
-    payload = encode_packet(News(news=list(records)))
+    payload = encode_packet(GossipPacket(news=list(records)))
     answer = machine.receive(payload, source or Address("somewhere", 1), now)
     answer_for(machine, *records, now=now)
-    if any(record.state is State.SUSPECT for record in records):
+    if any(record.state is MemberState.SUSPECT for record in records):
         # Who has just answered is suspected only by who says so once more.
         machine.receive(payload, source or Address("somewhere", 1), now)
     return answer
 
 
-def answer_for(machine: Membership, *records: Record, now: float) -> None:
+def answer_for(machine: Membership, *records: MemberRecord, now: float) -> None:
     """Have those that the machine was just told of answer, as they would if they existed."""
     known = {record.name: record for record in records}
     for number, question in list(machine._vetting._questions.items()):
@@ -185,9 +189,9 @@ def answer_for(machine: Membership, *records: Record, now: float) -> None:
         machine.receive(encode_packet(ack_of(record, number)), record.address, now)
 
 
-def ack_of(record: Record, number: int) -> Ack:
+def ack_of(record: MemberRecord, number: int) -> ProbeAckPacket:
     """What the node of the record answers."""
-    return Ack(
+    return ProbeAckPacket(
         number=number,
         name=record.name,
         instance=record.instance,
@@ -197,16 +201,16 @@ def ack_of(record: Record, number: int) -> Ack:
     )
 
 
-def _number_of(send: Send) -> int | None:
+def _number_of(send: OutgoingPacket) -> int | None:
     return getattr(read_send(send).packet, "number", None)
 
 
 def ask(
-    machine: Membership, packet: Packet, *, now: float = START, name: str = "b"
-) -> Packet | None:
+    machine: Membership, packet: MembershipPacket, *, now: float = START, name: str = "b"
+) -> MembershipPacket | None:
     """Hand a machine a packet from the node of that name, as such a node sends it; its answer."""
-    in_stream = isinstance(packet, SyncRequest | Sync | Pull)
-    if isinstance(packet, Ping) and not packet.padding:
+    in_stream = isinstance(packet, SyncRequestPacket | SyncReplyPacket | PropertiesRequestPacket)
+    if isinstance(packet, ProbePacket) and not packet.padding:
         packet = msgspec.structs.replace(packet, padding=padding_for(machine.own.name))
     answer = machine.receive(encode_packet(packet), address_of(name), now, in_stream=in_stream)
     return None if answer is None else decode_packet(answer, news_max=NEWS_MAX)
@@ -231,7 +235,7 @@ class Leg(NamedTuple):
 
 class _Parcel(NamedTuple):
     sender: Membership
-    send: Send
+    send: OutgoingPacket
 
 
 class Wire:
@@ -244,7 +248,7 @@ class Wire:
     def __init__(self) -> None:
         self.clock = ManualClock(START)
         self.nodes: dict[Address, Membership] = {}
-        self.changes: dict[str, list[Change]] = {}
+        self.changes: dict[str, list[MembershipUpdate]] = {}
         self.loses: Callable[[Leg], bool] = lambda leg: False
         self._on_their_way: deque[_Parcel] = deque()
 
@@ -328,7 +332,7 @@ class Wire:
             return
         if send.is_stream and sender is not receiver and sender.own.name == receiver.own.name:
             # The messaging service connects no two nodes of one name.
-            is_member = receiver.phase is Phase.MEMBER
+            is_member = receiver.phase is MembershipPhase.MEMBER
             sender.on_same_name(
                 send.address, receiver.own.instance, self.clock(), is_member=is_member
             )
@@ -364,8 +368,8 @@ class Wire:
             observer
             for observer, changes in self.changes.items()
             for change in changes
-            if isinstance(change, MemberChange)
-            and change.kind is ChangeKind.REMOVED
+            if isinstance(change, MembershipEvent)
+            and change.kind is MembershipEventType.REMOVED
             and change.member.name == name
         ]
 
@@ -402,6 +406,6 @@ def names_of(machine: Membership) -> list[str]:
     return sorted(member.name for member in machine.members())
 
 
-def state_of(machine: Membership, name: str) -> State | None:
+def state_of(machine: Membership, name: str) -> MemberState | None:
     member = machine.member(name)
     return None if member is None else member.state

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from postroad import Address, Limits, MessagingService, Protocol, TlsConfig
+from postroad import Address, Limits, MessagingService, ProtocolConfig, TlsConfig
 from postroad.cluster import (
-    Agent,
-    ChangeKind,
-    Communication,
+    ClusterAgent,
+    ClusterMessaging,
     Discovery,
     Member,
-    MemberChange,
     MembershipConfig,
+    MembershipEvent,
+    MembershipEventType,
     StaticDiscovery,
 )
 from postroad.cluster.agent import SUBJECT
-from postroad.cluster.membership import Record
-from postroad.cluster.membership.packets import SyncRequest, decode_packet, encode_packet
+from postroad.cluster.membership import MemberRecord
+from postroad.cluster.membership.packets import SyncRequestPacket, decode_packet, encode_packet
 from postroad.core.address import to_address
 from postroad.core.errors import MessagingError
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -50,11 +50,11 @@ both_ways = pytest.mark.parametrize("datagrams", [True, False], ids=["udp", "tcp
 class Node:
     """A service, its agent, messages by name, and every change the agent told of."""
 
-    def __init__(self, service: MessagingService, agent: Agent) -> None:
+    def __init__(self, service: MessagingService, agent: ClusterAgent) -> None:
         self.service = service
         self.agent = agent
-        self.communication = Communication(agent)
-        self.changes: list[MemberChange] = []
+        self.communication = ClusterMessaging(agent)
+        self.changes: list[MembershipEvent] = []
         agent.add_listener(self.changes.append)
 
     @property
@@ -76,7 +76,7 @@ class Node:
         assert member is not None, f"{self.name} knows only {self.names}"
         return member
 
-    def told(self, kind: ChangeKind, name: str | None = None) -> list[MemberChange]:
+    def told(self, kind: MembershipEventType, name: str | None = None) -> list[MembershipEvent]:
         """The changes of one kind so far, of one member or of all."""
         return [it for it in self.changes if it.kind is kind and name in (None, it.member.name)]
 
@@ -112,10 +112,10 @@ class Node:
 
         await self.until(has_met, f"{process} is there")
 
-    async def until_removed(self, name: str) -> MemberChange:
+    async def until_removed(self, name: str) -> MembershipEvent:
         """The change that tells of the removal."""
-        await self.until(lambda _: self.told(ChangeKind.REMOVED, name), f"{name} is gone")
-        return self.told(ChangeKind.REMOVED, name)[-1]
+        await self.until(lambda _: self.told(MembershipEventType.REMOVED, name), f"{name} is gone")
+        return self.told(MembershipEventType.REMOVED, name)[-1]
 
     async def crash(self) -> None:
         """Be gone without a goodbye: nothing comes in or out any more."""
@@ -137,7 +137,7 @@ def make_node(
     """A node on a started service; `options` are those of Agent."""
     addresses = [it.address if isinstance(it, Node) else it for it in contacts]
     options = {"config": USUAL} | options
-    return Node(service, Agent(service, discovery or StaticDiscovery(addresses), **options))
+    return Node(service, ClusterAgent(service, discovery or StaticDiscovery(addresses), **options))
 
 
 @asynccontextmanager
@@ -148,7 +148,7 @@ async def running_service(
     bind: Address | str = f"{LOOPBACK}:0",
     advertise: str | None = None,
     tls: TlsConfig | None = None,
-    protocol: Protocol | None = None,
+    protocol: ProtocolConfig | None = None,
     secret: str | None = None,
 ) -> AsyncIterator[MessagingService]:
     limits = Limits(connect_timeout_s=1.0, stop_grace_s=1.0)
@@ -242,9 +242,9 @@ async def failure(call: Awaitable[object], kind: type[MessagingError]) -> Messag
     return caught.value
 
 
-async def spy_out(node: Node) -> dict[str, Record]:
+async def spy_out(node: Node) -> dict[str, MemberRecord]:
     """All that the node knows of members, as it tells any node of the cluster that asks."""
-    question = SyncRequest(number=1, digest=b"")
+    question = SyncRequestPacket(number=1, digest=b"")
     async with running_service("spy", cluster=node.service.cluster) as spy:
         answer = await spy.request(node.address, SUBJECT, encode_packet(question))
     return {record.name: record for record in decode_packet(answer, news_max=100).news}

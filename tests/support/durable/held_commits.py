@@ -52,7 +52,7 @@ def held_commit(is_meant: Callable[[Unit], bool] = lambda unit: True) -> Iterato
     Only one store at a time should have such units: fault points are those of the whole process.
     """
     held = HeldCommit(is_meant)
-    with faults.armed("durable.commit.before", held):
+    with faults.arm_fault_point("durable.commit.before", held):
         try:
             yield held
         finally:

@@ -31,7 +31,7 @@ from typing import Any
 
 from postroad import Limits, MessagingService, run
 from postroad.core import faults
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import (
     Draft,
     Mail,
@@ -138,7 +138,9 @@ class CommandedNode:
             case "peer", (name, address):
                 self._directory.set(name, None if address == "-" else address)
             case "arm", (point, kind, count):
-                self._armed.enter_context(faults.armed(point, Executioner(kind, int(count))))
+                self._armed.enter_context(
+                    faults.arm_fault_point(point, Executioner(kind, int(count)))
+                )
             case _:
                 raise ValueError(f"no such command: {command} {words}")
 
@@ -195,7 +197,7 @@ class Node(CommandedNode):
         try:
             for start in numbers[::BATCH]:
                 await self._post(peer, queue, range(start, start + BATCH))
-        except StoreUnavailable:
+        except StoreUnavailableError:
             say("refused")
         else:
             say("posted")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import pytest
 
-from postroad import Address, Limits, Message, MessagingService, Protocol
+from postroad import Address, Limits, MessagingService, ProtocolConfig, RawMessage
 from postroad.core.errors import MessagingError, Outcome
 from tests.support.deadlines import DEADLINE_S, eventually
 
@@ -27,9 +27,9 @@ class Speech(NamedTuple):
     version: int
 
     @property
-    def protocol(self) -> Protocol:
+    def protocol(self) -> ProtocolConfig:
         profile = "documented" if self == LOCAL else self.profile
-        return Protocol(profile=profile, version_max=self.version)
+        return ProtocolConfig(profile=profile, version_max=self.version)
 
     def __str__(self) -> str:
         return f"{self.profile}-{self.version}"
@@ -74,12 +74,12 @@ class Gate:
 
     def __init__(self, answer: bytes = b"done") -> None:
         self.answer = answer
-        self.messages: list[Message] = []
+        self.messages: list[RawMessage] = []
         self.finished = 0
         self.cancelled = 0
         self._opened = asyncio.Event()
 
-    async def __call__(self, message: Message) -> bytes:
+    async def __call__(self, message: RawMessage) -> bytes:
         self.messages.append(message)
         try:
             await self._opened.wait()
@@ -133,7 +133,7 @@ class Pair(NamedTuple):
         assert self.client.statistics().connections_opened == expected
         assert self.client.statistics().protocol_errors == 0
 
-    def handle(self, subject: str, handler: Callable[[Message], Any]) -> None:
+    def handle(self, subject: str, handler: Callable[[RawMessage], Any]) -> None:
         """Have the server handle a subject like this from now on."""
         self.server.unsubscribe(subject)
         self.server.subscribe(subject, handler)
@@ -171,16 +171,16 @@ def subscribe_usual(service: MessagingService) -> None:
     service.subscribe("hang", hang)
 
 
-async def hang(_message: Message) -> bytes:
+async def hang(_message: RawMessage) -> bytes:
     """A handler that works until it is cancelled."""
     await asyncio.Event().wait()
     return b""
 
 
-def later(handler: Callable[[Message], Any]) -> Callable[[Message], Any]:
+def later(handler: Callable[[RawMessage], Any]) -> Callable[[RawMessage], Any]:
     """The same as an asynchronous handler."""
 
-    async def handle(message: Message) -> Any:
+    async def handle(message: RawMessage) -> Any:
         await asyncio.sleep(0)
         return handler(message)
 
@@ -194,7 +194,7 @@ class Stubborn:
         self.begun = 0
         self._over = asyncio.Event()
 
-    async def __call__(self, _message: Message) -> bytes:
+    async def __call__(self, _message: RawMessage) -> bytes:
         self.begun += 1
         while not self._over.is_set():
             try:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from postroad import Address, MessagingService
-from postroad.core.errors import MessagingError, RequestTimeout
+from postroad.core.errors import MessagingError, ReplyTimeoutError
 from postroad.testing import SimLoop
 from tests.support.deadlines import DEADLINE_S
 
@@ -45,7 +45,7 @@ async def failure_of(
     """The typed error of a call that must fail, and not because its time is over if not said so."""
     with pytest.raises(kind) as caught:
         await asyncio.wait_for(call, DEADLINE_S)
-    assert kind is RequestTimeout or not isinstance(caught.value, RequestTimeout)
+    assert kind is ReplyTimeoutError or not isinstance(caught.value, ReplyTimeoutError)
     return caught.value
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 import pytest
 
 from postroad import Address
-from postroad.wire import Hello, encode_preamble
+from postroad.wire import HelloFrame, encode_preamble
 from tests.support.net.peers import CLUSTER, LOOPBACK, turns
 from tests.support.servers.process import free_port
 from tests.support.wire.pairs import VERSION3_HEADER, hello_frame, version3_frame
@@ -196,7 +196,7 @@ class RawPeer:
 def raw_hello(name: str, *, frame_bytes_max: int = 4 << 20) -> bytes:
     """A version 3 hello of a scripted peer."""
     return hello_frame(
-        Hello(
+        HelloFrame(
             cluster=CLUSTER,
             name=name,
             incarnation=1,

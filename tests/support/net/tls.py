@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from postroad import Limits, MessagingService, Protocol, TlsConfig
+from postroad import Limits, MessagingService, ProtocolConfig, TlsConfig
 from postroad.admin import certificates
 from tests.support.net.raw_peers import CLUSTER, echo_on
 
@@ -56,7 +56,7 @@ class Authority:
 @asynccontextmanager
 async def alpha_and_beta(
     authority: Authority,
-    protocol: Protocol | None = None,
+    protocol: ProtocolConfig | None = None,
     *,
     limits: Limits = LIMITS,
     **tls: TlsConfig | None,
@@ -74,7 +74,7 @@ async def alpha_and_beta(
 async def node(
     name: str,
     tls: TlsConfig | None,
-    protocol: Protocol | None = None,
+    protocol: ProtocolConfig | None = None,
     *,
     limits: Limits = LIMITS,
 ) -> AsyncIterator[MessagingService]:

@@ -58,7 +58,7 @@ class Killer:
 
     async def run(self, runner: LocalRunner, point: str) -> None:
         """Run until everything is done, or until the process dies; nothing of it goes on then."""
-        with faults.armed(f"durable.commit.{point}", self):
+        with faults.arm_fault_point(f"durable.commit.{point}", self):
             running = asyncio.create_task(runner.run())
             dying = asyncio.create_task(self._crashed.wait())
             async with asyncio.timeout(DEADLINE_S):

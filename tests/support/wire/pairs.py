@@ -19,19 +19,27 @@ from postroad.core.secret import ClusterSecret
 from postroad.wire import (
     DOCUMENTED,
     ZEEBE,
-    Connection,
-    Event,
-    Hello,
-    Profile,
-    Request,
-    Role,
-    SpareBuffer,
-    Status,
+    BufferCache,
+    ConnectionEvent,
+    ConnectionRole,
+    HelloFrame,
+    ProtocolProfile,
+    ReplyStatus,
+    RequestFrame,
     WireConfig,
+    WireConnection,
     encode_preamble,
 )
 from postroad.wire.compression import load_algorithm
-from postroad.wire.frames import Cancel, Frame, Goodbye, Ping, Pong, Proof, Reply
+from postroad.wire.frames import (
+    CancelFrame,
+    Frame,
+    GoodbyeFrame,
+    PingFrame,
+    PongFrame,
+    Proof,
+    ReplyFrame,
+)
 
 CLUSTER = "zeebe-cluster"
 CLIENT_ADDRESS = Address("127.0.0.1", 27998)
@@ -49,7 +57,7 @@ def make_config(
     name: str = "client",
     *,
     cluster: str = CLUSTER,
-    profile: Profile = DOCUMENTED,
+    profile: ProtocolProfile = DOCUMENTED,
     limits: Limits = QUIET,
     address: Address = CLIENT_ADDRESS,
     advertised_ip: str = "127.0.0.1",
@@ -60,7 +68,7 @@ def make_config(
     nonces: Iterator[bytes] | None = None,
 ) -> WireConfig:
     """What a service of that name would hand to its connections."""
-    hello = Hello(
+    hello = HelloFrame(
         cluster=cluster,
         name=name,
         incarnation=incarnation,
@@ -77,7 +85,7 @@ def make_config(
         advertised_ip=advertised_ip,
         limits=limits,
         wall_clock=lambda: WALL_CLOCK_MS,
-        spare=SpareBuffer(),
+        spare=BufferCache(),
         algorithms={name: load_algorithm(name) for name in compressions},
         heartbeat_payload=heartbeat_payload,
         secret=None if secret is None else ClusterSecret(cluster, secret),
@@ -93,7 +101,7 @@ def make_nonces(name: str) -> Iterator[bytes]:
 def server_config(
     name: str = "server",
     *,
-    profile: Profile = DOCUMENTED,
+    profile: ProtocolProfile = DOCUMENTED,
     limits: Limits = QUIET,
     heartbeat_payload: bool = True,
     secret: str | Sequence[str] | None = None,
@@ -115,33 +123,35 @@ class Side:
 
     def __init__(
         self,
-        role: Role,
+        role: ConnectionRole,
         config: WireConfig | None = None,
         *,
         now: float = 0.0,
         next_id: Callable[[], int] | None = None,
         certificate_names: frozenset[str] | None = None,
     ) -> None:
-        self.config = config or (make_config() if role is Role.CLIENT else server_config())
+        self.config = config or (
+            make_config() if role is ConnectionRole.CLIENT else server_config()
+        )
         self.next_id = next_id or count(1).__next__
-        self.machine = Connection(
+        self.machine = WireConnection(
             role, self.config, now, next_id=self.next_id, certificate_names=certificate_names
         )
         self.now = now
-        self.events: list[Event] = []
+        self.events: list[ConnectionEvent] = []
         self.written = b""
 
-    def give(self, *pieces: bytes) -> list[Event]:
+    def give(self, *pieces: bytes) -> list[ConnectionEvent]:
         """Hand over pieces one after the other; returns what all of them meant."""
-        events: list[Event] = []
+        events: list[ConnectionEvent] = []
         for piece in pieces:
             events += self.machine.receive_data(piece, self.now)
         self.events += events
         return events
 
-    def pour(self, data: bytes, piece_bytes: int = 64 * 1024) -> list[Event]:
+    def pour(self, data: bytes, piece_bytes: int = 64 * 1024) -> list[ConnectionEvent]:
         """Hand over a stream as a socket would, large frames straight into their room."""
-        events: list[Event] = []
+        events: list[ConnectionEvent] = []
         while data:
             room = self.machine.room() if self.machine.awaits_large else None
             size = min(piece_bytes, len(data) if room is None else len(room))
@@ -174,8 +184,8 @@ class Side:
         """Hand over pieces and answer each request with its payload, as a node would."""
         for piece in pieces:
             for event in self.give(piece):
-                if isinstance(event, Request):
-                    self.machine.reply(event.id, Status.OK, event.payload)
+                if isinstance(event, RequestFrame):
+                    self.machine.reply(event.id, ReplyStatus.OK, event.payload)
         return self.take()
 
     @property
@@ -195,8 +205,8 @@ class Pair:
         server_names: frozenset[str] | None = None,
     ) -> None:
         """`client_names` are in the client's certificate, so the server checks them."""
-        self.client = Side(Role.CLIENT, client, certificate_names=server_names)
-        self.server = Side(Role.SERVER, server, certificate_names=client_names)
+        self.client = Side(ConnectionRole.CLIENT, client, certificate_names=server_names)
+        self.server = Side(ConnectionRole.SERVER, server, certificate_names=client_names)
 
     def settle(self, split: Callable[[bytes], Sequence[bytes]] | None = None) -> None:
         """Carry bytes both ways until nobody has anything to say."""
@@ -222,28 +232,28 @@ def open_pair(client: WireConfig | None = None, server: WireConfig | None = None
     return pair
 
 
-def open_side(role: Role, version: int, profile: Profile = DOCUMENTED) -> Side:
+def open_side(role: ConnectionRole, version: int, profile: ProtocolProfile = DOCUMENTED) -> Side:
     """One side after the handshake of that version; its peer is played by the test.
 
     In version 3 the peer has not said hello yet.
     """
-    config = make_config if role is Role.CLIENT else server_config
+    config = make_config if role is ConnectionRole.CLIENT else server_config
     side = Side(role, config(profile=profile))
-    has_preamble = role is Role.SERVER or profile is ZEEBE
+    has_preamble = role is ConnectionRole.SERVER or profile is ZEEBE
     side.give((encode_preamble(CLUSTER) if has_preamble else b"") + struct.pack(">h", version))
     side.take()
     return side
 
 
-def greeted_side(role: Role) -> Side:
+def greeted_side(role: ConnectionRole) -> Side:
     side = open_side(role, 3)
     side.give(hello_frame(peer_hello(role)))
     side.events.clear()
     return side
 
 
-def peer_hello(role: Role) -> Hello:
-    return server_config().hello if role is Role.CLIENT else make_config().hello
+def peer_hello(role: ConnectionRole) -> HelloFrame:
+    return server_config().hello if role is ConnectionRole.CLIENT else make_config().hello
 
 
 def version3_frame(
@@ -253,7 +263,7 @@ def version3_frame(
     return VERSION3_HEADER.pack(16 + len(body), kind, flags, short, word, id) + body
 
 
-def hello_frame(hello: Hello) -> bytes:
+def hello_frame(hello: HelloFrame) -> bytes:
     """A version 3 hello, packed by hand."""
     numbers = ((6, ">I", hello.frame_bytes_max), (7, ">I", hello.requests_pending_max))
     fields = {
@@ -279,7 +289,7 @@ def hello_fields(fields: dict[int, bytes]) -> bytes:
     return b"".join(struct.pack(">HH", tag, len(value)) + value for tag, value in fields.items())
 
 
-def changed_hello(role: Role, **changes: object) -> bytes:
+def changed_hello(role: ConnectionRole, **changes: object) -> bytes:
     """The hello that a side of that role expects, but for some fields."""
     return hello_frame(msgspec.structs.replace(peer_hello(role), **changes))
 
@@ -303,16 +313,16 @@ def cut_version3(data: bytes) -> list[RawFrame]:
     return frames
 
 
-def version3_sample(kind: type[Frame], receiver: Role) -> bytes:
+def version3_sample(kind: type[Frame], receiver: ConnectionRole) -> bytes:
     """A well-formed version 3 frame of that type, as a side of that role would receive it."""
     samples = {
-        Request: version3_frame(1, b"echo" + b"payload", short=4, id=7),
-        Reply: version3_frame(2, b"payload", id=7),
-        Hello: hello_frame(peer_hello(receiver)),
-        Cancel: version3_frame(4, id=7),
-        Ping: version3_frame(5, id=7),
-        Pong: version3_frame(6, id=7),
-        Goodbye: version3_frame(7, b"so long", word=3100),
+        RequestFrame: version3_frame(1, b"echo" + b"payload", short=4, id=7),
+        ReplyFrame: version3_frame(2, b"payload", id=7),
+        HelloFrame: hello_frame(peer_hello(receiver)),
+        CancelFrame: version3_frame(4, id=7),
+        PingFrame: version3_frame(5, id=7),
+        PongFrame: version3_frame(6, id=7),
+        GoodbyeFrame: version3_frame(7, b"so long", word=3100),
         Proof: version3_frame(8, bytes(32)),
     }
     return samples[kind]

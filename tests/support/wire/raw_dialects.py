@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-from postroad import Address, Protocol
-from postroad.wire import Hello, encode_preamble
+from postroad import Address, ProtocolConfig
+from postroad.wire import HelloFrame, encode_preamble
 from tests.support.net.raw_peers import CLUSTER, RawPeer
 from tests.support.wire.pairs import VERSION3_HEADER, hello_frame, version3_frame
 
@@ -59,9 +59,9 @@ class Dialect:
         self.version = version
 
     @property
-    def protocol(self) -> Protocol:
+    def protocol(self) -> ProtocolConfig:
         """What makes a service speak this."""
-        return Protocol(profile=self.profile, version_max=self.version)
+        return ProtocolConfig(profile=self.profile, version_max=self.version)
 
     def __str__(self) -> str:
         return f"{self.profile}-v{self.version}"
@@ -206,7 +206,7 @@ class Version3(Dialect):
             "requests_pending_max": 1024,
             "heartbeat_timeout_ms": self.heartbeat_timeout_ms,
         }
-        return hello_frame(Hello(**(fields | changes)))
+        return hello_frame(HelloFrame(**(fields | changes)))
 
     def introduction(self, name: str = "raw") -> bytes:
         return self.hello(name=name)

@@ -14,7 +14,7 @@ import msgspec
 from postroad import Address, MessagingService
 from postroad.core.limits import Limits
 from postroad.net import Tunnel
-from postroad.wire import Hello, Request, Role, WireConfig, encode_preamble
+from postroad.wire import ConnectionRole, HelloFrame, RequestFrame, WireConfig, encode_preamble
 from tests.support.deadlines import eventually
 from tests.support.net.peers import CLUSTER, LOOPBACK, make_service
 from tests.support.net.scripts import RawPeer
@@ -49,17 +49,17 @@ def tunnel_server(limits: Limits = QUIET) -> WireConfig:
     return with_part(server_config(limits=limits), role="core", zone="north")
 
 
-def tunnel_hello(receiver: Role) -> Hello:
+def tunnel_hello(receiver: ConnectionRole) -> HelloFrame:
     """What the peer of the end of that role says."""
     peer = peer_hello(receiver)
-    if receiver is Role.CLIENT:
+    if receiver is ConnectionRole.CLIENT:
         return msgspec.structs.replace(peer, role="core", zone="north")
     return msgspec.structs.replace(peer, role="satellite", is_tunnel=True)
 
 
-def tunnel_side(role: Role, *, is_taken: bool = True) -> Side:
+def tunnel_side(role: ConnectionRole, *, is_taken: bool = True) -> Side:
     """One end of a tunnel, whose peer is played by the test and has said hello."""
-    is_client = role is Role.CLIENT
+    is_client = role is ConnectionRole.CLIENT
     side = Side(role, tunnel_client() if is_client else tunnel_server())
     side.give((PREAMBLE[4:] if is_client else PREAMBLE) + hello_frame(tunnel_hello(role)))
     if is_client and is_taken:
@@ -89,10 +89,10 @@ class Recorder:
         self.batches = 0
         self.rooms = 0
         self.reasons: list[str] = []
-        self.on_received: Callable[[list[Request]], None] | None = None
+        self.on_received: Callable[[list[RequestFrame]], None] | None = None
         self.on_writable: Callable[[], None] | None = None
 
-    def received(self, requests: list[Request]) -> None:
+    def received(self, requests: list[RequestFrame]) -> None:
         assert not self.reasons, "something came after the end"
         self.batches += 1
         self.payloads += [request.payload for request in requests]
@@ -166,7 +166,7 @@ async def running_tunnels(
 def raw_part(name: str, *, role: str = "", is_tunnel: bool = False) -> bytes:
     """The hello of a scripted peer that plays a part among cells."""
     return hello_frame(
-        Hello(
+        HelloFrame(
             cluster=CLUSTER,
             name=name,
             incarnation=1,

@@ -13,7 +13,7 @@ import pytest
 
 from postroad import admin
 from postroad.admin import certificates
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from tests.support.cases import naming
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def test_missing_extra_names_its_installation(
     monkeypatch.setitem(sys.modules, "cryptography", None)
     monkeypatch.delitem(sys.modules, "postroad.admin.signing", raising=False)
     monkeypatch.delattr(admin, "signing", raising=False)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[certs\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[certs\]'"):
         admin.create_root(tmp_path / "certs")
     assert not (tmp_path / "certs").exists()
 

@@ -7,20 +7,20 @@ import pytest
 
 from postroad.admin.errors import Forbidden, InvalidRequest, NotFound, ProgramFailed
 from postroad.admin.problems import Problem, Refused, make_problem, problem_of, to_error, to_problem
-from postroad.cells.errors import NoRoute
+from postroad.cells.errors import NoRouteError
 from postroad.core.errors import (
     ConfigError,
-    ConnectFailed,
-    IdempotencyConflict,
-    MessageTooLarge,
-    MissingExtra,
-    NameTaken,
-    NoSuchDeadLetter,
-    NoSuchMember,
+    ConnectError,
+    DeadLetterNotFoundError,
+    IdempotencyConflictError,
+    MemberNotFoundError,
+    MessageTooLargeError,
+    MissingExtraError,
+    NameConflictError,
     PostroadError,
-    RemoteHandlerFailure,
-    RequestTimeout,
-    StoreUnavailable,
+    RemoteHandlerError,
+    ReplyTimeoutError,
+    StoreUnavailableError,
     UsageError,
 )
 from postroad.services.errors import ServiceNotFoundError, ValidationError
@@ -32,20 +32,20 @@ from tests.support.cases import each
     (InvalidRequest("limit=0"), 400),
     (Forbidden("no"), 403),
     (NotFound("nothing"), 404),
-    (NoSuchDeadLetter("7"), 404),
-    (NoSuchMember("omega"), 404),
-    (NoRoute("cell@beta"), 404),
+    (DeadLetterNotFoundError("7"), 404),
+    (MemberNotFoundError("omega"), 404),
+    (NoRouteError("cell@beta"), 404),
     (ServiceNotFoundError(data={"action": "a.b"}), 404),
     (UsageError("not now"), 409),
-    (IdempotencyConflict("same key"), 409),
-    (MissingExtra("certs", "this"), 409),
-    (MessageTooLarge("1 GB"), 413),
+    (IdempotencyConflictError("same key"), 409),
+    (MissingExtraError("certs", "this"), 409),
+    (MessageTooLargeError("1 GB"), 413),
     (ValidationError("wrong"), 422),
-    (RemoteHandlerFailure("it raised"), 502),
+    (RemoteHandlerError("it raised"), 502),
     (ProgramFailed("it raised"), 502),
-    (RequestTimeout("2 s"), 503),
-    (ConnectFailed("nobody"), 503),
-    (StoreUnavailable("disk full"), 503),
+    (ReplyTimeoutError("2 s"), 503),
+    (ConnectError("nobody"), 503),
+    (StoreUnavailableError("disk full"), 503),
     (TimeoutError(), 503),
 )
 def test_statuses(error: PostroadError | TimeoutError, status: int) -> None:
@@ -63,10 +63,10 @@ def test_statuses(error: PostroadError | TimeoutError, status: int) -> None:
     InvalidRequest("limit=0 must be above 0"),
     NotFound("no queue 'x'"),
     Forbidden("only look"),
-    NoSuchDeadLetter("7"),
+    DeadLetterNotFoundError("7"),
     UsageError("not now"),
-    StoreUnavailable("disk full"),
-    RequestTimeout("no reply", peer="beta", subject="a", elapsed_s=1.0),
+    StoreUnavailableError("disk full"),
+    ReplyTimeoutError("no reply", peer="beta", subject="a", elapsed_s=1.0),
 )
 def test_errors_come_back_as_they_were(error: PostroadError) -> None:
     encoded = msgspec.msgpack.encode(to_problem(error))
@@ -78,7 +78,7 @@ def test_errors_come_back_as_they_were(error: PostroadError) -> None:
 
 
 def test_problem_without_a_class_is_told_by_status() -> None:
-    problem = to_problem(NameTaken("alpha", "127.0.0.1:1"))
+    problem = to_problem(NameConflictError("alpha", "127.0.0.1:1"))
     again = to_error(problem)
     assert isinstance(again, Refused)
     assert again.problem == problem

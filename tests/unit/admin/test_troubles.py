@@ -8,7 +8,7 @@ import pytest
 
 from postroad.admin.troubles import _of_disk, _of_flows, _of_mail, find_troubles, summarize
 from postroad.admin.vitals import vitals_of
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import BridgeHealth, MailStatistics, PeerStatistics, QueueStatistics
 from postroad.flows import Status
 from postroad.node import App, Layer, Node, NodeConfig
@@ -117,7 +117,7 @@ async def test_store_that_cannot_be_read_fails_the_node(
         assert await find_troubles(node) == []
 
         async def read(*args: Any, **kwargs: Any) -> Any:
-            raise StoreUnavailable("the disk is gone")
+            raise StoreUnavailableError("the disk is gone")
 
         with monkeypatch.context() as patch:
             patch.setattr(node.mail.store, "read", read)

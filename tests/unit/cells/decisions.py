@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from postroad.cells import (
-    HERE,
+    LOCAL_ORIGIN,
     CellAddress,
-    Decision,
-    Domain,
+    DomainInfo,
     Envelope,
-    Origin,
+    MessageOrigin,
     Role,
     Route,
     RouteTable,
+    RoutingDecision,
     route_message,
 )
 from tests.support.cells.networks import make_envelope
 
-S1 = Domain("S1", Role.SATELLITE, "east")
+S1 = DomainInfo("S1", Role.SATELLITE, "east")
 CELLS = {"a", "b", "to-C1", "to-C2", "to-S2"}
-FROM_CORE = Origin.from_peer("C1", Role.CORE)
-FROM_SATELLITE = Origin.from_peer("S2", Role.SATELLITE)
+FROM_CORE = MessageOrigin.from_peer("C1", Role.CORE)
+FROM_SATELLITE = MessageOrigin.from_peer("S2", Role.SATELLITE)
 
 
 def at(text: str) -> CellAddress:
@@ -32,11 +32,11 @@ LINKS = [Route.to_domain(name, at(f"to-{name}@S1")) for name in ("C1", "C2", "S2
 def decide(
     path: str | Envelope,
     *routes: Route,
-    origin: Origin = HERE,
-    domain: Domain = S1,
+    origin: MessageOrigin = LOCAL_ORIGIN,
+    domain: DomainInfo = S1,
     hidden: frozenset[str] = frozenset(),
     avoid: frozenset[str] = frozenset(),
-) -> Decision:
+) -> RoutingDecision:
     envelope = make_envelope(path, "p@S1") if isinstance(path, str) else path
     table = RouteTable([*LINKS, *routes])
     return route_message(
@@ -44,15 +44,15 @@ def decide(
     )
 
 
-def cells_of(decision: Decision) -> list[str]:
+def cells_of(decision: RoutingDecision) -> list[str]:
     return [it.cell for it in decision.deliveries]
 
 
-def gateways_of(decision: Decision) -> list[str]:
+def gateways_of(decision: RoutingDecision) -> list[str]:
     return [it.gateway for it in decision.forwards]
 
 
-def failure_of(decision: Decision) -> tuple[int, str]:
+def failure_of(decision: RoutingDecision) -> tuple[int, str]:
     assert decision.failure is not None
     return decision.failure.code, decision.failure.text
 

@@ -3,52 +3,54 @@
 import pytest
 
 from postroad.cells import (
-    Announcer,
-    AnnouncerConfig,
+    AdvertisementAck,
+    AdvertisementQuery,
+    AdvertisementUpdate,
     CellAddress,
-    Check,
-    Domain,
-    Have,
-    Leaving,
-    Offer,
+    DomainInfo,
     Role,
     Route,
+    RouteAdvertisement,
+    RouteAdvertiser,
+    RouteAdvertiserConfig,
     RouteTable,
-    Snapshot,
-    Update,
-    offer_of,
+    RoutingUpdate,
+    ShutdownNotice,
+    build_advertisement,
 )
 from postroad.cells.announcing import NEVER
 from postroad.core.errors import ConfigError
 
-CONFIG = AnnouncerConfig(resend_first_s=1, resend_max_s=4, check_interval_s=30)
-CORE = Domain("C1", Role.CORE, "east")
-SATELLITE = Domain("S1", Role.SATELLITE, "east")
-BOTH = Offer.of(["q"], ["t"], "east")
-QUEUES = Offer.of(["q"], [], "east")
-EMPTY = Offer(zone="east")
+CONFIG = RouteAdvertiserConfig(resend_first_s=1, resend_max_s=4, check_interval_s=30)
+CORE = DomainInfo("C1", Role.CORE, "east")
+SATELLITE = DomainInfo("S1", Role.SATELLITE, "east")
+BOTH = RouteAdvertisement.of(["q"], ["t"], "east")
+QUEUES = RouteAdvertisement.of(["q"], [], "east")
+EMPTY = RouteAdvertisement(zone="east")
 
 
-def make_announcer(domain: Domain = CORE, *, offer: Offer | None = None) -> Announcer:
-    announcer = Announcer(domain, incarnation=7, config=CONFIG)
+def make_announcer(
+    domain: DomainInfo = CORE, *, offer: RouteAdvertisement | None = None
+) -> RouteAdvertiser:
+    announcer = RouteAdvertiser(domain, incarnation=7, config=CONFIG)
     if offer is not None:
         announcer.offer(offer, 0.0)
     return announcer
 
 
-def sent(announcer: Announcer) -> list[tuple[str, Offer]]:
+def sent(announcer: RouteAdvertiser) -> list[tuple[str, RouteAdvertisement]]:
     outgoing = announcer.take_outgoing()
-    return [(name, it.offer) for name, it in outgoing if isinstance(it, Snapshot)]
+    return [(name, it.offer) for name, it in outgoing if isinstance(it, AdvertisementUpdate)]
 
 
-def acknowledge(announcer: Announcer, now: float = 0.0) -> None:
+def acknowledge(announcer: RouteAdvertiser, now: float = 0.0) -> None:
     for name, update in announcer.take_outgoing():
-        if isinstance(update, Snapshot):
-            have = Have(update.incarnation, update.number, update.offer.digest())
+        if isinstance(update, AdvertisementUpdate):
+            have = AdvertisementAck(update.incarnation, update.number, update.offer.digest())
             announcer.receive(have, name, now)
 
 
-def settled(domain: Domain = CORE) -> Announcer:
+def settled(domain: DomainInfo = CORE) -> RouteAdvertiser:
     announcer = make_announcer(domain, offer=BOTH)
     announcer.peer_up("C2", Role.CORE, 0.0)
     acknowledge(announcer)
@@ -77,7 +79,7 @@ def test_a_change_is_told_at_once_with_a_higher_number_and_no_change_is_not() ->
     assert announcer.take_outgoing() == []
     announcer.offer(EMPTY, 5.0)
     ((name, update),) = announcer.take_outgoing()
-    assert (name, update) == ("C2", Snapshot(7, 4, EMPTY))
+    assert (name, update) == ("C2", AdvertisementUpdate(7, 4, EMPTY))
     assert announcer.behind() == ["C2"]
 
 
@@ -90,7 +92,7 @@ def test_a_domain_tells_what_its_table_offers_and_satellites_no_topics() -> None
             Route.to_queue("elsewhere", CellAddress.of_domain("S1")),
         ]
     )
-    assert offer_of(table, CORE) == BOTH
+    assert build_advertisement(table, CORE) == BOTH
 
     announcer = make_announcer(offer=QUEUES)
     announcer.peer_up("S2", Role.SATELLITE, 0.0)
@@ -121,8 +123,8 @@ def test_what_is_sent_again_is_the_newest_and_waits_for_the_acknowledgement() ->
     announcer.offer(QUEUES, 0.1)
     announcer.offer(EMPTY, 0.2)
     assert announcer.take_outgoing() == []
-    assert isinstance(first, Snapshot)
-    announcer.receive(Have(7, first.number, BOTH.digest()), "C2", 0.3)
+    assert isinstance(first, AdvertisementUpdate)
+    announcer.receive(AdvertisementAck(7, first.number, BOTH.digest()), "C2", 0.3)
     assert sent(announcer) == [("C2", EMPTY)]
     assert announcer.deadline() == 1.3
 
@@ -141,10 +143,15 @@ def test_an_acknowledgement_settles_it_until_a_check_finds_something_else(
     assert announcer.behind() == []
     assert announcer.deadline() == 30
     announcer.tick(30.0)
-    assert announcer.take_outgoing() == [("C2", Check())]
+    assert announcer.take_outgoing() == [("C2", AdvertisementQuery())]
     assert announcer.deadline() == 60
 
-    for have in [Have(), Have(6, 9, b""), Have(7, 1, EMPTY.digest()), Have(7, 2, EMPTY.digest())]:
+    for have in [
+        AdvertisementAck(),
+        AdvertisementAck(6, 9, b""),
+        AdvertisementAck(7, 1, EMPTY.digest()),
+        AdvertisementAck(7, 2, EMPTY.digest()),
+    ]:
         with subtests.test(have=have):
             announcer = settled()
             announcer.tick(30.0)
@@ -155,7 +162,7 @@ def test_an_acknowledgement_settles_it_until_a_check_finds_something_else(
 
 
 def test_a_peer_that_is_always_wrong_has_to_wait(subtests: pytest.Subtests) -> None:
-    for have in [Have(), Have(7, 2, b"wrong"), Have(7, 1, b"")]:
+    for have in [AdvertisementAck(), AdvertisementAck(7, 2, b"wrong"), AdvertisementAck(7, 1, b"")]:
         with subtests.test(have=have):
             announcer = make_announcer(offer=BOTH)
             announcer.peer_up("C2", Role.CORE, 0.0)
@@ -166,7 +173,7 @@ def test_a_peer_that_is_always_wrong_has_to_wait(subtests: pytest.Subtests) -> N
             announcer.tick(1.0)
             assert sent(announcer) == [("C2", BOTH)]
 
-    for have in [Have(8, 1, b""), Have(7, 99, b"")]:
+    for have in [AdvertisementAck(8, 1, b""), AdvertisementAck(7, 99, b"")]:
         with subtests.test(have=have):
             announcer = settled()
             announcer.receive(have, "C2", 1.0)
@@ -177,7 +184,7 @@ def test_a_peer_that_is_always_wrong_has_to_wait(subtests: pytest.Subtests) -> N
 
     for value in [0, -1, float("nan"), float("inf")]:
         with subtests.test(value=value), pytest.raises(ConfigError, match="resend_first_s"):
-            AnnouncerConfig(resend_first_s=value)
+            RouteAdvertiserConfig(resend_first_s=value)
 
 
 def test_a_peer_that_comes_again_is_told_again_and_one_that_is_gone_is_forgotten() -> None:
@@ -188,7 +195,7 @@ def test_a_peer_that_comes_again_is_told_again_and_one_that_is_gone_is_forgotten
     announcer = settled()
     announcer.peer_down("C2")
     announcer.peer_down("C2")
-    announcer.receive(Have(), "C2", 1.0)
+    announcer.receive(AdvertisementAck(), "C2", 1.0)
     announcer.offer(EMPTY, 1.0)
     announcer.tick(100.0)
     assert announcer.take_outgoing() == []
@@ -200,7 +207,7 @@ def test_a_core_that_stops_tells_its_satellites_and_a_satellite_nobody() -> None
     announcer.peer_up("S2", Role.SATELLITE, 0.0)
     acknowledge(announcer)
     announcer.leave()
-    expected: list[tuple[str, Update]] = [("S2", Leaving(7))]
+    expected: list[tuple[str, RoutingUpdate]] = [("S2", ShutdownNotice(7))]
     assert announcer.take_outgoing() == expected
 
     announcer = settled(SATELLITE)
@@ -214,14 +221,14 @@ def test_a_core_that_stops_tells_its_satellites_and_a_satellite_nobody() -> None
 def test_a_peer_that_takes_back_what_it_acknowledged_has_to_wait() -> None:
     announcer = settled()
     now = 100.0
-    announcer.receive(Have(), "C2", now)
+    announcer.receive(AdvertisementAck(), "C2", now)
     [(_, snapshot)] = announcer.take_outgoing()
-    assert isinstance(snapshot, Snapshot)
+    assert isinstance(snapshot, AdvertisementUpdate)
     for _ in range(20):
-        have = Have(snapshot.incarnation, snapshot.number, BOTH.digest())
+        have = AdvertisementAck(snapshot.incarnation, snapshot.number, BOTH.digest())
         announcer.receive(have, "C2", now)
         assert announcer.behind() == []
-        announcer.receive(Have(), "C2", now)
+        announcer.receive(AdvertisementAck(), "C2", now)
     assert sent(announcer) == []
     assert announcer.behind() == ["C2"]
     announcer.tick(announcer.deadline())

@@ -7,24 +7,24 @@ import pytest
 
 from postroad.cells import (
     CellAddress,
-    CellBusy,
+    CellBusyError,
     CellMessage,
     CellsConfig,
-    Failure,
-    HopLimit,
-    Kind,
-    NoRoute,
+    DeliveryFailure,
+    HopLimitExceededError,
+    MessageKind,
+    NoRouteError,
     Route,
 )
 from postroad.cells.failure import _encoder as failure_encoder
 from postroad.core.errors import (
     ConfigError,
-    MessageTooLarge,
-    NotRunning,
+    MessageTooLargeError,
+    NotRunningError,
     Outcome,
-    RemoteHandlerFailure,
-    RemoteProtocolFailure,
-    RequestTimeout,
+    RemoteDecodeError,
+    RemoteHandlerError,
+    ReplyTimeoutError,
 )
 from tests.support.cells.nodes import Gate, Inbox
 from tests.support.cells.workshop import Dock, Workshop
@@ -32,11 +32,14 @@ from tests.support.deadlines import DEADLINE_S, eventually
 
 
 def fail(
-    shop: Workshop, dock: Dock, error: type[NoRoute] | type[CellBusy] = NoRoute, at: str = "C1"
+    shop: Workshop,
+    dock: Dock,
+    error: type[NoRouteError] | type[CellBusyError] = NoRouteError,
+    at: str = "C1",
 ) -> None:
     """The core says that the last message did not arrive."""
-    failure = Failure.of(error, f"said {at}", hop=CellAddress("b", "S2"), at=at)
-    shop.answer(dock.envelopes[-1], failure_encoder.encode(failure), kind=Kind.ERROR)
+    failure = DeliveryFailure.of(error, f"said {at}", hop=CellAddress("b", "S2"), at=at)
+    shop.answer(dock.envelopes[-1], failure_encoder.encode(failure), kind=MessageKind.ERROR)
 
 
 async def test_bodies_of_all_kinds_come_back(subtests: pytest.Subtests) -> None:
@@ -90,14 +93,14 @@ async def test_a_call_to_oneself_is_not_its_own_answer() -> None:
 
 async def test_a_call_waits_for_a_route_until_its_time_is_over() -> None:
     shop = Workshop()
-    with pytest.raises(NoRoute, match="no route for nobody@local at S1") as caught:
+    with pytest.raises(NoRouteError, match="no route for nobody@local at S1") as caught:
         await shop.call("nobody", b"", wait=False)
     assert caught.value.outcome is Outcome.KNOWN
     assert caught.value.retryable
 
     shop = Workshop(CellsConfig(route_retry_s=0.02))
     started = shop.exchange.loop.time()
-    with pytest.raises(NoRoute) as caught:
+    with pytest.raises(NoRouteError) as caught:
         await shop.call("nobody", b"", timeout=0.1)
     assert shop.exchange.loop.time() - started > 0.09
     assert caught.value.timeout_s == 0.1
@@ -128,7 +131,7 @@ async def test_a_cell_or_consumer_that_appears_in_time_is_found_at_once() -> Non
 async def test_no_reply_or_one_that_cannot_be_read_is_told() -> None:
     shop = Workshop()
     dock = shop.connect("C1")
-    with pytest.raises(RequestTimeout) as caught:
+    with pytest.raises(ReplyTimeoutError) as caught:
         await shop.call("b@S2", b"", timeout=0.02)
     assert caught.value.outcome is Outcome.UNKNOWN
     assert shop.pending == 0
@@ -139,8 +142,8 @@ async def test_no_reply_or_one_that_cannot_be_read_is_told() -> None:
     dock = shop.connect("C1")
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
     await eventually(lambda: dock.envelopes)
-    shop.answer(dock.envelopes[0], b"no failure at all", kind=Kind.ERROR)
-    with pytest.raises(RemoteProtocolFailure, match="no failure"):
+    shop.answer(dock.envelopes[0], b"no failure at all", kind=MessageKind.ERROR)
+    with pytest.raises(RemoteDecodeError, match="no failure"):
         await call
     assert shop.exchange.statistics.malformed == 1
 
@@ -154,7 +157,7 @@ async def test_a_slow_cell_nearby_is_a_time_out(is_near: bool) -> None:
         await shop.call("slow", b"")
         gate = Gate()
         runner._handler = gate
-    with pytest.raises(RequestTimeout) as caught:
+    with pytest.raises(ReplyTimeoutError) as caught:
         await shop.call("slow", b"x", timeout=0.02)
     assert caught.value.timeout_s == 0.02
     gate.open()
@@ -167,7 +170,7 @@ async def test_busy_is_told_at_once_and_not_retried_or_sent_elsewhere() -> None:
     runner = shop.add("slow", gate)
     shop.tell("slow", b"1")
     shop.tell("slow", b"2")
-    with pytest.raises(CellBusy, match="cell slow is busy: 1 messages wait"):
+    with pytest.raises(CellBusyError, match="cell slow is busy: 1 messages wait"):
         await shop.call("slow", b"3", timeout=20)
     gate.open()
     await runner.wait_idle()
@@ -178,8 +181,8 @@ async def test_busy_is_told_at_once_and_not_retried_or_sent_elsewhere() -> None:
     call = asyncio.ensure_future(shop.call("b@S2", b""))
     await eventually(lambda: any(dock.envelopes for dock in docks))
     [dock] = [it for it in docks if it.envelopes]
-    fail(shop, dock, CellBusy, at="S2")
-    with pytest.raises(CellBusy, match="said S2"):
+    fail(shop, dock, CellBusyError, at="S2")
+    with pytest.raises(CellBusyError, match="said S2"):
         await call
     assert sum(len(it.envelopes) for it in docks) == 1
 
@@ -190,13 +193,13 @@ async def test_no_route_of_a_handler_or_a_circle_of_aliases_is_told() -> None:
 
     def handler(message: CellMessage) -> None:
         calls.append(message.id)
-        raise NoRoute("I could not reach the printer")
+        raise NoRouteError("I could not reach the printer")
 
     shop.add("a", handler)
     for _ in range(2):
-        with pytest.raises(RemoteHandlerFailure, match="printer") as caught:
+        with pytest.raises(RemoteHandlerError, match="printer") as caught:
             await shop.call("a", b"", timeout=5)
-        assert caught.value.remote_code == NoRoute.code
+        assert caught.value.remote_code == NoRouteError.code
     assert len(calls) == 2
 
     shop = Workshop()
@@ -206,7 +209,7 @@ async def test_no_route_of_a_handler_or_a_circle_of_aliases_is_told() -> None:
             Route.alias(CellAddress("y"), CellAddress("x")),
         ]
     )
-    with pytest.raises(HopLimit, match="aliases"):
+    with pytest.raises(HopLimitExceededError, match="aliases"):
         await shop.call("x", b"", timeout=5)
 
 
@@ -246,9 +249,9 @@ async def test_a_message_that_is_too_large_is_refused_every_time() -> None:
     shop.add("a", inbox)
     large = bytes(4 << 20)
     for _ in range(3):
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(MessageTooLargeError):
             await shop.call("a", large)
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(MessageTooLargeError):
         shop.tell("a", large)
     assert not inbox.messages
 
@@ -256,7 +259,7 @@ async def test_a_message_that_is_too_large_is_refused_every_time() -> None:
     shop.add("a", inbox)
     for _ in range(2):
         assert await shop.call("a", b"x" * 1_000) == b"x" * 1_000
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(MessageTooLargeError):
             await shop.call("a", bytes(20_000))
 
 
@@ -290,7 +293,7 @@ async def test_calls_in_flight_are_told_that_the_domain_stops() -> None:
     call = asyncio.ensure_future(shop.call("b@S2", b""))
     await eventually(lambda: dock.envelopes)
     shop._calls.close()
-    with pytest.raises(NotRunning) as caught:
+    with pytest.raises(NotRunningError) as caught:
         await call
     assert caught.value.outcome is Outcome.UNKNOWN
     assert shop.pending == 0
@@ -328,7 +331,7 @@ async def test_when_all_cores_have_no_route_one_of_them_is_quoted() -> None:
     for _ in docks:
         name = await next_asked(docks, asked)
         fail(shop, docks[name], at=name)
-    with pytest.raises(NoRoute, match=f"said {asked[-1]}"):
+    with pytest.raises(NoRouteError, match=f"said {asked[-1]}"):
         await call
     assert shop.pending == 0
 
@@ -356,14 +359,14 @@ async def test_the_domain_of_the_cell_has_the_last_word() -> None:
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask", wait=False))
     fail(shop, docks[await next_asked(docks, [])], at="S2")
-    with pytest.raises(NoRoute, match="said S2"):
+    with pytest.raises(NoRouteError, match="said S2"):
         await call
     assert sum(len(it.envelopes) for it in docks.values()) == 1
 
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     shop.tell("b@S2", b"say")
-    fail(shop, docks[await next_asked(docks, [])], CellBusy, at="S2")
+    fail(shop, docks[await next_asked(docks, [])], CellBusyError, at="S2")
     assert sum(len(it.envelopes) for it in docks.values()) == 1
 
 
@@ -382,9 +385,9 @@ async def test_a_full_gateway_is_passed_over_until_all_are_full() -> None:
     shop = Workshop()
     for name in ("C1", "C2"):
         shop.connect(name).is_full = True
-    with pytest.raises(CellBusy):
+    with pytest.raises(CellBusyError):
         await shop.call("b@S2", b"ask", timeout=20)
-    with pytest.raises(CellBusy):
+    with pytest.raises(CellBusyError):
         shop.tell("b@S2", b"ask")
     assert shop.exchange.statistics.refused == 2
     assert shop.pending == 0
@@ -425,7 +428,7 @@ async def test_a_gateway_that_goes_gives_its_messages_to_another_if_there_is_one
     await eventually(lambda: dock.parcels)
     shop.disconnect("C1")
     shop.exchange.give_back(dock.parcels[0])
-    with pytest.raises(NoRoute):
+    with pytest.raises(NoRouteError):
         await call
 
 

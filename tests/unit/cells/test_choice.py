@@ -5,29 +5,32 @@ from random import Random
 
 import pytest
 
-from postroad.cells import rank, rank_by
+from postroad.cells import rendezvous_rank, rendezvous_rank_by
 from postroad.cells.choice import rank_for_message
 
 KEYS = [f"cell-{number}@S".encode() for number in range(1_000)]
 
 
 def test_the_ranking_is_the_same_in_every_version_and_order() -> None:
-    assert rank(b"clearing@local", ["C1", "C2", "C3"]) == ["C1", "C3", "C2"]
-    assert rank(b"pricing@local", ["C1", "C2", "C3"]) == ["C3", "C2", "C1"]
+    assert rendezvous_rank(b"clearing@local", ["C1", "C2", "C3"]) == ["C1", "C3", "C2"]
+    assert rendezvous_rank(b"pricing@local", ["C1", "C2", "C3"]) == ["C3", "C2", "C1"]
 
-    assert all(rank(key, ["a", "b", "c"]) == rank(key, ["c", "a", "b"]) for key in KEYS)
+    assert all(
+        rendezvous_rank(key, ["a", "b", "c"]) == rendezvous_rank(key, ["c", "a", "b"])
+        for key in KEYS
+    )
 
-    assert all(sorted(rank(key, ["a", "b", "c"])) == ["a", "b", "c"] for key in KEYS)
-    assert rank(b"x", []) == []
+    assert all(sorted(rendezvous_rank(key, ["a", "b", "c"])) == ["a", "b", "c"] for key in KEYS)
+    assert rendezvous_rank(b"x", []) == []
 
-    firsts = Counter(rank(key, ["a", "b", "c", "d"])[0] for key in KEYS)
+    firsts = Counter(rendezvous_rank(key, ["a", "b", "c", "d"])[0] for key in KEYS)
     assert all(200 < firsts[name] < 300 for name in "abcd")
 
 
 def test_little_moves_and_those_that_are_preferred_come_first() -> None:
     moved = 0
     for key in KEYS:
-        before, after = rank(key, ["a", "b"]), rank(key, ["a", "b", "c"])
+        before, after = rendezvous_rank(key, ["a", "b"]), rendezvous_rank(key, ["a", "b", "c"])
         assert [name for name in after if name != "c"] == before
         moved += after[0] == "c"
     assert 280 < moved < 390
@@ -35,7 +38,7 @@ def test_little_moves_and_those_that_are_preferred_come_first() -> None:
     def in_zone(name: str) -> bool:
         return name in "ab"
 
-    rankings = [rank_by(key, "abcd", name=str, is_preferred=in_zone) for key in KEYS]
+    rankings = [rendezvous_rank_by(key, "abcd", name=str, is_preferred=in_zone) for key in KEYS]
     assert all(sorted(ranking[:2]) == ["a", "b"] for ranking in rankings)
     firsts = Counter(ranking[0] for ranking in rankings)
     thirds = Counter(ranking[2] for ranking in rankings)

@@ -17,7 +17,7 @@ from postroad.cells.content import (
     decode_body,
     encode_body,
 )
-from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError
 from tests.support.cells.workshop import UnreliableZone
 
 
@@ -100,10 +100,10 @@ def test_what_cannot_be_sent_or_is_not_what_it_says_is_refused(subtests: pytest.
         ("pickle", pickle.dumps({})),
         ("unknown", b""),
     ]:
-        with subtests.test(content=content), pytest.raises(MalformedPayload):
+        with subtests.test(content=content), pytest.raises(MalformedPayloadError):
             decode_body(content, payload)
 
-    with pytest.raises(MalformedPayload, match="'pickle' is not known; known are text"):
+    with pytest.raises(MalformedPayloadError, match="'pickle' is not known; known are text"):
         decode_body("pickle", b"")
-    with pytest.raises(MalformedPayload, match="no json"):
+    with pytest.raises(MalformedPayloadError, match="no json"):
         decode_body(JSON, b"{")

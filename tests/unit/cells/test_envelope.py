@@ -10,7 +10,7 @@ from postroad.cells import (
     CellAddress,
     CellPath,
     Envelope,
-    Kind,
+    MessageKind,
     decode_envelope,
     encode_envelope,
     make_reply,
@@ -23,12 +23,12 @@ from postroad.cells.envelope import (
     SESSION_BYTES_MAX,
     TTL_MS_MAX,
 )
-from postroad.cells.envelope_form import begin_of, encode_route, is_over
+from postroad.cells.envelope_form import encode_route, is_expired, route_prefix
 from postroad.core.errors import (
     ConfigError,
     LocalProtocolError,
-    MalformedPayload,
-    MessageTooLarge,
+    MalformedPayloadError,
+    MessageTooLargeError,
     ProtocolError,
 )
 
@@ -38,7 +38,7 @@ FULL = Envelope(
     id=ONE,
     destination=CellPath.parse("b1@S2:T").advanced(),
     source=CellPath.parse("pub@S1:*@S1"),
-    kind=Kind.REPLY,
+    kind=MessageKind.REPLY,
     answers=TWO,
     session="größe",
     ttl_ms=TTL_MS_MAX,
@@ -116,48 +116,48 @@ def test_bytes_that_are_no_envelope_are_malformed(subtests: pytest.Subtests) -> 
         written(rest=None)[:-1] + b"\x91" * 100_000,
     ]:
         with subtests.test(data=data):
-            with pytest.raises(MalformedPayload, match="no envelope") as caught:
+            with pytest.raises(MalformedPayloadError, match="no envelope") as caught:
                 decode_envelope(data)
             assert isinstance(caught.value, ProtocolError)
 
-    with pytest.raises(MalformedPayload, match="version 2 of envelopes is not known; 1 is"):
+    with pytest.raises(MalformedPayloadError, match="version 2 of envelopes is not known; 1 is"):
         decode_envelope(written(version=2))
 
 
 def test_what_a_domain_in_between_looks_at() -> None:
     data = encode_envelope(FULL)
-    begin = begin_of(data)
+    begin = route_prefix(data)
     assert begin == encode_route(FULL.destination, FULL.source)
-    assert not is_over(data, len(begin))
-    assert is_over(data[: len(begin)], len(begin))
+    assert not is_expired(data, len(begin))
+    assert is_expired(data[: len(begin)], len(begin))
     late = encode_envelope(msgspec.structs.replace(FULL, ttl_ms=0))
-    assert is_over(late, len(begin_of(late)))
+    assert is_expired(late, len(route_prefix(late)))
     for_ever = encode_envelope(PLAIN)
-    assert not is_over(for_ever, len(begin_of(for_ever)))
+    assert not is_expired(for_ever, len(route_prefix(for_ever)))
 
 
 def test_an_envelope_has_a_limit_at_both_ends() -> None:
     size = len(encode_envelope(FULL))
     assert decode_envelope(encode_envelope(FULL, bytes_max=size), bytes_max=size) == FULL
-    with pytest.raises(MessageTooLarge, match=f"{size} bytes"):
+    with pytest.raises(MessageTooLargeError, match=f"{size} bytes"):
         encode_envelope(FULL, bytes_max=size - 1)
-    with pytest.raises(MalformedPayload, match=f"{size} bytes"):
+    with pytest.raises(MalformedPayloadError, match=f"{size} bytes"):
         decode_envelope(encode_envelope(FULL), bytes_max=size - 1)
 
     hop = CellAddress("c" * 255, "d" * 255)
     long = msgspec.structs.replace(
         PLAIN, destination=CellPath((hop,) * 64), source=CellPath((hop,) * 64)
     )
-    with pytest.raises(MessageTooLarge, match="65535 is the most"):
+    with pytest.raises(MessageTooLargeError, match="65535 is the most"):
         encode_envelope(long)
 
 
 def test_what_no_envelope_may_have_is_refused(subtests: pytest.Subtests) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"id": b"1"}, "id of 1 bytes"),
-        ({"answers": b"1", "kind": Kind.REPLY}, "id of 1 bytes"),
-        ({"kind": Kind.REPLY}, "this reply answers None"),
-        ({"kind": Kind.ERROR}, "this error answers None"),
+        ({"answers": b"1", "kind": MessageKind.REPLY}, "id of 1 bytes"),
+        ({"kind": MessageKind.REPLY}, "this reply answers None"),
+        ({"kind": MessageKind.ERROR}, "this error answers None"),
         ({"answers": TWO}, "this message answers"),
         ({"ttl_ms": -1}, "ttl_ms=-1"),
         ({"session": "s" * (SESSION_BYTES_MAX + 1)}, "session of 1025 bytes"),
@@ -195,7 +195,7 @@ def test_time_runs_down_to_nothing_and_some_is_kept_for_the_way_back() -> None:
     assert request().aged(10**9) == request()
     assert not request().is_expired
 
-    assert not request(kind=Kind.REPLY, answers=TWO, ttl_ms=0).is_expired
+    assert not request(kind=MessageKind.REPLY, answers=TWO, ttl_ms=0).is_expired
 
 
 def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
@@ -205,7 +205,7 @@ def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
         id=TWO,
         destination=CellPath.parse("p@S1"),
         source=CellPath(),
-        kind=Kind.REPLY,
+        kind=MessageKind.REPLY,
         answers=ONE,
         session="s",
         ttl_ms=70,
@@ -225,8 +225,8 @@ def test_what_cannot_be_answered_is_refused(subtests: pytest.Subtests) -> None:
     for message in [
         request(source=CellPath()),
         request(source=CellPath.parse("*@C1:*@C1")),
-        request(kind=Kind.REPLY, answers=TWO),
-        request(kind=Kind.ERROR, answers=TWO),
+        request(kind=MessageKind.REPLY, answers=TWO),
+        request(kind=MessageKind.ERROR, answers=TWO),
     ]:
         with subtests.test(message=message):
             assert not message.is_answerable

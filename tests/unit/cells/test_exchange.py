@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from postroad.cells import HERE, CellBusy, CellPath, CellsConfig, Origin, Role
+from postroad.cells import LOCAL_ORIGIN, CellBusyError, CellPath, CellsConfig, MessageOrigin, Role
 from postroad.cells.envelope import ID_BYTES
 from tests.support.cells.nodes import Gate, Inbox
 from tests.support.cells.workshop import Workshop, make_request
@@ -39,18 +39,18 @@ async def test_every_message_has_an_id_of_its_own() -> None:
     assert len({it.id for it in inbox.messages}) == 6
 
 
-CORE = Origin.from_peer("C1", Role.CORE)
+CORE = MessageOrigin.from_peer("C1", Role.CORE)
 
 
-SATELLITE = Origin.from_peer("S2", Role.SATELLITE)
+SATELLITE = MessageOrigin.from_peer("S2", Role.SATELLITE)
 
 
 async def test_a_message_counts_for_the_domain_that_a_core_had_it_from(
     subtests: pytest.Subtests,
 ) -> None:
     for source, origin, share in [
-        ("p@S1", HERE, ("S1", None)),
-        ("p@S3:*@S3", HERE, ("S1", None)),
+        ("p@S1", LOCAL_ORIGIN, ("S1", None)),
+        ("p@S3:*@S3", LOCAL_ORIGIN, ("S1", None)),
         ("p@C1:*@C1", CORE, ("C1", "C1")),
         ("p@S3:*@S3:*@C1", CORE, ("S3", "C1")),
         ("p@S3:*@S3:*@C2:*@C1", CORE, ("C2", "C1")),
@@ -72,7 +72,7 @@ async def test_a_flood_through_a_core_leaves_room_for_others_behind_it() -> None
     for _ in range(200):
         shop.arrive("a@S1", b"flood", source=CellPath.parse("p@S2:*@S2:*@C1"))
     # Half of the places are the core's, and a part of them is left to others behind it.
-    assert [it.code for it in dock.failures()] == [CellBusy.code] * 166
+    assert [it.code for it in dock.failures()] == [CellBusyError.code] * 166
     for _ in range(10):
         shop.arrive("a@S1", b"quiet", source=CellPath.parse("p@S3:*@S3:*@C1"))
     shop.arrive("a@S1", b"own", source=CellPath.parse("p@C1:*@C1"))
@@ -92,7 +92,7 @@ async def test_messages_without_a_payload_weigh_something() -> None:
     for _ in range(20):
         shop.arrive("a@S1")
     assert runner.mailbox.bytes == 4 * weight
-    assert [it.code for it in dock.failures()] == [CellBusy.code] * 16
+    assert [it.code for it in dock.failures()] == [CellBusyError.code] * 16
     gate.open()
     await runner.wait_idle()
 

@@ -1,11 +1,11 @@
 """Snapshots that wait for their turn."""
 
-from postroad.cells import Check, Offer, Snapshot
+from postroad.cells import AdvertisementQuery, AdvertisementUpdate, RouteAdvertisement
 from postroad.cells.intake import NEVER, Intake
 
 
-def snapshot(number: int) -> Snapshot:
-    return Snapshot(1, number, Offer())
+def snapshot(number: int) -> AdvertisementUpdate:
+    return AdvertisementUpdate(1, number, RouteAdvertisement())
 
 
 def test_what_a_peer_has_cost_it_waits_for() -> None:
@@ -34,7 +34,7 @@ def test_of_each_peer_only_the_latest_counts() -> None:
         intake.put("a", news)
     assert intake.take(0.0) == [("a", snapshot(3))]
     # What was not read is as new as it came.
-    for unread in (snapshot(3), b"unread", Check(), b"later", snapshot(1)):
+    for unread in (snapshot(3), b"unread", AdvertisementQuery(), b"later", snapshot(1)):
         intake.put("a", unread)
     assert intake.take(0.0) == [("a", snapshot(1))]
 

@@ -3,31 +3,31 @@
 import pytest
 
 from postroad.cells import (
+    AdvertisementAck,
+    AdvertisementQuery,
+    AdvertisementUpdate,
     CellAddress,
-    Check,
-    Domain,
-    Have,
-    Learner,
-    LearnerConfig,
-    Leaving,
-    Offer,
+    DomainInfo,
     Role,
     Route,
+    RouteAdvertisement,
     RouteChanges,
-    Snapshot,
+    RouteLearner,
+    RouteLearnerConfig,
+    ShutdownNotice,
 )
 from postroad.cells.learning import NEVER
 from postroad.core.errors import ConfigError
 
-C1, C2 = Domain("C1", Role.CORE, "east"), Domain("C2", Role.CORE, "west")
-S1, S2 = Domain("S1"), Domain("S2", zone="west")
-CONFIG = LearnerConfig(default_delay_s=5)
+C1, C2 = DomainInfo("C1", Role.CORE, "east"), DomainInfo("C2", Role.CORE, "west")
+S1, S2 = DomainInfo("S1"), DomainInfo("S2", zone="west")
+CONFIG = RouteLearnerConfig(default_delay_s=5)
 
-BOTH = Offer.of(["q"], ["t"], "west")
+BOTH = RouteAdvertisement.of(["q"], ["t"], "west")
 
 
-def make_learner(domain: Domain, *peers: Domain) -> Learner:
-    learner = Learner(domain, config=CONFIG)
+def make_learner(domain: DomainInfo, *peers: DomainInfo) -> RouteLearner:
+    learner = RouteLearner(domain, config=CONFIG)
     for peer in peers:
         learner.peer_up(peer, 0.0)
     return learner
@@ -37,8 +37,10 @@ def texts(changes: RouteChanges) -> list[str]:
     return [f"- {it}" for it in changes.deleted] + [f"+ {it}" for it in changes.added]
 
 
-def tell(learner: Learner, name: str, number: int, offer: Offer, incarnation: int = 1) -> Have:
-    have = learner.receive(Snapshot(incarnation, number, offer), name, 0.0)
+def tell(
+    learner: RouteLearner, name: str, number: int, offer: RouteAdvertisement, incarnation: int = 1
+) -> AdvertisementAck:
+    have = learner.receive(AdvertisementUpdate(incarnation, number, offer), name, 0.0)
     assert have is not None
     return have
 
@@ -57,12 +59,12 @@ def test_a_core_knows_what_it_was_told_and_who_learns_what(subtests: pytest.Subt
             assert not learner.take_changes()
 
     learner = make_learner(C1, C2)
-    assert learner.receive(Check(), "C2", 0.0) == Have()
+    assert learner.receive(AdvertisementQuery(), "C2", 0.0) == AdvertisementAck()
     have = tell(learner, "C2", 3, BOTH, incarnation=7)
-    assert have == Have(7, 3, BOTH.digest())
-    assert learner.receive(Check(), "C2", 0.0) == have
+    assert have == AdvertisementAck(7, 3, BOTH.digest())
+    assert learner.receive(AdvertisementQuery(), "C2", 0.0) == have
     assert learner.have("C2") == have
-    assert learner.have("C9") == Have()
+    assert learner.have("C9") == AdvertisementAck()
     assert learner.offers() == {"C2": BOTH}
 
 
@@ -70,16 +72,16 @@ def test_what_is_no_longer_offered_or_in_another_zone_is_withdrawn() -> None:
     learner = make_learner(C1, C2)
     tell(learner, "C2", 1, BOTH)
     learner.take_changes()
-    tell(learner, "C2", 2, Offer.of(["r"], ["t"], "west"))
+    tell(learner, "C2", 2, RouteAdvertisement.of(["r"], ["t"], "west"))
     assert texts(learner.take_changes()) == [
         "- queue q@* -> *@C2 zone west",
         "+ queue r@* -> *@C2 zone west",
     ]
 
     learner = make_learner(C1, C2)
-    tell(learner, "C2", 1, Offer.of(["q"], [], "west"))
+    tell(learner, "C2", 1, RouteAdvertisement.of(["q"], [], "west"))
     learner.take_changes()
-    tell(learner, "C2", 2, Offer.of(["q"], [], None))
+    tell(learner, "C2", 2, RouteAdvertisement.of(["q"], [], None))
     assert texts(learner.take_changes()) == [
         "- queue q@* -> *@C2 zone west",
         "+ queue q@* -> *@C2",
@@ -94,20 +96,20 @@ def test_what_is_no_longer_offered_or_in_another_zone_is_withdrawn() -> None:
 def test_an_older_snapshot_is_ignored_and_a_new_incarnation_replaces_everything() -> None:
     learner = make_learner(C1, C2)
     newest = tell(learner, "C2", 5, BOTH)
-    assert tell(learner, "C2", 4, Offer()) == newest
+    assert tell(learner, "C2", 4, RouteAdvertisement()) == newest
     assert learner.offers() == {"C2": BOTH}
     tell(learner, "C2", 5, BOTH)
-    assert tell(learner, "C2", 5, Offer()).digest == Offer().digest()
+    assert tell(learner, "C2", 5, RouteAdvertisement()).digest == RouteAdvertisement().digest()
 
     learner = make_learner(C1, C2)
     tell(learner, "C2", 5, BOTH, incarnation=1)
-    have = tell(learner, "C2", 1, Offer.of(["r"]), incarnation=2)
+    have = tell(learner, "C2", 1, RouteAdvertisement.of(["r"]), incarnation=2)
     assert have.incarnation == 2
     assert tell(learner, "C2", 9, BOTH, incarnation=1) == have
     assert learner.offers()["C2"].queues == ("r",)
 
     learner = make_learner(C1)
-    assert learner.receive(Snapshot(1, 1, BOTH), "C2", 0.0) is None
+    assert learner.receive(AdvertisementUpdate(1, 1, BOTH), "C2", 0.0) is None
     assert not learner.take_changes()
 
 
@@ -125,12 +127,12 @@ def test_a_peer_that_is_gone_takes_its_routes_along() -> None:
     learner.take_changes()
     learner.peer_up(C2, 1.0)
     assert not learner.take_changes()
-    assert learner.have("C2") == Have()
-    tell(learner, "C2", 1, Offer(), incarnation=8)
+    assert learner.have("C2") == AdvertisementAck()
+    tell(learner, "C2", 1, RouteAdvertisement(), incarnation=8)
     assert len(learner.take_changes().deleted) == 2
 
 
-def defaults(learner: Learner) -> list[str]:
+def defaults(learner: RouteLearner) -> list[str]:
     return texts(learner.take_changes())
 
 
@@ -151,7 +153,7 @@ def test_defaults_of_a_satellite_come_one_after_the_other() -> None:
     defaults(learner)
     learner.peer_up(C1, 1.0)
     assert defaults(learner) == []
-    learner.peer_up(Domain("C1", Role.SATELLITE), 2.0)
+    learner.peer_up(DomainInfo("C1", Role.SATELLITE), 2.0)
     assert defaults(learner) == ["- default *@* -> *@C1 zone east"]
 
 
@@ -165,9 +167,9 @@ def test_a_core_that_is_gone_or_leaves_is_no_default_any_more() -> None:
     ]
 
     learner = make_learner(S1, C1, C2)
-    tell(learner, "C1", 1, Offer(), incarnation=3)
+    tell(learner, "C1", 1, RouteAdvertisement(), incarnation=3)
     defaults(learner)
-    assert learner.receive(Leaving(3), "C1", 1.0) == learner.have("C1")
+    assert learner.receive(ShutdownNotice(3), "C1", 1.0) == learner.have("C1")
     assert defaults(learner) == [
         "- default *@* -> *@C1 zone east",
         "+ default *@* -> *@C2 zone west",
@@ -176,16 +178,16 @@ def test_a_core_that_is_gone_or_leaves_is_no_default_any_more() -> None:
     assert defaults(learner) == []
 
     learner = make_learner(S1, C1)
-    tell(learner, "C1", 1, Offer(), incarnation=3)
+    tell(learner, "C1", 1, RouteAdvertisement(), incarnation=3)
     defaults(learner)
-    learner.receive(Leaving(2), "C1", 1.0)
+    learner.receive(ShutdownNotice(2), "C1", 1.0)
     assert defaults(learner) == []
 
 
 def test_a_learner_says_whom_it_knows() -> None:
     assert repr(make_learner(S1, C1, C2)) == "<Learner of S1: 2 peers, 1 defaults>"
     with pytest.raises(ConfigError, match="default_delay_s=-1"):
-        LearnerConfig(default_delay_s=-1)
+        RouteLearnerConfig(default_delay_s=-1)
     assert RouteChanges(added=(Route.default(CellAddress.of_domain("C1")),))
     assert not RouteChanges()
 
@@ -193,31 +195,31 @@ def test_a_learner_says_whom_it_knows() -> None:
 def test_a_snapshot_that_withdraws_something_is_known_beforehand(subtests: pytest.Subtests) -> None:
     for offer, is_less in [
         (BOTH, False),
-        (Offer.of(["q", "r"], ["t", "u"]), False),
-        (Offer.of([], ["t"]), True),
-        (Offer.of(["q"]), True),
-        (Offer.of(["r", "s"], ["t"]), True),
-        (Offer(), True),
+        (RouteAdvertisement.of(["q", "r"], ["t", "u"]), False),
+        (RouteAdvertisement.of([], ["t"]), True),
+        (RouteAdvertisement.of(["q"]), True),
+        (RouteAdvertisement.of(["r", "s"], ["t"]), True),
+        (RouteAdvertisement(), True),
     ]:
         with subtests.test(is_less=is_less):
             learner = make_learner(C1, S2)
-            assert not learner.would_withdraw(Snapshot(1, 1, BOTH), "S2")
+            assert not learner.would_withdraw(AdvertisementUpdate(1, 1, BOTH), "S2")
             tell(learner, "S2", 1, BOTH)
-            assert learner.would_withdraw(Snapshot(1, 2, offer), "S2") is is_less
+            assert learner.would_withdraw(AdvertisementUpdate(1, 2, offer), "S2") is is_less
             assert learner.offers() == {"S2": BOTH}
 
     learner = make_learner(C1, S2)
     tell(learner, "S2", 1, BOTH)
-    assert not learner.would_withdraw(Check(), "S2")
-    assert not learner.would_withdraw(Leaving(1), "S2")
-    assert not learner.would_withdraw(Snapshot(1, 2, Offer()), "S9")
+    assert not learner.would_withdraw(AdvertisementQuery(), "S2")
+    assert not learner.would_withdraw(ShutdownNotice(1), "S2")
+    assert not learner.would_withdraw(AdvertisementUpdate(1, 2, RouteAdvertisement()), "S9")
 
 
 def test_many_changes_are_given_out_in_slices_and_peers_take_turns() -> None:
     learner = make_learner(C1, C2, S2)
     learner.take_changes()
-    tell(learner, "C2", 1, Offer.of([f"q{n}" for n in range(10)]))
-    tell(learner, "S2", 1, Offer.of(["few"]))
+    tell(learner, "C2", 1, RouteAdvertisement.of([f"q{n}" for n in range(10)]))
+    tell(learner, "S2", 1, RouteAdvertisement.of(["few"]))
     slices = []
     while learner.has_changes:
         slices.append(learner.take_changes(4))
@@ -241,15 +243,15 @@ def test_what_happens_between_slices_is_seen_to() -> None:
         table.difference_update(changes.deleted)
         table.update(changes.added)
 
-    tell(learner, "C2", 1, Offer.of([f"a{n}" for n in range(10)]))
+    tell(learner, "C2", 1, RouteAdvertisement.of([f"a{n}" for n in range(10)]))
     take(3)
-    tell(learner, "C2", 2, Offer.of([f"b{n}" for n in range(10)]))
+    tell(learner, "C2", 2, RouteAdvertisement.of([f"b{n}" for n in range(10)]))
     take(5)
-    tell(learner, "C2", 3, Offer.of(["a1", "b1"]))
+    tell(learner, "C2", 3, RouteAdvertisement.of(["a1", "b1"]))
     while learner.has_changes:
         take(2)
     assert {it.cell for it in table} == {"a1", "b1"}
-    tell(learner, "C2", 4, Offer.of([f"c{n}" for n in range(10)]))
+    tell(learner, "C2", 4, RouteAdvertisement.of([f"c{n}" for n in range(10)]))
     take(4)
     learner.peer_down("C2", 0.0)
     assert not learner.is_applied("C2")
@@ -260,10 +262,10 @@ def test_what_happens_between_slices_is_seen_to() -> None:
 
 def test_a_core_that_says_again_and_again_that_it_leaves_changes_nothing() -> None:
     learner = make_learner(S1, C1, C2)
-    tell(learner, "C1", 1, Offer.of(["q"]))
+    tell(learner, "C1", 1, RouteAdvertisement.of(["q"]))
     learner.take_changes()
-    learner.receive(Leaving(1), "C1", 0.0)
+    learner.receive(ShutdownNotice(1), "C1", 0.0)
     assert learner.take_changes()
-    have = learner.receive(Leaving(1), "C1", 0.0)
+    have = learner.receive(ShutdownNotice(1), "C1", 0.0)
     assert have is not None and have.knows_leaving
     assert not learner.has_changes

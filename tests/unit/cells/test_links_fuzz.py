@@ -12,9 +12,9 @@ from fuzz.target import BrokenInvariant, Target
 from fuzz.targets import TARGETS
 from postroad.cells import Envelope, links
 from postroad.cells.envelope_form import _BEGIN, _FIXED, _KINDS, _decoder, _read_route
-from postroad.cells.exchange import Exchange
+from postroad.cells.exchange import MessageDispatcher
 from postroad.cells.links import DomainLink
-from postroad.cells.spreading import RouteSpreader
+from postroad.cells.spreading import RoutePropagator
 from tests.support.tiers import by_tier
 
 MUTATIONS = 200
@@ -58,7 +58,9 @@ def plant_answered_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_unmapped_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzz.targets.cells.decode_update", msgspec.msgpack.Decoder().decode)
+    monkeypatch.setattr(
+        "fuzz.targets.cells.decode_routing_update", msgspec.msgpack.Decoder().decode
+    )
 
 
 def plant_unmapped_body(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,23 +68,23 @@ def plant_unmapped_body(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_news_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    receive = RouteSpreader.receive
+    receive = RoutePropagator.receive
 
-    def confused(self: RouteSpreader, link: DomainLink, payload: bytes) -> None:
+    def confused(self: RoutePropagator, link: DomainLink, payload: bytes) -> None:
         receive(self, self._links["S2"], payload)
 
-    monkeypatch.setattr(RouteSpreader, "receive", confused)
+    monkeypatch.setattr(RoutePropagator, "receive", confused)
 
 
 def plant_chatter(monkeypatch: pytest.MonkeyPatch) -> None:
-    forward = Exchange._forward
+    forward = MessageDispatcher._forward
 
-    def twice(self: Exchange, *arguments: object) -> object:
+    def twice(self: MessageDispatcher, *arguments: object) -> object:
         forward(self, *arguments)  # type: ignore[arg-type]
         forward(self, *arguments)  # type: ignore[arg-type]
         return forward(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Exchange, "_forward", twice)
+    monkeypatch.setattr(MessageDispatcher, "_forward", twice)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from postroad.cells.locations import CoreLocation, ZooKeeperLocations
+from postroad.cells.locations import CoreLocation, ZooKeeperCoreDiscovery
 from postroad.core import Address
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 
 PLACE = Address("10.0.0.1", 26502)
 
@@ -19,9 +19,9 @@ def test_a_location_reads_as_its_endpoints() -> None:
     for count in [1, 16]:
         assert len(CoreLocation("C1", (PLACE,) * count).endpoints) == count, count
 
-    locations = ZooKeeperLocations("127.0.0.1:2181", "a/b", "/r", auth=[("digest", "u:secret")])
+    locations = ZooKeeperCoreDiscovery("127.0.0.1:2181", "a/b", "/r", auth=[("digest", "u:secret")])
     assert repr(locations) == (
-        "<ZooKeeperLocations ZooKeeper 127.0.0.1:2181 /r/a%2Fb/cores [not started]>"
+        "<ZooKeeperCoreDiscovery ZooKeeper 127.0.0.1:2181 /r/a%2Fb/cores [not started]>"
     )
 
 
@@ -43,5 +43,5 @@ def test_what_no_core_can_have_is_refused(subtests: pytest.Subtests) -> None:
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "postroad.cluster.discovery.zookeeper", raising=False)
     monkeypatch.setitem(sys.modules, "kazoo", None)
-    with pytest.raises(MissingExtra, match=r"finding cores .* the extra 'zookeeper'"):
-        ZooKeeperLocations("127.0.0.1:2181", "demo")
+    with pytest.raises(MissingExtraError, match=r"finding cores .* the extra 'zookeeper'"):
+        ZooKeeperCoreDiscovery("127.0.0.1:2181", "demo")

@@ -3,7 +3,7 @@
 import pytest
 
 from postroad.cells import CellAddress, CellMessage, CellPath
-from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError
 from tests.support.cells.nodes import Inbox
 from tests.support.cells.workshop import Workshop
 
@@ -11,7 +11,7 @@ from tests.support.cells.workshop import Workshop
 def test_body_is_read_from_the_payload() -> None:
     assert CellMessage(b"\x93\x01\x02\x03", "msgpack").body == [1, 2, 3]
     assert CellMessage(b"raw").body == b"raw"
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         _ = CellMessage(b"\xff", "text").body
 
 

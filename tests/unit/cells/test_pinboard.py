@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from postroad.cells.pinboard import LINES_MAX, Pinboard
+from postroad.cells.pinboard import LINES_MAX, LogBuffer
 
 _numbers = count(1)
 
@@ -25,23 +25,23 @@ def logger() -> Iterator[logging.Logger]:
     logger.setLevel(logging.INFO)
     logger.propagate = False
     yield logger
-    assert not any(isinstance(it, Pinboard) for it in logger.handlers)
+    assert not any(isinstance(it, LogBuffer) for it in logger.handlers)
 
 
 @pytest.fixture
-def pinboard(logger: logging.Logger) -> Iterator[Pinboard]:
-    pinboard = Pinboard(logger)
+def pinboard(logger: logging.Logger) -> Iterator[LogBuffer]:
+    pinboard = LogBuffer(logger)
     pinboard.attach(FIRST)
     yield pinboard
     pinboard.detach(FIRST)
 
 
-def texts(pinboard: Pinboard, count: int = LINES_MAX) -> list[str]:
+def texts(pinboard: LogBuffer, count: int = LINES_MAX) -> list[str]:
     return [line.partition(": ")[2] for line in pinboard.lines(count)]
 
 
 def test_lines_of_a_logger_and_those_below_are_kept_short(
-    pinboard: Pinboard, logger: logging.Logger
+    pinboard: LogBuffer, logger: logging.Logger
 ) -> None:
     logger.info("up %d", 1)
     logging.getLogger(f"{logger.name}.part").warning("down")
@@ -55,7 +55,7 @@ def test_lines_of_a_logger_and_those_below_are_kept_short(
     assert len(pinboard.lines(1)[0]) == 1_000
 
 
-def test_only_the_last_lines_are_kept(pinboard: Pinboard, logger: logging.Logger) -> None:
+def test_only_the_last_lines_are_kept(pinboard: LogBuffer, logger: logging.Logger) -> None:
     for n in range(LINES_MAX + 5):
         logger.info("%d", n)
     assert texts(pinboard)[0] == "5"
@@ -64,7 +64,7 @@ def test_only_the_last_lines_are_kept(pinboard: Pinboard, logger: logging.Logger
 
 
 def test_exceptions_are_told_without_a_traceback(
-    pinboard: Pinboard, logger: logging.Logger
+    pinboard: LogBuffer, logger: logging.Logger
 ) -> None:
     try:
         raise ValueError("bad\nvalue")
@@ -76,7 +76,7 @@ def test_exceptions_are_told_without_a_traceback(
 def test_nothing_is_kept_after_the_last_user_who_puts_the_level_back(
     logger: logging.Logger,
 ) -> None:
-    pinboard = Pinboard(logger)
+    pinboard = LogBuffer(logger)
     pinboard.attach(FIRST)
     pinboard.attach(SECOND)
     logger.info("a")
@@ -87,7 +87,7 @@ def test_nothing_is_kept_after_the_last_user_who_puts_the_level_back(
     logger.info("b")
     assert texts(pinboard) == []
 
-    pinboard = Pinboard(logger)
+    pinboard = LogBuffer(logger)
     pinboard.attach(FIRST)
     pinboard.set_level(logging.DEBUG)
     pinboard.set_level(logging.ERROR)
@@ -100,7 +100,7 @@ def test_nothing_is_kept_after_the_last_user_who_puts_the_level_back(
 
 
 def test_warnings_are_still_seen_where_nobody_set_up_logging(
-    pinboard: Pinboard,
+    pinboard: LogBuffer,
     logger: logging.Logger,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -113,7 +113,7 @@ def test_warnings_are_still_seen_where_nobody_set_up_logging(
 
 
 def test_what_others_write_is_not_written_twice(
-    pinboard: Pinboard, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+    pinboard: LogBuffer, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = logging.NullHandler()
     logger.addHandler(other)

@@ -6,15 +6,15 @@ import pytest
 from postroad.cells import CellMessage, CellPath
 from postroad.cells.content import PING, encode_body
 from postroad.cells.path import HOPS_MAX
-from postroad.cells.pings import Pong, answer_ping, read_pong
-from postroad.core.errors import MalformedPayload
+from postroad.cells.pings import PongBody, build_pong, decode_pong
+from postroad.core.errors import MalformedPayloadError
 
 
 def test_the_answer_tells_the_way() -> None:
     way = CellPath.of("System@S1", "*@S1", "*@C1")
-    content, payload = encode_body(answer_ping(CellMessage(b"", PING, way=way)))
+    content, payload = encode_body(build_pong(CellMessage(b"", PING, way=way)))
     assert content == "msgpack"
-    assert read_pong(payload) == way
+    assert decode_pong(payload) == way
 
 
 def test_what_is_no_answer_is_malformed(subtests: pytest.Subtests) -> None:
@@ -23,11 +23,11 @@ def test_what_is_no_answer_is_malformed(subtests: pytest.Subtests) -> None:
         b"\xc1",
         msgspec.msgpack.encode("text"),
         msgspec.msgpack.encode({"way": [1]}),
-        msgspec.msgpack.encode(Pong(("a@b@c",))),
-        msgspec.msgpack.encode(Pong(("x" * 1_000,))),
-        msgspec.msgpack.encode(Pong(("a@S1",) * (HOPS_MAX + 1))),
+        msgspec.msgpack.encode(PongBody(("a@b@c",))),
+        msgspec.msgpack.encode(PongBody(("x" * 1_000,))),
+        msgspec.msgpack.encode(PongBody(("a@S1",) * (HOPS_MAX + 1))),
         b"\x81\xa3way" + b"\x91" * 100_000,
     ]:
-        refusal = pytest.raises(MalformedPayload, match="no answer to a ping")
+        refusal = pytest.raises(MalformedPayloadError, match="no answer to a ping")
         with subtests.test(payload=payload), refusal:
-            read_pong(payload)
+            decode_pong(payload)

@@ -1,7 +1,7 @@
 """Messages that are kept a while."""
 
 from postroad.cells import Envelope
-from postroad.cells.resends import Resends, Sent
+from postroad.cells.resends import ResendBuffer, SentMessage
 from tests.support.cells.workshop import make_request
 
 AVOID = frozenset({"*@C1"})
@@ -9,52 +9,52 @@ HEAD = make_request("b@S2", b"").weight
 """What a message without a payload counts."""
 
 
-def keep(resends: Resends, size: int = 0) -> Envelope:
+def keep(resends: ResendBuffer, size: int = 0) -> Envelope:
     envelope = make_request("b@S2", bytes(size))
-    resends.keep(Sent(envelope, AVOID, 1.5))
+    resends.keep(SentMessage(envelope, AVOID, 1.5))
     return envelope
 
 
 def test_a_message_is_given_once_and_counts_once() -> None:
-    resends = Resends(10, 10 * HEAD)
+    resends = ResendBuffer(10, 10 * HEAD)
     envelope = keep(resends)
     sent = resends.take(envelope.id)
     assert sent is not None
-    assert sent == Sent(envelope, AVOID, 1.5)
+    assert sent == SentMessage(envelope, AVOID, 1.5)
     assert resends.take(envelope.id) is None
     assert resends.take(b"unknown") is None
 
-    resends = Resends(100, 2 * HEAD + 100)
+    resends = ResendBuffer(100, 2 * HEAD + 100)
     for _ in range(10):
         assert resends.take(keep(resends, 100).id) is not None
     kept = [keep(resends, 50), keep(resends, 50)]
     assert all(resends.take(it.id) for it in kept)
-    resends = Resends(100, 2 * HEAD)
+    resends = ResendBuffer(100, 2 * HEAD)
     first, second = keep(resends), keep(resends)
     for _ in range(3):
-        resends.keep(Sent(second, AVOID, 2.5))
+        resends.keep(SentMessage(second, AVOID, 2.5))
     assert len(resends) == 2
     assert resends.take(first.id) is not None
-    assert resends.take(second.id) == Sent(second, AVOID, 2.5)
+    assert resends.take(second.id) == SentMessage(second, AVOID, 2.5)
 
 
 def test_the_oldest_are_forgotten_by_number_and_by_bytes() -> None:
-    resends = Resends(3, 10 * HEAD)
+    resends = ResendBuffer(3, 10 * HEAD)
     envelopes = [keep(resends) for _ in range(5)]
     assert [resends.take(it.id) is not None for it in envelopes] == [False] * 2 + [True] * 3
     assert len(resends) == 0
 
-    resends = Resends(100, 2 * HEAD + 100)
+    resends = ResendBuffer(100, 2 * HEAD + 100)
     envelopes = [keep(resends, 40) for _ in range(3)]
     assert len(resends) == 2
     assert resends.take(envelopes[0].id) is None
 
-    resends = Resends(100, 2 * HEAD)
+    resends = ResendBuffer(100, 2 * HEAD)
     envelopes = [keep(resends) for _ in range(3)]
     assert len(resends) == 2
     assert resends.take(envelopes[0].id) is None
 
-    resends = Resends(100, HEAD + 100)
+    resends = ResendBuffer(100, HEAD + 100)
     small = keep(resends, 10)
     large = keep(resends, 101)
     assert resends.take(large.id) is None

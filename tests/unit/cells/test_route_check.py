@@ -3,22 +3,24 @@
 import pytest
 
 from postroad.cells.route_check import (
-    CheckResult,
     CoreReport,
-    Known,
+    KnownAdvertisement,
+    RouteCheckResult,
     compare_reports,
-    read_report,
+    decode_report,
 )
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
-OWN_1 = Known(11, 0, b"c1")
-OWN_2 = Known(12, 0, b"c2")
-C1 = Known(11, 5, b"c1")
-C2 = Known(12, 7, b"c2")
-S1 = Known(21, 3, b"s1")
+OWN_1 = KnownAdvertisement(11, 0, b"c1")
+OWN_2 = KnownAdvertisement(12, 0, b"c2")
+C1 = KnownAdvertisement(11, 5, b"c1")
+C2 = KnownAdvertisement(12, 7, b"c2")
+S1 = KnownAdvertisement(21, 3, b"s1")
 
 
-def compare(at_c1: dict[str, Known], at_c2: dict[str, Known]) -> list[tuple[str, str, str]]:
+def compare(
+    at_c1: dict[str, KnownAdvertisement], at_c2: dict[str, KnownAdvertisement]
+) -> list[tuple[str, str, str]]:
     result = compare_reports({"C2": CoreReport(OWN_2, at_c2), "C1": CoreReport(OWN_1, at_c1)}, {})
     return [(it.domain, it.core, it.problem) for it in result.differences]
 
@@ -29,7 +31,7 @@ def test_cores_that_agree_and_silence_is_not_agreement() -> None:
         "C2": CoreReport(OWN_2, {"C1": C1, "S1": S1}),
     }
     result = compare_reports(reports, {})
-    assert result == CheckResult(("C1", "C2"), {}, 3, ())
+    assert result == RouteCheckResult(("C1", "C2"), {}, 3, ())
     assert result.is_good
 
     reports = {"C1": CoreReport(OWN_1, {"S1": S1})}
@@ -43,9 +45,9 @@ def test_cores_that_agree_and_silence_is_not_agreement() -> None:
 
 def test_a_core_that_is_behind(subtests: pytest.Subtests) -> None:
     for known, problem in [
-        (Known(21, 2, b"s1"), "has #2 of incarnation 21; C2 has #3 of incarnation 21"),
-        (Known(20, 9, b"s1"), "has #9 of incarnation 20; C2 has #3 of incarnation 21"),
-        (Known(), "has nothing; C2 has #3 of incarnation 21"),
+        (KnownAdvertisement(21, 2, b"s1"), "has #2 of incarnation 21; C2 has #3 of incarnation 21"),
+        (KnownAdvertisement(20, 9, b"s1"), "has #9 of incarnation 20; C2 has #3 of incarnation 21"),
+        (KnownAdvertisement(), "has nothing; C2 has #3 of incarnation 21"),
     ]:
         with subtests.test(problem=problem):
             found = compare({"C2": C2, "S1": known}, {"C1": C1, "S1": S1})
@@ -54,21 +56,21 @@ def test_a_core_that_is_behind(subtests: pytest.Subtests) -> None:
     assert compare({"C2": C2, "S1": S1}, {"C1": C1}) == [("S1", "C2", "has no tunnel to it")]
     assert compare({"S1": S1}, {"C1": C1, "S1": S1}) == [("C2", "C1", "has no tunnel to it")]
 
-    assert compare({"C2": C2}, {"C1": C1, "S1": Known()}) == [
+    assert compare({"C2": C2}, {"C1": C1, "S1": KnownAdvertisement()}) == [
         ("S1", "C1", "has no tunnel to it"),
         ("S1", "C2", "has heard nothing of it"),
     ]
 
-    found = compare({"C2": C2, "S1": Known()}, {"C1": C1, "S1": Known()})
+    found = compare({"C2": C2, "S1": KnownAdvertisement()}, {"C1": C1, "S1": KnownAdvertisement()})
     assert found == [("S1", core, "has heard nothing of it") for core in ("C1", "C2")]
 
 
 def test_the_same_snapshot_with_other_contents(subtests: pytest.Subtests) -> None:
-    other = Known(21, 3, b"other")
+    other = KnownAdvertisement(21, 3, b"other")
     found = compare({"C2": C2, "S1": S1}, {"C1": C1, "S1": other})
     assert found == [("S1", "C2", "has another #3 of incarnation 21 than C1")]
 
-    for known in [Known(11, 5, b"old"), Known(10, 5, b"c1")]:
+    for known in [KnownAdvertisement(11, 5, b"old"), KnownAdvertisement(10, 5, b"c1")]:
         with subtests.test(known=known):
             ((domain, core, problem),) = compare({"C2": C2, "S1": S1}, {"C1": known, "S1": S1})
             assert (domain, core) == ("C1", "C2")
@@ -76,7 +78,7 @@ def test_the_same_snapshot_with_other_contents(subtests: pytest.Subtests) -> Non
 
 
 def test_a_report_is_read_from_plain_values_or_malformed(subtests: pytest.Subtests) -> None:
-    report = read_report({"own": [11, 0, b"c1"], "known": {"S1": [21, 3, b"s1"]}})
+    report = decode_report({"own": [11, 0, b"c1"], "known": {"S1": [21, 3, b"s1"]}})
     assert report == CoreReport(OWN_1, {"S1": S1})
 
     for answer in [
@@ -89,6 +91,6 @@ def test_a_report_is_read_from_plain_values_or_malformed(subtests: pytest.Subtes
         {"own": [1, 2, b"x" * 17], "known": {}},
         {"own": [1, 2, b""], "known": {str(n): [1, 1, b""] for n in range(65_537)}},
     ]:
-        refusal = pytest.raises(MalformedPayload, match="no report of a core")
+        refusal = pytest.raises(MalformedPayloadError, match="no report of a core")
         with subtests.test(answer=answer), refusal:
-            read_report(answer)
+            decode_report(answer)

@@ -4,18 +4,18 @@ import pytest
 
 from postroad.cells import (
     CellAddress,
-    Domain,
-    DuplicateRoute,
-    NoSuchCell,
-    NoSuchRoute,
+    CellNotFoundError,
+    DomainInfo,
+    DuplicateRouteError,
     Role,
     Route,
-    RouteRefused,
+    RouteNotFoundError,
+    RouteRejectedError,
     RouteTable,
     RouteType,
-    list_routes,
-    require_target,
-    select_routes,
+    check_route_target,
+    filter_routes,
+    format_routes,
 )
 from postroad.core.errors import ConfigError
 
@@ -80,11 +80,11 @@ def test_routes_and_domains_say_what_they_are() -> None:
     assert str(Route.to_queue("Q", S2, "east")) == "queue Q@* -> *@S2 zone east"
     assert str(Route.default(C1)) == "default *@* -> *@C1"
 
-    assert Domain("S1", Role.CORE, "east").address == CellAddress.parse("*@S1")
+    assert DomainInfo("S1", Role.CORE, "east").address == CellAddress.parse("*@S1")
     with pytest.raises(ConfigError, match="reserved"):
-        Domain("local")
+        DomainInfo("local")
     with pytest.raises(ConfigError, match="zone"):
-        Domain("S1", zone="")
+        DomainInfo("S1", zone="")
 
 
 def test_a_change_makes_another_table_of_the_routes_by_type() -> None:
@@ -130,9 +130,9 @@ def test_a_duplicate_is_refused_and_a_route_deleted_whatever_its_zone() -> None:
     table = RouteTable([Route.default(C1, "east")])
     for route in (Route.default(C1, "east"), Route.default(C1, "west"), Route.default(C1)):
         assert route in table
-        with pytest.raises(DuplicateRoute, match="already"):
+        with pytest.raises(DuplicateRouteError, match="already"):
             table.added(route)
-    with pytest.raises(DuplicateRoute, match="twice"):
+    with pytest.raises(DuplicateRouteError, match="twice"):
         RouteTable([Route.default(C1), Route.default(C1)])
 
     table = RouteTable([Route.to_topic("T", S2, "east")])
@@ -141,7 +141,7 @@ def test_a_duplicate_is_refused_and_a_route_deleted_whatever_its_zone() -> None:
     table = RouteTable([Route.to_queue("Q", A)])
     for route in (Route.to_queue("Q", B), Route.to_topic("Q", A), Route.to_queue("R", A)):
         assert route not in table
-        with pytest.raises(NoSuchRoute, match="no route") as caught:
+        with pytest.raises(RouteNotFoundError, match="no route") as caught:
             table.deleted(route)
         assert isinstance(caught.value, LookupError)
     assert "nothing" not in table
@@ -149,7 +149,7 @@ def test_a_duplicate_is_refused_and_a_route_deleted_whatever_its_zone() -> None:
 
 def test_a_change_is_done_as_a_whole_or_leniently() -> None:
     table = RouteTable([Route.to_queue("Q", A)])
-    with pytest.raises(RouteRefused):
+    with pytest.raises(RouteRejectedError):
         table.changed(added=[Route.to_queue("R", A), Route.to_queue("Q", A)])
     assert list(table) == [Route.to_queue("Q", A)]
 
@@ -193,7 +193,7 @@ def test_targets_lead_somewhere_or_nowhere(subtests: pytest.Subtests) -> None:
         Route.alias(CellAddress("x"), CellAddress("anything", "S9")),
     ]:
         with subtests.test(route=route):
-            require_target(route, domain="S1", cells={"a"})
+            check_route_target(route, domain="S1", cells={"a"})
 
     for route in [
         Route.to_queue("Q", B),
@@ -201,8 +201,8 @@ def test_targets_lead_somewhere_or_nowhere(subtests: pytest.Subtests) -> None:
         Route.to_queue("Q", CellAddress.of_domain("S1")),
         Route.to_domain("S2", CellAddress("gone")),
     ]:
-        with subtests.test(route=route), pytest.raises(NoSuchCell, match="no such cell"):
-            require_target(route, domain="S1", cells={"a"})
+        with subtests.test(route=route), pytest.raises(CellNotFoundError, match="no such cell"):
+            check_route_target(route, domain="S1", cells={"a"})
 
 
 THROUGH_A = [
@@ -215,9 +215,9 @@ THROUGH_A = [
 def test_only_what_leads_elsewhere_needs_a_tunnel(subtests: pytest.Subtests) -> None:
     for route in THROUGH_A:
         with subtests.test(route=route):
-            require_target(route, domain="S1", cells={"a", "b"}, gateways={"a"})
-            with pytest.raises(NoSuchCell, match="a@S1 is no tunnel"):
-                require_target(route, domain="S1", cells={"a", "b"}, gateways={"b"})
+            check_route_target(route, domain="S1", cells={"a", "b"}, gateways={"a"})
+            with pytest.raises(CellNotFoundError, match="a@S1 is no tunnel"):
+                check_route_target(route, domain="S1", cells={"a", "b"}, gateways={"b"})
 
     for route in [
         Route.to_queue("Q", A),
@@ -227,7 +227,7 @@ def test_only_what_leads_elsewhere_needs_a_tunnel(subtests: pytest.Subtests) -> 
         Route.default(C1),
     ]:
         with subtests.test(route=route):
-            require_target(route, domain="S1", cells={"a"}, gateways=())
+            check_route_target(route, domain="S1", cells={"a"}, gateways=())
 
 
 # Listing.
@@ -245,7 +245,7 @@ LISTED = [
 
 
 def test_routes_are_listed_in_order_and_selected() -> None:
-    assert list_routes(select_routes(LISTED)) == (
+    assert format_routes(filter_routes(LISTED)) == (
         "TYPE     DESTINATION  TARGET    ZONE\n"
         "topic    T@*          a@S1\n"
         "topic    U@*          a@S1\n"
@@ -257,11 +257,11 @@ def test_routes_are_listed_in_order_and_selected() -> None:
         "default  *@*          *@C1      east"
     )
 
-    assert list_routes([]) == "TYPE  DESTINATION  TARGET  ZONE"
+    assert format_routes([]) == "TYPE  DESTINATION  TARGET  ZONE"
 
-    assert select_routes(LISTED, type=RouteType.DEFAULT) == LISTED[:1]
-    assert select_routes(LISTED, destination="Q*") == LISTED[2:4]
-    assert select_routes(LISTED, target="to-??@S1") == LISTED[1:2]
-    assert select_routes(LISTED, destination="q*") == []
-    assert select_routes(LISTED, destination="Q") == LISTED[2:4]
-    assert select_routes(LISTED, destination="Q@S2") == []
+    assert filter_routes(LISTED, type=RouteType.DEFAULT) == LISTED[:1]
+    assert filter_routes(LISTED, destination="Q*") == LISTED[2:4]
+    assert filter_routes(LISTED, target="to-??@S1") == LISTED[1:2]
+    assert filter_routes(LISTED, destination="q*") == []
+    assert filter_routes(LISTED, destination="Q") == LISTED[2:4]
+    assert filter_routes(LISTED, destination="Q@S2") == []

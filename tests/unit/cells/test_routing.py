@@ -5,15 +5,15 @@ from collections import Counter
 import pytest
 
 from postroad.cells import (
-    Domain,
-    HopLimit,
-    Kind,
-    MessageExpired,
-    NoRoute,
-    Origin,
+    DomainInfo,
+    HopLimitExceededError,
+    MessageExpiredError,
+    MessageKind,
+    MessageOrigin,
+    NoRouteError,
     Role,
     Route,
-    rank,
+    rendezvous_rank,
 )
 from postroad.cells.routing import SOURCE_HOPS_MAX, STEPS_MAX
 from tests.support.cells.networks import Network, make_envelope
@@ -47,7 +47,7 @@ def test_hops_after_a_cell_are_left_to_it() -> None:
     assert delivery.envelope.destination.describe() == "[a@S1:>b@S2]"
 
     decision = decide("x@S1", Route.default(at("*@C1")), Route.alias(at("x@S1"), at("a")))
-    assert failure_of(decision) == (NoRoute.code, "no cell 'x' in domain S1")
+    assert failure_of(decision) == (NoRouteError.code, "no cell 'x' in domain S1")
     assert decision.forwards == ()
 
     for path in ["*@S1", "*@S1:*@S1"]:
@@ -84,7 +84,7 @@ def test_a_domain_route_comes_before_the_default() -> None:
     assert gateways_of(decide("x@S9", Route.to_domain("S9", at("*@S2")))) == ["to-S2"]
 
     routes = [Route.to_domain("S8", at("*@S9")), Route.to_domain("S9", at("*@S8"))]
-    assert failure_of(decide("x@S9", *routes))[0] == NoRoute.code
+    assert failure_of(decide("x@S9", *routes))[0] == NoRouteError.code
     assert gateways_of(decide("x@S9", *routes, Route.to_domain("S9", at("to-C1")))) == ["to-C1"]
 
     (forward,) = decide("*@S1:x@S2").forwards
@@ -110,11 +110,11 @@ def test_an_alias_may_be_a_queue_a_topic_or_a_domain() -> None:
 
 def test_aliases_in_a_circle_end_and_chains_have_a_limit() -> None:
     decision = decide("A", Route.alias(at("A"), at("B")), Route.alias(at("B"), at("A")))
-    assert failure_of(decision)[0] == HopLimit.code
+    assert failure_of(decision)[0] == HopLimitExceededError.code
     assert decision.steps.count("alias A@local -> B@local: another name") == STEPS_MAX / 2
 
     assert cells_of(decide("n0", *chain_of_aliases(STEPS_MAX - 1))) == ["a"]
-    assert failure_of(decide("n0", *chain_of_aliases(STEPS_MAX)))[0] == HopLimit.code
+    assert failure_of(decide("n0", *chain_of_aliases(STEPS_MAX)))[0] == HopLimitExceededError.code
 
 
 def chain_of_aliases(length: int) -> list[Route]:
@@ -128,10 +128,10 @@ def test_failures_are_answered_if_somebody_can_be_told() -> None:
     assert decide("x").is_answered
     orphan = make_envelope("x")
     from_domain = make_envelope("x", "*@C1")
-    reply = make_envelope("x", "p@S2", kind=Kind.REPLY, answers=bytes(16))
+    reply = make_envelope("x", "p@S2", kind=MessageKind.REPLY, answers=bytes(16))
     for envelope in (orphan, from_domain, reply):
         decision = decide(envelope)
-        assert failure_of(decision)[0] == NoRoute.code
+        assert failure_of(decision)[0] == NoRouteError.code
         assert not decision.is_answered
 
     assert not decide(make_envelope("x", "p@S1", is_quiet=True)).is_answered
@@ -139,14 +139,14 @@ def test_failures_are_answered_if_somebody_can_be_told() -> None:
     assert decide(make_envelope("A", "p@S1", is_quiet=True), *circle).is_answered
 
     decision = decide(make_envelope("a", "p@S2", ttl_ms=0))
-    assert failure_of(decision)[0] == MessageExpired.code
+    assert failure_of(decision)[0] == MessageExpiredError.code
     assert (decision.deliveries, decision.is_answered) == ((), True)
-    late = make_envelope("a", "p@S2", ttl_ms=0, kind=Kind.REPLY, answers=bytes(16))
+    late = make_envelope("a", "p@S2", ttl_ms=0, kind=MessageKind.REPLY, answers=bytes(16))
     assert cells_of(decide(late)) == ["a"]
 
 
 def test_every_step_and_a_failure_are_explained() -> None:
-    first, second = rank(b"T@local", ["C1", "C2"])
+    first, second = rendezvous_rank(b"T@local", ["C1", "C2"])
     decision = decide(
         "*@S1:T",
         Route.to_topic("T", at("a@S1")),
@@ -194,7 +194,7 @@ def test_each_topic_route_gets_a_copy_and_the_default_one_more() -> None:
 
     topics = [Route.to_topic("T", at(it)) for it in ("*@S9", "a@S1")]
     decision = decide("T", *topics, Route.default(at("*@C1")))
-    assert failure_of(decision) == (NoRoute.code, "topic T@* -> *@S9: no way there from S1")
+    assert failure_of(decision) == (NoRouteError.code, "topic T@* -> *@S9: no way there from S1")
     assert (cells_of(decision), gateways_of(decision)) == (["a"], ["to-C1"])
 
 
@@ -232,7 +232,9 @@ def test_the_domain_a_publication_comes_from_is_passed_over() -> None:
     envelope = make_envelope("q@C2:T", "p@S2:*@S2:q@C2:*@C2")
     envelope = envelope.heading(envelope.destination.advanced())
     decision = decide(
-        envelope, Route.to_topic("T", at("*@S2")), origin=Origin.from_peer("C2", Role.SATELLITE)
+        envelope,
+        Route.to_topic("T", at("*@S2")),
+        origin=MessageOrigin.from_peer("C2", Role.SATELLITE),
     )
     assert gateways_of(decision) == ["to-S2"]
 
@@ -258,7 +260,7 @@ def test_a_queue_prefers_the_own_zone_and_stays_if_it_comes_from_a_core() -> Non
     routes = [Route.to_queue("Q", at("*@C1"), "west"), Route.to_queue("Q", at("*@C2"), "east")]
     assert all(gateways_of(decide("Q", *routes)) == ["to-C2"] for _ in range(20))
     assert gateways_of(decide("Q", *routes, avoid=frozenset({"C2"}))) == ["to-C1"]
-    homeless = Domain("S1", Role.SATELLITE)
+    homeless = DomainInfo("S1", Role.SATELLITE)
     takers = {gateways_of(decide("Q", *routes, domain=homeless))[0] for _ in range(50)}
     assert takers == {"to-C1", "to-C2"}
 
@@ -266,7 +268,7 @@ def test_a_queue_prefers_the_own_zone_and_stays_if_it_comes_from_a_core() -> Non
     decisions = [decide("Q", *routes, origin=FROM_CORE) for _ in range(20)]
     assert all(cells_of(it) == ["a"] for it in decisions)
     decision = decide("Q", *routes[:2], Route.default(at("*@C2")), origin=FROM_CORE)
-    assert failure_of(decision) == (NoRoute.code, "no route for Q@local at S1")
+    assert failure_of(decision) == (NoRouteError.code, "no route for Q@local at S1")
     assert gateways_of(decide("x@S2", origin=FROM_CORE)) == ["to-S2"]
 
 
@@ -292,10 +294,13 @@ def test_a_draining_cell_is_reached_by_its_full_address_alone() -> None:
     assert cells_of(decide("a@S1", hidden=DRAINING)) == ["a"]
     assert cells_of(decide("*@S1:a@S1", hidden=DRAINING)) == ["a"]
     assert cells_of(decide("x", Route.alias(at("x"), at("a@S1")), hidden=DRAINING)) == ["a"]
-    assert failure_of(decide("a", hidden=DRAINING)) == (NoRoute.code, "no route for a@local at S1")
+    assert failure_of(decide("a", hidden=DRAINING)) == (
+        NoRouteError.code,
+        "no route for a@local at S1",
+    )
     assert gateways_of(decide("a", Route.default(at("*@C1")), hidden=DRAINING)) == ["to-C1"]
     alias = Route.alias(at("x"), at("a"))
-    assert failure_of(decide("x", alias, hidden=DRAINING))[0] == NoRoute.code
+    assert failure_of(decide("x", alias, hidden=DRAINING))[0] == NoRouteError.code
     exact = Route.to_address(at("x@S9"), at("a@S1"))
     assert gateways_of(decide("x@S9", exact, hidden=DRAINING)) == []
     assert gateways_of(decide("x@S9", exact, DEFAULTS[0], hidden=DRAINING)) == ["to-C1"]
@@ -317,25 +322,25 @@ def test_a_draining_consumer_or_subscriber_is_passed_over() -> None:
 def test_a_destination_always_has_the_same_default() -> None:
     for number in range(50):
         name = f"cell-{number}"
-        best = rank(f"{name}@local".encode(), ["C1", "C2"])[0]
+        best = rendezvous_rank(f"{name}@local".encode(), ["C1", "C2"])[0]
         assert gateways_of(decide(name, *DEFAULTS)) == [f"to-{best}"]
 
     assert gateways_of(decide("x", Route.default(at("to-C1@S1")))) == ["to-C1"]
 
     envelope = make_envelope("x@S9", "p@S7:*@S7:*@C1")
     assert gateways_of(decide(envelope, *DEFAULTS, origin=FROM_CORE)) == ["to-C2"]
-    assert failure_of(decide(envelope, DEFAULTS[0], origin=FROM_CORE))[0] == NoRoute.code
+    assert failure_of(decide(envelope, DEFAULTS[0], origin=FROM_CORE))[0] == NoRouteError.code
 
 
 def test_the_next_default_is_taken_if_the_first_is_avoided_or_not_connected() -> None:
-    first, second = rank(b"x@local", ["C1", "C2"])
+    first, second = rendezvous_rank(b"x@local", ["C1", "C2"])
     decision = decide("x", *DEFAULTS, avoid=frozenset({first}))
     assert gateways_of(decision) == [f"to-{second}"]
     assert decision.forwards[0].choice == second
     decision = decide("x", Route.default(at("*@C9")), DEFAULTS[0])
     assert gateways_of(decision) == ["to-C1"]
     decision = decide("x", *DEFAULTS, avoid=frozenset({"C1", "C2"}))
-    assert failure_of(decision)[0] == NoRoute.code
+    assert failure_of(decision)[0] == NoRouteError.code
 
     zones = {"C1": "east", "C2": "east", "S2": "west"}
     routes = [Route.default(at(f"*@{name}"), zone) for name, zone in zones.items()]
@@ -357,5 +362,5 @@ def two_defaulting_domains() -> Network:
 def test_a_message_crosses_thirty_times_at_most() -> None:
     journey = two_defaulting_domains().send("p@A", "x@Nowhere")
     assert len(journey.crossings) == SOURCE_HOPS_MAX
-    assert [it.code for it in journey.failures] == [HopLimit.code]
+    assert [it.code for it in journey.failures] == [HopLimitExceededError.code]
     assert journey.told == ["p@A"]

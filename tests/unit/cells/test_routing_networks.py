@@ -9,17 +9,17 @@ from typing import NamedTuple
 import pytest
 
 from postroad.cells import (
-    HERE,
-    OUTWARDS,
+    LOCAL_ORIGIN,
+    REMOTE_ONLY_ORIGIN,
     CellAddress,
-    NoRoute,
-    NoSuchCell,
-    Origin,
+    CellNotFoundError,
+    MessageOrigin,
+    NoRouteError,
     Route,
     decode_failure,
     make_error_reply,
     make_reply,
-    rank,
+    rendezvous_rank,
 )
 from tests.support.cells.networks import Network, make_envelope, make_id, make_network
 
@@ -31,7 +31,7 @@ ALL_OF_T = ["a1@S1", "a2@S1", "b1@S2", "x1@C1", "y1@C2"]
 
 def core_for(name: str) -> str:
     """The core that satellites send messages to a name through."""
-    return rank(name.encode(), CORES)[0]
+    return rendezvous_rank(name.encode(), CORES)[0]
 
 
 def other_core(core: str) -> str:
@@ -62,7 +62,7 @@ class Case(NamedTuple):
     path: str
     receivers: list[str]
     failed_at: tuple[str, ...] = ()
-    origin: Origin = HERE
+    origin: MessageOrigin = LOCAL_ORIGIN
 
 
 def core_of(name: str) -> tuple[str]:
@@ -81,7 +81,7 @@ CASES = {
     "7c no such name": Case("pub@S1", "zz", [], core_of("zz")),
     "8 path of two cells": Case("pub@S1", "b1@S2:a1@S1", ["a1@S1", "b1@S2"]),
     "9a a cell comes before a topic": Case("pub@S1", "T2", ["T2@S1"]),
-    "9b not if it must go outwards": Case("pub@S1", "T2", ["b1@S2"], origin=OUTWARDS),
+    "9b not if it must go outwards": Case("pub@S1", "T2", ["b1@S2"], origin=REMOTE_ONLY_ORIGIN),
     "10 topic and queue of one name": Case("pub@S1", "K", ["a1@S1", "a2@S1"]),
 }
 
@@ -130,18 +130,18 @@ def test_8_the_source_path_has_every_sender_and_10_nothing_leaves_a_satellite_wi
     assert str(last.source.reversed()) == "b1@S2:pub@S1"
 
     assert network.send("pub@S1", "K").crossings == []
-    with pytest.raises(NoSuchCell, match="no such cell: ghost@S1"):
+    with pytest.raises(CellNotFoundError, match="no such cell: ghost@S1"):
         network.nodes["S1"].add(Route.to_queue("Q", CellAddress("ghost", "S1")))
 
 
 def test_the_sender_is_told_what_failed_and_where(network: Network) -> None:
     node = network.nodes["S2"]
     envelope = make_envelope("z@S2", "pub@S1:*@S1:*@C1", session="s", payload=b"x" * 100_000)
-    failure = node.route(envelope, Origin(peer="C1")).failure
+    failure = node.route(envelope, MessageOrigin(peer="C1")).failure
     assert failure is not None
     answer = make_error_reply(envelope, failure, id=make_id())
     error = decode_failure(answer.payload).to_error()
-    assert isinstance(error, NoRoute)
+    assert isinstance(error, NoRouteError)
     assert (error.peer, error.subject) == ("S2", "z@S2")
     assert "no cell 'z' in domain S2" in str(error)
     assert len(answer.payload) < 200
@@ -163,7 +163,7 @@ def mesh() -> Network:
 
 @pytest.mark.parametrize("name", ["Q", "T", "x@S3"])
 def test_a_satellite_without_its_first_core_takes_the_next(mesh: Network, name: str) -> None:
-    first, second, _ = rank(str(CellAddress.parse(name)).encode(), THREE_CORES)
+    first, second, _ = rendezvous_rank(str(CellAddress.parse(name)).encode(), THREE_CORES)
     assert mesh.send("p@S1", name).crossings == [("S1", first), (first, "S3")]
     mesh.unlink("S1", first)
     journey = mesh.send("p@S1", name)
@@ -172,7 +172,7 @@ def test_a_satellite_without_its_first_core_takes_the_next(mesh: Network, name: 
 
 
 def test_a_core_without_the_tunnel_goes_through_one_that_has_it(mesh: Network) -> None:
-    first = rank(b"x@S3", THREE_CORES)[0]
+    first = rendezvous_rank(b"x@S3", THREE_CORES)[0]
     mesh.unlink("S3", first)
     mesh.settle()
     journey = mesh.send("p@S1", "x@S3")
@@ -183,7 +183,7 @@ def test_a_core_without_the_tunnel_goes_through_one_that_has_it(mesh: Network) -
 
 @pytest.mark.parametrize("name", ["Q", "T"])
 def test_a_core_that_knows_no_way_can_be_avoided(mesh: Network, name: str) -> None:
-    first = rank(str(CellAddress.parse(name)).encode(), THREE_CORES)[0]
+    first = rendezvous_rank(str(CellAddress.parse(name)).encode(), THREE_CORES)[0]
     mesh.unlink("S3", first)
     sender = mesh.nodes["S1"]
     envelope = make_envelope(name, "p@S1")
@@ -214,7 +214,7 @@ def test_consumers_and_domains_that_are_gone_are_withdrawn(mesh: Network) -> Non
 def test_a_routing_manager_is_reached_through_its_domain(mesh: Network) -> None:
     for node in mesh.nodes.values():
         node.cells.add("RoutingMgr")
-    journey = mesh.send("RoutingMgr@S1", "*@C2:RoutingMgr", origin=OUTWARDS)
+    journey = mesh.send("RoutingMgr@S1", "*@C2:RoutingMgr", origin=REMOTE_ONLY_ORIGIN)
     assert journey.receivers == ["RoutingMgr@C2"]
     source = journey.hits[0].delivery.envelope.source
     assert str(source.reversed()) == "RoutingMgr@S1"

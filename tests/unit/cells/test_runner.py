@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from postroad.cells import CellBusy, CellMessage, CellPath, CellsConfig, MessageExpired
+from postroad.cells import CellBusyError, CellMessage, CellPath, CellsConfig, MessageExpiredError
 from postroad.cells.sending import _CALLS_IN_A_ROW
 from tests.support.cells.nodes import Gate, Inbox
 from tests.support.cells.workshop import Workshop, make_request
@@ -215,7 +215,7 @@ async def test_full_mailbox_refuses_and_what_was_refused_is_never_handled() -> N
         try:
             shop.tell("a", payload)
             taken.append(payload)
-        except CellBusy:
+        except CellBusyError:
             refused.append(payload)
     # One is worked on, and one sender gets half of the places.
     assert taken == PAYLOADS[:6]
@@ -236,7 +236,7 @@ async def test_bytes_that_wait_are_bounded_and_publications_lost_are_counted() -
     shop.tell("a", b"working")
     for _ in range(5):
         shop.tell("a", bytes(100))
-    with pytest.raises(CellBusy, match="cell a is busy: 5 messages wait"):
+    with pytest.raises(CellBusyError, match="cell a is busy: 5 messages wait"):
         shop.tell("a", bytes(100))
     assert runner.mailbox.bytes == 5 * weight
     gate.open()
@@ -263,7 +263,7 @@ async def test_a_peer_that_floods_leaves_room_for_others() -> None:
     shop.tell("a", b"own")
 
     failures = [it for dock in docks.values() for it in dock.failures()]
-    assert [it.code for it in failures] == [CellBusy.code] * 166
+    assert [it.code for it in failures] == [CellBusyError.code] * 166
     refused = {it.answers for dock in docks.values() for it in dock.envelopes}
     assert refused == {it.id for it in flood[34:]}
     gate.open()
@@ -288,7 +288,7 @@ async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     by_answer = {it.answers: it for it in dock.envelopes}
     assert by_answer.keys() == {late.id, patient.id, for_ever.id}
     [failure] = dock.failures()
-    assert failure.code == MessageExpired.code
+    assert failure.code == MessageExpiredError.code
     assert "waited too long for cell a" in failure.text
     assert shop.exchange.statistics.expired == 1
 
@@ -302,7 +302,7 @@ async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     gate.open()
     await runner.wait_idle()
     assert gate.finished == [b"working"]
-    assert [it.code for it in dock.failures()] == [MessageExpired.code] * 2
+    assert [it.code for it in dock.failures()] == [MessageExpiredError.code] * 2
 
 
 async def test_the_way_back_needs_time_too() -> None:
@@ -320,7 +320,7 @@ async def test_the_way_back_needs_time_too() -> None:
     await runner.wait_idle()
 
     assert gate.finished == [b"working", b"in time"]
-    assert [it.code for it in dock.failures()] == [MessageExpired.code]
+    assert [it.code for it in dock.failures()] == [MessageExpiredError.code]
 
 
 async def test_end_refuses_what_waits_and_cancels_what_is_worked_on() -> None:

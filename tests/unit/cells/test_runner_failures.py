@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from postroad.cells import Cell, CellMessage, CellPath, HopLimit, NoRoute
+from postroad.cells import Cell, CellMessage, CellPath, HopLimitExceededError, NoRouteError
 from postroad.cells.runner import CellRunner
 from postroad.core.errors import (
     ConfigError,
-    MalformedPayload,
-    RemoteHandlerFailure,
-    RemoteProtocolFailure,
-    RequestTimeout,
+    MalformedPayloadError,
+    RemoteDecodeError,
+    RemoteHandlerError,
+    ReplyTimeoutError,
     UsageError,
 )
 from tests.support.cells.nodes import Inbox
@@ -44,8 +44,8 @@ FAILURES: list[tuple[Callable[[], BaseException], int, str]] = [
     (lambda: KeyError("k"), 0, "'k'"),
     (lambda: RuntimeError(), 0, "RuntimeError"),
     (lambda: UsageError("not so"), UsageError.code, "not so"),
-    (lambda: NoRoute("nowhere"), NoRoute.code, "nowhere"),
-    (lambda: RequestTimeout("inner"), RequestTimeout.code, "inner"),
+    (lambda: NoRouteError("nowhere"), NoRouteError.code, "nowhere"),
+    (lambda: ReplyTimeoutError("inner"), ReplyTimeoutError.code, "inner"),
     (Unprintable, 0, "Unprintable, whose text cannot be told"),
     (Unrepresentable, 0, "Unrepresentable, whose text cannot be told"),
     (lambda: asyncio.CancelledError("stop"), 0, "stop"),
@@ -88,7 +88,7 @@ async def test_a_handler_raises(make: Callable[[], BaseException], code: int, te
     shop = Workshop()
     shop.add("a", sync_handler(make))
     for _ in range(2):
-        with pytest.raises(RemoteHandlerFailure) as caught:
+        with pytest.raises(RemoteHandlerError) as caught:
             await shop.call("a", b"fail", timeout=2)
         assert (caught.value.remote_code, caught.value.detail) == (code, text)
         assert caught.value.peer is not None
@@ -105,7 +105,7 @@ async def test_a_coroutine_raises(make: Callable[[], BaseException], code: int, 
     shop = Workshop()
     shop.add("a", async_handler(make))
     for _ in range(2):
-        with pytest.raises(RemoteHandlerFailure) as caught:
+        with pytest.raises(RemoteHandlerError) as caught:
             await shop.call("a", b"fail", timeout=2)
         assert (caught.value.remote_code, caught.value.detail) == (code, text)
     assert await shop.call("a", b"go on") == b"go on"
@@ -153,13 +153,13 @@ async def test_a_payload_that_cannot_be_read_is_the_callers_fault() -> None:
     dock = shop.connect("C1")
     shop.arrive("a@S1", b"\xff", content="text")
     shop.arrive("a@S1", b"", content="pickle")
-    assert [it.code for it in dock.failures()] == [MalformedPayload.code] * 2
-    assert all(type(it.to_error()) is RemoteProtocolFailure for it in dock.failures())
+    assert [it.code for it in dock.failures()] == [MalformedPayloadError.code] * 2
+    assert all(type(it.to_error()) is RemoteDecodeError for it in dock.failures())
 
     shop = Workshop()
-    shop.add("a", sync_handler(lambda: MalformedPayload("no number")))
+    shop.add("a", sync_handler(lambda: MalformedPayloadError("no number")))
     for _ in range(2):
-        with pytest.raises(RemoteProtocolFailure, match="no number"):
+        with pytest.raises(RemoteDecodeError, match="no number"):
             await shop.call("a", b"fail")
 
 
@@ -172,7 +172,7 @@ async def test_what_cannot_be_sent_back_is_an_error(result: object) -> None:
     shop.add("a", lambda message: result)
     dock = shop.connect("C1")
     for _ in range(2):
-        with pytest.raises(RemoteHandlerFailure, match="cannot be sent") as caught:
+        with pytest.raises(RemoteHandlerError, match="cannot be sent") as caught:
             await shop.call("a", b"")
         assert caught.value.remote_code == ConfigError.code
     shop.arrive("a@S1")
@@ -192,7 +192,7 @@ async def test_a_failure_after_the_caller_has_gone_troubles_nobody(
     runner = shop.add("a", late)
     for _ in range(2):
         let_go.clear()
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(ReplyTimeoutError):
             await shop.call("a", b"", timeout=0.01)
         let_go.set()
         await runner.wait_idle()
@@ -230,7 +230,7 @@ async def test_a_cell_that_sends_nothing_on_or_too_far_says_so() -> None:
     shop = Workshop()
     add_relay(shop, False)
     shop.add("a", Inbox())
-    with pytest.raises(NoRoute, match="cell relay sends nothing on"):
+    with pytest.raises(NoRouteError, match="cell relay sends nothing on"):
         await shop.call("relay@S1:a@S1", b"", wait=False)
 
     shop, inbox = Workshop(), Inbox()
@@ -239,7 +239,7 @@ async def test_a_cell_that_sends_nothing_on_or_too_far_says_so() -> None:
     dock = shop.connect("C1")
     full = CellPath.of(*["p@S2"] * 63, "*@C1")
     shop.arrive("relay@S1:a@S1", b"", source=full)
-    assert [it.code for it in dock.failures()] == [HopLimit.code]
+    assert [it.code for it in dock.failures()] == [HopLimitExceededError.code]
     assert not inbox.messages
     assert await shop.call("relay@S1", b"") == b"received"
 
@@ -250,7 +250,7 @@ async def test_a_relay_that_raises_is_a_handler_that_fails(error: BaseException)
     add_relay(shop, error)
     shop.add("a", inbox)
     dock = shop.connect("C1")
-    with pytest.raises(RemoteHandlerFailure, match="broken"):
+    with pytest.raises(RemoteHandlerError, match="broken"):
         await shop.call("relay@S1:a@S1", b"", timeout=2)
     shop.arrive("relay@S1:a@S1", b"")
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from postroad.cells import CellMessage, NoRoute
-from postroad.core.errors import RemoteHandlerFailure, RequestTimeout
+from postroad.cells import CellMessage, NoRouteError
+from postroad.core.errors import RemoteHandlerError, ReplyTimeoutError
 from tests.support.cells.nodes import Gate
 from tests.support.cells.workshop import Workshop, make_request
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -41,7 +41,7 @@ async def test_a_message_that_is_handed_over_is_handled_once_and_answers_nobody(
     shop, gate = Workshop(), Gate()
     dock = shop.connect("C1")
     runner = shop.add("a", gate)
-    with pytest.raises(RequestTimeout):
+    with pytest.raises(ReplyTimeoutError):
         await hand_over(shop, b"1", timeout=0.02)
     async with asyncio.timeout(DEADLINE_S):
         await runner.wait_idle()
@@ -63,13 +63,13 @@ async def test_what_a_handler_raises_is_raised() -> None:
 
     shop.add("a", at_once)
     for when in ("later", "at once"):
-        with pytest.raises(RemoteHandlerFailure, match=when):
+        with pytest.raises(RemoteHandlerError, match=when):
             await hand_over(shop, when.encode())
     assert shop.exchange.statistics.failed == 2
     assert not dock.envelopes
 
     shop = Workshop()
-    with pytest.raises(NoRoute, match="no cell 'a' in domain S1"):
+    with pytest.raises(NoRouteError, match="no cell 'a' in domain S1"):
         await hand_over(shop, b"1")
 
 

@@ -4,39 +4,46 @@ import msgspec
 import pytest
 
 from postroad.cells import (
-    Check,
-    Have,
-    Leaving,
-    Offer,
-    Snapshot,
-    Update,
-    decode_update,
-    encode_update,
+    AdvertisementAck,
+    AdvertisementQuery,
+    AdvertisementUpdate,
+    RouteAdvertisement,
+    RoutingUpdate,
+    ShutdownNotice,
+    decode_routing_update,
+    encode_routing_update,
 )
 from postroad.cells.snapshots import DIGEST_BYTES, NAMES_MAX
-from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError
 
-OFFER = Offer.of(["q2", "q1", "q2"], ["t"], "east")
+OFFER = RouteAdvertisement.of(["q2", "q1", "q2"], ["t"], "east")
 
 
 def test_an_update_is_read_back() -> None:
-    updates: list[Update] = [
-        Snapshot(7, 3, OFFER),
-        Snapshot(7, 3, Offer()),
-        Check(),
-        Have(7, 3, OFFER.digest()),
-        Leaving(7),
+    updates: list[RoutingUpdate] = [
+        AdvertisementUpdate(7, 3, OFFER),
+        AdvertisementUpdate(7, 3, RouteAdvertisement()),
+        AdvertisementQuery(),
+        AdvertisementAck(7, 3, OFFER.digest()),
+        ShutdownNotice(7),
     ]
     for update in updates:
-        assert decode_update(encode_update(update)) == update, update
+        assert decode_routing_update(encode_routing_update(update)) == update, update
 
-    assert Offer(("q1", "q2"), ("t",), "east") == OFFER
+    assert RouteAdvertisement(("q1", "q2"), ("t",), "east") == OFFER
 
-    offers = [Offer(), OFFER, Offer(("q",)), Offer((), ("q",)), Offer(zone="q"), Offer(("q", "r"))]
+    offers = [
+        RouteAdvertisement(),
+        OFFER,
+        RouteAdvertisement(("q",)),
+        RouteAdvertisement((), ("q",)),
+        RouteAdvertisement(zone="q"),
+        RouteAdvertisement(("q", "r")),
+    ]
     digests = {it.digest() for it in offers}
     assert len(digests) == len(offers)
     assert {len(it) for it in digests} == {DIGEST_BYTES}
-    assert OFFER.digest() == Offer.of(["q1", "q2"], ["t"], "east").digest()
+    assert OFFER.digest() == RouteAdvertisement.of(["q1", "q2"], ["t"], "east").digest()
 
 
 def test_a_bad_offer_is_refused(subtests: pytest.Subtests) -> None:
@@ -47,15 +54,15 @@ def test_a_bad_offer_is_refused(subtests: pytest.Subtests) -> None:
         (tuple(f"{n:05}" for n in range(NAMES_MAX + 1)), "8193 names"),
     ]:
         with subtests.test(reason=reason), pytest.raises(ConfigError, match=reason):
-            Offer(queues)
+            RouteAdvertisement(queues)
 
     names = [f"{n:0255}" for n in range(NAMES_MAX)]
     with pytest.raises(ConfigError, match="names of 4177920 bytes"):
-        Offer.of(names, names)
-    assert len(Offer.of(names).queues) == NAMES_MAX
+        RouteAdvertisement.of(names, names)
+    assert len(RouteAdvertisement.of(names).queues) == NAMES_MAX
 
     with pytest.raises(ConfigError, match="zone"):
-        Offer(zone="a b")
+        RouteAdvertisement(zone="a b")
 
 
 def test_bytes_that_are_no_update_are_malformed(subtests: pytest.Subtests) -> None:
@@ -72,5 +79,5 @@ def test_bytes_that_are_no_update_are_malformed(subtests: pytest.Subtests) -> No
         b"\x94\x01\x07\x03\x91\x91\xa1\xff",
         b"\x91" * 100_000,
     ]:
-        with subtests.test(data=data), pytest.raises(MalformedPayload, match="no update"):
-            decode_update(data)
+        with subtests.test(data=data), pytest.raises(MalformedPayloadError, match="no update"):
+            decode_routing_update(data)

@@ -3,21 +3,21 @@
 import pytest
 
 from postroad.cells import (
-    HERE,
-    OUTWARDS,
+    LOCAL_ORIGIN,
+    REMOTE_ONLY_ORIGIN,
     CellPath,
-    Decision,
     Envelope,
-    Kind,
-    NoRoute,
-    Origin,
+    MessageKind,
+    MessageOrigin,
+    NoRouteError,
     Role,
     Route,
     RouteTable,
+    RoutingDecision,
     route_message,
 )
 from postroad.cells.routing import SOURCE_HOPS_MAX
-from postroad.cells.switch import Switch
+from postroad.cells.switch import RoutingDecisionCache
 from tests.support.cells.networks import make_envelope
 from tests.unit.cells.decisions import (
     CELLS,
@@ -39,7 +39,7 @@ class Pair:
     """A switch and the function, which must agree."""
 
     def __init__(self, *routes: Route, hidden: frozenset[str] = NOBODY, **options: int) -> None:
-        self.switch = Switch(S1, **options)
+        self.switch = RoutingDecisionCache(S1, **options)
         self.update(*routes, hidden=hidden)
 
     def update(self, *routes: Route, hidden: frozenset[str] = NOBODY) -> None:
@@ -48,8 +48,11 @@ class Pair:
         self.switch.update(self.table, CELLS, hidden)
 
     def decide(
-        self, path: str | Envelope, origin: Origin = HERE, avoid: frozenset[str] = NOBODY
-    ) -> Decision:
+        self,
+        path: str | Envelope,
+        origin: MessageOrigin = LOCAL_ORIGIN,
+        avoid: frozenset[str] = NOBODY,
+    ) -> RoutingDecision:
         envelope = make_envelope(path, "p@S1") if isinstance(path, str) else path
         decision = self.switch.decide(envelope, origin, avoid)
         expected = route_message(
@@ -67,7 +70,7 @@ class Pair:
         assert decision.is_answered == expected.is_answered
         return decision
 
-    def remembers(self, path: str | Envelope, origin: Origin = HERE) -> bool:
+    def remembers(self, path: str | Envelope, origin: MessageOrigin = LOCAL_ORIGIN) -> bool:
         """Whether the second of two messages needs no decision of its own."""
         self.decide(path, origin)
         return self.decide(path, origin).trace == ()
@@ -136,10 +139,16 @@ def test_all_cells_of_a_domain_share_a_plan_unless_they_have_a_route() -> None:
 def test_where_a_message_comes_from_and_was_matters() -> None:
     pair = Pair(*TOPIC, *QUEUE)
     for _ in range(2):
-        for origin in (HERE, OUTWARDS, FROM_CORE, FROM_SATELLITE, Origin(may_fan_out=False)):
+        for origin in (
+            LOCAL_ORIGIN,
+            REMOTE_ONLY_ORIGIN,
+            FROM_CORE,
+            FROM_SATELLITE,
+            MessageOrigin(may_fan_out=False),
+        ):
             pair.decide("a", origin)
             pair.decide("T", origin)
-        assert failure_of(pair.decide("a", OUTWARDS))[0] == NoRoute.code
+        assert failure_of(pair.decide("a", REMOTE_ONLY_ORIGIN))[0] == NoRouteError.code
         assert gateways_of(pair.decide("T", FROM_CORE)) == []
         assert gateways_of(pair.decide("T", FROM_SATELLITE)) == ["to-C1"]
 
@@ -164,20 +173,20 @@ def test_messages_that_are_over_or_came_too_far_are_refused() -> None:
     far = make_envelope("x@S2", ":".join(["p@S1", *["*@C1"] * SOURCE_HOPS_MAX]))
     assert "hops" in failure_of(pair.decide(far))[1]
     assert "time" in failure_of(pair.decide(make_envelope("x@S2", "p@S1", ttl_ms=0)))[1]
-    late = make_envelope("x@S2", "p@S1", ttl_ms=0, kind=Kind.REPLY, answers=bytes(16))
+    late = make_envelope("x@S2", "p@S1", ttl_ms=0, kind=MessageKind.REPLY, answers=bytes(16))
     assert pair.remembers(late)
     walked = make_envelope("x@S2", "p@S1").heading(CellPath.of("x@S2").advanced())
-    assert failure_of(pair.decide(walked))[0] == NoRoute.code
+    assert failure_of(pair.decide(walked))[0] == NoRouteError.code
 
 
 def test_what_is_avoided_is_avoided() -> None:
     pair = Pair(*QUEUE, *DEFAULTS)
     for _ in range(40):
         pair.decide("Q")
-        pair.decide("Q", HERE, frozenset({"C1", "a@S1"}))
+        pair.decide("Q", LOCAL_ORIGIN, frozenset({"C1", "a@S1"}))
         pair.decide("x")
-        assert gateways_of(pair.decide("x", HERE, frozenset({"C1"}))) == ["to-C2"]
-        assert gateways_of(pair.decide("x", HERE, frozenset({"C2"}))) == ["to-C1"]
+        assert gateways_of(pair.decide("x", LOCAL_ORIGIN, frozenset({"C1"}))) == ["to-C2"]
+        assert gateways_of(pair.decide("x", LOCAL_ORIGIN, frozenset({"C2"}))) == ["to-C1"]
 
 
 def test_an_update_forgets_everything() -> None:
@@ -189,14 +198,14 @@ def test_an_update_forgets_everything() -> None:
     assert gateways_of(pair.decide("a")) == ["to-C1"]
     assert gateways_of(pair.decide("x@S2")) == ["to-C1"]
 
-    decision = Switch(S1).decide(make_envelope("a@S1", "p@S1"))
-    assert failure_of(decision)[0] == NoRoute.code
+    decision = RoutingDecisionCache(S1).decide(make_envelope("a@S1", "p@S1"))
+    assert failure_of(decision)[0] == NoRouteError.code
 
     cells = set(CELLS)
-    switch = Switch(S1)
+    switch = RoutingDecisionCache(S1)
     switch.update(RouteTable(LINKS), cells)
     cells.add("new")
-    assert failure_of(switch.decide(make_envelope("new", "p@S1")))[0] == NoRoute.code
+    assert failure_of(switch.decide(make_envelope("new", "p@S1")))[0] == NoRouteError.code
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -204,6 +213,6 @@ def test_what_is_remembered_is_bounded() -> None:
     highest = 0
     for number in range(60):
         for path in (f"x{number}", "Q", "T", f"y@D{number}", "a"):
-            pair.decide(path, Origin.from_peer(f"P{number % 3}", Role.SATELLITE))
+            pair.decide(path, MessageOrigin.from_peer(f"P{number % 3}", Role.SATELLITE))
             highest = max(highest, pair.switch.remembered)
     assert 6 < highest <= 10

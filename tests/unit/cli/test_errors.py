@@ -11,7 +11,7 @@ from postroad.cli.main import run
 
 def test_every_error_of_every_layer_is_explained() -> None:
     known = {it.name: it for it in known_errors()}
-    assert {"ConfigError", "StoreLocked", "NoSuchFlow", "NoRoute", "NotFound"} <= {*known}
+    assert {"ConfigError", "StoreLockedError", "NoSuchFlow", "NoRouteError", "NotFound"} <= {*known}
     assert [it.name for it in known.values() if not it.meaning] == []
     assert {*NEXT} <= {*known}
 
@@ -20,12 +20,12 @@ def test_errors_are_told_one_by_one_or_all(capsys: pytest.CaptureFixture[str]) -
     assert run(["errors", "5110"]) == 0
     by_code = capsys.readouterr().out
     assert by_code == (
-        "StoreLocked, error 5110\n\n"
+        "StoreLockedError, error 5110\n\n"
         "Another process works on the store; one at a time may.\n\n"
         "Trying again later can help.\n"
         "Try: postroad node show\n"
     )
-    assert run(["errors", "StoreLocked"]) == 0
+    assert run(["errors", "StoreLockedError"]) == 0
     assert capsys.readouterr().out == by_code
     assert run(["errors", "--json"]) == 0
     codes = [it["code"] for it in json.loads(capsys.readouterr().out)]
@@ -33,4 +33,4 @@ def test_errors_are_told_one_by_one_or_all(capsys: pytest.CaptureFixture[str]) -
     assert run(["errors"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(codes) + 1
     assert run(["errors", "StoreLoked"]) == 3
-    assert "did you mean 'StoreLocked'?" in capsys.readouterr().err
+    assert "did you mean 'StoreLockedError'?" in capsys.readouterr().err

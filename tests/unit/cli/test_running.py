@@ -4,7 +4,7 @@ import errno
 import os
 
 from postroad.cli.running import explain
-from postroad.core.errors import ConfigError, MissingExtra, StoreLocked
+from postroad.core.errors import ConfigError, MissingExtraError, StoreLockedError
 from tests.support.cases import each
 
 NEXT = "choose another with --set node.bind=HOST:PORT, or admin.bind for the dashboard"
@@ -28,13 +28,13 @@ def test_addresses(number: int, reason: str) -> None:
 def test_other_reasons_have_their_next_step() -> None:
     error = refused(errno.EMFILE)
     assert explain(error) == str(error)
-    locked = StoreLocked("store a.db is used by process 7 as its node; stop that one first")
+    locked = StoreLockedError("store a.db is used by process 7 as its node; stop that one first")
     assert explain(locked) == str(locked)
-    assert explain(MissingExtra("dashboard", "the HTTP API")) == (
+    assert explain(MissingExtraError("dashboard", "the HTTP API")) == (
         "the HTTP API needs the extra 'dashboard', which postroad was installed without: "
         "pip install '.[dashboard]' in its repository, or do without it: --set admin.enabled=no"
     )
-    assert "do without" not in explain(MissingExtra("postgres", "PostgreSQL"))
+    assert "do without" not in explain(MissingExtraError("postgres", "PostgreSQL"))
     denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/data")
     assert explain(denied) == (
         "/data: Permission denied; node.data says where a node keeps its files"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from postroad import Message, MessagingService
-from postroad.cluster import Agent, StaticDiscovery
-from postroad.cluster.discovery.contacts import OnContacts
+from postroad import MessagingService, RawMessage
+from postroad.cluster import ClusterAgent, StaticDiscovery
+from postroad.cluster.discovery.contacts import SeedsCallback
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 from postroad.testing import SimCluster, SimNode
@@ -20,20 +20,22 @@ class Village:
 
     def __init__(self, sim: SimCluster) -> None:
         self.sim = sim
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, ClusterAgent] = {}
         self.heard: list[bytes] = []
         self.nodes = {name: sim.add(name, self._live) for name in ("alpha", "beta")}
 
     async def _live(self, node: SimNode) -> None:
         async with MessagingService("village", node.name, f"{node.host}:{PORT}") as service:
-            agent = Agent(service, StaticDiscovery([f"alpha:{PORT}"]), properties={"age": "1"})
+            agent = ClusterAgent(
+                service, StaticDiscovery([f"alpha:{PORT}"]), properties={"age": "1"}
+            )
             agent.set_properties({"role": node.name, "age": None})
             agent.subscribe_datagrams("tick", self._hear)
             self.agents[node.name] = agent
             async with agent:
                 await asyncio.Event().wait()
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, message: RawMessage) -> None:
         self.heard.append(message.payload)
 
     def start(self) -> None:
@@ -65,7 +67,7 @@ def test_properties_and_datagrams_subscribed_to_before_the_start_count(village: 
     assert member.version == 0, "others have seen no other"
     village.post("tick", b"1")
     assert village.heard == [b"1"]
-    late: list[Message] = []
+    late: list[RawMessage] = []
     village.agents["beta"].subscribe_datagrams("late", late.append)
     village.post("late", b"1")
     village.agents["beta"].unsubscribe_datagrams("late")
@@ -80,7 +82,7 @@ def test_properties_and_datagrams_subscribed_to_before_the_start_count(village: 
 def test_properties_nobody_could_keep_are_refused_before_the_start(
     changes: dict[str, str | None],
 ) -> None:
-    agent = Agent(MessagingService("village", "alpha"), properties={"role": "x"})
+    agent = ClusterAgent(MessagingService("village", "alpha"), properties={"role": "x"})
     with pytest.raises(ConfigError, match=r"property|properties"):
         agent.set_properties(changes)
     assert agent._properties == {"role": "x"}
@@ -117,13 +119,15 @@ def test_start_that_is_cancelled_says_goodbye(village: Village) -> None:
     starting: list[asyncio.Task[None]] = []
 
     class Slow(StaticDiscovery):
-        async def start(self, name: str, address: Address, on_contacts: OnContacts) -> None:
+        async def start(self, name: str, address: Address, on_contacts: SeedsCallback) -> None:
             await super().start(name, address, on_contacts)
             await asyncio.Event().wait()
 
     async def live(node: SimNode) -> None:
         async with MessagingService("village", node.name, f"{node.host}:{PORT}") as service:
-            starting.append(asyncio.create_task(Agent(service, Slow([f"alpha:{PORT}"])).start()))
+            starting.append(
+                asyncio.create_task(ClusterAgent(service, Slow([f"alpha:{PORT}"])).start())
+            )
             await asyncio.wait(starting)
 
     node = village.sim.add("gamma", live)

@@ -7,23 +7,23 @@ import weakref
 
 import pytest
 
-from postroad.cluster.events import _UNREAD_MAX, Audience, ChangeStream
-from postroad.cluster.membership import ChangeKind, MemberChange
+from postroad.cluster.events import _UNREAD_MAX, MembershipEventStream, MembershipListeners
+from postroad.cluster.membership import MembershipEvent, MembershipEventType
 from postroad.cluster.membership.records import to_member
-from postroad.core.errors import EventsLost, NameTaken
+from postroad.core.errors import NameConflictError, SlowConsumerError
 from tests.support.cluster.membership import make_record
 
 
-def make_change(name: str) -> MemberChange:
-    return MemberChange(ChangeKind.ADDED, to_member(make_record(name)))
+def make_change(name: str) -> MembershipEvent:
+    return MembershipEvent(MembershipEventType.ADDED, to_member(make_record(name)))
 
 
-async def read_all(stream: ChangeStream) -> list[str]:
+async def read_all(stream: MembershipEventStream) -> list[str]:
     return [change.member.name async for change in stream]
 
 
 async def test_a_reader_gets_changes_in_their_order_and_then_the_end() -> None:
-    audience = Audience()
+    audience = MembershipListeners()
     audience.tell(make_change("before"))
     stream = audience.open_stream()
     for name in "abc":
@@ -31,7 +31,7 @@ async def test_a_reader_gets_changes_in_their_order_and_then_the_end() -> None:
     audience.close(None)
     assert await read_all(stream) == ["a", "b", "c"]
 
-    audience = Audience()
+    audience = MembershipListeners()
     streams = [audience.open_stream() for _ in range(3)]
     audience.tell(make_change("a"))
     audience.close(None)
@@ -39,7 +39,7 @@ async def test_a_reader_gets_changes_in_their_order_and_then_the_end() -> None:
 
 
 async def test_a_reader_that_waits_is_woken_or_cancelled() -> None:
-    audience = Audience()
+    audience = MembershipListeners()
     reading = asyncio.create_task(read_all(audience.open_stream()))
     for name in "ab":
         await asyncio.sleep(0)
@@ -49,7 +49,7 @@ async def test_a_reader_that_waits_is_woken_or_cancelled() -> None:
     audience.close(None)
     assert await reading == ["a", "aa", "b", "bb"]
 
-    audience = Audience()
+    audience = MembershipListeners()
     reading = asyncio.create_task(read_all(audience.open_stream()))
     await asyncio.sleep(0)
     assert len(audience._waiting) == 1
@@ -60,44 +60,44 @@ async def test_a_reader_that_waits_is_woken_or_cancelled() -> None:
 
 
 async def test_a_reader_learns_why_it_ended_after_what_is_unread() -> None:
-    audience = Audience()
+    audience = MembershipListeners()
     stream = audience.open_stream()
     audience.tell(make_change("a"))
-    audience.close(NameTaken("self", "elsewhere:1"))
+    audience.close(NameConflictError("self", "elsewhere:1"))
     assert (await anext(stream)).member.name == "a"
     for _ in range(2):
-        with pytest.raises(NameTaken):
+        with pytest.raises(NameConflictError):
             await anext(stream)
 
-    audience = Audience()
-    audience.close(NameTaken("self", "elsewhere:1"))
-    with pytest.raises(NameTaken):
+    audience = MembershipListeners()
+    audience.close(NameConflictError("self", "elsewhere:1"))
+    with pytest.raises(NameConflictError):
         await anext(audience.open_stream())
 
-    audience = Audience()
+    audience = MembershipListeners()
     stream = audience.open_stream()
     stream.close()
     audience.tell(make_change("a"))
-    stream.close(NameTaken("self", "elsewhere:1"))
+    stream.close(NameConflictError("self", "elsewhere:1"))
     assert await read_all(stream) == []
 
 
 async def test_a_reader_that_falls_too_far_behind_is_told_so() -> None:
-    audience = Audience()
+    audience = MembershipListeners()
     slow, fast = audience.open_stream(), audience.open_stream()
     change = make_change("a")
     for _ in range(_UNREAD_MAX):
         audience.tell(change)
         await anext(fast)
     audience.tell(change)
-    with pytest.raises(EventsLost, match="10000"):
+    with pytest.raises(SlowConsumerError, match="10000"):
         await anext(slow)
     assert await anext(fast) == change
 
 
 def test_listeners_are_called_until_they_are_removed() -> None:
-    audience = Audience()
-    heard: list[MemberChange] = []
+    audience = MembershipListeners()
+    heard: list[MembershipEvent] = []
     change = make_change("a")
     audience.add(heard.append)
     audience.tell(change)
@@ -106,7 +106,7 @@ def test_listeners_are_called_until_they_are_removed() -> None:
     audience.tell(change)
     assert heard == [change]
 
-    audience = Audience()
+    audience = MembershipListeners()
     kept, forgotten = audience.open_stream(), weakref.ref(audience.open_stream())
     gc.collect()
     assert forgotten() is None
@@ -115,10 +115,10 @@ def test_listeners_are_called_until_they_are_removed() -> None:
 
 
 def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    audience = Audience()
-    heard: list[MemberChange] = []
+    audience = MembershipListeners()
+    heard: list[MembershipEvent] = []
 
-    def fail(change: MemberChange) -> None:
+    def fail(change: MembershipEvent) -> None:
         raise ValueError(change)
 
     audience.add(fail)
@@ -130,10 +130,10 @@ def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture)
 
 
 def test_a_listener_may_remove_itself_while_it_is_called() -> None:
-    audience = Audience()
+    audience = MembershipListeners()
     heard: list[str] = []
 
-    def once(change: MemberChange) -> None:
+    def once(change: MembershipEvent) -> None:
         heard.append("once")
         audience.remove(once)
 
@@ -145,7 +145,7 @@ def test_a_listener_may_remove_itself_while_it_is_called() -> None:
 
 
 async def test_readers_that_stopped_reading_leave_nothing_behind() -> None:
-    audience = Audience()
+    audience = MembershipListeners()
 
     async def read_one() -> str:
         async for change in audience.open_stream():
@@ -166,7 +166,7 @@ async def test_readers_that_stopped_reading_leave_nothing_behind() -> None:
 
 
 async def test_a_reader_that_waits_is_not_forgotten_though_nobody_else_holds_its_task() -> None:
-    audience = Audience()
+    audience = MembershipListeners()
     heard: list[str] = []
 
     async def read() -> None:

@@ -7,47 +7,47 @@ from collections.abc import Iterator
 import pytest
 
 from postroad.core import errors
-from postroad.core.durations import format_seconds
+from postroad.core.durations import format_duration
 from postroad.core.errors import (
     ClusterError,
     ConfigError,
-    ConnectFailed,
-    ConnectionClosed,
+    ConnectError,
+    ConnectionClosedError,
+    DeadLetterNotFoundError,
+    DuplicateNamePeerError,
     DurableError,
-    Fenced,
-    HistoryDiverged,
-    IdempotencyConflict,
-    JobInvalid,
-    MailboxFull,
-    MalformedFrame,
-    MessageTooLarge,
+    FencedError,
+    IdempotencyConflictError,
+    InvalidJobError,
+    MalformedFrameError,
+    MemberNotFoundError,
+    MessageTooLargeError,
     MessagingError,
-    MissingExtra,
-    NoRemoteHandler,
-    NoSuchDeadLetter,
-    NoSuchMember,
-    NotRunning,
+    MissingExtraError,
+    NoHandlerError,
+    NotRunningError,
+    OutboxFullError,
     Outcome,
-    PostRefused,
     PostroadError,
     ProtocolError,
-    ReceiverRestored,
+    ReceiverStateLostError,
     Reject,
-    RemoteHandlerFailure,
-    RemoteProtocolFailure,
-    RequestTimeout,
-    SameNamePeer,
-    SenderRestored,
-    StoreCorrupt,
+    RemoteDecodeError,
+    RemoteHandlerError,
+    ReplyTimeoutError,
+    SenderStateLostError,
+    SendRejectedError,
+    StoreCorruptedError,
     StoreError,
-    StoreLocked,
-    StoreMismatch,
-    StoreUnavailable,
-    StreamRefused,
-    TlsFailed,
-    TransactionLost,
+    StoreLockedError,
+    StoreMismatchError,
+    StoreUnavailableError,
+    StreamDivergedError,
+    StreamMismatchError,
+    TlsError,
+    TransactionAbortedError,
     UsageError,
-    WrongPeer,
+    WrongPeerError,
 )
 
 
@@ -110,7 +110,7 @@ def test_every_class_has_a_docstring_and_a_code_of_its_own_that_follows_the_tree
             assert 4000 <= error.code < 5000
         elif issubclass(error, DurableError):
             assert 5000 <= error.code < 6000
-        elif issubclass(error, JobInvalid):
+        elif issubclass(error, InvalidJobError):
             assert 6000 <= error.code < 7000
         else:
             assert 1000 <= error.code < 2000
@@ -127,36 +127,36 @@ def test_every_class_has_a_docstring_and_a_code_of_its_own_that_follows_the_tree
 def test_builtin_handlers_catch_it() -> None:
     for error, builtin in [
         (ConfigError, ValueError),
-        (JobInvalid, ValueError),
+        (InvalidJobError, ValueError),
         (UsageError, RuntimeError),
-        (MissingExtra, ImportError),
-        (NotRunning, RuntimeError),
-        (MessageTooLarge, ValueError),
-        (ConnectFailed, ConnectionError),
-        (ConnectionClosed, ConnectionError),
-        (TlsFailed, ConnectionError),
-        (WrongPeer, ConnectionError),
-        (RequestTimeout, TimeoutError),
-        (NoSuchMember, LookupError),
-        (NoSuchDeadLetter, LookupError),
+        (MissingExtraError, ImportError),
+        (NotRunningError, RuntimeError),
+        (MessageTooLargeError, ValueError),
+        (ConnectError, ConnectionError),
+        (ConnectionClosedError, ConnectionError),
+        (TlsError, ConnectionError),
+        (WrongPeerError, ConnectionError),
+        (ReplyTimeoutError, TimeoutError),
+        (MemberNotFoundError, LookupError),
+        (DeadLetterNotFoundError, LookupError),
     ]:
         assert issubclass(error, builtin), error
 
 
 REQUEST_ERRORS = {
     MessagingError: (Outcome.UNKNOWN, False),
-    NotRunning: (Outcome.NOT_SENT, False),
-    MessageTooLarge: (Outcome.NOT_SENT, False),
-    ConnectFailed: (Outcome.NOT_SENT, True),
-    ConnectionClosed: (Outcome.UNKNOWN, False),
-    TlsFailed: (Outcome.NOT_SENT, False),
-    WrongPeer: (Outcome.NOT_SENT, True),
-    SameNamePeer: (Outcome.NOT_SENT, False),
-    RequestTimeout: (Outcome.UNKNOWN, False),
-    RemoteProtocolFailure: (Outcome.KNOWN, False),
-    NoRemoteHandler: (Outcome.KNOWN, True),
-    RemoteHandlerFailure: (Outcome.KNOWN, False),
-    NoSuchMember: (Outcome.NOT_SENT, True),
+    NotRunningError: (Outcome.NOT_SENT, False),
+    MessageTooLargeError: (Outcome.NOT_SENT, False),
+    ConnectError: (Outcome.NOT_SENT, True),
+    ConnectionClosedError: (Outcome.UNKNOWN, False),
+    TlsError: (Outcome.NOT_SENT, False),
+    WrongPeerError: (Outcome.NOT_SENT, True),
+    DuplicateNamePeerError: (Outcome.NOT_SENT, False),
+    ReplyTimeoutError: (Outcome.UNKNOWN, False),
+    RemoteDecodeError: (Outcome.KNOWN, False),
+    NoHandlerError: (Outcome.KNOWN, True),
+    RemoteHandlerError: (Outcome.KNOWN, False),
+    MemberNotFoundError: (Outcome.NOT_SENT, True),
 }
 
 
@@ -178,20 +178,20 @@ def test_errors_that_are_neither_about_requests_nor_stores_are_not_retryable() -
 DURABLE_ERRORS = {
     DurableError: False,
     StoreError: False,
-    StoreLocked: True,
-    StoreCorrupt: False,
-    StoreMismatch: False,
-    StoreUnavailable: True,
-    PostRefused: False,
-    MailboxFull: True,
-    IdempotencyConflict: False,
-    StreamRefused: False,
-    SenderRestored: False,
-    ReceiverRestored: False,
-    HistoryDiverged: False,
-    Fenced: False,
-    TransactionLost: True,
-    NoSuchDeadLetter: False,
+    StoreLockedError: True,
+    StoreCorruptedError: False,
+    StoreMismatchError: False,
+    StoreUnavailableError: True,
+    SendRejectedError: False,
+    OutboxFullError: True,
+    IdempotencyConflictError: False,
+    StreamMismatchError: False,
+    SenderStateLostError: False,
+    ReceiverStateLostError: False,
+    StreamDivergedError: False,
+    FencedError: False,
+    TransactionAbortedError: True,
+    DeadLetterNotFoundError: False,
     Reject: False,
 }
 
@@ -214,7 +214,7 @@ def test_text_names_what_is_known_of_a_request(subtests: pytest.Subtests) -> Non
                 assert part in str(raised)
             assert raised.args == ("why",)
 
-    raised = RequestTimeout("no reply", peer="10.0.0.2:1", subject="a", elapsed_s=2, timeout_s=2)
+    raised = ReplyTimeoutError("no reply", peer="10.0.0.2:1", subject="a", elapsed_s=2, timeout_s=2)
     assert str(raised) == (
         "no reply [subject 'a' to 10.0.0.2:1 after 2 s of 2 s allowed; outcome unknown]"
     )
@@ -224,13 +224,13 @@ def test_text_names_what_is_known_of_a_request(subtests: pytest.Subtests) -> Non
         (MessagingError("lost", peer="b:1"), "lost [to b:1; outcome unknown]"),
         (MessagingError("lost", subject="s"), "lost [subject 's'; outcome unknown]"),
         (
-            ConnectFailed("lost", subject="s", peer="b:1"),
+            ConnectError("lost", subject="s", peer="b:1"),
             "lost [subject 's' to b:1; outcome not sent]",
         ),
     ]:
         assert str(lost) == text
 
-    text = str(ConnectFailed("refused", peer="b:1", elapsed_s=1.5, timeout_s=3))
+    text = str(ConnectError("refused", peer="b:1", elapsed_s=1.5, timeout_s=3))
     assert "b:1" in text
     assert "1.5 s" in text
     assert "3 s" in text
@@ -252,41 +252,41 @@ def test_a_shared_failure_is_told_of_one_message(subtests: pytest.Subtests) -> N
             )
             assert shared.subject is None
 
-    shared = ConnectionClosed("lost", peer="b:1 (beta)")
+    shared = ConnectionClosedError("lost", peer="b:1 (beta)")
     assert shared.about(peer="b:1", subject="echo", elapsed_s=1).peer == "b:1 (beta)"
 
-    failure = RemoteHandlerFailure("boom")
+    failure = RemoteHandlerError("boom")
     failure.remote_code = 3300
     told = failure.about(peer="b:1", subject="echo", elapsed_s=1)
     assert told.remote_code == 3300
 
-    assert RemoteHandlerFailure("boom").remote_code == 0
+    assert RemoteHandlerError("boom").remote_code == 0
 
 
 def test_a_raiser_may_know_better() -> None:
-    raised = NotRunning("stopped in flight", outcome=Outcome.UNKNOWN, retryable=True)
+    raised = NotRunningError("stopped in flight", outcome=Outcome.UNKNOWN, retryable=True)
     assert raised.outcome is Outcome.UNKNOWN
     assert raised.retryable
-    assert NotRunning.outcome is Outcome.NOT_SENT
-    assert not NotRunning.retryable
+    assert NotRunningError.outcome is Outcome.NOT_SENT
+    assert not NotRunningError.retryable
 
     for outcome, retryable in [(Outcome.NOT_SENT, True), (Outcome.UNKNOWN, False)]:
-        assert ConnectionClosed("closed", outcome=outcome).retryable is retryable, retryable
+        assert ConnectionClosedError("closed", outcome=outcome).retryable is retryable, retryable
 
 
 def test_errors_keep_their_details() -> None:
-    assert MalformedFrame("bad").request_id is None
-    assert MalformedFrame("bad", 7).request_id == 7
-    assert str(MalformedFrame("bad", 7)) == "bad"
+    assert MalformedFrameError("bad").request_id is None
+    assert MalformedFrameError("bad", 7).request_id == 7
+    assert str(MalformedFrameError("bad", 7)) == "bad"
 
-    raised = MissingExtra("zstd", "compression 'zstd'")
+    raised = MissingExtraError("zstd", "compression 'zstd'")
     assert raised.extra == "zstd"
     assert str(raised) == (
         "compression 'zstd' needs the extra 'zstd', which postroad was installed without: "
         "pip install '.[zstd]' in its repository"
     )
 
-    invalid = JobInvalid("job 'a' has 2 problems", ["one", "two"])
+    invalid = InvalidJobError("job 'a' has 2 problems", ["one", "two"])
     arrived = pickle.loads(pickle.dumps(invalid))
     assert str(arrived) == "job 'a' has 2 problems"
     assert arrived.problems == ["one", "two"]
@@ -304,4 +304,4 @@ def test_durations_are_for_people() -> None:
         (300, "300 s"),
         (1500, "1500 s"),
     ]:
-        assert format_seconds(seconds) == text, seconds
+        assert format_duration(seconds) == text, seconds

@@ -16,13 +16,13 @@ def own_points(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_point_does_nothing_unless_it_is_armed() -> None:
-    point = faults.declare("test.quiet")
+    point = faults.declare_fault_point("test.quiet")
     point.reach(anything=1)
     assert repr(point) == "<FaultPoint test.quiet>"
 
-    point = faults.declare("test.loud")
+    point = faults.declare_fault_point("test.loud")
     reached: list[dict[str, object]] = []
-    with faults.armed("test.loud", lambda **details: reached.append(details)) as armed:
+    with faults.arm_fault_point("test.loud", lambda **details: reached.append(details)) as armed:
         assert armed is point
         assert repr(point) == "<FaultPoint test.loud armed>"
         point.reach(address="a:1")
@@ -31,36 +31,48 @@ def test_a_point_does_nothing_unless_it_is_armed() -> None:
 
 
 def test_an_action_may_raise_and_the_point_is_disarmed_after() -> None:
-    point = faults.declare("test.crash")
+    point = faults.declare_fault_point("test.crash")
 
     def crash() -> None:
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"), faults.armed("test.crash", crash):
+    with pytest.raises(OSError, match="disk full"), faults.arm_fault_point("test.crash", crash):
         point.reach()
     point.reach()
 
 
 def test_names_are_declared_once_and_sorted() -> None:
-    faults.declare("test.once")
+    faults.declare_fault_point("test.once")
     with pytest.raises(UsageError, match=r"'test\.once' is declared twice"):
-        faults.declare("test.once")
+        faults.declare_fault_point("test.once")
 
-    faults.declare("test.b")
-    faults.declare("test.a")
-    assert faults.names() == ["test.a", "test.b", "test.once"]
+    faults.declare_fault_point("test.b")
+    faults.declare_fault_point("test.a")
+    assert faults.fault_point_names() == ["test.a", "test.b", "test.once"]
 
 
 def test_a_point_is_armed_by_name_and_by_one_test_at_a_time() -> None:
-    with pytest.raises(UsageError, match="there are: none"), faults.armed("test.x", print):
+    with (
+        pytest.raises(UsageError, match="there are: none"),
+        faults.arm_fault_point("test.x", print),
+    ):
         pass
-    faults.declare("test.a")
-    with pytest.raises(UsageError, match=r"there are: test\.a"), faults.armed("test.x", print):
+    faults.declare_fault_point("test.a")
+    with (
+        pytest.raises(UsageError, match=r"there are: test\.a"),
+        faults.arm_fault_point("test.x", print),
+    ):
         pass
 
-    with faults.armed("test.a", print):
-        with pytest.raises(UsageError, match="armed already"), faults.armed("test.a", print):
+    with faults.arm_fault_point("test.a", print):
+        with (
+            pytest.raises(UsageError, match="armed already"),
+            faults.arm_fault_point("test.a", print),
+        ):
             pass
         # The inner attempt must not have disarmed what the outer one armed.
-        with pytest.raises(UsageError, match="armed already"), faults.armed("test.a", print):
+        with (
+            pytest.raises(UsageError, match="armed already"),
+            faults.arm_fault_point("test.a", print),
+        ):
             pass

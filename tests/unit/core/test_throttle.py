@@ -4,21 +4,21 @@ import logging
 
 import pytest
 
-from postroad.core.throttle import KEYS_MAX, Throttle, ThrottledLog
+from postroad.core.throttle import KEYS_MAX, LogThrottle, ThrottledLogger
 
 
 def test_the_first_of_each_key_is_told_and_the_next_are_counted() -> None:
-    throttle = Throttle(10)
+    throttle = LogThrottle(10)
     assert throttle.admit("a", 0) == 0
     assert throttle.admit("b", 0) == 0
 
-    throttle = Throttle(10)
+    throttle = LogThrottle(10)
     throttle.admit("a", 0)
     assert [throttle.admit("a", now) for now in (0, 5, 9.9)] == [None, None, None]
     assert throttle.admit("a", 10) == 3
     assert throttle.admit("a", 20) == 0
 
-    throttle = Throttle(10)
+    throttle = LogThrottle(10)
     throttle.admit("a", 0)
     throttle.admit("a", 1)
     assert throttle.admit("b", 1) == 0
@@ -26,7 +26,7 @@ def test_the_first_of_each_key_is_told_and_the_next_are_counted() -> None:
 
 
 def test_the_table_stays_bounded() -> None:
-    throttle = Throttle(10)
+    throttle = LogThrottle(10)
     for number in range(KEYS_MAX):
         assert throttle.admit(f"peer {number}", 0) == 0
     assert throttle.admit("peer 0", 1) is None
@@ -37,13 +37,13 @@ def test_the_table_stays_bounded() -> None:
 
 
 @pytest.fixture
-def crowded(caplog: pytest.LogCaptureFixture) -> ThrottledLog:
+def crowded(caplog: pytest.LogCaptureFixture) -> ThrottledLogger:
     caplog.set_level(logging.DEBUG, logger="test.throttle")
-    return ThrottledLog(logging.getLogger("test.throttle"), 10)
+    return ThrottledLogger(logging.getLogger("test.throttle"), 10)
 
 
 def test_lines_of_a_crowd_are_logged_with_the_count_of_the_rest(
-    crowded: ThrottledLog, caplog: pytest.LogCaptureFixture
+    crowded: ThrottledLogger, caplog: pytest.LogCaptureFixture
 ) -> None:
     for now in (0, 1, 2, 10, 20):
         crowded.warn("refused", now, "refused %s at %d %%", "b", now)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from postroad.core import tracing
 from postroad.core.errors import UsageError
-from postroad.core.tracing import NO_SPAN, AnySpan, Kind, Span, SpanContext
+from postroad.core.tracing import NOOP_SPAN, Span, SpanContext, SpanKind, SpanLike
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
@@ -35,14 +35,14 @@ class Ledger:
     def begin(
         self,
         name: str,
-        kind: Kind,
+        kind: SpanKind,
         layer: str,
         node: str,
         peer: str,
         parent: SpanContext | None,
         is_incoming: bool,
         links: Sequence[SpanContext],
-    ) -> AnySpan:
+    ) -> SpanLike:
         self.begun += 1
         trace_id = TRACE if parent is None else parent.trace_id
         context = SpanContext(trace_id, f"{self.begun:016x}")
@@ -62,25 +62,27 @@ class Ledger:
 @pytest.fixture
 def ledger() -> Iterator[Ledger]:
     ledger = Ledger()
-    tracing.switch(ledger)
+    tracing.set_tracer(ledger)
     try:
         yield ledger
     finally:
-        tracing.switch(None)
+        tracing.set_tracer(None)
 
 
 @given(contexts)
 def test_what_is_written_is_read(context: SpanContext) -> None:
     if len(context.tracestate) <= tracing.TRACESTATE_CHARS_MAX:
-        assert tracing.parse_context(context.traceparent, context.tracestate) == context
-        assert tracing.extract(tracing.inject({"other": "x"}, context)) == context
+        assert tracing.parse_traceparent(context.traceparent, context.tracestate) == context
+        assert tracing.extract_context(tracing.inject_context({"other": "x"}, context)) == context
 
 
 @given(st.text())
 def test_nothing_fails_because_of_a_bad_context(text: str) -> None:
-    found = tracing.parse_context(text, text)
+    found = tracing.parse_traceparent(text, text)
     assert found is None or found.traceparent[:2] == "00"
-    assert tracing.extract({tracing.TRACEPARENT: PARENT, tracing.TRACESTATE: text}) is not None
+    assert (
+        tracing.extract_context({tracing.TRACEPARENT: PARENT, tracing.TRACESTATE: text}) is not None
+    )
 
 
 def test_what_is_no_context_is_none() -> None:
@@ -102,14 +104,14 @@ def test_what_is_no_context_is_none() -> None:
         f"00_{TRACE}_{SPAN}_01",
         f"cc-{TRACE}-{SPAN}-01.what",
     ]:
-        assert tracing.parse_context(text) is None, text
+        assert tracing.parse_traceparent(text) is None, text
 
-    found = tracing.parse_context(f"cc-{TRACE}-{SPAN}-01-what-the-future-brings")
+    found = tracing.parse_traceparent(f"cc-{TRACE}-{SPAN}-01-what-the-future-brings")
     assert found == SpanContext(TRACE, SPAN, 1)
 
-    found = tracing.parse_context(f"00-{TRACE}-{SPAN}-ff")
+    found = tracing.parse_traceparent(f"00-{TRACE}-{SPAN}-ff")
     assert found is not None and found.traceparent == PARENT
-    unsampled = tracing.parse_context(f"00-{TRACE}-{SPAN}-fe")
+    unsampled = tracing.parse_traceparent(f"00-{TRACE}-{SPAN}-fe")
     assert unsampled is not None and not unsampled.is_sampled
 
 
@@ -125,7 +127,7 @@ def test_a_tracestate_is_passed_on_as_it_came_or_dropped_alone(subtests: pytest.
         "a=1;b",
     ]:
         with subtests.test(state=state):
-            found = tracing.parse_context(PARENT, state)
+            found = tracing.parse_traceparent(PARENT, state)
             assert found is not None and found.tracestate == state
 
     for state in [
@@ -140,78 +142,80 @@ def test_a_tracestate_is_passed_on_as_it_came_or_dropped_alone(subtests: pytest.
         "x" * 513,
         ",".join(f"k{number}=1" for number in range(33)),
     ]:
-        assert tracing.parse_context(PARENT, state) == SpanContext(TRACE, SPAN), state
+        assert tracing.parse_traceparent(PARENT, state) == SpanContext(TRACE, SPAN), state
 
 
 def test_headers_of_others_are_read_copied_and_stripped() -> None:
-    assert tracing.extract(None) is None
-    assert tracing.extract({}) is None
-    assert tracing.extract({"traceparent": 5}) is None
-    assert tracing.extract({"traceparent": PARENT, "tracestate": b"a=1"}) == SpanContext(
+    assert tracing.extract_context(None) is None
+    assert tracing.extract_context({}) is None
+    assert tracing.extract_context({"traceparent": 5}) is None
+    assert tracing.extract_context({"traceparent": PARENT, "tracestate": b"a=1"}) == SpanContext(
         TRACE, SPAN
     )
 
     headers = {"a": "1", "tracestate": "old=1"}
-    told = tracing.inject(headers, SpanContext(TRACE, SPAN))
+    told = tracing.inject_context(headers, SpanContext(TRACE, SPAN))
     assert told == {"a": "1", "traceparent": PARENT}
     assert headers == {"a": "1", "tracestate": "old=1"}
-    assert tracing.inject(headers, None) is headers
-    assert tracing.inject(None, None) is None
+    assert tracing.inject_context(headers, None) is headers
+    assert tracing.inject_context(None, None) is None
 
-    told = tracing.inject({"a": "1"}, SpanContext(TRACE, SPAN, 1, "b=2"))
-    assert tracing.strip(told) == {"a": "1"}
-    assert tracing.strip(tracing.inject(None, SpanContext(TRACE, SPAN))) is None
-    assert tracing.strip(None) is None
+    told = tracing.inject_context({"a": "1"}, SpanContext(TRACE, SPAN, 1, "b=2"))
+    assert tracing.remove_context(told) == {"a": "1"}
+    assert tracing.remove_context(tracing.inject_context(None, SpanContext(TRACE, SPAN))) is None
+    assert tracing.remove_context(None) is None
 
 
 def test_nothing_happens_while_nobody_records() -> None:
-    assert tracing.outgoing("net", "x", node="alpha") is NO_SPAN
-    assert tracing.incoming("net", "x", SpanContext(TRACE, SPAN), node="alpha") is NO_SPAN
-    with NO_SPAN as span, span.inside:
+    assert tracing.start_outgoing_span("net", "x", node="alpha") is NOOP_SPAN
+    assert (
+        tracing.start_incoming_span("net", "x", SpanContext(TRACE, SPAN), node="alpha") is NOOP_SPAN
+    )
+    with NOOP_SPAN as span, span.inside:
         span.set("a", 1)
         span.end()
         span.fail("no")
         assert span.context is None
-        assert tracing.current() is None
-        assert tracing.current_context() is None
+        assert tracing.current_span() is None
+        assert tracing.current_span_context() is None
 
 
 def test_what_is_begun_within_a_span_is_its_child(ledger: Ledger) -> None:
-    with tracing.outgoing("net", "outer", node="alpha") as outer:
-        with tracing.outgoing("net", "inner", node="alpha") as inner:
-            assert tracing.current() is inner
-        assert tracing.current() is outer
-    assert tracing.current() is None
+    with tracing.start_outgoing_span("net", "outer", node="alpha") as outer:
+        with tracing.start_outgoing_span("net", "inner", node="alpha") as inner:
+            assert tracing.current_span() is inner
+        assert tracing.current_span() is outer
+    assert tracing.current_span() is None
     assert [span.name for span in ledger.ended] == ["inner", "outer"]
     assert [span.parent for span in ledger.ended] == [outer.context, None]
 
 
 def test_what_comes_in_belongs_to_what_came_with_it_alone(ledger: Ledger) -> None:
     context = SpanContext(TRACE, SPAN)
-    with tracing.outgoing("net", "outer", node="alpha"):
-        tracing.incoming("net", "told", context, node="alpha").end()
-        tracing.incoming("net", "silent", None, node="alpha").end()
+    with tracing.start_outgoing_span("net", "outer", node="alpha"):
+        tracing.start_incoming_span("net", "told", context, node="alpha").end()
+        tracing.start_incoming_span("net", "silent", None, node="alpha").end()
     assert [span.parent for span in ledger.ended[:2]] == [context, None]
 
 
 def test_headers_of_the_user_count_outside_of_all_spans(ledger: Ledger) -> None:
     headers = {"traceparent": PARENT}
-    tracing.outgoing("cells", "first", node="alpha", headers=headers).end()
-    with tracing.outgoing("net", "outer", node="alpha") as outer:
-        tracing.outgoing("cells", "second", node="alpha", headers=headers).end()
+    tracing.start_outgoing_span("cells", "first", node="alpha", headers=headers).end()
+    with tracing.start_outgoing_span("net", "outer", node="alpha") as outer:
+        tracing.start_outgoing_span("cells", "second", node="alpha", headers=headers).end()
     assert [it.parent for it in ledger.ended[:2]] == [SpanContext(TRACE, SPAN), outer.context]
 
 
 def test_an_error_is_noted_with_its_code_once(ledger: Ledger) -> None:
-    with pytest.raises(UsageError), tracing.outgoing("net", "x", node="alpha"):
+    with pytest.raises(UsageError), tracing.start_outgoing_span("net", "x", node="alpha"):
         raise UsageError("it broke")
     (span,) = ledger.ended
     assert (span.error, span.code) == ("UsageError: it broke", UsageError.code)
 
-    tracing.outgoing("net", "x", node="alpha").end(Unprintable())
+    tracing.start_outgoing_span("net", "x", node="alpha").end(Unprintable())
     assert [(it.error, it.code) for it in ledger.ended[1:]] == [("Unprintable", 0)]
 
-    once = tracing.outgoing("net", "x", node="alpha")
+    once = tracing.start_outgoing_span("net", "x", node="alpha")
     once.end()
     once.end(ValueError("too late"))
     once.fail("too late")
@@ -226,31 +230,31 @@ class Unprintable(Exception):
 
 
 def test_a_span_goes_on_after_a_block_inside_of_it(ledger: Ledger) -> None:
-    span = tracing.outgoing("net", "x", node="alpha")
+    span = tracing.start_outgoing_span("net", "x", node="alpha")
     with span.inside:
-        assert tracing.current() is span
-    assert tracing.current() is None
+        assert tracing.current_span() is span
+    assert tracing.current_span() is None
     assert ledger.ended == []
     span.fail("later", 5)
     assert [(it.error, it.code) for it in ledger.ended] == [("later", 5)]
 
 
 def test_a_node_can_do_things_for_itself(ledger: Ledger) -> None:
-    with tracing.outgoing("net", "outer", node="alpha") as outer:
-        with tracing.Untraced():
-            assert tracing.outgoing("net", "x", node="alpha") is NO_SPAN
-            assert tracing.current() is None
-        with tracing.inside(None):
-            assert tracing.outgoing("net", "x", node="alpha") is NO_SPAN
+    with tracing.start_outgoing_span("net", "outer", node="alpha") as outer:
+        with tracing.SuppressedScope():
+            assert tracing.start_outgoing_span("net", "x", node="alpha") is NOOP_SPAN
+            assert tracing.current_span() is None
+        with tracing.scope(None):
+            assert tracing.start_outgoing_span("net", "x", node="alpha") is NOOP_SPAN
     assert isinstance(outer, Span)
-    with tracing.inside(outer):
-        assert tracing.current() is outer
+    with tracing.scope(outer):
+        assert tracing.current_span() is outer
     assert [span.name for span in ledger.ended] == ["outer"]
 
 
 def test_work_that_outlives_a_span_or_its_tracer_is_outside_of_it(ledger: Ledger) -> None:
-    with tracing.outgoing("net", "outer", node="alpha"):
-        assert tracing.fresh_context().run(tracing.current) is None
-        assert tracing.current() is not None
-        tracing.switch(None)
-        assert tracing.current_context() is None
+    with tracing.start_outgoing_span("net", "outer", node="alpha"):
+        assert tracing.detached_context().run(tracing.current_span) is None
+        assert tracing.current_span() is not None
+        tracing.set_tracer(None)
+        assert tracing.current_span_context() is None

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.durable.control import (
     BridgeEntry,
     BridgeHealth,
@@ -53,8 +53,8 @@ def test_messages_between_bridge_and_node_are_read_back() -> None:
     for answer in TO_NODE:
         assert decode_for_node(encode(answer)) == answer, answer
     for payload in (*NONSENSE, *map(encode, TO_NODE)):
-        with naming(payload), pytest.raises(MalformedPayload, match="no message to a bridge"):
+        with naming(payload), pytest.raises(MalformedPayloadError, match="no message to a bridge"):
             decode_for_bridge(payload)
     for payload in (*NONSENSE, *map(encode, TO_BRIDGE)):
-        with naming(payload), pytest.raises(MalformedPayload, match="no message to a node"):
+        with naming(payload), pytest.raises(MalformedPayloadError, match="no message to a node"):
             decode_for_node(payload)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from postroad.core.errors import HistoryDiverged
+from postroad.core.errors import StreamDivergedError
 from postroad.durable.dedup import GapBefore, sift
 from postroad.durable.exchange import SentPage, Window
 from tests.support.cases import naming
@@ -59,7 +59,7 @@ def test_changed_or_removed_pages_are_told(sender: Correspondent) -> None:
 def refused(watermark: int, chain: bytes, window: Window) -> list[int]:
     """First numbers of the pages that were taken before the refusal."""
     taken: list[int] = []
-    with pytest.raises(HistoryDiverged):
+    with pytest.raises(StreamDivergedError):
         taken.extend(fresh.first for fresh in sift(watermark, chain, window))
     return taken
 

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
-from postroad.core.errors import MalformedPayload, UsageError
+from postroad.core.errors import MalformedPayloadError, UsageError
 from postroad.durable.exchange import (
     OLDEST,
     VERSION,
@@ -46,7 +46,7 @@ def test_messages_are_read_back_with_their_version() -> None:
 @pytest.mark.parametrize("kind", [Offer, Answer, Window], ids=lambda it: it.__name__)
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x80", b"\x90", b"\x91" * 5_000], ids=repr)
 def test_nonsense_is_malformed(kind: type[Message], payload: bytes) -> None:
-    with pytest.raises(MalformedPayload, match=f"no {kind.__name__.lower()}: "):
+    with pytest.raises(MalformedPayloadError, match=f"no {kind.__name__.lower()}: "):
         read(kind, payload)
 
 
@@ -72,7 +72,7 @@ def test_nonsense_is_malformed(kind: type[Message], payload: bytes) -> None:
 )
 def test_fields_that_no_store_has_room_for(message: Message, field: str, value: object) -> None:
     payload = encode(msgspec.structs.replace(message, **{field: value}))
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         read(type(message), payload)
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from postroad.core import Address
-from postroad.core.errors import Fenced
+from postroad.core.errors import FencedError
 from postroad.durable import MemoryDisk, MemoryStore, Store
 from postroad.durable.fencing import check_token, find_manager, take_token
 from tests.support.durable.nodes import opened
@@ -32,15 +32,15 @@ async def take(store: Store, name: str = NAME, address: Address = HERE) -> int:
 
 async def test_token_that_is_not_the_newest_is_fenced(store: Store) -> None:
     assert await store.read(find_manager) is None
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         await store.read(check_token, 1)
     token = await take(store)
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         await store.read(check_token, token + 1)
     first, second = await take(store), await take(store)
     assert second > first
     await store.read(check_token, second)
-    with pytest.raises(Fenced, match=f"manager {second} has taken over from {first}"):
+    with pytest.raises(FencedError, match=f"manager {second} has taken over from {first}"):
         await store.read(check_token, first)
 
 

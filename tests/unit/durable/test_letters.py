@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.durable.letters import (
     PRIORITY_MAX,
     Letter,
@@ -61,7 +61,7 @@ def test_letters_and_pages_are_read_back() -> None:
     b"\x91" * 10_000,
 )
 def test_anything_else_is_no_page(page: bytes) -> None:
-    with pytest.raises(MalformedPayload, match="no page of letters"):
+    with pytest.raises(MalformedPayloadError, match="no page of letters"):
         decode_page(page)
 
 
@@ -78,7 +78,7 @@ def test_anything_else_is_no_page(page: bytes) -> None:
 )
 def test_numbers_that_a_store_has_no_room_for_are_refused(field: str, value: int) -> None:
     page = encode_page([msgspec.structs.replace(FULL, **{field: value})])
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         decode_page(page)
 
 

@@ -3,11 +3,11 @@
 import pytest
 
 from postroad.core.errors import (
-    HistoryDiverged,
-    MalformedPayload,
-    ReceiverRestored,
-    SenderRestored,
-    StreamRefused,
+    MalformedPayloadError,
+    ReceiverStateLostError,
+    SenderStateLostError,
+    StreamDivergedError,
+    StreamMismatchError,
 )
 from postroad.durable import MailConfig
 from postroad.durable.exchange import Answer, Reason, Refusal, SentPage, Verdict
@@ -53,15 +53,15 @@ def test_stores_that_agree() -> None:
 
 
 @each(
-    (3, None, ReceiverRestored),
-    (0, None, ReceiverRestored),
-    (10, None, SenderRestored),
-    (7, None, HistoryDiverged),
-    (7, b"another chain....", HistoryDiverged),
-    (4, b"another chain....", HistoryDiverged),
+    (3, None, ReceiverStateLostError),
+    (0, None, ReceiverStateLostError),
+    (10, None, SenderStateLostError),
+    (7, None, StreamDivergedError),
+    (7, b"another chain....", StreamDivergedError),
+    (4, b"another chain....", StreamDivergedError),
 )
 def test_stores_that_do_not(
-    watermark: int, chain_here: bytes | None, error: type[StreamRefused]
+    watermark: int, chain_here: bytes | None, error: type[StreamMismatchError]
 ) -> None:
     with pytest.raises(error, match="start a new epoch") as caught:
         compare(make_peer(head=9, settled=4), answer(watermark), chain_here)
@@ -151,11 +151,11 @@ def test_answers_move_the_watermark_forward_alone() -> None:
 def test_answer_that_cannot_be_is_an_error() -> None:
     outflow = make_outflow()
     outflow.send(pages(1), 0, NOW_MS)
-    with pytest.raises(HistoryDiverged, match="'beta'"):
+    with pytest.raises(StreamDivergedError, match="'beta'"):
         outflow.on_answer(answer(0, verdict=Verdict.DIVERGED))
     outflow = make_outflow(accepted=4)
     outflow.send(pages(1, 1, first=5), 4, NOW_MS)
-    with pytest.raises(MalformedPayload, match="accepts message 7, and 6 is the last"):
+    with pytest.raises(MalformedPayloadError, match="accepts message 7, and 6 is the last"):
         outflow.on_answer(answer(7))
     assert outflow.accepted == 4
 

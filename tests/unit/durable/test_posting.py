@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import ConfigError, MessageTooLarge, PostroadError, UsageError
+from postroad.core.errors import ConfigError, MessageTooLargeError, PostroadError, UsageError
 from postroad.durable import Draft, Letter, MailConfig
 from postroad.durable.letters import bind_page, decode_letter, decode_page
 from postroad.durable.posting import Clerk, Post
@@ -42,7 +42,7 @@ def test_plain_letter_has_body_and_time_both_ways(clerk: Clerk) -> None:
     ("", "orders", b"", ConfigError),
     ("beta", "no name", b"", ConfigError),
     ("beta", "orders", "text", UsageError),
-    ("beta", "orders", bytes(1_000), MessageTooLarge),
+    ("beta", "orders", bytes(1_000), MessageTooLargeError),
 )
 def test_short_way_refuses_the_same(
     peer: str, queue: str, body: Any, error: type[PostroadError], clerk: Clerk
@@ -149,9 +149,9 @@ def test_largest_message_and_wrong_queue_are_refused(clerk: Clerk) -> None:
     overhead = len(clerk.post("beta", "orders", bytes(500)).encoded) - 500
     largest = clerk.post("beta", "orders", bytes(1_000 - overhead))
     assert len(largest.encoded) == 1_000
-    with pytest.raises(MessageTooLarge, match="1001 bytes; message_bytes_max is 1000"):
+    with pytest.raises(MessageTooLargeError, match="1001 bytes; message_bytes_max is 1000"):
         clerk.post("beta", "orders", bytes(1_001 - overhead))
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(MessageTooLargeError):
         clerk.post("beta", "orders", b"", headers={"a": "x" * 1_000})
     for _ in range(2):
         with pytest.raises(ConfigError):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import MailboxFull, StoreUnavailable
+from postroad.core.errors import OutboxFullError, StoreUnavailableError
 from postroad.durable import MailConfig, MemoryStore, Store
 from postroad.durable.posting import Clerk, Gathering, gather
 from postroad.durable.store import queries as query
@@ -38,7 +38,7 @@ async def outcomes(*waiting: asyncio.Future[None]) -> list[bool]:
     """For each whether it was taken; otherwise its mailbox was full."""
     async with asyncio.timeout(DEADLINE_S):
         results = await asyncio.gather(*waiting, return_exceptions=True)
-    assert all(it is None or isinstance(it, MailboxFull) for it in results)
+    assert all(it is None or isinstance(it, OutboxFullError) for it in results)
     return [it is None for it in results]
 
 
@@ -110,12 +110,14 @@ async def test_whoever_gives_up_waiting_harms_no_other(store: Store, index: int)
 
 
 async def test_all_hear_of_a_commit_that_failed(store: Store) -> None:
-    with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
+    with faults.arm_fault_point(
+        "durable.commit.before", once(raising(StoreUnavailableError("away")))
+    ):
         waiting = [*post(store, 1, 2), *post(store, 3, peer=OTHER)]
         waiting[1].cancel()
         results = await asyncio.gather(*waiting, return_exceptions=True)
     kinds = [type(result) for result in results]
-    assert kinds == [StoreUnavailable, asyncio.CancelledError, StoreUnavailable]
+    assert kinds == [StoreUnavailableError, asyncio.CancelledError, StoreUnavailableError]
     assert await numbers(store) == []
     assert await outcomes(*post(store, 4, 5, 6, 7)) == [True, True, True, False]
 

@@ -2,7 +2,12 @@
 
 import sqlite3
 
-from postroad.core.errors import RequestTimeout, StoreUnavailable, TransactionLost, UsageError
+from postroad.core.errors import (
+    ReplyTimeoutError,
+    StoreUnavailableError,
+    TransactionAbortedError,
+    UsageError,
+)
 from postroad.flows.errors import (
     Draining,
     FlowError,
@@ -33,10 +38,10 @@ class Deadlock(OperationalError):
     (PeerFailed("it failed", "beta", "e1", None), TERMINAL),
     # Both a FlowError and a TimeoutError: what the flow says itself comes first.
     (FlowTimeout("late"), TERMINAL),
-    (StoreUnavailable("away"), TRANSIENT),
-    (TransactionLost("lost"), TRANSIENT),
+    (StoreUnavailableError("away"), TRANSIENT),
+    (TransactionAbortedError("lost"), TRANSIENT),
     (Draining("later"), TRANSIENT),
-    (RequestTimeout("late"), TRANSIENT),
+    (ReplyTimeoutError("late"), TRANSIENT),
     (ConnectionResetError(), TRANSIENT),
     (TimeoutError(), TRANSIENT),
     (sqlite3.OperationalError("database is locked"), TRANSIENT),

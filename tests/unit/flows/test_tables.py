@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import StoreMismatch
+from postroad.core.errors import StoreMismatchError
 from postroad.durable import MemoryStore, Store
 from postroad.durable.store.database import Database
 from postroad.durable.store.schema import write_meta
@@ -66,7 +66,7 @@ async def test_tables_are_made_once_and_checked(desk: Desk) -> None:
         write_meta(database, "flows.schema", "99")
 
     await desk.do(age)
-    with pytest.raises(StoreMismatch, match="flows of schema 99"):
+    with pytest.raises(StoreMismatchError, match="flows of schema 99"):
         await desk.create()
 
 

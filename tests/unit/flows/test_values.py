@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import enum
+import pkgutil
 import sqlite3
 import uuid
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.core.errors import MalformedPayloadError
 from postroad.flows import values
 from postroad.flows.errors import FlowError, PeerFailed, StepFailed, Unrecordable
+from postroad.flows.renamed_errors import RENAMED_ERRORS
 from postroad.flows.values import Failure
 from tests.support.cases import each, naming
 
@@ -255,3 +258,11 @@ def test_errors_are_described_whatever_their_text() -> None:
         made = values.make_error(Failure(kind, "text", b"\x90"))
         assert isinstance(made, StepFailed), kind
         assert made.detail == "text", kind
+
+
+def test_error_recorded_under_an_earlier_name_is_made_again() -> None:
+    for current in RENAMED_ERRORS.values():
+        assert issubclass(pkgutil.resolve_name(current), Exception)
+    args = msgspec.msgpack.encode(["no text"])
+    error = values.make_error(Failure("postroad.core.errors:MalformedPayload", "no text", args))
+    assert type(error) is MalformedPayloadError

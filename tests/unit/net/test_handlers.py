@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from postroad.net.handlers import Backlog, HandlerRuns, Run
-from postroad.wire import Request
+from postroad.net.handlers import Backlog, HandlerTask, HandlerTasks
+from postroad.wire import RequestFrame
 
 # The smallest and largest ids of all versions, and those next to where own keys begin.
 IDS = [0, 1, -1, -2, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1]
@@ -39,7 +39,7 @@ class CountingRequest:
 def test_cancelling_looks_at_no_other_request() -> None:
     backlog, count = Backlog(), 2_000
     for id in range(count):
-        backlog.add(cast("Request", CountingRequest(id)), 0.0)
+        backlog.add(cast("RequestFrame", CountingRequest(id)), 0.0)
     CountingRequest.looks = 0
     assert all(backlog.cancel(id) for id in reversed(range(count)))
     assert CountingRequest.looks <= count
@@ -48,7 +48,7 @@ def test_cancelling_looks_at_no_other_request() -> None:
 
 def test_what_waits_keeps_its_order_also_under_one_id() -> None:
     backlog = Backlog()
-    requests = [Request(id, "a", bytes([index])) for index, id in enumerate([5, 5, *IDS, 5])]
+    requests = [RequestFrame(id, "a", bytes([index])) for index, id in enumerate([5, 5, *IDS, 5])]
     for index, request in enumerate(requests):
         backlog.add(request, float(index))
     assert len(backlog) == len(requests)
@@ -59,7 +59,7 @@ def test_what_waits_keeps_its_order_also_under_one_id() -> None:
 
 def test_what_is_kept_stays_in_order_and_the_others_are_given_back() -> None:
     backlog = Backlog()
-    requests = [Request(7, subject, b"") for subject in "abab"]
+    requests = [RequestFrame(7, subject, b"") for subject in "abab"]
     for request in requests:
         backlog.add(request, 1.0)
     assert backlog.keep(lambda request: request.subject == "b") == requests[::2]
@@ -71,12 +71,12 @@ def test_what_is_kept_stays_in_order_and_the_others_are_given_back() -> None:
 async def test_no_handler_is_lost_whatever_ids_its_request_and_others_have(ending: str) -> None:
     """A peer may reuse an id, and guess what key another handler of that id has."""
     loop = asyncio.get_running_loop()
-    runs = HandlerRuns(100)
+    runs = HandlerTasks(100)
     futures = []
     for id in [5, 5, 5, *IDS, *IDS, 5]:
         future: asyncio.Future[bytes | bytearray | memoryview | None] = loop.create_future()
         futures.append(future)
-        key = runs.add(Run(future, Request(id, "a", b""), False), 1.0)
+        key = runs.add(HandlerTask(future, RequestFrame(id, "a", b""), False), 1.0)
         future.add_done_callback(partial(runs.finish, key))
     assert len(runs) == len(futures)
     if ending == "expire":

@@ -5,29 +5,29 @@ from itertools import count
 
 import pytest
 
-from postroad.net.accepted import AcceptedLink
-from postroad.net.context import LinkContext
-from postroad.net.dialed import DialedLink
-from postroad.net.dispatch import Subscriptions
-from postroad.net.link import LargeFrameReader, Link
+from postroad.net.accepted import ServerConnection
+from postroad.net.context import ConnectionContext
+from postroad.net.dialed import ClientConnection
+from postroad.net.dispatch import SubscriptionTable
+from postroad.net.link import LargeFrameProtocol, PeerConnection
 from postroad.net.tunnel import Tunnel
-from postroad.wire import Role
+from postroad.wire import ConnectionRole
 from tests.support.wire.pairs import SERVER_ADDRESS, make_config
 
 
-def make_link(kind: type[Link]) -> Link:
+def make_link(kind: type[PeerConnection]) -> PeerConnection:
     """A link that is not connected; needs a running loop."""
-    context, loop = LinkContext(make_config(), count(1).__next__), asyncio.get_running_loop()
+    context, loop = ConnectionContext(make_config(), count(1).__next__), asyncio.get_running_loop()
     if kind is Tunnel:
         tunnels: dict[Tunnel, None] = {}
-        return Tunnel(context, loop, Role.CLIENT, None, tunnels.pop)
-    if kind is DialedLink:
-        return DialedLink(context, loop, SERVER_ADDRESS)
-    return AcceptedLink(context, loop, Subscriptions(), {})
+        return Tunnel(context, loop, ConnectionRole.CLIENT, None, tunnels.pop)
+    if kind is ClientConnection:
+        return ClientConnection(context, loop, SERVER_ADDRESS)
+    return ServerConnection(context, loop, SubscriptionTable(), {})
 
 
 async def test_links_have_no_dictionary(subtests: pytest.Subtests) -> None:
-    for kind in [DialedLink, AcceptedLink, Tunnel]:
+    for kind in [ClientConnection, ServerConnection, Tunnel]:
         with subtests.test(kind=kind):
             link = make_link(kind)
             assert type(link) is kind
@@ -35,10 +35,10 @@ async def test_links_have_no_dictionary(subtests: pytest.Subtests) -> None:
             with pytest.raises(AttributeError):
                 link.surprise = 1  # type: ignore[attr-defined]
 
-    assert not hasattr(LargeFrameReader(make_link(DialedLink)), "__dict__")
+    assert not hasattr(LargeFrameProtocol(make_link(ClientConnection)), "__dict__")
 
     # One base without them would give every instance a dictionary again.
-    for kind in [DialedLink, AcceptedLink, LargeFrameReader, Tunnel]:
+    for kind in [ClientConnection, ServerConnection, LargeFrameProtocol, Tunnel]:
         assert [
             base.__name__ for base in kind.__mro__[:-1] if "__slots__" not in vars(base)
         ] == [], kind

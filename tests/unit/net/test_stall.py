@@ -1,11 +1,11 @@
 """When a peer that does not read is given up."""
 
-from postroad.net.stall import StallWatch
+from postroad.net.stall import WriteStallDetector
 from postroad.wire import NEVER
 
 
 def test_whoever_takes_nothing_in_time_is_stuck() -> None:
-    watch = StallWatch(30)
+    watch = WriteStallDetector(30)
     assert watch.deadline == NEVER
     assert not watch.is_stuck(0, 1e9)
     watch.begin(1_000, 5)
@@ -14,13 +14,13 @@ def test_whoever_takes_nothing_in_time_is_stuck() -> None:
     assert watch.is_stuck(1_000, 35)
     assert watch.deadline == NEVER, "said once"
 
-    watch = StallWatch(30)
+    watch = WriteStallDetector(30)
     watch.begin(1_000, 5)
     assert not watch.is_stuck(1_001, 35)
     assert watch.deadline == 65
     assert watch.is_stuck(1_001, 65)
 
-    watch = StallWatch(30)
+    watch = WriteStallDetector(30)
     watch.begin(1_000, 5)
     watch.end()
     assert watch.deadline == NEVER
@@ -28,7 +28,7 @@ def test_whoever_takes_nothing_in_time_is_stuck() -> None:
 
 
 def test_it_may_have_to_wait() -> None:
-    watch = StallWatch(30)
+    watch = WriteStallDetector(30)
     watch.wait_until(50)
     assert watch.deadline == NEVER, "nothing is expected"
     watch.begin(1_000, 5)

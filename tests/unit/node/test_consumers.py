@@ -9,7 +9,7 @@ import pytest
 
 from postroad import MessagingService
 from postroad.cells import CellAddress, CellDomain, Route
-from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError
 from postroad.node import GuaranteedConfig
 from postroad.node.consumers import (
     Directions,
@@ -96,7 +96,7 @@ def test_consumers_are_ranked_and_read() -> None:
         {"not a name!": None},
         {"": None},
     ):
-        with naming(answer), pytest.raises(MalformedPayload, match="no consumers"):
+        with naming(answer), pytest.raises(MalformedPayloadError, match="no consumers"):
             read_consumers(answer)
     for field, value in product(
         GuaranteedConfig.__struct_fields__, [0.0, -1.0, float("inf"), float("nan")]

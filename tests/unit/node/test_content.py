@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from postroad.cells import CellAddress, CellPath, Envelope, Kind, encode_envelope
+from postroad.cells import CellAddress, CellPath, Envelope, MessageKind, encode_envelope
 from postroad.core.errors import ConfigError, Reject
 from postroad.node import ID_HEADER
 from postroad.node.content import aged, new_id, path_to, read_message, repeatable_id, write_message
@@ -46,8 +46,8 @@ def test_message_is_read_as_it_was_written_until_it_is_too_old() -> None:
     ({"destination": CellPath.of("payments@S1")}, "payments@S1"),
     ({"destination": CellPath.of(QUEUE, "on@S1")}, "on@S1"),
     ({"destination": CellPath((CellAddress(QUEUE),), 1)}, "is no message to queue 'payments'"),
-    ({"kind": Kind.REPLY, "answers": bytes(16)}, "a reply to"),
-    ({"kind": Kind.ERROR, "answers": bytes(16)}, "an error to"),
+    ({"kind": MessageKind.REPLY, "answers": bytes(16)}, "a reply to"),
+    ({"kind": MessageKind.ERROR, "answers": bytes(16)}, "an error to"),
 )
 def test_what_is_no_message_to_the_queue_is_rejected(change: dict[str, object], words: str) -> None:
     body = encode_envelope(msgspec.structs.replace(MESSAGE, **change))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from postroad.cells.pinboard import Pinboard
+from postroad.cells.pinboard import LogBuffer
 from postroad.node.logs import set_up_logs
 from postroad.node.settings import LogSettings
 
@@ -63,8 +63,8 @@ def test_text_is_one_line_and_a_failure_has_its_traceback() -> None:
 
 def test_what_others_log_is_kept_while_a_node_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     # That of the process may still be used by nodes that a simulation killed.
-    pinboard = Pinboard(logging.getLogger("postroad"))
-    monkeypatch.setattr("postroad.node.logs.PINBOARD", pinboard)
+    pinboard = LogBuffer(logging.getLogger("postroad"))
+    monkeypatch.setattr("postroad.node.logs.LOG_BUFFER", pinboard)
     set_up_logs(LogSettings(), io.StringIO())
     set_up_logs(LogSettings(), io.StringIO())
     elsewhere = logging.getLogger("shop")

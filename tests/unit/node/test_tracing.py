@@ -8,7 +8,7 @@ import pytest
 
 from postroad.core import tracing
 from postroad.core.errors import ConfigError, UsageError
-from postroad.core.tracing import NO_SPAN, Kind, Span, SpanContext
+from postroad.core.tracing import NOOP_SPAN, Span, SpanContext, SpanKind
 from postroad.node.tracing import Recorder, SpanRecord, TracingConfig
 from tests.support.cases import naming
 
@@ -24,11 +24,13 @@ def _nobody_is_left() -> Iterator[None]:
 
 async def test_span_is_remembered_with_all_that_is_known() -> None:
     async with Recorder("alpha") as recorder:
-        with tracing.incoming("net", "x", PARENT, Kind.SERVER, node="alpha", peer="beta") as span:
+        with tracing.start_incoming_span(
+            "net", "x", PARENT, SpanKind.SERVER, node="alpha", peer="beta"
+        ) as span:
             span.set("attempt", 2)
     (found,) = recorder.recent()
     assert found.trace_id == PARENT.trace_id and found.parent_id == PARENT.span_id
-    assert (found.name, found.kind, found.layer) == ("x", Kind.SERVER, "net")
+    assert (found.name, found.kind, found.layer) == ("x", SpanKind.SERVER, "net")
     assert (found.node, found.peer, found.attributes) == ("alpha", "beta", {"attempt": 2})
     assert found.is_ok and found.code == 0 and found.links == []
     assert found.duration_s > 0
@@ -39,17 +41,17 @@ async def test_span_is_remembered_with_all_that_is_known() -> None:
 
 async def test_newest_spans_are_kept_with_ids_of_their_own() -> None:
     async with Recorder("alpha"):
-        context = tracing.incoming("net", "x", PARENT, node="alpha").context
+        context = tracing.start_incoming_span("net", "x", PARENT, node="alpha").context
     assert context is not None and context.tracestate == "vendor=1"
     async with Recorder("alpha") as recorder:
         for _ in range(100):
-            tracing.outgoing("net", "x", node="alpha").end()
+            tracing.start_outgoing_span("net", "x", node="alpha").end()
     spans = recorder.recent(1_000)
     assert len({it.trace_id for it in spans}) == len({it.span_id for it in spans}) == 100
     assert all(it.parent_id is None for it in spans)
     async with Recorder("alpha", TracingConfig(keep_spans=5)) as recorder:
         for number in range(12):
-            tracing.outgoing("net", f"{number}", node="alpha").end()
+            tracing.start_outgoing_span("net", f"{number}", node="alpha").end()
     assert [it.name for it in recorder.recent()] == ["11", "10", "9", "8", "7"]
     assert [it.name for it in recorder.recent(2)] == ["11", "10"]
     assert recorder.recent(0) == recorder.recent(-1) == []
@@ -60,7 +62,7 @@ async def test_newest_spans_are_kept_with_ids_of_their_own() -> None:
 async def test_no_span_takes_much_memory() -> None:
     async with Recorder("alpha") as recorder:
         links = [PARENT] * 1_000
-        span = tracing.incoming(
+        span = tracing.start_incoming_span(
             "net", "n" * 10_000, PARENT, node="alpha", peer="p" * 10_000, links=links
         )
         for number in range(1_000):
@@ -77,11 +79,11 @@ async def test_no_span_takes_much_memory() -> None:
 async def test_who_began_a_trace_decides_whether_it_is_recorded() -> None:
     unsampled = msgspec.structs.replace(PARENT, flags=0)
     async with Recorder("alpha", TracingConfig(sample=0.0)) as recorder:
-        with tracing.outgoing("net", "own", node="alpha") as own:
+        with tracing.start_outgoing_span("net", "own", node="alpha") as own:
             assert own.context is not None and not own.context.is_sampled
-            tracing.outgoing("net", "child", node="alpha").end()
-        tracing.incoming("net", "told to", PARENT, node="alpha").end()
-        span = tracing.incoming("net", "told not to", unsampled, node="alpha")
+            tracing.start_outgoing_span("net", "child", node="alpha").end()
+        tracing.start_incoming_span("net", "told to", PARENT, node="alpha").end()
+        span = tracing.start_incoming_span("net", "told not to", unsampled, node="alpha")
         span.end()
     assert [it.name for it in recorder.recent()] == ["told to"]
     assert span.context is not None and span.context.trace_id == PARENT.trace_id
@@ -90,7 +92,7 @@ async def test_who_began_a_trace_decides_whether_it_is_recorded() -> None:
 async def test_share_of_traces_is_recorded() -> None:
     async with Recorder("alpha", TracingConfig(sample=0.5)) as recorder:
         for _ in range(2_000):
-            tracing.outgoing("net", "x", node="alpha").end()
+            tracing.start_outgoing_span("net", "x", node="alpha").end()
     # Seventeen standard deviations: it fails once in the life of the universe.
     assert 600 < recorder.recorded < 1_400
     for settings in (
@@ -105,9 +107,9 @@ async def test_share_of_traces_is_recorded() -> None:
 
 async def test_each_node_of_a_process_records_its_own() -> None:
     async with Recorder("alpha") as alpha, Recorder("beta") as beta:
-        with tracing.outgoing("net", "from", node="alpha", peer="beta") as span:
-            tracing.incoming("net", "at", span.context, node="beta").end()
-        assert tracing.outgoing("net", "x", node="gamma") is NO_SPAN
+        with tracing.start_outgoing_span("net", "from", node="alpha", peer="beta") as span:
+            tracing.start_incoming_span("net", "at", span.context, node="beta").end()
+        assert tracing.start_outgoing_span("net", "x", node="gamma") is NOOP_SPAN
     (sent,), (came,) = alpha.recent(), beta.recent()
     assert (sent.trace_id, sent.span_id) == (came.trace_id, came.parent_id)
 
@@ -118,10 +120,10 @@ async def test_node_records_once_and_spans_may_outlive_it() -> None:
             await Recorder("alpha").start()
     await Recorder("alpha").stop()
     async with Recorder("alpha") as recorder:
-        span = tracing.outgoing("net", "x", node="alpha")
+        span = tracing.start_outgoing_span("net", "x", node="alpha")
         assert isinstance(span, Span)
     with span:
-        assert tracing.current() is None
+        assert tracing.current_span() is None
     assert [it.name for it in recorder.recent()] == ["x"]
 
 
@@ -130,21 +132,21 @@ async def test_what_is_not_recorded_makes_nothing_new(monkeypatch: pytest.Monkey
     # Where the user's own code has it, that is told of every span.
     monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
     async with Recorder("alpha", TracingConfig(sample=0.0)) as recorder:
-        with tracing.outgoing("services", "call", node="alpha") as whole:
-            assert tracing.current() is whole
-            part = tracing.outgoing("net", "request", node="alpha")
+        with tracing.start_outgoing_span("services", "call", node="alpha") as whole:
+            assert tracing.current_span() is whole
+            part = tracing.start_outgoing_span("net", "request", node="alpha")
             assert part.context == whole.context
             assert not isinstance(part, Span)
             with part, part.inside:
-                assert tracing.current() is whole
+                assert tracing.current_span() is whole
                 part.set("attempt", 1)
                 whole.set("attempt", 1)
                 part.fail("no")
             whole.fail("no")
-            assert tracing.inject(None, part.context) is not None
-        assert tracing.current() is None
+            assert tracing.inject_context(None, part.context) is not None
+        assert tracing.current_span() is None
         assert "Unrecorded" in repr(whole)
         told = msgspec.structs.replace(PARENT, flags=0)
-        with tracing.incoming("net", "handle", told, node="alpha") as handled:
+        with tracing.start_incoming_span("net", "handle", told, node="alpha") as handled:
             assert handled.context == told
     assert recorder.recorded == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import ConfigError, JobInvalid
+from postroad.core.errors import ConfigError, InvalidJobError
 from postroad.pipeline.builder import JobBuilder, import_path, new_job
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.explain import explain_text
@@ -246,10 +246,12 @@ def test_a_job_with_a_lambda_cannot_be_saved(save: Callable[[Job], object]) -> N
 def test_names_of_lambdas_in_data_are_refused() -> None:
     data = job_to_data(job_of(parse))
     data["catalog"][1]["fn"] = "<lambda at bank.py:3>"
-    with pytest.raises(JobInvalid, match=r"fn '<lambda at bank\.py:3>' was a function of the prog"):
+    with pytest.raises(
+        InvalidJobError, match=r"fn '<lambda at bank\.py:3>' was a function of the prog"
+    ):
         job_from_data(data)
     data["functions"] = {"<lambda at bank.py:3>": "os:_exit"}
-    with pytest.raises(JobInvalid, match="is not a function: no file can have any"):
+    with pytest.raises(InvalidJobError, match="is not a function: no file can have any"):
         job_from_data(data)
 
 
@@ -281,14 +283,14 @@ def test_names_of_before_mean_the_same() -> None:
 
 def test_functions_among_the_parameters_are_refused() -> None:
     builder = JobBuilder("plain").input("in", connector="memory", fn=parse, params={"how": parse})
-    with pytest.raises(JobInvalid, match=r"params\.how=.* is not plain data"):
+    with pytest.raises(InvalidJobError, match=r"params\.how=.* is not plain data"):
         builder.output("out", connector="memory").build()
 
 
 def test_every_problem_is_told_at_once() -> None:
     unknown: dict[str, Any] = {"batchsize": 3}
     builder = JobBuilder("a b").input("in", connector="memory", **unknown).function("parse")
-    with pytest.raises(JobInvalid) as caught:
+    with pytest.raises(InvalidJobError) as caught:
         builder.output("out", connector="memory").route("prase", to="out").build()
     assert [str(problem) for problem in caught.value.problems] == [
         "catalog 'in': unknown key 'batchsize'; did you mean 'batch_size'?",

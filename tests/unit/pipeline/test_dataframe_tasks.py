@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import ConfigError, JobInvalid
+from postroad.core.errors import ConfigError, InvalidJobError
 from postroad.pipeline import JobBuilder, LocalRunner, MemoryInput, MemoryOutput, explain_text
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.graph import JobGraph
@@ -85,7 +85,7 @@ def test_it_is_drawn() -> None:
     ],
 )
 def test_mistakes_are_told(builder: JobBuilder, complaint: str) -> None:
-    with pytest.raises(JobInvalid, match=complaint):
+    with pytest.raises(InvalidJobError, match=complaint):
         builder.build()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import JobInvalid
+from postroad.core.errors import InvalidJobError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, JobBuilder, LocalRunner, MemoryInput, MemoryOutput, Segment
 from postroad.pipeline.explain import explain_text
@@ -223,7 +223,7 @@ async def test_a_commit_that_fails_counts_nothing_twice(point: str, at: int) -> 
 
     job = job_of(running, state=True, batch_size=6)
     written: list[Segment] = []
-    with faults.armed(point, fail):
+    with faults.arm_fault_point(point, fail):
         try:
             written += (await run(job, SEGMENTS, disk, 6))[0]
         except OSError:
@@ -268,6 +268,6 @@ def test_it_is_drawn() -> None:
     ],
 )
 def test_mistakes_are_told(make: Any, complaint: str) -> None:
-    with pytest.raises(JobInvalid, match=complaint):
+    with pytest.raises(InvalidJobError, match=complaint):
         built = make()
         built.output("out", connector="memory").build()

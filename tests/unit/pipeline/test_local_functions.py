@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import MissingExtra
+from postroad.core.errors import MissingExtraError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, JobBuilder, LocalRunner, MemoryInput, MemoryOutput, Segment
 from postroad.pipeline import local_runner as local_runner_module
@@ -190,7 +190,7 @@ async def test_an_output_that_fails_is_written_again_without_calling_functions_a
 
 def test_without_numpy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_runner_module, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match="running a job needs the extra 'pipeline'"):
+    with pytest.raises(MissingExtraError, match="running a job needs the extra 'pipeline'"):
         LocalRunner(job_of(len), {}, {})
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import StoreUnavailable
+from postroad.core.errors import StoreUnavailableError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, LocalRunner, MemoryInput, MemoryOutput, RetryPolicy, Segment
 from postroad.pipeline.windows import Extent
@@ -111,14 +111,14 @@ async def test_a_commit_that_fails_counts_nothing_twice(point: str, nth: int) ->
         nonlocal visits
         visits += 1
         if visits == nth:
-            raise StoreUnavailable("the disk is away")
+            raise StoreUnavailableError("the disk is away")
 
     job = job_of({"on": "drained"})
-    with faults.armed(point, fail_once):
+    with faults.arm_fault_point(point, fail_once):
         for _ in range(2):
             try:
                 await run(job, source, output, disk)
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 continue
     await run(job, source, output, disk)
     assert sums_in(output) == expected(60)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.core.errors import ConfigError, JobInvalid
+from postroad.core.errors import ConfigError, InvalidJobError
 from postroad.pipeline.job import FlowAction, RetryPolicy, TaskType
 from postroad.pipeline.job_files import (
     job_from_data,
@@ -115,7 +115,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_problems_of_a_file_name_it(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text(TOML.replace("fn =", "function ="), encoding="utf-8")
-    with pytest.raises(JobInvalid) as caught:
+    with pytest.raises(InvalidJobError) as caught:
         load_job(path)
     assert str(caught.value).startswith(f"{path}: job 'plain' has 2 problems:\n")
     assert [problem.entry for problem in caught.value.problems] == ["catalog 'parse'"] * 2
@@ -128,7 +128,7 @@ def test_what_is_no_json() -> None:
         (b"\xff", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
     ):
-        with pytest.raises(JobInvalid, match=reason) as caught:
+        with pytest.raises(InvalidJobError, match=reason) as caught:
             job_from_json(text)
         assert [problem.entry for problem in caught.value.problems] == ["job"], (text, reason)
 
@@ -136,7 +136,7 @@ def test_what_is_no_json() -> None:
 def test_what_is_no_toml() -> None:
     for text in ("name = ", 'name = "a"\nname = "b"', b"\xff"):
         with pytest.raises(
-            JobInvalid, match="the job cannot be read: job: is not TOML: "
+            InvalidJobError, match="the job cannot be read: job: is not TOML: "
         ) as caught:
             job_from_toml(text)
         assert len(caught.value.problems) == 1, text
@@ -144,19 +144,19 @@ def test_what_is_no_toml() -> None:
 
 def test_json_that_is_no_table() -> None:
     for text in ("null", "[]", '"job"', "3"):
-        with pytest.raises(JobInvalid, match="must be a table"):
+        with pytest.raises(InvalidJobError, match="must be a table"):
             job_from_json(text)
 
 
 def test_a_number_json_has_no_word_for() -> None:
     data = clearing_data()
     data["catalog"][0]["pending_timeout_s"] = float("nan")
-    with pytest.raises(JobInvalid, match="pending_timeout_s=nan must be a finite number"):
+    with pytest.raises(InvalidJobError, match="pending_timeout_s=nan must be a finite number"):
         job_from_json(json.dumps(data))
 
 
 def test_a_date_of_toml_is_not_plain_data() -> None:
-    with pytest.raises(JobInvalid, match=r"options\.since=.* is not plain data"):
+    with pytest.raises(InvalidJobError, match=r"options\.since=.* is not plain data"):
         job_from_toml(TOML.replace('path = "payments"', "since = 2026-01-01"))
 
 
@@ -168,5 +168,5 @@ def test_keys_of_before_are_read() -> None:
     assert job.windows[0].allowed_lateness_s == 5
     assert job.lifecycles[0].hooks == "bank.hooks:Log"
     data["windows"][0]["allowed_lateness_s"] = 6
-    with pytest.raises(JobInvalid, match="unknown key 'keep_s'"):
+    with pytest.raises(InvalidJobError, match="unknown key 'keep_s'"):
         job_from_data(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import postroad.pipeline
-from postroad.core.errors import ConfigError, StoreLocked, UsageError
+from postroad.core.errors import ConfigError, StoreLockedError, UsageError
 from postroad.durable import MemoryStore, SqliteStore
 from postroad.pipeline import (
     Job,
@@ -113,7 +113,7 @@ async def test_second_run_of_a_job_is_refused_while_the_first_runs(tmp_path: Pat
     path = file_job(tmp_path)
     first = SqliteStore(tmp_path / "doubling.db")
     await first.open("doubling")
-    with pytest.raises(StoreLocked, match=r"job 'doubling' runs already.* process \d+"):
+    with pytest.raises(StoreLockedError, match=r"job 'doubling' runs already.* process \d+"):
         await run(path)
     await first.close()
     assert (await run(path)).acked == 2

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import ConfigError, JobInvalid
+from postroad.core.errors import ConfigError, InvalidJobError
 from postroad.pipeline import Job, JobBuilder, LocalRunner, MemoryInput, MemoryOutput, Segment
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.explain import explain_text
@@ -138,5 +138,5 @@ def test_they_are_drawn(rates: Path) -> None:
 def test_mistakes_are_told(
     side: dict[str, Any], keys: dict[str, Any], complaint: str, rates: Path
 ) -> None:
-    with pytest.raises(JobInvalid, match=complaint):
+    with pytest.raises(InvalidJobError, match=complaint):
         job_of(convert, rates, side, **keys)

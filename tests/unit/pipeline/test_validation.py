@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import ConfigError, JobInvalid
+from postroad.core.errors import ConfigError, InvalidJobError
 from postroad.pipeline.job import Job, RetryPolicy, Task, TaskType, Window, WindowType
 from postroad.pipeline.validation import JobIssue, find_problems, require_valid
 from tests.support.pipeline.jobs import IN, PARSE, TOTAL, broken, clearing_data, complaints
@@ -179,7 +179,7 @@ def test_a_valid_job_comes_back_with_everything_as_it_should_be() -> None:
 
 def test_the_error_tells_every_problem() -> None:
     data = clearing_data() | {"name": "a b", "windowx": []}
-    with pytest.raises(JobInvalid) as caught:
+    with pytest.raises(InvalidJobError) as caught:
         require_valid(data)
     assert caught.value.problems == find_problems(data)
     assert str(caught.value) == (

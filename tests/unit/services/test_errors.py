@@ -6,7 +6,7 @@ import re
 from itertools import product
 from typing import Any
 
-from postroad.core.errors import ConfigError, ConnectFailed, MessagingError, Outcome, PostroadError
+from postroad.core.errors import ConfigError, ConnectError, MessagingError, Outcome, PostroadError
 from postroad.services import errors
 from postroad.services.error_form import (
     MESSAGE_LENGTH_MAX,
@@ -181,7 +181,7 @@ def test_foreign_exceptions_are_told_as_they_are() -> None:
         "code": 500,
         "retryable": False,
     }
-    assert error_to_wire(ConnectFailed("x"), node_id="n")["retryable"] is True
+    assert error_to_wire(ConnectError("x"), node_id="n")["retryable"] is True
     foreign = type("ValidationError", (Exception,), {"__module__": "other.library"})("x")
     assert error_to_wire(foreign, node_id="n")["name"] == "other.library.ValidationError"
     assert "cannot be told" in error_to_wire(Rude(), node_id="n")["message"]

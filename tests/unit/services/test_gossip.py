@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.gossip import (
     NODES_MAX,
     Gone,
@@ -46,7 +46,7 @@ def test_rows_of_requests_are_read() -> None:
     response = GossipResponse(offline=offline, **NAMES)
     assert list(read_gone(response)) == [Gone("a", 3), Gone("b", 4)]
     online = {str(number): [1, 1, 1] for number in range(NODES_MAX + 1)}
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         from_wire(Kind.GOSSIP_REQUEST, {"online": online, **NAMES})
     for row in BAD_ROWS:
         request = GossipRequest(online={"bad": row, "good": [1, 2, 3]}, **NAMES)

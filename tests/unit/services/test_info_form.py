@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.info_form import (
     ENTRIES_MAX,
     PROBLEMS_MAX,
@@ -92,7 +92,7 @@ def test_info_is_read_and_written() -> None:
     {"services": [], "instanceID": "x" * 300},
 )
 def test_what_makes_no_sense_as_a_whole_is_malformed(body: dict[str, Any]) -> None:
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         read_info(body)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.errors import VersionRefused
 from postroad.services.kinds import VERSION, Kind
 from postroad.services.packet_fields import ID_LENGTH_MAX, NODE_ID_LENGTH_MAX, WHOLE_MAX
@@ -72,7 +72,7 @@ def test_missing_fields_have_defaults_of_their_own() -> None:
         assert read(Kind.HEARTBEAT, cpu=cpu).cpu is None, cpu
     wires: list[Any] = [None, 1, "text", [], [{}], b"bytes"]
     for wire, kind in product(wires, Kind):
-        with naming((wire, kind)), pytest.raises(MalformedPayload, match="not an object"):
+        with naming((wire, kind)), pytest.raises(MalformedPayloadError, match="not an object"):
             from_wire(kind, wire)
 
 
@@ -189,9 +189,9 @@ def test_whole_numbers_may_be_floats(kind: Kind, field: str) -> None:
 )
 def test_what_would_do_harm_is_refused(kind: Kind, field: str, values: list[Any]) -> None:
     for value in values:
-        with naming(value), pytest.raises(MalformedPayload):
+        with naming(value), pytest.raises(MalformedPayloadError):
             read(kind, **{field: value})
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         read(Kind.REQUEST, stream=True, seq=None)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import ConfigError, MessageTooLarge, UsageError
+from postroad.core.errors import ConfigError, MessageTooLargeError, UsageError
 from postroad.services.kinds import VERSION
 from postroad.services.packets import Request, Response
 from postroad.services.serializers import Serializer, make_serializer
@@ -189,7 +189,7 @@ def test_chunks_are_cut_to_fit(serializer: Serializer) -> None:
     parts = [part_of(packet) for packet in packets]
     assert b"".join(part.value for part in parts if isinstance(part, Chunk)) == data
     assert list(StreamWriter(REQUEST, serializer).chunks(b"")) == []
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(MessageTooLargeError):
         StreamWriter(REQUEST, serializer, packet_bytes_max=100)
 
 

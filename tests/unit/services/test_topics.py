@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError
 from postroad.services.kinds import GOSSIP, Kind
 from postroad.services.schema import ActionInfo, EventInfo, ServiceInfo
 from postroad.services.topics import (
@@ -101,7 +101,7 @@ def test_balanced_topics_are_made_and_read_back() -> None:
     "MOL-dev.REQ." + "x" * TOPIC_LENGTH_MAX,
 )
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         DEV.parse(name)
 
 

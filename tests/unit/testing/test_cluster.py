@@ -10,8 +10,8 @@ import pytest
 
 from postroad.core.errors import UsageError
 from postroad.testing import (
-    CorrectnessFailure,
     LivenessFailure,
+    SafetyFailure,
     SimCluster,
     SimNode,
     Simulation,
@@ -263,7 +263,7 @@ async def swallow_broken_claim(node: SimNode) -> None:
         (leave, RuntimeError, "alpha", "alpha"),
         (plant_failing_callback, IndexError, "pop from empty list", "alpha     crashed"),
         (plant_lost_failure, KeyError, "nobody asked", "alpha     crashed"),
-        (swallow_broken_claim, CorrectnessFailure, "three", "alpha"),
+        (swallow_broken_claim, SafetyFailure, "three", "alpha"),
     ],
 )
 def test_program_that_exits_or_fails_elsewhere_fails_the_run(
@@ -317,7 +317,7 @@ def test_checkers_run_beside_the_cluster(sim: SimCluster) -> None:
     other = sim.every(0.1, lambda: times.append(-1.0))
     other.cancel()
     sim.every(0.5, check)
-    with pytest.raises(CorrectnessFailure, match="early"):
+    with pytest.raises(SafetyFailure, match="early"):
         sim.run_for(10.0)
     assert times == [0.5, 1.0, 1.5, 2.0]
     assert "test      failed      it is early" in str(sim.log)
@@ -390,7 +390,7 @@ def test_spawned_task_fails_the_run(sim: SimCluster) -> None:
     sim.run_for(2.0)
     assert (own.result(), inside.result()) == ("test", "alpha")
     sim.spawn(break_down(), node)
-    with pytest.raises(CorrectnessFailure, match="planted"):
+    with pytest.raises(SafetyFailure, match="planted"):
         sim.run_for(2.0)
 
 

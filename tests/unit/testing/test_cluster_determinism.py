@@ -10,7 +10,7 @@ from tests.support.source_tree import ROOT
 
 PROGRAM = """
 import asyncio, hashlib, random, uuid
-from postroad import MessagingService, Unicast
+from postroad import MessagingService, DatagramService
 from postroad.core.errors import MessagingError
 from postroad.testing import SimCluster
 
@@ -21,7 +21,7 @@ def tell(node, verb, details):
 
 async def serve(node):
     me = ("c", node.name, f"{node.host}:7000")
-    async with MessagingService(*me) as service, Unicast(*me) as unicast:
+    async with MessagingService(*me) as service, DatagramService(*me) as unicast:
         service.subscribe("echo", lambda message: message.payload)
         unicast.subscribe("tick", lambda message: tell(node, "tick", message.payload.hex()))
         children = {asyncio.create_task(talk(node, service, unicast)) for _ in range(5)}

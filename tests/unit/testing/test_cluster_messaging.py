@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from postroad import Limits, Message, MessagingService, Unicast
+from postroad import DatagramService, Limits, MessagingService, RawMessage
 from postroad.core.errors import (
-    ConnectFailed,
-    ConnectionClosed,
+    ConnectError,
+    ConnectionClosedError,
     MessagingError,
     Outcome,
-    RequestTimeout,
+    ReplyTimeoutError,
 )
 from postroad.testing import SimCluster, SimNode
 from tests.support.tiers import by_tier
@@ -34,7 +34,7 @@ class Town:
     def __init__(self, sim: SimCluster, *names: str) -> None:
         self.sim = sim
         self.services: dict[str, MessagingService] = {}
-        self.unicasts: dict[str, Unicast] = {}
+        self.unicasts: dict[str, DatagramService] = {}
         self.ticks: list[tuple[str, bytes]] = []
         self.nodes = [sim.add(name, self._serve) for name in names]
         for node in self.nodes:
@@ -45,7 +45,7 @@ class Town:
         bind = f"{node.host}:7000"
         async with (
             MessagingService("town", node.name, bind, limits=LIMITS) as service,
-            Unicast("town", node.name, bind) as unicast,
+            DatagramService("town", node.name, bind) as unicast,
         ):
             service.subscribe("echo", lambda message: message.payload)
             service.subscribe("slow", self._answer_slowly)
@@ -54,11 +54,11 @@ class Town:
             self.unicasts[node.name] = unicast
             await asyncio.Event().wait()
 
-    async def _answer_slowly(self, message: Message) -> bytes:
+    async def _answer_slowly(self, message: RawMessage) -> bytes:
         await asyncio.sleep(2.0)
         return message.payload
 
-    def _tick(self, node: SimNode, message: Message) -> None:
+    def _tick(self, node: SimNode, message: RawMessage) -> None:
         self.ticks.append((node.name, message.payload))
 
     def ask(self, subject: str = "echo", payload: bytes = b"hello", timeout: float = 5.0) -> bytes:
@@ -94,7 +94,7 @@ def test_peer_that_restarts_is_found_again(town: Town) -> None:
     _, beta = town.nodes
     town.ask()
     beta.kill()
-    with pytest.raises((ConnectFailed, ConnectionClosed)):
+    with pytest.raises((ConnectError, ConnectionClosedError)):
         town.ask()
     beta.start()
     town.sim.run_for(0.1)
@@ -116,14 +116,14 @@ def test_silent_peer_is_detected_by_heartbeats(town: Town) -> None:
     town.ask()
     beta.lose_power()
     town.sim.run_for(5.0)
-    assert "PeerSilent" in str(town.sim.log)
-    assert town.services["alpha"].statistics().protocol_errors_by_kind == {"PeerSilent": 1}
+    assert "PeerTimeoutError" in str(town.sim.log)
+    assert town.services["alpha"].statistics().protocol_errors_by_kind == {"PeerTimeoutError": 1}
 
 
 def test_outcome_of_a_request_in_a_partition_is_unknown(town: Town) -> None:
     town.ask()
     town.sim.network.partition({"alpha"}, {"beta"})
-    with pytest.raises(RequestTimeout) as told:
+    with pytest.raises(ReplyTimeoutError) as told:
         town.ask(timeout=1.0)
     assert told.value.outcome is Outcome.UNKNOWN
     town.sim.network.heal()
@@ -276,7 +276,7 @@ def test_a_short_partition_loses_nothing_and_a_long_one_is_noticed_by_both_ends(
     tunnel_town.sim.run_for(2.5)
     for user in (near, far):
         assert len(user.reasons) == 1
-        assert "PeerSilent" in user.reasons[0]
+        assert "PeerTimeoutError" in user.reasons[0]
     assert tunnel_town.sim.now - started < 5
     tunnel_town.sim.network.heal()
     near, far = tunnel_town.open()
@@ -295,7 +295,7 @@ def test_a_killed_peer_and_one_without_power(tunnel_town: TunnelTown) -> None:
     near, _ = tunnel_town.open()
     tunnel_town.core.lose_power()
     tunnel_town.sim.run_for(4.0)
-    assert len(near.reasons) == 1 and "PeerSilent" in near.reasons[0]
+    assert len(near.reasons) == 1 and "PeerTimeoutError" in near.reasons[0]
     with pytest.raises(MessagingError):
         tunnel_town.open()
 
@@ -304,7 +304,7 @@ def test_a_paused_peer_is_given_up(tunnel_town: TunnelTown) -> None:
     near, far = tunnel_town.open()
     tunnel_town.core.pause()
     tunnel_town.sim.run_for(4.0)
-    assert len(near.reasons) == 1 and "PeerSilent" in near.reasons[0]
+    assert len(near.reasons) == 1 and "PeerTimeoutError" in near.reasons[0]
     tunnel_town.core.resume()
     tunnel_town.sim.run_for(1.0)
     assert len(far.reasons) == 1

@@ -4,17 +4,17 @@ import asyncio
 from contextvars import Context
 
 from postroad.testing import SimLoop
-from postroad.testing.lanes import Lane
-from postroad.testing.network import Host
+from postroad.testing.lanes import SimProcess
+from postroad.testing.network import SimHost
 
 COUNT = 20
 
 
-def make_lanes(loop: SimLoop, names: str) -> list[Lane]:
-    return [Lane(name, Host(name, "10.0.0.1")) for name in names]
+def make_lanes(loop: SimLoop, names: str) -> list[SimProcess]:
+    return [SimProcess(name, SimHost(name, "10.0.0.1")) for name in names]
 
 
-def fill(loop: SimLoop, lanes: list[Lane], happened: list[str]) -> None:
+def fill(loop: SimLoop, lanes: list[SimProcess], happened: list[str]) -> None:
     for number in range(COUNT):
         for lane in lanes:
             context = lane.context.copy()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from postroad.testing import (
-    CorrectnessFailure,
     LivenessFailure,
+    SafetyFailure,
     SimCluster,
     SimNode,
     Simulation,
@@ -59,7 +59,7 @@ def test_outcome_of_a_cluster_that_crashes() -> None:
     ("error", "exit_code"),
     [
         (LivenessFailure("late"), 128),
-        (CorrectnessFailure("wrong"), 129),
+        (SafetyFailure("wrong"), 129),
         (ValueError("x"), 127),
         (asyncio.CancelledError(), 127),
         (SystemExit(3), 127),

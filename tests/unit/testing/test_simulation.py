@@ -5,10 +5,10 @@ import pytest
 from postroad.core.errors import UsageError
 from postroad.testing import (
     CRASH,
-    CorrectnessFailure,
     EventLog,
     LivenessFailure,
     ManualClock,
+    SafetyFailure,
     Simulation,
     Timeline,
     require,
@@ -27,9 +27,9 @@ def test_clock_moves_by_hand() -> None:
 
 
 def test_claims_that_do_not_hold_fail_with_their_exit_code() -> None:
-    assert (CRASH, LivenessFailure.exit_code, CorrectnessFailure.exit_code) == (127, 128, 129)
+    assert (CRASH, LivenessFailure.exit_code, SafetyFailure.exit_code) == (127, 128, 129)
     require(True, "holds")
-    with pytest.raises(CorrectnessFailure, match="broken"):
+    with pytest.raises(SafetyFailure, match="broken"):
         require(False, "broken")
 
 

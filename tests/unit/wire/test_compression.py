@@ -8,15 +8,20 @@ import zlib
 import pytest
 import zstandard
 
-from postroad.core.errors import ConfigError, FrameTooLarge, MalformedFrame, MissingExtra
+from postroad.core.errors import (
+    ConfigError,
+    FrameTooLargeError,
+    MalformedFrameError,
+    MissingExtraError,
+)
 from postroad.wire.compression import (
     ALGORITHMS,
     COMPRESS_BYTES_MIN,
-    Algorithm,
-    choose_compression,
+    CompressionAlgorithm,
     compress_payload,
     decompress_payload,
     load_algorithm,
+    negotiate_compression,
 )
 
 MIB = 1024 * 1024
@@ -25,7 +30,7 @@ PAYLOAD = b"to be or not to be, " * 100
 
 
 @pytest.fixture(params=NAMES)
-def algorithm(request: pytest.FixtureRequest) -> Algorithm:
+def algorithm(request: pytest.FixtureRequest) -> CompressionAlgorithm:
     return load_algorithm(request.param)
 
 
@@ -33,7 +38,9 @@ def packed(size: int, data: bytes) -> bytes:
     return struct.pack(">I", size) + data
 
 
-def test_payloads_come_back_and_small_or_random_ones_are_left_alone(algorithm: Algorithm) -> None:
+def test_payloads_come_back_and_small_or_random_ones_are_left_alone(
+    algorithm: CompressionAlgorithm,
+) -> None:
     compressed = compress_payload(algorithm, PAYLOAD)
     assert compressed is not None
     assert compressed[:4] == struct.pack(">I", len(PAYLOAD))
@@ -50,20 +57,20 @@ def test_payloads_come_back_and_small_or_random_ones_are_left_alone(algorithm: A
 
 
 def test_what_is_not_the_compressed_payload_it_announces_is_malformed(
-    algorithm: Algorithm, subtests: pytest.Subtests
+    algorithm: CompressionAlgorithm, subtests: pytest.Subtests
 ) -> None:
     for size in range(4):
-        with subtests.test(size=size), pytest.raises(MalformedFrame, match="lacks its size"):
+        with subtests.test(size=size), pytest.raises(MalformedFrameError, match="lacks its size"):
             decompress_payload(algorithm, bytes(size), MIB)
 
     for data in [b"", b"\x00", b"neither zlib nor zstd", bytes(100)]:
-        with subtests.test(data=data), pytest.raises(MalformedFrame):
+        with subtests.test(data=data), pytest.raises(MalformedFrameError):
             decompress_payload(algorithm, packed(100, data), MIB)
 
     for announced in [0, 1, len(PAYLOAD) - 1, len(PAYLOAD) + 1, MIB]:
         with subtests.test(announced=announced):
             data = algorithm.compress(PAYLOAD)
-            with pytest.raises(MalformedFrame):
+            with pytest.raises(MalformedFrameError):
                 decompress_payload(algorithm, packed(announced, data), MIB)
 
     # The end of the stream carries its checksum, so it has to be there as well.
@@ -72,21 +79,23 @@ def test_what_is_not_the_compressed_payload_it_announces_is_malformed(
     for size in range(len(data)):
         try:
             decompress_payload(algorithm, packed(len(PAYLOAD), data[:size]), MIB)
-        except MalformedFrame:
+        except MalformedFrameError:
             continue
         accepted.append(size)
     assert accepted == []
 
     data = algorithm.compress(PAYLOAD) + b"more"
-    with pytest.raises(MalformedFrame):
+    with pytest.raises(MalformedFrameError):
         decompress_payload(algorithm, packed(len(PAYLOAD), data), MIB)
 
 
-def peak_bytes_of_refusal(algorithm: Algorithm, bomb: bytes, frame_bytes_max: int) -> int:
+def peak_bytes_of_refusal(
+    algorithm: CompressionAlgorithm, bomb: bytes, frame_bytes_max: int
+) -> int:
     """How much memory it took to find out that this is no payload."""
     tracemalloc.start()
     try:
-        with pytest.raises((MalformedFrame, FrameTooLarge)):
+        with pytest.raises((MalformedFrameError, FrameTooLargeError)):
             decompress_payload(algorithm, bomb, frame_bytes_max)
         return tracemalloc.get_traced_memory()[1]
     finally:
@@ -94,21 +103,21 @@ def peak_bytes_of_refusal(algorithm: Algorithm, bomb: bytes, frame_bytes_max: in
 
 
 @pytest.mark.parametrize("announced", [1_000, 64 * MIB, 2**32 - 1])
-def test_a_bomb_takes_no_memory(algorithm: Algorithm, announced: int) -> None:
+def test_a_bomb_takes_no_memory(algorithm: CompressionAlgorithm, announced: int) -> None:
     bomb = packed(announced, algorithm.compress(bytes(64 * MIB)))
     assert len(bomb) < MIB
     assert peak_bytes_of_refusal(algorithm, bomb, MIB) < MIB + len(bomb)
 
 
-def test_a_size_that_is_too_large_or_not_told_is_refused(algorithm: Algorithm) -> None:
+def test_a_size_that_is_too_large_or_not_told_is_refused(algorithm: CompressionAlgorithm) -> None:
     compressor = zstandard.ZstdCompressor(write_content_size=False)
     data = compressor.compress(PAYLOAD)
-    with pytest.raises(MalformedFrame, match="announced size"):
+    with pytest.raises(MalformedFrameError, match="announced size"):
         decompress_payload(load_algorithm("zstd"), packed(len(PAYLOAD), data), MIB)
 
-    with pytest.raises(FrameTooLarge):
+    with pytest.raises(FrameTooLargeError):
         decompress_payload(algorithm, packed(101, b"whatever"), 100)
-    with pytest.raises(FrameTooLarge):
+    with pytest.raises(FrameTooLargeError):
         decompress_payload(algorithm, packed(2**32 - 1, b"whatever"), 100)
 
 
@@ -122,8 +131,8 @@ def test_both_sides_choose_the_same() -> None:
         (("zstd", "zlib"), ("brotli", "zlib"), "zlib"),
         (("brotli",), ("brotli",), None),
     ]:
-        assert choose_compression(ours, theirs) == chosen, chosen
-        assert choose_compression(theirs, ours) == chosen, chosen
+        assert negotiate_compression(ours, theirs) == chosen, chosen
+        assert negotiate_compression(theirs, ours) == chosen, chosen
 
     with pytest.raises(ConfigError, match="unknown compression 'lz4'; there are: zstd, zlib"):
         load_algorithm("lz4")
@@ -131,5 +140,5 @@ def test_both_sides_choose_the_same() -> None:
 
 def test_zstd_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[zstd\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[zstd\]'"):
         load_algorithm("zstd")

@@ -3,7 +3,7 @@
 import pytest
 
 from postroad.core.limits import Limits
-from postroad.wire import DOCUMENTED, ZEEBE, Role
+from postroad.wire import DOCUMENTED, ZEEBE, ConnectionRole
 from postroad.wire.codecs import DocumentedCodec, Version3Codec, ZeebeCodec
 from postroad.wire.config import make_codec, make_heartbeats
 from postroad.wire.heartbeat import Heartbeats, ZeebeClientHeartbeats, ZeebeServerHeartbeats
@@ -28,11 +28,11 @@ def test_codec_and_heartbeats_follow_from_the_profile(subtests: pytest.Subtests)
             assert made.sender is None
 
     for profile, role, heartbeats in [
-        (DOCUMENTED, Role.CLIENT, Heartbeats),
-        (DOCUMENTED, Role.SERVER, Heartbeats),
-        (ZEEBE, Role.CLIENT, ZeebeClientHeartbeats),
-        (ZEEBE.up_to(1), Role.CLIENT, ZeebeClientHeartbeats),
-        (ZEEBE, Role.SERVER, ZeebeServerHeartbeats),
+        (DOCUMENTED, ConnectionRole.CLIENT, Heartbeats),
+        (DOCUMENTED, ConnectionRole.SERVER, Heartbeats),
+        (ZEEBE, ConnectionRole.CLIENT, ZeebeClientHeartbeats),
+        (ZEEBE.up_to(1), ConnectionRole.CLIENT, ZeebeClientHeartbeats),
+        (ZEEBE, ConnectionRole.SERVER, ZeebeServerHeartbeats),
     ]:
         with subtests.test(profile=profile):
             beats = make_heartbeats(make_config(profile=profile), role, lambda: 1)

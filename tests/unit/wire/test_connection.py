@@ -5,21 +5,21 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from postroad.core.address import Address
-from postroad.core.errors import PeerSilent
+from postroad.core.errors import PeerTimeoutError
 from postroad.core.limits import Limits
 from postroad.wire import (
     DOCUMENTED,
     NEVER,
     ZEEBE,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
+    DeadlineMap,
     FrameIgnored,
-    Opened,
-    Pending,
-    Phase,
-    Profile,
-    Reply,
-    Request,
-    Role,
-    Status,
+    ProtocolProfile,
+    ReplyFrame,
+    ReplyStatus,
+    RequestFrame,
 )
 from tests.support.wire.pairs import (
     CLIENT_ADDRESS,
@@ -46,33 +46,35 @@ OLDER = [name for name in DIALECTS if name != "version 3"]
 
 
 @pytest.fixture(params=DIALECTS)
-def profile(request: pytest.FixtureRequest) -> Profile:
+def profile(request: pytest.FixtureRequest) -> ProtocolProfile:
     return DIALECTS[request.param]
 
 
-def pair_of(profile: Profile, limits: Limits = QUIET) -> Pair:
+def pair_of(profile: ProtocolProfile, limits: Limits = QUIET) -> Pair:
     return open_pair(
         make_config(profile=profile, limits=limits), server_config(profile=profile, limits=limits)
     )
 
 
 @pytest.mark.parametrize("split", [whole, byte_by_byte])
-def test_two_sides_open(profile: Profile, split: Callable[[bytes], Sequence[bytes]]) -> None:
+def test_two_sides_open(
+    profile: ProtocolProfile, split: Callable[[bytes], Sequence[bytes]]
+) -> None:
     pair = Pair(make_config(profile=profile), server_config(profile=profile))
     pair.settle(split)
     for side in (pair.client, pair.server):
-        assert side.events == [Opened(profile.versions[-1])]
-        assert side.machine.phase is Phase.OPEN
+        assert side.events == [ConnectionOpened(profile.versions[-1])]
+        assert side.machine.phase is ConnectionState.OPEN
         assert side.machine.version == profile.versions[-1]
         assert side.failure is None
 
 
-def test_the_client_speaks_first_and_quiet_is_no_fault(profile: Profile) -> None:
-    client = Side(Role.CLIENT, make_config(profile=profile))
+def test_the_client_speaks_first_and_quiet_is_no_fault(profile: ProtocolProfile) -> None:
+    client = Side(ConnectionRole.CLIENT, make_config(profile=profile))
     assert client.has_data
     assert len(client.take()) == 6
     assert not client.has_data
-    assert not Side(Role.SERVER, server_config(profile=profile)).has_data
+    assert not Side(ConnectionRole.SERVER, server_config(profile=profile)).has_data
 
     pair = pair_of(profile)
     pair.tick(1e6)
@@ -93,14 +95,14 @@ def test_an_older_side_decides_and_repr_tells_the_version() -> None:
     assert repr(pair.server.machine) == "<Connection server client version 3 open>"
 
 
-def test_each_side_learns_the_address_of_the_other(profile: Profile) -> None:
+def test_each_side_learns_the_address_of_the_other(profile: ProtocolProfile) -> None:
     pair = pair_of(profile)
     pair.client.machine.request(1, "echo", b"payload", 0)
     pair.settle()
-    assert pair.server.events == [Request(1, "echo", b"payload")]
-    pair.server.machine.reply(1, Status.OK, b"answer")
+    assert pair.server.events == [RequestFrame(1, "echo", b"payload")]
+    pair.server.machine.reply(1, ReplyStatus.OK, b"answer")
     pair.settle()
-    assert pair.client.events == [Reply(1, Status.OK, b"answer")]
+    assert pair.client.events == [ReplyFrame(1, ReplyStatus.OK, b"answer")]
     assert pair.server.machine.sender == CLIENT_ADDRESS
     assert pair.client.machine.sender == SERVER_ADDRESS
 
@@ -125,45 +127,45 @@ def test_older_versions_cannot_be_told_stopping_cancel_or_goodbye(name: str) -> 
     pair.client.machine.cancel(1)
     pair.client.machine.goodbye("stopping")
     assert not pair.client.has_data
-    assert pair.client.machine.phase is Phase.DRAINING
-    pair.server.machine.reply(1, Status.OK, b"late")
+    assert pair.client.machine.phase is ConnectionState.DRAINING
+    pair.server.machine.reply(1, ReplyStatus.OK, b"late")
     pair.settle()
-    assert pair.client.events == [Reply(1, Status.OK, b"late")]
+    assert pair.client.events == [ReplyFrame(1, ReplyStatus.OK, b"late")]
 
     pair = pair_of(DIALECTS[name])
-    pair.server.machine.reply(1, Status.STOPPING, b"", 3100, True)
+    pair.server.machine.reply(1, ReplyStatus.STOPPING, b"", 3100, True)
     pair.settle()
-    assert pair.client.events == [Reply(1, Status.NO_HANDLER, b"")]
+    assert pair.client.events == [ReplyFrame(1, ReplyStatus.NO_HANDLER, b"")]
 
     pair = pair_of(DIALECTS[name])
-    pair.client.machine.reply(5, Status.OK, b"")
+    pair.client.machine.reply(5, ReplyStatus.OK, b"")
     pair.server.machine.request(6, "echo", b"", 0)
     pair.settle()
-    assert pair.server.events == [FrameIgnored("Reply", 5)]
-    assert pair.client.events == [FrameIgnored("Request", 6)]
+    assert pair.server.events == [FrameIgnored("ReplyFrame", 5)]
+    assert pair.client.events == [FrameIgnored("RequestFrame", 6)]
     assert pair.client.failure is pair.server.failure is None
 
 
-def test_a_reply_nobody_asked_for_has_no_waiter(profile: Profile) -> None:
+def test_a_reply_nobody_asked_for_has_no_waiter(profile: ProtocolProfile) -> None:
     pair = pair_of(profile)
-    waiting: Pending[str] = Pending()
+    waiting: DeadlineMap[str] = DeadlineMap()
     waiting.add(1, "somebody", 10)
-    pair.server.machine.reply(99, Status.OK, b"")
+    pair.server.machine.reply(99, ReplyStatus.OK, b"")
     pair.settle()
     (reply,) = pair.client.events
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, ReplyFrame)
     assert waiting.take(reply.id) is None
     assert len(waiting) == 1
     assert pair.client.failure is None
 
 
-def test_messages_of_the_largest_size_go_straight_to_their_room(profile: Profile) -> None:
+def test_messages_of_the_largest_size_go_straight_to_their_room(profile: ProtocolProfile) -> None:
     limits = Limits(frame_bytes_max=1_000, heartbeat_interval_s=0, heartbeat_timeout_s=0)
     pair = pair_of(profile, limits)
     assert pair.client.machine.send_bytes_max == 1_000
     pair.client.machine.request(1, "echo", bytes(996), 0)
     pair.settle()
-    assert pair.server.events == [Request(1, "echo", bytes(996))]
+    assert pair.server.events == [RequestFrame(1, "echo", bytes(996))]
 
     pair = pair_of(profile)
     payload = bytes(range(256)) * 4 * 1024
@@ -171,42 +173,45 @@ def test_messages_of_the_largest_size_go_straight_to_their_room(profile: Profile
     pair.client.machine.request(2, "echo", b"small", 0)
     assert pair.server.machine.room() is None
     pair.server.pour(pair.client.take())
-    assert pair.server.events == [Request(1, "echo", payload), Request(2, "echo", b"small")]
+    assert pair.server.events == [
+        RequestFrame(1, "echo", payload),
+        RequestFrame(2, "echo", b"small"),
+    ]
     assert not pair.server.machine.awaits_large
 
 
-def test_an_unfinished_handshake_is_given_up(profile: Profile) -> None:
+def test_an_unfinished_handshake_is_given_up(profile: ProtocolProfile) -> None:
     limits = Limits(handshake_timeout_s=5)
-    for role in Role:
+    for role in ConnectionRole:
         side = Side(role, make_config(profile=profile, limits=limits), now=100)
         assert side.machine.deadline() == 105
         side.tick(104.9)
         assert side.failure is None
         side.tick(105)
-        assert isinstance(side.failure, PeerSilent)
+        assert isinstance(side.failure, PeerTimeoutError)
         assert "no complete handshake within 5 s" in str(side.failure)
-        assert side.machine.phase is Phase.CLOSED
+        assert side.machine.phase is ConnectionState.CLOSED
         assert side.machine.deadline() == NEVER
 
 
 def test_an_unfinished_handshake_that_trickles_or_was_held_up_is_given_up() -> None:
-    side = Side(Role.CLIENT, make_config(limits=Limits(handshake_timeout_s=5)))
+    side = Side(ConnectionRole.CLIENT, make_config(limits=Limits(handshake_timeout_s=5)))
     side.machine.excuse(1, 3)
     assert side.machine.deadline() == 5, "it has more than a second anyway"
     side.machine.excuse(4, 9)
     assert side.machine.deadline() == 13
     side.tick(13)
-    assert isinstance(side.failure, PeerSilent)
+    assert isinstance(side.failure, PeerTimeoutError)
 
-    server = Side(Role.SERVER, server_config(limits=Limits(handshake_timeout_s=5)))
+    server = Side(ConnectionRole.SERVER, server_config(limits=Limits(handshake_timeout_s=5)))
     for now, piece in enumerate(byte_by_byte(b"\xeb\x6e\xec\x8a\x00")):
         server.tick(now)
         server.give(piece)
     assert server.machine.deadline() == 5
     server.tick(5)
-    assert isinstance(server.failure, PeerSilent)
+    assert isinstance(server.failure, PeerTimeoutError)
 
-    server = Side(Role.SERVER)
+    server = Side(ConnectionRole.SERVER)
     server.give(b"random bytes")
     failure = server.failure
     assert failure is not None
@@ -216,7 +221,7 @@ def test_an_unfinished_handshake_that_trickles_or_was_held_up_is_given_up() -> N
 
 def slow_server(limits: Limits) -> Side:
     """An open server of version 2 that has heard of its client, at time 0."""
-    server = Side(Role.SERVER, server_config(limits=limits))
+    server = Side(ConnectionRole.SERVER, server_config(limits=limits))
     server.give(b"\xeb\x6e\xec\x8a\x00\x02" + b"\x00\x01h\x00\x00\x00\x01")
     return server
 
@@ -235,7 +240,7 @@ def test_a_frame_that_does_not_end_is_given_up() -> None:
     run_until(server, 39.9)
     assert server.failure is None
     run_until(server, 10 + 1.5 * 30)
-    assert isinstance(server.failure, PeerSilent)
+    assert isinstance(server.failure, PeerTimeoutError)
     assert "a frame was not whole after 30 s" in str(server.failure)
 
     server = slow_server(Limits(frame_timeout_s=30))
@@ -245,7 +250,7 @@ def test_a_frame_that_does_not_end_is_given_up() -> None:
     server.tick(129)
     assert server.failure is None
     run_until(server, 129 + 1.5 * 30)
-    assert isinstance(server.failure, PeerSilent)
+    assert isinstance(server.failure, PeerTimeoutError)
 
 
 def test_a_frame_has_time_by_its_size_and_trickling_does_not_help() -> None:
@@ -255,7 +260,7 @@ def test_a_frame_has_time_by_its_size_and_trickling_does_not_help() -> None:
             break
         server.give(byte)
         run_until(server, server.now + 1)
-    assert isinstance(server.failure, PeerSilent)
+    assert isinstance(server.failure, PeerTimeoutError)
     assert server.now <= 1.5 * 8 + 1
 
     server = slow_server(Limits(frame_timeout_s=30))
@@ -263,7 +268,7 @@ def test_a_frame_has_time_by_its_size_and_trickling_does_not_help() -> None:
     run_until(server, 30 + 16)
     assert server.failure is None
     run_until(server, 1.5 * 30 + 16.1)
-    assert isinstance(server.failure, PeerSilent)
+    assert isinstance(server.failure, PeerTimeoutError)
 
     server = slow_server(Limits(frame_timeout_s=10))
     frame = b"\x01" + bytes(16)
@@ -273,7 +278,7 @@ def test_a_frame_has_time_by_its_size_and_trickling_does_not_help() -> None:
         server.give(frame[1:] + frame[:1])
     assert server.failure is None
     run_until(server, 99 + 15)
-    assert isinstance(server.failure, PeerSilent)
+    assert isinstance(server.failure, PeerTimeoutError)
 
 
 def test_a_connection_asks_to_be_looked_at_unless_reading_is_paused() -> None:
@@ -283,7 +288,7 @@ def test_a_connection_asks_to_be_looked_at_unless_reading_is_paused() -> None:
         assert server.now < due <= server.now + 30
         server.tick(due)
     assert server.failure is None
-    assert open_side(Role.SERVER, 2).machine.round_trip_s is None
+    assert open_side(ConnectionRole.SERVER, 2).machine.round_trip_s is None
 
     server = slow_server(Limits(frame_timeout_s=10))
     server.give(b"\x01")
@@ -294,16 +299,16 @@ def test_a_connection_asks_to_be_looked_at_unless_reading_is_paused() -> None:
     run_until(server, 1_009.9)
     assert server.failure is None
     run_until(server, 1_015)
-    assert isinstance(server.failure, PeerSilent)
+    assert isinstance(server.failure, PeerTimeoutError)
 
 
-@pytest.mark.parametrize("role", Role)
-def test_goodbye_in_the_greeting_says_nothing_and_ends(role: Role) -> None:
+@pytest.mark.parametrize("role", ConnectionRole)
+def test_goodbye_in_the_greeting_says_nothing_and_ends(role: ConnectionRole) -> None:
     side = Side(role)
     side.take()
     for _ in range(2):
         side.machine.goodbye("stopping")
         assert not side.has_data
-        assert side.machine.phase is Phase.CLOSED
+        assert side.machine.phase is ConnectionState.CLOSED
     assert side.give(b"\xeb\x6e\xec\x8a\x00\x02") == []
     assert side.failure is None

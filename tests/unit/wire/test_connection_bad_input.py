@@ -7,14 +7,23 @@ import tracemalloc
 import pytest
 
 from postroad.core.errors import (
-    FrameTooLarge,
-    HandshakeRefused,
-    MalformedFrame,
-    PeerSilent,
+    FrameTooLargeError,
+    HandshakeRejectedError,
+    MalformedFrameError,
+    PeerTimeoutError,
     RemoteProtocolError,
 )
 from postroad.core.limits import HELLO_BYTES_MAX
-from postroad.wire import DOCUMENTED, ZEEBE, Opened, Phase, Profile, Reply, Request, Role
+from postroad.wire import (
+    DOCUMENTED,
+    ZEEBE,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
+    ProtocolProfile,
+    ReplyFrame,
+    RequestFrame,
+)
 from postroad.wire.compression import load_algorithm
 from tests.support.wire.pairs import (
     FEEDINGS,
@@ -42,10 +51,10 @@ PROFILES = {"documented": DOCUMENTED, "zeebe": ZEEBE}
 def assert_closed(side: Side, failure: type[RemoteProtocolError], text: str = "") -> None:
     assert type(side.failure) is failure
     assert text in str(side.failure)
-    assert side.machine.phase is Phase.CLOSED
+    assert side.machine.phase is ConnectionState.CLOSED
 
 
-def older_side(role: Role, profile: Profile) -> Side:
+def older_side(role: ConnectionRole, profile: ProtocolProfile) -> Side:
     """A side of version 2 whose peer has told its address."""
     side = open_side(role, 2, profile)
     side.give(SENDER)
@@ -54,77 +63,81 @@ def older_side(role: Role, profile: Profile) -> Side:
 
 
 @pytest.fixture(params=PROFILES)
-def profile(request: pytest.FixtureRequest) -> Profile:
+def profile(request: pytest.FixtureRequest) -> ProtocolProfile:
     return PROFILES[request.param]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_bytes(profile: Profile, seed: int) -> None:
+def test_random_bytes(profile: ProtocolProfile, seed: int) -> None:
     noise = random.Random(seed).randbytes(1_000)
-    for role in Role:
+    for role in ConnectionRole:
         side = Side(role, make_config(profile=profile))
         side.take()
         side.give(*byte_by_byte(noise))
-        assert_closed(side, HandshakeRefused)
+        assert_closed(side, HandshakeRejectedError)
 
 
-def test_a_wrong_preamble_is_answered_with_nothing_and_ends_it(profile: Profile) -> None:
-    server = Side(Role.SERVER, server_config(profile=profile))
+def test_a_wrong_preamble_is_answered_with_nothing_and_ends_it(profile: ProtocolProfile) -> None:
+    server = Side(ConnectionRole.SERVER, server_config(profile=profile))
     server.give(b"\xeb\x6e\xec\x8b\x00\x02")
-    assert_closed(server, HandshakeRefused, "preamble eb 6e ec 8b is not eb 6e ec 8a")
+    assert_closed(server, HandshakeRejectedError, "preamble eb 6e ec 8b is not eb 6e ec 8a")
     assert not server.has_data
 
-    server = Side(Role.SERVER, server_config(profile=profile))
+    server = Side(ConnectionRole.SERVER, server_config(profile=profile))
     server.give(b"wrong!")
     assert server.give(PREAMBLE + b"\x00\x02") == []
     assert not server.has_data
 
 
-def test_other_protocols_and_tls_are_refused(profile: Profile, subtests: pytest.Subtests) -> None:
+def test_other_protocols_and_tls_are_refused(
+    profile: ProtocolProfile, subtests: pytest.Subtests
+) -> None:
     for line in [b"GET / HTTP/1.1\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b"INFO {}"]:
         with subtests.test(line=line):
-            for role in Role:
+            for role in ConnectionRole:
                 side = Side(role, make_config(profile=profile))
                 side.give(line)
-                assert_closed(side, HandshakeRefused)
+                assert_closed(side, HandshakeRejectedError)
 
     for record in ["16 03 01 02 00 01 00 01 fc 03 03", "15 03 03 00 02 02 46"]:
         with subtests.test(record=record):
-            server = Side(Role.SERVER, server_config(profile=profile))
+            server = Side(ConnectionRole.SERVER, server_config(profile=profile))
             server.give(bytes.fromhex(record))
-            assert_closed(server, HandshakeRefused, "the peer speaks TLS")
+            assert_closed(server, HandshakeRejectedError, "the peer speaks TLS")
 
-    client = Side(Role.CLIENT, make_config(profile=profile))
+    client = Side(ConnectionRole.CLIENT, make_config(profile=profile))
     client.give(bytes.fromhex("15 03 03 00 02 02 46"))
-    assert_closed(client, HandshakeRefused, "the peer speaks TLS")
+    assert_closed(client, HandshakeRejectedError, "the peer speaks TLS")
 
 
 @pytest.mark.parametrize("answer", [-1, 0, 4, 99])
-def test_the_client_closes_on_an_unknown_version(profile: Profile, answer: int) -> None:
-    client = Side(Role.CLIENT, make_config(profile=profile))
+def test_the_client_closes_on_an_unknown_version(profile: ProtocolProfile, answer: int) -> None:
+    client = Side(ConnectionRole.CLIENT, make_config(profile=profile))
     client.take()
     client.give((PREAMBLE if profile is ZEEBE else b"") + struct.pack(">h", answer))
-    assert_closed(client, HandshakeRefused, f"the peer answered version {answer}")
+    assert_closed(client, HandshakeRejectedError, f"the peer answered version {answer}")
     assert not client.has_data
 
 
-def test_a_handshake_or_answer_cut_anywhere_is_waited_for(profile: Profile) -> None:
+def test_a_handshake_or_answer_cut_anywhere_is_waited_for(profile: ProtocolProfile) -> None:
     for first, second in two_pieces(PREAMBLE + b"\x00\x02"):
-        server = Side(Role.SERVER, server_config(profile=profile))
+        server = Side(ConnectionRole.SERVER, server_config(profile=profile))
         assert server.give(first) == []
         assert not server.has_data
-        assert server.give(second) == [Opened(2)]
+        assert server.give(second) == [ConnectionOpened(2)]
 
     for first, second in two_pieces((PREAMBLE if profile is ZEEBE else b"") + b"\x00\x02"):
-        client = Side(Role.CLIENT, make_config(profile=profile))
+        client = Side(ConnectionRole.CLIENT, make_config(profile=profile))
         assert client.give(first) == []
-        assert client.give(second) == [Opened(2)]
+        assert client.give(second) == [ConnectionOpened(2)]
 
 
 REQUEST_HEADS = {"documented": struct.pack(">bq", 1, 7), "zeebe": b"\x01\x07"}
 
 
-def test_a_bad_address_ends_the_connection(profile: Profile, subtests: pytest.Subtests) -> None:
+def test_a_bad_address_ends_the_connection(
+    profile: ProtocolProfile, subtests: pytest.Subtests
+) -> None:
     for sender in [
         "80 00",
         "ff ff",
@@ -133,23 +146,23 @@ def test_a_bad_address_ends_the_connection(profile: Profile, subtests: pytest.Su
         "00 01 ff 00 00 00 01",
     ]:
         with subtests.test(sender=sender):
-            for role in Role:
+            for role in ConnectionRole:
                 side = open_side(role, 2, profile)
                 side.give(bytes.fromhex(sender))
-                assert_closed(side, MalformedFrame, "sender")
+                assert_closed(side, MalformedFrameError, "sender")
 
     for sender in ["05 00", "ff ff", "04 7f 00 00 01 00 01 00 00"]:
         with subtests.test(sender=sender):
-            server = open_side(Role.SERVER, 1, profile)
+            server = open_side(ConnectionRole.SERVER, 1, profile)
             server.give(bytes.fromhex(sender))
-            assert_closed(server, MalformedFrame, "sender")
+            assert_closed(server, MalformedFrameError, "sender")
 
 
 LENGTHS = {
-    ("documented", "-1"): (b"\xff\xff\xff\xff", MalformedFrame),
-    ("documented", "2 GiB"): (b"\x7f\xff\xff\xff", FrameTooLarge),
-    ("zeebe", "-1"): (b"\xff\xff\xff\xff\x0f", FrameTooLarge),
-    ("zeebe", "2 GiB"): (b"\xff\xff\xff\xff\x07", FrameTooLarge),
+    ("documented", "-1"): (b"\xff\xff\xff\xff", MalformedFrameError),
+    ("documented", "2 GiB"): (b"\x7f\xff\xff\xff", FrameTooLargeError),
+    ("zeebe", "-1"): (b"\xff\xff\xff\xff\x0f", FrameTooLargeError),
+    ("zeebe", "2 GiB"): (b"\xff\xff\xff\xff\x07", FrameTooLargeError),
 }
 
 
@@ -158,7 +171,7 @@ def test_impossible_lengths_take_no_memory(
     case: tuple[str, str], expected: tuple[bytes, type[RemoteProtocolError]]
 ) -> None:
     length, failure = expected
-    server = older_side(Role.SERVER, PROFILES[case[0]])
+    server = older_side(ConnectionRole.SERVER, PROFILES[case[0]])
     assert peak_bytes(server, REQUEST_HEADS[case[0]] + length) < 64 * 1024
     assert_closed(server, failure)
 
@@ -173,7 +186,9 @@ def peak_bytes(side: Side, data: bytes) -> int:
 
 
 @pytest.mark.parametrize("feed", FEEDINGS)
-def test_a_subject_that_is_no_text_is_answered_before_the_end(profile: Profile, feed: str) -> None:
+def test_a_subject_that_is_no_text_is_answered_before_the_end(
+    profile: ProtocolProfile, feed: str
+) -> None:
     good, bad = {
         "documented": (
             struct.pack(">bqii", 1, 6, 0, 1) + b"a",
@@ -181,33 +196,33 @@ def test_a_subject_that_is_no_text_is_answered_before_the_end(profile: Profile, 
         ),
         "zeebe": (b"\x01\x06\x00\x00\x01a", b"\x01\x07\x00\x00\x02\xc3\x28"),
     }[profile.name]
-    server = older_side(Role.SERVER, profile)
+    server = older_side(ConnectionRole.SERVER, profile)
     server.give(*FEEDINGS[feed]([good, bad]))
-    assert server.events == [Request(6, "a", b"")]
-    assert_closed(server, MalformedFrame, "subject is not valid UTF-8")
+    assert server.events == [RequestFrame(6, "a", b"")]
+    assert_closed(server, MalformedFrameError, "subject is not valid UTF-8")
 
-    client = open_side(Role.CLIENT, 2, profile)
+    client = open_side(ConnectionRole.CLIENT, 2, profile)
     (reply,) = client.give(server.take())
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, ReplyFrame)
     assert (reply.id, reply.status) == (7, 3)
     assert b"UTF-8" in reply.payload
 
 
-def test_an_unknown_status_ends_it_after_the_frames_before(profile: Profile) -> None:
-    client = older_side(Role.CLIENT, profile)
+def test_an_unknown_status_ends_it_after_the_frames_before(profile: ProtocolProfile) -> None:
+    client = older_side(ConnectionRole.CLIENT, profile)
     head = b"\x02\x01\x00" if profile is ZEEBE else struct.pack(">bqi", 2, 1, 0)
     client.give(head + b"\x04")
-    assert_closed(client, MalformedFrame, "unknown status 4")
+    assert_closed(client, MalformedFrameError, "unknown status 4")
     assert not client.has_data
 
-    server = older_side(Role.SERVER, profile)
+    server = older_side(ConnectionRole.SERVER, profile)
     good = b"\x01\x01\x00\x00\x00" if profile is ZEEBE else struct.pack(">bqii", 1, 1, 0, 0)
-    assert server.give(good + b"\xff" * 20) == [Request(1, "", b"")]
-    assert_closed(server, MalformedFrame)
+    assert server.give(good + b"\xff" * 20) == [RequestFrame(1, "", b"")]
+    assert_closed(server, MalformedFrameError)
 
 
 def test_nothing_is_heard_in_the_room_of_a_closed_connection() -> None:
-    server = greeted_side(Role.SERVER)
+    server = greeted_side(ConnectionRole.SERVER)
     begin, end = cut_at(version3_frame(1, b"echo" + bytes(200_000), short=4, id=7), [100_000])
     server.give(begin)
     assert server.machine.awaits_large
@@ -216,7 +231,7 @@ def test_nothing_is_heard_in_the_room_of_a_closed_connection() -> None:
     for now in range(0, 100, 5):
         server.tick(now)
     failure = server.failure
-    assert isinstance(failure, PeerSilent)
+    assert isinstance(failure, PeerTimeoutError)
 
     assert server.machine.room() is None
     room[: len(end)] = end
@@ -226,27 +241,31 @@ def test_nothing_is_heard_in_the_room_of_a_closed_connection() -> None:
 
 def test_a_bad_frame_of_version_3_is_told_goodbye(subtests: pytest.Subtests) -> None:
     Case = tuple[bytes, type[RemoteProtocolError], str]
-    for role in Role:
+    for role in ConnectionRole:
         for frame, failure, text in list[Case](
             [
                 (
                     struct.pack(">IBBHIQ", 0, 1, 0, 0, 0, 0),
-                    MalformedFrame,
+                    MalformedFrameError,
                     "shorter than its header",
                 ),
-                (struct.pack(">IBBHIQ", 2**31, 1, 0, 0, 0, 0), FrameTooLarge, "2147483632 bytes"),
+                (
+                    struct.pack(">IBBHIQ", 2**31, 1, 0, 0, 0, 0),
+                    FrameTooLargeError,
+                    "2147483632 bytes",
+                ),
                 (
                     struct.pack(">IBBHIQ", 2**32 - 1, 2, 0, 0, 0, 0),
-                    FrameTooLarge,
+                    FrameTooLargeError,
                     "4294967279 bytes",
                 ),
-                (version3_frame(99), MalformedFrame, "unknown frame type 99"),
-                (version3_frame(0), MalformedFrame, "unknown frame type 0"),
-                (version3_frame(2, short=5), MalformedFrame, "unknown status 5"),
-                (version3_frame(5, b"!"), FrameTooLarge, "1 bytes was announced, 0"),
+                (version3_frame(99), MalformedFrameError, "unknown frame type 99"),
+                (version3_frame(0), MalformedFrameError, "unknown frame type 0"),
+                (version3_frame(2, short=5), MalformedFrameError, "unknown status 5"),
+                (version3_frame(5, b"!"), FrameTooLargeError, "1 bytes was announced, 0"),
                 (
                     version3_frame(2, bytes(600), flags=2),
-                    MalformedFrame,
+                    MalformedFrameError,
                     "no compression was agreed",
                 ),
             ]
@@ -267,45 +286,50 @@ def test_a_bad_request_is_answered_before_the_end(subtests: pytest.Subtests) -> 
         version3_frame(1, b"echo" + bytes(600), flags=2, short=4, id=7),
     ]:
         with subtests.test(frame=frame):
-            server = greeted_side(Role.SERVER)
+            server = greeted_side(ConnectionRole.SERVER)
             server.take()
             server.give(frame)
-            assert_closed(server, MalformedFrame)
+            assert_closed(server, MalformedFrameError)
             reply, goodbye = cut_version3(server.take())
-            assert (reply.kind, reply.id, reply.short, reply.word) == (2, 7, 3, MalformedFrame.code)
+            assert (reply.kind, reply.id, reply.short, reply.word) == (
+                2,
+                7,
+                3,
+                MalformedFrameError.code,
+            )
             assert goodbye.kind == 7
 
 
 @pytest.mark.parametrize("name", ["zlib", "zstd"])
 @pytest.mark.parametrize("announced", [1_000, 64 * 1024 * 1024])
 def test_a_decompression_bomb(name: str, announced: int) -> None:
-    server = Side(Role.SERVER, make_config("server", compressions=[name]))
-    server.give(PREAMBLE + b"\x00\x03" + changed_hello(Role.SERVER, compressions=(name,)))
+    server = Side(ConnectionRole.SERVER, make_config("server", compressions=[name]))
+    server.give(PREAMBLE + b"\x00\x03" + changed_hello(ConnectionRole.SERVER, compressions=(name,)))
     packed = load_algorithm(name).compress(bytes(64 * 1024 * 1024))
     body = b"echo" + struct.pack(">I", announced) + packed
     data = version3_frame(1, body, flags=2, short=4, id=7)
     assert peak_bytes(server, data) < 4 * 1024 * 1024
-    assert isinstance(server.failure, MalformedFrame | FrameTooLarge)
-    assert server.events == [Opened(3)]
+    assert isinstance(server.failure, MalformedFrameError | FrameTooLargeError)
+    assert server.events == [ConnectionOpened(3)]
 
 
 def test_a_bad_hello_ends_the_connection(subtests: pytest.Subtests) -> None:
-    for role in Role:
+    for role in ConnectionRole:
         for body, failure, text in [
-            (b"", MalformedFrame, "hello lacks its cluster"),
-            (hello_fields({1: b"c"}), MalformedFrame, "hello lacks its name"),
+            (b"", MalformedFrameError, "hello lacks its cluster"),
+            (hello_fields({1: b"c"}), MalformedFrameError, "hello lacks its name"),
             (
                 hello_fields({1: b"c", 2: b"a@b", 3: bytes(8), 6: b"\x01" * 4}),
-                MalformedFrame,
+                MalformedFrameError,
                 "a@b",
             ),
             (
                 hello_fields({1: b"c", 2: b"a", 3: b"", 6: b"\x01" * 4}),
-                MalformedFrame,
+                MalformedFrameError,
                 "incarnation",
             ),
-            (b"\x00", MalformedFrame, "ends inside a field"),
-            (bytes(HELLO_BYTES_MAX + 1), FrameTooLarge, f"{HELLO_BYTES_MAX} are accepted"),
+            (b"\x00", MalformedFrameError, "ends inside a field"),
+            (bytes(HELLO_BYTES_MAX + 1), FrameTooLargeError, f"{HELLO_BYTES_MAX} are accepted"),
         ]:
             with subtests.test(role=role, body=body):
                 side = open_side(role, 3)
@@ -314,9 +338,9 @@ def test_a_bad_hello_ends_the_connection(subtests: pytest.Subtests) -> None:
                 assert side.machine.peer is None
 
 
-@pytest.mark.parametrize("role", Role)
-def test_a_hello_cut_anywhere_is_waited_for(role: Role) -> None:
+@pytest.mark.parametrize("role", ConnectionRole)
+def test_a_hello_cut_anywhere_is_waited_for(role: ConnectionRole) -> None:
     for first, second in two_pieces(hello_frame(peer_hello(role))):
         side = open_side(role, 3)
         assert side.give(first) == []
-        assert side.give(second) == [Opened(3)]
+        assert side.give(second) == [ConnectionOpened(3)]

@@ -5,14 +5,21 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from postroad.core.errors import (
-    FrameTooLarge,
-    HandshakeRefused,
-    MalformedFrame,
-    PeerSilent,
-    SameNameRefused,
+    DuplicateNameHandshakeError,
+    FrameTooLargeError,
+    HandshakeRejectedError,
+    MalformedFrameError,
+    PeerTimeoutError,
 )
 from postroad.core.limits import Limits
-from postroad.wire import DOCUMENTED, Goodbye, Opened, Phase, Request, Role
+from postroad.wire import (
+    DOCUMENTED,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
+    GoodbyeFrame,
+    RequestFrame,
+)
 from tests.support.wire.pairs import (
     Pair,
     Side,
@@ -35,11 +42,11 @@ from tests.support.wire.tunnel_ends import (
     with_part,
 )
 
-REQUEST = version3_sample(Request, Role.SERVER)
+REQUEST = version3_sample(RequestFrame, ConnectionRole.SERVER)
 BEATING = Limits(heartbeat_interval_s=5, heartbeat_timeout_s=15)
 
 
-def phase_of(side: Side) -> Phase:
+def phase_of(side: Side) -> ConnectionState:
     return side.machine.phase
 
 
@@ -49,14 +56,14 @@ def test_a_client_waits_until_its_tunnel_is_taken(
 ) -> None:
     pair = Pair(tunnel_client(), tunnel_server())
     pair.settle(split)
-    assert pair.server.events == [Opened(3)]
+    assert pair.server.events == [ConnectionOpened(3)]
     assert pair.client.events == []
-    assert phase_of(pair.client) is Phase.KNOCKING
+    assert phase_of(pair.client) is ConnectionState.KNOCKING
 
     pair.server.machine.ping(0)
     pair.settle(split)
-    assert pair.client.events == [Opened(3)]
-    assert phase_of(pair.client) is Phase.OPEN
+    assert pair.client.events == [ConnectionOpened(3)]
+    assert phase_of(pair.client) is ConnectionState.OPEN
     assert pair.client.machine.is_tunnel and pair.server.machine.is_tunnel
 
 
@@ -66,28 +73,28 @@ def test_a_tunnel_checks_its_peer_and_learns_its_part() -> None:
     assert client is not None and server is not None
     assert (client.role, client.zone, client.is_tunnel) == ("core", "north", False)
     assert (server.role, server.zone, server.is_tunnel) == ("satellite", "", True)
-    side = tunnel_side(Role.CLIENT, is_taken=False)
-    assert side.give(REQUEST) == [Opened(3), Request(7, "echo", b"payload")]
-    assert side.machine.phase is Phase.OPEN
+    side = tunnel_side(ConnectionRole.CLIENT, is_taken=False)
+    assert side.give(REQUEST) == [ConnectionOpened(3), RequestFrame(7, "echo", b"payload")]
+    assert side.machine.phase is ConnectionState.OPEN
 
     namesake = with_part(make_config("client", incarnation=2), role="core")
     pair = Pair(tunnel_client(), namesake)
     pair.settle()
-    assert isinstance(pair.client.failure, SameNameRefused)
+    assert isinstance(pair.client.failure, DuplicateNameHandshakeError)
     pair = Pair(tunnel_client(), tunnel_server(), client_names=frozenset({"somebody"}))
     pair.settle()
-    assert isinstance(pair.server.failure, HandshakeRefused)
+    assert isinstance(pair.server.failure, HandshakeRejectedError)
     assert "certificate of somebody" in str(pair.server.failure)
 
 
-@pytest.mark.parametrize("role", Role)
-def test_small_and_large_messages_may_follow_the_hello(role: Role) -> None:
-    is_client = role is Role.CLIENT
+@pytest.mark.parametrize("role", ConnectionRole)
+def test_small_and_large_messages_may_follow_the_hello(role: ConnectionRole) -> None:
+    is_client = role is ConnectionRole.CLIENT
     side = Side(role, tunnel_client() if is_client else tunnel_server())
     opening = PREAMBLE[4:] if is_client else PREAMBLE
     side.give(opening + hello_frame(tunnel_hello(role)) + REQUEST * 2)
-    expected = Request(7, "echo", b"payload")
-    assert side.events == [Opened(3), expected, expected]
+    expected = RequestFrame(7, "echo", b"payload")
+    assert side.events == [ConnectionOpened(3), expected, expected]
 
     side = Side(role, tunnel_client() if is_client else tunnel_server())
     payload = bytes(range(256)) * 4_000
@@ -95,45 +102,45 @@ def test_small_and_large_messages_may_follow_the_hello(role: Role) -> None:
     opening = (PREAMBLE[4:] if is_client else PREAMBLE) + hello_frame(tunnel_hello(role))
     data = opening + large + REQUEST
     side.pour(data, piece_bytes=200_000)
-    requests = [Request(0, "bulk", payload), Request(7, "echo", b"payload")]
-    assert side.events == [Opened(3), *requests]
+    requests = [RequestFrame(0, "bulk", payload), RequestFrame(7, "echo", b"payload")]
+    assert side.events == [ConnectionOpened(3), *requests]
 
 
 def test_a_client_that_waits_is_refused_gives_up_or_hears_nothing() -> None:
     pair = Pair(tunnel_client(), tunnel_server())
     pair.settle()
-    pair.server.machine.goodbye("not you", HandshakeRefused.code)
+    pair.server.machine.goodbye("not you", HandshakeRejectedError.code)
     pair.settle()
-    assert pair.client.events == [Goodbye(HandshakeRefused.code, "not you")]
+    assert pair.client.events == [GoodbyeFrame(HandshakeRejectedError.code, "not you")]
     assert pair.client.failure is None
 
-    side = tunnel_side(Role.CLIENT, is_taken=False)
+    side = tunnel_side(ConnectionRole.CLIENT, is_taken=False)
     assert side.machine.deadline() == 5
     side.tick(5)
-    assert isinstance(side.failure, PeerSilent)
+    assert isinstance(side.failure, PeerTimeoutError)
     assert "no complete handshake" in str(side.failure)
 
-    side = tunnel_side(Role.CLIENT, is_taken=False)
+    side = tunnel_side(ConnectionRole.CLIENT, is_taken=False)
     side.machine.goodbye("given up")
     assert [frame.body for frame in cut_version3(side.take())] == [b"given up"]
-    assert side.machine.phase is Phase.CLOSED
+    assert side.machine.phase is ConnectionState.CLOSED
 
 
 def test_a_server_without_a_role_or_of_an_older_version_is_refused() -> None:
     """It may be an older node, which knows of no tunnels and would answer."""
     pair = Pair(tunnel_client(), server_config())
     pair.settle()
-    assert isinstance(pair.client.failure, HandshakeRefused)
+    assert isinstance(pair.client.failure, HandshakeRejectedError)
     assert str(pair.client.failure) == (
         "node 'server' takes no tunnels: it has no role among cells"
     )
-    (goodbye,) = [event for event in pair.server.events if isinstance(event, Goodbye)]
-    assert goodbye.code == HandshakeRefused.code
+    (goodbye,) = [event for event in pair.server.events if isinstance(event, GoodbyeFrame)]
+    assert goodbye.code == HandshakeRejectedError.code
 
     older = server_config(profile=DOCUMENTED.up_to(2))
     pair = Pair(tunnel_client(), older)
     pair.settle()
-    assert isinstance(pair.client.failure, HandshakeRefused)
+    assert isinstance(pair.client.failure, HandshakeRejectedError)
     assert str(pair.client.failure) == "the peer answered version 2, without tunnels"
     assert pair.client.events == []
 
@@ -142,41 +149,41 @@ def test_a_role_or_the_word_of_a_server_alone_makes_no_tunnel() -> None:
     client = with_part(make_config(), role="satellite")
     pair = Pair(client, tunnel_server())
     pair.settle()
-    assert pair.client.events == pair.server.events == [Opened(3)]
+    assert pair.client.events == pair.server.events == [ConnectionOpened(3)]
     pair.client.machine.request(1, "echo", b"", 0)
     pair.settle()
     pair.server.machine.reply(1, 0, b"answer")
     pair.settle()
     assert pair.client.failure is pair.server.failure is None
 
-    side = Side(Role.CLIENT)
+    side = Side(ConnectionRole.CLIENT)
     hello = with_part(tunnel_server(), is_tunnel=True).hello
     side.give(PREAMBLE[4:] + hello_frame(hello))
-    assert side.events == [Opened(3)]
+    assert side.events == [ConnectionOpened(3)]
     assert not side.machine.is_tunnel
 
 
-def ends(pair: Pair, sender: Role) -> tuple[Side, Side]:
+def ends(pair: Pair, sender: ConnectionRole) -> tuple[Side, Side]:
     sides = (pair.client, pair.server)
-    return sides if sender is Role.CLIENT else (sides[1], sides[0])
+    return sides if sender is ConnectionRole.CLIENT else (sides[1], sides[0])
 
 
-@pytest.mark.parametrize("sender", Role)
+@pytest.mark.parametrize("sender", ConnectionRole)
 @pytest.mark.parametrize("split", [whole, byte_by_byte])
-def test_both_ends_send(sender: Role, split: Callable[[bytes], Sequence[bytes]]) -> None:
+def test_both_ends_send(sender: ConnectionRole, split: Callable[[bytes], Sequence[bytes]]) -> None:
     near, far = ends(tunnel_pair(), sender)
     for number in range(20):
         near.machine.request(0, f"subject-{number % 3}", bytes([number]), 0)
     far.give(*split(near.take()))
     assert far.events == [
-        Request(0, f"subject-{number % 3}", bytes([number])) for number in range(20)
+        RequestFrame(0, f"subject-{number % 3}", bytes([number])) for number in range(20)
     ]
     assert far.take() == b"", "nothing is answered"
 
 
-@pytest.mark.parametrize("receiver", Role)
+@pytest.mark.parametrize("receiver", ConnectionRole)
 def test_usual_messages_are_handed_over_as_they_were_decoded(
-    receiver: Role, monkeypatch: pytest.MonkeyPatch
+    receiver: ConnectionRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each frame that is looked at once more costs as much as decoding it."""
     side = tunnel_side(receiver)
@@ -188,31 +195,34 @@ def test_usual_messages_are_handed_over_as_they_were_decoded(
     assert len(looked_at) == 2
 
 
-@pytest.mark.parametrize("receiver", Role)
-def test_large_and_one_way_messages_do_no_harm(receiver: Role) -> None:
+@pytest.mark.parametrize("receiver", ConnectionRole)
+def test_large_and_one_way_messages_do_no_harm(receiver: ConnectionRole) -> None:
     side = tunnel_side(receiver)
     payload = bytes(range(256)) * 8_000
     data = version3_frame(1, b"bulk" + payload, short=4) + REQUEST
-    assert side.pour(data) == [Request(0, "bulk", payload), Request(7, "echo", b"payload")]
+    assert side.pour(data) == [
+        RequestFrame(0, "bulk", payload),
+        RequestFrame(7, "echo", b"payload"),
+    ]
 
     side = tunnel_side(receiver)
     side.give(version3_frame(1, b"echo", flags=1, short=4, id=7))
-    assert side.events == [Request(7, "echo", b"", 0, True)]
+    assert side.events == [RequestFrame(7, "echo", b"", 0, True)]
     assert side.failure is None
 
 
-@pytest.mark.parametrize("receiver", Role)
-def test_a_broken_or_oversized_message_is_not_answered(receiver: Role) -> None:
+@pytest.mark.parametrize("receiver", ConnectionRole)
+def test_a_broken_or_oversized_message_is_not_answered(receiver: ConnectionRole) -> None:
     side = tunnel_side(receiver)
     side.give(REQUEST + version3_frame(1, b"\xff", short=1, id=9))
-    assert side.events == [Request(7, "echo", b"payload")]
-    assert isinstance(side.failure, MalformedFrame)
+    assert side.events == [RequestFrame(7, "echo", b"payload")]
+    assert isinstance(side.failure, MalformedFrameError)
     (goodbye,) = cut_version3(side.take())
-    assert (goodbye.kind, goodbye.word) == (7, MalformedFrame.code)
+    assert (goodbye.kind, goodbye.word) == (7, MalformedFrameError.code)
 
     side = tunnel_side(receiver)
     side.give(version3_frame(1, short=4)[:20].replace(b"\x00\x00\x00\x10", b"\x7f\xff\xff\xff", 1))
-    assert isinstance(side.failure, FrameTooLarge)
+    assert isinstance(side.failure, FrameTooLargeError)
 
 
 def test_nothing_is_compressed() -> None:
@@ -224,7 +234,7 @@ def test_nothing_is_compressed() -> None:
     assert (frame.flags, frame.body) == (0, b"echo" + payload)
 
     pair.server.give(version3_frame(1, b"echo" + bytes(20), flags=2, short=4))
-    assert isinstance(pair.server.failure, MalformedFrame)
+    assert isinstance(pair.server.failure, MalformedFrameError)
     assert "no compression was agreed" in str(pair.server.failure)
 
 
@@ -244,13 +254,13 @@ def test_the_round_trip_is_measured_while_both_are_busy() -> None:
     assert pair.client.machine.round_trip_s == 0.25
 
 
-@pytest.mark.parametrize("role", Role)
-def test_a_silent_end_is_given_up_and_messages_survive_a_goodbye(role: Role) -> None:
+@pytest.mark.parametrize("role", ConnectionRole)
+def test_a_silent_end_is_given_up_and_messages_survive_a_goodbye(role: ConnectionRole) -> None:
     near, far = ends(tunnel_pair(tunnel_client(BEATING), tunnel_server(BEATING)), role)
     near.tick(14.9)
     assert near.failure is None
     near.tick(15)
-    assert isinstance(near.failure, PeerSilent)
+    assert isinstance(near.failure, PeerTimeoutError)
     assert far.failure is None
 
     side = tunnel_side(role)
@@ -265,14 +275,14 @@ def test_a_silent_end_is_given_up_and_messages_survive_a_goodbye(role: Role) -> 
     assert side.take() == b""
 
 
-@pytest.mark.parametrize("sender", Role)
-def test_messages_under_way_survive_a_goodbye(sender: Role) -> None:
+@pytest.mark.parametrize("sender", ConnectionRole)
+def test_messages_under_way_survive_a_goodbye(sender: ConnectionRole) -> None:
     near, far = ends(tunnel_pair(), sender)
     near.machine.goodbye("stopping", 3100)
-    assert near.machine.phase is Phase.DRAINING
+    assert near.machine.phase is ConnectionState.DRAINING
     far.machine.request(0, "late", b"", 0)
     near.give(far.take())
-    assert near.events == [Request(0, "late", b"")]
+    assert near.events == [RequestFrame(0, "late", b"")]
     far.give(near.take())
-    assert far.events == [Goodbye(3100, "stopping")]
+    assert far.events == [GoodbyeFrame(3100, "stopping")]
     assert near.failure is far.failure is None

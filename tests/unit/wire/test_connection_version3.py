@@ -6,18 +6,23 @@ import msgspec
 import pytest
 
 from postroad.core.address import Address
-from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent, SameNameRefused
+from postroad.core.errors import (
+    DuplicateNameHandshakeError,
+    HandshakeRejectedError,
+    PeerTimeoutError,
+    UnexpectedFrameError,
+)
 from postroad.core.limits import Limits
 from postroad.wire import (
-    Cancel,
-    Goodbye,
-    Hello,
-    Opened,
-    Phase,
-    Reply,
-    Request,
-    Role,
-    Status,
+    CancelFrame,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
+    GoodbyeFrame,
+    HelloFrame,
+    ReplyFrame,
+    ReplyStatus,
+    RequestFrame,
     WireConfig,
     java_string_hash,
 )
@@ -49,8 +54,8 @@ def beating(interval_s: float, timeout_s: float) -> Limits:
 
 def refusal(side: Side) -> str:
     """Why a side refused its peer; it must have said so to the peer too."""
-    assert isinstance(side.failure, HandshakeRefused)
-    assert side.machine.phase is Phase.CLOSED
+    assert isinstance(side.failure, HandshakeRejectedError)
+    assert side.machine.phase is ConnectionState.CLOSED
     assert side.machine.peer is None
     last = cut_version3(side.take())[-1]
     assert (last.kind, last.word) == (7, side.failure.code)
@@ -65,7 +70,7 @@ def test_each_side_meets_the_other(split: Callable[[bytes], Sequence[bytes]]) ->
         server_config(limits=beating(2, 9)),
     )
     pair.settle(split)
-    assert pair.server.machine.peer == Hello(
+    assert pair.server.machine.peer == HelloFrame(
         cluster="zeebe-cluster",
         name="client",
         incarnation=7,
@@ -81,33 +86,35 @@ def test_each_side_meets_the_other(split: Callable[[bytes], Sequence[bytes]]) ->
 
 
 def test_a_hello_is_the_first_frame_of_either_side() -> None:
-    server = Side(Role.SERVER)
+    server = Side(ConnectionRole.SERVER)
     server.give(b"\xeb\x6e\xec\x8a\x00\x03")
     assert server.take() == b"\x00\x03" + hello_frame(server.config.hello)
-    assert server.machine.phase is Phase.INTRODUCING
+    assert server.machine.phase is ConnectionState.INTRODUCING
     assert server.events == []
-    client = Side(Role.CLIENT)
+    client = Side(ConnectionRole.CLIENT)
     client.take()
     client.give(b"\x00\x03")
     assert client.take() == hello_frame(client.config.hello)
 
-    server = Side(Role.SERVER)
-    request = version3_sample(Request, Role.SERVER)
-    server.give(b"\xeb\x6e\xec\x8a\x00\x03" + hello_frame(peer_hello(Role.SERVER)) + request * 2)
-    expected = Request(7, "echo", b"payload")
-    assert server.events == [Opened(3), expected, expected]
+    server = Side(ConnectionRole.SERVER)
+    request = version3_sample(RequestFrame, ConnectionRole.SERVER)
+    server.give(
+        b"\xeb\x6e\xec\x8a\x00\x03" + hello_frame(peer_hello(ConnectionRole.SERVER)) + request * 2
+    )
+    expected = RequestFrame(7, "echo", b"payload")
+    assert server.events == [ConnectionOpened(3), expected, expected]
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
-@pytest.mark.parametrize("receiver", Role)
-def test_nothing_counts_before_the_hello(receiver: Role, pieces: int) -> None:
+@pytest.mark.parametrize("receiver", ConnectionRole)
+def test_nothing_counts_before_the_hello(receiver: ConnectionRole, pieces: int) -> None:
     """Else a peer could do without an identity by never telling one."""
-    kind = Request if receiver is Role.SERVER else Reply
+    kind = RequestFrame if receiver is ConnectionRole.SERVER else ReplyFrame
     side = open_side(receiver, 3)
     frames = version3_sample(kind, receiver) * 2
     side.give(*([frames] if pieces == 1 else [frames[:30], frames[30:]]))
     assert side.events == []
-    assert isinstance(side.failure, IllegalFrame)
+    assert isinstance(side.failure, UnexpectedFrameError)
 
 
 def test_names_with_the_same_hash_are_told_apart() -> None:
@@ -121,18 +128,18 @@ def test_names_with_the_same_hash_are_told_apart() -> None:
     assert "cluster 'Aa'" in refusal(pair.server)
 
 
-@pytest.mark.parametrize("role", Role)
-def test_a_second_node_of_the_same_name_or_a_silent_one_is_refused(role: Role) -> None:
+@pytest.mark.parametrize("role", ConnectionRole)
+def test_a_second_node_of_the_same_name_or_a_silent_one_is_refused(role: ConnectionRole) -> None:
     side = open_side(role, 3)
     ours = side.config.hello
     side.give(changed_hello(role, name=ours.name, incarnation=2, address=Address("b", 9)))
     assert refusal(side) == f"another live node at b:9 is named '{ours.name}'"
-    assert isinstance(side.failure, SameNameRefused)
+    assert isinstance(side.failure, DuplicateNameHandshakeError)
 
     side = open_side(role, 3)
     (goodbye,) = cut_version3(side.tick(side.config.limits.handshake_timeout_s))
-    assert isinstance(side.failure, PeerSilent)
-    assert (goodbye.kind, goodbye.word) == (7, PeerSilent.code)
+    assert isinstance(side.failure, PeerTimeoutError)
+    assert (goodbye.kind, goodbye.word) == (7, PeerTimeoutError.code)
 
     # The hello was under way already when this side decided to stop.
     side = open_side(role, 3)
@@ -148,11 +155,13 @@ def test_a_certificate_of_another_name_is_refused(subtests: pytest.Subtests) -> 
         (frozenset({"mallory", "eve"}), "eve, mallory"),
         (frozenset[str](), "nobody"),
     ]:
-        for role in Role:
+        for role in ConnectionRole:
             with subtests.test(shown=shown, role=role):
-                config = make_config() if role is Role.CLIENT else server_config()
+                config = make_config() if role is ConnectionRole.CLIENT else server_config()
                 side = Side(role, config, certificate_names=names)
-                side.give(b"\x00\x03" if role is Role.CLIENT else b"\xeb\x6e\xec\x8a\x00\x03")
+                side.give(
+                    b"\x00\x03" if role is ConnectionRole.CLIENT else b"\xeb\x6e\xec\x8a\x00\x03"
+                )
                 side.take()
                 side.give(hello_frame(peer_hello(role)))
                 name = role.other.value
@@ -175,10 +184,10 @@ def test_the_refused_side_hears_why() -> None:
     pair.server.give(pair.client.take())
     pair.client.give(cut_goodbye(pair.server.take()))
     (goodbye,) = pair.client.events
-    assert isinstance(goodbye, Goodbye)
-    assert goodbye.code == SameNameRefused.code
+    assert isinstance(goodbye, GoodbyeFrame)
+    assert goodbye.code == DuplicateNameHandshakeError.code
     assert "is named 'same'" in goodbye.reason
-    assert pair.client.machine.phase is Phase.DRAINING
+    assert pair.client.machine.phase is ConnectionState.DRAINING
 
 
 def cut_goodbye(data: bytes) -> bytes:
@@ -193,53 +202,53 @@ def test_requests_and_replies_tell_deadline_direction_code_and_retry() -> None:
     pair.client.machine.request(2, "log", b"line", 0, one_way=True)
     pair.settle()
     assert pair.server.events == [
-        Request(1, "slow", b"", 2_500),
-        Request(2, "log", b"line", 0, one_way=True),
+        RequestFrame(1, "slow", b"", 2_500),
+        RequestFrame(2, "log", b"line", 0, one_way=True),
     ]
 
     pair = open_pair()
     pair.client.machine.request(1, "slow", b"", 0)
     pair.client.machine.cancel(1)
     pair.settle()
-    assert pair.server.events == [Request(1, "slow", b""), Cancel(1)]
+    assert pair.server.events == [RequestFrame(1, "slow", b""), CancelFrame(1)]
 
     pair = open_pair()
-    pair.server.machine.reply(1, Status.HANDLER_FAILED, b"busy", 3800, True)
-    pair.server.machine.reply(2, Status.STOPPING, b"", 3100, True)
+    pair.server.machine.reply(1, ReplyStatus.HANDLER_FAILED, b"busy", 3800, True)
+    pair.server.machine.reply(2, ReplyStatus.STOPPING, b"", 3100, True)
     pair.settle()
     assert pair.client.events == [
-        Reply(1, Status.HANDLER_FAILED, b"busy", 3800, retryable=True),
-        Reply(2, Status.STOPPING, b"", 3100, retryable=True),
+        ReplyFrame(1, ReplyStatus.HANDLER_FAILED, b"busy", 3800, retryable=True),
+        ReplyFrame(2, ReplyStatus.STOPPING, b"", 3100, retryable=True),
     ]
 
 
 def test_a_reply_to_nothing_ends_a_connection_of_version_3() -> None:
-    client = greeted_side(Role.CLIENT)
-    client.machine.refuse_unasked_reply(Reply(99, Status.OK, b""))
-    assert isinstance(client.failure, IllegalFrame)
+    client = greeted_side(ConnectionRole.CLIENT)
+    client.machine.refuse_unasked_reply(ReplyFrame(99, ReplyStatus.OK, b""))
+    assert isinstance(client.failure, UnexpectedFrameError)
     assert "reply to request 99" in str(client.failure)
     assert cut_version3(client.take())[-1].kind == 7
 
-    client = open_side(Role.CLIENT, 2)
-    client.machine.refuse_unasked_reply(Reply(99, Status.OK, b""))
+    client = open_side(ConnectionRole.CLIENT, 2)
+    client.machine.refuse_unasked_reply(ReplyFrame(99, ReplyStatus.OK, b""))
     assert client.failure is None
 
 
-@pytest.mark.parametrize("speaker", Role)
-def test_after_goodbye_what_is_in_flight_may_finish(speaker: Role) -> None:
+@pytest.mark.parametrize("speaker", ConnectionRole)
+def test_after_goodbye_what_is_in_flight_may_finish(speaker: ConnectionRole) -> None:
     pair = open_pair()
     pair.client.machine.request(1, "slow", b"", 0)
     pair.settle()
-    side = pair.client if speaker is Role.CLIENT else pair.server
+    side = pair.client if speaker is ConnectionRole.CLIENT else pair.server
     side.machine.goodbye("stopping", 3100)
     pair.settle()
-    assert pair.client.machine.phase is pair.server.machine.phase is Phase.DRAINING
+    assert pair.client.machine.phase is pair.server.machine.phase is ConnectionState.DRAINING
 
-    pair.server.machine.reply(1, Status.OK, b"done")
+    pair.server.machine.reply(1, ReplyStatus.OK, b"done")
     pair.settle()
-    heard = pair.server if speaker is Role.CLIENT else pair.client
-    assert Goodbye(3100, "stopping") in heard.events
-    assert pair.client.events[-1] == Reply(1, Status.OK, b"done")
+    heard = pair.server if speaker is ConnectionRole.CLIENT else pair.client
+    assert GoodbyeFrame(3100, "stopping") in heard.events
+    assert pair.client.events[-1] == ReplyFrame(1, ReplyStatus.OK, b"done")
 
 
 def test_goodbye_may_be_said_by_both_and_again() -> None:
@@ -247,16 +256,16 @@ def test_goodbye_may_be_said_by_both_and_again() -> None:
     pair.client.machine.goodbye("idle")
     pair.server.machine.goodbye("stopping")
     pair.settle()
-    assert pair.client.events == [Goodbye(0, "stopping")]
-    assert pair.server.events == [Goodbye(0, "idle")]
+    assert pair.client.events == [GoodbyeFrame(0, "stopping")]
+    assert pair.server.events == [GoodbyeFrame(0, "idle")]
     assert pair.client.failure is pair.server.failure is None
 
     pair = open_pair()
     pair.server.machine.goodbye("stopping")
     pair.server.machine.goodbye("stopped")
     pair.settle()
-    assert pair.client.events == [Goodbye(0, "stopping"), Goodbye(0, "stopped")]
-    assert pair.server.machine.phase is Phase.DRAINING
+    assert pair.client.events == [GoodbyeFrame(0, "stopping"), GoodbyeFrame(0, "stopped")]
+    assert pair.server.machine.phase is ConnectionState.DRAINING
 
 
 def test_the_peers_frame_limit_holds_but_not_for_the_introduction() -> None:
@@ -290,12 +299,12 @@ def test_compression_is_used_if_both_offer_it(subtests: pytest.Subtests) -> None
             data = pair.client.take()
             assert (len(data) < 1_000) is is_compressed
             pair.server.give(data)
-            assert pair.server.events == [Request(1, "echo", payload)]
-            pair.server.machine.reply(1, Status.OK, payload)
+            assert pair.server.events == [RequestFrame(1, "echo", payload)]
+            pair.server.machine.reply(1, ReplyStatus.OK, payload)
             data = pair.server.take()
             assert (len(data) < 1_000) is is_compressed
             pair.client.give(data)
-            assert pair.client.events == [Reply(1, Status.OK, payload)]
+            assert pair.client.events == [ReplyFrame(1, ReplyStatus.OK, payload)]
 
     # A client that has heard the server's hello knows what is agreed, and writes at once.
     pair = Pair(compressing("client", "zlib"), compressing("server", "zlib"))
@@ -307,15 +316,15 @@ def test_compression_is_used_if_both_offer_it(subtests: pytest.Subtests) -> None
     pair.server.give(pair.client.take())
     assert pair.server.failure is None
     assert pair.server.events == [
-        Opened(3),
-        Request(1, "echo", payload),
-        Request(2, "echo", payload),
+        ConnectionOpened(3),
+        RequestFrame(1, "echo", payload),
+        RequestFrame(2, "echo", payload),
     ]
 
 
 def test_both_sides_ping_when_quiet_each_by_its_own_interval() -> None:
     pair = open_pair(make_config(limits=beating(2, 30)), server_config(limits=beating(5, 30)))
-    kinds: dict[Role, list[int]] = {Role.CLIENT: [], Role.SERVER: []}
+    kinds: dict[ConnectionRole, list[int]] = {ConnectionRole.CLIENT: [], ConnectionRole.SERVER: []}
     for now in range(1, 31):
         for side in (pair.client, pair.server):
             data = side.tick(now)
@@ -324,14 +333,14 @@ def test_both_sides_ping_when_quiet_each_by_its_own_interval() -> None:
             other.now = now
             other.give(data)
     # A pong is a write as well, so the server, which answers every 2 s, is never quiet for 5 s.
-    assert kinds[Role.CLIENT].count(5) == 15
-    assert kinds[Role.SERVER].count(5) == 0
-    assert kinds[Role.SERVER].count(6) >= 14
+    assert kinds[ConnectionRole.CLIENT].count(5) == 15
+    assert kinds[ConnectionRole.SERVER].count(5) == 0
+    assert kinds[ConnectionRole.SERVER].count(6) >= 14
     assert pair.client.failure is pair.server.failure is None
 
 
-@pytest.mark.parametrize("receiver", Role)
-def test_a_ping_is_answered_with_its_id(receiver: Role) -> None:
+@pytest.mark.parametrize("receiver", ConnectionRole)
+def test_a_ping_is_answered_with_its_id(receiver: ConnectionRole) -> None:
     side = greeted_side(receiver)
     side.take()
     assert side.give(version3_frame(5, id=77)) == []
@@ -360,10 +369,10 @@ def test_a_ping_measures_the_round_trip_and_sets_the_pace() -> None:
     assert [frame.kind for frame in cut_version3(pair.server.tick(5))] == [5]
 
 
-@pytest.mark.parametrize("role", Role)
-def test_a_peer_without_a_sign_of_life_is_given_up(role: Role) -> None:
+@pytest.mark.parametrize("role", ConnectionRole)
+def test_a_peer_without_a_sign_of_life_is_given_up(role: ConnectionRole) -> None:
     side = Side(role, make_config("ours", limits=beating(5, 15)))
-    side.give(b"\x00\x03" if role is Role.CLIENT else b"\xeb\x6e\xec\x8a\x00\x03")
+    side.give(b"\x00\x03" if role is ConnectionRole.CLIENT else b"\xeb\x6e\xec\x8a\x00\x03")
     side.give(changed_hello(role, name="theirs"))
     side.take()
     beats = []
@@ -372,7 +381,7 @@ def test_a_peer_without_a_sign_of_life_is_given_up(role: Role) -> None:
         assert side.now < now <= 15
         beats += [frame.kind for frame in cut_version3(side.tick(now))]
     assert side.now == 15
-    assert isinstance(side.failure, PeerSilent)
+    assert isinstance(side.failure, PeerTimeoutError)
     assert beats == [5, 5, 7]
 
 
@@ -389,4 +398,4 @@ def test_pausing_suspends_giving_up_and_resuming_starts_anew() -> None:
     server.tick(114.9)
     assert server.failure is None
     server.tick(115)
-    assert isinstance(server.failure, PeerSilent)
+    assert isinstance(server.failure, PeerTimeoutError)

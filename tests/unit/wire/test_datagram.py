@@ -7,10 +7,10 @@ import pytest
 
 from postroad.core.address import Address
 from postroad.core.errors import (
-    FrameTooLarge,
-    HandshakeRefused,
+    FrameTooLargeError,
+    HandshakeRejectedError,
     LocalProtocolError,
-    MalformedFrame,
+    MalformedFrameError,
 )
 from postroad.core.limits import DATAGRAM_BYTES_MAX
 from postroad.wire.datagram import Datagram, decode_datagram, encode_datagram
@@ -40,22 +40,25 @@ def test_the_largest_datagram() -> None:
     with pytest.raises(LocalProtocolError, match="65508 bytes exceeds 65507"):
         encode_datagram(PREAMBLE, larger)
 
-    with pytest.raises(FrameTooLarge):
+    with pytest.raises(FrameTooLargeError):
         decode_datagram(PREAMBLE, PREAMBLE + bytes(DATAGRAM_BYTES_MAX))
 
 
 def test_a_datagram_with_a_bad_header_is_refused(subtests: pytest.Subtests) -> None:
     for data in [b"", b"\xeb\x6e\xec", b"\xeb\x6e\xec\x8b", b"random bytes"]:
-        with subtests.test(data=data), pytest.raises(HandshakeRefused, match="another cluster"):
+        with (
+            subtests.test(data=data),
+            pytest.raises(HandshakeRejectedError, match="another cluster"),
+        ):
             decode_datagram(PREAMBLE, data)
 
     for size in range(4, 8):
-        refusal = pytest.raises(MalformedFrame, match="shorter than its header")
+        refusal = pytest.raises(MalformedFrameError, match="shorter than its header")
         with subtests.test(size=size), refusal:
             decode_datagram(PREAMBLE, framed(BODY)[:size])
 
     for announced in [-1, 0, len(BODY) - 1, len(BODY) + 1, 2**31 - 1, -(2**31)]:
-        refusal = pytest.raises(MalformedFrame, match=f"announces {announced} bytes")
+        refusal = pytest.raises(MalformedFrameError, match=f"announces {announced} bytes")
         with subtests.test(announced=announced), refusal:
             decode_datagram(PREAMBLE, PREAMBLE + struct.pack(">i", announced) + BODY)
 
@@ -72,18 +75,18 @@ def test_a_datagram_with_a_bad_body_is_refused(subtests: pytest.Subtests) -> Non
         BODY.replace(b"echo", b"ech\xff"),
         b"\xc0",
     ]:
-        with subtests.test(body=body), pytest.raises(MalformedFrame, match="datagram body"):
+        with subtests.test(body=body), pytest.raises(MalformedFrameError, match="datagram body"):
             decode_datagram(PREAMBLE, framed(body))
 
     # Fields that later nodes may add are skipped, but not at the price of the stack.
     nested = b"\x96" + BODY[1:] + b"\x91" * 50_000 + b"\xc0"
-    with pytest.raises(MalformedFrame):
+    with pytest.raises(MalformedFrameError):
         decode_datagram(PREAMBLE, framed(nested))
 
     for port in [-1, 65_536, 2**63]:
         with subtests.test(port=port):
             body = msgspec.msgpack.encode(["alpha", "h", port, "echo", b""])
-            with pytest.raises(MalformedFrame, match="port"):
+            with pytest.raises(MalformedFrameError, match="port"):
                 decode_datagram(PREAMBLE, framed(body))
 
 
@@ -93,5 +96,5 @@ def test_later_nodes_may_add_fields() -> None:
 
 
 def test_a_sealed_datagram_is_refused_by_who_has_no_secret() -> None:
-    with pytest.raises(HandshakeRefused, match="this node has none"):
+    with pytest.raises(HandshakeRejectedError, match="this node has none"):
         decode_datagram(PREAMBLE, framed(b"\xc1\x01" + bytes(80)))

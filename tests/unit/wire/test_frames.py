@@ -1,19 +1,19 @@
 """Roles, statuses and the defaults of frames."""
 
-from postroad.wire.frames import Reply, Request, Role, Status
+from postroad.wire.frames import ConnectionRole, ReplyFrame, ReplyStatus, RequestFrame
 
 
 def test_roles_statuses_and_defaults_are_those_of_the_source_system() -> None:
-    assert Role.CLIENT.other is Role.SERVER
-    assert Role.SERVER.other is Role.CLIENT
-    assert [(status.value, status.name) for status in Status] == [
+    assert ConnectionRole.CLIENT.other is ConnectionRole.SERVER
+    assert ConnectionRole.SERVER.other is ConnectionRole.CLIENT
+    assert [(status.value, status.name) for status in ReplyStatus] == [
         (0, "OK"),
         (1, "NO_HANDLER"),
         (2, "HANDLER_FAILED"),
         (3, "PROTOCOL_FAILED"),
         (4, "STOPPING"),
     ]
-    request = Request(1, "echo", b"x")
+    request = RequestFrame(1, "echo", b"x")
     assert (request.timeout_ms, request.one_way) == (0, False)
-    reply = Reply(1, Status.OK, b"x")
+    reply = ReplyFrame(1, ReplyStatus.OK, b"x")
     assert (reply.code, reply.retryable) == (0, False)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from postroad.core.errors import ConfigError, HandshakeRefused
-from postroad.wire import DOCUMENTED, PROFILES, ZEEBE, Profile, Role
+from postroad.core.errors import ConfigError, HandshakeRejectedError
+from postroad.wire import DOCUMENTED, PROFILES, ZEEBE, ConnectionRole, ProtocolProfile
 from postroad.wire.handshake import Handshake
 from tests.support.wire.pairs import byte_by_byte, two_pieces
 
@@ -11,7 +11,7 @@ PREAMBLE = b"\xeb\x6e\xec\x8a"
 BOTH = [DOCUMENTED, ZEEBE]
 
 
-def handshake(role: Role, profile: Profile) -> Handshake:
+def handshake(role: ConnectionRole, profile: ProtocolProfile) -> Handshake:
     return Handshake(role, profile, PREAMBLE)
 
 
@@ -36,23 +36,23 @@ def test_a_profile_has_its_versions_without_the_oldest_if_asked() -> None:
 
 
 @pytest.mark.parametrize("profile", BOTH, ids=lambda profile: profile.name)
-def test_the_client_opens_with_its_newest_version(profile: Profile) -> None:
+def test_the_client_opens_with_its_newest_version(profile: ProtocolProfile) -> None:
     newest = profile.versions[-1]
-    assert handshake(Role.CLIENT, profile).opening() == PREAMBLE + bytes([0, newest])
-    assert handshake(Role.SERVER, profile).opening() == b""
+    assert handshake(ConnectionRole.CLIENT, profile).opening() == PREAMBLE + bytes([0, newest])
+    assert handshake(ConnectionRole.SERVER, profile).opening() == b""
 
 
 def test_the_server_hears_in_any_two_pieces(subtests: pytest.Subtests) -> None:
     for profile in BOTH:
         with subtests.test(profile=profile):
             for first, second in two_pieces(PREAMBLE + b"\x00\x02" + b"rest"):
-                server = handshake(Role.SERVER, profile)
+                server = handshake(ConnectionRole.SERVER, profile)
                 rest = server.feed(first)
                 rest = server.feed(second) if rest is None else rest + second
                 assert rest == b"rest"
                 assert server.version == 2
 
-    server = handshake(Role.SERVER, DOCUMENTED)
+    server = handshake(ConnectionRole.SERVER, DOCUMENTED)
     rests = [server.feed(piece) for piece in byte_by_byte(PREAMBLE + b"\x00\x01")]
     assert rests == [None, None, None, None, None, b""]
     assert server.version == 1
@@ -72,7 +72,7 @@ def test_the_server_answers_what_it_knows_or_its_latest(subtests: pytest.Subtest
         (ZEEBE.up_to(1), b"\x00\x02", 1),
     ]:
         with subtests.test(offered=offered):
-            server = handshake(Role.SERVER, profile)
+            server = handshake(ConnectionRole.SERVER, profile)
             assert server.feed(PREAMBLE + offered) == b""
             assert server.version == agreed
             prefix = PREAMBLE if profile.answers_preamble else b""
@@ -85,26 +85,28 @@ def test_the_client_hears_in_any_two_pieces_and_refuses_unknown_versions(
     for profile, answer in [(DOCUMENTED, b"\x00\x02"), (ZEEBE, PREAMBLE + b"\x00\x02")]:
         with subtests.test(answer=answer):
             for first, second in two_pieces(answer):
-                client = handshake(Role.CLIENT, profile)
+                client = handshake(ConnectionRole.CLIENT, profile)
                 assert client.feed(first) is None
                 assert client.feed(second + b"rest") == b"rest"
                 assert client.version == 2
 
     for answer in [b"\x00\x00", b"\x00\x04", b"\x7f\xff", b"\xff\xff"]:
         with subtests.test(answer=answer):
-            with pytest.raises(HandshakeRefused, match="known here are 1, 2, 3"):
-                handshake(Role.CLIENT, DOCUMENTED).feed(answer)
-            with pytest.raises(HandshakeRefused, match="known here are 1, 2"):
-                handshake(Role.CLIENT, ZEEBE).feed(PREAMBLE + answer)
+            with pytest.raises(HandshakeRejectedError, match="known here are 1, 2, 3"):
+                handshake(ConnectionRole.CLIENT, DOCUMENTED).feed(answer)
+            with pytest.raises(HandshakeRejectedError, match="known here are 1, 2"):
+                handshake(ConnectionRole.CLIENT, ZEEBE).feed(PREAMBLE + answer)
 
 
-@pytest.mark.parametrize("role_and_profile", [(Role.SERVER, DOCUMENTED), (Role.CLIENT, ZEEBE)])
+@pytest.mark.parametrize(
+    "role_and_profile", [(ConnectionRole.SERVER, DOCUMENTED), (ConnectionRole.CLIENT, ZEEBE)]
+)
 @pytest.mark.parametrize("wrong", range(4))
 def test_a_wrong_preamble_is_refused_at_its_first_wrong_byte(
-    role_and_profile: tuple[Role, Profile], wrong: int
+    role_and_profile: tuple[ConnectionRole, ProtocolProfile], wrong: int
 ) -> None:
     side = handshake(*role_and_profile)
     for byte in byte_by_byte(PREAMBLE[:wrong]):
         assert side.feed(byte) is None
-    with pytest.raises(HandshakeRefused, match="is not eb 6e ec 8a"):
+    with pytest.raises(HandshakeRejectedError, match="is not eb 6e ec 8a"):
         side.feed(bytes([PREAMBLE[wrong] ^ 1]))

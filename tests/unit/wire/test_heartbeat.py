@@ -4,8 +4,16 @@ from itertools import count
 
 import pytest
 
-from postroad.core.errors import MalformedFrame, PeerSilent
-from postroad.wire.frames import Cancel, Frame, Ping, Pong, Reply, Request, Status
+from postroad.core.errors import MalformedFrameError, PeerTimeoutError
+from postroad.wire.frames import (
+    CancelFrame,
+    Frame,
+    PingFrame,
+    PongFrame,
+    ReplyFrame,
+    ReplyStatus,
+    RequestFrame,
+)
 from postroad.wire.heartbeat import (
     BEAT_SUBJECT,
     SETUP_SUBJECT,
@@ -36,7 +44,7 @@ def zeebe_client(
 
 def agreed_client() -> ZeebeClientHeartbeats:
     heartbeats = zeebe_client()
-    assert heartbeats.consume(Reply(1, Status.OK, AGREED), 0)
+    assert heartbeats.consume(ReplyFrame(1, ReplyStatus.OK, AGREED), 0)
     heartbeats.outgoing.clear()
     return heartbeats
 
@@ -47,7 +55,7 @@ def test_a_connection_without_heartbeats_has_nothing_due() -> None:
     heartbeats.tick(1e9, 0, 0)
     assert heartbeats.deadline(0, 0) == NEVER
     assert heartbeats.outgoing == []
-    assert not heartbeats.consume(Ping(1), 0)
+    assert not heartbeats.consume(PingFrame(1), 0)
     assert heartbeats.round_trip_s is None
 
     heartbeats = Heartbeats()
@@ -62,7 +70,7 @@ def test_a_side_pings_when_quiet_and_gives_up_a_silent_peer() -> None:
     heartbeats.tick(4.9, 0, 0)
     assert heartbeats.outgoing == []
     heartbeats.tick(5, 0, 0)
-    assert heartbeats.outgoing == [Ping(1)]
+    assert heartbeats.outgoing == [PingFrame(1)]
 
     heartbeats = PingHeartbeats(5, 15, 15)
     assert heartbeats.deadline(0, 3) == 8
@@ -72,7 +80,7 @@ def test_a_side_pings_when_quiet_and_gives_up_a_silent_peer() -> None:
     heartbeats = PingHeartbeats(5, 15, 15)
     assert heartbeats.deadline(0, 14) == 15
     heartbeats.tick(14.9, 0, 14)
-    with pytest.raises(PeerSilent, match="nothing was read for 15 s"):
+    with pytest.raises(PeerTimeoutError, match="nothing was read for 15 s"):
         heartbeats.tick(15, 0, 14)
 
 
@@ -92,18 +100,18 @@ def test_the_peers_timeout_bounds_our_silence(subtests: pytest.Subtests) -> None
 
 def test_pings_are_answered_and_measured() -> None:
     heartbeats = PingHeartbeats(5, 15, 15)
-    assert heartbeats.consume(Ping(42), 0)
-    assert heartbeats.outgoing == [Pong(42)]
+    assert heartbeats.consume(PingFrame(42), 0)
+    assert heartbeats.outgoing == [PongFrame(42)]
     heartbeats.tick(5, 5, 0)
-    assert heartbeats.consume(Pong(1), 5.25)
+    assert heartbeats.consume(PongFrame(1), 5.25)
     assert heartbeats.round_trip_s == 0.25
 
     heartbeats = PingHeartbeats(5, 15, 15)
     heartbeats.tick(5, 5, 0)
-    assert heartbeats.consume(Pong(99), 6)
+    assert heartbeats.consume(PongFrame(99), 6)
     assert heartbeats.round_trip_s is None
 
-    others: list[Frame] = [Request(1, "echo", b""), Reply(1, 0, b""), Cancel(1)]
+    others: list[Frame] = [RequestFrame(1, "echo", b""), ReplyFrame(1, 0, b""), CancelFrame(1)]
     for frame in others:
         assert not PingHeartbeats(5, 15, 15).consume(frame, 0), frame
 
@@ -112,20 +120,20 @@ def test_a_ping_can_be_sent_at_any_time_and_is_forgotten_at_last() -> None:
     heartbeats = PingHeartbeats(5, 15, 15)
     heartbeats.ping(1)
     heartbeats.ping(2)
-    assert heartbeats.outgoing == [Ping(1), Ping(2)]
-    heartbeats.consume(Pong(1), 4)
+    assert heartbeats.outgoing == [PingFrame(1), PingFrame(2)]
+    heartbeats.consume(PongFrame(1), 4)
     assert heartbeats.round_trip_s == 3
-    heartbeats.consume(Pong(2), 4)
+    heartbeats.consume(PongFrame(2), 4)
     assert heartbeats.round_trip_s == 2
-    heartbeats.consume(Pong(2), 5)
+    heartbeats.consume(PongFrame(2), 5)
     assert heartbeats.round_trip_s == 2, "an answer counts once"
 
     heartbeats = PingHeartbeats(5, 15, 15)
     for now in range(1, 10):
         heartbeats.ping(now)
-    heartbeats.consume(Pong(1), 20)
+    heartbeats.consume(PongFrame(1), 20)
     assert heartbeats.round_trip_s is None
-    heartbeats.consume(Pong(2), 20)
+    heartbeats.consume(PongFrame(2), 20)
     assert heartbeats.round_trip_s == 18
 
     for other in (Heartbeats(), zeebe_client()):
@@ -135,7 +143,7 @@ def test_a_ping_can_be_sent_at_any_time_and_is_forgotten_at_last() -> None:
 
 
 def test_the_client_asks_first_and_waits_for_the_answer() -> None:
-    assert zeebe_client().outgoing == [Request(1, SETUP_SUBJECT, SETUP)]
+    assert zeebe_client().outgoing == [RequestFrame(1, SETUP_SUBJECT, SETUP)]
 
     heartbeats = zeebe_client(0, 0)
     assert heartbeats.outgoing == []
@@ -150,10 +158,10 @@ def test_the_client_asks_first_and_waits_for_the_answer() -> None:
 
 def test_without_agreement_the_client_runs_without_heartbeats(subtests: pytest.Subtests) -> None:
     for reply in [
-        Reply(1, Status.NO_HANDLER, SETUP_SUBJECT.encode()),
-        Reply(1, Status.HANDLER_FAILED, AGREED),
-        Reply(1, Status.OK, b""),
-        Reply(1, Status.OK, bytes.fromhex("02 00 02 00 0a 00 02 00 00 01")),
+        ReplyFrame(1, ReplyStatus.NO_HANDLER, SETUP_SUBJECT.encode()),
+        ReplyFrame(1, ReplyStatus.HANDLER_FAILED, AGREED),
+        ReplyFrame(1, ReplyStatus.OK, b""),
+        ReplyFrame(1, ReplyStatus.OK, bytes.fromhex("02 00 02 00 0a 00 02 00 00 01")),
     ]:
         with subtests.test(reply=reply):
             heartbeats = zeebe_client()
@@ -168,7 +176,7 @@ def test_the_client_beats_when_quiet_and_gives_up_with_an_unanswered_beat() -> N
     assert heartbeats.deadline(0, 0) == 5
     heartbeats.tick(5, 0, 0)
     (beat,) = heartbeats.outgoing
-    assert isinstance(beat, Request)
+    assert isinstance(beat, RequestFrame)
     assert (beat.id, beat.subject, len(beat.payload)) == (2, BEAT_SUBJECT, 16)
     assert heartbeats.deadline(0, 5) == 10
     assert heartbeats.deadline(0, 12) == 15, "a beat is unanswered, so the timeout counts"
@@ -177,37 +185,37 @@ def test_the_client_beats_when_quiet_and_gives_up_with_an_unanswered_beat() -> N
     heartbeats.tick(16, 0, 15)
     assert len(heartbeats.outgoing) == 1, "nothing was read, so it asks although it writes"
     heartbeats.tick(20, 0, 19)
-    with pytest.raises(PeerSilent):
+    with pytest.raises(PeerTimeoutError):
         heartbeats.tick(26, 0, 25)
 
     heartbeats = agreed_client()
-    assert heartbeats.consume(Request(1, BEAT_SUBJECT, b""), 0)
-    assert not heartbeats.consume(Request(1, "echo", b""), 0)
+    assert heartbeats.consume(RequestFrame(1, BEAT_SUBJECT, b""), 0)
+    assert not heartbeats.consume(RequestFrame(1, "echo", b""), 0)
     assert heartbeats.outgoing == []
 
 
 def test_a_beat_is_answered_by_its_reply_or_any_later_one() -> None:
     heartbeats = agreed_client()
     heartbeats.tick(5, 0, 0)
-    assert heartbeats.consume(Reply(2, Status.OK, b""), 6)
+    assert heartbeats.consume(ReplyFrame(2, ReplyStatus.OK, b""), 6)
     heartbeats.tick(30, 6, 29)
 
     heartbeats = agreed_client()
     heartbeats.tick(5, 0, 0)
     heartbeats.tick(10, 0, 5)
-    assert not heartbeats.consume(Reply(9, Status.OK, b"somebody's"), 11)
+    assert not heartbeats.consume(ReplyFrame(9, ReplyStatus.OK, b"somebody's"), 11)
     heartbeats.tick(30, 11, 29)
 
     heartbeats = agreed_client()
     heartbeats.tick(5, 0, 0)
-    assert heartbeats.consume(Reply(1, Status.OK, b"late"), 6)
-    with pytest.raises(PeerSilent):
+    assert heartbeats.consume(ReplyFrame(1, ReplyStatus.OK, b"late"), 6)
+    with pytest.raises(PeerTimeoutError):
         heartbeats.tick(21, 6, 20)
 
     heartbeats = agreed_client()
-    assert heartbeats.consume(Reply(1, Status.OK, AGREED), 0)
+    assert heartbeats.consume(ReplyFrame(1, ReplyStatus.OK, AGREED), 0)
 
-    assert not agreed_client().consume(Cancel(1), 0)
+    assert not agreed_client().consume(CancelFrame(1), 0)
 
 
 def zeebe_server(*, sends_payload: bool = True) -> ZeebeServerHeartbeats:
@@ -217,27 +225,27 @@ def zeebe_server(*, sends_payload: bool = True) -> ZeebeServerHeartbeats:
 def test_the_server_uses_the_clients_timeout_and_never_beats() -> None:
     heartbeats = zeebe_server()
     assert heartbeats.deadline(0, 0) == NEVER
-    assert heartbeats.consume(Request(1, SETUP_SUBJECT, SETUP), 0)
-    assert heartbeats.outgoing == [Reply(1, Status.OK, AGREED)]
+    assert heartbeats.consume(RequestFrame(1, SETUP_SUBJECT, SETUP), 0)
+    assert heartbeats.outgoing == [ReplyFrame(1, ReplyStatus.OK, AGREED)]
     assert heartbeats.deadline(0, 0) == 15
     heartbeats.tick(14.9, 0, 0)
-    with pytest.raises(PeerSilent, match="nothing was read for 15 s"):
+    with pytest.raises(PeerTimeoutError, match="nothing was read for 15 s"):
         heartbeats.tick(15, 0, 0)
 
     heartbeats = zeebe_server()
     millisecond = bytes.fromhex("05 00 01 00 0a 00 02 00 01 00 00 00 01")
-    heartbeats.consume(Request(1, SETUP_SUBJECT, millisecond), 0)
+    heartbeats.consume(RequestFrame(1, SETUP_SUBJECT, millisecond), 0)
     assert heartbeats.deadline(0, 0) >= 0.1
     heartbeats.pause()
     assert heartbeats.deadline(0, 0) >= 0.05 - 1e-9
 
     heartbeats = zeebe_server()
-    heartbeats.consume(Request(1, SETUP_SUBJECT, SETUP), 0)
+    heartbeats.consume(RequestFrame(1, SETUP_SUBJECT, SETUP), 0)
     heartbeats.outgoing.clear()
     heartbeats.tick(14, 0, 0)
     assert heartbeats.outgoing == []
-    assert not heartbeats.consume(Request(2, "echo", b""), 0)
-    assert not heartbeats.consume(Reply(2, Status.OK, b""), 0)
+    assert not heartbeats.consume(RequestFrame(2, "echo", b""), 0)
+    assert not heartbeats.consume(ReplyFrame(2, ReplyStatus.OK, b""), 0)
 
 
 def test_the_server_answers_a_set_up_with_nothing_to_do_enabled(subtests: pytest.Subtests) -> None:
@@ -247,15 +255,15 @@ def test_the_server_answers_a_set_up_with_nothing_to_do_enabled(subtests: pytest
     ]:
         with subtests.test(payload=payload):
             heartbeats = zeebe_server()
-            assert heartbeats.consume(Request(1, SETUP_SUBJECT, payload), 0)
+            assert heartbeats.consume(RequestFrame(1, SETUP_SUBJECT, payload), 0)
             (reply,) = heartbeats.outgoing
-            assert isinstance(reply, Reply)
+            assert isinstance(reply, ReplyFrame)
             assert reply.payload[:9] == AGREED[:9]
             assert heartbeats.deadline(0, 0) == NEVER
-            assert not heartbeats.consume(Request(2, BEAT_SUBJECT, b""), 0)
+            assert not heartbeats.consume(RequestFrame(2, BEAT_SUBJECT, b""), 0)
 
-    with pytest.raises(MalformedFrame, match="without payload"):
-        zeebe_server().consume(Request(1, SETUP_SUBJECT, b""), 0)
+    with pytest.raises(MalformedFrameError, match="without payload"):
+        zeebe_server().consume(RequestFrame(1, SETUP_SUBJECT, b""), 0)
 
     heartbeats = zeebe_server()
-    assert not heartbeats.consume(Request(1, BEAT_SUBJECT, b""), 0)
+    assert not heartbeats.consume(RequestFrame(1, BEAT_SUBJECT, b""), 0)

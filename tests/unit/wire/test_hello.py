@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from postroad.core.address import Address
-from postroad.core.errors import MalformedFrame
+from postroad.core.errors import MalformedFrameError
 from postroad.core.limits import HELLO_BYTES_MAX
-from postroad.wire.frames import Hello
-from postroad.wire.hello import Tag, decode_hello, encode_hello
+from postroad.wire.frames import HelloFrame
+from postroad.wire.hello import HelloField, decode_hello, encode_hello
 from tests.support.wire.pairs import hello_fields
 
-HELLO = Hello(
+HELLO = HelloFrame(
     cluster="c",
     name="alpha",
     incarnation=2**64 - 1,
@@ -66,25 +66,25 @@ def test_a_part_among_cells_or_a_tunnel_is_told_once_there_is_one(
     nonce = msgspec.structs.replace(HELLO, nonce=bytes(32))
     assert encode_hello(nonce) == encode_hello(HELLO) + bytes.fromhex("000f 0020") + bytes(32)
     assert decode_hello(encode_hello(nonce)) == nonce
-    with pytest.raises(MalformedFrame, match="hello nonce has 31 bytes, not 32"):
+    with pytest.raises(MalformedFrameError, match="hello nonce has 31 bytes, not 32"):
         decode_hello(hello_fields({**FIELDS, 15: bytes(31)}))
 
     for tag, name in [(11, "role"), (12, "zone")]:
         with subtests.test(tag=tag):
             longest = decode_hello(hello_fields({**FIELDS, tag: b"p" * 255}))
             assert getattr(longest, name) == "p" * 255
-            with pytest.raises(MalformedFrame, match=f"hello {name} has 256 bytes"):
+            with pytest.raises(MalformedFrameError, match=f"hello {name} has 256 bytes"):
                 decode_hello(hello_fields({**FIELDS, tag: b"p" * 256}))
 
 
 def test_required_fields_must_be_there_and_others_have_defaults(subtests: pytest.Subtests) -> None:
     body = hello_fields({tag: FIELDS[tag] for tag in REQUIRED})
-    assert decode_hello(body) == Hello("c", "alpha", 2**64 - 1, Address("", 0), 4_194_304, 1)
+    assert decode_hello(body) == HelloFrame("c", "alpha", 2**64 - 1, Address("", 0), 4_194_304, 1)
 
     for tag, name in REQUIRED.items():
         with subtests.test(tag=tag):
             fields = {known: value for known, value in FIELDS.items() if known != tag}
-            with pytest.raises(MalformedFrame, match=f"hello lacks its {name}"):
+            with pytest.raises(MalformedFrameError, match=f"hello lacks its {name}"):
                 decode_hello(hello_fields(fields))
 
 
@@ -94,7 +94,8 @@ def test_fields_have_their_width_text_and_range(subtests: pytest.Subtests) -> No
             with (
                 subtests.test(tag=tag, change=change),
                 pytest.raises(
-                    MalformedFrame, match=f"hello {Tag(tag).name.lower()} has {len(change)}"
+                    MalformedFrameError,
+                    match=f"hello {HelloField(tag).name.lower()} has {len(change)}",
                 ),
             ):
                 decode_hello(hello_fields({**FIELDS, tag: change}))
@@ -103,17 +104,21 @@ def test_fields_have_their_width_text_and_range(subtests: pytest.Subtests) -> No
         with (
             subtests.test(tag=tag),
             pytest.raises(
-                MalformedFrame, match=f"hello {Tag(tag).name.lower()} is not valid UTF-8"
+                MalformedFrameError,
+                match=f"hello {HelloField(tag).name.lower()} is not valid UTF-8",
             ),
         ):
             decode_hello(hello_fields({**FIELDS, tag: b"\xff"}))
 
     for name in [b"", b"local", b"a@b", b"a b", b"n" * 256]:
-        with subtests.test(name=name), pytest.raises(MalformedFrame, match=r"hello: .*node name"):
+        with (
+            subtests.test(name=name),
+            pytest.raises(MalformedFrameError, match=r"hello: .*node name"),
+        ):
             decode_hello(hello_fields({**FIELDS, 2: name}))
 
     for tag in [6, 7]:
-        refusal = pytest.raises(MalformedFrame, match="accepts no frames or no requests")
+        refusal = pytest.raises(MalformedFrameError, match="accepts no frames or no requests")
         with subtests.test(tag=tag), refusal:
             decode_hello(hello_fields({**FIELDS, tag: bytes(4)}))
 
@@ -124,13 +129,13 @@ def test_a_hello_that_is_cut_or_oversized_is_malformed() -> None:
     for tag in FIELDS:
         ends.add(max(ends) + 4 + len(FIELDS[tag]))
     for size in set(range(len(body))) - ends:
-        with pytest.raises(MalformedFrame, match=r"ends inside a field|longer than the hello"):
+        with pytest.raises(MalformedFrameError, match=r"ends inside a field|longer than the hello"):
             decode_hello(body[:size])
 
-    with pytest.raises(MalformedFrame, match="hello field 2 is longer"):
+    with pytest.raises(MalformedFrameError, match="hello field 2 is longer"):
         decode_hello(struct.pack(">HH", 2, 65_535) + b"alpha")
 
     padding = HELLO_BYTES_MAX - len(hello_fields(FIELDS)) - 4
     assert decode_hello(hello_fields({**FIELDS, 99: bytes(padding)})) == HELLO
-    with pytest.raises(MalformedFrame, match="is longer than"):
+    with pytest.raises(MalformedFrameError, match="is longer than"):
         decode_hello(hello_fields({**FIELDS, 99: bytes(padding + 1)}))

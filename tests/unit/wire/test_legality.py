@@ -3,10 +3,17 @@
 import itertools
 from typing import get_args
 
-from postroad.core.errors import IllegalFrame
-from postroad.wire import Goodbye, Hello, Phase, Reply, Request, Role
-from postroad.wire.frames import Cancel, Frame, Ping, Pong, Proof
-from postroad.wire.legality import LENIENT, STRICT, TUNNEL, Verdict, judge
+from postroad.core.errors import UnexpectedFrameError
+from postroad.wire import (
+    ConnectionRole,
+    ConnectionState,
+    GoodbyeFrame,
+    HelloFrame,
+    ReplyFrame,
+    RequestFrame,
+)
+from postroad.wire.frames import CancelFrame, Frame, PingFrame, PongFrame, Proof
+from postroad.wire.legality import LENIENT, STRICT, TUNNEL, FrameAction, frame_action
 from tests.support.wire.pairs import (
     Side,
     cut_version3,
@@ -18,33 +25,39 @@ from tests.support.wire.pairs import (
 from tests.support.wire.tunnel_ends import tunnel_side
 
 KINDS: list[type[Frame]] = list(get_args(Frame))
-ROLES = list(Role)
+ROLES = list(ConnectionRole)
 
 # Written down once more and in another shape: who may hear which frame, and in which phases.
-TALKING = {Phase.OPEN, Phase.DRAINING}
-LEGAL: dict[type[Frame], dict[Role, set[Phase]]] = {
-    Request: {Role.SERVER: TALKING, Role.CLIENT: set()},
-    Reply: {Role.SERVER: set(), Role.CLIENT: TALKING},
-    Hello: {Role.SERVER: {Phase.INTRODUCING}, Role.CLIENT: {Phase.INTRODUCING}},
-    Cancel: {Role.SERVER: TALKING, Role.CLIENT: set()},
-    Ping: {Role.SERVER: TALKING, Role.CLIENT: TALKING},
-    Pong: {Role.SERVER: TALKING, Role.CLIENT: TALKING},
-    Goodbye: {
-        Role.SERVER: TALKING,
-        Role.CLIENT: TALKING | {Phase.INTRODUCING, Phase.PROVING},
+TALKING = {ConnectionState.OPEN, ConnectionState.DRAINING}
+LEGAL: dict[type[Frame], dict[ConnectionRole, set[ConnectionState]]] = {
+    RequestFrame: {ConnectionRole.SERVER: TALKING, ConnectionRole.CLIENT: set()},
+    ReplyFrame: {ConnectionRole.SERVER: set(), ConnectionRole.CLIENT: TALKING},
+    HelloFrame: {
+        ConnectionRole.SERVER: {ConnectionState.INTRODUCING},
+        ConnectionRole.CLIENT: {ConnectionState.INTRODUCING},
     },
-    Proof: {Role.SERVER: {Phase.PROVING}, Role.CLIENT: {Phase.PROVING}},
+    CancelFrame: {ConnectionRole.SERVER: TALKING, ConnectionRole.CLIENT: set()},
+    PingFrame: {ConnectionRole.SERVER: TALKING, ConnectionRole.CLIENT: TALKING},
+    PongFrame: {ConnectionRole.SERVER: TALKING, ConnectionRole.CLIENT: TALKING},
+    GoodbyeFrame: {
+        ConnectionRole.SERVER: TALKING,
+        ConnectionRole.CLIENT: TALKING | {ConnectionState.INTRODUCING, ConnectionState.PROVING},
+    },
+    Proof: {
+        ConnectionRole.SERVER: {ConnectionState.PROVING},
+        ConnectionRole.CLIENT: {ConnectionState.PROVING},
+    },
 }
-CASES = list(itertools.product(ROLES, Phase, KINDS))
+CASES = list(itertools.product(ROLES, ConnectionState, KINDS))
 # The same for tunnels, where both sides hear the same once they have said hello.
-TUNNEL_LEGAL: dict[type[Frame], set[Phase]] = {
-    Request: TALKING | {Phase.KNOCKING},
-    Reply: set(),
-    Hello: set(),
-    Cancel: set(),
-    Ping: TALKING | {Phase.KNOCKING},
-    Pong: TALKING,
-    Goodbye: TALKING | {Phase.KNOCKING},
+TUNNEL_LEGAL: dict[type[Frame], set[ConnectionState]] = {
+    RequestFrame: TALKING | {ConnectionState.KNOCKING},
+    ReplyFrame: set(),
+    HelloFrame: set(),
+    CancelFrame: set(),
+    PingFrame: TALKING | {ConnectionState.KNOCKING},
+    PongFrame: TALKING,
+    GoodbyeFrame: TALKING | {ConnectionState.KNOCKING},
     Proof: set(),
 }
 
@@ -59,21 +72,21 @@ def test_the_tables_name_all_frames_and_no_others() -> None:
 def test_version_3_and_tunnels_are_strict_and_older_versions_ignore() -> None:
     for case in CASES:
         receiver, phase, kind = case
-        expected = Verdict.ACCEPT if phase in LEGAL[kind][receiver] else Verdict.REFUSE
-        assert judge(3, receiver, phase, kind) is expected, case
-        expected = Verdict.ACCEPT if phase in TUNNEL_LEGAL[kind] else Verdict.REFUSE
-        assert judge(3, receiver, phase, kind, is_tunnel=True) is expected, case
-        wanted = Request if receiver is Role.SERVER else Reply
-        expected = Verdict.ACCEPT if kind is wanted else Verdict.IGNORE
+        expected = FrameAction.ACCEPT if phase in LEGAL[kind][receiver] else FrameAction.REFUSE
+        assert frame_action(3, receiver, phase, kind) is expected, case
+        expected = FrameAction.ACCEPT if phase in TUNNEL_LEGAL[kind] else FrameAction.REFUSE
+        assert frame_action(3, receiver, phase, kind, is_tunnel=True) is expected, case
+        wanted = RequestFrame if receiver is ConnectionRole.SERVER else ReplyFrame
+        expected = FrameAction.ACCEPT if kind is wanted else FrameAction.IGNORE
         for version in (1, 2):
-            assert judge(version, receiver, phase, kind) is expected, case
+            assert frame_action(version, receiver, phase, kind) is expected, case
 
 
-def side_in(receiver: Role, phase: Phase) -> Side:
-    if phase is Phase.INTRODUCING:
+def side_in(receiver: ConnectionRole, phase: ConnectionState) -> Side:
+    if phase is ConnectionState.INTRODUCING:
         return open_side(receiver, 3)
     side = greeted_side(receiver)
-    if phase is Phase.DRAINING:
+    if phase is ConnectionState.DRAINING:
         side.give(version3_frame(7, b"stopping"))
     side.take()
     assert side.machine.phase is phase
@@ -81,7 +94,7 @@ def side_in(receiver: Role, phase: Phase) -> Side:
 
 
 def test_a_connection_keeps_the_table() -> None:
-    for case in [case for case in CASES if case[1] in (Phase.INTRODUCING, *TALKING)]:
+    for case in [case for case in CASES if case[1] in (ConnectionState.INTRODUCING, *TALKING)]:
         receiver, phase, kind = case
         side = side_in(receiver, phase)
         side.events.clear()
@@ -89,14 +102,14 @@ def test_a_connection_keeps_the_table() -> None:
         if phase in LEGAL[kind][receiver]:
             assert side.failure is None, case
         else:
-            assert isinstance(side.failure, IllegalFrame), case
-            assert (side.events, side.machine.phase) == ([], Phase.CLOSED), case
+            assert isinstance(side.failure, UnexpectedFrameError), case
+            assert (side.events, side.machine.phase) == ([], ConnectionState.CLOSED), case
             assert cut_version3(side.take())[-1].kind == 7, f"{case}: the peer is told goodbye"
 
 
-def tunnel_in(receiver: Role, phase: Phase) -> Side:
-    side = tunnel_side(receiver, is_taken=phase is not Phase.KNOCKING)
-    if phase is Phase.DRAINING:
+def tunnel_in(receiver: ConnectionRole, phase: ConnectionState) -> Side:
+    side = tunnel_side(receiver, is_taken=phase is not ConnectionState.KNOCKING)
+    if phase is ConnectionState.DRAINING:
         side.give(version3_frame(7, b"stopping"))
     side.take()
     assert side.machine.phase is phase
@@ -106,7 +119,10 @@ def tunnel_in(receiver: Role, phase: Phase) -> Side:
 def test_a_tunnel_keeps_the_table() -> None:
     for case in CASES:
         receiver, phase, kind = case
-        if phase not in TALKING and (receiver, phase) != (Role.CLIENT, Phase.KNOCKING):
+        if phase not in TALKING and (receiver, phase) != (
+            ConnectionRole.CLIENT,
+            ConnectionState.KNOCKING,
+        ):
             continue
         side = tunnel_in(receiver, phase)
         side.events.clear()
@@ -114,7 +130,7 @@ def test_a_tunnel_keeps_the_table() -> None:
         if phase in TUNNEL_LEGAL[kind]:
             assert side.failure is None, case
         else:
-            assert isinstance(side.failure, IllegalFrame), case
+            assert isinstance(side.failure, UnexpectedFrameError), case
             assert "of a tunnel" in str(side.failure), case
             assert side.events == [], case
             assert [frame.kind for frame in cut_version3(side.take())] == [7], case

@@ -1,10 +1,10 @@
 """Waiters with deadlines, served by one timer."""
 
-from postroad.wire.pending import NEVER, Pending
+from postroad.wire.pending import NEVER, DeadlineMap
 
 
 def test_a_reply_takes_its_waiter_once() -> None:
-    pending: Pending[str] = Pending()
+    pending: DeadlineMap[str] = DeadlineMap()
     assert len(pending) == 0
     assert pending.next_deadline == NEVER
     assert pending.take(1) is None
@@ -17,7 +17,7 @@ def test_a_reply_takes_its_waiter_once() -> None:
 
 
 def test_a_sweep_takes_what_is_due_and_finds_the_next_deadline() -> None:
-    pending: Pending[str] = Pending()
+    pending: DeadlineMap[str] = DeadlineMap()
     for id, deadline in ((1, 10), (2, 5), (3, 20)):
         pending.add(id, str(id), deadline)
     assert pending.next_deadline == 5
@@ -27,7 +27,7 @@ def test_a_sweep_takes_what_is_due_and_finds_the_next_deadline() -> None:
     assert pending.take_expired(20) == [(3, "3")]
     assert pending.next_deadline == NEVER
 
-    pending = Pending()
+    pending = DeadlineMap()
     pending.add(1, "one", 5)
     pending.add(2, "two", 10)
     pending.take(1)
@@ -35,7 +35,7 @@ def test_a_sweep_takes_what_is_due_and_finds_the_next_deadline() -> None:
     assert pending.take_expired(5) == []
     assert pending.next_deadline == 10
 
-    pending = Pending()
+    pending = DeadlineMap()
     pending.add(1, "one", 5)
     pending.add(2, "two", 10)
     assert pending.take_all() == [(1, "one"), (2, "two")]

@@ -7,8 +7,22 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from postroad.core.errors import ConfigError, HandshakeRefused, IllegalFrame, SameNameRefused
-from postroad.wire import DOCUMENTED, ZEEBE, Goodbye, Opened, Phase, Request, Role, WireConfig
+from postroad.core.errors import (
+    ConfigError,
+    DuplicateNameHandshakeError,
+    HandshakeRejectedError,
+    UnexpectedFrameError,
+)
+from postroad.wire import (
+    DOCUMENTED,
+    ZEEBE,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
+    GoodbyeFrame,
+    RequestFrame,
+    WireConfig,
+)
 from tests.support.cases import each
 from tests.support.wire.pairs import (
     CLIENT_ADDRESS,
@@ -24,7 +38,7 @@ from tests.support.wire.pairs import (
 
 SECRET = "correct horse battery staple"
 OTHER = "another secret of some length"
-OPENED = [Opened(3)]
+OPENED = [ConnectionOpened(3)]
 HELLO, GOODBYE, PROOF = 3, 7, 8
 
 
@@ -48,7 +62,7 @@ def test_two_that_know_the_secret_meet(split: Callable[[bytes], Sequence[bytes]]
     assert SECRET.encode() not in pair.client.written + pair.server.written
     pair.client.machine.request(1, "echo", b"x", 0)
     pair.settle(split)
-    assert pair.server.events[1:] == [Request(1, "echo", b"x")]
+    assert pair.server.events[1:] == [RequestFrame(1, "echo", b"x")]
 
 
 def test_with_certificates_both_are_asked_for() -> None:
@@ -58,7 +72,7 @@ def test_with_certificates_both_are_asked_for() -> None:
     assert pair.server.events == OPENED
     pair = Pair(make_config(secret=OTHER), server_config(secret=SECRET), client_names=names)
     pair.settle()
-    assert isinstance(pair.server.failure, HandshakeRefused)
+    assert isinstance(pair.server.failure, HandshakeRejectedError)
     pair = Pair(
         make_config(secret=SECRET), server_config(secret=SECRET), client_names=frozenset("x")
     )
@@ -67,8 +81,8 @@ def test_with_certificates_both_are_asked_for() -> None:
 
 
 def test_a_server_shows_nothing_before_the_client_has_proven() -> None:
-    server = Side(Role.SERVER, server_config(secret=SECRET))
-    client = Side(Role.CLIENT, make_config(secret=OTHER))
+    server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
+    client = Side(ConnectionRole.CLIENT, make_config(secret=OTHER))
     server.give(client.take())
     client.give(server.take())
     server.give(client.take())
@@ -87,12 +101,12 @@ def test_who_has_another_secret_or_none_is_refused_and_both_are_told(
     pair = proving_pair(make_config(secret=client_secret), server_config(secret=server_secret))
     pair.settle()
     for side in (pair.client, pair.server):
-        assert Opened(3) not in side.events
+        assert ConnectionOpened(3) not in side.events
         assert side.machine.peer is None
-        reasons = [it.reason for it in side.events if isinstance(it, Goodbye)]
+        reasons = [it.reason for it in side.events if isinstance(it, GoodbyeFrame)]
         assert any(text in reason for reason in (*reasons, str(side.failure))), (side, reasons)
-        assert side.machine.phase in (Phase.CLOSED, Phase.DRAINING)
-    assert isinstance(pair.server.failure, HandshakeRefused)
+        assert side.machine.phase in (ConnectionState.CLOSED, ConnectionState.DRAINING)
+    assert isinstance(pair.server.failure, HandshakeRejectedError)
 
 
 def test_while_a_secret_is_changed_old_and_new_nodes_meet() -> None:
@@ -120,7 +134,9 @@ def test_versions_that_cannot_prove_are_refused(subtests: pytest.Subtests) -> No
             pair = proving_pair(server=server_config(profile=DOCUMENTED.up_to(version)))
             pair.settle()
             assert "the peer answered version" in str(pair.client.failure)
-            assert not [event for event in pair.client.events if isinstance(event, Opened)]
+            assert not [
+                event for event in pair.client.events if isinstance(event, ConnectionOpened)
+            ]
     for profile in (ZEEBE, DOCUMENTED.up_to(2)):
         with pytest.raises(ConfigError, match="a secret needs version 3"):
             profile.proving()
@@ -130,9 +146,9 @@ def test_a_recorded_client_is_refused_by_the_next_connection() -> None:
     config = server_config(secret=SECRET)
     old = Pair(make_config(secret=SECRET), config)
     old.settle()
-    server = Side(Role.SERVER, config)
+    server = Side(ConnectionRole.SERVER, config)
     server.give(old.client.written)
-    assert Opened(3) not in server.events
+    assert ConnectionOpened(3) not in server.events
     assert "knows another secret" in str(server.failure)
 
 
@@ -140,14 +156,14 @@ def test_a_recorded_server_is_refused_by_the_next_client() -> None:
     config = make_config(secret=SECRET)
     old = Pair(config, server_config(secret=SECRET))
     old.settle()
-    client = Side(Role.CLIENT, config)
+    client = Side(ConnectionRole.CLIENT, config)
     client.give(old.server.written)
     assert client.events == []
     assert "knows another secret" in str(client.failure)
 
 
 def test_a_proof_sent_back_is_refused() -> None:
-    client = Side(Role.CLIENT, make_config(secret=SECRET))
+    client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
     # What the client itself says, as if it were the server's.
     client.take()
     client.give(b"\x00\x03")
@@ -155,7 +171,7 @@ def test_a_proof_sent_back_is_refused() -> None:
     client.give(hello)
     client.give(client.take())
     assert client.events == []
-    assert isinstance(client.failure, HandshakeRefused)
+    assert isinstance(client.failure, HandshakeRejectedError)
 
 
 @each(
@@ -169,18 +185,18 @@ def test_a_proof_sent_back_is_refused() -> None:
     ({"frame_bytes_max": 7},),
 )
 def test_nothing_of_a_hello_can_be_changed_on_its_way(changes: dict[str, object]) -> None:
-    client = Side(Role.CLIENT, make_config(secret=SECRET))
-    server = Side(Role.SERVER, server_config(secret=SECRET))
+    client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
+    server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
     server.give(client.take())
     client.give(server.take())
     hello, proof = cut_version3(client.take())
     assert client.machine._proving is not None
     changed = msgspec.structs.replace(client.machine._proving.hello, **changes)
-    other = Side(Role.CLIENT, make_config())
+    other = Side(ConnectionRole.CLIENT, make_config())
     other.machine.send(changed)
     server.give(other.take()[6:], version3_frame(PROOF, proof.body))
     assert hello.kind == HELLO
-    assert Opened(3) not in server.events
+    assert ConnectionOpened(3) not in server.events
     assert "knows another secret" in str(server.failure)
 
 
@@ -189,9 +205,9 @@ def test_a_namesake_without_the_secret_is_nobody() -> None:
         make_config("server", secret=OTHER, incarnation=2), server_config(secret=SECRET)
     )
     pair.settle()
-    assert isinstance(pair.server.failure, HandshakeRefused)
-    assert not isinstance(pair.server.failure, SameNameRefused)
-    assert not isinstance(pair.client.failure, SameNameRefused)
+    assert isinstance(pair.server.failure, HandshakeRejectedError)
+    assert not isinstance(pair.server.failure, DuplicateNameHandshakeError)
+    assert not isinstance(pair.client.failure, DuplicateNameHandshakeError)
 
 
 def test_a_namesake_with_the_secret_is_told_to_both() -> None:
@@ -199,8 +215,8 @@ def test_a_namesake_with_the_secret_is_told_to_both() -> None:
         make_config("server", secret=SECRET, incarnation=2), server_config(secret=SECRET)
     )
     pair.settle()
-    assert isinstance(pair.server.failure, SameNameRefused)
-    assert isinstance(pair.client.failure, SameNameRefused)
+    assert isinstance(pair.server.failure, DuplicateNameHandshakeError)
+    assert isinstance(pair.client.failure, DuplicateNameHandshakeError)
 
 
 def test_a_tunnel_is_proven_too() -> None:
@@ -215,35 +231,35 @@ def test_a_tunnel_is_proven_too() -> None:
         )
         pair.settle()
         assert pair.server.machine.is_tunnel is is_open
-        assert (pair.client.machine.phase is Phase.KNOCKING) is is_open
-        assert (Opened(3) in pair.server.events) is is_open
+        assert (pair.client.machine.phase is ConnectionState.KNOCKING) is is_open
+        assert (ConnectionOpened(3) in pair.server.events) is is_open
 
 
 def test_requests_before_the_proof_are_refused() -> None:
-    client = Side(Role.CLIENT, make_config(secret=SECRET))
-    server = Side(Role.SERVER, server_config(secret=SECRET))
+    client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
+    server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
     server.give(client.take())
     client.give(server.take())
     hello = cut_version3(client.take())[0]
     server.give(version3_frame(HELLO, hello.body) + version3_frame(1, b"echo", short=4, id=1))
     assert server.events == []
-    assert isinstance(server.failure, IllegalFrame)
+    assert isinstance(server.failure, UnexpectedFrameError)
 
 
 def test_a_proof_where_there_is_no_secret_is_refused() -> None:
     pair = Pair()
     pair.settle()
     pair.server.give(version3_frame(PROOF, bytes(32)))
-    assert isinstance(pair.server.failure, IllegalFrame)
+    assert isinstance(pair.server.failure, UnexpectedFrameError)
 
 
 def test_whoever_never_proves_is_given_up() -> None:
-    client = Side(Role.CLIENT, make_config(secret=SECRET))
-    server = Side(Role.SERVER, server_config(secret=SECRET))
+    client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
+    server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
     server.give(client.take())
     client.give(server.take())
     server.give(version3_frame(HELLO, cut_version3(client.take())[0].body))
-    assert server.machine.phase is Phase.PROVING
+    assert server.machine.phase is ConnectionState.PROVING
     server.tick(server.machine.deadline())
     assert "no complete handshake" in str(server.failure)
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from postroad.core.address import Address
-from postroad.core.errors import FrameTooLarge, MalformedFrame, RemoteProtocolError
+from postroad.core.errors import FrameTooLargeError, MalformedFrameError, RemoteProtocolError
 from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
-from postroad.wire.frames import Cancel, Frame, Reply, Request
-from postroad.wire.reader import FrameReader, SpareBuffer
+from postroad.wire.frames import CancelFrame, Frame, ReplyFrame, RequestFrame
+from postroad.wire.reader import BufferCache, FrameReader
 from tests.support.wire.pairs import byte_by_byte, cut_at, version3_frame
 
 KIB = 1024
@@ -41,19 +41,24 @@ def encode(codec: Codec, frames: list[Frame]) -> bytes:
 
 
 def reader_of(codec: Codec) -> FrameReader:
-    return FrameReader(codec, SpareBuffer())
+    return FrameReader(codec, BufferCache())
 
 
 def version3_reader() -> FrameReader:
     return reader_of(Version3Codec(4 * MIB))
 
 
-def request(id: int, size: int) -> Request:
-    return Request(id, f"subject {id}", bytes([id % 256]) * size)
+def request(id: int, size: int) -> RequestFrame:
+    return RequestFrame(id, f"subject {id}", bytes([id % 256]) * size)
 
 
-SMALL: list[Frame] = [request(1, 0), Reply(1, 0, b"x"), request(2, 100), Reply(2, 3, b"")]
-LARGE: list[Frame] = [request(1, 300 * KIB), request(2, 10), Reply(3, 0, bytes(MIB)), request(4, 0)]
+SMALL: list[Frame] = [request(1, 0), ReplyFrame(1, 0, b"x"), request(2, 100), ReplyFrame(2, 3, b"")]
+LARGE: list[Frame] = [
+    request(1, 300 * KIB),
+    request(2, 10),
+    ReplyFrame(3, 0, bytes(MIB)),
+    request(4, 0),
+]
 
 
 def test_byte_by_byte(make_codec: CodecMaker) -> None:
@@ -74,15 +79,15 @@ def test_large_frames_in_pieces(make_codec: CodecMaker, piece_bytes: int) -> Non
     assert read == LARGE
     assert not reader.is_mid_frame
     for frame in read:
-        assert isinstance(frame, Request | Reply)
+        assert isinstance(frame, RequestFrame | ReplyFrame)
         assert type(frame.payload) is bytes
 
 
 def test_control_frames_behind_a_large_one() -> None:
-    data = encode(Version3Codec(4 * MIB), [request(1, 300 * KIB), Cancel(1)])
+    data = encode(Version3Codec(4 * MIB), [request(1, 300 * KIB), CancelFrame(1)])
     reader = version3_reader()
     assert reader.feed(data[: 270 * KIB]) == []
-    assert reader.feed(data[270 * KIB :]) == [request(1, 300 * KIB), Cancel(1)]
+    assert reader.feed(data[270 * KIB :]) == [request(1, 300 * KIB), CancelFrame(1)]
 
     reader = version3_reader()
     frame = version3_frame(2, b"payload", id=1)
@@ -133,9 +138,9 @@ def test_large_frames_through_their_room(make_codec: CodecMaker, piece_bytes: in
     frames = pour(reader, encode(make_codec(), LARGE), piece_bytes)
     assert frames == LARGE
     assert not reader.is_mid_frame
-    assert {type(frame.payload) for frame in frames if isinstance(frame, Request | Reply)} == {
-        bytes
-    }
+    assert {
+        type(frame.payload) for frame in frames if isinstance(frame, RequestFrame | ReplyFrame)
+    } == {bytes}
 
 
 def test_only_large_frames_have_room_which_ends_with_the_frame() -> None:
@@ -157,7 +162,7 @@ def test_only_large_frames_have_room_which_ends_with_the_frame() -> None:
 
 
 def test_room_and_pieces_may_alternate() -> None:
-    reply = Reply(1, 0, bytes(range(256)) * 4 * KIB)
+    reply = ReplyFrame(1, 0, bytes(range(256)) * 4 * KIB)
     data = encode(Version3Codec(4 * MIB), [reply])
     reader = version3_reader()
     frames: list[Frame] = reader.feed(data[:100_000])
@@ -176,7 +181,7 @@ def test_room_and_pieces_may_alternate() -> None:
 
 
 def test_a_buffer_serves_one_large_frame_after_the_other_but_not_two_at_once() -> None:
-    spare = SpareBuffer()
+    spare = BufferCache()
     payloads = [b"a" * 300 * KIB, b"b" * 200 * KIB, b"c" * MIB]
     readers = [FrameReader(Version3Codec(4 * MIB), spare) for _ in payloads]
     frames = [
@@ -184,18 +189,18 @@ def test_a_buffer_serves_one_large_frame_after_the_other_but_not_two_at_once() -
         for reader, payload in zip(readers, payloads, strict=True)
         for frame in pour(reader, version3_frame(2, payload), 64 * KIB)
     ]
-    assert frames == [Reply(0, 0, payload) for payload in payloads]
+    assert frames == [ReplyFrame(0, 0, payload) for payload in payloads]
 
-    spare = SpareBuffer()
+    spare = BufferCache()
     first, second = (FrameReader(Version3Codec(4 * MIB), spare) for _ in range(2))
     data = [version3_frame(2, byte * 300 * KIB) for byte in (b"a", b"b")]
     heard: list[Frame] = []
     for position in range(0, len(data[0]), 50_000):
         piece = slice(position, position + 50_000)
         heard += first.feed(data[0][piece]) + second.feed(data[1][piece])
-    assert heard == [Reply(0, 0, b"a" * 300 * KIB), Reply(0, 0, b"b" * 300 * KIB)]
+    assert heard == [ReplyFrame(0, 0, b"a" * 300 * KIB), ReplyFrame(0, 0, b"b" * 300 * KIB)]
 
-    spare = SpareBuffer()
+    spare = BufferCache()
     small, large = bytearray(10), bytearray(20)
     for buffer in (small, large, small):
         spare.give(buffer)
@@ -210,12 +215,12 @@ class BulkyCancelCodec(Version3Codec):
         self.need = 200_000
         if len(data) < self.need:
             return 0
-        frames.append(Cancel(1))
+        frames.append(CancelFrame(1))
         return self.need
 
 
 def test_a_large_frame_need_not_carry_a_payload() -> None:
-    assert pour(reader_of(BulkyCancelCodec(4 * MIB)), bytes(200_000), 64 * KIB) == [Cancel(1)]
+    assert pour(reader_of(BulkyCancelCodec(4 * MIB)), bytes(200_000), 64 * KIB) == [CancelFrame(1)]
 
 
 def test_frames_before_a_failure_count(make_codec: CodecMaker) -> None:
@@ -237,7 +242,7 @@ def test_after_a_failure_nothing_more_is_read(frames: list[Frame]) -> None:
     reader.feed(data[:-1])
     reader.feed(data[-1:] + version3_frame(99))
     failure = reader.failure
-    assert isinstance(failure, MalformedFrame)
+    assert isinstance(failure, MalformedFrameError)
 
     assert reader.feed(data) == []
     assert reader.failure is failure
@@ -267,7 +272,7 @@ def test_announced_gibibytes_take_no_memory(subtests: pytest.Subtests) -> None:
         with subtests.test(name=name):
             reader = reader_of(CODECS[name]())
             assert peak_bytes(reader, ANNOUNCED[name]) < 64 * KIB
-            assert isinstance(reader.failure, FrameTooLarge)
+            assert isinstance(reader.failure, FrameTooLargeError)
 
     reader = reader_of(Version3Codec(2**31 - 1))
     header = struct.pack(">IBBHIQ", 2**31 - 1, 1, 0, 4, 0, 1)

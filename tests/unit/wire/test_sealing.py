@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from postroad.core.address import Address
-from postroad.core.errors import HandshakeRefused, MalformedFrame
+from postroad.core.errors import HandshakeRejectedError, MalformedFrameError
 from postroad.core.secret import ClusterSecret
 from postroad.wire import sealing
 from postroad.wire.sealing import MARK, SEAL_BYTES, Seal, Unsealed
@@ -53,13 +53,13 @@ def test_a_message_is_taken_once_in_any_order() -> None:
     messages += [alpha.seal(B, b"%d" % number, NOW) for number in range(5)]
     for index in (3, 0, 5, 1):
         assert beta.open(messages[index], A, NOW).body is not None
-        with pytest.raises(HandshakeRefused, match="has come before"):
+        with pytest.raises(HandshakeRejectedError, match="has come before"):
             beta.open(messages[index], C, NOW)
     assert beta.open(messages[4], A, NOW).body == b"3"
     late = [alpha.seal(B, b"", NOW) for _ in range(300)]
     assert beta.open(late[-1], A, NOW).body == b""
     for old in (messages[2], late[0]):
-        with pytest.raises(HandshakeRefused, match="has come before"):
+        with pytest.raises(HandshakeRejectedError, match="has come before"):
             beta.open(old, A, NOW)
 
 
@@ -121,18 +121,24 @@ def test_what_does_not_prove_the_secret_is_refused(subtests: pytest.Subtests) ->
     message = introduce(alpha, beta)
     stranger = make_seal(ClusterSecret("demo", "another secret of some length"))
     for data in (b"", b"\x95plain", bytes([MARK]), message[: SEAL_BYTES - 1]):
-        with subtests.test(data=data), pytest.raises(HandshakeRefused, match="does not prove"):
+        with (
+            subtests.test(data=data),
+            pytest.raises(HandshakeRejectedError, match="does not prove"),
+        ):
             beta.open(data, A, NOW)
     for index in (1, 2, 20, 40, len(message) - 40, len(message) - 1):
         changed = bytearray(message)
         changed[index] ^= 1
-        with subtests.test(index=index), pytest.raises(HandshakeRefused, match="another secret"):
+        with (
+            subtests.test(index=index),
+            pytest.raises(HandshakeRejectedError, match="another secret"),
+        ):
             beta.open(bytes(changed), A, NOW)
-    with pytest.raises(HandshakeRefused, match="another secret"):
+    with pytest.raises(HandshakeRejectedError, match="another secret"):
         beta.open(stranger.seal(B, b"x", NOW), A, NOW)
     assert beta.open(message, A, NOW).body == b"first"
     unknown = alpha._prove(9, bytes(16), 1)  # type: ignore[arg-type]  # a kind of later nodes
-    with pytest.raises(MalformedFrame, match="unknown kind 9"):
+    with pytest.raises(MalformedFrameError, match="unknown kind 9"):
         beta.open(unknown, A, NOW)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from postroad.core.errors import MalformedFrame
+from postroad.core.errors import MalformedFrameError
 from postroad.wire.varint import (
     decode_varint32,
     decode_varint64,
@@ -75,5 +75,5 @@ def test_an_early_end_asks_for_more_and_a_late_one_is_refused(subtests: pytest.S
                 with pytest.raises(IndexError):
                     decode(data[:size], 0)
 
-    with pytest.raises(MalformedFrame, match="more than five bytes"):
+    with pytest.raises(MalformedFrameError, match="more than five bytes"):
         decode_varint32(bytes.fromhex("80 80 80 80 80 00"), 0)

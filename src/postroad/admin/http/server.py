@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 
 from postroad.admin.listening import take_address
 from postroad.core import Address, Lifecycle
-from postroad.net.identity_files import load_identity, load_trust
+from postroad.net.identity_files import load_certificate, load_trust
 from postroad.node.settings import AdminSettings
 
 from .accepting import Acceptor, Room
@@ -132,7 +132,7 @@ def make_tls_context(settings: AdminSettings) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     assert settings.key is not None
-    load_identity(context, settings.certificate, settings.key, what="admin.certificate")
+    load_certificate(context, settings.certificate, settings.key, what="admin.certificate")
     if settings.client_trust is not None:
         load_trust(context, settings.client_trust, what="admin.client_trust")
         # Others still can show a token.

@@ -11,21 +11,21 @@ from postroad.admin.errors import Forbidden, InvalidRequest, NotFound, nearest
 from postroad.cells import (
     CellAddress,
     CellDomain,
+    CellNotFoundError,
     CellPath,
     CommandRefused,
-    NoRoute,
-    NoSuchCell,
+    NoRouteError,
     RouteType,
-    select_routes,
+    filter_routes,
 )
-from postroad.cells.cell_views import CellView, view_cell
+from postroad.cells.cell_views import CellView, cell_view
 from postroad.cells.probes import domains_of
 from postroad.cells.probes import ping as send_ping
 from postroad.core.errors import (
     ConfigError,
     MessagingError,
     PostroadError,
-    RemoteHandlerFailure,
+    RemoteHandlerError,
     UsageError,
 )
 
@@ -142,7 +142,7 @@ async def list_cells(
     if domain is not None and domain != here.name:
         told: list[CellView] = await office.ask(domain, "cells.ps", {"pattern": pattern})
         return told
-    return [view_cell(here, it) for it in here.cells if fnmatchcase(it, pattern)]
+    return [cell_view(here, it) for it in here.cells if fnmatchcase(it, pattern)]
 
 
 @operation("cells.routes")
@@ -153,7 +153,7 @@ async def list_routes(
     target: str | None = None,
 ) -> list[RouteView]:
     """The routing table; destination and target are patterns with `*` and `?`."""
-    chosen = select_routes(
+    chosen = filter_routes(
         office.node.domain.table, type=type, destination=destination, target=target
     )
     return [
@@ -185,7 +185,7 @@ async def traceroute(office: Office, path: str, timeout_s: Seconds = 2.0) -> lis
     domain = office.node.domain
     try:
         trip = await send_ping(domain, CellPath.parse(path), b"", timeout_s)
-    except NoRoute as error:
+    except NoRouteError as error:
         raise _lost(office, path, error) from None
     out, back = domains_of(trip, domain.name)
     hops = []
@@ -203,7 +203,7 @@ async def traceroute(office: Office, path: str, timeout_s: Seconds = 2.0) -> lis
     return hops
 
 
-def _lost(office: Office, cell: str, error: NoRoute) -> NotFound:
+def _lost(office: Office, cell: str, error: NoRouteError) -> NotFound:
     """Nobody has such a cell, as far as is known here."""
     return NotFound(f"{error.detail}{nearest(cell, office.node.domain.cells)}")
 
@@ -216,9 +216,9 @@ async def run_command(office: Office, cell: str, command: str) -> CommandView:
     """Have a cell run a command, and show what it says; `help` tells which it knows."""
     try:
         return CommandView(text=await office.node.domain.command(cell, command))
-    except NoRoute as error:
+    except NoRouteError as error:
         raise _lost(office, cell, error) from None
-    except RemoteHandlerFailure as error:
+    except RemoteHandlerError as error:
         if error.remote_code == CommandRefused.code:
             raise Forbidden(error.detail) from None
         raise
@@ -244,8 +244,8 @@ async def _tell_system(office: Office, command: str, cell: str) -> CommandView:
     system = f"{_SYSTEM}@{address.domain}"
     try:
         return CommandView(text=await domain.command(system, f"{command} {address.cell}"))
-    except RemoteHandlerFailure as error:
-        if error.remote_code == NoSuchCell.code:
+    except RemoteHandlerError as error:
+        if error.remote_code == CellNotFoundError.code:
             raise NotFound(error.detail) from None
         if error.remote_code == CommandRefused.code:
             raise Forbidden(error.detail) from None

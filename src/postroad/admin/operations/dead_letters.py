@@ -10,7 +10,7 @@ import msgspec
 
 from postroad.admin.bodies import show_body
 from postroad.admin.vitals import vitals_of
-from postroad.core.errors import NoSuchDeadLetter
+from postroad.core.errors import DeadLetterNotFoundError
 from postroad.durable import DeadGroup as Group
 from postroad.durable import DeadLetter
 from postroad.durable.store.rows import RETRIED_HEADER
@@ -110,7 +110,7 @@ async def count_dead(
         return CountView(count=await office.mail.count_dead(queue, reason=reason))
     count = 0
     for id in _numbers(ids):
-        with suppress(NoSuchDeadLetter):
+        with suppress(DeadLetterNotFoundError):
             await office.mail.dead_letter(id)
             count += 1
     return CountView(count=count)
@@ -160,7 +160,7 @@ async def _change(
     """Do something with the dead letters of some ids, or with all that are meant without."""
     count = await (of_all() if ids is None else of_ids(_numbers(ids)))
     if ids and not count:
-        raise NoSuchDeadLetter(f"there is no dead letter {' or '.join(ids[:5])}")
+        raise DeadLetterNotFoundError(f"there is no dead letter {' or '.join(ids[:5])}")
     mail_changed(office)
     return CountView(count=count)
 

@@ -11,7 +11,7 @@ from postroad.admin.jobs import JobView, jobs_of
 from postroad.admin.pipeline import load_job
 from postroad.admin.vitals import vitals_of
 from postroad.cells import CellDomain
-from postroad.cells.cell_views import view_cell
+from postroad.cells.cell_views import cell_view
 from postroad.core.errors import PostroadError
 from postroad.durable import MailStatistics, PeerStatistics, QueueStatistics
 from postroad.node import Layer, Node
@@ -129,7 +129,7 @@ class _Drawing:
             if f"node:{name}" in self.nodes:
                 self.connect(f"node:{name}", other, "serves")
         for cell in domain.cells:
-            view = view_cell(domain, cell)
+            view = cell_view(domain, cell)
             if not view.is_system:
                 label = f"{cell}@{domain.name}"
                 self.connect(id, self.add("cell", label, "ok", "cells", view.description), "serves")

@@ -13,7 +13,7 @@ from postroad._version import __version__
 from postroad.admin.jobs import jobs_of
 from postroad.admin.troubles import CheckView, TroubleView, find_troubles, summarize
 from postroad.admin.vitals import vitals_of
-from postroad.cells.pinboard import PINBOARD
+from postroad.cells.pinboard import LOG_BUFFER
 from postroad.node import Layer, Node
 from postroad.node.keys import settings_keys, without_passwords
 
@@ -172,7 +172,7 @@ async def show_logs(office: Office, limit: Limit = 100) -> list[LogView]:
     """
     return [
         LogView(at=it.at, level=it.level, logger=it.logger, text=it.text)
-        for it in PINBOARD.records(limit)
+        for it in LOG_BUFFER.records(limit)
     ]
 
 

@@ -19,7 +19,7 @@ async def at_rest(location: str, *, can_change: bool) -> AsyncIterator[StoreOffi
         can_change: False to look only, which is possible while a node works on the store.
 
     Raises:
-        StoreLocked: something is to be changed, and a node works on the store.
+        StoreLockedError: something is to be changed, and a node works on the store.
     """
     opened = changing_flows(location) if can_change else reading_flows(location)
     async with opened as flows:

@@ -1,16 +1,16 @@
 """Where the cores are: written down, told by the members of the cluster, or kept in ZooKeeper."""
 
-from .locations import CoreLocation, Locations, LocationStatistics, OnCores
-from .membership import MembershipLocations
-from .static import StaticLocations
-from .zookeeper import ZooKeeperLocations
+from .locations import CoreDiscovery, CoreDiscoveryStatistics, CoreLocation, CoresCallback
+from .membership import MembershipCoreDiscovery
+from .static import StaticCoreDiscovery
+from .zookeeper import ZooKeeperCoreDiscovery
 
 __all__ = [
+    "CoreDiscovery",
+    "CoreDiscoveryStatistics",
     "CoreLocation",
-    "LocationStatistics",
-    "Locations",
-    "MembershipLocations",
-    "OnCores",
-    "StaticLocations",
-    "ZooKeeperLocations",
+    "CoresCallback",
+    "MembershipCoreDiscovery",
+    "StaticCoreDiscovery",
+    "ZooKeeperCoreDiscovery",
 ]

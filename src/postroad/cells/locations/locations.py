@@ -13,8 +13,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from postroad.cells.address import validate_domain_name, validate_zone
-from postroad.cells.domain import Domain
-from postroad.cluster.discovery import SearchStatistics, check_port
+from postroad.cells.domain import DomainInfo
+from postroad.cluster.discovery import BackgroundDiscoveryStatistics, validate_port
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 
@@ -38,7 +38,7 @@ class CoreLocation(msgspec.Struct, frozen=True):
                 f"it must have 1 to {ENDPOINTS_MAX}"
             )
         for endpoint in self.endpoints:
-            check_port(endpoint)
+            validate_port(endpoint)
         if self.zone is not None:
             validate_zone(self.zone)
 
@@ -46,11 +46,11 @@ class CoreLocation(msgspec.Struct, frozen=True):
         return ", ".join(map(str, self.endpoints))
 
 
-OnCores: TypeAlias = Callable[[Mapping[str, CoreLocation]], None]
+CoresCallback: TypeAlias = Callable[[Mapping[str, CoreLocation]], None]
 """Told all cores known now by their names, the own domain never among them."""
 
 
-class LocationStatistics(SearchStatistics):
+class CoreDiscoveryStatistics(BackgroundDiscoveryStatistics):
     """What is known of cores now, and totals since the start."""
 
     cores: int = 0
@@ -58,10 +58,12 @@ class LocationStatistics(SearchStatistics):
 
 
 @runtime_checkable
-class Locations(Protocol):
+class CoreDiscovery(Protocol):
     """Tells every domain where the cores are, and the others where this one is, if it is one."""
 
-    async def start(self, own: Domain, endpoints: tuple[Address, ...], on_cores: OnCores) -> None:
+    async def start(
+        self, own: DomainInfo, endpoints: tuple[Address, ...], on_cores: CoresCallback
+    ) -> None:
         """Register if this domain is a core, and begin to look for the others.
 
         `on_cores` is called on the loop before this returns, and at every change. A source that is
@@ -81,5 +83,5 @@ class Locations(Protocol):
     async def stop(self) -> None:
         """Withdraw what was registered, within bounded time. Nothing is called from then on."""
 
-    def statistics(self) -> LocationStatistics:
+    def statistics(self) -> CoreDiscoveryStatistics:
         """A copy of the numbers as they are now."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from postroad.cells.domain import Role
-from postroad.cluster import Agent, Member, MemberChange
-from postroad.core.errors import ConfigError, EventsLost, NameTaken, UsageError
+from postroad.cluster import ClusterAgent, Member, MembershipEvent
+from postroad.core.errors import ConfigError, NameConflictError, SlowConsumerError, UsageError
 
 from .locations import CoreLocation
-from .search import CoreSearch
+from .search import BackgroundCoreDiscovery
 
 ROLE = "cells.role"
 """The property that says that a member is a core; satellites have none."""
@@ -22,14 +22,14 @@ ZONE = "cells.zone"
 _NO_CORE = Role.SATELLITE.value
 
 
-class MembershipLocations(CoreSearch):
+class MembershipCoreDiscovery(BackgroundCoreDiscovery):
     """Finds the cores among the members, without any server.
 
     Args:
         agent: makes this node a member; started before this, and stopped after it.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: ClusterAgent) -> None:
         self._agent = agent
         # What each core was when its properties could be read.
         self._cores: dict[str, CoreLocation] = {}
@@ -55,10 +55,10 @@ class MembershipLocations(CoreSearch):
         while True:
             try:
                 await self._follow()
-            except EventsLost as error:
+            except SlowConsumerError as error:
                 self._complain("lost", "%s", error)
                 continue
-            except NameTaken as error:
+            except NameConflictError as error:
                 self._complain("name", "%s", error)
             self._counts.is_connected = self._counts.is_registered = False
             return
@@ -72,7 +72,7 @@ class MembershipLocations(CoreSearch):
             if self._concerns_cores(change):
                 self._look()
 
-    def _concerns_cores(self, change: MemberChange) -> bool:
+    def _concerns_cores(self, change: MembershipEvent) -> bool:
         return ROLE in change.member.properties or change.member.name in self._cores
 
     def _look(self) -> None:

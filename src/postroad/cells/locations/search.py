@@ -8,28 +8,30 @@ from types import MappingProxyType
 
 import msgspec
 
-from postroad.cells.domain import Domain, Role
-from postroad.cluster.discovery import BackgroundSearch, SearchReport
+from postroad.cells.domain import DomainInfo, Role
+from postroad.cluster.discovery import BackgroundDiscovery, DiscoveryReporter
 from postroad.core import Address
 
-from .locations import CoreLocation, LocationStatistics, OnCores
+from .locations import CoreDiscoveryStatistics, CoreLocation, CoresCallback
 
 logger = logging.getLogger("postroad.cells.locations")
 
 
-class CoreSearch(BackgroundSearch[Mapping[str, CoreLocation]]):
+class BackgroundCoreDiscovery(BackgroundDiscovery[Mapping[str, CoreLocation]]):
     """Looks for cores; see `Locations` for what it promises."""
 
     def __init__(self, source: str, *, first_answer_s: float) -> None:
-        self._counts = LocationStatistics()
-        report = SearchReport(logger, source, self._counts)
+        self._counts = CoreDiscoveryStatistics()
+        report = DiscoveryReporter(logger, source, self._counts)
         super().__init__(report, "cores", {}, first_answer_s=first_answer_s)
         # Set by start.
-        self._own: Domain
+        self._own: DomainInfo
         # What is to be registered; None for a satellite.
         self._location: CoreLocation | None
 
-    async def start(self, own: Domain, endpoints: tuple[Address, ...], on_cores: OnCores) -> None:
+    async def start(
+        self, own: DomainInfo, endpoints: tuple[Address, ...], on_cores: CoresCallback
+    ) -> None:
         """Register if this domain is a core, and begin to look; see `Locations.start`."""
         self._require_new()
         is_core = own.role is Role.CORE
@@ -46,6 +48,6 @@ class CoreSearch(BackgroundSearch[Mapping[str, CoreLocation]]):
         others = {core.name: core for core in found if core.name != self._own.name}
         self._pass_on(MappingProxyType(others))
 
-    def statistics(self) -> LocationStatistics:
+    def statistics(self) -> CoreDiscoveryStatistics:
         """A copy of the numbers as they are now."""
         return msgspec.structs.replace(self._counts, cores=len(self._found or ()))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from postroad.cluster.discovery import check_list
+from postroad.cluster.discovery import validate_list
 from postroad.core import Address, to_address
 from postroad.core.errors import ConfigError
 
 from .locations import CoreLocation
-from .search import CoreSearch
+from .search import BackgroundCoreDiscovery
 
 
-class StaticLocations(CoreSearch):
+class StaticCoreDiscovery(BackgroundCoreDiscovery):
     """Knows the cores it is given, and no others.
 
-        StaticLocations({"C1": ["10.0.0.1:26502"], "C2": ["10.0.0.2:26502"]})
+        StaticCoreDiscovery({"C1": ["10.0.0.1:26502"], "C2": ["10.0.0.2:26502"]})
 
     Args:
         cores: by its name, where each can be dialed; the own domain may be among them, so that all
@@ -53,4 +53,4 @@ class StaticLocations(CoreSearch):
 
 
 def _parse(name: str, endpoints: Iterable[Address | str]) -> tuple[Address, ...]:
-    return tuple(map(to_address, check_list(f"endpoints of {name!r}", endpoints)))
+    return tuple(map(to_address, validate_list(f"endpoints of {name!r}", endpoints)))

@@ -10,22 +10,27 @@ from collections.abc import Iterable
 
 import msgspec
 
-from postroad.cluster.discovery import OwnEntry, ZooKeeperEntries, entries_path, name_of
+from postroad.cluster.discovery import (
+    LocalRegistration,
+    ZooKeeperRegistry,
+    decode_znode_name,
+    registry_path,
+)
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 
 from .locations import CoreLocation
-from .search import CoreSearch
+from .search import BackgroundCoreDiscovery
 
 
-class _Registration(msgspec.Struct, omit_defaults=True):
+class _CoreRegistration(msgspec.Struct, omit_defaults=True):
     """What a core says of itself. Fields that are not known here are ignored."""
 
     endpoints: list[str]
     zone: str | None = None
 
 
-class ZooKeeperLocations(CoreSearch):
+class ZooKeeperCoreDiscovery(BackgroundCoreDiscovery):
     """Enters this domain in ZooKeeper if it is a core, and finds the cores there.
 
     While ZooKeeper is away, and for four session time-outs after, nobody is told to be gone. A core
@@ -48,7 +53,7 @@ class ZooKeeperLocations(CoreSearch):
 
     Raises:
         ConfigError: a setting is wrong.
-        MissingExtra: the extra is not installed.
+        MissingExtraError: the extra is not installed.
     """
 
     def __init__(
@@ -62,9 +67,9 @@ class ZooKeeperLocations(CoreSearch):
         request_timeout_s: float = 3.0,
         auth: Iterable[tuple[str, str]] = (),
     ) -> None:
-        self._entries = ZooKeeperEntries(
+        self._entries = ZooKeeperRegistry(
             hosts,
-            entries_path(root, cluster, "cores"),
+            registry_path(root, cluster, "cores"),
             _read_location,
             purpose="finding cores by ZooKeeper",
             session_timeout_s=session_timeout_s,
@@ -80,10 +85,10 @@ class ZooKeeperLocations(CoreSearch):
             if cores is not None:
                 self._tell(cores.values())
 
-    def _own_entry(self) -> OwnEntry[CoreLocation] | None:
+    def _own_entry(self) -> LocalRegistration[CoreLocation] | None:
         if self._location is None:
             return None
-        return OwnEntry(self._own.name, _encode(self._location), self._is_own)
+        return LocalRegistration(self._own.name, _encode(self._location), self._is_own)
 
     def _is_own(self, location: CoreLocation) -> bool:
         """Whether an entry of this name is of this domain, before it was started again."""
@@ -95,15 +100,15 @@ class ZooKeeperLocations(CoreSearch):
 
 
 def _encode(location: CoreLocation) -> bytes:
-    return msgspec.json.encode(_Registration([*map(str, location.endpoints)], location.zone))
+    return msgspec.json.encode(_CoreRegistration([*map(str, location.endpoints)], location.zone))
 
 
 def _read_location(node: str, data: bytes) -> CoreLocation | None:
-    name = name_of(node)
+    name = decode_znode_name(node)
     if name is None:
         return None
     try:
-        registration = msgspec.json.decode(data, type=_Registration)
+        registration = msgspec.json.decode(data, type=_CoreRegistration)
         endpoints = tuple(map(Address.parse, registration.endpoints))
         return CoreLocation(name, endpoints, registration.zone)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError):

@@ -4,30 +4,30 @@ What is shared with other searches in the background is here too: their life, wh
 entries in ZooKeeper.
 """
 
-from .background import BackgroundSearch
-from .checks import check_list, check_port
-from .contacts import Discovery, DiscoveryStatistics, OnContacts
+from .background import BackgroundDiscovery
+from .checks import validate_list, validate_port
+from .contacts import Discovery, DiscoveryStatistics, SeedsCallback
 from .dns import DnsDiscovery
-from .entries import OwnEntry, ZooKeeperEntries
-from .paths import entries_path, name_of
+from .entries import LocalRegistration, ZooKeeperRegistry
+from .paths import decode_znode_name, registry_path
 from .registry import ZooKeeperDiscovery
-from .reports import SearchReport, SearchStatistics
+from .reports import BackgroundDiscoveryStatistics, DiscoveryReporter
 from .static import StaticDiscovery
 
 __all__ = [
-    "BackgroundSearch",
+    "BackgroundDiscovery",
+    "BackgroundDiscoveryStatistics",
     "Discovery",
+    "DiscoveryReporter",
     "DiscoveryStatistics",
     "DnsDiscovery",
-    "OnContacts",
-    "OwnEntry",
-    "SearchReport",
-    "SearchStatistics",
+    "LocalRegistration",
+    "SeedsCallback",
     "StaticDiscovery",
     "ZooKeeperDiscovery",
-    "ZooKeeperEntries",
-    "check_list",
-    "check_port",
-    "entries_path",
-    "name_of",
+    "ZooKeeperRegistry",
+    "decode_znode_name",
+    "registry_path",
+    "validate_list",
+    "validate_port",
 ]

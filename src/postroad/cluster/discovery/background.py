@@ -19,9 +19,9 @@ from postroad.core import Address, validate_node_name
 from postroad.core.backoff import backoff
 from postroad.core.errors import UsageError
 
-from .checks import check_port
-from .contacts import DiscoveryStatistics, OnContacts
-from .reports import SearchReport
+from .checks import validate_port
+from .contacts import DiscoveryStatistics, SeedsCallback
+from .reports import DiscoveryReporter
 
 logger = logging.getLogger("postroad.cluster.discovery")
 
@@ -32,13 +32,13 @@ RETRY_FIRST_S = 0.25
 RETRY_MAX_S = 5.0
 
 
-class _State(enum.Enum):
+class _DiscoveryState(enum.Enum):
     NEW = "not started"
     RUNNING = "running"
     STOPPED = "stopped"
 
 
-class BackgroundSearch(ABC, Generic[Found]):
+class BackgroundDiscovery(ABC, Generic[Found]):
     """Runs `_search` in a task and passes on what it finds.
 
     Args:
@@ -49,13 +49,13 @@ class BackgroundSearch(ABC, Generic[Found]):
     """
 
     def __init__(
-        self, report: SearchReport, sought: str, nothing: Found, *, first_answer_s: float
+        self, report: DiscoveryReporter, sought: str, nothing: Found, *, first_answer_s: float
     ) -> None:
         self._report = report
         self._sought = sought
         self._nothing = nothing
         self._first_answer_s = first_answer_s
-        self._state = _State.NEW
+        self._state = _DiscoveryState.NEW
         # Set when the source has answered or refused, and when nobody needs an answer any more.
         self._answered = asyncio.Event()
         # What was told last.
@@ -70,7 +70,7 @@ class BackgroundSearch(ABC, Generic[Found]):
     # Life.
 
     def _require_new(self) -> None:
-        if self._state is not _State.NEW:
+        if self._state is not _DiscoveryState.NEW:
             raise UsageError(f"{self!r} was started before; make a new one")
 
     async def _begin(self, on_found: Callable[[Found], None]) -> None:
@@ -78,7 +78,7 @@ class BackgroundSearch(ABC, Generic[Found]):
         self._require_new()
         self._on_found = on_found
         self._loop = asyncio.get_running_loop()
-        self._state = _State.RUNNING
+        self._state = _DiscoveryState.RUNNING
         self._worker = self._loop.create_task(self._work())
         try:
             async with asyncio.timeout(self._first_answer_s):
@@ -93,8 +93,8 @@ class BackgroundSearch(ABC, Generic[Found]):
 
     async def stop(self) -> None:
         """Withdraw what was registered, within bounded time. Nothing is called from then on."""
-        was_running = self._state is _State.RUNNING
-        self._state = _State.STOPPED
+        was_running = self._state is _DiscoveryState.RUNNING
+        self._state = _DiscoveryState.STOPPED
         self._answered.set()
         if was_running:
             self._stopping = self._loop.create_task(self._stop())
@@ -121,7 +121,7 @@ class BackgroundSearch(ABC, Generic[Found]):
                     "%s: looking for %s failed, trying again", self._report.source, self._sought
                 )
                 self._report.count_failure(str(error) or type(error).__name__)
-                await asyncio.sleep(retry_pause(attempt))
+                await asyncio.sleep(retry_delay_s(attempt))
 
     # What each kind of search does.
 
@@ -137,7 +137,7 @@ class BackgroundSearch(ABC, Generic[Found]):
 
     def _pass_on(self, found: Found) -> None:
         """Tell what is known now, if it differs from what was told last."""
-        if self._state is not _State.RUNNING:
+        if self._state is not _DiscoveryState.RUNNING:
             return
         self._answered.set()
         if found == self._found:
@@ -161,16 +161,16 @@ class BackgroundSearch(ABC, Generic[Found]):
 
     def __repr__(self) -> str:
         known = f", {len(self._found or ())} {self._sought}"
-        state = self._state.value + (known if self._state is _State.RUNNING else "")
+        state = self._state.value + (known if self._state is _DiscoveryState.RUNNING else "")
         return f"<{type(self).__name__} {self._report.source} [{state}]>"
 
 
-class BackgroundDiscovery(BackgroundSearch[frozenset[Address]]):
+class SeedDiscovery(BackgroundDiscovery[frozenset[Address]]):
     """Looks for contacts."""
 
     def __init__(self, source: str, *, first_answer_s: float) -> None:
         self._counts = DiscoveryStatistics()
-        report = SearchReport(logger, source, self._counts)
+        report = DiscoveryReporter(logger, source, self._counts)
         super().__init__(report, "contacts", frozenset(), first_answer_s=first_answer_s)
         # Set by start.
         self._name: str
@@ -178,11 +178,11 @@ class BackgroundDiscovery(BackgroundSearch[frozenset[Address]]):
         # Every address known to be the own one.
         self._own: frozenset[Address]
 
-    async def start(self, name: str, address: Address, on_contacts: OnContacts) -> None:
+    async def start(self, name: str, address: Address, on_contacts: SeedsCallback) -> None:
         """Begin to look; see `Discovery.start`."""
         self._require_new()
         self._name = validate_node_name(name)
-        self._address = check_port(address)
+        self._address = validate_port(address)
         self._own = frozenset({address})
         await self._begin(on_contacts)
 
@@ -195,7 +195,7 @@ class BackgroundDiscovery(BackgroundSearch[frozenset[Address]]):
         return msgspec.structs.replace(self._counts, contacts=len(self._found or ()))
 
 
-def retry_pause(attempt: int, max_s: float = RETRY_MAX_S) -> float:
+def retry_delay_s(attempt: int, max_s: float = RETRY_MAX_S) -> float:
     """Seconds to wait before the given repeat."""
     first_s = min(RETRY_FIRST_S, max_s)
     return backoff(attempt, first_s=first_s, max_s=max_s, chance=random.random())

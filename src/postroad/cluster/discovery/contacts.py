@@ -11,13 +11,13 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from postroad.core import Address
 
-from .reports import SearchStatistics
+from .reports import BackgroundDiscoveryStatistics
 
-OnContacts: TypeAlias = Callable[[frozenset[Address]], None]
+SeedsCallback: TypeAlias = Callable[[frozenset[Address]], None]
 """Told all addresses known now, the own one never among them."""
 
 
-class DiscoveryStatistics(SearchStatistics):
+class DiscoveryStatistics(BackgroundDiscoveryStatistics):
     """What is known of contacts now, and totals since the start."""
 
     contacts: int = 0
@@ -28,7 +28,7 @@ class DiscoveryStatistics(SearchStatistics):
 class Discovery(Protocol):
     """Tells where nodes of the cluster may be found; never who is alive."""
 
-    async def start(self, name: str, address: Address, on_contacts: OnContacts) -> None:
+    async def start(self, name: str, address: Address, on_contacts: SeedsCallback) -> None:
         """Begin to look; `on_contacts` is called on the loop now and at every change.
 
         A source that is away delays this by a few seconds at most and is asked again in the

@@ -12,8 +12,8 @@ from typing import Any
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 
-from .background import BackgroundDiscovery, retry_pause
-from .checks import check_list, check_port, check_seconds
+from .background import SeedDiscovery, retry_delay_s
+from .checks import validate_list, validate_port, validate_seconds
 
 DEFAULT_PORT = 26502
 
@@ -24,7 +24,7 @@ _JITTER = 0.1
 _Records = list[tuple[Any, Any, Any, Any, tuple[Any, ...]]]
 
 
-class DnsDiscovery(BackgroundDiscovery):
+class DnsDiscovery(SeedDiscovery):
     """Resolves names; every A and AAAA record is a contact.
 
     When a name cannot be resolved, its last answer stays and it is asked for again sooner.
@@ -44,11 +44,11 @@ class DnsDiscovery(BackgroundDiscovery):
         *,
         timeout_s: float = 5.0,
     ) -> None:
-        self._targets = frozenset(_parse(it, default_port) for it in check_list("names", names))
+        self._targets = frozenset(_parse(it, default_port) for it in validate_list("names", names))
         if not self._targets:
             raise ConfigError("discovery by DNS needs at least one name")
-        self._interval_s = check_seconds("interval_s", interval_s)
-        self._timeout_s = check_seconds("timeout_s", timeout_s)
+        self._interval_s = validate_seconds("interval_s", interval_s)
+        self._timeout_s = validate_seconds("timeout_s", timeout_s)
         # The last answer for each target, and the questions that are still open.
         self._answers: dict[Address, frozenset[Address]] = {}
         self._questions: dict[Address, asyncio.Task[_Records]] = {}
@@ -73,7 +73,7 @@ class DnsDiscovery(BackgroundDiscovery):
 
     def _pause(self, attempt: int) -> float:
         if attempt:
-            return retry_pause(attempt, self._interval_s)
+            return retry_delay_s(attempt, self._interval_s)
         return self._interval_s * random.uniform(1 - _JITTER, 1 + _JITTER)
 
     async def _resolve(self, targets: frozenset[Address]) -> bool:
@@ -113,7 +113,7 @@ class DnsDiscovery(BackgroundDiscovery):
 
 def _parse(name: str, default_port: int) -> Address:
     if _is_ip(bare := name.strip("[]")):
-        return check_port(Address(bare, default_port))
+        return validate_port(Address(bare, default_port))
     target = Address.parse(name) if ":" in name else Address(name, default_port)
     try:
         is_name = bool(target.host.encode("idna")) and not any(map(str.isspace, target.host))
@@ -121,7 +121,7 @@ def _parse(name: str, default_port: int) -> Address:
         is_name = False
     if not is_name:
         raise ConfigError(f"DNS name {name!r} is not of the form host or host:port")
-    return check_port(target)
+    return validate_port(target)
 
 
 def _is_ip(text: str) -> bool:

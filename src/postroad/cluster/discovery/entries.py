@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from postroad.core.errors import MissingExtra
+from postroad.core.errors import MissingExtraError
 
-from .background import RETRY_MAX_S, retry_pause
-from .checks import check_seconds
-from .paths import node_of
-from .reports import SearchReport
+from .background import RETRY_MAX_S, retry_delay_s
+from .checks import validate_seconds
+from .paths import encode_znode_name
+from .reports import DiscoveryReporter
 
 if TYPE_CHECKING:
-    from .zookeeper import Entry, ZooKeeperSession
+    from .zookeeper import Znode, ZooKeeperSession
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ _GIVE_UP_TIMEOUTS = 2
 _REGISTER_TRIES = 3
 
 
-class OwnEntry(msgspec.Struct, Generic[T], frozen=True):
+class LocalRegistration(msgspec.Struct, Generic[T], frozen=True):
     """What a node enters of itself."""
 
     name: str
@@ -54,21 +54,21 @@ class OwnEntry(msgspec.Struct, Generic[T], frozen=True):
     @property
     def node(self) -> str:
         """The name as ZooKeeper has it."""
-        return node_of(self.name)
+        return encode_znode_name(self.name)
 
 
-class ZooKeeperEntries(Generic[T]):
+class ZooKeeperRegistry(Generic[T]):
     """Reads and watches all entries below a path, and keeps the own one there.
 
     Args:
         hosts: servers of one ensemble, and a path there, as for `ZooKeeperDiscovery`.
-        path: what the entries are below; see `entries_path`.
+        path: what the entries are below; see `registry_path`.
         decode: reads what others entered.
         purpose: what all this is for, should the extra be missing.
 
     Raises:
         ConfigError: a setting is wrong.
-        MissingExtra: the extra is not installed.
+        MissingExtraError: the extra is not installed.
     """
 
     def __init__(
@@ -84,19 +84,19 @@ class ZooKeeperEntries(Generic[T]):
         auth: Iterable[tuple[str, str]],
     ) -> None:
         try:
-            from .zookeeper import check_hosts
+            from .zookeeper import validate_hosts
         except ImportError as error:
-            raise MissingExtra("zookeeper", purpose) from error
-        self._hosts = check_hosts(hosts)
+            raise MissingExtraError("zookeeper", purpose) from error
+        self._hosts = validate_hosts(hosts)
         self._parent = path
         self._decode = decode
-        self._session_timeout_s = check_seconds("session_timeout_s", session_timeout_s)
-        self._connect_timeout_s = check_seconds("connect_timeout_s", connect_timeout_s)
-        self._request_timeout_s = check_seconds("request_timeout_s", request_timeout_s)
+        self._session_timeout_s = validate_seconds("session_timeout_s", session_timeout_s)
+        self._connect_timeout_s = validate_seconds("connect_timeout_s", connect_timeout_s)
+        self._request_timeout_s = validate_seconds("request_timeout_s", request_timeout_s)
         self._auth = tuple(auth)
         # Set by follow.
-        self._own: OwnEntry[T] | None = None
-        self._report: SearchReport
+        self._own: LocalRegistration[T] | None = None
+        self._report: DiscoveryReporter
         # None between sessions.
         self.session: ZooKeeperSession | None = None
         self._wake = asyncio.Event()
@@ -129,7 +129,7 @@ class ZooKeeperEntries(Generic[T]):
     # The search.
 
     async def follow(
-        self, own: OwnEntry[T] | None, report: SearchReport
+        self, own: LocalRegistration[T] | None, report: DiscoveryReporter
     ) -> AsyncIterator[Mapping[str, T] | None]:
         """Look for ever; after each look, what is known by node, or None if that did not succeed.
 
@@ -146,7 +146,7 @@ class ZooKeeperEntries(Generic[T]):
 
     def _pause(self, attempt: int) -> float:
         if attempt:
-            return retry_pause(attempt, min(RETRY_MAX_S, self._session_timeout_s))
+            return retry_delay_s(attempt, min(RETRY_MAX_S, self._session_timeout_s))
         kept_s = self._keep_until - _now()
         return min(kept_s, _RECHECK_S) if kept_s > 0 else _RECHECK_S
 
@@ -263,7 +263,7 @@ class ZooKeeperEntries(Generic[T]):
                 self._replaced_in = session.id
         return self._is_registered
 
-    def _may_replace(self, own: OwnEntry[T], entry: Entry, session_id: int | None) -> bool:
+    def _may_replace(self, own: LocalRegistration[T], entry: Znode, session_id: int | None) -> bool:
         """Whether an entry under this node's name is its own, of this session or an earlier one."""
         if entry.owner == session_id:
             return True
@@ -271,7 +271,7 @@ class ZooKeeperEntries(Generic[T]):
         # Once in a session: two nodes with one name and address must not take turns for ever.
         return held is not None and own.is_earlier_life(held) and self._replaced_in != session_id
 
-    def _report_conflict(self, own: OwnEntry[T], entry: Entry) -> None:
+    def _report_conflict(self, own: LocalRegistration[T], entry: Znode) -> None:
         self._report.counts.conflicts += 1
         self._report.warn(
             "conflict",
@@ -301,7 +301,7 @@ class ZooKeeperEntries(Generic[T]):
                     self._entries[node] = self._value_in(node, entry)
         return True
 
-    def _value_in(self, node: str, entry: Entry) -> T | None:
+    def _value_in(self, node: str, entry: Znode) -> T | None:
         value = self._decode(node, entry.data)
         if value is None:
             self._report.counts.skipped += 1

@@ -8,20 +8,20 @@ from postroad.core import validate_cluster_name
 from postroad.core.errors import ConfigError
 
 
-def entries_path(root: str, cluster: str, kind: str) -> str:
+def registry_path(root: str, cluster: str, kind: str) -> str:
     """Where entries of one kind are kept; raises ConfigError for a root that is no path."""
-    return f"{_check_root(root)}/{node_of(validate_cluster_name(cluster))}/{kind}"
+    return f"{_check_root(root)}/{encode_znode_name(validate_cluster_name(cluster))}/{kind}"
 
 
-def node_of(name: str) -> str:
+def encode_znode_name(name: str) -> str:
     """A name as ZooKeeper allows it: no slash, not empty, neither `.` nor `..`."""
     return quote(name, safe="").replace(".", "%2E" if name in (".", "..") else ".") or "%"
 
 
-def name_of(node: str) -> str | None:
+def decode_znode_name(node: str) -> str | None:
     """The name that a node stands for; None if that name is spelled in another way."""
     name = unquote(node)
-    return name if node_of(name) == node else None
+    return name if encode_znode_name(name) == node else None
 
 
 def _check_root(root: str) -> str:

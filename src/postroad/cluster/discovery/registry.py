@@ -13,19 +13,19 @@ import msgspec
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 
-from .background import BackgroundDiscovery
-from .checks import check_port
-from .entries import OwnEntry, ZooKeeperEntries
-from .paths import entries_path
+from .background import SeedDiscovery
+from .checks import validate_port
+from .entries import LocalRegistration, ZooKeeperRegistry
+from .paths import registry_path
 
 
-class _Registration(msgspec.Struct):
+class _NodeRegistration(msgspec.Struct):
     """What a node says of itself. Fields that are not known here are ignored."""
 
     address: str
 
 
-class ZooKeeperDiscovery(BackgroundDiscovery):
+class ZooKeeperDiscovery(SeedDiscovery):
     """Enters this node in ZooKeeper and finds the others there. Needs the extra `zookeeper`.
 
     Args:
@@ -40,7 +40,7 @@ class ZooKeeperDiscovery(BackgroundDiscovery):
 
     Raises:
         ConfigError: a setting is wrong.
-        MissingExtra: the extra is not installed.
+        MissingExtraError: the extra is not installed.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class ZooKeeperDiscovery(BackgroundDiscovery):
         request_timeout_s: float = 3.0,
         auth: Iterable[tuple[str, str]] = (),
     ) -> None:
-        self._entries = ZooKeeperEntries(
+        self._entries = ZooKeeperRegistry(
             hosts,
-            entries_path(root, cluster, "members"),
+            registry_path(root, cluster, "members"),
             _read_address,
             purpose="discovery by ZooKeeper",
             session_timeout_s=session_timeout_s,
@@ -67,8 +67,8 @@ class ZooKeeperDiscovery(BackgroundDiscovery):
         super().__init__(self._entries.source, first_answer_s=self._entries.first_answer_s)
 
     async def _search(self) -> None:
-        data = msgspec.json.encode(_Registration(str(self._address)))
-        own = OwnEntry(self._name, data, self._is_own)
+        data = msgspec.json.encode(_NodeRegistration(str(self._address)))
+        own = LocalRegistration(self._name, data, self._is_own)
         async for members in self._entries.follow(own, self._report):
             self._answered.set()
             if members is not None:
@@ -83,7 +83,7 @@ class ZooKeeperDiscovery(BackgroundDiscovery):
 
 def _read_address(_node: str, data: bytes) -> Address | None:
     try:
-        registration = msgspec.json.decode(data, type=_Registration)
-        return check_port(Address.parse(registration.address))
+        registration = msgspec.json.decode(data, type=_NodeRegistration)
+        return validate_port(Address.parse(registration.address))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError):
         return None

@@ -7,13 +7,13 @@ import logging
 
 import msgspec
 
-from postroad.core import ThrottledLog
+from postroad.core import ThrottledLogger
 
 # Similar warnings are told once in so many seconds.
 _WARN_INTERVAL_S = 60.0
 
 
-class SearchStatistics(msgspec.Struct):
+class BackgroundDiscoveryStatistics(msgspec.Struct):
     """What is known now, and totals since the start."""
 
     is_connected: bool = False
@@ -34,14 +34,16 @@ class SearchStatistics(msgspec.Struct):
     """What went wrong last, also when it is over by now."""
 
 
-class SearchReport:
+class DiscoveryReporter:
     """Counts and logs what a search meets with."""
 
-    def __init__(self, logger: logging.Logger, source: str, counts: SearchStatistics) -> None:
+    def __init__(
+        self, logger: logging.Logger, source: str, counts: BackgroundDiscoveryStatistics
+    ) -> None:
         self.logger = logger
         self.source = source
         self.counts = counts
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
 
     def set_connected(self, is_connected: bool) -> None:
         """Remember whether the source answers, and say so when it does again."""

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from postroad.core import Address, to_address
 
-from .background import BackgroundDiscovery
-from .checks import check_list, check_port
+from .background import SeedDiscovery
+from .checks import validate_list, validate_port
 
 
-class StaticDiscovery(BackgroundDiscovery):
+class StaticDiscovery(SeedDiscovery):
     """Knows the addresses it is given, and no others.
 
     Args:
@@ -19,8 +19,8 @@ class StaticDiscovery(BackgroundDiscovery):
     """
 
     def __init__(self, addresses: Iterable[Address | str] = ()) -> None:
-        listed = check_list("addresses", addresses)
-        self._addresses = frozenset(check_port(to_address(address)) for address in listed)
+        listed = validate_list("addresses", addresses)
+        self._addresses = frozenset(validate_port(to_address(address)) for address in listed)
         super().__init__(_describe(self._addresses), first_answer_s=1.0)
 
     async def _search(self) -> None:

@@ -36,7 +36,7 @@ _REFUSALS = (
 )
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Znode(msgspec.Struct, frozen=True):
     """A node of ZooKeeper as it was read."""
 
     data: bytes
@@ -69,7 +69,7 @@ class ZooKeeperSession:
         self._request_timeout_s = request_timeout_s
         self._on_change = on_change
         self._on_watch = on_watch
-        self._log = _KazooLog(logging.getLogger("postroad.cluster.discovery.kazoo"))
+        self._log = _KazooLogAdapter(logging.getLogger("postroad.cluster.discovery.kazoo"))
         self._handler = SequentialThreadingHandler()
         self._client = KazooClient(
             hosts=hosts,
@@ -135,13 +135,13 @@ class ZooKeeperSession:
             return False
         return True
 
-    async def read(self, path: str) -> Entry | None:
+    async def read(self, path: str) -> Znode | None:
         """Read and watch a node; None if it does not exist, and then it is not watched."""
         try:
             data, stat = await self._wait(self._client.get_async, path, watch=self._on_event)
         except exceptions.NoNodeError:
             return None
-        return Entry(data, stat.ephemeralOwner, stat.version)
+        return Znode(data, stat.ephemeralOwner, stat.version)
 
     async def children(self, path: str) -> list[str]:
         """List what is directly below a node, nothing if it does not exist; watched in any case."""
@@ -219,7 +219,7 @@ class ZooKeeperSession:
             self._on_watch(path)
 
 
-class _KazooLog(logging.LoggerAdapter[logging.Logger]):
+class _KazooLogAdapter(logging.LoggerAdapter[logging.Logger]):
     """Passes kazoo's lines on for debugging only: it warns at every attempt to connect."""
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -247,7 +247,7 @@ def _refused(path: str, error: Exception) -> PermissionError:
     return PermissionError(f"access to {path} refused ({type(error).__name__})")
 
 
-def check_hosts(hosts: str) -> str:
+def validate_hosts(hosts: str) -> str:
     """Return the connection string if kazoo can use it, else raise ConfigError."""
     try:
         servers, _ = collect_hosts(hosts)

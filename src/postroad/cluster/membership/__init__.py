@@ -1,30 +1,30 @@
-"""Who is alive: a machine without I/O that follows SWIM. `postroad.cluster.Agent` runs it."""
+"""Who is alive: a SWIM state machine without I/O, run by `postroad.cluster.ClusterAgent`."""
 
-from .changes import ChangeKind, MemberChange, NameContested, NameLost
+from .changes import MembershipEvent, MembershipEventType, NameConflictDetected, NameConflictLost
 from .config import MembershipConfig
-from .machine import NEVER, Change, Membership, Phase
-from .own import check_properties
-from .records import Member, Record
-from .states import TRANSITIONS, Cause, State
-from .voice import Chance, Counters, Send
+from .machine import NEVER, Membership, MembershipPhase, MembershipUpdate
+from .own import validate_properties
+from .records import Member, MemberRecord
+from .states import TRANSITIONS, MemberState, StateChangeCause
+from .voice import MembershipCounters, OutgoingPacket, RandomSource
 
 __all__ = [
     "NEVER",
     "TRANSITIONS",
-    "Cause",
-    "Chance",
-    "Change",
-    "ChangeKind",
-    "Counters",
     "Member",
-    "MemberChange",
+    "MemberRecord",
+    "MemberState",
     "Membership",
     "MembershipConfig",
-    "NameContested",
-    "NameLost",
-    "Phase",
-    "Record",
-    "Send",
-    "State",
-    "check_properties",
+    "MembershipCounters",
+    "MembershipEvent",
+    "MembershipEventType",
+    "MembershipPhase",
+    "MembershipUpdate",
+    "NameConflictDetected",
+    "NameConflictLost",
+    "OutgoingPacket",
+    "RandomSource",
+    "StateChangeCause",
+    "validate_properties",
 ]

@@ -11,7 +11,7 @@ from postroad.core import Address
 from .records import Member
 
 
-class ChangeKind(enum.Enum):
+class MembershipEventType(enum.Enum):
     """What changed."""
 
     ADDED = "added"
@@ -21,21 +21,21 @@ class ChangeKind(enum.Enum):
 
 
 _WORDS = {
-    ChangeKind.ADDED: "added",
-    ChangeKind.METADATA: "new properties of",
-    ChangeKind.REACHABILITY: "another state of",
-    ChangeKind.REMOVED: "removed",
+    MembershipEventType.ADDED: "added",
+    MembershipEventType.METADATA: "new properties of",
+    MembershipEventType.REACHABILITY: "another state of",
+    MembershipEventType.REMOVED: "removed",
 }
 
 
-class MemberChange(msgspec.Struct, frozen=True):
+class MembershipEvent(msgspec.Struct, frozen=True):
     """A change of one member.
 
     `member` is as it is now, so that in a removal its state tells why: dead, or left. `previous` is
     as it was, and None for one that was added.
     """
 
-    kind: ChangeKind
+    kind: MembershipEventType
     member: Member
     previous: Member | None = None
 
@@ -43,13 +43,13 @@ class MemberChange(msgspec.Struct, frozen=True):
         return f"{_WORDS[self.kind]} {self.member}"
 
 
-class NameContested(msgspec.Struct, frozen=True):
+class NameConflictDetected(msgspec.Struct, frozen=True):
     """Another live node claims this node's name; this node keeps it."""
 
     rival: Address
 
 
-class NameLost(msgspec.Struct, frozen=True):
+class NameConflictLost(msgspec.Struct, frozen=True):
     """Another live node has this node's name and keeps it; this node is no member any more."""
 
     holder: Address

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from postroad.core import Address
 from postroad.core.backoff import backoff
 
-from .packets import News, Sync, SyncRequest, fit
-from .records import Record
-from .states import State
-from .voice import Voice
+from .packets import GossipPacket, SyncReplyPacket, SyncRequestPacket, fit_records
+from .records import MemberRecord
+from .states import MemberState
+from .voice import MembershipContext
 
 # Contacts asked at one time, and the pause before the next are.
 _ASKED_MAX = 6
@@ -29,7 +29,7 @@ _FIRST_PAUSE_S = 0.5
 _STRANGERS_MAX = 8
 
 
-class _Contact:
+class _ContactPoint:
     """A place where a node of the cluster may be."""
 
     __slots__ = ("attempts", "due", "has_answered", "name")
@@ -42,14 +42,14 @@ class _Contact:
         self.name: str | None = None
 
 
-class Contacts:
+class StateSync:
     """Whom to ask for the view of the cluster, and what to do with the answers."""
 
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, voice: MembershipContext) -> None:
         self._voice = voice
         self._config = voice.config
         self._roster = voice.roster
-        self._contacts: dict[Address, _Contact] = {}
+        self._contacts: dict[Address, _ContactPoint] = {}
         self._questions: dict[int, Address] = {}
         self._next_sync = 0.0
         self._next_batch = 0.0
@@ -68,7 +68,7 @@ class Contacts:
     def set(self, addresses: Iterable[Address], now: float) -> bool:
         """These are the places now; whether there are any but this node's own."""
         wanted = [it for it in addresses if it != self._roster.own.address]
-        self._contacts = {it: self._contacts.get(it) or _Contact(now) for it in sorted(wanted)}
+        self._contacts = {it: self._contacts.get(it) or _ContactPoint(now) for it in sorted(wanted)}
         self._unknown_at = -1
         return bool(self._contacts)
 
@@ -116,7 +116,7 @@ class Contacts:
         """Compare views with one member, and see whether one of the dead is back."""
         for entry in self._voice.choose(1):
             self._ask(entry.record.address)
-        dead = [it for it in self._roster.tombstones.values() if it.state is State.DEAD]
+        dead = [it for it in self._roster.tombstones.values() if it.state is MemberState.DEAD]
         for entry in self._voice.chance.sample(dead, min(1, len(dead))):
             self._ask(entry.record.address)
 
@@ -127,7 +127,7 @@ class Contacts:
             del self._questions[next(iter(self._questions))]
         self._questions[number] = address
         first = (own,) if self._voice.is_member else ()
-        request = SyncRequest(
+        request = SyncRequestPacket(
             number=number,
             digest=self._roster.digest(),
             news=self._voice.news(*first, in_stream=True),
@@ -174,11 +174,11 @@ class Contacts:
 
     # Requests and answers.
 
-    def on_request(self, request: SyncRequest) -> Sync:
+    def on_request(self, request: SyncRequestPacket) -> SyncReplyPacket:
         """Tell all, unless the other knows it."""
         own = self._roster.own
         agrees = request.digest == self._roster.digest()
-        return Sync(
+        return SyncReplyPacket(
             number=request.number,
             agrees=agrees,
             name=own.name,
@@ -187,7 +187,7 @@ class Contacts:
             news=[] if agrees else self._everything(),
         )
 
-    def on_answer(self, sync: Sync) -> bool:
+    def on_answer(self, sync: SyncReplyPacket) -> bool:
         """Another's view, all heard by now. Tells what it lacks.
 
         Returns whether this node knows enough to join: a member has answered, or nobody is left
@@ -209,31 +209,31 @@ class Contacts:
             told = {record.name: record for record in sync.news}
             newer = [it for it in self._all() if _is_newer(it, told.get(it.name))]
             if newer:
-                news = News(news=self._fit(newer))
+                news = GossipPacket(news=self._fit(newer))
                 self._voice.say(address, news, in_stream=True)
         return sync.is_member or self._have_all_answered()
 
     def _have_all_answered(self) -> bool:
         return all(contact.has_answered for contact in self._contacts.values())
 
-    def _all(self) -> list[Record]:
+    def _all(self) -> list[MemberRecord]:
         own = [self._roster.own] if self._voice.is_member else []
         return own + self._roster.records()
 
-    def _everything(self) -> list[Record]:
+    def _everything(self) -> list[MemberRecord]:
         return self._fit(self._all())
 
-    def _fit(self, records: list[Record]) -> list[Record]:
+    def _fit(self, records: list[MemberRecord]) -> list[MemberRecord]:
         """What a packet can carry of them; of a very large view another part each time."""
         room = self._config.stream_bytes_max
-        fitting = fit(records, room, full_bytes_max=room)
+        fitting = fit_records(records, room, full_bytes_max=room)
         if len(fitting) < len(records):
             self._voice.chance.shuffle(records)
-            fitting = fit(records, room, full_bytes_max=room)
+            fitting = fit_records(records, room, full_bytes_max=room)
         return fitting
 
 
-def _is_newer(ours: Record, theirs: Record | None) -> bool:
+def _is_newer(ours: MemberRecord, theirs: MemberRecord | None) -> bool:
     if theirs is None:
         return True
     if ours.instance != theirs.instance:

@@ -28,7 +28,7 @@ class LocalHealth:
         return self.score + 1
 
 
-class RoundTrip:
+class RoundTripEstimator:
     """A running estimate of the time to a member and back, and of how much it varies."""
 
     __slots__ = ("_variation_s", "smoothed_s")

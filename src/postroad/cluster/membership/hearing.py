@@ -5,18 +5,25 @@ from __future__ import annotations
 import msgspec
 
 from postroad.core import Address
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
-from .contacts import Contacts
-from .naming import Naming
-from .own import OwnRecord
-from .packets import Ack, Arrival, News, Packet, Pull, Sync
+from .contacts import StateSync
+from .naming import NameConflictResolver
+from .own import LocalMember
+from .packets import (
+    Arrival,
+    GossipPacket,
+    MembershipPacket,
+    ProbeAckPacket,
+    PropertiesRequestPacket,
+    SyncReplyPacket,
+)
 from .probing import Prober
-from .records import CLAIM_MAX, Record, check_record
-from .roster import Verdict
-from .states import State
+from .records import CLAIM_MAX, MemberRecord, check_record
+from .roster import MergeResult
+from .states import MemberState
 from .vetting import Teller, Vetting
-from .voice import Voice
+from .voice import MembershipContext
 
 # Properties that came without their text are asked for again after so long.
 _PULL_PAUSE_S = 1.0
@@ -24,16 +31,16 @@ _PULL_PAUSE_S = 1.0
 _INFORMED_MAX = 16
 
 
-class Hearing:
+class GossipHandler:
     """Takes in one record after another."""
 
     def __init__(
         self,
-        voice: Voice,
-        own: OwnRecord,
+        voice: MembershipContext,
+        own: LocalMember,
         prober: Prober,
-        contacts: Contacts,
-        naming: Naming,
+        contacts: StateSync,
+        naming: NameConflictResolver,
         vetting: Vetting,
     ) -> None:
         self._voice = voice
@@ -48,24 +55,24 @@ class Hearing:
         # Members whose properties were asked for, and when that may be done again.
         self._pulls: dict[str, float] = {}
 
-    def hear_all(self, packet: Packet, arrival: Arrival) -> None:
+    def hear_all(self, packet: MembershipPacket, arrival: Arrival) -> None:
         """Take in the news of a packet, as far as whoever tells them is to be believed."""
         asked_at, is_trusted = None, False
-        if isinstance(packet, Sync):
+        if isinstance(packet, SyncReplyPacket):
             asked_at = self._contacts.asked_at(packet.number)
             is_trusted = self._contacts.is_trusted(packet.number)
             if asked_at is not None and is_trusted:
                 self._note_holder(packet, asked_at, arrival.now)
-        elif isinstance(packet, Ack):
+        elif isinstance(packet, ProbeAckPacket):
             is_trusted = self._prober.has_asked(packet.number)
         teller = Teller(arrival.origin, arrival.in_stream, is_trusted)
         for record in packet.news:
-            if isinstance(packet, Sync) and _is_of_sender(record, packet, asked_at):
+            if isinstance(packet, SyncReplyPacket) and _is_of_sender(record, packet, asked_at):
                 self.meet(record, arrival.now)
             else:
                 self.hear(record, arrival.now, teller)
 
-    def _note_holder(self, sync: Sync, asked_at: Address, now: float) -> None:
+    def _note_holder(self, sync: SyncReplyPacket, asked_at: Address, now: float) -> None:
         """See whom a member takes for the node of this name."""
         own = self._roster.own
         if sync.agrees:
@@ -74,7 +81,7 @@ class Hearing:
             if record.name == own.name and record.state.is_active:
                 self._naming.note_holder(asked_at, record.instance, now)
 
-    def hear(self, record: Record, now: float, teller: Teller) -> None:
+    def hear(self, record: MemberRecord, now: float, teller: Teller) -> None:
         """Take in what somebody says of a node."""
         known = self._roster.entries.get(record.name)
         if known is not None and known.record == record:
@@ -85,24 +92,24 @@ class Hearing:
         own = self._roster.own
         if record.name != own.name:
             self._hear_of_another(record, now, teller)
-        elif _is_beyond(record.incarnation, own.incarnation) or _is_beyond(
+        elif _exceeds_claim_limit(record.incarnation, own.incarnation) or _exceeds_claim_limit(
             record.version, own.version
         ):
-            self._voice.refuse(Verdict.LEAPED.value)
+            self._voice.refuse(MergeResult.LEAPED.value)
         elif record.instance == own.instance:
             self._hear_of_self(record)
         else:
             self._hear_of_namesake(record, now, is_vouched=teller.is_trusted)
 
-    def _is_well_formed(self, record: Record) -> bool:
+    def _is_well_formed(self, record: MemberRecord) -> bool:
         try:
             check_record(record, properties_bytes_max=self._voice.config.properties_bytes_max)
-        except MalformedPayload:
+        except MalformedPayloadError:
             self._voice.refuse("malformed record")
             return False
         return True
 
-    def meet(self, record: Record, now: float) -> None:
+    def meet(self, record: MemberRecord, now: float) -> None:
         """Take in a node that has answered a question of this one, and says this of itself."""
         if record.name == self._roster.own.name or not self._is_well_formed(record):
             return
@@ -116,22 +123,22 @@ class Hearing:
         if verdict.is_refusal:
             self._voice.refuse(verdict.value)
 
-    def _hear_of_another(self, record: Record, now: float, teller: Teller) -> None:
+    def _hear_of_another(self, record: MemberRecord, now: float, teller: Teller) -> None:
         verdict = self._roster.merge(record, now)
         if verdict.is_refusal:
             self._voice.refuse(verdict.value)
-        elif verdict is Verdict.UNPROVEN:
+        elif verdict is MergeResult.UNPROVEN:
             if self._check_address(record, now):
                 self._vetting.consider(record, teller, now)
-        elif verdict is Verdict.CONTESTED:
+        elif verdict is MergeResult.CONTESTED:
             self._naming.contest(record, now)
-        elif verdict is not Verdict.NEWS and record.state.is_active:
+        elif verdict is not MergeResult.NEWS and record.state.is_active:
             self._inform(record, now)
 
-    def _inform(self, record: Record, now: float) -> None:
+    def _inform(self, record: MemberRecord, now: float) -> None:
         """Tell a node that is said to live, but thought dead here, so that it can object."""
         entry = self._roster.entries[record.name]
-        is_gone = entry.state is State.LEFT and entry.record.instance == record.instance
+        is_gone = entry.state is MemberState.LEFT and entry.record.instance == record.instance
         if entry.state.is_active or is_gone or self._informed.get(record.name, 0.0) > now:
             return
         if len(self._informed) >= _INFORMED_MAX:
@@ -142,26 +149,26 @@ class Hearing:
         is_same = entry.record.instance == record.instance
         address = entry.record.address if is_same else record.address
         # Over a stream where anybody may be: what somebody says starts no datagrams to others.
-        news = News(news=[entry.record.without_properties()])
+        news = GossipPacket(news=[entry.record.without_properties()])
         self._voice.say(address, news, in_stream=not is_same)
 
-    def _hear_of_self(self, record: Record) -> None:
+    def _hear_of_self(self, record: MemberRecord) -> None:
         """Object to whatever is said of this node that it did not say."""
         own = self._roster.own
         is_false = record.identity != own.identity and record.incarnation >= own.incarnation
-        if record.state is State.LEFT:
-            self._voice.refuse(Verdict.FORGED.value)
-        if is_false or (record.rank > own.rank and record.state is not State.LEFT):
+        if record.state is MemberState.LEFT:
+            self._voice.refuse(MergeResult.FORGED.value)
+        if is_false or (record.rank > own.rank and record.state is not MemberState.LEFT):
             self._voice.counters.refutations += 1
             self._voice.health.worsen()
             self._own.outrank(record)
-        elif record.state is State.ALIVE:
+        elif record.state is MemberState.ALIVE:
             self._own.correct(record)
-        elif record.state is not State.LEFT:
+        elif record.state is not MemberState.LEFT:
             # Outranked already, but whoever said it has not heard so.
             self._own.repeat()
 
-    def _hear_of_namesake(self, record: Record, now: float, *, is_vouched: bool) -> None:
+    def _hear_of_namesake(self, record: MemberRecord, now: float, *, is_vouched: bool) -> None:
         """Another process has this name, or had it: outrank it, and find out whether it lives."""
         own = self._roster.own
         is_newer = record.incarnation >= own.incarnation
@@ -180,7 +187,7 @@ class Hearing:
             )
             self._naming.look_into(caller, now, is_vouched=False)
 
-    def _check_address(self, record: Record, now: float) -> bool:
+    def _check_address(self, record: MemberRecord, now: float) -> bool:
         """Two names at one address cannot both be right: ask who is there, unless it is here."""
         if record.address == self._roster.own.address:
             self._voice.refuse("claims this node's address")
@@ -206,17 +213,17 @@ class Hearing:
         for name, entry in lacking.items():
             if self._pulls.get(name, 0.0) <= now:
                 self._pulls[name] = now + _PULL_PAUSE_S
-                pull = Pull(version=entry.wanted, instance=entry.record.instance)
+                pull = PropertiesRequestPacket(version=entry.wanted, instance=entry.record.instance)
                 self._voice.say(entry.record.address, pull, to=name, in_stream=True)
 
 
-def _is_of_sender(record: Record, sync: Sync, asked_at: Address | None) -> bool:
+def _is_of_sender(record: MemberRecord, sync: SyncReplyPacket, asked_at: Address | None) -> bool:
     """Whether a member says that of itself, that has just answered where it says it is."""
     is_itself = (record.name, record.instance) == (sync.name, sync.instance)
     is_there = record.address == asked_at and sync.is_member
-    return is_itself and is_there and record.state is State.ALIVE
+    return is_itself and is_there and record.state is MemberState.ALIVE
 
 
-def _is_beyond(claim: int, own: int) -> bool:
+def _exceeds_claim_limit(claim: int, own: int) -> bool:
     """Whether a number claimed of this node is higher than it could outrank."""
     return claim > max(CLAIM_MAX, own)

@@ -16,38 +16,38 @@ from typing import Any, TypeAlias
 import msgspec
 
 from postroad.core import Address
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
-from .changes import MemberChange, NameContested, NameLost
+from .changes import MembershipEvent, NameConflictDetected, NameConflictLost
 from .config import MembershipConfig
-from .contacts import Contacts
-from .hearing import Hearing
-from .naming import Naming, Ruling
-from .own import OwnRecord, check_properties, first_record
+from .contacts import StateSync
+from .hearing import GossipHandler
+from .naming import NameConflictResolver, NameResolution
+from .own import LocalMember, new_local_record, validate_properties
 from .packets import (
-    Ack,
     Arrival,
-    Nack,
-    News,
-    Packet,
-    Ping,
-    PingRequest,
-    Pull,
-    Sync,
-    SyncRequest,
+    GossipPacket,
+    MembershipPacket,
+    ProbeAckPacket,
+    ProbeNackPacket,
+    ProbePacket,
+    ProbeRequestPacket,
+    PropertiesRequestPacket,
+    SyncReplyPacket,
+    SyncRequestPacket,
     decode_packet,
     encode_packet,
 )
 from .probing import Prober
 from .records import CLAIM_MAX, Member, to_member
-from .roster import Roster
-from .rumours import Rumours
+from .roster import MemberTable
+from .rumours import GossipQueue
 from .vetting import Vetting
-from .voice import Chance, Counters, Send, Voice
+from .voice import MembershipContext, MembershipCounters, OutgoingPacket, RandomSource
 
 NEVER = float("inf")
 
-Change: TypeAlias = MemberChange | NameContested | NameLost
+MembershipUpdate: TypeAlias = MembershipEvent | NameConflictDetected | NameConflictLost
 
 # Whoever wakes up later than this after its deadline has stood still.
 _STANDSTILL_S = 0.25
@@ -57,7 +57,7 @@ _CROWD_OF_NEWS = 32
 _INQUIRIES = 3
 
 
-class Phase(enum.Enum):
+class MembershipPhase(enum.Enum):
     """The life of a node in its cluster."""
 
     NEW = "not started"
@@ -69,7 +69,7 @@ class Phase(enum.Enum):
     @property
     def is_running(self) -> bool:
         """Whether packets and time mean anything."""
-        return self in (Phase.JOINING, Phase.MEMBER)
+        return self in (MembershipPhase.JOINING, MembershipPhase.MEMBER)
 
 
 class Membership:
@@ -95,33 +95,33 @@ class Membership:
         instance: int,
         incarnation: int,
         secret: bytes,
-        chance: Chance,
+        chance: RandomSource,
         proves_names: bool = False,
         properties: Mapping[str, str] | None = None,
         config: MembershipConfig | None = None,
     ) -> None:
         self.config = config or MembershipConfig()
-        self.phase = Phase.NEW
-        own = first_record(
+        self.phase = MembershipPhase.NEW
+        own = new_local_record(
             name,
             address,
             instance=instance,
             incarnation=incarnation,
             secret=secret,
-            properties=check_properties(properties or {}, self.config),
+            properties=validate_properties(properties or {}, self.config),
         )
-        rumours = Rumours()
-        self._roster = Roster(self.config, own, rumours)
-        self._voice = Voice(self.config, self._roster, rumours, chance)
-        self._own = OwnRecord(self._voice, secret)
+        rumours = GossipQueue()
+        self._roster = MemberTable(self.config, own, rumours)
+        self._voice = MembershipContext(self.config, self._roster, rumours, chance)
+        self._own = LocalMember(self._voice, secret)
         self._prober = Prober(self._voice)
-        self._contacts = Contacts(self._voice)
+        self._contacts = StateSync(self._voice)
         self._vetting = Vetting(self._voice)
-        self._naming = Naming(self._voice, self._vetting, proves_names=proves_names)
-        self._hearing = Hearing(
+        self._naming = NameConflictResolver(self._voice, self._vetting, proves_names=proves_names)
+        self._hearing = GossipHandler(
             self._voice, self._own, self._prober, self._contacts, self._naming, self._vetting
         )
-        self._news_of_names: list[NameContested | NameLost] = []
+        self._news_of_names: list[NameConflictDetected | NameConflictLost] = []
         # Until when an answer is awaited before going on alone; None once there is one.
         self._join_deadline: float | None = None
         # Until when those whom a contact told of may answer before this node joins.
@@ -132,15 +132,15 @@ class Membership:
         self._next_cleaning = 0.0
         # When somebody was told to call `tick`.
         self._due = NEVER
-        self._handlers: dict[type, Callable[[Any, Arrival], Packet | None]] = {
-            Ping: self._on_ping,
-            Ack: self._on_ack,
-            PingRequest: self._on_ping_request,
-            Nack: self._on_nack,
-            News: self._on_news,
-            SyncRequest: self._on_sync_request,
-            Sync: self._on_sync,
-            Pull: self._on_pull,
+        self._handlers: dict[type, Callable[[Any, Arrival], MembershipPacket | None]] = {
+            ProbePacket: self._on_ping,
+            ProbeAckPacket: self._on_ack,
+            ProbeRequestPacket: self._on_ping_request,
+            ProbeNackPacket: self._on_nack,
+            GossipPacket: self._on_news,
+            SyncRequestPacket: self._on_sync_request,
+            SyncReplyPacket: self._on_sync,
+            PropertiesRequestPacket: self._on_pull,
         }
 
     # What is known.
@@ -168,7 +168,7 @@ class Membership:
         return self._roster.names_at(address)
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> MembershipCounters:
         """What was done so far."""
         return self._voice.counters
 
@@ -184,14 +184,14 @@ class Membership:
 
     # What is to be done.
 
-    def take_outgoing(self) -> list[Send]:
+    def take_outgoing(self) -> list[OutgoingPacket]:
         """Packets to be sent."""
         outgoing, self._voice.outgoing = self._voice.outgoing, []
         return outgoing
 
-    def take_changes(self) -> list[Change]:
+    def take_changes(self) -> list[MembershipUpdate]:
         """What changed since the last call."""
-        changes: list[Change] = [*self._roster.changes, *self._news_of_names]
+        changes: list[MembershipUpdate] = [*self._roster.changes, *self._news_of_names]
         self._roster.changes.clear()
         self._news_of_names.clear()
         return changes
@@ -209,7 +209,7 @@ class Membership:
 
     def start(self, now: float) -> None:
         """Begin to join: contacts are asked for the view, and whether the name is free."""
-        self.phase = Phase.JOINING
+        self.phase = MembershipPhase.JOINING
         self._join_deadline = now + self.config.join_timeout_s
         self._next_cleaning = now + self.config.sync_interval_s
         self._prober.begin(now)
@@ -234,7 +234,7 @@ class Membership:
         """Say goodbye. What is sent now is the last."""
         if self.phase.is_running:
             self._own.say_goodbye()
-            self._retire(Phase.LEFT)
+            self._retire(MembershipPhase.LEFT)
 
     def meet(self, address: Address, now: float) -> None:
         """Somebody who is not known here speaks from there: find out who it is."""
@@ -269,10 +269,12 @@ class Membership:
         self._voice.counters.bytes_received += len(data)
         try:
             packet = decode_packet(data, news_max=self.config.members_max)
-        except MalformedPayload:
+        except MalformedPayloadError:
             self._voice.refuse("malformed packet")
             return None
-        if not in_stream and isinstance(packet, SyncRequest | Sync | Pull):
+        if not in_stream and isinstance(
+            packet, SyncRequestPacket | SyncReplyPacket | PropertiesRequestPacket
+        ):
             # Their answers are long, and honest nodes ask over streams only.
             self._voice.refuse("sent by datagram")
             return None
@@ -345,12 +347,12 @@ class Membership:
         """Join if nothing speaks against it, and find out what is due next."""
         if not self.phase.is_running:
             return
-        if self.phase is Phase.JOINING and self._join_deadline is None:
+        if self.phase is MembershipPhase.JOINING and self._join_deadline is None:
             self._join_unless_contested(now)
         if self._own.is_urgent:
             self._own.is_urgent = False
             self._next_gossip = now
-        is_settling = self.phase is Phase.JOINING and now < self._settle_deadline
+        is_settling = self.phase is MembershipPhase.JOINING and now < self._settle_deadline
         soonest = min(
             self._next_cleaning,
             NEVER if self._join_deadline is None else self._join_deadline,
@@ -375,18 +377,18 @@ class Membership:
         in_stream = len(rumours) > _CROWD_OF_NEWS
         for entry in self._voice.choose(self.config.gossip_fanout, with_suspects=True):
             if news := self._voice.news(in_stream=in_stream):
-                self._voice.say(entry.record.address, News(news=news), in_stream=in_stream)
+                self._voice.say(entry.record.address, GossipPacket(news=news), in_stream=in_stream)
 
     # Names.
 
     def _join_unless_contested(self, now: float) -> None:
         is_settled = now >= self._settle_deadline or not self._vetting.is_busy
         if is_settled and not self._naming.has_rivals:
-            self.phase = Phase.MEMBER
+            self.phase = MembershipPhase.MEMBER
             self._voice.is_member = True
             self._own.announce()
 
-    def _obey(self, ruling: Ruling | None, now: float) -> None:
+    def _obey(self, ruling: NameResolution | None, now: float) -> None:
         """Two live nodes have this name; one of them keeps it."""
         if ruling is None:
             return
@@ -396,19 +398,19 @@ class Membership:
             self._contacts.ask_around(_INQUIRIES)
         if ruling.yields:
             self._own.say_goodbye()
-            self._news_of_names.append(NameLost(ruling.rival))
-            self._retire(Phase.REFUSED)
+            self._news_of_names.append(NameConflictLost(ruling.rival))
+            self._retire(MembershipPhase.REFUSED)
         else:
-            self._news_of_names.append(NameContested(ruling.rival))
+            self._news_of_names.append(NameConflictDetected(ruling.rival))
 
-    def _retire(self, phase: Phase) -> None:
+    def _retire(self, phase: MembershipPhase) -> None:
         self.phase = phase
         self._voice.is_member = False
         self._due = NEVER
 
     # Packets.
 
-    def _on_ping(self, ping: Ping, arrival: Arrival) -> Packet | None:
+    def _on_ping(self, ping: ProbePacket, arrival: Arrival) -> MembershipPacket | None:
         own, sender = self._roster.own, self._roster.entries.get(ping.name)
         if ping.name == own.name:
             self._on_ping_of_namesake(ping, arrival.source, arrival.now)
@@ -416,7 +418,7 @@ class Membership:
             self._contacts.meet(arrival.source, arrival.now)
         # Whoever is thought dead must hear of it, to be able to object.
         doubted = [sender.record] if sender is not None and sender.doubts(ping.instance) else []
-        ack = Ack(
+        ack = ProbeAckPacket(
             number=ping.number,
             name=own.name,
             instance=own.instance,
@@ -433,14 +435,14 @@ class Membership:
         news = self._voice.news(*doubted, in_stream=arrival.in_stream, room_max=room_max)
         return msgspec.structs.replace(ack, news=news)
 
-    def _on_ping_of_namesake(self, ping: Ping, source: Address, now: float) -> None:
+    def _on_ping_of_namesake(self, ping: ProbePacket, source: Address, now: float) -> None:
         if ping.joins and ping.instance != self._roster.own.instance:
             self._voice.counters.names_contested += 1
-            self._news_of_names.append(NameContested(source))
+            self._news_of_names.append(NameConflictDetected(source))
         else:
             self._hearing.hear_of_caller(source, ping.instance, now)
 
-    def _on_ack(self, ack: Ack, arrival: Arrival) -> None:
+    def _on_ack(self, ack: ProbeAckPacket, arrival: Arrival) -> None:
         if self._prober.on_ack(ack, arrival.now, in_stream=arrival.is_answer):
             return
         is_vetting, record = self._vetting.on_ack(ack, arrival.now)
@@ -449,28 +451,28 @@ class Membership:
         elif not is_vetting:
             self._obey(self._naming.on_ack(ack, arrival.now), arrival.now)
 
-    def _on_ping_request(self, request: PingRequest, arrival: Arrival) -> None:
+    def _on_ping_request(self, request: ProbeRequestPacket, arrival: Arrival) -> None:
         self._prober.on_request(
             request, arrival.origin, arrival.now, bytes_max=arrival.answer_bytes_max
         )
 
-    def _on_nack(self, nack: Nack, arrival: Arrival) -> None:
+    def _on_nack(self, nack: ProbeNackPacket, arrival: Arrival) -> None:
         self._prober.on_nack(nack)
 
-    def _on_news(self, news: News, arrival: Arrival) -> None:
+    def _on_news(self, news: GossipPacket, arrival: Arrival) -> None:
         """All news have been heard by now."""
 
-    def _on_sync_request(self, request: SyncRequest, arrival: Arrival) -> Packet:
+    def _on_sync_request(self, request: SyncRequestPacket, arrival: Arrival) -> MembershipPacket:
         return self._contacts.on_request(request)
 
-    def _on_sync(self, sync: Sync, arrival: Arrival) -> None:
+    def _on_sync(self, sync: SyncReplyPacket, arrival: Arrival) -> None:
         if self._contacts.on_answer(sync) and self._join_deadline is not None:
             self._join_deadline = None
             self._settle_deadline = arrival.now + self.config.indirect_after_s
 
-    def _on_pull(self, pull: Pull, arrival: Arrival) -> Packet | None:
+    def _on_pull(self, pull: PropertiesRequestPacket, arrival: Arrival) -> MembershipPacket | None:
         if not self._voice.is_member or not 0 <= pull.version <= CLAIM_MAX:
             return None
         if pull.instance == self._roster.own.instance:
             self._own.outnumber(pull.version)
-        return News(news=[self._roster.own])
+        return GossipPacket(news=[self._roster.own])

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from postroad.core import Address
 
-from .packets import Ack, Ping, padding_for
-from .records import Record
+from .packets import ProbeAckPacket, ProbePacket, padding_for
+from .records import MemberRecord
 from .vetting import Teller, Vetting
-from .voice import Voice
+from .voice import MembershipContext
 
 # Questions under way at one time; what is dropped will be heard of again.
 _OPEN_MAX = 64
@@ -27,16 +27,16 @@ _OPEN_MAX = 64
 _FRESH_SYNCS = 3
 
 
-class _Question(NamedTuple):
+class _NameProbe(NamedTuple):
     """A process that claims a name, and until when whoever was asked may answer."""
 
-    claimant: Record
+    claimant: MemberRecord
     until: float
     is_vouched: bool = False
     """Whether a contact or a member says that it has the name."""
 
 
-class Ruling(NamedTuple):
+class NameResolution(NamedTuple):
     """How a question about this node's own name was answered."""
 
     rival: Address
@@ -46,23 +46,25 @@ class Ruling(NamedTuple):
     """Whether anybody vouches for the rival; else this node goes on whatever it says."""
 
 
-class Naming:
+class NameConflictResolver:
     """Questions about names under way, by the number of their ping.
 
     Args:
         proves_names: whether all who answer have proven who they are.
     """
 
-    def __init__(self, voice: Voice, vetting: Vetting, *, proves_names: bool = False) -> None:
+    def __init__(
+        self, voice: MembershipContext, vetting: Vetting, *, proves_names: bool = False
+    ) -> None:
         self._voice = voice
         self._vetting = vetting
         self._proves_names = proves_names
         self._roster = voice.roster
         # About the names of others, and about this node's own.
-        self._contests: dict[int, _Question] = {}
-        self._rivals: dict[int, _Question] = {}
+        self._contests: dict[int, _NameProbe] = {}
+        self._rivals: dict[int, _NameProbe] = {}
         # Challengers that are asked because the holder of their name was silent, and until when.
-        self._successors: dict[str, tuple[Record, float]] = {}
+        self._successors: dict[str, tuple[MemberRecord, float]] = {}
         # Rivals nobody vouches for that have answered, and until when they are not asked again.
         self._unknown: dict[Address, float] = {}
         # Which process has this node's name in the view of members, and when they said so.
@@ -94,7 +96,7 @@ class Naming:
 
     # The name of another member.
 
-    def contest(self, challenger: Record, now: float) -> None:
+    def contest(self, challenger: MemberRecord, now: float) -> None:
         """Ask the known process of that name whether it lives."""
         for number, contest in self._contests.items():
             if contest.claimant.name == challenger.name:
@@ -107,7 +109,7 @@ class Naming:
         holder = self._roster.active[challenger.name].record
         self._ask(self._contests, challenger, now, holder, about=challenger)
 
-    def _judge(self, challenger: Record, ack: Ack, now: float) -> None:
+    def _judge(self, challenger: MemberRecord, ack: ProbeAckPacket, now: float) -> None:
         """Ask the challenger unless the holder answered, or somebody nobody told of."""
         holder = self._roster.entries.get(challenger.name)
         if ack.name == challenger.name:
@@ -117,12 +119,12 @@ class Naming:
                 return
         self._ask_challenger(challenger, now)
 
-    def is_silent(self, successor: Record) -> bool:
+    def is_silent(self, successor: MemberRecord) -> bool:
         """Whether the holder of its name was asked, and was not there."""
         known = self._successors.get(successor.name)
         return known is not None and known[0].identity == successor.identity
 
-    def _ask_challenger(self, challenger: Record, now: float) -> None:
+    def _ask_challenger(self, challenger: MemberRecord, now: float) -> None:
         """The holder is not there: the name goes to the challenger if that answers."""
         entry = self._roster.entries.get(challenger.name)
         if entry is None or challenger.succeeds(entry.record):
@@ -132,7 +134,7 @@ class Naming:
 
     # This node's own name.
 
-    def look_into(self, rival: Record, now: float, *, is_vouched: bool) -> None:
+    def look_into(self, rival: MemberRecord, now: float, *, is_vouched: bool) -> None:
         """Ask a process that is said to have this node's name whether it lives."""
         for number, known in self._rivals.items():
             if known.claimant.address == rival.address:
@@ -151,7 +153,7 @@ class Naming:
         if len(self._unknown) < _OPEN_MAX:
             self._unknown[address] = now + self._voice.config.sync_interval_s
 
-    def on_ack(self, ack: Ack, now: float) -> Ruling | None:
+    def on_ack(self, ack: ProbeAckPacket, now: float) -> NameResolution | None:
         """An answer, perhaps to one of these questions; a ruling if the own name is concerned."""
         contest = self._contests.pop(ack.number, None)
         if contest is not None:
@@ -168,7 +170,7 @@ class Naming:
 
     def on_same_name(
         self, address: Address, instance: int, now: float, *, is_member: bool, is_vouched: bool
-    ) -> Ruling | None:
+    ) -> NameResolution | None:
         """A process with this node's name answered at an address this node called."""
         for number, rival in list(self._rivals.items()):
             if rival.claimant.address == address:
@@ -180,15 +182,15 @@ class Naming:
 
     def _rule(
         self, address: Address, instance: int, now: float, *, is_member: bool, is_vouched: bool
-    ) -> Ruling:
+    ) -> NameResolution:
         self._voice.counters.names_contested += 1
         if not (is_vouched or self._proves_names):
             self._remember(address, now)
-            return Ruling(address, yields=False, is_known=False)
+            return NameResolution(address, yields=False, is_known=False)
         if is_member is not self._voice.is_member:
-            return Ruling(address, yields=is_member)
+            return NameResolution(address, yields=is_member)
         is_elder = instance < self._roster.own.instance
-        return Ruling(address, yields=is_elder or self._is_displaced_by(instance, now))
+        return NameResolution(address, yields=is_elder or self._is_displaced_by(instance, now))
 
     def note_holder(self, member: Address, instance: int, now: float) -> None:
         """A member was asked for its view, in which that process has this node's name."""
@@ -207,12 +209,12 @@ class Naming:
 
     def _ask(
         self,
-        questions: dict[int, _Question],
-        claimant: Record,
+        questions: dict[int, _NameProbe],
+        claimant: MemberRecord,
         now: float,
-        whom: Record,
+        whom: MemberRecord,
         *,
-        about: Record | None,
+        about: MemberRecord | None,
         is_vouched: bool = False,
     ) -> None:
         """Ask a member by both ways: one may be blocked, and the answer matters.
@@ -222,10 +224,10 @@ class Naming:
         voice, own = self._voice, self._roster.own
         number = voice.number()
         timeout_s = voice.config.probe_timeout_s * voice.health.patience
-        questions[number] = _Question(claimant, now + timeout_s, is_vouched)
+        questions[number] = _NameProbe(claimant, now + timeout_s, is_vouched)
         first = () if about is None else (about,)
         for in_stream in (False, True) if questions is self._contests else (True,):
-            ping = Ping(
+            ping = ProbePacket(
                 number=number,
                 name=own.name,
                 instance=own.instance,
@@ -236,10 +238,10 @@ class Naming:
             voice.say(whom.address, ping, to=whom.name, in_stream=in_stream)
 
 
-def _is_from(ack: Ack, record: Record) -> bool:
+def _is_from(ack: ProbeAckPacket, record: MemberRecord) -> bool:
     return (ack.instance, ack.farewell) == (record.instance, record.farewell)
 
 
-def _take_due(questions: dict[int, _Question], now: float) -> list[Record]:
+def _take_due(questions: dict[int, _NameProbe], now: float) -> list[MemberRecord]:
     due = [number for number, question in questions.items() if question.until <= now]
     return [questions.pop(number).claimant for number in due]

@@ -10,19 +10,19 @@ import msgspec
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 
-from .changes import ChangeKind, MemberChange
+from .changes import MembershipEvent, MembershipEventType
 from .config import MembershipConfig
-from .packets import News
-from .records import Properties, Record, digest_of, properties_size, to_member
-from .states import State
-from .voice import Voice
+from .packets import GossipPacket
+from .records import MemberRecord, Properties, leave_digest, properties_size, to_member
+from .states import MemberState
+from .voice import MembershipContext
 
 # A leaving node tells so many members in a way that arrives, and so many more by datagram.
 _FAREWELLS = 3
 _FAREWELL_DATAGRAMS = 8
 
 
-def first_record(
+def new_local_record(
     name: str,
     address: Address,
     *,
@@ -30,22 +30,22 @@ def first_record(
     incarnation: int,
     secret: bytes,
     properties: Properties,
-) -> Record:
+) -> MemberRecord:
     """A node as it begins."""
-    return Record(
+    return MemberRecord(
         name=name,
         instance=instance,
         host=address.host,
         port=address.port,
         incarnation=incarnation,
-        state=State.ALIVE,
+        state=MemberState.ALIVE,
         version=0,
-        farewell=digest_of(secret),
+        farewell=leave_digest(secret),
         properties=properties,
     )
 
 
-def check_properties(properties: Mapping[Any, Any], config: MembershipConfig) -> Properties:
+def validate_properties(properties: Mapping[Any, Any], config: MembershipConfig) -> Properties:
     """A copy, if others can be expected to keep so much."""
     if not isinstance(properties, Mapping):
         raise ConfigError(f"properties must be a mapping of texts, not {properties!r}")
@@ -63,10 +63,10 @@ def check_properties(properties: Mapping[Any, Any], config: MembershipConfig) ->
     return dict(properties)
 
 
-class OwnRecord:
+class LocalMember:
     """This node's record, which nobody else may change."""
 
-    def __init__(self, voice: Voice, secret: bytes) -> None:
+    def __init__(self, voice: MembershipContext, secret: bytes) -> None:
         self._voice = voice
         self._roster = voice.roster
         self._secret = secret
@@ -84,14 +84,14 @@ class OwnRecord:
         if self._voice.is_member:
             self._voice.rumours.add(self._roster.own)
 
-    def outrank(self, record: Record) -> None:
+    def outrank(self, record: MemberRecord) -> None:
         """Have the last word over what was said of this node."""
         own = self._roster.own
         incarnation = max(own.incarnation, record.incarnation) + 1
         self._roster.change_own(msgspec.structs.replace(own, incarnation=incarnation))
         self.announce()
 
-    def correct(self, record: Record) -> None:
+    def correct(self, record: MemberRecord) -> None:
         """Have the last word about the properties, too."""
         own = self._roster.own
         is_other = record.properties is not None and record.properties != own.properties
@@ -112,13 +112,13 @@ class OwnRecord:
         own = self._roster.own
         merged = {**(own.properties or {}), **changes}
         wanted = {key: value for key, value in merged.items() if value is not None}
-        properties = check_properties(wanted, self._voice.config)
+        properties = validate_properties(wanted, self._voice.config)
         if properties == own.properties:
             return
         changed = msgspec.structs.replace(own, properties=properties, version=own.version + 1)
         self._roster.change_own(changed)
         self._roster.changes.append(
-            MemberChange(ChangeKind.METADATA, to_member(changed), to_member(own))
+            MembershipEvent(MembershipEventType.METADATA, to_member(changed), to_member(own))
         )
         self.announce()
 
@@ -127,9 +127,11 @@ class OwnRecord:
         if not self._voice.is_member:
             return
         farewell = msgspec.structs.replace(
-            self._roster.own, state=State.LEFT, secret=self._secret, properties=None
+            self._roster.own, state=MemberState.LEFT, secret=self._secret, properties=None
         )
         told = self._voice.choose(_FAREWELLS + _FAREWELL_DATAGRAMS, with_suspects=True)
         for place, entry in enumerate(told):
             in_stream = place < _FAREWELLS
-            self._voice.say(entry.record.address, News(news=[farewell]), in_stream=in_stream)
+            self._voice.say(
+                entry.record.address, GossipPacket(news=[farewell]), in_stream=in_stream
+            )

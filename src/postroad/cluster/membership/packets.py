@@ -8,16 +8,16 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from postroad.core import Address
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
-from .records import Record
+from .records import MemberRecord
 
 
 class _Packet(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    news: list[Record] = []
+    news: list[MemberRecord] = []
 
 
-class Ping(_Packet, frozen=True, tag=1):
+class ProbePacket(_Packet, frozen=True, tag=1):
     """Are you there? The answer is an Ack with the same number."""
 
     number: int
@@ -30,7 +30,7 @@ class Ping(_Packet, frozen=True, tag=1):
     """Of no meaning: an answer by datagram is never much longer than its question."""
 
 
-class Ack(_Packet, frozen=True, tag=2):
+class ProbeAckPacket(_Packet, frozen=True, tag=2):
     """I am here, and this is who I am."""
 
     number: int
@@ -41,7 +41,7 @@ class Ack(_Packet, frozen=True, tag=2):
     is_member: bool
 
 
-class PingRequest(_Packet, frozen=True, tag=3):
+class ProbeRequestPacket(_Packet, frozen=True, tag=3):
     """Please ask that member for me. The answer is its Ack, or a Nack."""
 
     number: int
@@ -49,24 +49,24 @@ class PingRequest(_Packet, frozen=True, tag=3):
     padding: bytes = b""
 
 
-class Nack(_Packet, frozen=True, tag=4):
+class ProbeNackPacket(_Packet, frozen=True, tag=4):
     """I am well, but the member you had me ask does not answer me either."""
 
     number: int
 
 
-class News(_Packet, frozen=True, tag=5):
+class GossipPacket(_Packet, frozen=True, tag=5):
     """Nothing but news."""
 
 
-class SyncRequest(_Packet, frozen=True, tag=6):
+class SyncRequestPacket(_Packet, frozen=True, tag=6):
     """Do we agree? The answer is a Sync with the same number."""
 
     number: int
     digest: bytes
 
 
-class Sync(_Packet, frozen=True, tag=7):
+class SyncReplyPacket(_Packet, frozen=True, tag=7):
     """All I know, or nothing if we agree."""
 
     number: int
@@ -76,7 +76,7 @@ class Sync(_Packet, frozen=True, tag=7):
     is_member: bool
 
 
-class Pull(_Packet, frozen=True, tag=8):
+class PropertiesRequestPacket(_Packet, frozen=True, tag=8):
     """Tell me your properties: your news came without. The answer is News."""
 
     version: int
@@ -85,7 +85,16 @@ class Pull(_Packet, frozen=True, tag=8):
     """Of which process; its successor has nothing to do with it."""
 
 
-Packet: TypeAlias = Ping | Ack | PingRequest | Nack | News | SyncRequest | Sync | Pull
+MembershipPacket: TypeAlias = (
+    ProbePacket
+    | ProbeAckPacket
+    | ProbeRequestPacket
+    | ProbeNackPacket
+    | GossipPacket
+    | SyncRequestPacket
+    | SyncReplyPacket
+    | PropertiesRequestPacket
+)
 
 
 class Arrival(NamedTuple):
@@ -113,24 +122,24 @@ _ANSWER_BYTES = 64
 _ANSWER_FACTOR = 2
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Packet)
+_decoder = msgspec.msgpack.Decoder(MembershipPacket)
 
 
-def encode_packet(packet: Packet) -> bytes:
+def encode_packet(packet: MembershipPacket) -> bytes:
     """The bytes to send."""
     return _encoder.encode(packet)
 
 
-def decode_packet(data: bytes, *, news_max: int) -> Packet:
-    """Read what a peer sent; raises MalformedPayload for anything else."""
+def decode_packet(data: bytes, *, news_max: int) -> MembershipPacket:
+    """Read what a peer sent; raises MalformedPayloadError for anything else."""
     try:
-        packet: Packet = _decoder.decode(data)
+        packet: MembershipPacket = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise MalformedPayload(f"no packet of the membership: {error}") from None
+        raise MalformedPayloadError(f"no packet of the membership: {error}") from None
     if len(packet.news) > news_max + 1:
-        raise MalformedPayload(f"a packet with {len(packet.news)} records")
+        raise MalformedPayloadError(f"a packet with {len(packet.news)} records")
     if len({record.name for record in packet.news}) < len(packet.news):
-        raise MalformedPayload("a packet that tells of one member twice")
+        raise MalformedPayloadError("a packet that tells of one member twice")
     return packet
 
 
@@ -139,12 +148,14 @@ def padding_for(name: str) -> bytes:
     return bytes(_ANSWER_BYTES + len(name.encode()))
 
 
-def record_size(record: Record) -> int:
+def record_size(record: MemberRecord) -> int:
     """Bytes a record takes in a packet."""
     return len(_encoder.encode(record))
 
 
-def fit(records: Iterable[Record], room: int, *, full_bytes_max: int) -> list[Record]:
+def fit_records(
+    records: Iterable[MemberRecord], room: int, *, full_bytes_max: int
+) -> list[MemberRecord]:
     """As many of the records as there is room for, with their properties where these are short."""
     fitting = []
     for record in records:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from postroad.core import Address
 
-from .packets import Ack, Nack, Ping, PingRequest, encode_packet, padding_for
-from .roster import Entry
-from .states import State
-from .voice import Voice
+from .packets import (
+    ProbeAckPacket,
+    ProbeNackPacket,
+    ProbePacket,
+    ProbeRequestPacket,
+    encode_packet,
+    padding_for,
+)
+from .roster import MemberEntry
+from .states import MemberState
+from .voice import MembershipContext
 
 # Members asked at one time, and members asked for others; more are refused.
 _PROBES_MAX = 64
@@ -33,7 +40,9 @@ class Probe:
         "until",
     )
 
-    def __init__(self, entry: Entry, started: float, direct_s: float, timeout_s: float) -> None:
+    def __init__(
+        self, entry: MemberEntry, started: float, direct_s: float, timeout_s: float
+    ) -> None:
         record = entry.record
         self.name = record.name
         self.instance = record.instance
@@ -52,7 +61,7 @@ class Probe:
         return min(self.until, self.next_try if self.direct_until is None else self.direct_until)
 
 
-class _Relay:
+class _RelayedProbe:
     """A question asked for somebody else."""
 
     __slots__ = ("asker", "bytes_max", "number", "until")
@@ -68,13 +77,13 @@ class _Relay:
 class Prober:
     """All questions under way, and whose turn is next."""
 
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, voice: MembershipContext) -> None:
         self._voice = voice
         self._config = voice.config
         self._roster = voice.roster
         self._turns: list[str] = []
         self._probes: dict[int, Probe] = {}
-        self._relays: dict[int, _Relay] = {}
+        self._relays: dict[int, _RelayedProbe] = {}
         self._next_turn = 0.0
 
     def begin(self, now: float) -> None:
@@ -94,7 +103,7 @@ class Prober:
         for number, relay in list(self._relays.items()):
             if relay.until <= now:
                 del self._relays[number]
-                self._voice.say(relay.asker, Nack(number=relay.number))
+                self._voice.say(relay.asker, ProbeNackPacket(number=relay.number))
         for number, probe in list(self._probes.items()):
             if probe.until <= now:
                 del self._probes[number]
@@ -122,7 +131,7 @@ class Prober:
         for relay in self._relays.values():
             relay.until += seconds
 
-    def _take_turn(self) -> Entry | None:
+    def _take_turn(self) -> MemberEntry | None:
         """Everybody comes once before anybody comes twice."""
         active = self._roster.active
         while True:
@@ -135,7 +144,7 @@ class Prober:
             if entry is not None:
                 return entry
 
-    def probe(self, entry: Entry, now: float) -> None:
+    def probe(self, entry: MemberEntry, now: float) -> None:
         """Ask a member, unless it is being asked."""
         is_asked = any(probe.name == entry.record.name for probe in self._probes.values())
         if is_asked or len(self._probes) >= _PROBES_MAX:
@@ -153,11 +162,11 @@ class Prober:
         self._voice.counters.probes += 1
         self._ask(number, entry)
 
-    def _ask(self, number: int, entry: Entry, *, in_stream: bool = False) -> None:
+    def _ask(self, number: int, entry: MemberEntry, *, in_stream: bool = False) -> None:
         own, record = self._roster.own, entry.record
         # Whoever is suspected must hear of it, to be able to object.
-        first = () if record.state is State.ALIVE else (record,)
-        ping = Ping(
+        first = () if record.state is MemberState.ALIVE else (record,)
+        ping = ProbePacket(
             number=number,
             name=own.name,
             instance=own.instance,
@@ -184,7 +193,7 @@ class Prober:
         relays = self._voice.choose(self._config.indirect_probes, but=probe.name)
         probe.relays = len(relays)
         for relay in relays:
-            request = PingRequest(
+            request = ProbeRequestPacket(
                 number=number,
                 target=probe.name,
                 news=self._voice.news(),
@@ -196,7 +205,7 @@ class Prober:
         """Nobody reached it. If not even those who were asked answer, the trouble may be here."""
         self._voice.counters.probes_failed += 1
         entry = self._roster.active.get(probe.name)
-        if entry is not None and entry.state is State.ALIVE:
+        if entry is not None and entry.state is MemberState.ALIVE:
             is_confirmed = probe.relays > 0 and probe.relays_answered == probe.relays
             if not is_confirmed:
                 self._voice.health.worsen()
@@ -217,11 +226,11 @@ class Prober:
         """Whether a question of that number to a member may be answered yet."""
         return number in self._probes
 
-    def on_ack(self, ack: Ack, now: float, *, in_stream: bool) -> bool:
+    def on_ack(self, ack: ProbeAckPacket, now: float, *, in_stream: bool) -> bool:
         """An answer to a question of this node; False if there is no such question."""
         relay = self._relays.pop(ack.number, None)
         if relay is not None:
-            answer = Ack(
+            answer = ProbeAckPacket(
                 number=relay.number,
                 name=ack.name,
                 instance=ack.instance,
@@ -250,14 +259,14 @@ class Prober:
             self._roster.hear_itself(entry, ack.incarnation, now)
         return True
 
-    def on_nack(self, nack: Nack) -> None:
+    def on_nack(self, nack: ProbeNackPacket) -> None:
         """A member that was asked to try is well, but did not reach the other."""
         probe = self._probes.get(nack.number)
         if probe is not None:
             probe.relays_answered = min(probe.relays_answered + 1, probe.relays)
 
     def on_request(
-        self, request: PingRequest, asker: Address, now: float, *, bytes_max: int
+        self, request: ProbeRequestPacket, asker: Address, now: float, *, bytes_max: int
     ) -> None:
         """Ask a member for somebody else; only one that is known here, where it is known to be.
 
@@ -267,9 +276,9 @@ class Prober:
         """
         entry = self._roster.active.get(request.target)
         if entry is None or len(self._relays) >= _RELAYS_MAX:
-            self._voice.say(asker, Nack(number=request.number))
+            self._voice.say(asker, ProbeNackPacket(number=request.number))
             return
         number = self._voice.number()
         wait_s = (self._config.probe_timeout_s - self._config.indirect_after_s) * _RELAY_SHARE
-        self._relays[number] = _Relay(asker, request.number, now + wait_s, bytes_max)
+        self._relays[number] = _RelayedProbe(asker, request.number, now + wait_s, bytes_max)
         self._ask(number, entry)

@@ -10,10 +10,10 @@ from typing import TypeAlias
 import msgspec
 
 from postroad.core import Address, validate_node_name
-from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError
 from postroad.core.names import NODE_NAME_BYTES_MAX
 
-from .states import State
+from .states import MemberState
 
 Properties: TypeAlias = dict[str, str]
 
@@ -25,7 +25,7 @@ CLAIM_MAX = 1 << 62
 NUMBER_MAX = (1 << 63) - 1
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class MemberRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One member as it travels."""
 
     name: str
@@ -35,7 +35,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     port: int
     incarnation: int
     """Raised by the member itself, and by nobody else, to make its word the last."""
-    state: State
+    state: MemberState
     version: int
     """Counts the changes of the properties."""
     farewell: bytes
@@ -60,15 +60,15 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def rank(self) -> tuple[int, int]:
         """Of two records of one process the one of the higher rank is the newer."""
-        if self.state is State.LEFT:
-            return (NUMBER_MAX, State.LEFT)
+        if self.state is MemberState.LEFT:
+            return (NUMBER_MAX, MemberState.LEFT)
         return (self.incarnation, self.state)
 
-    def succeeds(self, other: Record) -> bool:
+    def succeeds(self, other: MemberRecord) -> bool:
         """Of two records of one name that differ in their process, whether this is the later."""
         return (self.incarnation, self.instance) > (other.incarnation, other.instance)
 
-    def without_properties(self) -> Record:
+    def without_properties(self) -> MemberRecord:
         """The same, shorter."""
         return msgspec.structs.replace(self, properties=None)
 
@@ -78,7 +78,7 @@ class Member(msgspec.Struct, frozen=True):
 
     name: str
     address: Address
-    state: State
+    state: MemberState
     incarnation: int
     instance: int
     properties: Mapping[str, str]
@@ -88,13 +88,13 @@ class Member(msgspec.Struct, frozen=True):
     @property
     def is_reachable(self) -> bool:
         """Whether it answers; a member that does not is kept for a while, then removed."""
-        return self.state is State.ALIVE
+        return self.state is MemberState.ALIVE
 
     def __str__(self) -> str:
         return f"{self.name} at {self.address}, {self.state.name.lower()}"
 
 
-def to_member(record: Record) -> Member:
+def to_member(record: MemberRecord) -> Member:
     """The public form of a record."""
     return Member(
         name=record.name,
@@ -107,14 +107,14 @@ def to_member(record: Record) -> Member:
     )
 
 
-def digest_of(secret: bytes) -> bytes:
+def leave_digest(secret: bytes) -> bytes:
     """What everybody may know of the secret."""
     return hashlib.sha256(secret).digest()[:FAREWELL_BYTES]
 
 
-def may_leave(record: Record, farewell: bytes) -> bool:
+def is_authentic_leave(record: MemberRecord, farewell: bytes) -> bool:
     """Whether a record that says "left" comes from the member with that digest itself."""
-    return digest_of(record.secret) == farewell
+    return leave_digest(record.secret) == farewell
 
 
 def properties_size(properties: Mapping[str, str]) -> int:
@@ -122,21 +122,21 @@ def properties_size(properties: Mapping[str, str]) -> int:
     return sum(len(key.encode()) + len(value.encode()) + 4 for key, value in properties.items())
 
 
-def check_record(record: Record, *, properties_bytes_max: int) -> None:
-    """Raise MalformedPayload if no honest node would send it."""
+def check_record(record: MemberRecord, *, properties_bytes_max: int) -> None:
+    """Raise MalformedPayloadError if no honest node would send it."""
     try:
         validate_node_name(record.name)
     except ConfigError as error:
-        raise MalformedPayload(str(error)) from None
+        raise MalformedPayloadError(str(error)) from None
     if not 0 < len(record.host.encode()) <= _HOST_BYTES_MAX or not 0 < record.port < 65536:
-        raise MalformedPayload(f"member {record.name!r} at an impossible address")
+        raise MalformedPayloadError(f"member {record.name!r} at an impossible address")
     numbers = (record.incarnation, record.instance, record.version)
     if not all(0 <= number < NUMBER_MAX for number in numbers):
-        raise MalformedPayload(f"member {record.name!r} has an impossible number")
+        raise MalformedPayloadError(f"member {record.name!r} has an impossible number")
     # What fits no datagram would stand at the head of the news for ever.
     if len(record.witness.encode()) > NODE_NAME_BYTES_MAX or len(record.secret) > _SECRET_BYTES_MAX:
-        raise MalformedPayload(f"member {record.name!r} has an impossible witness")
+        raise MalformedPayloadError(f"member {record.name!r} has an impossible witness")
     if len(record.farewell) != FAREWELL_BYTES:
-        raise MalformedPayload(f"member {record.name!r} has an impossible digest")
+        raise MalformedPayloadError(f"member {record.name!r} has an impossible digest")
     if record.properties and properties_size(record.properties) > properties_bytes_max:
-        raise MalformedPayload(f"member {record.name!r} has too many properties")
+        raise MalformedPayloadError(f"member {record.name!r} has too many properties")

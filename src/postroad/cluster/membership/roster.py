@@ -14,12 +14,12 @@ import msgspec
 
 from postroad.core import Address
 
-from .changes import ChangeKind, MemberChange
+from .changes import MembershipEvent, MembershipEventType
 from .config import MembershipConfig
-from .health import RoundTrip
-from .records import NUMBER_MAX, Member, Record, may_leave, to_member
-from .rumours import Rumours
-from .states import HEARD, TRANSITIONS, Cause, State
+from .health import RoundTripEstimator
+from .records import NUMBER_MAX, Member, MemberRecord, is_authentic_leave, to_member
+from .rumours import GossipQueue
+from .states import GOSSIP_CAUSES, TRANSITIONS, MemberState, StateChangeCause
 from .suspicion import Suspicion
 
 # Incarnations begin at the wall clock in milliseconds. A leap of more than eight years beyond what
@@ -31,7 +31,7 @@ _CLOCK_MAX = 1 << 42
 _NAMES_AT_ADDRESS_MAX = 8
 
 
-class Verdict(enum.Enum):
+class MergeResult(enum.Enum):
     """What became of a record."""
 
     NEWS = "news"
@@ -45,34 +45,34 @@ class Verdict(enum.Enum):
     @property
     def is_refusal(self) -> bool:
         """Whether no honest node would have sent it."""
-        return self in (Verdict.LEAPED, Verdict.FORGED, Verdict.CROWDED)
+        return self in (MergeResult.LEAPED, MergeResult.FORGED, MergeResult.CROWDED)
 
 
-class Entry:
+class MemberEntry:
     """One other member, or one that was."""
 
     __slots__ = ("_member", "held", "record", "round_trip", "since", "suspicion", "wanted")
 
-    def __init__(self, record: Record, now: float) -> None:
+    def __init__(self, record: MemberRecord, now: float) -> None:
         self.record = record
         # When it came to its state.
         self.since = now
         self.suspicion: Suspicion | None = None
-        self.round_trip = RoundTrip()
+        self.round_trip = RoundTripEstimator()
         # Version of the properties that are known, and of the newest that were heard of.
         self.held = record.version if record.properties is not None else -1
         self.wanted = record.version
         # The public form, and what it was made of.
-        self._member: tuple[Record, Member] | None = None
+        self._member: tuple[MemberRecord, Member] | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> MemberState:
         """What is thought of it."""
         return self.record.state
 
     def doubts(self, instance: int) -> bool:
         """Whether that very process is thought to be anything but alive."""
-        return self.record.instance == instance and self.state is not State.ALIVE
+        return self.record.instance == instance and self.state is not MemberState.ALIVE
 
     @property
     def member(self) -> Member:
@@ -86,7 +86,7 @@ class Entry:
         """Whether newer ones exist than are known."""
         return self.held < self.wanted
 
-    def take_properties(self, record: Record) -> bool:
+    def take_properties(self, record: MemberRecord) -> bool:
         """Learn of properties, or at least that there are newer ones; whether they are here now."""
         self.wanted = max(self.wanted, record.version)
         if record.properties is None or record.version <= self.held:
@@ -98,24 +98,24 @@ class Entry:
         return True
 
 
-class Roster:
+class MemberTable:
     """Everybody this node knows of; itself apart."""
 
-    def __init__(self, config: MembershipConfig, own: Record, rumours: Rumours) -> None:
+    def __init__(self, config: MembershipConfig, own: MemberRecord, rumours: GossipQueue) -> None:
         self._config = config
         self._rumours = rumours
         self.own = own
         # Others by name; then those who count, the suspected among them, and those who went, in
         # their order.
-        self.entries: dict[str, Entry] = {}
-        self.active: dict[str, Entry] = {}
-        self.suspects: dict[str, Entry] = {}
-        self.tombstones: dict[str, Entry] = {}
+        self.entries: dict[str, MemberEntry] = {}
+        self.active: dict[str, MemberEntry] = {}
+        self.suspects: dict[str, MemberEntry] = {}
+        self.tombstones: dict[str, MemberEntry] = {}
         # Active members some of whose properties are not known.
-        self.lacking: dict[str, Entry] = {}
+        self.lacking: dict[str, MemberEntry] = {}
         self._names_at: dict[Address, dict[str, None]] = {}
         # For whoever wants to know; drained by the machine.
-        self.changes: list[MemberChange] = []
+        self.changes: list[MembershipEvent] = []
         # Counts the changes of who is active.
         self.revision = 0
         self._digest: bytes | None = None
@@ -131,12 +131,12 @@ class Roster:
         """Active members that claim the address; more than one only while that is sorted out."""
         return list(self._names_at.get(address, ()))
 
-    def first_at(self, address: Address) -> Entry | None:
+    def first_at(self, address: Address) -> MemberEntry | None:
         """The member known longest at an address."""
         names = self._names_at.get(address)
         return self.active[next(iter(names))] if names else None
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[MemberRecord]:
         """All that is known of others, tombstones included."""
         return [entry.record for entry in self.entries.values()]
 
@@ -152,81 +152,85 @@ class Roster:
 
     # Believing.
 
-    def merge(self, record: Record, now: float) -> Verdict:
+    def merge(self, record: MemberRecord, now: float) -> MergeResult:
         """Take in what was heard about another node."""
         entry = self.entries.get(record.name)
         if self.leaps(record, None if entry is None else entry.record):
-            return Verdict.LEAPED
+            return MergeResult.LEAPED
         if entry is None:
-            if record.state is State.LEFT and not may_leave(record, record.farewell):
-                return Verdict.FORGED
+            if record.state is MemberState.LEFT and not is_authentic_leave(record, record.farewell):
+                return MergeResult.FORGED
             if not record.state.is_active:
                 # Whoever is not known is not missed.
-                return Verdict.STALE
+                return MergeResult.STALE
             is_crowded = self._is_full or self._is_crowded_at(record.address)
-            return Verdict.CROWDED if is_crowded else Verdict.UNPROVEN
+            return MergeResult.CROWDED if is_crowded else MergeResult.UNPROVEN
         is_same = record.instance == entry.record.instance
-        if is_same and record.state is State.LEFT and not may_leave(record, entry.record.farewell):
-            return Verdict.FORGED
+        if (
+            is_same
+            and record.state is MemberState.LEFT
+            and not is_authentic_leave(record, entry.record.farewell)
+        ):
+            return MergeResult.FORGED
         if record.identity != entry.record.identity:
             return self._merge_other_process(entry, record)
         if record.rank > entry.record.rank:
-            if entry.state is State.DEAD and record.state.is_active:
-                return Verdict.UNPROVEN
-            has_news = self._apply(entry, HEARD[record.state], record, now)
+            if entry.state is MemberState.DEAD and record.state.is_active:
+                return MergeResult.UNPROVEN
+            has_news = self._apply(entry, GOSSIP_CAUSES[record.state], record, now)
         else:
             has_news = self._confirm(entry, record)
         has_news |= self._take_properties(entry, record)
-        return Verdict.NEWS if has_news else Verdict.STALE
+        return MergeResult.NEWS if has_news else MergeResult.STALE
 
-    def leaps(self, record: Record, known: Record | None) -> bool:
+    def leaps(self, record: MemberRecord, known: MemberRecord | None) -> bool:
         """Whether its incarnation is too high to be true, unless the member itself says so."""
         incarnation = known.incarnation if known else 0
         return record.incarnation > max(self.own.incarnation, incarnation, _CLOCK_MAX) + LEAP_MAX
 
-    def hear_itself(self, entry: Entry, incarnation: int, now: float) -> None:
+    def hear_itself(self, entry: MemberEntry, incarnation: int, now: float) -> None:
         """A member answered a question of this node: what it says of itself needs no proof."""
         if entry.record.incarnation < incarnation < NUMBER_MAX:
             word = msgspec.structs.replace(
-                entry.record, state=State.ALIVE, incarnation=incarnation, witness=""
+                entry.record, state=MemberState.ALIVE, incarnation=incarnation, witness=""
             )
-            self._apply(entry, Cause.ANSWERED, word, now)
+            self._apply(entry, StateChangeCause.ANSWERED, word, now)
 
-    def _merge_other_process(self, entry: Entry, record: Record) -> Verdict:
-        if record.state is State.LEFT and not may_leave(record, record.farewell):
-            return Verdict.FORGED
+    def _merge_other_process(self, entry: MemberEntry, record: MemberRecord) -> MergeResult:
+        if record.state is MemberState.LEFT and not is_authentic_leave(record, record.farewell):
+            return MergeResult.FORGED
         # A process that is gone by now has no claim to the name of one that may live.
         if not record.state.is_active or not record.succeeds(entry.record):
-            return Verdict.STALE
-        return Verdict.CONTESTED if entry.state.is_active else Verdict.UNPROVEN
+            return MergeResult.STALE
+        return MergeResult.CONTESTED if entry.state.is_active else MergeResult.UNPROVEN
 
-    def admit(self, record: Record, now: float) -> Verdict:
+    def admit(self, record: MemberRecord, now: float) -> MergeResult:
         """Count a node that has answered this one as such, unless what is known outranks it."""
         entry = self.entries.get(record.name)
         if entry is not None and entry.record.identity == record.identity:
             if record.rank <= entry.record.rank:
                 return self.merge(record, now)
-            has_news = self._apply(entry, Cause.ANSWERED, record, now)
+            has_news = self._apply(entry, StateChangeCause.ANSWERED, record, now)
             has_news |= self._take_properties(entry, record)
-            return Verdict.NEWS if has_news else Verdict.STALE
+            return MergeResult.NEWS if has_news else MergeResult.STALE
         if entry is not None:
             if not record.succeeds(entry.record):
-                return Verdict.STALE
-            self._apply(entry, Cause.REPLACED, record, now)
+                return MergeResult.STALE
+            self._apply(entry, StateChangeCause.REPLACED, record, now)
         return self.add(record, now)
 
-    def add(self, record: Record, now: float) -> Verdict:
+    def add(self, record: MemberRecord, now: float) -> MergeResult:
         """Take in a node that is not known, as it is."""
         if record.state.is_active and self._is_crowded_at(record.address):
-            return Verdict.CROWDED
+            return MergeResult.CROWDED
         if len(self.entries) >= self._config.members_max and not self._make_room(record):
-            return Verdict.CROWDED
-        entry = self.entries[record.name] = Entry(record, now)
-        if record.state is State.SUSPECT:
+            return MergeResult.CROWDED
+        entry = self.entries[record.name] = MemberEntry(record, now)
+        if record.state is MemberState.SUSPECT:
             entry.suspicion = self._new_suspicion(record, now)
         self._settle(entry, None)
         self._rumours.add(record)
-        return Verdict.NEWS
+        return MergeResult.NEWS
 
     def suspect(self, name: str, incarnation: int, *, since: float) -> bool:
         """A probe of this node failed; whether that is news."""
@@ -234,10 +238,10 @@ class Roster:
         if entry is None or entry.record.incarnation != incarnation:
             return False
         accusation = msgspec.structs.replace(
-            entry.record, state=State.SUSPECT, witness=self.own.name
+            entry.record, state=MemberState.SUSPECT, witness=self.own.name
         )
-        if entry.state is State.ALIVE:
-            return self._apply(entry, Cause.PROBE_FAILED, accusation, since)
+        if entry.state is MemberState.ALIVE:
+            return self._apply(entry, StateChangeCause.PROBE_FAILED, accusation, since)
         return self._confirm(entry, accusation)
 
     def bury_silent(self, now: float) -> None:
@@ -245,15 +249,15 @@ class Roster:
         for entry in list(self.suspects.values()):
             if entry.suspicion is not None and entry.suspicion.deadline <= now:
                 death = msgspec.structs.replace(entry.record, witness=self.own.name)
-                self._apply(entry, Cause.TIMED_OUT, death, now)
+                self._apply(entry, StateChangeCause.TIMED_OUT, death, now)
 
     def forget_old(self, now: float) -> None:
         """Forget members that went long ago."""
         for entry in list(self.tombstones.values()):
             if entry.since + self._config.tombstone_s <= now:
-                self._apply(entry, Cause.FORGOTTEN, entry.record, now)
+                self._apply(entry, StateChangeCause.FORGOTTEN, entry.record, now)
 
-    def change_own(self, own: Record) -> None:
+    def change_own(self, own: MemberRecord) -> None:
         """This node has something new to say of itself."""
         self.own = own
         self._digest = None
@@ -270,7 +274,9 @@ class Roster:
 
     # Changing.
 
-    def _apply(self, entry: Entry, cause: Cause, record: Record, now: float) -> bool:
+    def _apply(
+        self, entry: MemberEntry, cause: StateChangeCause, record: MemberRecord, now: float
+    ) -> bool:
         """Change what is thought of a member, if the table says so; whether that is news."""
         before = entry.record
         if (before.state, cause) not in TRANSITIONS:
@@ -292,34 +298,36 @@ class Roster:
         self._settle(entry, before)
         if has_news:
             # A death is told on as it was heard, though here it is but a suspicion.
-            self._rumours.add(record if cause is Cause.HEARD_DEAD else entry.record)
+            self._rumours.add(record if cause is StateChangeCause.HEARD_DEAD else entry.record)
         return has_news
 
-    def _apply_suspicion(self, entry: Entry, before: Record, cause: Cause, now: float) -> bool:
+    def _apply_suspicion(
+        self, entry: MemberEntry, before: MemberRecord, cause: StateChangeCause, now: float
+    ) -> bool:
         """Begin, hasten or end the suspicion; whether others should hear of it."""
-        if entry.state is not State.SUSPECT:
+        if entry.state is not MemberState.SUSPECT:
             entry.suspicion = None
             return True
         is_new = entry.suspicion is None or entry.record.incarnation > before.incarnation
         if entry.suspicion is None or is_new:
             entry.suspicion = self._new_suspicion(entry.record, now)
-        if cause is Cause.HEARD_DEAD:
+        if cause is StateChangeCause.HEARD_DEAD:
             return entry.suspicion.hasten() or is_new
         return is_new
 
-    def _new_suspicion(self, record: Record, now: float) -> Suspicion:
+    def _new_suspicion(self, record: MemberRecord, now: float) -> Suspicion:
         return Suspicion(self._config, now, record.witness, self.size)
 
-    def _confirm(self, entry: Entry, record: Record) -> bool:
+    def _confirm(self, entry: MemberEntry, record: MemberRecord) -> bool:
         """Hear once more that a member is suspected; whether somebody says so who had not."""
-        if entry.suspicion is None or record.state is not State.SUSPECT:
+        if entry.suspicion is None or record.state is not MemberState.SUSPECT:
             return False
         if record.rank != entry.record.rank or not entry.suspicion.confirm(record.witness):
             return False
         self._rumours.add(msgspec.structs.replace(entry.record, witness=record.witness))
         return True
 
-    def _take_properties(self, entry: Entry, record: Record) -> bool:
+    def _take_properties(self, entry: MemberEntry, record: MemberRecord) -> bool:
         before = entry.record
         is_taken = entry.take_properties(record)
         _keep(self.lacking, entry, entry.state.is_active and entry.lacks_properties)
@@ -328,13 +336,13 @@ class Roster:
         self._digest = None
         self._rumours.add(entry.record)
         if entry.state.is_active:
-            self._report(ChangeKind.METADATA, entry.record, before)
+            self._report(MembershipEventType.METADATA, entry.record, before)
         return True
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: MemberEntry) -> None:
         """Forget a member, dead or replaced."""
         before = entry.record
-        entry.record = msgspec.structs.replace(before, state=max(State.DEAD, before.state))
+        entry.record = msgspec.structs.replace(before, state=max(MemberState.DEAD, before.state))
         self._settle(entry, before)
         self._rumours.drop(before.name)
         self.tombstones.pop(before.name, None)
@@ -349,7 +357,7 @@ class Roster:
         """Whether so many claim the address that most of them cannot be right."""
         return len(self._names_at.get(address, ())) >= _NAMES_AT_ADDRESS_MAX
 
-    def _make_room(self, record: Record) -> bool:
+    def _make_room(self, record: MemberRecord) -> bool:
         """Forget who went first, for somebody who lives; False if all do."""
         oldest = next(iter(self.tombstones.values()), None)
         if oldest is None or not record.state.is_active:
@@ -357,12 +365,12 @@ class Roster:
         self._remove(oldest)
         return True
 
-    def _settle(self, entry: Entry, before: Record | None) -> None:
+    def _settle(self, entry: MemberEntry, before: MemberRecord | None) -> None:
         """Bring indices up to date and tell of what changed."""
         record = entry.record
         self._digest = None
         was_active = before is not None and before.state.is_active
-        _keep(self.suspects, entry, record.state is State.SUSPECT)
+        _keep(self.suspects, entry, record.state is MemberState.SUSPECT)
         _keep(self.active, entry, record.state.is_active)
         _keep(self.tombstones, entry, not record.state.is_active)
         _keep(self.lacking, entry, record.state.is_active and entry.lacks_properties)
@@ -375,18 +383,20 @@ class Roster:
                 del self._names_at[record.address]
         self.revision += was_active is not record.state.is_active
         if was_active and not record.state.is_active:
-            self._report(ChangeKind.REMOVED, record, before)
+            self._report(MembershipEventType.REMOVED, record, before)
         elif record.state.is_active and not was_active:
-            self._report(ChangeKind.ADDED, record, None)
+            self._report(MembershipEventType.ADDED, record, None)
         elif was_active and before is not None and before.state is not record.state:
-            self._report(ChangeKind.REACHABILITY, record, before)
+            self._report(MembershipEventType.REACHABILITY, record, before)
 
-    def _report(self, kind: ChangeKind, record: Record, before: Record | None) -> None:
+    def _report(
+        self, kind: MembershipEventType, record: MemberRecord, before: MemberRecord | None
+    ) -> None:
         previous = None if before is None else to_member(before)
-        self.changes.append(MemberChange(kind, to_member(record), previous))
+        self.changes.append(MembershipEvent(kind, to_member(record), previous))
 
 
-def _keep(index: dict[str, Entry], entry: Entry, belongs: bool) -> None:
+def _keep(index: dict[str, MemberEntry], entry: MemberEntry, belongs: bool) -> None:
     if belongs:
         index[entry.record.name] = entry
     else:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import math
 
-from .packets import fit
-from .records import Record
+from .packets import fit_records
+from .records import MemberRecord
 
 
-def retellings(size: int, factor: int) -> int:
+def retransmit_limit(size: int, factor: int) -> int:
     """How often a node passes on a piece of news in a cluster of that size."""
     return factor * max(1, math.ceil(math.log10(size + 1)))
 
 
-class Rumours:
+class GossipQueue:
     """At most one piece of news for each member, the newest."""
 
     def __init__(self) -> None:
         # News by the number of times they were told, then by member.
-        self._told: list[dict[str, Record]] = [{}]
+        self._told: list[dict[str, MemberRecord]] = [{}]
         # Member -> how often its news were told.
         self._times: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._times)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: MemberRecord) -> None:
         """Have the news passed on; they replace older ones of the same member."""
         self.drop(record.name)
         self._times[record.name] = 0
@@ -37,10 +37,10 @@ class Rumours:
         if times is not None:
             del self._told[times][name]
 
-    def take(self, room: int, *, times_max: int, full_bytes_max: int) -> list[Record]:
+    def take(self, room: int, *, times_max: int, full_bytes_max: int) -> list[MemberRecord]:
         """News that fit the room; those told so often are dropped."""
         waiting = (record for level in self._told for record in level.values())
-        taken = fit(waiting, room, full_bytes_max=full_bytes_max)
+        taken = fit_records(waiting, room, full_bytes_max=full_bytes_max)
         for record in taken:
             self._count(record.name, times_max)
         return taken

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 
 
-class State(enum.IntEnum):
+class MemberState(enum.IntEnum):
     """What a node thinks of a member. A later state prevails over an earlier one of its kind."""
 
     ALIVE = 0
@@ -27,10 +27,10 @@ class State(enum.IntEnum):
     @property
     def is_active(self) -> bool:
         """Whether it counts as a member."""
-        return self <= State.SUSPECT
+        return self <= MemberState.SUSPECT
 
 
-class Cause(enum.Enum):
+class StateChangeCause(enum.Enum):
     """Why a node changes its mind. Rumours count only if they are news."""
 
     ANSWERED = "it answered this node"
@@ -44,36 +44,36 @@ class Cause(enum.Enum):
     FORGOTTEN = "long ago"
 
 
-HEARD = {
-    State.ALIVE: Cause.HEARD_ALIVE,
-    State.SUSPECT: Cause.HEARD_SUSPECT,
-    State.DEAD: Cause.HEARD_DEAD,
-    State.LEFT: Cause.HEARD_LEFT,
+GOSSIP_CAUSES = {
+    MemberState.ALIVE: StateChangeCause.HEARD_ALIVE,
+    MemberState.SUSPECT: StateChangeCause.HEARD_SUSPECT,
+    MemberState.DEAD: StateChangeCause.HEARD_DEAD,
+    MemberState.LEFT: StateChangeCause.HEARD_LEFT,
 }
 
-TRANSITIONS: dict[tuple[State | None, Cause], State | None] = {
-    (None, Cause.ANSWERED): State.ALIVE,
-    (State.ALIVE, Cause.ANSWERED): State.ALIVE,
-    (State.ALIVE, Cause.HEARD_ALIVE): State.ALIVE,
-    (State.ALIVE, Cause.HEARD_SUSPECT): State.SUSPECT,
-    (State.ALIVE, Cause.HEARD_DEAD): State.SUSPECT,
-    (State.ALIVE, Cause.HEARD_LEFT): State.LEFT,
-    (State.ALIVE, Cause.PROBE_FAILED): State.SUSPECT,
-    (State.ALIVE, Cause.REPLACED): None,
-    (State.SUSPECT, Cause.ANSWERED): State.ALIVE,
-    (State.SUSPECT, Cause.HEARD_ALIVE): State.ALIVE,
-    (State.SUSPECT, Cause.HEARD_SUSPECT): State.SUSPECT,
-    (State.SUSPECT, Cause.HEARD_DEAD): State.SUSPECT,
-    (State.SUSPECT, Cause.HEARD_LEFT): State.LEFT,
-    (State.SUSPECT, Cause.TIMED_OUT): State.DEAD,
-    (State.SUSPECT, Cause.REPLACED): None,
-    (State.DEAD, Cause.ANSWERED): State.ALIVE,
-    (State.DEAD, Cause.HEARD_DEAD): State.DEAD,
-    (State.DEAD, Cause.HEARD_LEFT): State.LEFT,
-    (State.DEAD, Cause.REPLACED): None,
-    (State.DEAD, Cause.FORGOTTEN): None,
-    (State.LEFT, Cause.REPLACED): None,
-    (State.LEFT, Cause.FORGOTTEN): None,
+TRANSITIONS: dict[tuple[MemberState | None, StateChangeCause], MemberState | None] = {
+    (None, StateChangeCause.ANSWERED): MemberState.ALIVE,
+    (MemberState.ALIVE, StateChangeCause.ANSWERED): MemberState.ALIVE,
+    (MemberState.ALIVE, StateChangeCause.HEARD_ALIVE): MemberState.ALIVE,
+    (MemberState.ALIVE, StateChangeCause.HEARD_SUSPECT): MemberState.SUSPECT,
+    (MemberState.ALIVE, StateChangeCause.HEARD_DEAD): MemberState.SUSPECT,
+    (MemberState.ALIVE, StateChangeCause.HEARD_LEFT): MemberState.LEFT,
+    (MemberState.ALIVE, StateChangeCause.PROBE_FAILED): MemberState.SUSPECT,
+    (MemberState.ALIVE, StateChangeCause.REPLACED): None,
+    (MemberState.SUSPECT, StateChangeCause.ANSWERED): MemberState.ALIVE,
+    (MemberState.SUSPECT, StateChangeCause.HEARD_ALIVE): MemberState.ALIVE,
+    (MemberState.SUSPECT, StateChangeCause.HEARD_SUSPECT): MemberState.SUSPECT,
+    (MemberState.SUSPECT, StateChangeCause.HEARD_DEAD): MemberState.SUSPECT,
+    (MemberState.SUSPECT, StateChangeCause.HEARD_LEFT): MemberState.LEFT,
+    (MemberState.SUSPECT, StateChangeCause.TIMED_OUT): MemberState.DEAD,
+    (MemberState.SUSPECT, StateChangeCause.REPLACED): None,
+    (MemberState.DEAD, StateChangeCause.ANSWERED): MemberState.ALIVE,
+    (MemberState.DEAD, StateChangeCause.HEARD_DEAD): MemberState.DEAD,
+    (MemberState.DEAD, StateChangeCause.HEARD_LEFT): MemberState.LEFT,
+    (MemberState.DEAD, StateChangeCause.REPLACED): None,
+    (MemberState.DEAD, StateChangeCause.FORGOTTEN): None,
+    (MemberState.LEFT, StateChangeCause.REPLACED): None,
+    (MemberState.LEFT, StateChangeCause.FORGOTTEN): None,
 }
 """None stands for a member that is not known. Of a process that has left nothing is news.
 

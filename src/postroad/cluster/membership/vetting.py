@@ -17,10 +17,10 @@ import msgspec
 
 from postroad.core import Address
 
-from .packets import Ack, Ping, padding_for, record_size
-from .records import NUMBER_MAX, Record
-from .states import State
-from .voice import Voice
+from .packets import ProbeAckPacket, ProbePacket, padding_for, record_size
+from .records import NUMBER_MAX, MemberRecord
+from .states import MemberState
+from .voice import MembershipContext
 
 # Who tells share so many lanes.
 _LANES = 64
@@ -54,7 +54,7 @@ class _Question:
     __slots__ = ("in_stream", "lane", "record", "stream_at", "until")
 
     def __init__(
-        self, record: Record, lane: int, in_stream: bool, stream_at: float, until: float
+        self, record: MemberRecord, lane: int, in_stream: bool, stream_at: float, until: float
     ) -> None:
         self.record = record
         self.lane = lane
@@ -69,7 +69,7 @@ class _Lanes:
 
     def __init__(self, waiting_max: int) -> None:
         self._waiting_max = waiting_max
-        self._lanes: dict[int, dict[str, Record]] = {}
+        self._lanes: dict[int, dict[str, MemberRecord]] = {}
         self._size = 0
         # How many are being asked, by lane.
         self.asked: Counter[int] = Counter()
@@ -77,7 +77,7 @@ class _Lanes:
     def __len__(self) -> int:
         return self._size
 
-    def put(self, record: Record, lane: int) -> None:
+    def put(self, record: MemberRecord, lane: int) -> None:
         waiting = self._lanes.setdefault(lane, {})
         known = waiting.get(record.name)
         if known is None:
@@ -89,7 +89,7 @@ class _Lanes:
             longest = max(self._lanes, key=lambda it: len(self._lanes[it]))
             self._pop(longest)
 
-    def take(self) -> tuple[Record, int] | None:
+    def take(self) -> tuple[MemberRecord, int] | None:
         """The next one that may be asked, and its lane."""
         if self.asked.total() >= _ASKED_MAX:
             return None
@@ -102,7 +102,7 @@ class _Lanes:
                 return record, lane
         return None
 
-    def _pop(self, lane: int) -> Record:
+    def _pop(self, lane: int) -> MemberRecord:
         waiting = self._lanes[lane]
         record = waiting.pop(next(iter(waiting)))
         self._size -= 1
@@ -114,7 +114,7 @@ class _Lanes:
 class Vetting:
     """All nodes that were told of and have not answered yet."""
 
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, voice: MembershipContext) -> None:
         self._voice = voice
         self._config = voice.config
         self._roster = voice.roster
@@ -129,7 +129,7 @@ class Vetting:
         """Whether somebody told of over a stream is to be asked, or may answer yet."""
         return bool(self._lanes[True]) or any(it.in_stream for it in self._questions.values())
 
-    def consider(self, record: Record, teller: Teller, now: float) -> None:
+    def consider(self, record: MemberRecord, teller: Teller, now: float) -> None:
         """A node is said to live: have it asked in its turn."""
         number = self._asked.get(record.name)
         if number is not None and self._questions[number].record.identity == record.identity:
@@ -160,7 +160,7 @@ class Vetting:
             question.stream_at += seconds
             question.until += seconds
 
-    def on_ack(self, ack: Ack, now: float) -> tuple[bool, Record | None]:
+    def on_ack(self, ack: ProbeAckPacket, now: float) -> tuple[bool, MemberRecord | None]:
         """Whether that answers a question of this kind; and who it is that has answered."""
         if ack.number not in self._questions:
             return False, None
@@ -174,7 +174,7 @@ class Vetting:
         if not (is_itself and ack.is_member and 0 <= ack.incarnation < NUMBER_MAX):
             return True, None
         return True, msgspec.structs.replace(
-            record, state=State.ALIVE, incarnation=ack.incarnation, witness="", secret=b""
+            record, state=MemberState.ALIVE, incarnation=ack.incarnation, witness="", secret=b""
         )
 
     def _ask_waiting(self, now: float) -> None:
@@ -194,12 +194,12 @@ class Vetting:
                 lanes.asked[lane] += 1
                 self._ask(number, record, in_stream=False)
 
-    def _ask(self, number: int, record: Record, *, in_stream: bool) -> None:
+    def _ask(self, number: int, record: MemberRecord, *, in_stream: bool) -> None:
         """Ask where it is said to be, with as few bytes as it takes: anybody may be there."""
         own, known = self._roster.own, self._roster.entries.get(record.name)
         # Whoever is thought dead, or succeeds somebody, must hear of it to be able to object.
         news = [] if known is None else [known.record.without_properties()]
-        ping = Ping(
+        ping = ProbePacket(
             number=number,
             name=own.name,
             instance=own.instance,

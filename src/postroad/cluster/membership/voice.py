@@ -11,14 +11,14 @@ from postroad.core import Address
 
 from .config import MembershipConfig
 from .health import LocalHealth
-from .packets import Packet, encode_packet, fit, record_size
-from .records import Record
-from .roster import Entry, Roster
-from .rumours import Rumours, retellings
-from .states import State
+from .packets import MembershipPacket, encode_packet, fit_records, record_size
+from .records import MemberRecord
+from .roster import MemberEntry, MemberTable
+from .rumours import GossipQueue, retransmit_limit
+from .states import MemberState
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """The random numbers a machine needs; `random.Random` has them."""
 
     def random(self) -> float: ...
@@ -27,7 +27,7 @@ class Chance(Protocol):
     def sample(self, population: list[Any], k: int) -> list[Any]: ...
 
 
-class Send(msgspec.Struct, frozen=True, gc=False):
+class OutgoingPacket(msgspec.Struct, frozen=True, gc=False):
     """A packet to be sent."""
 
     address: Address
@@ -38,7 +38,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     """Who must be there, where that is known."""
 
 
-class Counters(msgspec.Struct):
+class MembershipCounters(msgspec.Struct):
     """What a node's membership has done so far."""
 
     packets_sent: int = 0
@@ -61,22 +61,26 @@ class Counters(msgspec.Struct):
     """News and packets that were not believed, by reason."""
 
 
-class Voice:
+class MembershipContext:
     """Speaks for this node, and adds news to whatever it says."""
 
     def __init__(
-        self, config: MembershipConfig, roster: Roster, rumours: Rumours, chance: Chance
+        self,
+        config: MembershipConfig,
+        roster: MemberTable,
+        rumours: GossipQueue,
+        chance: RandomSource,
     ) -> None:
         self.config = config
         self.roster = roster
         self.rumours = rumours
         self.chance = chance
         self.health = LocalHealth(config.health_max)
-        self.counters = Counters(refused={})
+        self.counters = MembershipCounters(refused={})
         # Whether this node may speak of itself; not before it knows that its name is free.
         self.is_member = False
         # Drained by whoever runs the machine: packets, and reasons why something was refused.
-        self.outgoing: list[Send] = []
+        self.outgoing: list[OutgoingPacket] = []
         self.refusals: list[str] = []
 
     def number(self) -> int:
@@ -84,20 +88,20 @@ class Voice:
         return self.chance.getrandbits(62)
 
     def news(
-        self, *first: Record, in_stream: bool = False, room_max: int | None = None
-    ) -> list[Record]:
+        self, *first: MemberRecord, in_stream: bool = False, room_max: int | None = None
+    ) -> list[MemberRecord]:
         """These, and as many of the news as a packet has room for, or less if it must be short."""
         config = self.config
         room = config.stream_bytes_max if in_stream else config.packet_bytes_max
         if room_max is not None:
             room = max(0, min(room, room_max))
         full_bytes_max = config.stream_bytes_max if in_stream else room // 2
-        chosen = fit(first, room, full_bytes_max=full_bytes_max)
+        chosen = fit_records(first, room, full_bytes_max=full_bytes_max)
         if len(self.rumours):
             room -= sum(map(record_size, chosen))
             told = self.rumours.take(
                 room,
-                times_max=retellings(self.roster.size, config.retransmit_factor),
+                times_max=retransmit_limit(self.roster.size, config.retransmit_factor),
                 full_bytes_max=full_bytes_max,
             )
             names = {record.name for record in first}
@@ -107,15 +111,15 @@ class Voice:
     def say(
         self,
         address: Address,
-        packet: Packet,
+        packet: MembershipPacket,
         *,
         to: str | None = None,
         in_stream: bool = False,
     ) -> None:
         """Queue a packet, for the node of that name if it is known."""
-        self.outgoing.append(Send(address, self.encode(packet), in_stream, to))
+        self.outgoing.append(OutgoingPacket(address, self.encode(packet), in_stream, to))
 
-    def encode(self, packet: Packet) -> bytes:
+    def encode(self, packet: MembershipPacket) -> bytes:
         """The packet's bytes, counted as sent."""
         payload = encode_packet(packet)
         self.counters.packets_sent += 1
@@ -130,11 +134,11 @@ class Voice:
 
     def choose(
         self, count: int, *, but: str | None = None, with_suspects: bool = False
-    ) -> list[Entry]:
+    ) -> list[MemberEntry]:
         """Some other members at random."""
         candidates = [
             entry
             for name, entry in self.roster.active.items()
-            if name != but and (with_suspects or entry.state is State.ALIVE)
+            if name != but and (with_suspects or entry.state is MemberState.ALIVE)
         ]
         return self.chance.sample(candidates, min(count, len(candidates)))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeAlias
 
-from postroad.core.errors import StoreError, TransactionLost
+from postroad.core.errors import StoreError, TransactionAbortedError
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -19,8 +19,8 @@ class Database(Protocol):
     """One connection. Whoever calls it sees to it that calls do not overlap.
 
     Statements of Postroad are written with `?` for parameters; those of users in whatever way
-    their database wants. Failures of the database itself become StoreUnavailable or StoreCorrupt;
-    what is wrong with a statement raises as it is.
+    their database wants. Failures of the database itself become StoreUnavailableError or
+    StoreCorruptedError; what is wrong with a statement raises as it is.
     """
 
     aborts_on_error: bool
@@ -107,9 +107,9 @@ class Database(Protocol):
 
 
 def check_in_transaction(database: Database) -> None:
-    """Raise TransactionLost if a statement ended what others commit too."""
+    """Raise TransactionAbortedError if a statement ended what others commit too."""
     if not database.is_in_transaction:
-        raise TransactionLost("a statement has undone the whole transaction; begin again")
+        raise TransactionAbortedError("a statement has undone the whole transaction; begin again")
 
 
 @contextmanager
@@ -146,7 +146,7 @@ class Backend(Protocol):
         """Whether there is anything to open."""
 
     def lock(self, role: str) -> None:
-        """Become the only process in that role; raises StoreLocked if another is."""
+        """Become the only process in that role; raises StoreLockedError if another is."""
 
     def lock_also(self, role: str, database: Database) -> None:
         """Take a second role, while connected."""
@@ -161,7 +161,7 @@ class Backend(Protocol):
         """Have the transaction that has begun wait until no other prepares the tables."""
 
     def check(self, database: Database) -> None:
-        """Raise StoreCorrupt if the data is damaged."""
+        """Raise StoreCorruptedError if the data is damaged."""
 
     def note(self, role: str, commits: int) -> None:
         """Note beside the data how many commits were acknowledged, where that survives a crash."""

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Iterable, Sequence
 
-from postroad.core.errors import StoreError, StoreLocked, StoreMismatch
+from postroad.core.errors import StoreError, StoreLockedError, StoreMismatchError
 from postroad.durable.config import MailConfig
 from postroad.durable.letters import Letter, bind_page, decode_page, encode_letter
 
@@ -161,19 +161,19 @@ class Ledger:
             raise
         except Exception as error:
             raise Displaced(
-                StoreMismatch(f"the database has no tables of this store any more: {error}")
+                StoreMismatchError(f"the database has no tables of this store any more: {error}")
             ) from error
         raise Displaced(failure)
 
     def _explain(self, database: Database) -> StoreError:
         """Why this process cannot go on with what is in the database."""
         if read_meta(database, self._process_key) not in (self._process, None):
-            return StoreLocked(
+            return StoreLockedError(
                 "another process has worked on the store meanwhile; start this one again"
             )
         schema = read_meta(database, "schema")
         if schema != _SCHEMA:
-            return StoreMismatch(
+            return StoreMismatchError(
                 f"the store has schema {schema} since another version of Postroad was here, and "
                 f"this one knows {_SCHEMA}; start the node again with that version"
             )
@@ -182,7 +182,7 @@ class Ledger:
             state = f"is {self.commits - count} commits behind what this node committed"
         else:
             state = f"has a commit {count} that this node did not make"
-        return StoreMismatch(
+        return StoreMismatchError(
             f"the database {state}: a fail-over or a restored copy has another history; start the "
             "node again, and it takes up what the database has"
         )
@@ -212,7 +212,7 @@ class Ledger:
         close_quietly(self.database)
         try:
             database = backend.connect()
-        except StoreLocked:
+        except StoreLockedError:
             # By what is left of the last connection, or by whoever came after this process.
             self._check_from_beside(backend)
             raise

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
-from postroad.core.errors import StoreLocked, StoreUnavailable
+from postroad.core.errors import StoreLockedError, StoreUnavailableError
 
 from .database import Backend, Database, Row
 from .sqlite import TYPES, SqliteDatabase, check_integrity
@@ -66,7 +66,9 @@ class MemoryDisk:
         copy = self._connect()
         try:
             if self._connection.in_transaction:
-                raise StoreUnavailable("a commit is under way; take the backup at another moment")
+                raise StoreUnavailableError(
+                    "a commit is under way; take the backup at another moment"
+                )
             self._connection.backup(copy)
             return copy.serialize()
         finally:
@@ -107,7 +109,9 @@ class MemoryDatabase(SqliteDatabase):
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         if self._is_cut_off:
-            raise StoreUnavailable("store in memory cannot be used now: the connection is lost")
+            raise StoreUnavailableError(
+                "store in memory cannot be used now: the connection is lost"
+            )
         with self._disk.lock:
             return super().execute(statement, parameters)
 
@@ -121,7 +125,7 @@ class MemoryDatabase(SqliteDatabase):
 
     def begin(self) -> None:
         if self._disk.is_read_only:
-            raise StoreUnavailable("store in memory cannot be used now: it is read-only")
+            raise StoreUnavailableError("store in memory cannot be used now: it is read-only")
         self._disk.is_prepared = False
         super().begin()
 
@@ -131,7 +135,7 @@ class MemoryDatabase(SqliteDatabase):
     def commit(self) -> None:
         self._disk.is_prepared = False
         if self._disk.is_full:
-            raise StoreUnavailable("store in memory cannot be used now: the disk is full")
+            raise StoreUnavailableError("store in memory cannot be used now: the disk is full")
         super().commit()
 
     def close(self) -> None:
@@ -163,7 +167,9 @@ class MemoryBackend(Backend):
 
     def lock(self, role: str) -> None:
         if role in self._disk.holders:
-            raise StoreLocked(f"store in memory is used by another {role}; stop that one first")
+            raise StoreLockedError(
+                f"store in memory is used by another {role}; stop that one first"
+            )
         self._disk.holders[role] = self
         self._roles.append(role)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from postroad.core.errors import MissingExtra, UsageError
+from postroad.core.errors import MissingExtraError, UsageError
 
 from .database import Database
 from .guarded import GuardedConnection, Loan
@@ -17,11 +17,11 @@ _OWN = frozenset({"is_shared", "is_spoilt", "loan"})
 
 
 def check_installed() -> None:
-    """Raise MissingExtra without SQLAlchemy."""
+    """Raise MissingExtraError without SQLAlchemy."""
     try:
         import sqlalchemy.orm  # noqa: F401
     except ImportError:
-        raise MissingExtra("sqlalchemy", "a session of SQLAlchemy") from None
+        raise MissingExtraError("sqlalchemy", "a session of SQLAlchemy") from None
 
 
 class _Connection:

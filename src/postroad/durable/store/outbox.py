@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from postroad.core.errors import (
-    HistoryDiverged,
-    IdempotencyConflict,
-    MailboxFull,
-    MalformedPayload,
+    IdempotencyConflictError,
+    MalformedPayloadError,
+    OutboxFullError,
+    StreamDivergedError,
 )
 from postroad.durable.chain import extend, genesis
 from postroad.durable.config import MailConfig
@@ -36,9 +36,9 @@ class Idempotence(msgspec.Struct, frozen=True):
     """Of what was posted, to notice another message under the same key."""
 
     def check(self, digest: bytes, peer: str) -> None:
-        """Raise IdempotencyConflict unless what was posted before is the same."""
+        """Raise IdempotencyConflictError unless what was posted before is the same."""
         if digest != self.digest:
-            raise IdempotencyConflict(
+            raise IdempotencyConflictError(
                 f"idempotency key {self.key!r} was used for another message to {peer!r}"
             )
 
@@ -87,7 +87,7 @@ class Outbox:
     # Posting.
 
     def check_room(self, name: str, count: int) -> None:
-        """Raise MailboxFull if so many more messages are more than this node keeps for a peer."""
+        """Raise OutboxFullError if the outbox of a peer has no capacity for `count` more."""
         if count <= self.room(name):
             return
         peer = self._peers.get(name)
@@ -97,7 +97,7 @@ class Outbox:
                 "SELECT settled, settled_chain FROM postroad_peers WHERE id = ?", (peer.id,)
             )[0]
         if count > self.room(name):
-            raise MailboxFull(
+            raise OutboxFullError(
                 f"{self._waiting(name)} messages wait for {name!r}; this node keeps "
                 f"{self._config.outbox_messages_max} (outbox_messages_max)"
             )
@@ -200,7 +200,7 @@ class Outbox:
     def _check_end(self, peer: Peer, upto: int, chain: bytes) -> None:
         """A peer can have accepted whole pages only, and those that were sent."""
         if chain_after(self.database, peer.id, upto) != chain:
-            raise HistoryDiverged(
+            raise StreamDivergedError(
                 f"{peer.name!r} claims to have accepted message {upto}, but not the one that "
                 "was posted here"
             )
@@ -290,5 +290,5 @@ def read_letters(page: OutPage) -> Sequence[Letter]:
         return ()
     try:
         return decode_page(bytes(page.letters))
-    except MalformedPayload:
+    except MalformedPayloadError:
         return (Letter(0, UNREADABLE_QUEUE, bytes(page.letters), 0),)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.core.errors import (
     ConfigError,
-    MissingExtra,
+    MissingExtraError,
     StoreError,
-    StoreLocked,
-    StoreUnavailable,
+    StoreLockedError,
+    StoreUnavailableError,
 )
 
 from .database import Backend, Database, Row
@@ -81,9 +81,9 @@ def _name_failure(where: str, error: BaseException) -> StoreError | None:
 
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         reason = " ".join(str(error).split())
-        return StoreUnavailable(f"store {where} cannot be used now: {reason}")
+        return StoreUnavailableError(f"store {where} cannot be used now: {reason}")
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-        return StoreUnavailable(f"store {where} is read-only now: {error}")
+        return StoreUnavailableError(f"store {where} is read-only now: {error}")
     return None
 
 
@@ -258,7 +258,7 @@ class PostgresBackend(Backend):
         try:
             import psycopg
         except ImportError:
-            raise MissingExtra("postgres", "a store in PostgreSQL") from None
+            raise MissingExtraError("postgres", "a store in PostgreSQL") from None
         if not schema.isidentifier():
             raise ConfigError(f"schema {schema!r} must consist of letters, digits and '_'")
         self._psycopg = psycopg
@@ -305,7 +305,7 @@ class PostgresBackend(Backend):
         deadline = time.monotonic() + _LOCK_S
         while database.execute("SELECT pg_try_advisory_lock(?)", (key,)) != [(True,)]:
             if time.monotonic() > deadline:
-                raise StoreLocked(
+                raise StoreLockedError(
                     f"store {self._where} is used by another {role}; stop that one first"
                 )
             time.sleep(_LOCK_POLL_S)

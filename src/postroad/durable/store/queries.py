@@ -6,7 +6,7 @@ import logging
 
 import msgspec
 
-from postroad.core.errors import MalformedPayload, StoreCorrupt
+from postroad.core.errors import MalformedPayloadError, StoreCorruptedError
 from postroad.durable.exchange import Refusal
 from postroad.durable.letters import NEVER_MS, Letter, decode_letter, decode_page
 
@@ -226,8 +226,10 @@ def _to_in_page(queue: str, row: Row) -> InPage:
         page.letters = decode_page(unseal(bytes(letters)))
         page.done = 0 if done is None else int.from_bytes(done)
         if page.pending != pending:
-            raise StoreCorrupt(f"{page.pending} are marked as not handled, and {pending} counted")
-    except (StoreCorrupt, MalformedPayload) as error:
+            raise StoreCorruptedError(
+                f"{page.pending} are marked as not handled, and {pending} counted"
+            )
+    except (StoreCorruptedError, MalformedPayloadError) as error:
         logger.error("page %d of queue %r is damaged and not handled: %s", id, queue, error)
         page.letters, page.done = [], 0
     return page
@@ -252,7 +254,7 @@ def _to_aside(queue: str, row: Row) -> AsideLetter | None:
     id, sender, data, due_ms, holds_key, failures, ahead_ms, received_ms, error = row
     try:
         letter = decode_letter(unseal(bytes(data)))
-    except (StoreCorrupt, msgspec.DecodeError) as problem:
+    except (StoreCorruptedError, msgspec.DecodeError) as problem:
         logger.error("letter %d of queue %r is damaged and not handled: %s", id, queue, problem)
         return None
     return AsideLetter(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.core.errors import StoreMismatch
+from postroad.core.errors import StoreMismatchError
 
 from .database import Backend, Database
 
@@ -67,7 +67,7 @@ def migrate(backend: Backend, database: Database) -> None:
     )
     version = int(read_meta(database, "schema") or 0)
     if version > len(MIGRATIONS):
-        raise StoreMismatch(
+        raise StoreMismatchError(
             f"the store has schema {version} and this version of Postroad knows "
             f"{len(MIGRATIONS)}: it was written by a newer one"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from postroad.core.errors import StoreCorrupt
+from postroad.core.errors import StoreCorruptedError
 
 # No page and no letter begins with it; those of earlier versions have no seal.
 _MARK = b"\xc1"
@@ -18,10 +18,12 @@ def seal(data: bytes) -> bytes:
 
 
 def unseal(stored: bytes) -> bytes:
-    """The data; raises StoreCorrupt if it is not what was stored."""
+    """The data; raises StoreCorruptedError if it is not what was stored."""
     if not stored.startswith(_MARK):
         return stored
     data = stored[_START:]
     if zlib.crc32(data) != int.from_bytes(stored[len(_MARK) : _START]):
-        raise StoreCorrupt(f"the checksum of {len(data)} bytes is wrong: they were damaged at rest")
+        raise StoreCorruptedError(
+            f"the checksum of {len(data)} bytes is wrong: they were damaged at rest"
+        )
     return data

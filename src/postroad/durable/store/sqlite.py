@@ -13,7 +13,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from postroad.core.errors import StoreCorrupt, StoreError, StoreLocked, StoreUnavailable
+from postroad.core.errors import (
+    StoreCorruptedError,
+    StoreError,
+    StoreLockedError,
+    StoreUnavailableError,
+)
 from postroad.net.owned_files import check_file, make_private_directory
 
 from .database import Backend, Database, Row
@@ -80,11 +85,11 @@ def _raise_failure(where: str, error: sqlite3.Error) -> None:
 def _name_failure(where: str, error: sqlite3.Error) -> StoreError | None:
     primary = _primary_code(error)
     if primary in _CORRUPT:
-        return StoreCorrupt(
+        return StoreCorruptedError(
             f"store {where} is damaged: {error}; restore a backup and start a new epoch"
         )
     if primary in _UNAVAILABLE:
-        return StoreUnavailable(f"store {where} cannot be used now: {error}")
+        return StoreUnavailableError(f"store {where} cannot be used now: {error}")
     return None
 
 
@@ -225,13 +230,13 @@ class SqliteBackend(Backend):
             self._check_owners(path)
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreUnavailable(f"store {self._path} cannot be opened: {error}") from error
+            raise StoreUnavailableError(f"store {self._path} cannot be opened: {error}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(lock, _PID_BYTES, 0).decode(errors="replace").strip() or "unknown"
             os.close(lock)
-            raise StoreLocked(
+            raise StoreLockedError(
                 f"store {self._path} is used by process {holder} as its {role}; stop that one first"
             ) from None
         os.pwrite(lock, str(os.getpid()).encode().ljust(_PID_BYTES), 0)
@@ -275,7 +280,7 @@ class SqliteBackend(Backend):
         while True:
             try:
                 database.execute("PRAGMA journal_mode = WAL")
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_BUSY_AGAIN_S)
@@ -349,18 +354,18 @@ def _make_private(path: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise StoreUnavailable(f"store {path} cannot be made: {error}") from error
+        raise StoreUnavailableError(f"store {path} cannot be made: {error}") from error
 
 
 def check_integrity(database: Database, where: str) -> None:
-    """Raise StoreCorrupt unless SQLite finds the file in order."""
+    """Raise StoreCorruptedError unless SQLite finds the file in order."""
     try:
         rows = database.execute("PRAGMA quick_check(5)")
     except sqlite3.DatabaseError as error:
-        raise StoreCorrupt(f"store {where} is damaged: {error}") from error
+        raise StoreCorruptedError(f"store {where} is damaged: {error}") from error
     if rows != [("ok",)]:
         faults = "; ".join(str(row[0]) for row in rows)
-        raise StoreCorrupt(
+        raise StoreCorruptedError(
             f"store {where} is damaged: {faults}; restore a backup and start a new epoch"
         )
 

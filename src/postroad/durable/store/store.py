@@ -15,8 +15,8 @@ from postroad.core import validate_node_name
 from postroad.core.errors import (
     ConfigError,
     StoreError,
-    StoreMismatch,
-    StoreUnavailable,
+    StoreMismatchError,
+    StoreUnavailableError,
     UsageError,
 )
 from postroad.durable.config import MailConfig
@@ -87,10 +87,10 @@ class Store:
             take_over: whether to do so although another process may be at it.
 
         Raises:
-            StoreLocked: another process works on it in that role.
-            StoreCorrupt: it is damaged.
-            StoreMismatch: it is another node's, or of a newer version.
-            StoreUnavailable: it cannot be reached or written.
+            StoreLockedError: another process works on it in that role.
+            StoreCorruptedError: it is damaged.
+            StoreMismatchError: it is another node's, or of a newer version.
+            StoreUnavailableError: it cannot be reached or written.
         """
         if self._writer is not None:
             raise UsageError(f"{self!r} is open already")
@@ -127,7 +127,7 @@ class Store:
         self, owner: str | None, config: MailConfig | None, role: str, take_over: bool
     ) -> None:
         if owner is None and not self._backend.exists():
-            raise StoreMismatch(f"store {self._backend} was never used by a node")
+            raise StoreMismatchError(f"store {self._backend} was never used by a node")
         if not take_over:
             self._backend.lock(role)
         try:
@@ -180,12 +180,12 @@ class Store:
         id, known = read_meta(database, "store"), read_meta(database, "owner")
         if id is None:
             if owner is None:
-                raise StoreMismatch(f"store {self._backend} was never used by a node")
+                raise StoreMismatchError(f"store {self._backend} was never used by a node")
             id, known = os.urandom(16).hex(), owner
             write_meta(database, "store", id)
             write_meta(database, "owner", owner)
         elif owner is not None and known != owner:
-            raise StoreMismatch(
+            raise StoreMismatchError(
                 f"store {self._backend} belongs to node {known!r}, and this one is {owner!r}"
             )
         return bytes.fromhex(id), known or ""
@@ -225,7 +225,7 @@ class Store:
         self._reading.stop()
 
     async def lock(self, role: str) -> None:
-        """Take a second role in this process; raises StoreLocked if another process has it."""
+        """Take a second role in this process; raises StoreLockedError if another process has it."""
         await self._writing.run(self._backend.lock_also, role, self._ledger.database)
 
     # Writing.
@@ -286,7 +286,7 @@ class Store:
                 return await self._writing.run(lambda: function(self._reader, *args, **kwargs))
         try:
             return await self._reading.run(lambda: function(self._reader, *args, **kwargs))
-        except StoreUnavailable:
+        except StoreUnavailableError:
             await self._reading.run(self._reconnect_reader)
             raise
 
@@ -303,7 +303,7 @@ class Store:
                 self._beside = self._backend.connect_reader()
             try:
                 return function(self._beside, *args, **kwargs)
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 self._close_beside()
                 raise
 
@@ -311,10 +311,10 @@ class Store:
         """Connect to read only, also while the store is not open here or open elsewhere.
 
         Raises:
-            StoreUnavailable: it is not there, or cannot be reached.
+            StoreUnavailableError: it is not there, or cannot be reached.
         """
         if not self._backend.exists():
-            raise StoreUnavailable(f"store {self._backend} is not there")
+            raise StoreUnavailableError(f"store {self._backend} is not there")
         return self._backend.connect_reader()
 
     def _close_beside(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from postroad.core.errors import ConfigError, HistoryDiverged, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError, StreamDivergedError
 from postroad.durable.chain import genesis
 from postroad.durable.config import MailConfig
 from postroad.durable.dedup import FreshPage, GapBefore, sift
@@ -107,7 +107,7 @@ class Streams:
                 stream.watermark, stream.chain = fresh.last, fresh.page.chain
         except GapBefore:
             verdict = Verdict.GAP
-        except HistoryDiverged as error:
+        except StreamDivergedError as error:
             verdict, detail = Verdict.DIVERGED, str(error)
         self._remember(stream, before, refusals)
         # Told with every answer until they are settled: the one they were told with first may have
@@ -156,11 +156,13 @@ class Streams:
         numbers = range(fresh.first, fresh.last + 1)
         try:
             if not fresh.is_intact:
-                raise MalformedPayload("the page was changed on its way")
+                raise MalformedPayloadError("the page was changed on its way")
             letters = decode_page(fresh.page.letters)
             if len(letters) != fresh.page.count:
-                raise MalformedPayload(f"{len(letters)} letters where {fresh.page.count} were told")
-        except MalformedPayload as error:
+                raise MalformedPayloadError(
+                    f"{len(letters)} letters where {fresh.page.count} were told"
+                )
+        except MalformedPayloadError as error:
             detail = str(error)[:DETAIL_CHARS_MAX]
             return [Refusal(number, Reason.UNREADABLE, detail) for number in numbers]
         refusals = list(self._refuse(sender, fresh.first, letters, now_ms - ahead_ms))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from postroad.core.errors import PostroadError, StoreError, TransactionLost, UsageError
+from postroad.core.errors import PostroadError, StoreError, TransactionAbortedError, UsageError
 
 from .database import Database, Row, check_in_transaction, savepoint
 from .guarded import lend
@@ -201,7 +201,7 @@ class Turn:
 
     def _check(self) -> None:
         if self.is_over:
-            raise TransactionLost("the transaction is over; its statements were undone")
+            raise TransactionAbortedError("the transaction is over; its statements were undone")
 
     async def _finish(self, statement: asyncio.Future[T]) -> T:
         # A caller that is cancelled must not leave a statement behind that runs into others.
@@ -243,7 +243,9 @@ class Turn:
     def end(self, unit: Unit | None) -> None:
         """Say that no more statements come: apply the unit with them, or undo them."""
         if self.is_lost:
-            raise TransactionLost("the transaction took too long; its statements were undone")
+            raise TransactionAbortedError(
+                "the transaction took too long; its statements were undone"
+            )
         if not self._ended.done():
             if unit is not None:
                 unit.has_statements = True
@@ -306,7 +308,7 @@ class Turn:
         """Have the whole round done again if a statement of this turn has undone it."""
         try:
             check_in_transaction(database)
-        except TransactionLost:
+        except TransactionAbortedError:
             if unit is not None:
                 # Without `refuse`: what comes before it in its lane is committed all the same.
                 unit.error = UsageError("a statement has undone the commit of others too")

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from postroad.core import faults
 from postroad.core.backoff import backoff
 from postroad.core.errors import (
-    NotRunning,
+    NotRunningError,
     PostroadError,
     StoreError,
-    StoreUnavailable,
-    TransactionLost,
+    StoreUnavailableError,
+    TransactionAbortedError,
 )
 from postroad.durable.config import MailConfig
 
@@ -34,9 +34,9 @@ from .units import Unit
 
 logger = logging.getLogger("postroad.durable")
 
-BEFORE_COMMIT = faults.declare("durable.commit.before")
-AFTER_COMMIT = faults.declare("durable.commit.after")
-AFTER_REPORT = faults.declare("durable.commit.reported")
+BEFORE_COMMIT = faults.declare_fault_point("durable.commit.before")
+AFTER_COMMIT = faults.declare_fault_point("durable.commit.after")
+AFTER_REPORT = faults.declare_fault_point("durable.commit.reported")
 
 # Work that nobody waits for is written this much later, all of it at once.
 _LAZY_S = 0.05
@@ -112,7 +112,7 @@ class Writer:
             self._loop.call_soon(self._settle, (unit,), self.ended.result())
             return
         if self._is_closing:
-            raise NotRunning("the store is closed")
+            raise NotRunningError("the store is closed")
         if lazy:
             self._lazy.append(unit)
             if self._lazy_timer is None:
@@ -152,7 +152,7 @@ class Writer:
         """Wait for a transaction of one's own."""
         self.check()
         if self._is_closing:
-            raise NotRunning("the store is closed")
+            raise NotRunningError("the store is closed")
         turn = Turn(self._thread, self._ledger, self._lock_s, self._transaction_s)
         self._turns.append(turn)
         self._work.set()
@@ -236,7 +236,7 @@ class Writer:
         except StoreError as error:
             self._withdraw()
             await self._clear_up(units, error)
-        except TransactionLost as error:
+        except TransactionAbortedError as error:
             # Of a turn: what has no statements is done again, the others are told to begin again.
             logger.warning("transactions that share a commit begin again: %s", error)
             self._withdraw()
@@ -371,7 +371,7 @@ class Writer:
                 self._settle([unit], self.ended.result())
                 continue
             # It is the only one that may have failed, unless a turn has undone what others did.
-            is_guilty = len(units) == 1 and not isinstance(error, TransactionLost)
+            is_guilty = len(units) == 1 and not isinstance(error, TransactionAbortedError)
             if unit.error is not None or unit.has_statements or is_guilty:
                 self._settle([unit], error)
                 continue
@@ -406,7 +406,9 @@ class Writer:
         elif self.ended.done():
             self._settle(units, self.ended.result())
         elif self._is_closing:
-            self._refuse(units, StoreUnavailable(f"closed before the outcome was known: {error}"))
+            self._refuse(
+                units, StoreUnavailableError(f"closed before the outcome was known: {error}")
+            )
         else:
             self._refuse(units, error)
 

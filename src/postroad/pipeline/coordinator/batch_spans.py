@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from postroad.core import tracing
-from postroad.core.tracing import AnySpan, Kind, SpanContext
+from postroad.core.tracing import SpanContext, SpanKind, SpanLike
 
 # More links than this tell nobody anything.
 LINKS_MAX = 32
@@ -20,7 +20,7 @@ class BatchSpans:
 
     def __init__(self, job: str) -> None:
         self._job = job
-        self._span: AnySpan | None = None
+        self._span: SpanLike | None = None
         self._links: list[SpanContext] = []
 
     def begin(self, node: str, links: Iterable[SpanContext] = ()) -> None:
@@ -31,8 +31,13 @@ class BatchSpans:
         self._links += [link for link, _ in zip(links, range(room), strict=False)]
         if self._span is None:
             # The list still grows, with what is admitted to the same batch.
-            self._span = tracing.incoming(
-                "pipeline", f"batch {self._job}", None, Kind.CONSUMER, node=node, links=self._links
+            self._span = tracing.start_incoming_span(
+                "pipeline",
+                f"batch {self._job}",
+                None,
+                SpanKind.CONSUMER,
+                node=node,
+                links=self._links,
             )
 
     def end(self, node: str, batch: int, *, segments: int, failed: int, result: str) -> None:

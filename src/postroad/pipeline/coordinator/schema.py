@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from postroad.core.errors import StoreMismatch
+from postroad.core.errors import StoreMismatchError
 from postroad.durable.store.database import Database
 from postroad.durable.store.schema import read_meta, write_meta
 
@@ -69,11 +69,11 @@ def create_tables(types: Mapping[str, str], database: Database) -> None:
     """Make the tables, or bring them up to date.
 
     Raises:
-        StoreMismatch: a newer version of Postroad made them.
+        StoreMismatchError: a newer version of Postroad made them.
     """
     version = int(read_meta(database, _SCHEMA) or 0)
     if version > _VERSION:
-        raise StoreMismatch(
+        raise StoreMismatchError(
             f"the tables of jobs have schema {version} and this version of Postroad knows"
             f" {_VERSION}: they were written by a newer one"
         )

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from postroad.core.errors import ConfigError, StoreLocked, StoreMismatch
+from postroad.core.errors import ConfigError, StoreLockedError, StoreMismatchError
 from postroad.durable import MailConfig, Store
 from postroad.durable.store.schema import read_meta
 from postroad.durable.store.store import NODE
@@ -45,7 +45,7 @@ def read_config(store: Store) -> MailConfig:
     """The settings of the node that a store belongs to; the store need not be open.
 
     Raises:
-        StoreUnavailable: there is no such store.
+        StoreUnavailableError: there is no such store.
     """
     with closing(store.connect_reader()) as database:
         config = read_meta(database, "config")
@@ -202,9 +202,9 @@ class StandaloneCoordinator:
         while True:
             try:
                 return await self._try_open_store()
-            except StoreLocked as error:
+            except StoreLockedError as error:
                 if time.monotonic() >= deadline_s:
-                    raise StoreLocked(f"{error}; {self._advice}") from None
+                    raise StoreLockedError(f"{error}; {self._advice}") from None
             await asyncio.sleep(_LOCK_RETRY_S)
 
     async def _try_open_store(self) -> None:
@@ -215,7 +215,7 @@ class StandaloneCoordinator:
         role = f"reader-{reader}" if self._inputs else "writer"
         try:
             await self._store.open(_OWNER, role=role)
-        except StoreMismatch:
+        except StoreMismatchError:
             await self._store.open(role=role)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.core.limits import MIB, Limits
 from postroad.net import MessagingService
 from postroad.pipeline.connectors.connector import Committable, RawRecords
@@ -368,8 +368,8 @@ _decode_question: Callable[[bytes], Question] = msgspec.msgpack.Decoder(Question
 
 
 def read_question(payload: bytes) -> Question:
-    """Read a question; raises MalformedPayload if it is none."""
+    """Read a question; raises MalformedPayloadError if it is none."""
     try:
         return _decode_question(payload)
     except (ValueError, RecursionError) as error:
-        raise MalformedPayload(f"no question for a desk: {error}") from None
+        raise MalformedPayloadError(f"no question for a desk: {error}") from None

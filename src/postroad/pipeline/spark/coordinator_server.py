@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from postroad.core import Address, Limits, to_address
 from postroad.core.limits import MIB
-from postroad.net import Message, MessagingService
+from postroad.net import MessagingService, RawMessage
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.batch_result import BatchResult
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
@@ -148,7 +148,7 @@ class CoordinatorServer:
         if self._service is not None:
             await self._service.stop(grace=0)
 
-    async def _answer(self, message: Message) -> bytes:
+    async def _answer(self, message: RawMessage) -> bytes:
         return encode(await self._answer_question(read_question(message.payload)))
 
     async def _answer_question(self, question: Question) -> object:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from postroad.core.errors import ConfigError, MissingExtra, UsageError
+from postroad.core.errors import ConfigError, MissingExtraError, UsageError
 from postroad.pipeline.spark.addresses import place_driver, require_master
 from postroad.pipeline.spark.config import ELIMINATION, SparkConfig, configuration, environment
 from postroad.pipeline.spark.home import find_quick_home
@@ -70,7 +70,7 @@ def start_spark(settings: SparkConfig | None = None) -> SparkSession:
     Raises:
         ConfigError: there is no Java for it, nobody listens where its server or master should be,
             there is no way to it, or a property is wrong.
-        MissingExtra: the `spark` extra is not installed.
+        MissingExtraError: the `spark` extra is not installed.
         UsageError: this process runs a session already.
     """
     settings = settings or SparkConfig()
@@ -123,7 +123,7 @@ def stop_spark(session: SparkSession) -> None:
 
 def _connect(url: str) -> SparkSession:
     if any(importlib.util.find_spec(name) is None for name in _CONNECT_PACKAGES):
-        raise MissingExtra("spark-connect", "running jobs through Spark Connect")
+        raise MissingExtraError("spark-connect", "running jobs through Spark Connect")
     _probe(url)
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
@@ -187,9 +187,9 @@ def submitted_properties() -> dict[str, str]:
 
 
 def require_packages() -> None:
-    """Raise MissingExtra, if the `spark` extra is not installed."""
+    """Raise MissingExtraError, if the `spark` extra is not installed."""
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
-        raise MissingExtra("spark", "running jobs on Spark")
+        raise MissingExtraError("spark", "running jobs on Spark")
 
 
 def _refuse_second() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.core.errors import JobInvalid
+from postroad.core.errors import InvalidJobError
 from postroad.pipeline.job import Job
 from postroad.pipeline.validation.catalog import catalog_problems, workflow_problems
 from postroad.pipeline.validation.flow_conditions import condition_problems, lifecycle_problems
@@ -32,11 +32,11 @@ def find_problems(job: Job | Mapping[str, Any]) -> list[JobIssue]:
 
 
 def require_valid(job: Job | Mapping[str, Any]) -> Job:
-    """The job that the data says; raises JobInvalid with every problem there is."""
+    """The job that the data says; raises InvalidJobError with every problem there is."""
     draft = ParsedJob(job)
     problems = _problems_of(draft)
     if problems:
-        raise JobInvalid(_told(draft, problems), problems)
+        raise InvalidJobError(_told(draft, problems), problems)
     return draft.to_job()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.core import ThrottledLog
+from postroad.core import ThrottledLogger
 from postroad.core.errors import ConfigError
 from postroad.services.context import Context
 from postroad.services.keys import exact_key, moleculer_key
@@ -114,7 +114,7 @@ class Cache:
         self._running: set[_Computing] = set()
         self._computing: dict[str, _Computing] = {}
         self._rests_until = 0.0
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
         self.statistics = CacheStatistics()
 
     async def start(self, namespace: str) -> None:

@@ -16,7 +16,7 @@ def make_cache(said: str | bool) -> Cache | None:
 
     Raises:
         ConfigError: there is none of that name.
-        MissingExtra: the extra it needs is not installed.
+        MissingExtraError: the extra it needs is not installed.
     """
     if isinstance(said, bool):
         return Cache() if said else None

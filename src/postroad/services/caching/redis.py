@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from postroad.core.errors import ConfigError, MissingExtra, UsageError
+from postroad.core.errors import ConfigError, MissingExtraError, UsageError
 from postroad.services.keys import stored_name
 from postroad.services.serializers.buffers import with_buffers, without_buffers
 
@@ -86,7 +86,7 @@ class RedisStore(CacheStore):
         try:
             from redis.asyncio.connection import parse_url
         except ImportError:
-            raise MissingExtra("redis", "a cache in Redis") from None
+            raise MissingExtraError("redis", "a cache in Redis") from None
         try:
             parse_url(self._url)
         except ValueError as error:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
 _BYTES = (bytes, bytearray, memoryview)
 # Bytes are not within these, and JSON can be made of them.
@@ -35,7 +35,7 @@ def with_buffers(value: Any) -> Any:
 
 
 def without_buffer(value: Any) -> Any:
-    """The bytes, if a value stands for bytes; raises MalformedPayload if it pretends to."""
+    """The bytes, if a value stands for bytes; raises MalformedPayloadError if it pretends to."""
     if type(value) is not dict or value.get("type") != "Buffer":
         return value
     data = value.get("data")
@@ -44,7 +44,7 @@ def without_buffer(value: Any) -> Any:
     try:
         return bytes(data) if isinstance(data, list) else value
     except (TypeError, ValueError) as error:
-        raise MalformedPayload(f"no bytes: {error}") from None
+        raise MalformedPayloadError(f"no bytes: {error}") from None
 
 
 def without_buffers(value: Any) -> Any:

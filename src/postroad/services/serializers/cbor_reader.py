@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
 from .depth import DEPTH_MAX
 
@@ -40,18 +40,18 @@ _stop = object()
 
 
 def read_cbor(data: bytes) -> Any:
-    """The one value in some bytes; raises MalformedPayload for anything else."""
+    """The one value in some bytes; raises MalformedPayloadError for anything else."""
     reader = _Reader(data)
     try:
         value = reader.read(0)
     except (IndexError, struct.error):
-        raise MalformedPayload("no CBOR: it ends too early") from None
+        raise MalformedPayloadError("no CBOR: it ends too early") from None
     except (TypeError, ValueError, OverflowError) as error:
-        raise MalformedPayload(f"no CBOR: {error}") from None
+        raise MalformedPayloadError(f"no CBOR: {error}") from None
     if reader.position != len(data):
-        raise MalformedPayload("no CBOR: something follows it")
+        raise MalformedPayloadError("no CBOR: something follows it")
     if value is _stop:
-        raise MalformedPayload("no CBOR: an end without a beginning")
+        raise MalformedPayloadError("no CBOR: an end without a beginning")
     return None if value is _undefined else value
 
 
@@ -82,7 +82,7 @@ class _Reader:
         if info == 27:
             self.position = position + 8
             return int(_unpack_64(self._data, position)[0])
-        raise MalformedPayload(f"no CBOR: length {info}")
+        raise MalformedPayloadError(f"no CBOR: length {info}")
 
     def _take(self, count: int) -> bytes:
         end = self.position + count
@@ -114,7 +114,7 @@ class _Reader:
         depth = _deeper(depth)
         while (piece := self.read(depth)) is not _stop:
             if type(piece) is not kind:
-                raise MalformedPayload("no CBOR: a string of other things")
+                raise MalformedPayloadError("no CBOR: a string of other things")
             pieces.append(piece)
         return pieces
 
@@ -141,14 +141,14 @@ class _Reader:
     def _entry(self, key: Any, entries: dict[Any, Any], depth: int) -> None:
         value = self.read(depth)
         if value is _stop:
-            raise MalformedPayload("no CBOR: a map ends within an entry")
+            raise MalformedPayloadError("no CBOR: a map ends within an entry")
         if value is not _undefined:
             entries[key] = value
 
     def _item(self, depth: int) -> Any:
         item = self.read(depth)
         if item is _stop:
-            raise MalformedPayload("no CBOR: an end where a value should be")
+            raise MalformedPayloadError("no CBOR: an end where a value should be")
         return None if item is _undefined else item
 
     def tagged(self, info: int, depth: int) -> Any:
@@ -174,7 +174,7 @@ class _Reader:
             return _undefined
         if info == _INDEFINITE:
             return _stop
-        raise MalformedPayload(f"no CBOR: simple value {info}")
+        raise MalformedPayloadError(f"no CBOR: simple value {info}")
 
 
 _READERS: tuple[Callable[[_Reader, int, int], Any], ...] = (
@@ -191,7 +191,7 @@ _READERS: tuple[Callable[[_Reader, int, int], Any], ...] = (
 
 def _deeper(depth: int) -> int:
     if depth >= DEPTH_MAX + 1:  # The packet itself is a level.
-        raise MalformedPayload(f"no CBOR: more than {DEPTH_MAX} levels")
+        raise MalformedPayloadError(f"no CBOR: more than {DEPTH_MAX} levels")
     return depth + 1
 
 
@@ -212,6 +212,6 @@ def _text_time(text: str) -> datetime | str:
 
 def _big(tag: int, data: bytes) -> int:
     if len(data) > _BIG_BYTES_MAX:
-        raise MalformedPayload(f"no CBOR: a number of {len(data)} bytes")
+        raise MalformedPayloadError(f"no CBOR: a number of {len(data)} bytes")
     number = int.from_bytes(data)
     return number if tag == _TAG_BIG else -1 - number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.packets import Packet
 
 DEPTH_MAX = 100
@@ -12,7 +12,7 @@ DEPTH_MAX = 100
 
 
 def check_depth(packet: Packet) -> None:
-    """Raise MalformedPayload if something in a packet lies too deep."""
+    """Raise MalformedPayloadError if something in a packet lies too deep."""
     level: list[Any] = [getattr(packet, name) for name in packet.__struct_fields__]
     level = [value for value in level if type(value) in (dict, list)]
     for _ in range(DEPTH_MAX):
@@ -25,4 +25,4 @@ def check_depth(packet: Packet) -> None:
             if type(child) in (dict, list)
         ]
     if level:
-        raise MalformedPayload(f"no {packet.KIND}: more than {DEPTH_MAX} levels")
+        raise MalformedPayloadError(f"no {packet.KIND}: more than {DEPTH_MAX} levels")

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.core.limits import KIB
 from postroad.services.kinds import VERSION, Kind
 from postroad.services.packet_form import read_leniently
@@ -131,5 +131,5 @@ def _read_plain(data: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         whole = _ESCAPED.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
         if whole == data:
-            raise MalformedPayload(f"no JSON: {error}") from None
+            raise MalformedPayloadError(f"no JSON: {error}") from None
     return msgspec.json.decode(whole)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError
 from postroad.core.limits import MIB
 from postroad.services.errors import UnsendablePacket
 from postroad.services.kinds import Kind
@@ -52,15 +52,15 @@ class Serializer(ABC):
             raise UnsendablePacket(f"a {packet.KIND} cannot be sent: {error}") from None
 
     def deserialize(self, kind: Kind, data: bytes | bytearray | memoryview) -> Packet:
-        """The packet of a kind in some bytes; raises MalformedPayload for anything else."""
+        """The packet of a kind in some bytes; raises MalformedPayloadError for anything else."""
         if len(data) > self._packet_bytes_max:
-            raise MalformedPayload(f"a {kind} of {len(data)} bytes")
+            raise MalformedPayloadError(f"a {kind} of {len(data)} bytes")
         try:
             packet = self._decode(kind, bytes(data))
-        except MalformedPayload:
+        except MalformedPayloadError:
             raise
         except _UNREADABLE as error:
-            raise MalformedPayload(f"no {kind}: {error}") from None
+            raise MalformedPayloadError(f"no {kind}: {error}") from None
         check_packet(packet, checks_version=self._checks_version)
         return packet
 

@@ -87,7 +87,7 @@ class AmqpTransporter(SessionTransporter):
 
     Raises:
         ConfigError: the URL or an option is wrong.
-        MissingExtra: aiormq is not installed.
+        MissingExtraError: aiormq is not installed.
     """
 
     name = "amqp"

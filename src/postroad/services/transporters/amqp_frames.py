@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct, error
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.core.limits import MIB
 
 PACKET_BYTES_MAX = 64 * MIB
@@ -96,19 +96,19 @@ class FrameSorter:
         self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> None:
-        """Take what came; raises MalformedPayload if it is no sequence of frames."""
+        """Take what came; raises MalformedPayloadError if it is no sequence of frames."""
         if self._rest:
             data = self._rest + data
         position, length = 0, len(data)
         while length - position >= _AROUND:
             type_, channel, size = _FRAME.unpack_from(data, position)
             if size + _AROUND > self.frame_bytes_max:
-                raise MalformedPayload(f"a frame of {size} bytes")
+                raise MalformedPayloadError(f"a frame of {size} bytes")
             end = position + size + _AROUND
             if end > length:
                 break
             if data[end - 1] != _END:
-                raise MalformedPayload("a frame without end")
+                raise MalformedPayloadError("a frame without end")
             is_ours = channel == self.channel and channel != 0
             if not (is_ours and self._take(type_, data[position + 7 : end - 1])):
                 self._passed(data[position:end])
@@ -132,27 +132,27 @@ class FrameSorter:
 
     def _begin(self, payload: bytes) -> None:
         if self._consumer is not None:
-            raise MalformedPayload("a packet within another")
+            raise MalformedPayloadError("a packet within another")
         name_at = len(_DELIVER) + 1
         try:
             number_at = name_at + payload[name_at - 1]
             (self._number,) = _NUMBER.unpack_from(payload, number_at)
         except (IndexError, error):
-            raise MalformedPayload("a packet without a number") from None
+            raise MalformedPayloadError("a packet without a number") from None
         self._consumer = payload[name_at:number_at]
 
     def _expect(self, payload: bytes) -> None:
         try:
             _, _, self._missing, _ = _CONTENT.unpack_from(payload)
         except error:
-            raise MalformedPayload("a packet without a size") from None
+            raise MalformedPayloadError("a packet without a size") from None
         if self._missing > PACKET_BYTES_MAX:
-            raise MalformedPayload(f"a packet of {self._missing} bytes")
+            raise MalformedPayloadError(f"a packet of {self._missing} bytes")
         self._finish_if_whole()
 
     def _add(self, part: bytes) -> None:
         if self._missing is None or len(part) > self._missing:
-            raise MalformedPayload("a packet is longer than it says")
+            raise MalformedPayloadError("a packet is longer than it says")
         self._parts.append(part)
         self._missing -= len(part)
         self._finish_if_whole()

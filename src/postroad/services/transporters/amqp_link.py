@@ -15,7 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from postroad.core.errors import MissingExtra
+from postroad.core.errors import MissingExtraError
 
 from .amqp_frames import ack, content, publish_head
 from .amqp_queues import QueueForm
@@ -40,7 +40,7 @@ def need_aiormq() -> None:
     try:
         import aiormq  # noqa: F401
     except ImportError:
-        raise MissingExtra("amqp", "the AMQP transporter") from None
+        raise MissingExtraError("amqp", "the AMQP transporter") from None
 
 
 class AmqpLink:

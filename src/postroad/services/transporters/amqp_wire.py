@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from asyncio import StreamReader, StreamWriter
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 
 from .amqp_frames import HEARTBEAT_FRAME, Delivered, FrameSorter, closing_words
 
@@ -53,7 +53,7 @@ class AmqpWire(asyncio.StreamReaderProtocol):
     def data_received(self, data: bytes) -> None:
         try:
             self.sorter.feed(data)
-        except MalformedPayload:
+        except MalformedPayloadError:
             self.abort()
             return
         now = self._own_loop.time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from postroad.cells import CellDomain, Role, StaticLocations
+from postroad.cells import CellDomain, Role, StaticCoreDiscovery
 from postroad.core import PostroadError
 
 # How long to wait for all cores to know what is offered here, and how often to look whether at
@@ -37,7 +37,7 @@ class Connection:
         self.is_up = False
 
     def open(self) -> None:
-        """Begin to look; raises NotRunning if the domain does not run."""
+        """Begin to look; raises NotRunningError if the domain does not run."""
         self._unwatch = self._domain.on_routes_changed(self._look)
         self._look()
 
@@ -87,7 +87,7 @@ class Connection:
 
     def _has_way(self) -> bool:
         domain = self._domain
-        is_alone = isinstance(domain.locations, StaticLocations) and not domain.dialer.cores
+        is_alone = isinstance(domain.locations, StaticCoreDiscovery) and not domain.dialer.cores
         return domain.identity.role is Role.CORE or is_alone or bool(domain.table.defaults())
 
     async def _rise(self) -> None:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from postroad.cells import CellDomain, CellsConfig, Role, StaticLocations
+from postroad.cells import CellDomain, CellsConfig, Role, StaticCoreDiscovery
 from postroad.core import Address, Limits
 from postroad.core.errors import ConfigError
 from postroad.net import MessagingService, TlsConfig
@@ -123,7 +123,7 @@ class OwnDomain(DomainSource):
                 service,
                 role=Role.CORE if name in self._cores else Role.SATELLITE,
                 zone=options.zone,
-                locations=StaticLocations({it: [at] for it, at in self._cores.items()}),
+                locations=StaticCoreDiscovery({it: [at] for it, at in self._cores.items()}),
                 config=options.config,
             )
             await domain.start()

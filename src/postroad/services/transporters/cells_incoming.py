@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterable
 
 from postroad.cells import Cell, CellAddress, CellMessage
-from postroad.core import ThrottledLog
-from postroad.core.errors import MalformedPayload
+from postroad.core import ThrottledLogger
+from postroad.core.errors import MalformedPayloadError
 
 from .cells_letters import KINDS, decode_letter
 from .transporter import Listener
@@ -66,7 +66,7 @@ class Incoming:
         self._broadcast = broadcast
         self._hear = hear
         self._now = asyncio.get_running_loop().time
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
         # Whether packets are welcome; those that come before are nobody's business.
         self.is_open = False
         self.malformed = self.unknown = 0
@@ -80,7 +80,7 @@ class Incoming:
             return
         try:
             packets = decode_letter(message.payload)
-        except MalformedPayload as error:
+        except MalformedPayloadError as error:
             self.malformed += 1
             self._warn(f"malformed {sender}", "dropped what %s sent: %s", sender, error)
             return

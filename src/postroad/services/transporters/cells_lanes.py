@@ -25,7 +25,7 @@ class Letter:
 
     def __init__(self, turn: int) -> None:
         # Of whoever published the first of them.
-        self.span = tracing.current() if tracing.tracer is not None else None
+        self.span = tracing.current_span() if tracing.tracer is not None else None
         self.packets: list[tuple[str, bytes]] = []
         self.size = 0
         # Later packets belong to a later one.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.kinds import GOSSIP, Kind
 
 WORDS = {kind: kind.value for kind in Kind if kind not in GOSSIP}
@@ -28,11 +28,11 @@ def encode_letter(packets: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def decode_letter(data: bytes) -> list[tuple[str, bytes]]:
-    """The packets in a letter; raises MalformedPayload for anything else.
+    """The packets in a letter; raises MalformedPayloadError for anything else.
 
     Words that are not known are left to the reader, so that they harm no other packet.
     """
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedPayload(f"no letter: {error}") from None
+        raise MalformedPayloadError(f"no letter: {error}") from None

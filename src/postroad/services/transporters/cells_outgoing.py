@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from postroad.cells import CellAddress, CellBusy, CellDomain, NoRoute
+from postroad.cells import CellAddress, CellBusyError, CellDomain, NoRouteError
 from postroad.cells.content import PING
-from postroad.core import PostroadError, ThrottledLog, tracing
+from postroad.core import PostroadError, ThrottledLogger, tracing
 from postroad.core.limits import MIB
 from postroad.services.errors import QueueIsFullError
 from postroad.services.kinds import Kind
@@ -44,13 +44,13 @@ class Outgoing:
         self,
         domain: CellDomain,
         sender: CellAddress,
-        on_missing: Callable[[Lane, NoRoute], None],
+        on_missing: Callable[[Lane, NoRouteError], None],
     ) -> None:
         self._domain = domain
         self._sender = sender
         self._on_missing = on_missing
         self._loop = asyncio.get_running_loop()
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
         # Lanes with letters to be sent in this order, once for each letter.
         self._due: list[Lane] = []
         self._is_scheduled = False
@@ -123,9 +123,9 @@ class Outgoing:
             if tracing.tracer is None:
                 lane.send(self._domain, self._sender, encode_letter(letter.packets))
             else:
-                with tracing.inside(letter.span):
+                with tracing.scope(letter.span):
                     lane.send(self._domain, self._sender, encode_letter(letter.packets))
-        except CellBusy:
+        except CellBusyError:
             self._put_back(lane, letter)
         except PostroadError as error:
             self._lose(lane, letter, error)
@@ -157,7 +157,7 @@ class Outgoing:
             self._log.warn(
                 str(lane.path), self._loop.time(), "packets to %s were lost: %s", lane.path, error
             )
-        if isinstance(error, NoRoute):
+        if isinstance(error, NoRouteError):
             self._on_missing(lane, error)
 
     # How far it came.
@@ -177,10 +177,10 @@ class Outgoing:
         """Whether nothing is under way any more that was sent before: it came, or is lost."""
         try:
             await self.ping(lane)
-        except CellBusy:
+        except CellBusyError:
             await asyncio.sleep(_RETRY_S)
             return False
-        except NoRoute as error:
+        except NoRouteError as error:
             self._on_missing(lane, error)
         except PostroadError as error:
             logger.debug("no answer from %s: %s", lane.path, error)
@@ -192,7 +192,7 @@ class Outgoing:
         Every cell answers this by itself, and messages do not overtake each other.
 
         Raises:
-            NoRoute, CellBusy, RequestTimeout: it did not arrive, or was not answered.
+            NoRouteError, CellBusyError, ReplyTimeoutError: it did not arrive, or was not answered.
         """
         await self._domain.exchange_ping(lane.path, PING, b"", _PING_TIMEOUT_S)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from postroad.cells import CellAddress, Domain, NoRoute, Role
+from postroad.cells import CellAddress, DomainInfo, NoRouteError, Role
 from postroad.core import PostroadError
 
 from .cells_lanes import Lane, NodeLane
@@ -37,7 +37,7 @@ class Peers:
         names: of this namespace.
         domain: this domain.
         letter_bytes: how much of many packets goes together.
-        ping: returns when a node answered, and raises NoRoute if it is not there.
+        ping: returns when a node answered, and raises NoRouteError if it is not there.
         on_lost: told of nodes that are gone.
         is_domain: whether a domain of that name is known.
     """
@@ -45,7 +45,7 @@ class Peers:
     def __init__(
         self,
         names: CellNames,
-        domain: Domain,
+        domain: DomainInfo,
         *,
         letter_bytes: int,
         ping: Callable[[Lane], Coroutine[Any, Any, None]],
@@ -140,7 +140,7 @@ class Peers:
             await self._ping(lane)
             lane.heard += 1
             lane.missing_since = None
-        except NoRoute as error:
+        except NoRouteError as error:
             self.miss(lane, error)
         except PostroadError:
             # Busy or slow is not gone; it is looked for again.
@@ -148,7 +148,7 @@ class Peers:
         finally:
             del self._searches[lane]
 
-    def miss(self, lane: Lane, error: NoRoute) -> None:
+    def miss(self, lane: Lane, error: NoRouteError) -> None:
         """Somebody knows no way to a node: it is lost if that is its own domain, or if it lasts."""
         if not isinstance(lane, NodeLane) or lane.address is None:
             return

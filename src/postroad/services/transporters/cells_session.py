@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import msgspec
 
-from postroad.cells import CellDomain, NoRoute
+from postroad.cells import CellDomain, NoRouteError
 from postroad.core import PostroadError
-from postroad.core.errors import NotRunning
+from postroad.core.errors import NotRunningError
 from postroad.services.kinds import Kind
 from postroad.services.topics import BalancedTopic, Topics
 
@@ -114,7 +114,7 @@ class CellsSession:
             self._connection.open()
             async with asyncio.timeout(timeout_s):
                 await self._connection.wait_up()
-        except NotRunning as error:
+        except NotRunningError as error:
             raise ConnectionError(f"cells: {error}") from None
         except TimeoutError:
             raise TimeoutError(self._connection.explain()) from None
@@ -223,7 +223,7 @@ class CellsSession:
     def _is_domain(self, name: str) -> bool:
         return name == self._domain.name or bool(self._domain.table.domains(name))
 
-    def _miss(self, lane: Lane, error: NoRoute) -> None:
+    def _miss(self, lane: Lane, error: NoRouteError) -> None:
         self._peers.miss(lane, error)
 
     def _lose_node(self, lane: NodeLane) -> None:

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 
 from postroad.core.errors import ConfigError
-from postroad.core.throttle import ThrottledLog
+from postroad.core.throttle import ThrottledLogger
 from postroad.services.kinds import Kind
 from postroad.services.topics import SEPARATOR, Topics
 
@@ -47,7 +47,7 @@ class MqttTransporter(SessionTransporter):
 
     Raises:
         ConfigError: the URL or an option is wrong.
-        MissingExtra: paho-mqtt is not installed.
+        MissingExtraError: paho-mqtt is not installed.
     """
 
     name = "mqtt"
@@ -86,7 +86,7 @@ class MqttTransporter(SessionTransporter):
         self._client: MqttClient | None = None
         # What this node hears; each kind is known by the topic.
         self._kinds: dict[str, Kind] = {}
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
 
     def bind(self, topics: Topics, listener: Listener) -> None:
         own = Topics(topics.node_id, topics.namespace, separator=self._separator)

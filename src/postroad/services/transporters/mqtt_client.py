@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from postroad.core.errors import MissingExtra
+from postroad.core.errors import MissingExtraError
 from postroad.core.limits import MIB
 
 from .server_address import ServerAddress
@@ -55,7 +55,7 @@ def need_paho() -> None:
     try:
         import paho.mqtt.client  # noqa: F401
     except ImportError:
-        raise MissingExtra("mqtt", "the MQTT transporter") from None
+        raise MissingExtraError("mqtt", "the MQTT transporter") from None
 
 
 class MqttClient:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from postroad._version import __version__
-from postroad.core.errors import ConfigError, MessageTooLarge
+from postroad.core.errors import ConfigError, MessageTooLargeError
 from postroad.services.errors import BrokerDisconnectedError
 from postroad.services.kinds import Kind
 from postroad.services.topics import BalancedTopic, is_heard_on_nats, nats_pattern, nats_subject
@@ -110,7 +110,9 @@ class NatsTransporter(ReconnectingTransporter):
             raise BrokerDisconnectedError
         if len(data) > connection.facts.max_payload:
             limit = connection.facts.max_payload
-            raise MessageTooLarge(f"a packet of {len(data)} bytes; {self.name} carries {limit}")
+            raise MessageTooLargeError(
+                f"a packet of {len(data)} bytes; {self.name} carries {limit}"
+            )
         connection.publish(self._heads.get(topic) or self._make_head(topic), data)
 
     def _make_head(self, topic: str) -> bytes:

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from postroad.core.errors import MalformedPayload
-from postroad.core.throttle import ThrottledLog
+from postroad.core.errors import MalformedPayloadError
+from postroad.core.throttle import ThrottledLogger
 from postroad.services.errors import BrokerDisconnectedError, QueueIsFullError
 
 from .nats_protocol import (
@@ -61,7 +61,7 @@ class NatsConnection(asyncio.Protocol):
         self._sids = 0
         self._signs_of_life = 0
         self._complaint = ""
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
 
     # What a user of the connection does.
 
@@ -165,7 +165,7 @@ class NatsConnection(asyncio.Protocol):
         self._signs_of_life += 1
         try:
             self._parser.feed(data)
-        except MalformedPayload as error:
+        except MalformedPayloadError as error:
             self._complaint = f"the server speaks nonsense: {error}"
             self.abort()
 
@@ -185,7 +185,7 @@ class NatsConnection(asyncio.Protocol):
     # What the server says; `message` is what was given at the start, once that may be told.
 
     def _refuse(self, _sid: bytes, _data: bytes) -> None:
-        raise MalformedPayload("a message before it has let us in")
+        raise MalformedPayloadError("a message before it has let us in")
 
     def info(self, info: ServerInfo) -> None:
         self.facts = info

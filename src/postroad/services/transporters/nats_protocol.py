@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.core.limits import KIB, MIB
 
 LINE_BYTES_MAX = 64 * KIB
@@ -70,7 +70,7 @@ class NatsParser:
         return bool(self._waiting)
 
     def feed(self, data: bytes) -> None:
-        """Take what came; raises MalformedPayload if it is not what a server says."""
+        """Take what came; raises MalformedPayloadError if it is not what a server says."""
         if self._waiting:
             self._waiting.append(data)
             self._waiting_bytes += len(data)
@@ -92,7 +92,7 @@ class NatsParser:
                 self._need_line(length - at)
                 break
             if line_end - at > LINE_BYTES_MAX:
-                raise MalformedPayload("a line that is too long")
+                raise MalformedPayloadError("a line that is too long")
             if not data.startswith(_MESSAGE, at):
                 self._control(data[at:line_end])
                 at = line_end + 2
@@ -104,7 +104,7 @@ class NatsParser:
                 self._needed_bytes = end + 2 - at
                 break
             if data[end : end + 2] != END:
-                raise MalformedPayload("a message is longer than announced")
+                raise MalformedPayloadError("a message is longer than announced")
             told(words[1], data[begin:end])
             at = end + 2
         return at
@@ -113,16 +113,16 @@ class NatsParser:
         """How long the payload is: subject, number, perhaps a subject to answer to, and size."""
         text = words[-1]
         if not (3 <= len(words) <= 4 and text.isdigit() and len(text) < 12):
-            raise MalformedPayload(f"no message begins so: {b' '.join(words)!r:.80}")
+            raise MalformedPayloadError(f"no message begins so: {b' '.join(words)!r:.80}")
         size = int(text)
         if size > self._payload_bytes_max:
-            raise MalformedPayload(f"a message of {size} bytes")
+            raise MalformedPayloadError(f"a message of {size} bytes")
         return size
 
     def _need_line(self, length: int) -> None:
         # The first of the two characters of its end may be there.
         if length > LINE_BYTES_MAX + 1:
-            raise MalformedPayload("a line that is too long")
+            raise MalformedPayloadError("a line that is too long")
         self._needed_bytes = length + 1
 
     def _control(self, line: bytes) -> None:
@@ -139,14 +139,14 @@ class NatsParser:
             case b"+OK":
                 return
             case _:
-                raise MalformedPayload(f"no word of a NATS server: {line!r:.80}")
+                raise MalformedPayloadError(f"no word of a NATS server: {line!r:.80}")
 
 
 def _parse_info(text: bytes) -> ServerInfo:
     try:
         return _decode_info(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedPayload(f"INFO that cannot be read: {error}") from None
+        raise MalformedPayloadError(f"INFO that cannot be read: {error}") from None
 
 
 def connect(options: dict[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from postroad.core.errors import ConfigError
 from postroad.core.limits import KIB, MIB
-from postroad.core.throttle import ThrottledLog
+from postroad.core.throttle import ThrottledLogger
 from postroad.services.kinds import Kind
 
 from .reconnecting import CONNECT_TIMEOUT_S
@@ -52,7 +52,7 @@ class RedisTransporter(SessionTransporter):
 
     Raises:
         ConfigError: the URL or a file is wrong.
-        MissingExtra: the `redis` extra is not installed.
+        MissingExtraError: the `redis` extra is not installed.
     """
 
     name = "redis"
@@ -85,7 +85,7 @@ class RedisTransporter(SessionTransporter):
         self._answered = 0
         self._heard = 0
         self._is_answered = asyncio.Event()
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
 
     @property
     def packet_bytes_max(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 
 PORT = 6379
 _FORM = "it must be like redis://host:6379/0 or rediss://user:password@host:6379/0"
@@ -83,7 +83,7 @@ def need_redis() -> None:
     try:
         import redis  # noqa: F401
     except ImportError:
-        raise MissingExtra("redis", "the Redis transporter") from None
+        raise MissingExtraError("redis", "the Redis transporter") from None
 
 
 def make_connection(server: RedisServer, files: TlsFiles, connect_timeout_s: float) -> Any:

@@ -31,7 +31,7 @@ def make_transporter(said: str) -> Transporter:
 
     Raises:
         ConfigError: there is none of that name.
-        MissingExtra: the extra it needs is not installed.
+        MissingExtraError: the extra it needs is not installed.
     """
     name, separator, _ = said.partition("://")
     found = _CLASSES.get(name.lower())

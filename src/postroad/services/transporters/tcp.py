@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable
 
-from postroad.core import Address, ThrottledLog
+from postroad.core import Address, ThrottledLogger
 from postroad.core.errors import ConfigError
 from postroad.core.limits import KIB, MIB
 from postroad.services.errors import BrokerDisconnectedError
@@ -94,7 +94,7 @@ class TcpTransporter(Transporter):
         """Told that a connection to a node is being made, to say who this is before all else."""
         self.discovered: Discovered | None = None
         """Told of nodes that are heard by multicast; None takes their word for where they are."""
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
         self._arrivals: Arrivals | None = None
         self._links: Links | None = None
         self._udp: UdpDiscovery | None = None

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from postroad.core import ThrottledLog
+from postroad.core import ThrottledLogger
 from postroad.services.kinds import Kind
 
 from .tcp_addresses import plain_host
@@ -87,7 +87,7 @@ class Arrivals:
         self._all: set[Arrival] = set()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
         self.now = self._loop.time
         self.speaker: str | None = None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from postroad.core.errors import FrameTooLarge, MalformedFrame, RemoteProtocolError
+from postroad.core.errors import FrameTooLargeError, MalformedFrameError, RemoteProtocolError
 from postroad.services.kinds import Kind
 
 HEADER_BYTES = 6
@@ -84,7 +84,7 @@ class FrameReader:
                 self.failure = _fault(check, length, number)
                 return packets
             if length - HEADER_BYTES > self._packet_bytes_max:
-                self.failure = FrameTooLarge(
+                self.failure = FrameTooLargeError(
                     f"a frame of {length} bytes; {self._packet_bytes_max} is the most in one"
                 )
                 return packets
@@ -104,9 +104,9 @@ def _folded(length: int) -> int:
     return (length ^ length >> 8) & 0xFF
 
 
-def _fault(check: int, length: int, number: int) -> MalformedFrame:
+def _fault(check: int, length: int, number: int) -> MalformedFrameError:
     if _folded(length) ^ number != check:
-        return MalformedFrame(f"a header that is damaged: its check is {check:#04x}")
+        return MalformedFrameError(f"a header that is damaged: its check is {check:#04x}")
     if length < HEADER_BYTES:
-        return MalformedFrame(f"a frame of {length} bytes, which is less than its header")
-    return MalformedFrame(f"a packet of the unknown kind {number}")
+        return MalformedFrameError(f"a frame of {length} bytes, which is less than its header")
+    return MalformedFrameError(f"a packet of the unknown kind {number}")

@@ -12,7 +12,7 @@ import random
 from functools import partial
 from typing import Protocol
 
-from postroad.core import ThrottledLog
+from postroad.core import ThrottledLogger
 from postroad.core.backoff import backoff
 from postroad.services.errors import BrokerDisconnectedError
 from postroad.services.kinds import GOSSIP, Kind
@@ -69,7 +69,7 @@ class Links:
         # How often in a row a node could not be reached, and when to try again.
         self._failures: dict[str, tuple[int, float]] = {}
         self._last: Link | None = None
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
 
     def send(self, node_id: str, kind: Kind, data: bytes) -> None:
         """Send a packet; raises BrokerDisconnectedError if the node cannot be reached now."""

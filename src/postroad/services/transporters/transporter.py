@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Protocol
 
-from postroad.core.errors import MessageTooLarge
+from postroad.core.errors import MessageTooLargeError
 from postroad.services.errors import BrokerDisconnectedError
 from postroad.services.kinds import Kind
 from postroad.services.topics import SEPARATOR, BalancedTopic, Topics
@@ -95,7 +95,7 @@ class Transporter(ABC):
         Raises:
             BrokerDisconnectedError: there is no connection, so nothing was sent.
             QueueIsFullError: too much waits to be sent already.
-            MessageTooLarge: it does not carry so much.
+            MessageTooLargeError: it does not carry so much.
         """
 
     def publish_balanced(self, topic: str, kind: Kind, data: bytes) -> None:
@@ -113,7 +113,9 @@ class Transporter(ABC):
     def _check_size(self, data: bytes) -> None:
         limit = self.packet_bytes_max
         if limit is not None and len(data) > limit:
-            raise MessageTooLarge(f"a packet of {len(data)} bytes; {self.name} carries {limit}")
+            raise MessageTooLargeError(
+                f"a packet of {len(data)} bytes; {self.name} carries {limit}"
+            )
 
     def __repr__(self) -> str:
         state = "connected" if self.is_connected else "not connected"

@@ -16,7 +16,7 @@ from ipaddress import ip_address
 
 import msgspec
 
-from postroad.core import Address, ThrottledLog
+from postroad.core import Address, ThrottledLogger
 from postroad.core.errors import ConfigError
 
 from .tcp_addresses import is_node_id
@@ -81,7 +81,7 @@ class UdpDiscovery:
         self._interfaces: list[bytes] = []
         self._datagram = b""
         self._timer: asyncio.TimerHandle | None = None
-        self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._log = ThrottledLogger(logger, _LOG_INTERVAL_S)
 
     def open(self, port: int) -> None:
         """Begin; `port` is where this node listens. Raises OSError if there is no multicast."""

@@ -15,7 +15,7 @@ _LOCAL_DELAY_S = (0.000_005, 0.000_05)
 _LATE_FACTOR = 10.0
 
 
-class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+class LinkConditions(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to data between two hosts. The default is a good local network."""
 
     delay_s: tuple[float, float] = (0.000_1, 0.001)
@@ -36,19 +36,19 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name}={getattr(self, name)} must be a chance from 0 to 1")
 
 
-GOOD = Conditions()
+DEFAULT_CONDITIONS = LinkConditions()
 
 
-class Ways:
+class LinkTable:
     """The way from each host to each other, by the names of both."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self.default = GOOD
-        self._by_pair: dict[tuple[str, str], Conditions] = {}
+        self.default = DEFAULT_CONDITIONS
+        self._by_pair: dict[tuple[str, str], LinkConditions] = {}
         self._blocked: set[tuple[str, str]] = set()
 
-    def set(self, conditions: Conditions, between: tuple[str, str] | None) -> None:
+    def set(self, conditions: LinkConditions, between: tuple[str, str] | None) -> None:
         """Change all ways, or those between two hosts in both directions."""
         if between is None:
             self.default = conditions
@@ -57,7 +57,7 @@ class Ways:
             first, second = between
             self._by_pair[first, second] = self._by_pair[second, first] = conditions
 
-    def get(self, source: str, target: str) -> Conditions:
+    def get(self, source: str, target: str) -> LinkConditions:
         """How it is now."""
         return self._by_pair.get((source, target), self.default) if self._by_pair else self.default
 

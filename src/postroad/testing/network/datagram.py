@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.core.limits import DATAGRAM_BYTES_MAX
 
-from .hosts import WILDCARD, Endpoint, Host
+from .hosts import WILDCARD, SimHost, SocketAddress
 from .names import is_address
 
 if TYPE_CHECKING:
@@ -27,7 +27,11 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
     """One datagram socket; `remote` is set for one that talks to a single peer."""
 
     def __init__(
-        self, network: MemoryNetwork, host: Host, local: Endpoint, remote: Endpoint | None
+        self,
+        network: MemoryNetwork,
+        host: SimHost,
+        local: SocketAddress,
+        remote: SocketAddress | None,
     ) -> None:
         port = host.datagrams.take(*local, self)
         self.local = (local[0], port)
@@ -38,12 +42,12 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         self.remote = remote
         self._context: Context = copy_context()
         self._protocol: asyncio.DatagramProtocol | None = None
-        self._inbox: deque[tuple[bytes, Endpoint] | OSError] = deque()
+        self._inbox: deque[tuple[bytes, SocketAddress] | OSError] = deque()
         self._inbox_bytes = 0
         self._is_read_planned = False
         self._is_closing = False
         # When the last datagram to each target arrives.
-        self._latest: dict[Endpoint, float] = {}
+        self._latest: dict[SocketAddress, float] = {}
         host.sockets[self] = None
 
     def begin(self, protocol: Any, ready: asyncio.Future[None]) -> None:
@@ -78,7 +82,7 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
             return
         self._network.send_datagram(self, bytes(data), target)
 
-    def _resolve(self, addr: Any) -> Endpoint:
+    def _resolve(self, addr: Any) -> SocketAddress:
         host, port = str(addr[0]), int(addr[1])
         return (host if is_address(host) else self._network.names.resolve(host)[0], port)
 
@@ -120,7 +124,7 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
 
     # Called by the network.
 
-    def source_for(self, target: str) -> Endpoint:
+    def source_for(self, target: str) -> SocketAddress:
         """Where the receiver sees a datagram come from."""
         address = self.local[0]
         return (
@@ -128,12 +132,12 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
             self.local[1],
         )
 
-    def in_order(self, target: Endpoint, when: float) -> float:
+    def in_order(self, target: SocketAddress, when: float) -> float:
         """When a datagram arrives that does not overtake those before it."""
         self._latest[target] = when = max(when, self._latest.get(target, 0.0))
         return when
 
-    def on_datagram(self, data: bytes, source: Endpoint) -> None:
+    def on_datagram(self, data: bytes, source: SocketAddress) -> None:
         """One arrived."""
         if self.remote is not None and source != self.remote:
             return

@@ -8,7 +8,7 @@ import os
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
-from .hosts import Endpoint, Host
+from .hosts import SimHost, SocketAddress
 from .pipe import Pipe
 from .stream import MemoryTransport
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from .server import MemoryServer
 
 
-class Dial:
+class DialAttempt:
     """One attempt to connect to one address."""
 
     def __init__(
-        self, network: MemoryNetwork, source: Host, local: Endpoint, target: Endpoint
+        self, network: MemoryNetwork, source: SimHost, local: SocketAddress, target: SocketAddress
     ) -> None:
         self._network = network
         self._source = source
@@ -61,7 +61,7 @@ class Dial:
             transport = self._make_pair(self._host, listener.server)
             self._network.deliver(self._host, self._source, lambda: self._open(transport))
 
-    def _make_pair(self, host: Host, server: MemoryServer) -> MemoryTransport:
+    def _make_pair(self, host: SimHost, server: MemoryServer) -> MemoryTransport:
         network = self._network
         context = server.new_context()
         near = MemoryTransport(network, self._source, self._context, self._local, self._target)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from .datagram import MemoryDatagramTransport
-    from .server import Listener
+    from .server import MemoryListener
 
-Endpoint: TypeAlias = tuple[str, int]
+SocketAddress: TypeAlias = tuple[str, int]
 """An IPv4 address and a port."""
 
 WILDCARD = "0.0.0.0"
@@ -25,7 +25,7 @@ _LAST_PORT = 65_535
 T = TypeVar("T")
 
 
-class Closable(Protocol):
+class KernelResource(Protocol):
     """Something open at a host, as its kernel sees it."""
 
     def end_by_kernel(self) -> None:
@@ -35,11 +35,11 @@ class Closable(Protocol):
         """The power is gone: be no more, without a word to anybody."""
 
 
-class Ports(Generic[T]):
+class PortTable(Generic[T]):
     """Who has which port of one protocol."""
 
     def __init__(self, first_free: int = _FIRST_LISTENING) -> None:
-        self._taken: dict[Endpoint, T] = {}
+        self._taken: dict[SocketAddress, T] = {}
         self._first_free = self._next_free = first_free
 
     def take(self, address: str, port: int, owner: T) -> int:
@@ -80,7 +80,7 @@ class Ports(Generic[T]):
         return (address, port) in self._taken or (WILDCARD, port) in self._taken
 
 
-class Host:
+class SimHost:
     """One machine: name, address, and the sockets that are open on it."""
 
     def __init__(self, name: str, address: str) -> None:
@@ -90,12 +90,12 @@ class Host:
         self.is_on = True
         # Bytes per second its processes read from each connection; None is no limit.
         self.read_rate: float | None = None
-        self.listeners: Ports[Listener] = Ports()
-        self.datagrams: Ports[MemoryDatagramTransport] = Ports()
+        self.listeners: PortTable[MemoryListener] = PortTable()
+        self.datagrams: PortTable[MemoryDatagramTransport] = PortTable()
         # Source ports of connections that are dialed from here.
-        self.dialed: Ports[object] = Ports(_FIRST_DIALED)
+        self.dialed: PortTable[object] = PortTable(_FIRST_DIALED)
         # Everything open, oldest first.
-        self.sockets: dict[Closable, None] = {}
+        self.sockets: dict[KernelResource, None] = {}
 
     def own_address(self, wanted: str | None) -> str:
         """The address to bind for what the caller named; only its own can be bound."""

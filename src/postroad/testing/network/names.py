@@ -11,7 +11,7 @@ from .hosts import LOOPBACK, WILDCARD
 _KINDS = ((socket.SOCK_STREAM, 6), (socket.SOCK_DGRAM, 17))
 
 
-class Names:
+class NameService:
     """The name service."""
 
     def __init__(self) -> None:

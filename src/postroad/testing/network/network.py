@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from postroad.core.errors import UsageError
 from postroad.testing.event_log import EventLog
 
-from .conditions import GOOD
+from .conditions import DEFAULT_CONDITIONS
 from .datagram import MemoryDatagramTransport
-from .dialing import Dial
-from .hosts import WILDCARD, Endpoint, Host
+from .dialing import DialAttempt
+from .hosts import WILDCARD, SimHost, SocketAddress
 from .server import MemoryServer
 from .stream import MemoryTransport
 from .topology import Topology
@@ -45,11 +45,11 @@ class MemoryNetwork(Topology):
 
     # For transports.
 
-    def tell(self, host: Host, verb: str, details: str) -> None:
+    def tell(self, host: SimHost, verb: str, details: str) -> None:
         """Write down what happened at a host."""
         self._log.add(host.name, verb, details)
 
-    def deliver(self, source: Host, target: Host, action: Callable[[], None]) -> None:
+    def deliver(self, source: SimHost, target: SimHost, action: Callable[[], None]) -> None:
         """Act when a packet has arrived that is sent again until it does."""
 
         def arrive() -> None:
@@ -61,13 +61,13 @@ class MemoryNetwork(Topology):
         delay = self.ways.delay(source.name, target.name)
         self.loop.call_later(delay, arrive, context=self.context)
 
-    def host_at(self, address: str, source: Host) -> Host | None:
+    def host_at(self, address: str, source: SimHost) -> SimHost | None:
         """Who is reached at an address from a host."""
         if address.startswith("127.") or address == WILDCARD:
             return source
         return self._by_address.get(address)
 
-    def _current_host(self) -> Host:
+    def _current_host(self) -> SimHost:
         return self.loop.lane.host
 
     # For the loop.
@@ -99,7 +99,7 @@ class MemoryNetwork(Topology):
             near = (source.own_address(wanted[0]), wanted[1])
             own = (near[0], source.dialed.take(*near, object()))
             try:
-                transport = await Dial(self, source, own, (address, port)).connect()
+                transport = await DialAttempt(self, source, own, (address, port)).connect()
             except BaseException as error:
                 source.dialed.release(*own)
                 if not isinstance(error, OSError):
@@ -156,13 +156,15 @@ class MemoryNetwork(Topology):
 
     # Datagrams on their way.
 
-    def send_datagram(self, sender: MemoryDatagramTransport, data: bytes, target: Endpoint) -> None:
+    def send_datagram(
+        self, sender: MemoryDatagramTransport, data: bytes, target: SocketAddress
+    ) -> None:
         """Send one; it may be lost, doubled, late."""
         host = self.host_at(target[0], sender.host)
         if host is None:
             return
         names = (sender.host.name, host.name)
-        conditions = GOOD if host is sender.host else self.ways.get(*names)
+        conditions = DEFAULT_CONDITIONS if host is sender.host else self.ways.get(*names)
         chance = self.rng.random
         if conditions.loss and chance() < conditions.loss:
             return
@@ -176,7 +178,7 @@ class MemoryNetwork(Topology):
             self.loop.call_at(when, self._arrive, sender, host, data, target, context=self.context)
 
     def _arrive(
-        self, sender: MemoryDatagramTransport, host: Host, data: bytes, target: Endpoint
+        self, sender: MemoryDatagramTransport, host: SimHost, data: bytes, target: SocketAddress
     ) -> None:
         if not self.reaches(sender.host, host):
             return

@@ -24,7 +24,7 @@ _PIECE_BYTES_MAX = 64 * 1024
 _CUT_CHANCE = 0.25
 
 
-class Mark(enum.Enum):
+class StreamEnd(enum.Enum):
     """What ends a direction."""
 
     FIN = "end"
@@ -57,7 +57,7 @@ class Pipe:
         self._network = network
         self.source = source
         self.target = target
-        self._in_flight: deque[bytes | Mark] = deque()
+        self._in_flight: deque[bytes | StreamEnd] = deque()
         # How many of them should have arrived, and whether something is in their way.
         self._due = 0
         self._is_stuck = False
@@ -73,7 +73,7 @@ class Pipe:
         self._taken_bytes = 0
         self._has_news = False
         # Set when the end has arrived.
-        self.end: Mark | None = None
+        self.end: StreamEnd | None = None
 
     # The writer's side.
 
@@ -93,7 +93,7 @@ class Pipe:
             start += size
         return taken
 
-    def finish(self, mark: Mark) -> None:
+    def finish(self, mark: StreamEnd) -> None:
         """Send that nothing more comes."""
         self._depart(mark)
 
@@ -103,7 +103,7 @@ class Pipe:
         self._due = 0
         self._calm()
 
-    def _depart(self, segment: bytes | Mark) -> None:
+    def _depart(self, segment: bytes | StreamEnd) -> None:
         network = self._network
         delay = network.ways.delay(self.source.host.name, self.target.host.name)
         self._latest = max(self._latest, network.loop.time() + delay)
@@ -166,11 +166,11 @@ class Pipe:
 
     # The reader's side.
 
-    def _deliver(self, segment: bytes | Mark) -> None:
+    def _deliver(self, segment: bytes | StreamEnd) -> None:
         target = self.target
         if target.is_gone:
             if isinstance(segment, bytes):
-                target.outgoing.finish(Mark.RESET)
+                target.outgoing.finish(StreamEnd.RESET)
         elif isinstance(segment, bytes):
             self._arrived.append(segment)
             self.arrived_bytes += len(segment)

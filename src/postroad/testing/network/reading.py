@@ -9,8 +9,8 @@ from abc import abstractmethod
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
 
-from .hosts import Host
-from .pipe import Mark, Pipe
+from .hosts import SimHost
+from .pipe import Pipe, StreamEnd
 
 if TYPE_CHECKING:
     from postroad.testing.loop import SimLoop
@@ -30,7 +30,9 @@ class ReadingHalf(asyncio.Transport):
 
     incoming: Pipe
 
-    def __init__(self, loop: SimLoop, host: Host, context: Context, names: dict[str, Any]) -> None:
+    def __init__(
+        self, loop: SimLoop, host: SimHost, context: Context, names: dict[str, Any]
+    ) -> None:
         super().__init__(names)
         self._loop = loop
         self.host = host
@@ -78,9 +80,9 @@ class ReadingHalf(asyncio.Transport):
                 self._next_read = self._loop.time() + size / self.host.read_rate
             if incoming.arrived_bytes or incoming.end is not None:
                 self._plan_read()
-        elif incoming.end is Mark.RESET:
+        elif incoming.end is StreamEnd.RESET:
             self._lose(reset_error())
-        elif incoming.end is Mark.FIN and not self._saw_eof:
+        elif incoming.end is StreamEnd.FIN and not self._saw_eof:
             self._saw_eof = True
             self._tell_eof()
 
@@ -148,7 +150,9 @@ class ReadingHalf(asyncio.Transport):
 
     def on_readable(self) -> None:
         """Something arrived, or the end did."""
-        if self.incoming.end is Mark.RESET and (self._is_closing or self.get_write_buffer_size()):
+        if self.incoming.end is StreamEnd.RESET and (
+            self._is_closing or self.get_write_buffer_size()
+        ):
             # What is still to be written cannot be any more.
             self._plan(self._lose, reset_error())
         if self._has_begun and not self._is_paused and not self._is_closing:

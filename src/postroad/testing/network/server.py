@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
-from .hosts import Endpoint, Host
+from .hosts import SimHost, SocketAddress
 from .reading import reset_error
 from .stream import MemoryTransport
 
@@ -21,11 +21,11 @@ class BoundSocket:
 
     family = socket.AF_INET
 
-    def __init__(self, name: Endpoint, kind: int) -> None:
+    def __init__(self, name: SocketAddress, kind: int) -> None:
         self._name = name
         self.type = kind
 
-    def getsockname(self) -> Endpoint:
+    def getsockname(self) -> SocketAddress:
         """The address and port that are bound."""
         return self._name
 
@@ -33,10 +33,10 @@ class BoundSocket:
         return f"<BoundSocket {self._name[0]}:{self._name[1]}>"
 
 
-class Listener:
+class MemoryListener:
     """One port that a server listens at, as the host's kernel sees it."""
 
-    def __init__(self, host: Host, server: MemoryServer, address: str, port: int) -> None:
+    def __init__(self, host: SimHost, server: MemoryServer, address: str, port: int) -> None:
         self._host = host
         self.server = server
         self.address = address
@@ -61,13 +61,13 @@ class MemoryServer(asyncio.AbstractServer):
     """What `create_server` returns."""
 
     def __init__(
-        self, network: MemoryNetwork, host: Host, factory: Callable[[], asyncio.BaseProtocol]
+        self, network: MemoryNetwork, host: SimHost, factory: Callable[[], asyncio.BaseProtocol]
     ) -> None:
         self._network = network
         self._host = host
         self._factory = factory
         self._context = copy_context()
-        self._listeners: list[Listener] = []
+        self._listeners: list[MemoryListener] = []
         self._is_serving = False
         self._is_closed = False
         # Connections that were accepted and are open, oldest first.
@@ -79,7 +79,7 @@ class MemoryServer(asyncio.AbstractServer):
         """Take the port at each address, or none."""
         try:
             for address in addresses:
-                listener = Listener(self._host, self, address, port)
+                listener = MemoryListener(self._host, self, address, port)
                 self._listeners.append(listener)
                 port = port or listener.port
         except OSError:

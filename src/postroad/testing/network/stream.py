@@ -7,8 +7,8 @@ from collections import deque
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from .hosts import Endpoint, Host
-from .pipe import Mark, Pipe
+from .hosts import SimHost, SocketAddress
+from .pipe import Pipe, StreamEnd
 from .reading import ReadingHalf, reset_error
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ class MemoryTransport(ReadingHalf):
     def __init__(
         self,
         network: MemoryNetwork,
-        host: Host,
+        host: SimHost,
         context: Context,
-        local: Endpoint,
-        remote: Endpoint,
+        local: SocketAddress,
+        remote: SocketAddress,
         server: MemoryServer | None = None,
     ) -> None:
         names = {"sockname": local, "peername": remote, "socket": None}
@@ -125,10 +125,10 @@ class MemoryTransport(ReadingHalf):
             return
         self.is_gone = True
         self._release()
-        self._send_end(Mark.RESET if self.incoming.arrived_bytes else Mark.FIN)
+        self._send_end(StreamEnd.RESET if self.incoming.arrived_bytes else StreamEnd.FIN)
 
-    def _send_end(self, mark: Mark) -> None:
-        if mark is Mark.RESET or not self._is_end_sent:
+    def _send_end(self, mark: StreamEnd) -> None:
+        if mark is StreamEnd.RESET or not self._is_end_sent:
             self._is_end_sent = True
             self.outgoing.finish(mark)
 
@@ -149,7 +149,7 @@ class MemoryTransport(ReadingHalf):
             raise RuntimeError("Cannot call write() after write_eof()")
         if self._is_lost or not data:
             return
-        if self.incoming.end is Mark.RESET:
+        if self.incoming.end is StreamEnd.RESET:
             self._lose(reset_error())
             return
         data = bytes(data)
@@ -173,7 +173,7 @@ class MemoryTransport(ReadingHalf):
             return
         self._is_eof_wanted = True
         if not self._buffer:
-            self._send_end(Mark.FIN)
+            self._send_end(StreamEnd.FIN)
 
     def get_write_buffer_size(self) -> int:
         """Bytes the connection has not taken yet."""
@@ -207,7 +207,7 @@ class MemoryTransport(ReadingHalf):
         self._resume_protocol()
         if not self._buffer and not self._is_lost:
             if self._is_eof_wanted:
-                self._send_end(Mark.FIN)
+                self._send_end(StreamEnd.FIN)
             if self._is_closing:
                 self._lose(None)
 

@@ -12,9 +12,9 @@ import msgspec
 from postroad.core.errors import ConfigError, UsageError
 from postroad.testing.event_log import EventLog
 
-from .conditions import GOOD, Ways
-from .hosts import Host
-from .names import Names
+from .conditions import DEFAULT_CONDITIONS, LinkTable
+from .hosts import SimHost
+from .names import NameService
 from .reading import reset_error
 from .stream import MemoryTransport
 
@@ -36,11 +36,11 @@ class Topology:
     def __init__(self, loop: SimLoop, rng: Random, log: EventLog) -> None:
         self.loop = loop
         self.rng = rng
-        self.ways = Ways(rng)
-        self.names = Names()
+        self.ways = LinkTable(rng)
+        self.names = NameService()
         self._log = log
-        self._hosts: dict[str, Host] = {}
-        self._by_address: dict[str, Host] = {}
+        self._hosts: dict[str, SimHost] = {}
+        self._by_address: dict[str, SimHost] = {}
         # What tries again when a way opens or a host comes back.
         self._waiting: list[Callable[[], None]] = []
         # What the network does belongs to no simulated process; set by the loop.
@@ -48,19 +48,19 @@ class Topology:
 
     # Hosts and names.
 
-    def add_host(self, name: str, address: str | None = None) -> Host:
+    def add_host(self, name: str, address: str | None = None) -> SimHost:
         """A machine; its name resolves to its address, 10.0.0.1 for the first one."""
         number = len(self._hosts)
         net, last = divmod(max(number - 1, 0), _HOSTS_PER_NET)
         address = address or f"10.0.{net}.{last + 1}"
         if name in self._hosts or address in self._by_address:
             raise UsageError(f"there is a host {name!r} or one at {address} already")
-        host = Host(name, address)
+        host = SimHost(name, address)
         self._hosts[name] = self._by_address[address] = host
         self.names.set(name, [address])
         return host
 
-    def host(self, name: str) -> Host:
+    def host(self, name: str) -> SimHost:
         """The machine of that name."""
         if name not in self._hosts:
             raise ConfigError(f"no host {name!r}; there are: {', '.join(self._hosts)}")
@@ -110,7 +110,7 @@ class Topology:
 
     def calm(self) -> None:
         """Take back everything that `disturb` changed."""
-        self.ways.set(GOOD, None)
+        self.ways.set(DEFAULT_CONDITIONS, None)
         self._log.add("network", "calm")
 
     def partition(
@@ -178,7 +178,7 @@ class Topology:
 
     # For transports.
 
-    def reaches(self, source: Host, target: Host) -> bool:
+    def reaches(self, source: SimHost, target: SimHost) -> bool:
         """Whether something from the source arrives at the target now."""
         return target.is_on and self.ways.is_open(source.name, target.name)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from postroad.core.address import Address
-from postroad.core.errors import LocalProtocolError, MalformedFrame
+from postroad.core.errors import LocalProtocolError, MalformedFrameError
 from postroad.wire.checks import Bytes
 from postroad.wire.frames import Frame
 
 from .codec import Codec, encode_application_frame
-from .sender import decode_host_sender, decode_ip_sender, encode_host_sender, encode_ip_sender
+from .sender import decode_sender_host, decode_sender_ip, encode_sender_host, encode_sender_ip
 
 REQUEST = 1
 REPLY = 2
@@ -19,7 +19,7 @@ REPLY = 2
 STATUS_MAX = 3
 
 
-class AddressedCodec(Codec):
+class LegacyCodec(Codec):
     """Sender addresses of both directions; subclasses lay out the frames."""
 
     # Whether version 1 always has the 8-bit length that real nodes of the source system use.
@@ -63,26 +63,26 @@ class AddressedCodec(Codec):
         """Put our address in front of our first frame."""
         if self._version == 1:
             ip, port = self._advertised_ip, self._advertised.port
-            out.append(encode_ip_sender(ip, port, has_short_length=self._has_short_length))
+            out.append(encode_sender_ip(ip, port, has_short_length=self._has_short_length))
         else:
-            out.append(encode_host_sender(self._advertised))
+            out.append(encode_sender_host(self._advertised))
         self._is_introduced = True
 
     def _decode_sender(self, data: Bytes) -> tuple[Address, int] | None:
         if self._version != 1:
-            return decode_host_sender(data)
+            return decode_sender_host(data)
         if len(data) == 0:
             return None
         # The high byte of a 16-bit length is 0, which no 8-bit length of an IP address is.
         self._has_short_length = self.has_short_length or data[0] != 0
-        return decode_ip_sender(data, has_short_length=self._has_short_length)
+        return decode_sender_ip(data, has_short_length=self._has_short_length)
 
 
-def unknown_type(kind: int) -> MalformedFrame:
+def unknown_type_error(kind: int) -> MalformedFrameError:
     """The error for a frame that is neither request nor reply."""
-    return MalformedFrame(f"unknown frame type {kind}; 1 is a request, 2 a reply")
+    return MalformedFrameError(f"unknown frame type {kind}; 1 is a request, 2 a reply")
 
 
-def unknown_status(status: int, request_id: int) -> MalformedFrame:
+def unknown_status_error(status: int, request_id: int) -> MalformedFrameError:
     """The error for a reply whose status no version knows."""
-    return MalformedFrame(f"reply {request_id} has unknown status {status}")
+    return MalformedFrameError(f"reply {request_id} has unknown status {status}")

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from postroad.core.address import Address
 from postroad.wire.checks import Bytes
-from postroad.wire.frames import Frame, Reply, Request
+from postroad.wire.frames import Frame, ReplyFrame, RequestFrame
 
 # A payload of this size is handed to the socket as it is; copying a smaller one into its frame
 # costs less than a separate write.
@@ -48,13 +48,13 @@ class Codec(Protocol):
 
 def encode_application_frame(codec: Codec, out: list[bytes], frame: Frame) -> bool:
     """Encode a request or reply given as a struct; False if it is neither."""
-    if isinstance(frame, Request):
+    if isinstance(frame, RequestFrame):
         # Only machines tell traces, and they know whether the peer reads them.
         codec.encode_request(
             out, frame.id, frame.subject, frame.payload, frame.timeout_ms, frame.one_way
         )
         return True
-    if isinstance(frame, Reply):
+    if isinstance(frame, ReplyFrame):
         codec.encode_reply(out, frame.id, frame.status, frame.payload, frame.code, frame.retryable)
         return True
     return False

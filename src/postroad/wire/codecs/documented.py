@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import struct
 
-from postroad.core.errors import FrameTooLarge, MalformedFrame
+from postroad.core.errors import FrameTooLargeError, MalformedFrameError
 from postroad.core.limits import SUBJECT_BYTES_MAX
-from postroad.wire.checks import Bytes, check_frame_size, decode_text, frame_too_large
-from postroad.wire.frames import Frame, Reply, Request
+from postroad.wire.checks import Bytes, check_frame_size, decode_utf8, frame_too_large_error
+from postroad.wire.frames import Frame, ReplyFrame, RequestFrame
 
-from .addressed import REPLY, REQUEST, STATUS_MAX, AddressedCodec, unknown_status, unknown_type
+from .addressed import (
+    REPLY,
+    REQUEST,
+    STATUS_MAX,
+    LegacyCodec,
+    unknown_status_error,
+    unknown_type_error,
+)
 from .codec import JOIN_BYTES_MAX
 
 _HEADER = struct.Struct(">Bqi")
@@ -23,7 +30,7 @@ _LENGTH_BYTES = _LENGTH.size
 _STATUS = [bytes([status]) for status in range(STATUS_MAX + 1)]
 
 
-class DocumentedCodec(AddressedCodec):
+class DocumentedCodec(LegacyCodec):
     """Versions 1 and 2 of profile `documented`."""
 
     def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:
@@ -43,8 +50,8 @@ class DocumentedCodec(AddressedCodec):
                     break
                 status = data[stop]
                 if status > STATUS_MAX:
-                    raise unknown_status(status, id)
-                frames.append(Reply(id, status, data[start:stop]))  # type: ignore[arg-type]
+                    raise unknown_status_error(status, id)
+                frames.append(ReplyFrame(id, status, data[start:stop]))  # type: ignore[arg-type]
                 position = stop + 1
             elif kind == REQUEST:
                 subject_start = stop + _LENGTH_BYTES
@@ -60,15 +67,15 @@ class DocumentedCodec(AddressedCodec):
                     self.need = subject_stop - position
                     break
                 frames.append(
-                    Request(
+                    RequestFrame(
                         id,
-                        decode_text(data[subject_start:subject_stop], "subject", id),
+                        decode_utf8(data[subject_start:subject_stop], "subject", id),
                         data[start:stop],  # type: ignore[arg-type]
                     )
                 )
                 position = subject_stop
             else:
-                raise unknown_type(kind)
+                raise unknown_type_error(kind)
         return position
 
     def encode_request(
@@ -102,13 +109,13 @@ class DocumentedCodec(AddressedCodec):
             out += (header, payload, _STATUS[status])
 
 
-def _bad_length(length: int, maximum: int) -> MalformedFrame | FrameTooLarge:
+def _bad_length(length: int, maximum: int) -> MalformedFrameError | FrameTooLargeError:
     if length < 0:
-        return MalformedFrame(f"a frame has a negative payload length, {length}")
-    return frame_too_large(length, maximum)
+        return MalformedFrameError(f"a frame has a negative payload length, {length}")
+    return frame_too_large_error(length, maximum)
 
 
-def _bad_subject_length(length: int, id: int) -> MalformedFrame:
-    return MalformedFrame(
+def _bad_subject_length(length: int, id: int) -> MalformedFrameError:
+    return MalformedFrameError(
         f"request {id} has a subject of {length} bytes; 0 to {SUBJECT_BYTES_MAX} are allowed"
     )

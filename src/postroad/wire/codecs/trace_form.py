@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import struct
 
-from postroad.core.errors import MalformedFrame
-from postroad.core.tracing import SAMPLED, TRACESTATE_CHARS_MAX, SpanContext, parse_context
+from postroad.core.errors import MalformedFrameError
+from postroad.core.tracing import SAMPLED, TRACESTATE_CHARS_MAX, SpanContext, parse_traceparent
 
 _TRACE = struct.Struct(">16s8sBH")
 
@@ -20,24 +20,24 @@ _NO_TRACE, _NO_SPAN = bytes(16), bytes(8)
 TRACE_BYTES_MAX = _TRACE.size + TRACESTATE_CHARS_MAX
 
 
-def encode_trace(context: SpanContext) -> bytes:
+def encode_trace_context(context: SpanContext) -> bytes:
     """The bytes that stand before the payload."""
     state = context.tracestate.encode("ascii", "ignore")[:TRACESTATE_CHARS_MAX]
     trace_id, span_id = bytes.fromhex(context.trace_id), bytes.fromhex(context.span_id)
     return _TRACE.pack(trace_id, span_id, context.flags, len(state)) + state
 
 
-def split_trace(body: bytes, request_id: int) -> tuple[SpanContext | None, bytes]:
+def split_trace_context(body: bytes, request_id: int) -> tuple[SpanContext | None, bytes]:
     """The context and what follows it; None if the peer wrote one that is not valid."""
     if len(body) < _TRACE.size:
-        raise MalformedFrame(f"request {request_id} is shorter than its trace", request_id)
+        raise MalformedFrameError(f"request {request_id} is shorter than its trace", request_id)
     trace_id, span_id, flags, size = _TRACE.unpack_from(body)
     stop = _TRACE.size + size
     if stop > len(body):
-        raise MalformedFrame(f"request {request_id} is shorter than its trace", request_id)
+        raise MalformedFrameError(f"request {request_id} is shorter than its trace", request_id)
     if size:
         state = body[_TRACE.size : stop].decode("ascii", "replace")
-        context = parse_context(f"00-{trace_id.hex()}-{span_id.hex()}-{flags:02x}", state)
+        context = parse_traceparent(f"00-{trace_id.hex()}-{span_id.hex()}-{flags:02x}", state)
     elif trace_id == _NO_TRACE or span_id == _NO_SPAN:
         context = None
     else:

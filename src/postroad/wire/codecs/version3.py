@@ -16,28 +16,28 @@ import enum
 import struct
 
 from postroad.core.address import Address
-from postroad.core.errors import LocalProtocolError, MalformedFrame
+from postroad.core.errors import LocalProtocolError, MalformedFrameError
 from postroad.core.limits import HELLO_BYTES_MAX, SUBJECT_BYTES_MAX
 from postroad.core.secret import PROOF_BYTES
 from postroad.core.tracing import SpanContext
-from postroad.wire.checks import Bytes, check_frame_size, decode_text
-from postroad.wire.compression import Algorithm, compress_payload, decompress_payload
+from postroad.wire.checks import Bytes, check_frame_size, decode_utf8
+from postroad.wire.compression import CompressionAlgorithm, compress_payload, decompress_payload
 from postroad.wire.frames import (
-    Cancel,
+    CancelFrame,
     Frame,
-    Goodbye,
-    Hello,
-    Ping,
-    Pong,
+    GoodbyeFrame,
+    HelloFrame,
+    PingFrame,
+    PongFrame,
     Proof,
-    Reply,
-    Request,
-    Status,
+    ReplyFrame,
+    ReplyStatus,
+    RequestFrame,
 )
 from postroad.wire.hello import decode_hello, encode_hello
 
 from .codec import JOIN_BYTES_MAX, Codec, encode_application_frame
-from .trace_form import encode_trace, split_trace
+from .trace_form import encode_trace_context, split_trace_context
 
 HEADER = struct.Struct(">IIIQ")
 _HEADER_BYTES = HEADER.size
@@ -70,7 +70,7 @@ class FrameType(enum.IntEnum):
 # Type, flags and short as one number, for frames that carry no flag.
 _PLAIN_REQUEST = FrameType.REQUEST << 24
 _PLAIN_REPLY = FrameType.REPLY << 24
-_STATUS_MAX = max(Status)
+_STATUS_MAX = max(ReplyStatus)
 
 # From here on a number stands for neither request nor reply.
 _CONTROL = FrameType.HELLO << 24
@@ -103,7 +103,7 @@ class Version3Codec(Codec):
         # Subjects seen on this connection.
         self._subjects: dict[Bytes, str] = {}
         # Set once both sides have said hello and share an algorithm.
-        self.compression: Algorithm | None = None
+        self.compression: CompressionAlgorithm | None = None
 
     def accept_frames(self, frame_bytes_max: int) -> None:
         """Accept frames up to that size from now on."""
@@ -126,17 +126,17 @@ class Version3Codec(Codec):
                 self.need = stop - position
                 break
             if kind == _PLAIN_REPLY:
-                frames.append(Reply(id, 0, data[start:stop], word))  # type: ignore[arg-type]
+                frames.append(ReplyFrame(id, 0, data[start:stop], word))  # type: ignore[arg-type]
             elif kind ^ _PLAIN_REQUEST <= SUBJECT_BYTES_MAX:
                 split = start + (kind ^ _PLAIN_REQUEST)
                 if split > stop:
-                    raise MalformedFrame(f"request {id} is shorter than its subject", id)
+                    raise MalformedFrameError(f"request {id} is shorter than its subject", id)
                 raw = data[start:split]
                 # Views cannot be looked up; they come from frames too large for it to matter.
                 subject = self._subjects.get(raw) if type(raw) is bytes else None
                 if subject is None:
                     subject = self._learn_subject(raw, id)
-                frames.append(Request(id, subject, data[split:stop], word))  # type: ignore[arg-type]
+                frames.append(RequestFrame(id, subject, data[split:stop], word))  # type: ignore[arg-type]
             else:
                 frames.append(self._decode_unusual(kind, word, id, bytes(data[start:stop])))
                 if kind >> 24 in _AGREEING:
@@ -146,7 +146,7 @@ class Version3Codec(Codec):
 
     def _learn_subject(self, raw: Bytes, request_id: int) -> str:
         """Decode a subject and remember it: few are used, and each very often."""
-        subject = decode_text(raw, "subject", request_id)
+        subject = decode_utf8(raw, "subject", request_id)
         if len(raw) <= _KNOWN_SUBJECT_BYTES_MAX:
             if len(self._subjects) >= _KNOWN_SUBJECTS_MAX:
                 self._subjects.clear()
@@ -156,12 +156,12 @@ class Version3Codec(Codec):
     def _check_header(self, length: int, kind: int) -> None:
         """Refuse a frame by its header alone."""
         if length < _EMPTY_LENGTH:
-            raise MalformedFrame(f"a frame of {length} bytes is shorter than its header")
+            raise MalformedFrameError(f"a frame of {length} bytes is shorter than its header")
         maximum: int | None = self.frame_bytes_max
         if not _PLAIN_REQUEST <= kind < _CONTROL:
             maximum = _CONTROL_BODY_MAX.get(kind >> 24)
         if maximum is None:
-            raise MalformedFrame(f"unknown frame type {kind >> 24}")
+            raise MalformedFrameError(f"unknown frame type {kind >> 24}")
         check_frame_size(length - _EMPTY_LENGTH, maximum)
 
     def _decode_unusual(self, kind: int, word: int, id: int, body: bytes) -> Frame:
@@ -169,17 +169,19 @@ class Version3Codec(Codec):
         type, flags, short = kind >> 24, kind >> 16 & 0xFF, kind & 0xFFFF
         if type == FrameType.REQUEST:
             if short > min(len(body), SUBJECT_BYTES_MAX):
-                raise MalformedFrame(f"request {id} has a subject of {short} bytes", id)
-            subject = decode_text(body[:short], "subject", id)
-            trace, rest = split_trace(body[short:], id) if flags & TRACED else (None, body[short:])
+                raise MalformedFrameError(f"request {id} has a subject of {short} bytes", id)
+            subject = decode_utf8(body[:short], "subject", id)
+            trace, rest = (
+                split_trace_context(body[short:], id) if flags & TRACED else (None, body[short:])
+            )
             payload = self._open_payload(rest, flags, id)
             check_frame_size(short + len(payload), self.frame_bytes_max)
-            return Request(id, subject, payload, word, flags & ONE_WAY != 0, trace)
+            return RequestFrame(id, subject, payload, word, flags & ONE_WAY != 0, trace)
         if type == FrameType.REPLY:
             if short > _STATUS_MAX:
-                raise MalformedFrame(f"reply {id} has unknown status {short}")
+                raise MalformedFrameError(f"reply {id} has unknown status {short}")
             payload = self._open_payload(body, flags, None)
-            return Reply(id, short, payload, word, flags & RETRYABLE != 0)
+            return ReplyFrame(id, short, payload, word, flags & RETRYABLE != 0)
         return self._decode_control(type, word, id, body)
 
     def encode_request(
@@ -200,7 +202,7 @@ class Version3Codec(Codec):
             if packed is not None:
                 payload, flags = packed, flags | COMPRESSED
         if trace is not None:
-            encoded, flags = encoded + encode_trace(trace), flags | TRACED
+            encoded, flags = encoded + encode_trace_context(trace), flags | TRACED
         length = _EMPTY_LENGTH + len(encoded) + len(payload)
         header = HEADER.pack(length, _PLAIN_REQUEST | flags << 16 | size, timeout_ms, id)
         if length < JOIN_BYTES_MAX:
@@ -226,17 +228,17 @@ class Version3Codec(Codec):
     def encode(self, out: list[bytes], frame: Frame) -> None:
         if encode_application_frame(self, out, frame):
             return
-        if isinstance(frame, Hello):
+        if isinstance(frame, HelloFrame):
             out.append(_control(FrameType.HELLO, body=encode_hello(frame)))
-        elif isinstance(frame, Goodbye):
+        elif isinstance(frame, GoodbyeFrame):
             body = frame.reason.encode()[:GOODBYE_BYTES_MAX]
             body = body.decode("utf-8", "ignore").encode()
             out.append(_control(FrameType.GOODBYE, word=frame.code, body=body))
-        elif isinstance(frame, Cancel):
+        elif isinstance(frame, CancelFrame):
             out.append(_control(FrameType.CANCEL, id=frame.id))
-        elif isinstance(frame, Ping):
+        elif isinstance(frame, PingFrame):
             out.append(_control(FrameType.PING, id=frame.id))
-        elif isinstance(frame, Pong):
+        elif isinstance(frame, PongFrame):
             out.append(_control(FrameType.PONG, id=frame.id))
         elif isinstance(frame, Proof):
             out.append(_control(FrameType.PROOF, body=frame.proof))
@@ -250,24 +252,26 @@ class Version3Codec(Codec):
             self.hello_body = body
             return hello
         if kind == FrameType.GOODBYE:
-            return Goodbye(word, decode_text(body, "goodbye"))
+            return GoodbyeFrame(word, decode_utf8(body, "goodbye"))
         if kind == FrameType.PROOF:
             if len(body) != PROOF_BYTES:
-                raise MalformedFrame(f"a proof of {len(body)} bytes, not {PROOF_BYTES}")
+                raise MalformedFrameError(f"a proof of {len(body)} bytes, not {PROOF_BYTES}")
             return Proof(body)
         if kind == FrameType.CANCEL:
-            return Cancel(id)
-        return Ping(id) if kind == FrameType.PING else Pong(id)
+            return CancelFrame(id)
+        return PingFrame(id) if kind == FrameType.PING else PongFrame(id)
 
     def _open_payload(self, packed: bytes, flags: int, request_id: int | None) -> bytes:
         if not flags & COMPRESSED:
             return packed
         if self.compression is None:
-            raise MalformedFrame("compressed payload, but no compression was agreed", request_id)
+            raise MalformedFrameError(
+                "compressed payload, but no compression was agreed", request_id
+            )
         try:
             return decompress_payload(self.compression, packed, self.frame_bytes_max)
-        except MalformedFrame as error:
-            raise MalformedFrame(str(error), request_id) from None
+        except MalformedFrameError as error:
+            raise MalformedFrameError(str(error), request_id) from None
 
 
 def _control(kind: FrameType, *, word: int = 0, id: int = 0, body: bytes = b"") -> bytes:

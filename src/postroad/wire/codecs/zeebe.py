@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import struct
 
-from postroad.core.errors import MalformedFrame
+from postroad.core.errors import MalformedFrameError
 from postroad.core.limits import SUBJECT_BYTES_MAX
-from postroad.wire.checks import Bytes, check_frame_size, decode_text
-from postroad.wire.frames import Frame, Reply, Request
+from postroad.wire.checks import Bytes, check_frame_size, decode_utf8
+from postroad.wire.frames import Frame, ReplyFrame, RequestFrame
 from postroad.wire.varint import decode_varint32, decode_varint64, encode_varint32, encode_varint64
 
-from .addressed import REPLY, REQUEST, STATUS_MAX, AddressedCodec, unknown_status, unknown_type
+from .addressed import (
+    REPLY,
+    REQUEST,
+    STATUS_MAX,
+    LegacyCodec,
+    unknown_status_error,
+    unknown_type_error,
+)
 from .codec import JOIN_BYTES_MAX
 
 _SUBJECT_LENGTH = struct.Struct(">H")
@@ -23,7 +30,7 @@ _REQUEST = bytes([REQUEST])
 _REPLY = bytes([REPLY])
 
 
-class ZeebeCodec(AddressedCodec):
+class ZeebeCodec(LegacyCodec):
     """Versions 1 and 2 of profile `zeebe`."""
 
     has_short_length = True
@@ -34,7 +41,7 @@ class ZeebeCodec(AddressedCodec):
         while position < end:
             kind = data[position]
             if kind != REQUEST and kind != REPLY:
-                raise unknown_type(kind)
+                raise unknown_type_error(kind)
             try:
                 id, start = decode_varint64(data, position + 1)
                 length, start = decode_varint32(data, start)
@@ -60,8 +67,8 @@ class ZeebeCodec(AddressedCodec):
         if stop < len(data):
             status = data[stop]
             if status > STATUS_MAX:
-                raise unknown_status(status, id)
-            frames.append(Reply(id, status, data[start:stop]))  # type: ignore[arg-type]
+                raise unknown_status_error(status, id)
+            frames.append(ReplyFrame(id, status, data[start:stop]))  # type: ignore[arg-type]
         return stop + 1
 
     def _decode_request(
@@ -73,12 +80,12 @@ class ZeebeCodec(AddressedCodec):
             return subject_start
         (length,) = _SUBJECT_LENGTH.unpack_from(data, stop)
         if length > SUBJECT_BYTES_MAX:
-            raise MalformedFrame(f"request {id} has a subject of negative length")
+            raise MalformedFrameError(f"request {id} has a subject of negative length")
         check_frame_size(stop - start + int(length), self.frame_bytes_max)
         after = subject_start + int(length)
         if after <= len(data):
-            subject = decode_text(data[subject_start:after], "subject", id)
-            frames.append(Request(id, subject, data[start:stop]))  # type: ignore[arg-type]
+            subject = decode_utf8(data[subject_start:after], "subject", id)
+            frames.append(RequestFrame(id, subject, data[start:stop]))  # type: ignore[arg-type]
         return after
 
     def encode_request(

@@ -8,7 +8,7 @@ import pytest
 
 from postroad.admin.errors import NotFound
 from postroad.admin.operations import at_rest
-from postroad.core.errors import NoSuchDeadLetter, StoreLocked, UsageError
+from postroad.core.errors import DeadLetterNotFoundError, StoreLockedError, UsageError
 from postroad.durable import Message, Retry, Transaction
 from postroad.node import Consuming
 
@@ -95,9 +95,9 @@ async def test_dead_letters_are_looked_at_retried_and_dropped(operator: Operator
     assert (await operator.do("dlq.drop", ids=[died[-1].id])).count == 1
     assert (await operator.do("dlq.drop", queue="letters")).count == 0
     assert (await operator.do("dlq.drop")).count == 1
-    with pytest.raises(NoSuchDeadLetter):
+    with pytest.raises(DeadLetterNotFoundError):
         await operator.do("dlq.show", id=dead[0].id)
-    with pytest.raises(NoSuchDeadLetter):
+    with pytest.raises(DeadLetterNotFoundError):
         await operator.do("dlq.retry", ids=["98", "99"])
     assert (await operator.do("dlq.retry", ids=[])).count == 0
     for _ in range(3):
@@ -141,7 +141,7 @@ async def test_the_mail_of_a_node_at_rest(tmp_path: Path) -> None:
         await operator.do("queue.post", queue="letters", body="hi")
         await operator.do("queue.post", queue="letters", peer="gamma", body="hi")
         store = str(tmp_path / "alpha.db")
-        with pytest.raises(StoreLocked, match="alpha"):
+        with pytest.raises(StoreLockedError, match="alpha"):
             async with at_rest(store, can_change=True):
                 raise AssertionError("a node works on it")
         async with at_rest(store, can_change=False) as beside:

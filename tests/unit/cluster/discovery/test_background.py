@@ -5,12 +5,12 @@ import logging
 
 import pytest
 
-from postroad.cluster.discovery.background import BackgroundDiscovery, retry_pause
+from postroad.cluster.discovery.background import SeedDiscovery, retry_delay_s
 from postroad.core import Address
 from tests.support.cluster.discovery_behaviour import OTHER, OWN, THIRD, Told
 
 
-class Planted(BackgroundDiscovery):
+class Planted(SeedDiscovery):
     """Fails as often as it is told to, then finds somebody."""
 
     def __init__(self, failures: int = 0, *, hangs: bool = False) -> None:
@@ -93,6 +93,6 @@ async def test_a_stop_whose_caller_is_cancelled_goes_on() -> None:
 
 
 def test_pauses_grow_to_a_limit() -> None:
-    assert 0.125 <= retry_pause(1) <= 0.25
-    assert 2.5 <= retry_pause(50) <= 5
-    assert retry_pause(1, 0.01) <= 0.01
+    assert 0.125 <= retry_delay_s(1) <= 0.25
+    assert 2.5 <= retry_delay_s(50) <= 5
+    assert retry_delay_s(1, 0.01) <= 0.01

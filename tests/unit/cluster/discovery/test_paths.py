@@ -3,18 +3,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.cluster.discovery import name_of
-from postroad.cluster.discovery.paths import node_of
+from postroad.cluster.discovery import decode_znode_name
+from postroad.cluster.discovery.paths import encode_znode_name
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
 def test_every_name_comes_back(name: str) -> None:
-    node = node_of(name)
+    node = encode_znode_name(name)
     assert "/" not in node
     assert node not in ("", ".", "..")
-    assert name_of(node) == name
+    assert decode_znode_name(node) == name
 
 
 def test_a_node_that_spells_a_name_in_another_way_has_none() -> None:
     for node in ["C%31", "a b", "%FF", "%2e%2e", "ä"]:
-        assert name_of(node) is None, node
+        assert decode_znode_name(node) is None, node

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from postroad.cluster.membership import MembershipConfig, State
-from postroad.cluster.membership.contacts import _ASKED_MAX, _BATCH_PAUSE_S, Contacts
-from postroad.cluster.membership.packets import News, Sync, SyncRequest
-from postroad.cluster.membership.voice import Voice
+from postroad.cluster.membership import MembershipConfig, MemberState
+from postroad.cluster.membership.contacts import _ASKED_MAX, _BATCH_PAUSE_S, StateSync
+from postroad.cluster.membership.packets import GossipPacket, SyncReplyPacket, SyncRequestPacket
+from postroad.cluster.membership.voice import MembershipContext
 from postroad.core import Address
 from tests.support.cluster.membership import (
     INCARNATION,
@@ -24,26 +24,30 @@ CONFIG = MembershipConfig(sync_interval_s=10.0, probe_interval_s=1.0)
 CROWD = [f"node-{number}" for number in range(3 * _ASKED_MAX)]
 
 
-def make_contacts(*places: str, voice: Voice | None = None) -> tuple[Contacts, Voice]:
+def make_contacts(
+    *places: str, voice: MembershipContext | None = None
+) -> tuple[StateSync, MembershipContext]:
     voice = voice or make_voice(config=CONFIG)
-    contacts = Contacts(voice)
+    contacts = StateSync(voice)
     contacts.begin(NOW)
     contacts.set([address_of(place) for place in places], NOW)
     return contacts, voice
 
 
 def asked(said: list[Said]) -> list[Address]:
-    assert all(isinstance(it.packet, SyncRequest) and it.is_stream for it in said)
+    assert all(isinstance(it.packet, SyncRequestPacket) and it.is_stream for it in said)
     return [it.address for it in said]
 
 
-def request_of(said: Said) -> SyncRequest:
-    assert isinstance(said.packet, SyncRequest)
+def request_of(said: Said) -> SyncRequestPacket:
+    assert isinstance(said.packet, SyncRequestPacket)
     return said.packet
 
 
-def answer(request: SyncRequest, name: str, *news_of: str, agrees: bool = False) -> Sync:
-    return Sync(
+def answer(
+    request: SyncRequestPacket, name: str, *news_of: str, agrees: bool = False
+) -> SyncReplyPacket:
+    return SyncReplyPacket(
         number=request.number,
         agrees=agrees,
         name=name,
@@ -53,7 +57,7 @@ def answer(request: SyncRequest, name: str, *news_of: str, agrees: bool = False)
     )
 
 
-def ask_one(contacts: Contacts, voice: Voice) -> SyncRequest:
+def ask_one(contacts: StateSync, voice: MembershipContext) -> SyncRequestPacket:
     contacts.tick(NOW)
     (said,) = take_said(voice)
     return request_of(said)
@@ -129,7 +133,7 @@ def test_a_contact_that_is_a_member_is_asked_only_after_it_died() -> None:
     assert contacts.deadline() > NOW
     contacts.tick(NOW)
     assert take_said(voice) == []
-    voice.roster.merge(make_record("b", State.LEFT), NOW)
+    voice.roster.merge(make_record("b", MemberState.LEFT), NOW)
     contacts.tick(NOW)
     assert asked(take_said(voice)) == [address_of("b")]
 
@@ -225,7 +229,7 @@ def test_views_are_compared_ever_less_often_with_members_and_the_dead() -> None:
     assert len(set(pauses)) == 8, "never in step"
 
     contacts, voice = make_contacts()
-    for name, state in (("b", State.ALIVE), ("x", State.DEAD), ("y", State.LEFT)):
+    for name, state in (("b", MemberState.ALIVE), ("x", MemberState.DEAD), ("y", MemberState.LEFT)):
         voice.roster.add(make_record(name, state), NOW)
     contacts.tick(contacts.deadline())
     assert asked(take_said(voice)) == [address_of("b"), address_of("x")]
@@ -234,23 +238,23 @@ def test_views_are_compared_ever_less_often_with_members_and_the_dead() -> None:
 def test_a_view_is_told_to_who_does_not_agree_and_tells_of_a_member_itself() -> None:
     contacts, voice = make_contacts()
     voice.roster.add(make_record("b"), NOW)
-    request = SyncRequest(number=5, digest=voice.roster.digest())
-    assert contacts.on_request(request) == Sync(
+    request = SyncRequestPacket(number=5, digest=voice.roster.digest())
+    assert contacts.on_request(request) == SyncReplyPacket(
         number=5, agrees=True, name="self", instance=instance_of("self"), is_member=True, news=[]
     )
 
     contacts, voice = make_contacts()
-    records = [make_record("b"), make_record("x", State.DEAD)]
+    records = [make_record("b"), make_record("x", MemberState.DEAD)]
     for record in records:
         voice.roster.add(record, NOW)
-    sync = contacts.on_request(SyncRequest(number=5, digest=b""))
+    sync = contacts.on_request(SyncRequestPacket(number=5, digest=b""))
     assert not sync.agrees
     assert sync.news == [make_record("self"), *records]
 
     contacts, voice = make_contacts()
     voice.is_member = False
     voice.roster.add(make_record("b"), NOW)
-    sync = contacts.on_request(SyncRequest(number=5, digest=b""))
+    sync = contacts.on_request(SyncRequestPacket(number=5, digest=b""))
     assert sync.news == [make_record("b")]
 
 
@@ -258,7 +262,7 @@ def test_an_answer_is_taken_once_from_somebody_who_was_asked() -> None:
     contacts, voice = make_contacts("b")
     request = ask_one(contacts, voice)
     assert not contacts.on_answer(
-        Sync(number=1, agrees=False, name="b", instance=1, is_member=True)
+        SyncReplyPacket(number=1, agrees=False, name="b", instance=1, is_member=True)
     )
     assert contacts.on_answer(answer(request, "b", agrees=True))
     assert not contacts.on_answer(answer(request, "b")), "once is enough"
@@ -274,7 +278,7 @@ def test_the_other_is_told_what_it_lacks() -> None:
     contacts, voice = make_contacts("b")
     newer = [
         make_record("c"),
-        make_record("d", State.SUSPECT, witness="e"),
+        make_record("d", MemberState.SUSPECT, witness="e"),
         make_record("e", version=1, properties={"role": "x"}),
         make_record("f", start=1),
     ]
@@ -289,7 +293,7 @@ def test_the_other_is_told_what_it_lacks() -> None:
 
     (said,) = take_said(voice)
     assert (said.address, said.is_stream) == (address_of("b"), True)
-    assert said.packet == News(news=[make_record("self"), *newer])
+    assert said.packet == GossipPacket(news=[make_record("self"), *newer])
 
 
 def test_the_other_is_told_nothing_if_it_lacks_nothing_or_by_who_is_joining() -> None:
@@ -311,7 +315,7 @@ def test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time() -> No
     names = {f"node-{number}" for number in range(60)}
     for name in names:
         voice.roster.add(make_record(name), NOW)
-    request = SyncRequest(number=5, digest=b"")
+    request = SyncRequestPacket(number=5, digest=b"")
     parts = [{it.name for it in contacts.on_request(request).news} for _ in range(60)]
     assert all(1 < len(part) < 60 for part in parts)
     assert set().union(*parts) == names | {"self"}

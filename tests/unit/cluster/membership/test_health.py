@@ -2,7 +2,7 @@
 
 import pytest
 
-from postroad.cluster.membership.health import LocalHealth, RoundTrip
+from postroad.cluster.membership.health import LocalHealth, RoundTripEstimator
 
 
 def test_doubts_rise_to_the_maximum_and_fall_one_by_one() -> None:
@@ -23,7 +23,7 @@ def test_doubts_rise_to_the_maximum_and_fall_one_by_one() -> None:
 
 
 def test_the_first_answer_sets_the_estimate_and_later_ones_move_it_slowly() -> None:
-    trip = RoundTrip()
+    trip = RoundTripEstimator()
     assert trip.smoothed_s is None
     assert trip.bound_s == 0.0
     trip.add(0.1)
@@ -35,13 +35,13 @@ def test_the_first_answer_sets_the_estimate_and_later_ones_move_it_slowly() -> N
 
 
 def test_steady_answers_narrow_the_bound_and_varying_ones_widen_it() -> None:
-    trip = RoundTrip()
+    trip = RoundTripEstimator()
     for _ in range(100):
         trip.add(0.1)
     assert trip.smoothed_s == pytest.approx(0.1)
     assert trip.bound_s == pytest.approx(0.1, rel=1e-3)
 
-    steady, varying = RoundTrip(), RoundTrip()
+    steady, varying = RoundTripEstimator(), RoundTripEstimator()
     for number in range(50):
         steady.add(0.1)
         varying.add(0.05 if number % 2 else 0.15)

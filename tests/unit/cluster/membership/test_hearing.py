@@ -3,15 +3,15 @@
 import msgspec
 import pytest
 
-from postroad.cluster.membership import MembershipConfig, Record, State
-from postroad.cluster.membership.contacts import Contacts
-from postroad.cluster.membership.hearing import Hearing
-from postroad.cluster.membership.naming import Naming
-from postroad.cluster.membership.own import OwnRecord
-from postroad.cluster.membership.packets import Ping, Pull
+from postroad.cluster.membership import MemberRecord, MembershipConfig, MemberState
+from postroad.cluster.membership.contacts import StateSync
+from postroad.cluster.membership.hearing import GossipHandler
+from postroad.cluster.membership.naming import NameConflictResolver
+from postroad.cluster.membership.own import LocalMember
+from postroad.cluster.membership.packets import ProbePacket, PropertiesRequestPacket
 from postroad.cluster.membership.probing import Prober
 from postroad.cluster.membership.records import CLAIM_MAX
-from postroad.cluster.membership.roster import LEAP_MAX, Verdict
+from postroad.cluster.membership.roster import LEAP_MAX, MergeResult
 from postroad.cluster.membership.vetting import Teller, Vetting
 from postroad.core import Address
 from tests.support.cluster.membership import (
@@ -32,10 +32,10 @@ class Ear:
     def __init__(self, *names: str, config: MembershipConfig | None = None) -> None:
         self.voice = make_voice(config=config)
         self.vetting = Vetting(self.voice)
-        self.naming = Naming(self.voice, self.vetting)
-        own = OwnRecord(self.voice, secret_of("self"))
-        contacts = Contacts(self.voice)
-        self.hearing = Hearing(
+        self.naming = NameConflictResolver(self.voice, self.vetting)
+        own = LocalMember(self.voice, secret_of("self"))
+        contacts = StateSync(self.voice)
+        self.hearing = GossipHandler(
             self.voice, own, Prober(self.voice), contacts, self.naming, self.vetting
         )
         for name in names:
@@ -43,7 +43,11 @@ class Ear:
             self.voice.rumours.drop(name)
 
     def hear(
-        self, *records: Record, now: float = NOW, is_trusted: bool = False, in_stream: bool = False
+        self,
+        *records: MemberRecord,
+        now: float = NOW,
+        is_trusted: bool = False,
+        in_stream: bool = False,
     ) -> None:
         teller = Teller(Address("somewhere", 1), in_stream, is_trusted)
         for record in records:
@@ -51,7 +55,7 @@ class Ear:
         self.hearing.tick(now)
 
     @property
-    def own(self) -> Record:
+    def own(self) -> MemberRecord:
         return self.voice.roster.own
 
     @property
@@ -61,13 +65,14 @@ class Ear:
     def take_pulls(self, version: int = 0) -> int:
         said = take_said(self.voice)
         assert all(
-            it.is_stream and it.packet == Pull(version=version, instance=instance_of("b"))
+            it.is_stream
+            and it.packet == PropertiesRequestPacket(version=version, instance=instance_of("b"))
             for it in said
         )
         return len(said)
 
 
-def large(version: int = 0) -> Record:
+def large(version: int = 0) -> MemberRecord:
     """News of b with properties that did not fit."""
     return make_record("b", version=version).without_properties()
 
@@ -77,8 +82,8 @@ def large(version: int = 0) -> Record:
     [
         (msgspec.structs.replace(make_record("b"), port=0), "malformed record"),
         (make_record("b", incarnation=INCARNATION + LEAP_MAX + 1), "incarnation out of range"),
-        (make_record("b", State.LEFT, secret=b"guess"), "forged farewell"),
-        (make_record("self", State.LEFT), "forged farewell"),
+        (make_record("b", MemberState.LEFT, secret=b"guess"), "forged farewell"),
+        (make_record("self", MemberState.LEFT), "forged farewell"),
         (make_record("self", incarnation=CLAIM_MAX + 1), "incarnation out of range"),
         (
             make_record("self", start=1, incarnation=CLAIM_MAX + 1),
@@ -89,7 +94,7 @@ def large(version: int = 0) -> Record:
     ids=lambda it: it if isinstance(it, str) else it.name,
 )
 def test_what_no_honest_node_would_say_is_counted_and_changes_nothing(
-    record: Record, reason: str
+    record: MemberRecord, reason: str
 ) -> None:
     ear = Ear("b", "c", config=MembershipConfig(members_max=2))
     ear.voice.roster.changes.clear()
@@ -109,18 +114,18 @@ def test_a_node_does_not_object_to_what_is_known_true_or_old() -> None:
     assert len(ear.voice.rumours) == 0
 
     ear = Ear("b")
-    older = make_record("self", State.DEAD, incarnation=INCARNATION - 1)
+    older = make_record("self", MemberState.DEAD, incarnation=INCARNATION - 1)
     ear.hear(make_record("self"), older)
     assert ear.own == make_record("self")
     assert ear.voice.counters.refutations == 0
 
 
-@pytest.mark.parametrize("state", [State.SUSPECT, State.DEAD])
-def test_an_objection_is_repeated_to_who_has_not_heard_it(state: State) -> None:
+@pytest.mark.parametrize("state", [MemberState.SUSPECT, MemberState.DEAD])
+def test_an_objection_is_repeated_to_who_has_not_heard_it(state: MemberState) -> None:
     ear = Ear("b")
     ear.hear(make_record("self", state, witness="b"))
     assert ear.own.incarnation == INCARNATION + 1
-    assert ear.own.state is State.ALIVE
+    assert ear.own.state is MemberState.ALIVE
     assert ear.voice.counters.refutations == 1
     assert ear.voice.health.score == 1
     assert ear.voice.news() == [ear.own]
@@ -145,7 +150,7 @@ def test_a_node_outranks_forged_properties_and_farewells_of_itself() -> None:
     # Who has met only the forger of it would else believe that this node has left for ever.
     ear = Ear()
     forged = msgspec.structs.replace(
-        make_record("self", State.LEFT, incarnation=INCARNATION + 5), farewell=b"f" * 16
+        make_record("self", MemberState.LEFT, incarnation=INCARNATION + 5), farewell=b"f" * 16
     )
     ear.hear(forged)
     assert ear.refused == {"forged farewell": 1}
@@ -170,7 +175,7 @@ def test_another_process_of_the_own_name_is_outranked_and_asked(
     assert ear.own.incarnation == INCARNATION + 1
     assert not ear.naming.has_rivals
 
-    for state in [State.DEAD, State.LEFT]:
+    for state in [MemberState.DEAD, MemberState.LEFT]:
         with subtests.test(state=state):
             ear = Ear()
             ear.hear(make_record("self", state, start=1, address=ELSEWHERE))
@@ -204,7 +209,7 @@ def test_a_second_name_at_an_address_has_the_first_asked_once_at_a_time() -> Non
     ear.hear(make_record("c", address=address_of("b")))
     assert ear.refused == {"claims another member's address": 1}
     said = take_said(ear.voice)
-    assert all(isinstance(it.packet, Ping) and it.address == address_of("b") for it in said)
+    assert all(isinstance(it.packet, ProbePacket) and it.address == address_of("b") for it in said)
     assert [it.peer for it in said] == ["b", "c"]
 
     ear = Ear("b")
@@ -225,8 +230,8 @@ def test_a_second_name_at_an_address_has_the_first_asked_once_at_a_time() -> Non
     assert take_said(ear.voice) == []
 
 
-@pytest.mark.parametrize("state", [State.DEAD, State.LEFT])
-def test_who_went_claims_no_address(state: State) -> None:
+@pytest.mark.parametrize("state", [MemberState.DEAD, MemberState.LEFT])
+def test_who_went_claims_no_address(state: MemberState) -> None:
     ear = Ear("b")
     ear.hear(make_record("c", state, address=address_of("b")))
     ear.hear(make_record("d", state, address=address_of("self")))
@@ -254,7 +259,7 @@ def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
     ear.hearing.meet(large(), NOW)
     ear.hearing.tick(NOW)
     assert ear.take_pulls() == 1
-    ear.hear(make_record("b", State.LEFT))
+    ear.hear(make_record("b", MemberState.LEFT))
     ear.hearing.tick(NOW + 1.0)
     assert ear.take_pulls() == 0
     assert ear.hearing.deadline() == float("inf")
@@ -278,12 +283,12 @@ def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
 )
 def test_who_is_said_to_live_but_thought_dead_hears_of_it(start: int, place: Address) -> None:
     ear = Ear()
-    ear.voice.roster.add(make_record("b", State.DEAD, witness="c"), NOW)
+    ear.voice.roster.add(make_record("b", MemberState.DEAD, witness="c"), NOW)
     claim = make_record("b", start=start, incarnation=INCARNATION - 1, address=ELSEWHERE)
     ear.hear(claim)
     (said,) = take_said(ear.voice)
     assert (said.address, said.is_stream) == (place, start != 0)
-    assert [record.state for record in said.packet.news] == [State.DEAD]
+    assert [record.state for record in said.packet.news] == [MemberState.DEAD]
     ear.hear(claim, now=NOW + 0.1)
     assert take_said(ear.voice) == [], "not at every word"
     ear.hear(claim, now=NOW + 1.0)
@@ -294,7 +299,7 @@ def test_members_thought_dead_are_told_so_but_not_all_at_once() -> None:
     ear = Ear()
     names = [f"node-{number}" for number in range(40)]
     for name in names:
-        ear.voice.roster.add(make_record(name, State.DEAD, witness="c"), NOW)
+        ear.voice.roster.add(make_record(name, MemberState.DEAD, witness="c"), NOW)
     claims = [make_record(name, incarnation=INCARNATION - 1) for name in names]
     ear.hear(*claims)
     first = {it.address for it in take_said(ear.voice)}
@@ -307,7 +312,7 @@ def test_members_thought_dead_are_told_so_but_not_all_at_once() -> None:
     assert not first & second, "the others hear of it another time"
 
     ear = Ear("c")
-    ear.voice.roster.add(make_record("b", State.LEFT), NOW)
+    ear.voice.roster.add(make_record("b", MemberState.LEFT), NOW)
     ear.hear(make_record("b", incarnation=INCARNATION - 1))
     ear.hear(make_record("c", incarnation=INCARNATION - 1))
     assert take_said(ear.voice) == []
@@ -318,11 +323,11 @@ def test_whoever_answers_under_many_names_at_one_address_fills_no_roster() -> No
     roster = ear.voice.roster
     records = [make_record(f"n{number}", address=address) for number in range(100)]
     verdicts = [roster.admit(record, NOW) for record in records]
-    assert verdicts == [Verdict.NEWS] * 8 + [Verdict.CROWDED] * 92
+    assert verdicts == [MergeResult.NEWS] * 8 + [MergeResult.CROWDED] * 92
     assert roster.size == 9
-    assert roster.merge(records[-1], NOW) is Verdict.CROWDED
+    assert roster.merge(records[-1], NOW) is MergeResult.CROWDED
     # Others are not concerned, and who goes makes room for the next one there.
-    assert roster.admit(make_record("b"), NOW) is Verdict.NEWS
-    roster.merge(make_record("n0", State.LEFT, address=address), NOW)
-    assert roster.merge(records[-1], NOW) is Verdict.UNPROVEN
-    assert roster.admit(records[-1], NOW) is Verdict.NEWS
+    assert roster.admit(make_record("b"), NOW) is MergeResult.NEWS
+    roster.merge(make_record("n0", MemberState.LEFT, address=address), NOW)
+    assert roster.merge(records[-1], NOW) is MergeResult.UNPROVEN
+    assert roster.admit(records[-1], NOW) is MergeResult.NEWS

@@ -5,16 +5,16 @@ from collections.abc import Callable
 import pytest
 
 from postroad.cluster.membership import (
-    ChangeKind,
-    MemberChange,
     Membership,
     MembershipConfig,
-    NameContested,
-    NameLost,
-    Phase,
-    State,
+    MembershipEvent,
+    MembershipEventType,
+    MembershipPhase,
+    MemberState,
+    NameConflictDetected,
+    NameConflictLost,
 )
-from postroad.cluster.membership.packets import Ping
+from postroad.cluster.membership.packets import ProbePacket
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 from tests.support.cluster.membership import (
@@ -35,16 +35,16 @@ from tests.support.cluster.membership import (
 CONFIG = MembershipConfig()
 
 
-def phase_of(machine: Membership) -> Phase:
+def phase_of(machine: Membership) -> MembershipPhase:
     """What a call may have changed, though a type checker cannot see it."""
     return machine.phase
 
 
 def test_a_machine_that_has_not_started_does_nothing() -> None:
     machine = make_machine("a")
-    assert machine.phase is Phase.NEW
+    assert machine.phase is MembershipPhase.NEW
     assert machine.deadline() == float("inf")
-    assert ask(machine, Ping(number=1, name="b", instance=1)) is None
+    assert ask(machine, ProbePacket(number=1, name="b", instance=1)) is None
     machine.tick(START)
     assert machine.take_outgoing() == []
     assert machine.counters.packets_received == 0
@@ -55,37 +55,37 @@ def test_a_machine_that_has_not_started_does_nothing() -> None:
 
 def test_a_node_without_contacts_is_a_member_at_once_and_with_silent_ones_later() -> None:
     machine = join_alone()
-    assert phase_of(machine) is Phase.MEMBER
+    assert phase_of(machine) is MembershipPhase.MEMBER
     assert machine.members() == [machine.own]
     assert machine.take_changes() == []
 
     machine = make_machine("a")
     machine.start(START)
-    assert phase_of(machine) is Phase.JOINING
+    assert phase_of(machine) is MembershipPhase.JOINING
     machine.tick(START + CONFIG.join_timeout_s - 0.1)
-    assert phase_of(machine) is Phase.JOINING
+    assert phase_of(machine) is MembershipPhase.JOINING
     machine.tick(START + CONFIG.join_timeout_s)
-    assert phase_of(machine) is Phase.MEMBER
+    assert phase_of(machine) is MembershipPhase.MEMBER
 
     wire = Wire()
     machine = wire.add(make_machine("a"), ["nobody"])
     wire.run(CONFIG.join_timeout_s - 0.1)
-    assert phase_of(machine) is Phase.JOINING
+    assert phase_of(machine) is MembershipPhase.JOINING
     wire.run(0.2)
-    assert phase_of(machine) is Phase.MEMBER
+    assert phase_of(machine) is MembershipPhase.MEMBER
 
 
 def test_a_contact_that_answers_makes_a_member_at_once_and_a_late_one_is_found() -> None:
     wire = Wire()
     first = wire.add(make_machine("a"))
     second = wire.add(make_machine("b", properties={"role": "x"}), ["a"])
-    assert second.phase is Phase.MEMBER
+    assert second.phase is MembershipPhase.MEMBER
     assert names_of(second) == ["a", "b"]
     wire.run(0.1)
     assert names_of(first) == ["a", "b"]
     (change,) = wire.changes["a"]
-    assert isinstance(change, MemberChange)
-    assert (change.kind, change.member) == (ChangeKind.ADDED, second.own)
+    assert isinstance(change, MembershipEvent)
+    assert (change.kind, change.member) == (MembershipEventType.ADDED, second.own)
 
     wire = Wire()
     second = wire.add(make_machine("b"), ["a"])
@@ -105,16 +105,16 @@ def test_a_node_that_meets_itself_by_another_address_is_a_member_unless_others_m
     machine = make_machine("a")
     wire.nodes[address_of("alias")] = machine
     wire.add(machine, ["alias"])
-    assert phase_of(machine) is Phase.MEMBER
+    assert phase_of(machine) is MembershipPhase.MEMBER
     assert names_of(machine) == ["a"]
 
     wire = Wire()
     machine = make_machine("a")
     wire.nodes[address_of("alias")] = machine
     wire.add(machine, ["alias", "nobody"])
-    assert phase_of(machine) is Phase.JOINING
+    assert phase_of(machine) is MembershipPhase.JOINING
     wire.run(CONFIG.join_timeout_s)
-    assert phase_of(machine) is Phase.MEMBER
+    assert phase_of(machine) is MembershipPhase.MEMBER
 
 
 def test_others_are_found_behind_an_address_that_led_to_this_node_first() -> None:
@@ -172,8 +172,8 @@ def test_properties_reach_everybody_and_so_does_their_removal() -> None:
         member = machine.member("a")
         assert member is not None
         assert dict(member.properties) == {"zone": "north"}
-    kinds = [change.kind for change in wire.changes["b"] if isinstance(change, MemberChange)]
-    assert kinds[-2:] == [ChangeKind.METADATA] * 2
+    kinds = [change.kind for change in wire.changes["b"] if isinstance(change, MembershipEvent)]
+    assert kinds[-2:] == [MembershipEventType.METADATA] * 2
 
 
 def test_properties_set_while_joining_or_too_large_for_a_packet_become_known() -> None:
@@ -209,12 +209,12 @@ def test_who_leaves_is_removed_everywhere_and_may_come_back_as_a_new_process() -
     wire, machines = make_cluster("a", "b", "c", "d")
     machines["d"].leave()
     wire.run(1)
-    assert machines["d"].phase is Phase.LEFT
+    assert machines["d"].phase is MembershipPhase.LEFT
     for name in "abc":
         assert names_of(machines[name]) == ["a", "b", "c"]
         last = wire.changes[name][-1]
-        assert isinstance(last, MemberChange)
-        assert (last.kind, last.member.state) == (ChangeKind.REMOVED, State.LEFT)
+        assert isinstance(last, MembershipEvent)
+        assert (last.kind, last.member.state) == (MembershipEventType.REMOVED, MemberState.LEFT)
     wire.run(60)
     assert wire.removals("d") == ["a", "b", "c"]
 
@@ -225,17 +225,20 @@ def test_who_leaves_is_removed_everywhere_and_may_come_back_as_a_new_process() -
     again = wire.add(make_machine("b", start=1, incarnation=INCARNATION + 5), ["a"])
     wire.run(1)
     assert names_of(machines["a"]) == ["a", "b"]
-    assert state_of(machines["a"], "b") is State.ALIVE
-    assert again.phase is Phase.MEMBER
+    assert state_of(machines["a"], "b") is MemberState.ALIVE
+    assert again.phase is MembershipPhase.MEMBER
 
 
 def test_who_leaves_while_joining_says_nothing() -> None:
     machine = make_machine("a")
     machine.start(START)
     machine.leave()
-    assert machine.phase is Phase.LEFT
+    assert machine.phase is MembershipPhase.LEFT
     assert machine.take_outgoing() == []
-    assert [phase for phase in Phase if phase.is_running] == [Phase.JOINING, Phase.MEMBER]
+    assert [phase for phase in MembershipPhase if phase.is_running] == [
+        MembershipPhase.JOINING,
+        MembershipPhase.MEMBER,
+    ]
 
 
 def use_after_leaving() -> dict[str, Callable[[Membership], object]]:
@@ -259,7 +262,7 @@ def test_a_machine_that_left_stays_silent(use: str) -> None:
     machine.take_outgoing()
     machine.take_changes()
     use_after_leaving()[use](machine)
-    assert machine.phase is Phase.LEFT
+    assert machine.phase is MembershipPhase.LEFT
     assert machine.take_outgoing() == []
     assert machine.take_changes() == []
     assert machine.deadline() == float("inf")
@@ -270,6 +273,6 @@ def test_changes_are_told_once_and_trips_only_if_measured() -> None:
     tell(machine, make_record("b"), now=START)
     first = machine.take_changes()
     assert len(first) == 1
-    assert not isinstance(first[0], NameContested | NameLost)
+    assert not isinstance(first[0], NameConflictDetected | NameConflictLost)
     assert machine.take_changes() == []
     assert machine.round_trips_s() == {}

@@ -4,15 +4,15 @@ import msgspec
 import pytest
 
 from postroad.cluster.membership import (
-    MemberChange,
     Membership,
     MembershipConfig,
-    NameContested,
-    NameLost,
-    Phase,
-    State,
+    MembershipEvent,
+    MembershipPhase,
+    MemberState,
+    NameConflictDetected,
+    NameConflictLost,
 )
-from postroad.cluster.membership.packets import Ack, Ping, Pull
+from postroad.cluster.membership.packets import ProbeAckPacket, ProbePacket, PropertiesRequestPacket
 from postroad.cluster.membership.records import CLAIM_MAX
 from postroad.cluster.membership.roster import LEAP_MAX
 from tests.support.cluster.membership import (
@@ -35,7 +35,7 @@ from tests.support.cluster.membership import (
 def test_a_node_that_dies_is_suspected_then_removed_by_everybody() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     wire.stop(machines["d"])
-    assert wire.run_until(lambda: state_of(machines["a"], "d") is State.SUSPECT, limit_s=10)
+    assert wire.run_until(lambda: state_of(machines["a"], "d") is MemberState.SUSPECT, limit_s=10)
     assert wire.run_until(
         lambda: all(machines[name].member("d") is None for name in "abc"), limit_s=12
     )
@@ -58,9 +58,9 @@ def test_a_restart_at_the_same_address_replaces_at_once() -> None:
 def test_a_member_that_was_only_cut_off_for_a_while_is_never_removed() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     wire.isolate("d")
-    assert wire.run_until(lambda: state_of(machines["a"], "d") is State.SUSPECT, limit_s=10)
+    assert wire.run_until(lambda: state_of(machines["a"], "d") is MemberState.SUSPECT, limit_s=10)
     wire.heal()
-    assert wire.run_until(lambda: state_of(machines["a"], "d") is State.ALIVE, limit_s=5)
+    assert wire.run_until(lambda: state_of(machines["a"], "d") is MemberState.ALIVE, limit_s=5)
     assert wire.removals("d") == []
     assert machines["d"].counters.refutations >= 1
 
@@ -148,9 +148,9 @@ def test_time_spent_standing_still_counts_against_nobody_and_no_name() -> None:
     wire, machines = make_cluster("a", "b", "c")
     machine = machines["a"]
     wire.stop(machines["b"])
-    assert wire.run_until(lambda: state_of(machine, "b") is State.SUSPECT)
+    assert wire.run_until(lambda: state_of(machine, "b") is MemberState.SUSPECT)
     machine.tick(machine.deadline() + CONFIG.failure_timeout_s + 1)
-    assert state_of(machine, "b") is State.SUSPECT
+    assert state_of(machine, "b") is MemberState.SUSPECT
 
     wire, machines = make_cluster("a", "b")
     machine = machines["a"]
@@ -203,26 +203,26 @@ def make_second(name: str, *, start: int = 1) -> Membership:
     return make_machine(name, start=start, incarnation=INCARNATION + 50, address=ELSEWHERE)
 
 
-def notices(wire: Wire, name: str) -> list[NameContested | NameLost]:
-    return [it for it in wire.changes[name] if not isinstance(it, MemberChange)]
+def notices(wire: Wire, name: str) -> list[NameConflictDetected | NameConflictLost]:
+    return [it for it in wire.changes[name] if not isinstance(it, MembershipEvent)]
 
 
 def test_who_joins_under_a_taken_name_is_refused_and_nobody_loses_the_holder() -> None:
     wire, machines = make_cluster("a", "b", "c")
     second = wire.add(make_second("c"), ["a"])
-    assert wire.run_until(lambda: second.phase is Phase.REFUSED, limit_s=3)
-    assert NameLost(address_of("c")) in notices(wire, "c")
-    assert NameContested(ELSEWHERE) in notices(wire, "c"), "the holder is told"
+    assert wire.run_until(lambda: second.phase is MembershipPhase.REFUSED, limit_s=3)
+    assert NameConflictLost(address_of("c")) in notices(wire, "c")
+    assert NameConflictDetected(ELSEWHERE) in notices(wire, "c"), "the holder is told"
     wire.run(30)
     assert wire.removals("c") == []
-    assert machines["c"].phase is Phase.MEMBER
+    assert machines["c"].phase is MembershipPhase.MEMBER
     assert second.counters.names_contested >= 1
 
 
 def test_who_joins_with_the_holder_for_a_contact_is_refused() -> None:
     wire, _machines = make_cluster("a", "c")
     second = wire.add(make_second("c"), ["c"])
-    assert second.phase is Phase.REFUSED
+    assert second.phase is MembershipPhase.REFUSED
     assert second.deadline() == float("inf")
     assert second.take_outgoing() == []
 
@@ -231,10 +231,10 @@ def test_who_joins_under_the_name_of_a_dead_process_waits_until_that_is_sure() -
     wire, machines = make_cluster("a", "b", "c")
     wire.stop(machines["c"])
     second = wire.add(make_second("c"), ["a"])
-    assert second.phase is Phase.JOINING
+    assert second.phase is MembershipPhase.JOINING
     wire.run(CONFIG.probe_timeout_s - 0.1)
-    assert second.phase is Phase.JOINING
-    assert wire.run_until(lambda: second.phase is Phase.MEMBER, limit_s=0.2)
+    assert second.phase is MembershipPhase.JOINING
+    assert wire.run_until(lambda: second.phase is MembershipPhase.MEMBER, limit_s=0.2)
     wire.run(5)
     member = machines["a"].member("c")
     assert member is not None
@@ -250,13 +250,13 @@ def test_where_two_halves_merge_the_elder_keeps_the_name(start: int) -> None:
     wire.add(make_machine("b"))
     second = wire.add(make_second("c", start=start), ["b"])
     wire.run(10)
-    assert first.phase is second.phase is Phase.MEMBER
+    assert first.phase is second.phase is MembershipPhase.MEMBER
     bridge = wire.add(make_machine("d"), ["a", "b"])
     elder, younger = (first, second) if start > 0 else (second, first)
-    assert wire.run_until(lambda: younger.phase is Phase.REFUSED, limit_s=30)
+    assert wire.run_until(lambda: younger.phase is MembershipPhase.REFUSED, limit_s=30)
     wire.stop(younger)
     assert wire.run_until(wire.agree, limit_s=60)
-    assert elder.phase is Phase.MEMBER
+    assert elder.phase is MembershipPhase.MEMBER
     assert names_of(bridge) == ["a", "b", "c", "d"]
     member = bridge.member("c")
     assert member is not None
@@ -266,7 +266,7 @@ def test_where_two_halves_merge_the_elder_keeps_the_name(start: int) -> None:
 def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
     subtests: pytest.Subtests,
 ) -> None:
-    for age, phase in [(1, Phase.MEMBER), (-1, Phase.REFUSED)]:
+    for age, phase in [(1, MembershipPhase.MEMBER), (-1, MembershipPhase.REFUSED)]:
         with subtests.test(age=age):
             machine = make_machine("a")
             machine.start(START)
@@ -276,15 +276,15 @@ def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
                 address_of("b"), instance_of("a", start=age), START, is_member=True
             )
             assert machine.phase is phase
-            kind = NameContested if phase is Phase.MEMBER else NameLost
+            kind = NameConflictDetected if phase is MembershipPhase.MEMBER else NameConflictLost
             assert machine.take_changes() == [kind(address_of("b"))]
 
     machine = make_machine("a")
     machine.start(START)
     machine.set_contacts([address_of("b")], START)
     machine.on_same_name(address_of("b"), instance_of("a", start=1), START, is_member=True)
-    assert machine.phase is Phase.REFUSED
-    assert machine.take_changes() == [NameLost(address_of("b"))]
+    assert machine.phase is MembershipPhase.REFUSED
+    assert machine.take_changes() == [NameConflictLost(address_of("b"))]
     machine.on_same_name(address_of("c"), instance_of("a", start=1), START, is_member=True)
     assert machine.take_changes() == [], "once is enough"
 
@@ -292,10 +292,10 @@ def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
     machine.start(START)
     machine.set_contacts([], START)
     machine.hear_of_namesake(address_of("b"), instance_of("a", start=-1), START)
-    assert machine.phase is Phase.MEMBER
+    assert machine.phase is MembershipPhase.MEMBER
     assert {send.address for send in machine.take_outgoing()} == {address_of("b")}
     machine.tick(START + 60)
-    assert machine.phase is Phase.MEMBER
+    assert machine.phase is MembershipPhase.MEMBER
 
 
 NAMES = ("a", "b", "c", "d")
@@ -310,7 +310,7 @@ TODAY = 1_790_000_000_000
 )
 def test_a_leap_told_to_another_or_to_the_member_is_outranked(to: str, leap: int) -> None:
     wire, machines = make_cluster(*NAMES)
-    lie = make_record("b", State.DEAD, incarnation=INCARNATION + leap, witness="c")
+    lie = make_record("b", MemberState.DEAD, incarnation=INCARNATION + leap, witness="c")
     tell(machines[to], lie, now=wire.clock())
     wire.run(60)
     assert wire.removals("b") == []
@@ -323,7 +323,11 @@ def test_a_leap_told_to_a_node_that_began_later_is_outranked() -> None:
     later = wire.add(make_machine("a", incarnation=INCARNATION + 500), ["b"])
     wire.run(30)
     highest = INCARNATION + 500 + LEAP_MAX
-    tell(later, make_record("b", State.DEAD, incarnation=highest, witness="c"), now=wire.clock())
+    tell(
+        later,
+        make_record("b", MemberState.DEAD, incarnation=highest, witness="c"),
+        now=wire.clock(),
+    )
     wire.run(60)
     assert wire.removals("b") == []
     assert names_of(later) == ["a", "b"]
@@ -335,7 +339,7 @@ def test_a_member_that_leapt_twice_at_once_is_still_believed(to: str) -> None:
     wire, machines = make_cluster(*NAMES)
     for leaps in (1, 2):
         high = INCARNATION + leaps * LEAP_MAX
-        lie = make_record("b", State.SUSPECT, incarnation=high, witness="c")
+        lie = make_record("b", MemberState.SUSPECT, incarnation=high, witness="c")
         tell(machines[to], lie, now=wire.clock())
     wire.run(20)
     wire.isolate("b")
@@ -369,17 +373,21 @@ def test_a_node_whose_clock_was_never_set_finds_the_others() -> None:
 def doubt(machine: Membership, name: str, now: float) -> None:
     """Let a machine hear an honest doubt about a member as it knows it."""
     known = machine._roster.entries[name].record
-    tell(machine, msgspec.structs.replace(known, state=State.SUSPECT, witness="c"), now=now)
+    tell(machine, msgspec.structs.replace(known, state=MemberState.SUSPECT, witness="c"), now=now)
 
 
 @pytest.mark.parametrize("what", ["incarnation", "version"])
 def test_a_member_that_counts_as_high_as_others_may_claim_can_still_object(what: str) -> None:
     wire, machines = make_cluster(*NAMES)
     if what == "version":
-        highest = Pull(version=CLAIM_MAX, instance=instance_of("b"))
+        highest = PropertiesRequestPacket(version=CLAIM_MAX, instance=instance_of("b"))
         ask(machines["b"], highest, now=wire.clock(), name="c")
     else:
-        tell(machines["b"], make_record("b", State.DEAD, incarnation=CLAIM_MAX), now=wire.clock())
+        tell(
+            machines["b"],
+            make_record("b", MemberState.DEAD, incarnation=CLAIM_MAX),
+            now=wire.clock(),
+        )
     wire.run(30)
     doubt(machines["a"], "b", wire.clock())
     wire.run(60)
@@ -392,9 +400,9 @@ def test_who_was_asked_to_try_cannot_speak_for_a_member() -> None:
     wire, machines = make_cluster(*NAMES)
     asker, known = machines["a"], make_record("b")
     asker._prober.probe(asker._roster.active["b"], wire.clock())
-    (ping,) = [it.packet for it in take_said(asker) if isinstance(it.packet, Ping)]
+    (ping,) = [it.packet for it in take_said(asker) if isinstance(it.packet, ProbePacket)]
     asker._prober.tick(wire.clock() + asker.config.indirect_after_s)
-    forged = Ack(
+    forged = ProbeAckPacket(
         number=ping.number,
         name="b",
         instance=known.instance,

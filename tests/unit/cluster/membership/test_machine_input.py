@@ -3,20 +3,26 @@
 import msgspec
 import pytest
 
-from postroad.cluster.membership import Membership, MembershipConfig, Phase, Record, State
+from postroad.cluster.membership import (
+    MemberRecord,
+    Membership,
+    MembershipConfig,
+    MembershipPhase,
+    MemberState,
+)
 from postroad.cluster.membership.packets import (
-    Ack,
-    Nack,
-    News,
-    Packet,
-    Ping,
-    PingRequest,
-    Pull,
-    Sync,
-    SyncRequest,
+    GossipPacket,
+    MembershipPacket,
+    ProbeAckPacket,
+    ProbeNackPacket,
+    ProbePacket,
+    ProbeRequestPacket,
+    PropertiesRequestPacket,
+    SyncReplyPacket,
+    SyncRequestPacket,
     encode_packet,
 )
-from postroad.cluster.membership.records import CLAIM_MAX, digest_of
+from postroad.cluster.membership.records import CLAIM_MAX, leave_digest
 from postroad.core import Address
 from tests.support.cluster.membership import (
     INCARNATION,
@@ -37,40 +43,42 @@ from tests.support.cluster.membership import (
 
 def test_a_ping_is_answered_with_who_is_here_and_a_stranger_is_asked_back() -> None:
     machine = join_alone()
-    answer = ask(machine, Ping(number=7, name="b", instance=1))
-    assert isinstance(answer, Ack)
+    answer = ask(machine, ProbePacket(number=7, name="b", instance=1))
+    assert isinstance(answer, ProbeAckPacket)
     assert (answer.number, answer.name, answer.instance) == (7, "a", instance_of("a"))
     (said,) = take_said(machine)
     assert said.address == address_of("b")
-    assert isinstance(said.packet, SyncRequest)
+    assert isinstance(said.packet, SyncRequestPacket)
 
 
-@pytest.mark.parametrize("state", [State.SUSPECT, State.DEAD])
-def test_who_pings_and_is_doubted_hears_of_it(state: State) -> None:
+@pytest.mark.parametrize("state", [MemberState.SUSPECT, MemberState.DEAD])
+def test_who_pings_and_is_doubted_hears_of_it(state: MemberState) -> None:
     machine = join_alone()
     doubt = make_record("b", state, witness="c")
     machine._roster.add(doubt, START)
-    answer = ask(machine, Ping(number=7, name="b", instance=instance_of("b")))
-    assert isinstance(answer, Ack)
+    answer = ask(machine, ProbePacket(number=7, name="b", instance=instance_of("b")))
+    assert isinstance(answer, ProbeAckPacket)
     assert doubt in answer.news
 
 
 def test_a_pull_is_answered_with_the_own_record_and_outnumbers_versions_it_never_had() -> None:
     machine = join_alone()
-    answer = ask(machine, Pull(version=0, instance=instance_of("a")))
-    assert answer == News(news=[make_record("a")])
-    earlier_process = Pull(version=99, instance=instance_of("a", start=-1))
+    answer = ask(machine, PropertiesRequestPacket(version=0, instance=instance_of("a")))
+    assert answer == GossipPacket(news=[make_record("a")])
+    earlier_process = PropertiesRequestPacket(version=99, instance=instance_of("a", start=-1))
     assert ask(machine, earlier_process) == answer
     machine.set_properties({"role": "x"}, START)
-    answer = ask(machine, Pull(version=99, instance=instance_of("a")))
-    assert answer == News(news=[make_record("a", version=100, properties={"role": "x"})])
-    assert ask(machine, Pull(version=99, instance=instance_of("a"))) == answer, "once is enough"
+    answer = ask(machine, PropertiesRequestPacket(version=99, instance=instance_of("a")))
+    assert answer == GossipPacket(news=[make_record("a", version=100, properties={"role": "x"})])
+    assert ask(machine, PropertiesRequestPacket(version=99, instance=instance_of("a"))) == answer, (
+        "once is enough"
+    )
 
 
 @pytest.mark.parametrize("version", [-1, CLAIM_MAX + 1, 2**64 - 1])
 def test_a_pull_of_a_version_out_of_range_gets_no_answer(version: int) -> None:
     machine = join_alone()
-    assert ask(machine, Pull(version=version, instance=instance_of("a"))) is None
+    assert ask(machine, PropertiesRequestPacket(version=version, instance=instance_of("a"))) is None
     assert machine.own.version == 0
 
 
@@ -80,10 +88,10 @@ def test_answers_tell_whether_this_node_is_a_member(is_member: bool) -> None:
     machine.start(START)
     if is_member:
         machine.set_contacts([], START)
-    ack = ask(machine, Ping(number=7, name="b", instance=1))
-    sync = ask(machine, SyncRequest(number=8, digest=b""))
-    assert isinstance(ack, Ack)
-    assert isinstance(sync, Sync)
+    ack = ask(machine, ProbePacket(number=7, name="b", instance=1))
+    sync = ask(machine, SyncRequestPacket(number=8, digest=b""))
+    assert isinstance(ack, ProbeAckPacket)
+    assert isinstance(sync, SyncReplyPacket)
     assert ack.is_member is sync.is_member is is_member
     assert ack.farewell == make_record("a").farewell
 
@@ -91,36 +99,38 @@ def test_answers_tell_whether_this_node_is_a_member(is_member: bool) -> None:
 def test_a_machine_that_joins_answers_but_does_not_speak_of_itself() -> None:
     machine = make_machine("a")
     machine.start(START)
-    assert ask(machine, Pull(version=0, instance=instance_of("a"))) is None
-    answer = ask(machine, SyncRequest(number=3, digest=b""))
-    assert isinstance(answer, Sync)
+    assert ask(machine, PropertiesRequestPacket(version=0, instance=instance_of("a"))) is None
+    answer = ask(machine, SyncRequestPacket(number=3, digest=b""))
+    assert isinstance(answer, SyncReplyPacket)
     assert answer.news == []
-    assert isinstance(ask(machine, Ping(number=7, name="b", instance=1)), Ack)
-    ask(machine, Sync(number=1, agrees=True, name="b", instance=1, is_member=True))
-    assert machine.phase is Phase.JOINING
+    assert isinstance(ask(machine, ProbePacket(number=7, name="b", instance=1)), ProbeAckPacket)
+    ask(machine, SyncReplyPacket(number=1, agrees=True, name="b", instance=1, is_member=True))
+    assert machine.phase is MembershipPhase.JOINING
 
 
 @pytest.mark.parametrize(
     "packet",
     [
-        Ack(number=1, name="b", instance=1, farewell=b"f", incarnation=0, is_member=True),
-        Nack(number=1),
-        News(),
-        PingRequest(number=1, target="b"),
-        Sync(number=1, agrees=False, name="b", instance=1, is_member=True),
+        ProbeAckPacket(
+            number=1, name="b", instance=1, farewell=b"f", incarnation=0, is_member=True
+        ),
+        ProbeNackPacket(number=1),
+        GossipPacket(),
+        ProbeRequestPacket(number=1, target="b"),
+        SyncReplyPacket(number=1, agrees=False, name="b", instance=1, is_member=True),
     ],
     ids=lambda packet: type(packet).__name__,
 )
-def test_what_nobody_asked_for_gets_no_answer(packet: Packet) -> None:
+def test_what_nobody_asked_for_gets_no_answer(packet: MembershipPacket) -> None:
     assert ask(join_alone(), packet) is None
 
 
 def test_news_go_to_suspects_too_and_many_of_them_by_stream() -> None:
     machine = join_alone()
-    suspected = make_record("b", State.SUSPECT, witness="c")
+    suspected = make_record("b", MemberState.SUSPECT, witness="c")
     tell(machine, suspected, now=START)
     machine.tick(START)
-    (said,) = [it for it in take_said(machine) if isinstance(it.packet, News)]
+    (said,) = [it for it in take_said(machine) if isinstance(it.packet, GossipPacket)]
     assert said.address == address_of("b")
     assert suspected in said.packet.news
 
@@ -128,7 +138,7 @@ def test_news_go_to_suspects_too_and_many_of_them_by_stream() -> None:
     for number in range(100):
         tell(machines["a"], make_record(f"node-{number}"), now=wire.clock())
     machines["a"].tick(wire.clock())
-    first, *_ = [it for it in take_said(machines["a"]) if isinstance(it.packet, News)]
+    first, *_ = [it for it in take_said(machines["a"]) if isinstance(it.packet, GossipPacket)]
     assert first.is_stream
     assert len(first.packet.news) == 100
 
@@ -148,7 +158,7 @@ NAMES = ("a", "b", "c", "d")
 EVIL = Address("evil.example", 666)
 
 
-def live_through(*lies: Record, to: str = "a") -> tuple[Wire, dict[str, Membership]]:
+def live_through(*lies: MemberRecord, to: str = "a") -> tuple[Wire, dict[str, Membership]]:
     """A cluster in which one node is told lies one by one, a good while later."""
     wire, machines = make_cluster(*NAMES)
     for lie in lies:
@@ -168,8 +178,8 @@ def refused(machine: Membership) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 1_000_000])
-@pytest.mark.parametrize("state", [State.SUSPECT, State.DEAD])
-def test_a_forged_death_is_refuted(state: State, ahead: int) -> None:
+@pytest.mark.parametrize("state", [MemberState.SUSPECT, MemberState.DEAD])
+def test_a_forged_death_is_refuted(state: MemberState, ahead: int) -> None:
     lie = make_record("b", state, incarnation=INCARNATION + ahead, witness="c")
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
@@ -181,7 +191,7 @@ def test_a_forged_death_is_refuted(state: State, ahead: int) -> None:
 def test_forged_deaths_told_to_all_or_again_and_again_are_refuted() -> None:
     wire, machines = make_cluster(*NAMES)
     for name in "acd":
-        lie = make_record("b", State.DEAD, witness=name)
+        lie = make_record("b", MemberState.DEAD, witness=name)
         tell(machines[name], lie, now=wire.clock())
     wire.run(60)
     assert_all_live(wire, machines)
@@ -190,7 +200,7 @@ def test_forged_deaths_told_to_all_or_again_and_again_are_refuted() -> None:
     for _ in range(30):
         member = machines["a"].member("b")
         assert member is not None
-        lie = make_record("b", State.DEAD, incarnation=member.incarnation + 3, witness="c")
+        lie = make_record("b", MemberState.DEAD, incarnation=member.incarnation + 3, witness="c")
         tell(machines["a"], lie, now=wire.clock())
         wire.run(1)
     assert_all_live(wire, machines)
@@ -199,7 +209,7 @@ def test_forged_deaths_told_to_all_or_again_and_again_are_refuted() -> None:
 def test_a_forged_farewell_is_refused(subtests: pytest.Subtests) -> None:
     for secret in [b"", b"guess", b"x" * 64]:
         with subtests.test(secret=secret):
-            lie = make_record("b", State.LEFT, incarnation=INCARNATION + 5, secret=secret)
+            lie = make_record("b", MemberState.LEFT, incarnation=INCARNATION + 5, secret=secret)
             wire, machines = live_through(lie)
             assert_all_live(wire, machines)
             assert refused(machines["a"]) == {"forged farewell": 1}
@@ -207,8 +217,8 @@ def test_a_forged_farewell_is_refused(subtests: pytest.Subtests) -> None:
     # Of somebody who is not known it means nothing.
     wire, machines = make_cluster("a", "b")
     forged = msgspec.structs.replace(
-        make_record("c", State.LEFT, incarnation=INCARNATION + 9, secret=b"forged"),
-        farewell=digest_of(b"forged"),
+        make_record("c", MemberState.LEFT, incarnation=INCARNATION + 9, secret=b"forged"),
+        farewell=leave_digest(b"forged"),
     )
     for machine in machines.values():
         tell(machine, forged, now=wire.clock())
@@ -217,9 +227,9 @@ def test_a_forged_farewell_is_refused(subtests: pytest.Subtests) -> None:
     assert late.own.incarnation < forged.incarnation
 
 
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", MemberState)
 @pytest.mark.parametrize("place", [EVIL, address_of("b"), address_of("c")])
-def test_a_forged_successor_is_not_believed(state: State, place: Address) -> None:
+def test_a_forged_successor_is_not_believed(state: MemberState, place: Address) -> None:
     lie = make_record("b", state, start=1, incarnation=INCARNATION + 5, address=place)
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
@@ -269,8 +279,8 @@ def test_a_forged_version_or_address_of_a_member_is_corrected() -> None:
 
 
 @pytest.mark.parametrize("name", ["b", "a", "stranger"])
-@pytest.mark.parametrize("state", [State.ALIVE, State.DEAD])
-def test_an_incarnation_out_of_range_is_refused(name: str, state: State) -> None:
+@pytest.mark.parametrize("state", [MemberState.ALIVE, MemberState.DEAD])
+def test_an_incarnation_out_of_range_is_refused(name: str, state: MemberState) -> None:
     lie = make_record(name, state, incarnation=CLAIM_MAX + 1)
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
@@ -278,8 +288,8 @@ def test_an_incarnation_out_of_range_is_refused(name: str, state: State) -> None
     assert all(len(machine.members()) == 4 for machine in machines.values())
 
 
-@pytest.mark.parametrize("state", [State.ALIVE, State.SUSPECT, State.DEAD])
-def test_stale_records_change_nothing(state: State) -> None:
+@pytest.mark.parametrize("state", [MemberState.ALIVE, MemberState.SUSPECT, MemberState.DEAD])
+def test_stale_records_change_nothing(state: MemberState) -> None:
     wire, machines = make_cluster(*NAMES)
     before = wire.view(machines["a"])
     for name in NAMES:
@@ -303,11 +313,13 @@ def test_claims_to_the_own_name_do_not_drive_a_node_out() -> None:
 
     wire, machines = make_cluster(*NAMES)
     for number in range(100):
-        ack = Ack(number=number, name="a", instance=1, farewell=b"", incarnation=0, is_member=True)
+        ack = ProbeAckPacket(
+            number=number, name="a", instance=1, farewell=b"", incarnation=0, is_member=True
+        )
         ask(machines["a"], ack, now=wire.clock())
     assert_all_live(wire, machines)
 
-    wire, machines = live_through(make_record("a", State.LEFT))
+    wire, machines = live_through(make_record("a", MemberState.LEFT))
     assert_all_live(wire, machines)
     assert refused(machines["a"]) == {"forged farewell": 1}
 
@@ -328,7 +340,7 @@ def test_a_stranger_at_a_members_address_is_found_out() -> None:
     assert all(names_of(machine) == list(NAMES) for machine in machines.values())
 
 
-def oversized_records() -> dict[str, Record]:
+def oversized_records() -> dict[str, MemberRecord]:
     record = make_record("big", address=Address("10.0.0.9", 9))
     changes: dict[str, dict[str, object]] = {
         "host": {"host": "h" * 1_000},
@@ -370,7 +382,7 @@ def test_the_longest_honest_record_holds_up_nothing() -> None:
     wire.add(longest, ["a"])
     wire.add(make_machine("e"), ["a"])
     accusation = make_record(
-        "n" * 255, State.SUSPECT, address=longest.own.address, witness="w" * 255
+        "n" * 255, MemberState.SUSPECT, address=longest.own.address, witness="w" * 255
     )
     tell(machines["a"], accusation, now=wire.clock())
     assert_passes_on(wire, machines, "e", "n" * 255)
@@ -379,7 +391,7 @@ def test_the_longest_honest_record_holds_up_nothing() -> None:
 def test_a_flood_of_strangers_is_refused_and_drives_nobody_out() -> None:
     config = MembershipConfig(members_max=10)
     wire, machines = make_cluster(*NAMES, config=config)
-    for state in (State.ALIVE, State.DEAD):
+    for state in (MemberState.ALIVE, MemberState.DEAD):
         for number in range(100):
             stranger = make_record(f"{state.name}-{number}", state, address=EVIL)
             tell(machines["a"], stranger, now=wire.clock())
@@ -407,7 +419,7 @@ def test_garbage_is_counted(data: bytes) -> None:
 def test_a_packet_with_a_member_twice_or_too_many_members_is_refused_unread() -> None:
     machine = join_alone()
     twice = [make_record("b"), make_record("c"), make_record("b", incarnation=INCARNATION + 1)]
-    machine.receive(encode_packet(News(news=twice)), EVIL, START)
+    machine.receive(encode_packet(GossipPacket(news=twice)), EVIL, START)
     assert refused(machine) == {"malformed packet": 1}
     assert names_of(machine) == ["a"]
 
@@ -421,14 +433,14 @@ def test_a_packet_with_a_member_twice_or_too_many_members_is_refused_unread() ->
 @pytest.mark.parametrize(
     "packet",
     [
-        Ping(number=1, name="stranger", instance=1),
-        SyncRequest(number=1, digest=b""),
-        Sync(number=1, agrees=False, name="stranger", instance=1, is_member=True),
-        News(),
+        ProbePacket(number=1, name="stranger", instance=1),
+        SyncRequestPacket(number=1, digest=b""),
+        SyncReplyPacket(number=1, agrees=False, name="stranger", instance=1, is_member=True),
+        GossipPacket(),
     ],
     ids=lambda packet: type(packet).__name__,
 )
-def test_a_small_packet_provokes_few_datagrams(packet: Packet) -> None:
+def test_a_small_packet_provokes_few_datagrams(packet: MembershipPacket) -> None:
     wire, machines = make_cluster(*NAMES)
     for _ in range(50):
         machines["a"].receive(encode_packet(packet), EVIL, wire.clock())
@@ -438,6 +450,6 @@ def test_a_small_packet_provokes_few_datagrams(packet: Packet) -> None:
 def test_numbers_as_large_as_they_get_do_no_harm() -> None:
     machine = join_alone()
     for number in (2**64 - 1, -(2**63), 0):
-        answer = ask(machine, Ping(number=number, name="", instance=number))
-        assert isinstance(answer, Ack)
+        answer = ask(machine, ProbePacket(number=number, name="", instance=number))
+        assert isinstance(answer, ProbeAckPacket)
         assert answer.number == number

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from postroad.cluster.membership import ChangeKind, MembershipConfig, Record
-from postroad.cluster.membership.naming import Naming, Ruling
-from postroad.cluster.membership.packets import Ack, Ping
-from postroad.cluster.membership.records import digest_of
-from postroad.cluster.membership.roster import Verdict
+from postroad.cluster.membership import MemberRecord, MembershipConfig, MembershipEventType
+from postroad.cluster.membership.naming import NameConflictResolver, NameResolution
+from postroad.cluster.membership.packets import ProbeAckPacket, ProbePacket
+from postroad.cluster.membership.records import leave_digest
+from postroad.cluster.membership.roster import MergeResult
 from postroad.cluster.membership.vetting import Vetting
-from postroad.cluster.membership.voice import Voice
+from postroad.cluster.membership.voice import MembershipContext
 from tests.support.cluster.membership import (
     INCARNATION,
     address_of,
@@ -29,53 +29,57 @@ CHALLENGER = make_record("b", start=1, incarnation=INCARNATION + 1, address=ELSE
 ELDER, YOUNGER = -1, +1
 
 
-def make_naming(*names: str, is_member: bool = True) -> tuple[Naming, Voice]:
+def make_naming(
+    *names: str, is_member: bool = True
+) -> tuple[NameConflictResolver, MembershipContext]:
     voice = make_voice(config=CONFIG)
     voice.is_member = is_member
     for name in names:
         voice.roster.add(make_record(name), NOW)
         voice.rumours.drop(name)
     voice.roster.changes.clear()
-    return Naming(voice, Vetting(voice)), voice
+    return NameConflictResolver(voice, Vetting(voice)), voice
 
 
-def asked_rival(voice: Voice) -> Ping:
+def asked_rival(voice: MembershipContext) -> ProbePacket:
     """The question that went out, over a stream."""
     (stream,) = take_said(voice)
     assert stream.is_stream
     assert stream.peer is not None
-    assert isinstance(stream.packet, Ping)
+    assert isinstance(stream.packet, ProbePacket)
     return stream.packet
 
 
-def asked(voice: Voice) -> Ping:
+def asked(voice: MembershipContext) -> ProbePacket:
     """The question that went out, by datagram and by stream."""
     datagram, stream = take_said(voice)
     assert (datagram.is_stream, stream.is_stream) == (False, True)
     assert datagram.address == stream.address
-    assert isinstance(datagram.packet, Ping)
-    assert isinstance(stream.packet, Ping)
+    assert isinstance(datagram.packet, ProbePacket)
+    assert isinstance(stream.packet, ProbePacket)
     assert datagram.packet.number == stream.packet.number
     assert datagram.peer == stream.peer is not None
     return datagram.packet
 
 
-def contest(naming: Naming, voice: Voice, challenger: Record = CHALLENGER) -> int:
-    assert voice.roster.merge(challenger, NOW) is Verdict.CONTESTED
+def contest(
+    naming: NameConflictResolver, voice: MembershipContext, challenger: MemberRecord = CHALLENGER
+) -> int:
+    assert voice.roster.merge(challenger, NOW) is MergeResult.CONTESTED
     naming.contest(challenger, NOW)
     return asked(voice).number
 
 
-def ack(number: int, name: str, instance: int, *, is_member: bool = True) -> Ack:
-    farewell = digest_of(secret_of(name))
-    return Ack(number, name, instance, farewell, incarnation=0, is_member=is_member)
+def ack(number: int, name: str, instance: int, *, is_member: bool = True) -> ProbeAckPacket:
+    farewell = leave_digest(secret_of(name))
+    return ProbeAckPacket(number, name, instance, farewell, incarnation=0, is_member=is_member)
 
 
-def kinds(voice: Voice) -> list[ChangeKind]:
+def kinds(voice: MembershipContext) -> list[MembershipEventType]:
     return [change.kind for change in voice.roster.changes]
 
 
-REPLACED = [ChangeKind.REMOVED, ChangeKind.ADDED]
+REPLACED = [MembershipEventType.REMOVED, MembershipEventType.ADDED]
 
 
 def test_the_holder_is_asked_and_told_of_the_challenger() -> None:
@@ -84,7 +88,7 @@ def test_the_holder_is_asked_and_told_of_the_challenger() -> None:
     datagram, stream = take_said(voice)
     for it in (datagram, stream):
         assert it.address == address_of("b")
-        assert isinstance(it.packet, Ping)
+        assert isinstance(it.packet, ProbePacket)
         assert (it.peer, it.packet.name, it.packet.joins) == ("b", "self", False)
         assert it.packet.news == [CHALLENGER]
     assert voice.news() == [], "who has not answered is not told on"
@@ -146,7 +150,7 @@ def test_an_answer_with_a_digest_nobody_told_of_moves_nobody(instance: int) -> N
     """Process numbers are known to all; only the digest tells a process from a pretender."""
     naming, voice = make_naming("b")
     number = contest(naming, voice)
-    forged = msgspec.structs.replace(ack(number, "b", instance), farewell=digest_of(b"forged"))
+    forged = msgspec.structs.replace(ack(number, "b", instance), farewell=leave_digest(b"forged"))
     assert naming.on_ack(forged, NOW + 1) is None
     assert kinds(voice) == []
     assert naming.deadline() == float("inf")
@@ -192,21 +196,29 @@ def test_a_holder_is_given_longer_by_patience_and_standing_still() -> None:
     assert naming.has_rivals
 
 
-def make_rival(age: int) -> Record:
+def make_rival(age: int) -> MemberRecord:
     """A second process of this node's name, older or younger than it."""
     return make_record("self", start=age, address=ELSEWHERE, incarnation=INCARNATION)
 
 
-def look_into(naming: Naming, voice: Voice, rival: Record, *, is_vouched: bool = True) -> Ping:
+def look_into(
+    naming: NameConflictResolver,
+    voice: MembershipContext,
+    rival: MemberRecord,
+    *,
+    is_vouched: bool = True,
+) -> ProbePacket:
     naming.look_into(rival, NOW, is_vouched=is_vouched)
     assert naming.has_rivals is is_vouched
     return asked_rival(voice)
 
 
-def answer_question(voice: Voice, naming: Naming, record: Record) -> None:
+def answer_question(
+    voice: MembershipContext, naming: NameConflictResolver, record: MemberRecord
+) -> None:
     """Have the challenger answer what it is asked itself."""
     (said,) = take_said(voice)
-    assert isinstance(said.packet, Ping)
+    assert isinstance(said.packet, ProbePacket)
     assert (said.address, said.peer) == (record.address, record.name)
     told = msgspec.structs.replace(
         ack(said.packet.number, record.name, record.instance), incarnation=record.incarnation
@@ -256,7 +268,7 @@ def test_members_go_before_who_is_joining_and_then_the_elder_keeps_the_name(
         ruling = naming.on_same_name(
             ELSEWHERE, rival.instance, NOW, is_member=rival_is_member, is_vouched=True
         )
-    assert ruling == Ruling(ELSEWHERE, yields=yields)
+    assert ruling == NameResolution(ELSEWHERE, yields=yields)
     assert not naming.has_rivals
 
 
@@ -315,7 +327,7 @@ def test_nobody_yields_to_a_rival_that_no_member_vouches_for(
         ruling = naming.on_same_name(
             ELSEWHERE, rival.instance, NOW, is_member=True, is_vouched=False
         )
-    assert ruling == Ruling(ELSEWHERE, yields=False, is_known=False)
+    assert ruling == NameResolution(ELSEWHERE, yields=False, is_known=False)
     # It is left alone for a while, unless somebody vouches for it after all.
     naming.look_into(rival, NOW + 1, is_vouched=False)
     assert take_said(voice) == []
@@ -326,10 +338,10 @@ def test_nobody_yields_to_a_rival_that_no_member_vouches_for(
 
 def test_who_proves_its_name_needs_nobody_to_vouch_for_it() -> None:
     voice = make_voice(config=CONFIG)
-    naming = Naming(voice, Vetting(voice), proves_names=True)
+    naming = NameConflictResolver(voice, Vetting(voice), proves_names=True)
     instance = make_rival(ELDER).instance
     ruling = naming.on_same_name(ELSEWHERE, instance, NOW, is_member=True, is_vouched=False)
-    assert ruling == Ruling(ELSEWHERE, yields=True)
+    assert ruling == NameResolution(ELSEWHERE, yields=True)
 
 
 def test_the_elder_yields_where_all_members_take_the_younger_for_it() -> None:

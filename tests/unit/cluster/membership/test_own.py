@@ -2,10 +2,10 @@
 
 import pytest
 
-from postroad.cluster.membership import ChangeKind, MembershipConfig, State
-from postroad.cluster.membership.own import OwnRecord, check_properties, first_record
-from postroad.cluster.membership.packets import News
-from postroad.cluster.membership.records import may_leave
+from postroad.cluster.membership import MembershipConfig, MembershipEventType, MemberState
+from postroad.cluster.membership.own import LocalMember, new_local_record, validate_properties
+from postroad.cluster.membership.packets import GossipPacket
+from postroad.cluster.membership.records import is_authentic_leave
 from postroad.core.errors import ConfigError
 from tests.support.cluster.membership import (
     INCARNATION,
@@ -22,7 +22,7 @@ CONFIG = MembershipConfig(properties_bytes_max=100)
 
 
 def test_a_node_begins_alive_and_announces_itself() -> None:
-    record = first_record(
+    record = new_local_record(
         "b",
         address_of("b"),
         instance=instance_of("b"),
@@ -33,7 +33,7 @@ def test_a_node_begins_alive_and_announces_itself() -> None:
     assert record == make_record("b")
 
     voice = make_voice()
-    own = OwnRecord(voice, secret_of("self"))
+    own = LocalMember(voice, secret_of("self"))
     own.announce()
     assert own.is_urgent
     assert voice.news() == [make_record("self")]
@@ -49,16 +49,16 @@ def test_what_others_cannot_keep_is_refused(subtests: pytest.Subtests) -> None:
     ]
     for properties, words in refused:
         with subtests.test(words=words), pytest.raises(ConfigError, match=words):
-            check_properties(properties, CONFIG)
+            validate_properties(properties, CONFIG)
 
     given = {"role": "leader"}
-    checked = check_properties(given, CONFIG)
+    checked = validate_properties(given, CONFIG)
     given["role"] = "changed"
     assert checked == {"role": "leader"}
 
     voice = make_voice(config=CONFIG)
     with pytest.raises(ConfigError):
-        OwnRecord(voice, secret_of("self")).change_properties({"role": "x" * 100})
+        LocalMember(voice, secret_of("self")).change_properties({"role": "x" * 100})
     assert voice.roster.own == make_record("self")
 
 
@@ -67,9 +67,9 @@ def test_who_is_no_member_yet_says_nothing_of_itself() -> None:
     voice.is_member = False
     voice.roster.add(make_record("b"), NOW)
     voice.rumours.drop("b")
-    own = OwnRecord(voice, secret_of("self"))
+    own = LocalMember(voice, secret_of("self"))
     own.announce()
-    own.outrank(make_record("self", State.SUSPECT))
+    own.outrank(make_record("self", MemberState.SUSPECT))
     own.change_properties({"role": "x"})
     own.say_goodbye()
     assert not own.is_urgent
@@ -81,8 +81,8 @@ def test_who_is_no_member_yet_says_nothing_of_itself() -> None:
 @pytest.mark.parametrize("ahead", [-5, 0, 7])
 def test_having_the_last_word(ahead: int) -> None:
     voice = make_voice()
-    own = OwnRecord(voice, secret_of("self"))
-    rumour = make_record("self", State.DEAD, incarnation=INCARNATION + ahead)
+    own = LocalMember(voice, secret_of("self"))
+    rumour = make_record("self", MemberState.DEAD, incarnation=INCARNATION + ahead)
     own.outrank(rumour)
     assert voice.roster.own.rank > rumour.rank
     assert voice.roster.own.incarnation == INCARNATION + max(ahead, 0) + 1
@@ -91,19 +91,19 @@ def test_having_the_last_word(ahead: int) -> None:
 
 def test_changed_properties_are_a_new_version(subtests: pytest.Subtests) -> None:
     voice = make_voice()
-    own = OwnRecord(voice, secret_of("self"))
+    own = LocalMember(voice, secret_of("self"))
     own.change_properties({"role": "leader", "zone": "north"})
     own.change_properties({"role": None, "zone": "south"})
     assert voice.roster.own.properties == {"zone": "south"}
     assert voice.roster.own.version == 2
-    assert [change.kind for change in voice.roster.changes] == [ChangeKind.METADATA] * 2
+    assert [change.kind for change in voice.roster.changes] == [MembershipEventType.METADATA] * 2
     assert voice.roster.changes[1].previous == voice.roster.changes[0].member
     assert voice.news() == [voice.roster.own]
 
     for changes in [{}, {"role": None}]:
         with subtests.test(changes=changes):
             voice = make_voice()
-            OwnRecord(voice, secret_of("self")).change_properties(changes)
+            LocalMember(voice, secret_of("self")).change_properties(changes)
             assert voice.roster.own.version == 0
             assert voice.roster.changes == []
 
@@ -111,7 +111,7 @@ def test_changed_properties_are_a_new_version(subtests: pytest.Subtests) -> None
         with subtests.test(heard=heard):
             voice = make_voice()
             voice.roster.change_own(make_record("self", version=3, properties={"role": "x"}))
-            own = OwnRecord(voice, secret_of("self"))
+            own = LocalMember(voice, secret_of("self"))
             own.outnumber(heard)
             assert voice.roster.own == make_record("self", version=counts, properties={"role": "x"})
             assert own.is_urgent is (counts > 3), "who heard of another must hear of this one"
@@ -120,8 +120,8 @@ def test_changed_properties_are_a_new_version(subtests: pytest.Subtests) -> None
 def test_goodbye_is_said_to_suspects_too() -> None:
     """They may live; and where all are suspected, nobody else would hear of it."""
     voice = make_voice()
-    voice.roster.add(make_record("b", State.SUSPECT, witness="c"), NOW)
-    OwnRecord(voice, secret_of("self")).say_goodbye()
+    voice.roster.add(make_record("b", MemberState.SUSPECT, witness="c"), NOW)
+    LocalMember(voice, secret_of("self")).say_goodbye()
     (said,) = take_said(voice)
     assert (said.address, said.is_stream) == (address_of("b"), True)
 
@@ -130,12 +130,12 @@ def test_goodbye_proves_itself_to_some_members_and_to_few_in_a_way_that_arrives(
     voice = make_voice()
     for number in range(30):
         voice.roster.add(make_record(f"node-{number}"), NOW)
-    OwnRecord(voice, secret_of("self")).say_goodbye()
+    LocalMember(voice, secret_of("self")).say_goodbye()
     said = take_said(voice)
     assert [it.is_stream for it in said] == [True] * 3 + [False] * 8
     assert len({it.address for it in said}) == 11
     for it in said:
-        assert isinstance(it.packet, News)
+        assert isinstance(it.packet, GossipPacket)
         (farewell,) = it.packet.news
-        assert farewell.state is State.LEFT
-        assert may_leave(farewell, voice.roster.own.farewell)
+        assert farewell.state is MemberState.LEFT
+        assert is_authentic_leave(farewell, voice.roster.own.farewell)

@@ -2,11 +2,17 @@
 
 import pytest
 
-from postroad.cluster.membership import MembershipConfig, State
-from postroad.cluster.membership.packets import Ack, Nack, Ping, PingRequest, padding_for
+from postroad.cluster.membership import MembershipConfig, MemberState
+from postroad.cluster.membership.packets import (
+    ProbeAckPacket,
+    ProbeNackPacket,
+    ProbePacket,
+    ProbeRequestPacket,
+    padding_for,
+)
 from postroad.cluster.membership.probing import Prober
-from postroad.cluster.membership.records import digest_of
-from postroad.cluster.membership.voice import Voice
+from postroad.cluster.membership.records import leave_digest
+from postroad.cluster.membership.voice import MembershipContext
 from tests.support.cluster.membership import (
     INCARNATION,
     Said,
@@ -24,7 +30,7 @@ CONFIG = MembershipConfig(
 )
 
 
-def make_prober(*names: str) -> tuple[Prober, Voice]:
+def make_prober(*names: str) -> tuple[Prober, MembershipContext]:
     """A prober among members that have nothing to gossip about, with no turn to come."""
     voice = make_voice(config=CONFIG)
     for name in names:
@@ -35,19 +41,19 @@ def make_prober(*names: str) -> tuple[Prober, Voice]:
     return prober, voice
 
 
-def begin(prober: Prober, voice: Voice, name: str = "b", now: float = NOW) -> int:
+def begin(prober: Prober, voice: MembershipContext, name: str = "b", now: float = NOW) -> int:
     """Ask a member directly; the number of the question."""
     prober.probe(voice.roster.active[name], now)
     (said,) = take_said(voice)
-    assert isinstance(said.packet, Ping)
+    assert isinstance(said.packet, ProbePacket)
     assert (said.address, said.is_stream) == (address_of(name), False)
     return said.packet.number
 
 
-def ack(number: int, name: str = "b", *, start: int = 0) -> Ack:
-    farewell = digest_of(secret_of(name))
+def ack(number: int, name: str = "b", *, start: int = 0) -> ProbeAckPacket:
+    farewell = leave_digest(secret_of(name))
     instance = instance_of(name, start=start)
-    return Ack(
+    return ProbeAckPacket(
         number=number,
         name=name,
         instance=instance,
@@ -94,7 +100,7 @@ def test_everybody_comes_once_before_anybody_comes_twice() -> None:
     for turn in range(10):
         prober.tick(NOW + 1 + turn)
         said = only(take_said(voice))
-        assert isinstance(said.packet, Ping)
+        assert isinstance(said.packet, ProbePacket)
         prober.on_ack(ack(said.packet.number, said.peer or ""), NOW + 1 + turn, in_stream=False)
         asked.append(said.address)
     everybody = sorted(map(address_of, "bcdef"))
@@ -106,10 +112,10 @@ def test_everybody_comes_once_before_anybody_comes_twice() -> None:
     prober.tick(NOW + 1)
     first = only(take_said(voice)).address.host[0]
     other = "c" if first == "b" else "b"
-    voice.roster.add(make_record(other, State.LEFT), NOW)
+    voice.roster.add(make_record(other, MemberState.LEFT), NOW)
     prober._probes.clear()
     prober.tick(NOW + 2)
-    pings = [it for it in take_said(voice) if isinstance(it.packet, Ping)]
+    pings = [it for it in take_said(voice) if isinstance(it.packet, ProbePacket)]
     assert [it.address for it in pings] == [address_of(first)]
 
 
@@ -123,11 +129,11 @@ def test_an_answer_ends_the_question_and_tells_the_distance() -> None:
     assert prober.deadline() == float("inf")
     assert (voice.counters.probes, voice.counters.probes_failed) == (1, 0)
     assert not prober.on_ack(ack(number), NOW + 0.2, in_stream=False), "a duplicate"
-    prober.on_nack(Nack(number=number))
+    prober.on_nack(ProbeNackPacket(number=number))
 
     prober, voice = make_prober("b")
     number = begin(prober, voice)
-    voice.roster.add(make_record("b", State.LEFT), NOW)
+    voice.roster.add(make_record("b", MemberState.LEFT), NOW)
     assert prober.on_ack(ack(number), NOW + 0.1, in_stream=False)
 
 
@@ -137,20 +143,20 @@ def test_somebody_else_at_the_address_makes_the_member_suspected(name: str, star
     voice.health.worsen()
     number = begin(prober, voice)
     assert prober.on_ack(ack(number, name, start=start), NOW + 0.1, in_stream=False)
-    assert voice.roster.entries["b"].state is State.SUSPECT
+    assert voice.roster.entries["b"].state is MemberState.SUSPECT
     assert voice.health.score == 1, "no reason for confidence"
 
 
 def test_a_suspected_member_is_told_so_and_says_nothing_of_this_node() -> None:
     prober, voice = make_prober("b")
-    suspected = make_record("b", State.SUSPECT, witness="c")
+    suspected = make_record("b", MemberState.SUSPECT, witness="c")
     voice.roster.add(suspected, NOW)
     voice.rumours.drop("b")
     prober.probe(voice.roster.active["b"], NOW)
     assert only(take_said(voice)).packet.news == [suspected]
 
     prober, voice = make_prober("b")
-    voice.roster.add(make_record("b", State.SUSPECT, witness="c"), NOW)
+    voice.roster.add(make_record("b", MemberState.SUSPECT, witness="c"), NOW)
     voice.rumours.drop("b")
     prober.probe(voice.roster.active["b"], NOW)
     prober.tick(NOW + 2.0)
@@ -163,7 +169,7 @@ def test_after_a_while_the_stream_and_others_are_tried() -> None:
     assert prober.deadline() == NOW + 0.5
     prober.tick(NOW + 0.5)
     stream, *requests = take_said(voice)
-    assert isinstance(stream.packet, Ping)
+    assert isinstance(stream.packet, ProbePacket)
     assert (stream.address, stream.is_stream, stream.packet.number) == (
         address_of("b"),
         True,
@@ -171,7 +177,7 @@ def test_after_a_while_the_stream_and_others_are_tried() -> None:
     )
     assert stream.peer == "b", "whoever else is there by now must not answer for it"
     assert [it.packet for it in requests] == [
-        PingRequest(number=number, target="b", padding=padding_for("b"))
+        ProbeRequestPacket(number=number, target="b", padding=padding_for("b"))
     ] * 3
     assert address_of("b") not in [it.address for it in requests]
     assert prober.deadline() == NOW + 2.0
@@ -204,7 +210,7 @@ def test_an_answer_by_stream_counts_as_such_only_if_it_was_tried() -> None:
 def test_a_member_that_left_or_spoke_up_meanwhile_is_not_suspected() -> None:
     prober, voice = make_prober("b", "c")
     begin(prober, voice)
-    voice.roster.add(make_record("b", State.LEFT), NOW)
+    voice.roster.add(make_record("b", MemberState.LEFT), NOW)
     voice.rumours.drop("b")
     prober.tick(NOW + 0.5)
     assert take_said(voice) == []
@@ -242,15 +248,15 @@ def test_no_answer_in_time_makes_suspected_and_more_patience_later() -> None:
 def test_a_suspect_is_told_once_more_and_only_once() -> None:
     """The way by others may have failed, and its objection may have got lost."""
     prober, voice = make_prober("b", "c")
-    voice.roster.add(make_record("b", State.SUSPECT, witness="c"), NOW)
+    voice.roster.add(make_record("b", MemberState.SUSPECT, witness="c"), NOW)
     half_way = NOW + CONFIG.confirmed_failure_timeout_s / 2
     prober.tick(half_way - 0.01)
     take_said(voice)
     assert prober.deadline() == half_way
     prober.tick(half_way)
     said = only([it for it in take_said(voice) if it.address == address_of("b")])
-    assert isinstance(said.packet, Ping)
-    assert [record.state for record in said.packet.news] == [State.SUSPECT]
+    assert isinstance(said.packet, ProbePacket)
+    assert [record.state for record in said.packet.news] == [MemberState.SUSPECT]
     prober.tick(half_way + 0.1)
     assert [it for it in take_said(voice) if it.address == address_of("b")] == []
 
@@ -263,7 +269,7 @@ def test_a_node_doubts_itself_unless_all_its_helpers_answer(
     number = begin(prober, voice)
     prober.tick(NOW + 0.5)
     for _ in range(nacks):
-        prober.on_nack(Nack(number=number))
+        prober.on_nack(ProbeNackPacket(number=number))
     prober.tick(NOW + 2.0)
     assert voice.health.score == score
     assert list(voice.roster.suspects) == ["b"]
@@ -298,7 +304,7 @@ def test_standing_still_counts_neither_as_distance_nor_as_silence() -> None:
     prober.tick(NOW + 3.5)
     prober.postpone(10.0)
     assert prober.deadline() == NOW + 15.0
-    prober.on_request(PingRequest(number=1, target="c"), address_of("x"), NOW, bytes_max=200)
+    prober.on_request(ProbeRequestPacket(number=1, target="c"), address_of("x"), NOW, bytes_max=200)
     before = prober.deadline()
     prober.postpone(1.0)
     assert prober.deadline() == before + 1.0
@@ -316,9 +322,11 @@ def test_standing_still_counts_neither_as_distance_nor_as_silence() -> None:
 
 def test_a_member_is_asked_for_another_and_its_answer_passed_on() -> None:
     prober, voice = make_prober("b")
-    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW, bytes_max=200)
+    prober.on_request(
+        ProbeRequestPacket(number=7, target="b"), address_of("asker"), NOW, bytes_max=200
+    )
     ping = only(take_said(voice))
-    assert isinstance(ping.packet, Ping)
+    assert isinstance(ping.packet, ProbePacket)
     assert ping.address == address_of("b")
     assert ping.packet.number != 7
     assert prober.on_ack(ack(ping.packet.number), NOW + 0.1, in_stream=False)
@@ -328,33 +336,43 @@ def test_a_member_is_asked_for_another_and_its_answer_passed_on() -> None:
     assert take_said(voice) == []
 
     # An answer that is too long for its question is kept back.
-    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW, bytes_max=20)
+    prober.on_request(
+        ProbeRequestPacket(number=7, target="b"), address_of("asker"), NOW, bytes_max=20
+    )
     ping = only(take_said(voice))
-    assert isinstance(ping.packet, Ping)
+    assert isinstance(ping.packet, ProbePacket)
     assert prober.on_ack(ack(ping.packet.number), NOW + 0.1, in_stream=False)
     assert take_said(voice) == []
 
 
 def test_a_request_for_a_favour_is_answered_before_the_asker_gives_up() -> None:
     prober, voice = make_prober("b")
-    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW, bytes_max=200)
+    prober.on_request(
+        ProbeRequestPacket(number=7, target="b"), address_of("asker"), NOW, bytes_max=200
+    )
     take_said(voice)
     assert NOW < prober.deadline() < NOW + CONFIG.probe_timeout_s - CONFIG.indirect_after_s
     prober.tick(prober.deadline())
-    assert only(take_said(voice)) == Said(address_of("asker"), Nack(number=7), is_stream=False)
+    assert only(take_said(voice)) == Said(
+        address_of("asker"), ProbeNackPacket(number=7), is_stream=False
+    )
     assert voice.roster.suspects == {}, "that is for the asker to say"
 
     prober, voice = make_prober()
-    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW, bytes_max=200)
-    assert only(take_said(voice)) == Said(address_of("asker"), Nack(number=7), is_stream=False)
+    prober.on_request(
+        ProbeRequestPacket(number=7, target="b"), address_of("asker"), NOW, bytes_max=200
+    )
+    assert only(take_said(voice)) == Said(
+        address_of("asker"), ProbeNackPacket(number=7), is_stream=False
+    )
 
     prober, voice = make_prober("b")
     for number in range(257):
-        request = PingRequest(number=number, target="b")
+        request = ProbeRequestPacket(number=number, target="b")
         prober.on_request(request, address_of("asker"), NOW, bytes_max=200)
     packets = [it.packet for it in take_said(voice)]
-    assert all(isinstance(packet, Ping) for packet in packets[:256])
-    assert packets[256:] == [Nack(number=256)]
+    assert all(isinstance(packet, ProbePacket) for packet in packets[:256])
+    assert packets[256:] == [ProbeNackPacket(number=256)]
 
 
 def test_a_member_is_asked_once_at_a_time_and_again_by_who_has_patience() -> None:

@@ -3,37 +3,39 @@
 import msgspec
 import pytest
 
-from postroad.cluster.membership import Record, State
+from postroad.cluster.membership import MemberRecord, MemberState
 from postroad.cluster.membership.records import (
     check_record,
-    digest_of,
-    may_leave,
+    is_authentic_leave,
+    leave_digest,
     properties_size,
     to_member,
 )
 from postroad.core import Address
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from tests.support.cluster.membership import INCARNATION, make_record, secret_of
 
 
-def check(record: Record) -> None:
+def check(record: MemberRecord) -> None:
     check_record(record, properties_bytes_max=100)
 
 
 def test_a_higher_incarnation_or_later_state_is_newer_and_goodbye_the_newest() -> None:
-    newer = make_record("a", State.ALIVE, incarnation=INCARNATION + 1)
-    assert newer.rank > make_record("a", State.DEAD).rank
+    newer = make_record("a", MemberState.ALIVE, incarnation=INCARNATION + 1)
+    assert newer.rank > make_record("a", MemberState.DEAD).rank
 
-    ranks = [make_record("a", state).rank for state in State]
+    ranks = [make_record("a", state).rank for state in MemberState]
     assert ranks == sorted(set(ranks))
 
-    left = make_record("a", State.LEFT, incarnation=1)
-    assert left.rank > make_record("a", State.DEAD, incarnation=2**61).rank
-    assert left.rank == make_record("a", State.LEFT, incarnation=5).rank
+    left = make_record("a", MemberState.LEFT, incarnation=1)
+    assert left.rank > make_record("a", MemberState.DEAD, incarnation=2**61).rank
+    assert left.rank == make_record("a", MemberState.LEFT, incarnation=5).rank
 
 
 def test_the_public_form_tells_what_is_known() -> None:
-    member = to_member(make_record("a", State.SUSPECT, properties={"key": "value"}, version=2))
+    member = to_member(
+        make_record("a", MemberState.SUSPECT, properties={"key": "value"}, version=2)
+    )
     assert member.name == "a"
     assert member.address == Address("a.example", 26_502)
     assert dict(member.properties) == {"key": "value"}
@@ -45,8 +47,10 @@ def test_the_public_form_tells_what_is_known() -> None:
     with pytest.raises(TypeError):
         member.properties["key"] = "value"  # type: ignore[index]  # It must fail at run time too.
 
-    for state in State:
-        assert to_member(make_record("a", state)).is_reachable is (state is State.ALIVE), state
+    for state in MemberState:
+        assert to_member(make_record("a", state)).is_reachable is (state is MemberState.ALIVE), (
+            state
+        )
 
     record = make_record("a", properties={"key": "value"}, version=4)
     bare = record.without_properties()
@@ -55,15 +59,15 @@ def test_the_public_form_tells_what_is_known() -> None:
 
 
 def test_honest_records_pass_and_may_leave_with_their_secret(subtests: pytest.Subtests) -> None:
-    for state in State:
+    for state in MemberState:
         with subtests.test(state=state):
             check(make_record("a", state, properties={"key": "x" * 90}))
             check(make_record("a", state).without_properties())
 
-    digest = digest_of(secret_of("a"))
-    assert may_leave(make_record("a", State.LEFT), digest)
-    assert not may_leave(make_record("a", State.LEFT, secret=b"guess"), digest)
-    assert not may_leave(make_record("a", State.LEFT, secret=b""), digest)
+    digest = leave_digest(secret_of("a"))
+    assert is_authentic_leave(make_record("a", MemberState.LEFT), digest)
+    assert not is_authentic_leave(make_record("a", MemberState.LEFT, secret=b"guess"), digest)
+    assert not is_authentic_leave(make_record("a", MemberState.LEFT, secret=b""), digest)
 
     assert properties_size({}) == 0
     assert properties_size({"ö": "日本"}) == 2 + 6 + 4
@@ -93,5 +97,5 @@ def test_impossible_records_are_malformed(subtests: pytest.Subtests) -> None:
         for field, values in table.items():
             for value in values:
                 record = msgspec.structs.replace(honest, **{field: value})
-                with subtests.test(field=field, value=value), pytest.raises(MalformedPayload):
+                with subtests.test(field=field, value=value), pytest.raises(MalformedPayloadError):
                     check(record)

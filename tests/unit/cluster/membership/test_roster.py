@@ -2,9 +2,14 @@
 
 import pytest
 
-from postroad.cluster.membership import ChangeKind, MembershipConfig, Record, State
-from postroad.cluster.membership.roster import LEAP_MAX, Entry, Roster, Verdict
-from postroad.cluster.membership.rumours import Rumours
+from postroad.cluster.membership import (
+    MemberRecord,
+    MembershipConfig,
+    MembershipEventType,
+    MemberState,
+)
+from postroad.cluster.membership.roster import LEAP_MAX, MemberEntry, MemberTable, MergeResult
+from postroad.cluster.membership.rumours import GossipQueue
 from tests.support.cluster.membership import (
     INCARNATION,
     address_of,
@@ -19,23 +24,23 @@ CONFIG = MembershipConfig()
 NOW = 100.0
 
 
-def merge(roster: Roster, *records: Record, now: float = NOW) -> Verdict:
+def merge(roster: MemberTable, *records: MemberRecord, now: float = NOW) -> MergeResult:
     """Merge all; the verdict on the last."""
     return [roster.merge(record, now) for record in records][-1]
 
 
-def take_kinds(roster: Roster) -> list[ChangeKind]:
+def take_kinds(roster: MemberTable) -> list[MembershipEventType]:
     kinds = [change.kind for change in roster.changes]
     roster.changes.clear()
     return kinds
 
 
-def take_news(roster: Roster) -> list[Record]:
+def take_news(roster: MemberTable) -> list[MemberRecord]:
     """What the roster wants to be passed on, once."""
     return roster._rumours.take(1_000_000, times_max=1, full_bytes_max=1_000_000)
 
 
-def make_crowd(*records: Record, config: MembershipConfig | None = None) -> Roster:
+def make_crowd(*records: MemberRecord, config: MembershipConfig | None = None) -> MemberTable:
     """A roster that knows of these and has told all of them."""
     roster = make_roster(config=config)
     for record in records:
@@ -45,11 +50,11 @@ def make_crowd(*records: Record, config: MembershipConfig | None = None) -> Rost
     return roster
 
 
-@pytest.mark.parametrize("state", State)
-def test_a_stranger_is_unproven_and_one_that_is_gone_nothing_new(state: State) -> None:
+@pytest.mark.parametrize("state", MemberState)
+def test_a_stranger_is_unproven_and_one_that_is_gone_nothing_new(state: MemberState) -> None:
     roster = make_roster()
     verdict = merge(roster, make_record("b", state, witness="c"))
-    assert verdict is (Verdict.UNPROVEN if state.is_active else Verdict.STALE)
+    assert verdict is (MergeResult.UNPROVEN if state.is_active else MergeResult.STALE)
     assert roster.entries == {}
     assert (take_news(roster), take_kinds(roster)) == ([], [])
 
@@ -57,62 +62,62 @@ def test_a_stranger_is_unproven_and_one_that_is_gone_nothing_new(state: State) -
 def test_a_stranger_that_answered_is_added_and_told_on() -> None:
     roster = make_roster()
     record = make_record("b")
-    assert roster.admit(record, NOW) is Verdict.NEWS
+    assert roster.admit(record, NOW) is MergeResult.NEWS
     assert roster.entries["b"].record == record
     assert take_news(roster) == [record]
-    assert take_kinds(roster) == [ChangeKind.ADDED]
+    assert take_kinds(roster) == [MembershipEventType.ADDED]
     assert list(roster.active) == roster.names_at(address_of("b")) == ["b"]
     assert (roster.size, roster.revision) == (2, 1)
-    assert roster.admit(record, NOW) is Verdict.STALE
+    assert roster.admit(record, NOW) is MergeResult.STALE
     assert take_news(roster) == []
 
 
 def test_a_suspect_is_given_time_and_no_stranger_leaves_without_its_secret() -> None:
-    roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
     assert roster.deadline() == NOW + CONFIG.failure_timeout_s
     roster.bury_silent(roster.deadline() - 0.01)
     assert "b" in roster.active
     roster.bury_silent(roster.deadline())
-    assert roster.entries["b"].state is State.DEAD
+    assert roster.entries["b"].state is MemberState.DEAD
 
     roster = make_roster()
-    assert merge(roster, make_record("b", State.LEFT, secret=b"guess")) is Verdict.FORGED
+    assert merge(roster, make_record("b", MemberState.LEFT, secret=b"guess")) is MergeResult.FORGED
     assert roster.entries == {}
 
 
-@pytest.mark.parametrize("state", [State.ALIVE, State.SUSPECT, State.DEAD])
-def test_the_same_or_an_older_incarnation_is_stale(state: State) -> None:
+@pytest.mark.parametrize("state", [MemberState.ALIVE, MemberState.SUSPECT, MemberState.DEAD])
+def test_the_same_or_an_older_incarnation_is_stale(state: MemberState) -> None:
     record = make_record("b", state, witness="c")
     roster = make_crowd(record)
-    assert merge(roster, record) is Verdict.STALE
+    assert merge(roster, record) is MergeResult.STALE
     assert take_kinds(roster) == []
     assert take_news(roster) == []
 
     roster = make_crowd(make_record("b"))
     older = make_record("b", state, incarnation=INCARNATION - 1, witness="c")
-    assert merge(roster, older) is Verdict.STALE
+    assert merge(roster, older) is MergeResult.STALE
     assert roster.entries["b"].record == make_record("b")
 
 
 def test_a_suspected_or_dead_member_that_speaks_up_is_alive_again() -> None:
-    roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
     alive = make_record("b", incarnation=INCARNATION + 1)
-    assert merge(roster, make_record("b")) is Verdict.STALE
-    assert merge(roster, alive) is Verdict.NEWS
-    assert take_kinds(roster) == [ChangeKind.REACHABILITY]
+    assert merge(roster, make_record("b")) is MergeResult.STALE
+    assert merge(roster, alive) is MergeResult.NEWS
+    assert take_kinds(roster) == [MembershipEventType.REACHABILITY]
     assert take_news(roster) == [alive]
     assert roster.suspects == {}
     assert roster.deadline() == float("inf")
 
-    roster = make_crowd(make_record("b", State.DEAD))
-    assert merge(roster, make_record("b")) is Verdict.STALE
-    assert roster.admit(make_record("b"), NOW) is Verdict.STALE, "it must object first"
-    for state in (State.ALIVE, State.SUSPECT):
+    roster = make_crowd(make_record("b", MemberState.DEAD))
+    assert merge(roster, make_record("b")) is MergeResult.STALE
+    assert roster.admit(make_record("b"), NOW) is MergeResult.STALE, "it must object first"
+    for state in (MemberState.ALIVE, MemberState.SUSPECT):
         rumour = make_record("b", state, incarnation=INCARNATION + 1)
-        assert merge(roster, rumour) is Verdict.UNPROVEN
+        assert merge(roster, rumour) is MergeResult.UNPROVEN
         assert take_kinds(roster) == []
-    assert roster.admit(make_record("b", incarnation=INCARNATION + 1), NOW) is Verdict.NEWS
-    assert take_kinds(roster) == [ChangeKind.ADDED]
+    assert roster.admit(make_record("b", incarnation=INCARNATION + 1), NOW) is MergeResult.NEWS
+    assert take_kinds(roster) == [MembershipEventType.ADDED]
     assert roster.names_at(address_of("b")) == ["b"]
 
 
@@ -120,13 +125,13 @@ def test_an_incarnation_out_of_range_is_refused() -> None:
     roster = make_crowd(make_record("b"))
     highest = INCARNATION + LEAP_MAX
     for name in ("b", "stranger"):
-        leap = make_record(name, State.DEAD, incarnation=highest + 1)
-        assert merge(roster, leap) is Verdict.LEAPED
+        leap = make_record(name, MemberState.DEAD, incarnation=highest + 1)
+        assert merge(roster, leap) is MergeResult.LEAPED
     assert take_kinds(roster) == []
-    assert merge(roster, make_record("b", incarnation=highest)) is Verdict.NEWS
+    assert merge(roster, make_record("b", incarnation=highest)) is MergeResult.NEWS
 
-    refusals = [verdict for verdict in Verdict if verdict.is_refusal]
-    assert refusals == [Verdict.LEAPED, Verdict.FORGED, Verdict.CROWDED]
+    refusals = [verdict for verdict in MergeResult if verdict.is_refusal]
+    assert refusals == [MergeResult.LEAPED, MergeResult.FORGED, MergeResult.CROWDED]
 
     roster = make_crowd(make_record("b"))
     moved = make_record("b", incarnation=INCARNATION + 1, address=address_of("evil"))
@@ -136,26 +141,29 @@ def test_an_incarnation_out_of_range_is_refused() -> None:
 
 
 def test_what_a_member_says_itself_needs_no_proof_and_goodbye_is_final() -> None:
-    roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
     entry = roster.entries["b"]
     roster.hear_itself(entry, INCARNATION, NOW)
-    assert entry.state is State.SUSPECT, "that is what was suspected"
+    assert entry.state is MemberState.SUSPECT, "that is what was suspected"
     roster.hear_itself(entry, INCARNATION + 9 * LEAP_MAX, NOW)
-    assert (entry.state, entry.record.incarnation) == (State.ALIVE, INCARNATION + 9 * LEAP_MAX)
+    assert (entry.state, entry.record.incarnation) == (
+        MemberState.ALIVE,
+        INCARNATION + 9 * LEAP_MAX,
+    )
     roster.hear_itself(entry, 1 << 63, NOW)
     assert entry.record.incarnation == INCARNATION + 9 * LEAP_MAX
 
-    roster = make_crowd(make_record("b", State.LEFT))
-    for state in State:
+    roster = make_crowd(make_record("b", MemberState.LEFT))
+    for state in MemberState:
         again = make_record("b", state, incarnation=INCARNATION + 9)
-        assert merge(roster, again) is Verdict.STALE
+        assert merge(roster, again) is MergeResult.STALE
     assert take_kinds(roster) == []
     assert take_news(roster) == []
     roster.change_own(make_record("self", incarnation=1 << 62))
-    assert merge(roster, make_record("b", incarnation=(1 << 62) + 1)) is Verdict.STALE
-    assert roster.entries["b"].state is State.LEFT
+    assert merge(roster, make_record("b", incarnation=(1 << 62) + 1)) is MergeResult.STALE
+    assert roster.entries["b"].state is MemberState.LEFT
     roster = make_crowd(make_record("b"))
-    assert merge(roster, make_record("b", State.LEFT, secret=b"guess")) is Verdict.FORGED
+    assert merge(roster, make_record("b", MemberState.LEFT, secret=b"guess")) is MergeResult.FORGED
     assert take_kinds(roster) == []
     assert take_news(roster) == []
 
@@ -164,8 +172,8 @@ def test_a_failed_probe_makes_suspected_unless_it_is_of_an_earlier_incarnation()
     roster = make_crowd(make_record("b"))
     assert roster.suspect("b", INCARNATION, since=NOW - 2)
     assert roster.entries["b"].record.witness == "self"
-    assert take_kinds(roster) == [ChangeKind.REACHABILITY]
-    assert take_news(roster) == [make_record("b", State.SUSPECT, witness="self")]
+    assert take_kinds(roster) == [MembershipEventType.REACHABILITY]
+    assert take_news(roster) == [make_record("b", MemberState.SUSPECT, witness="self")]
     assert roster.deadline() == NOW - 2 + CONFIG.failure_timeout_s
 
     roster = make_crowd(make_record("b", incarnation=INCARNATION + 1))
@@ -181,80 +189,83 @@ def test_other_witnesses_shorten_the_time_and_are_told_on() -> None:
     deadlines = [roster.deadline()]
     take_news(roster)
     for witness in ("c", "d", "e"):
-        accusation = make_record("b", State.SUSPECT, witness=witness)
-        assert merge(roster, accusation) is Verdict.NEWS
+        accusation = make_record("b", MemberState.SUSPECT, witness=witness)
+        assert merge(roster, accusation) is MergeResult.NEWS
         assert take_news(roster) == [accusation]
-        assert merge(roster, accusation) is Verdict.STALE
+        assert merge(roster, accusation) is MergeResult.STALE
         deadlines.append(roster.deadline())
     assert deadlines == sorted(set(deadlines), reverse=True)
     assert deadlines[-1] == pytest.approx(NOW + CONFIG.confirmed_failure_timeout_s)
-    assert merge(roster, make_record("b", State.SUSPECT, witness="f")) is Verdict.STALE
+    assert merge(roster, make_record("b", MemberState.SUSPECT, witness="f")) is MergeResult.STALE
 
 
 def test_accusations_confirm_a_suspicion_of_their_incarnation() -> None:
     roster = make_crowd(*(make_record(name) for name in "bcdef"))
-    merge(roster, make_record("b", State.SUSPECT, witness="c"))
+    merge(roster, make_record("b", MemberState.SUSPECT, witness="c"))
     before = roster.deadline()
     assert roster.suspect("b", INCARNATION, since=NOW)
     assert roster.deadline() < before
     assert not roster.suspect("b", INCARNATION, since=NOW), "once is enough"
 
     roster = make_crowd(*(make_record(name) for name in "bcdef"))
-    merge(roster, make_record("b", State.SUSPECT, incarnation=INCARNATION + 1, witness="c"))
-    assert merge(roster, make_record("b", State.SUSPECT, witness="d")) is Verdict.STALE
+    merge(roster, make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 1, witness="c"))
+    assert merge(roster, make_record("b", MemberState.SUSPECT, witness="d")) is MergeResult.STALE
     assert roster.deadline() == NOW + CONFIG.failure_timeout_s
 
-    roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
-    later = make_record("b", State.SUSPECT, incarnation=INCARNATION + 1, witness="d")
-    assert merge(roster, later, now=NOW + 5) is Verdict.NEWS
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
+    later = make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 1, witness="d")
+    assert merge(roster, later, now=NOW + 5) is MergeResult.NEWS
     assert roster.deadline() == NOW + 5 + CONFIG.failure_timeout_s
     assert take_kinds(roster) == []
 
 
 def test_a_rumour_of_death_makes_suspected_and_hastens_but_never_removes() -> None:
     roster = make_crowd(make_record("b"))
-    death = make_record("b", State.DEAD, witness="c")
-    assert merge(roster, death) is Verdict.NEWS
-    assert take_kinds(roster) == [ChangeKind.REACHABILITY]
+    death = make_record("b", MemberState.DEAD, witness="c")
+    assert merge(roster, death) is MergeResult.NEWS
+    assert take_kinds(roster) == [MembershipEventType.REACHABILITY]
     assert roster.deadline() == NOW + CONFIG.confirmed_failure_timeout_s
     assert take_news(roster) == [death], "told on as it was heard"
-    assert merge(roster, death) is Verdict.STALE
+    assert merge(roster, death) is MergeResult.STALE
     assert take_kinds(roster) == []
 
-    roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
-    assert merge(roster, make_record("b", State.DEAD, witness="d"), now=NOW + 1) is Verdict.NEWS
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
+    assert (
+        merge(roster, make_record("b", MemberState.DEAD, witness="d"), now=NOW + 1)
+        is MergeResult.NEWS
+    )
     assert roster.deadline() == NOW + CONFIG.confirmed_failure_timeout_s
 
-    roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
-    death = make_record("b", State.DEAD, incarnation=INCARNATION + 1, witness="d")
-    assert merge(roster, death, now=NOW + 4) is Verdict.NEWS
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
+    death = make_record("b", MemberState.DEAD, incarnation=INCARNATION + 1, witness="d")
+    assert merge(roster, death, now=NOW + 4) is MergeResult.NEWS
     assert roster.deadline() == NOW + 4 + CONFIG.confirmed_failure_timeout_s
 
 
 def test_a_suspect_that_does_not_speak_up_in_time_is_dead_and_that_is_told() -> None:
-    roster = make_crowd(make_record("b", State.SUSPECT, witness="c"), make_record("d"))
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"), make_record("d"))
     roster.postpone(7.0)
     assert roster.deadline() == NOW + CONFIG.failure_timeout_s + 7.0
 
     roster.bury_silent(NOW + CONFIG.failure_timeout_s)
     assert take_kinds(roster) == []
     roster.bury_silent(NOW + CONFIG.failure_timeout_s + 7.0)
-    assert take_kinds(roster) == [ChangeKind.REMOVED]
-    assert take_news(roster) == [make_record("b", State.DEAD, witness="self")]
+    assert take_kinds(roster) == [MembershipEventType.REMOVED]
+    assert take_news(roster) == [make_record("b", MemberState.DEAD, witness="self")]
     assert list(roster.active) == ["d"]
 
 
-@pytest.mark.parametrize("before", [State.ALIVE, State.SUSPECT, State.DEAD])
-def test_goodbye_with_the_secret_is_believed_at_any_incarnation(before: State) -> None:
+@pytest.mark.parametrize("before", [MemberState.ALIVE, MemberState.SUSPECT, MemberState.DEAD])
+def test_goodbye_with_the_secret_is_believed_at_any_incarnation(before: MemberState) -> None:
     roster = make_crowd(make_record("b", before, incarnation=INCARNATION + 5, witness="c"))
-    goodbye = make_record("b", State.LEFT)
-    assert merge(roster, goodbye) is Verdict.NEWS
-    assert roster.entries["b"].state is State.LEFT
-    assert take_kinds(roster) == ([ChangeKind.REMOVED] if before.is_active else [])
+    goodbye = make_record("b", MemberState.LEFT)
+    assert merge(roster, goodbye) is MergeResult.NEWS
+    assert roster.entries["b"].state is MemberState.LEFT
+    assert take_kinds(roster) == ([MembershipEventType.REMOVED] if before.is_active else [])
     assert take_news(roster)[0].secret == goodbye.secret, "so that others believe it too"
 
 
-def take_changes(roster: Roster) -> list[tuple[ChangeKind, str]]:
+def take_changes(roster: MemberTable) -> list[tuple[MembershipEventType, str]]:
     changes = [(change.kind, change.member.name) for change in roster.changes]
     roster.changes.clear()
     return changes
@@ -265,9 +276,9 @@ def test_properties_are_taken_in_the_order_of_their_versions_whatever_the_state(
 ) -> None:
     roster = make_crowd(make_record("b", properties={"role": "idle"}))
     newer = make_record("b", version=1, properties={"role": "busy"})
-    assert roster.merge(newer, NOW) is Verdict.NEWS
+    assert roster.merge(newer, NOW) is MergeResult.NEWS
     change = roster.changes[0]
-    assert change.kind is ChangeKind.METADATA
+    assert change.kind is MembershipEventType.METADATA
     assert change.previous is not None
     assert dict(change.previous.properties) == {"role": "idle"}
     assert dict(change.member.properties) == {"role": "busy"}
@@ -279,15 +290,19 @@ def test_properties_are_taken_in_the_order_of_their_versions_whatever_the_state(
             known = make_record("b", version=3, properties={"role": "idle"})
             roster = make_crowd(known)
             other = make_record("b", version=version, properties={"role": "other"})
-            assert roster.merge(other, NOW) is Verdict.STALE
+            assert roster.merge(other, NOW) is MergeResult.STALE
             assert roster.entries["b"].record == known
 
-    roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
-    assert roster.merge(make_record("b", version=1, properties={"role": "x"}), NOW) is Verdict.NEWS
-    assert roster.entries["b"].state is State.SUSPECT
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
+    assert (
+        roster.merge(make_record("b", version=1, properties={"role": "x"}), NOW) is MergeResult.NEWS
+    )
+    assert roster.entries["b"].state is MemberState.SUSPECT
     assert dict(roster.entries["b"].member.properties) == {"role": "x"}
-    roster = make_crowd(make_record("b", State.DEAD))
-    assert roster.merge(make_record("b", version=1, properties={"role": "x"}), NOW) is Verdict.NEWS
+    roster = make_crowd(make_record("b", MemberState.DEAD))
+    assert (
+        roster.merge(make_record("b", version=1, properties={"role": "x"}), NOW) is MergeResult.NEWS
+    )
     assert take_changes(roster) == []
 
 
@@ -296,7 +311,7 @@ def test_a_version_without_its_text_is_remembered_as_missing() -> None:
     entry = roster.entries["b"]
     assert not entry.lacks_properties
     bare = make_record("b", version=2).without_properties()
-    assert roster.merge(bare, NOW) is Verdict.STALE
+    assert roster.merge(bare, NOW) is MergeResult.STALE
     assert entry.lacks_properties
     assert dict(entry.member.properties) == {"role": "idle"}, "the old ones until the new come"
     roster.merge(make_record("b", version=1, properties={"role": "between"}), NOW)
@@ -304,7 +319,7 @@ def test_a_version_without_its_text_is_remembered_as_missing() -> None:
     roster.merge(make_record("b", version=2, properties={"role": "busy"}), NOW)
     assert not entry.lacks_properties
 
-    entry = Entry(make_record("b").without_properties(), NOW)
+    entry = MemberEntry(make_record("b").without_properties(), NOW)
     assert entry.lacks_properties
     assert entry.take_properties(make_record("b", properties={"role": "x"}))
     assert not entry.lacks_properties
@@ -313,7 +328,7 @@ def test_a_version_without_its_text_is_remembered_as_missing() -> None:
     entry = roster.entries["b"]
     assert entry.member is entry.member
     roster.suspect("b", INCARNATION, since=NOW)
-    assert entry.member.state is State.SUSPECT
+    assert entry.member.state is MemberState.SUSPECT
 
 
 def test_a_later_process_of_an_active_member_is_contested_and_an_earlier_stale(
@@ -321,55 +336,60 @@ def test_a_later_process_of_an_active_member_is_contested_and_an_earlier_stale(
 ) -> None:
     roster = make_crowd(make_record("b"))
     later = make_record("b", start=1, incarnation=INCARNATION + 1)
-    assert roster.merge(later, NOW) is Verdict.CONTESTED
+    assert roster.merge(later, NOW) is MergeResult.CONTESTED
     assert roster.entries["b"].record == make_record("b")
     assert take_changes(roster) == []
 
     for incarnation in [INCARNATION, INCARNATION - 1]:
         with subtests.test(incarnation=incarnation):
             roster = make_crowd(make_record("b", start=1))
-            assert roster.merge(make_record("b", incarnation=incarnation), NOW) is Verdict.STALE
+            assert roster.merge(make_record("b", incarnation=incarnation), NOW) is MergeResult.STALE
 
 
-@pytest.mark.parametrize("state", [State.DEAD, State.LEFT])
-def test_a_process_of_one_that_went_is_believed_unless_its_goodbye_is_forged(state: State) -> None:
+@pytest.mark.parametrize("state", [MemberState.DEAD, MemberState.LEFT])
+def test_a_process_of_one_that_went_is_believed_unless_its_goodbye_is_forged(
+    state: MemberState,
+) -> None:
     roster = make_crowd(make_record("b", state))
     later = make_record("b", start=1, incarnation=INCARNATION + 1)
-    assert roster.merge(later, NOW) is Verdict.UNPROVEN
-    assert roster.admit(later, NOW) is Verdict.NEWS
+    assert roster.merge(later, NOW) is MergeResult.UNPROVEN
+    assert roster.admit(later, NOW) is MergeResult.NEWS
     assert roster.entries["b"].record == later
-    assert take_changes(roster) == [(ChangeKind.ADDED, "b")]
+    assert take_changes(roster) == [(MembershipEventType.ADDED, "b")]
 
     roster = make_crowd(make_record("b", state))
-    forged = make_record("b", State.LEFT, start=1, secret=b"guess")
-    assert roster.merge(forged, NOW) is Verdict.FORGED
-    assert roster.merge(make_record("b"), NOW) is Verdict.STALE
+    forged = make_record("b", MemberState.LEFT, start=1, secret=b"guess")
+    assert roster.merge(forged, NOW) is MergeResult.FORGED
+    assert roster.merge(make_record("b"), NOW) is MergeResult.STALE
     assert take_changes(roster) == []
 
 
 def test_replacing_a_process_removes_it_and_adds_the_other() -> None:
     roster = make_crowd(make_record("b"))
     there = address_of("elsewhere")
-    assert roster.admit(make_record("b", start=1, address=there), NOW) is Verdict.NEWS
-    assert take_changes(roster) == [(ChangeKind.REMOVED, "b"), (ChangeKind.ADDED, "b")]
+    assert roster.admit(make_record("b", start=1, address=there), NOW) is MergeResult.NEWS
+    assert take_changes(roster) == [
+        (MembershipEventType.REMOVED, "b"),
+        (MembershipEventType.ADDED, "b"),
+    ]
     assert roster.names_at(address_of("b")) == []
     assert roster.names_at(there) == ["b"]
     assert roster.revision == 3
 
     roster = make_crowd(make_record("b"))
     alive = make_record("b", incarnation=INCARNATION + 1)
-    assert roster.admit(alive, NOW) is Verdict.NEWS
+    assert roster.admit(alive, NOW) is MergeResult.NEWS
     assert take_changes(roster) == []
     assert roster.entries["b"].record == alive
 
     roster = make_crowd()
-    assert roster.admit(make_record("b"), NOW) is Verdict.NEWS
-    assert take_changes(roster) == [(ChangeKind.ADDED, "b")]
+    assert roster.admit(make_record("b"), NOW) is MergeResult.NEWS
+    assert take_changes(roster) == [(MembershipEventType.ADDED, "b")]
 
 
 def test_a_tombstone_is_forgotten_after_a_while_and_the_living_never() -> None:
-    roster = make_crowd(make_record("b"), make_record("c", State.DEAD), make_record("d"))
-    roster.merge(make_record("d", State.LEFT), NOW + 10)
+    roster = make_crowd(make_record("b"), make_record("c", MemberState.DEAD), make_record("d"))
+    roster.merge(make_record("d", MemberState.LEFT), NOW + 10)
     roster.changes.clear()
     roster.forget_old(NOW + CONFIG.tombstone_s - 1)
     assert [entry.record.name for entry in roster.tombstones.values()] == ["c", "d"]
@@ -379,86 +399,86 @@ def test_a_tombstone_is_forgotten_after_a_while_and_the_living_never() -> None:
     assert list(roster.entries) == ["b"]
     assert take_changes(roster) == []
 
-    roster = make_crowd(make_record("b", State.DEAD))
-    roster.merge(make_record("b", State.DEAD, incarnation=INCARNATION + 1), NOW + 100)
+    roster = make_crowd(make_record("b", MemberState.DEAD))
+    roster.merge(make_record("b", MemberState.DEAD, incarnation=INCARNATION + 1), NOW + 100)
     roster.forget_old(NOW + CONFIG.tombstone_s)
     assert roster.entries == {}
 
-    roster = make_crowd(make_record("b", State.DEAD))
-    assert roster.merge(make_record("b", start=1), NOW) is Verdict.UNPROVEN
+    roster = make_crowd(make_record("b", MemberState.DEAD))
+    assert roster.merge(make_record("b", start=1), NOW) is MergeResult.UNPROVEN
 
 
 def test_the_oldest_tombstone_makes_room_and_floods_are_bounded() -> None:
     config = MembershipConfig(members_max=2)
     roster = make_crowd(make_record("b"), make_record("c"), config=config)
-    assert roster.merge(make_record("d"), NOW) is Verdict.CROWDED
+    assert roster.merge(make_record("d"), NOW) is MergeResult.CROWDED
     assert sorted(roster.active) == ["b", "c"]
     config = MembershipConfig(members_max=3)
-    roster = make_crowd(make_record("b", State.DEAD), make_record("c"), config=config)
-    roster.add(make_record("d", State.DEAD), NOW + 1)
-    assert roster.admit(make_record("e"), NOW + 2) is Verdict.NEWS
+    roster = make_crowd(make_record("b", MemberState.DEAD), make_record("c"), config=config)
+    roster.add(make_record("d", MemberState.DEAD), NOW + 1)
+    assert roster.admit(make_record("e"), NOW + 2) is MergeResult.NEWS
     assert sorted(roster.entries) == ["c", "d", "e"]
 
     config = MembershipConfig(members_max=100)
-    dead = [make_record(f"dead-{number}", State.DEAD) for number in range(100)]
+    dead = [make_record(f"dead-{number}", MemberState.DEAD) for number in range(100)]
     roster = make_crowd(*dead, config=config)
     verdicts = [roster.admit(make_record(f"live-{number}"), NOW) for number in range(101)]
-    assert verdicts == [Verdict.NEWS] * 100 + [Verdict.CROWDED]
+    assert verdicts == [MergeResult.NEWS] * 100 + [MergeResult.CROWDED]
     assert roster.tombstones == {}
     config = MembershipConfig(members_max=3)
-    rumours = Rumours()
-    roster = Roster(config, make_record("self"), rumours)
+    rumours = GossipQueue()
+    roster = MemberTable(config, make_record("self"), rumours)
     for number in range(100):
-        roster.merge(make_record(f"dead-{number}", State.DEAD), NOW + number)
+        roster.merge(make_record(f"dead-{number}", MemberState.DEAD), NOW + number)
     assert (len(roster.entries), len(rumours)) == (0, 0)
 
 
-@pytest.mark.parametrize("state", [State.DEAD, State.LEFT])
-def test_nobody_keeps_tombstones_of_strangers(state: State) -> None:
-    roster = make_crowd(make_record("b", State.DEAD), make_record("c"))
-    assert roster.merge(make_record("d", state), NOW) is Verdict.STALE
+@pytest.mark.parametrize("state", [MemberState.DEAD, MemberState.LEFT])
+def test_nobody_keeps_tombstones_of_strangers(state: MemberState) -> None:
+    roster = make_crowd(make_record("b", MemberState.DEAD), make_record("c"))
+    assert roster.merge(make_record("d", state), NOW) is MergeResult.STALE
     assert list(roster.entries) == ["b", "c"]
-    assert roster.merge(make_record("c", state), NOW) is Verdict.NEWS, "it is known"
+    assert roster.merge(make_record("c", state), NOW) is MergeResult.NEWS, "it is known"
 
 
 def test_tombstones_are_in_the_order_of_burial() -> None:
     roster = make_crowd(*(make_record(name) for name in "bcde"))
     for name in "dbec":
-        roster.merge(make_record(name, State.LEFT), NOW)
+        roster.merge(make_record(name, MemberState.LEFT), NOW)
     assert list(roster.tombstones) == ["d", "b", "e", "c"]
 
     config = MembershipConfig(members_max=3)
-    dead = [make_record(name, State.DEAD) for name in "bcd"]
+    dead = [make_record(name, MemberState.DEAD) for name in "bcd"]
     roster = make_crowd(*dead, config=config)
     roster.admit(make_record("b", incarnation=INCARNATION + 1), NOW)
     assert list(roster.tombstones) == ["c", "d"]
-    roster.merge(make_record("b", State.LEFT), NOW)
-    roster.merge(make_record("c", State.LEFT), NOW)
+    roster.merge(make_record("b", MemberState.LEFT), NOW)
+    roster.merge(make_record("c", MemberState.LEFT), NOW)
     assert list(roster.tombstones) == ["c", "d", "b"], "another death of c is no burial"
-    assert roster.admit(make_record("e"), NOW) is Verdict.NEWS
+    assert roster.admit(make_record("e"), NOW) is MergeResult.NEWS
     assert list(roster.tombstones) == ["d", "b"]
     assert take_changes(roster) == [
-        (ChangeKind.ADDED, "b"),
-        (ChangeKind.REMOVED, "b"),
-        (ChangeKind.ADDED, "e"),
+        (MembershipEventType.ADDED, "b"),
+        (MembershipEventType.REMOVED, "b"),
+        (MembershipEventType.ADDED, "e"),
     ]
 
 
 def test_names_at_an_address_are_in_the_order_they_came() -> None:
     roster = make_crowd(make_record("b"), make_record("c", address=address_of("b")))
     assert roster.names_at(address_of("b")) == ["b", "c"]
-    roster.merge(make_record("b", State.LEFT), NOW)
+    roster.merge(make_record("b", MemberState.LEFT), NOW)
     assert roster.names_at(address_of("b")) == ["c"]
 
     place = address_of("b")
     roster = make_crowd(make_record("b"), make_record("c", address=place))
     assert roster.first_at(place) is roster.entries["b"]
-    roster.merge(make_record("b", State.LEFT), NOW)
+    roster.merge(make_record("b", MemberState.LEFT), NOW)
     assert roster.first_at(place) is roster.entries["c"]
-    roster.merge(make_record("c", State.LEFT, address=place), NOW)
+    roster.merge(make_record("c", MemberState.LEFT, address=place), NOW)
     assert roster.first_at(place) is None
 
-    roster = make_crowd(make_record("b"), make_record("c", State.SUSPECT))
+    roster = make_crowd(make_record("b"), make_record("c", MemberState.SUSPECT))
     assert not roster.entries["b"].doubts(instance_of("b"))
     assert roster.entries["c"].doubts(instance_of("c"))
     assert not roster.entries["c"].doubts(instance_of("c", start=1))
@@ -468,20 +488,20 @@ def test_equal_views_have_equal_digests_and_whatever_differs_changes_them(
     subtests: pytest.Subtests,
 ) -> None:
     ours = make_crowd(make_record("b"), make_record("c"))
-    theirs = Roster(CONFIG, make_record("b"), Rumours())
+    theirs = MemberTable(CONFIG, make_record("b"), GossipQueue())
     theirs.admit(make_record("c"), NOW)
     assert ours.digest() != theirs.digest()
     theirs.admit(make_record("self"), NOW)
     assert ours.digest() == theirs.digest()
     roster = make_crowd(make_record("b"))
     before = roster.digest()
-    roster.merge(make_record("c", State.DEAD), NOW)
+    roster.merge(make_record("c", MemberState.DEAD), NOW)
     assert roster.digest() == before
 
     for change in [
         make_record("b", incarnation=INCARNATION + 1),
-        make_record("b", State.SUSPECT),
-        make_record("b", State.LEFT),
+        make_record("b", MemberState.SUSPECT),
+        make_record("b", MemberState.LEFT),
         make_record("b", version=1, properties={"role": "x"}),
         make_record("c"),
     ]:
@@ -494,7 +514,11 @@ def test_equal_views_have_equal_digests_and_whatever_differs_changes_them(
     before = roster.digest()
     roster.change_own(make_record("self", incarnation=INCARNATION + 1))
     assert roster.digest() != before
-    records = [make_record("b"), make_record("c", State.DEAD), make_record("d", State.LEFT)]
+    records = [
+        make_record("b"),
+        make_record("c", MemberState.DEAD),
+        make_record("d", MemberState.LEFT),
+    ]
     roster = make_crowd(*records)
     assert roster.records() == records
     assert [entry.record for entry in roster.tombstones.values()] == records[1:]

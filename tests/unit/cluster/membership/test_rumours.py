@@ -1,23 +1,23 @@
 """News on their way."""
 
-from postroad.cluster.membership import Record, State
+from postroad.cluster.membership import MemberRecord, MemberState
 from postroad.cluster.membership.packets import record_size
-from postroad.cluster.membership.rumours import Rumours, retellings
+from postroad.cluster.membership.rumours import GossipQueue, retransmit_limit
 from tests.support.cluster.membership import make_record
 
 ROOM = 100_000
 
 
-def take(rumours: Rumours, room: int = ROOM, *, times_max: int = 100) -> list[Record]:
+def take(rumours: GossipQueue, room: int = ROOM, *, times_max: int = 100) -> list[MemberRecord]:
     return rumours.take(room, times_max=times_max, full_bytes_max=room)
 
 
-def names(records: list[Record]) -> list[str]:
+def names(records: list[MemberRecord]) -> list[str]:
     return [record.name for record in records]
 
 
 def test_news_are_told_so_often_and_then_dropped() -> None:
-    rumours = Rumours()
+    rumours = GossipQueue()
     assert len(rumours) == 0
     assert take(rumours) == []
     rumours.add(make_record("a"))
@@ -25,7 +25,7 @@ def test_news_are_told_so_often_and_then_dropped() -> None:
     assert told == [["a"], ["a"], ["a"], []]
     assert len(rumours) == 0
 
-    rumours = Rumours()
+    rumours = GossipQueue()
     rumours.add(make_record("a"))
     for _ in range(5):
         take(rumours)
@@ -41,11 +41,11 @@ def test_news_are_told_so_often_and_then_dropped() -> None:
         (100, 4, 12),
         (999, 3, 9),
     ]:
-        assert retellings(size, factor) == times, size
+        assert retransmit_limit(size, factor) == times, size
 
 
 def test_the_least_told_come_first_and_every_news_gets_its_turn() -> None:
-    rumours = Rumours()
+    rumours = GossipQueue()
     for name in ("a", "b"):
         rumours.add(make_record(name))
     take(rumours)
@@ -55,7 +55,7 @@ def test_the_least_told_come_first_and_every_news_gets_its_turn() -> None:
     assert names(take(rumours, room_for_one)) == ["a"]
     assert names(take(rumours, room_for_one)) == ["b"]
 
-    rumours = Rumours()
+    rumours = GossipQueue()
     for name in "abcde":
         rumours.add(make_record(name))
     room_for_two = 2 * record_size(make_record("a"))
@@ -64,17 +64,17 @@ def test_the_least_told_come_first_and_every_news_gets_its_turn() -> None:
 
 
 def test_newer_news_replace_older_ones_and_forgotten_ones_are_not_told() -> None:
-    rumours = Rumours()
+    rumours = GossipQueue()
     rumours.add(make_record("a"))
     take(rumours, times_max=2)
-    newer = make_record("a", State.SUSPECT)
+    newer = make_record("a", MemberState.SUSPECT)
     rumours.add(newer)
     assert len(rumours) == 1
     assert take(rumours, times_max=2) == [newer]
     assert take(rumours, times_max=2) == [newer]
     assert take(rumours, times_max=2) == []
 
-    rumours = Rumours()
+    rumours = GossipQueue()
     rumours.add(make_record("a"))
     rumours.add(make_record("b"))
     rumours.drop("a")
@@ -83,14 +83,14 @@ def test_newer_news_replace_older_ones_and_forgotten_ones_are_not_told() -> None
 
 
 def test_no_more_is_told_than_fits() -> None:
-    rumours = Rumours()
+    rumours = GossipQueue()
     for name in "abc":
         rumours.add(make_record(name))
     size = record_size(make_record("a"))
     assert take(rumours, size - 1) == []
     assert len(take(rumours, 3 * size - 1)) == 2
 
-    rumours = Rumours()
+    rumours = GossipQueue()
     large = make_record("a", properties={"key": "x" * 1_000})
     rumours.add(large)
     assert rumours.take(1_200, times_max=9, full_bytes_max=600) == [large.without_properties()]

@@ -5,33 +5,35 @@ from collections.abc import Callable
 
 import pytest
 
-from postroad.cluster.membership import TRANSITIONS, Cause, MembershipConfig, State
-from postroad.cluster.membership.roster import Roster
-from postroad.cluster.membership.states import HEARD
+from postroad.cluster.membership import TRANSITIONS, MembershipConfig, MemberState, StateChangeCause
+from postroad.cluster.membership.roster import MemberTable
+from postroad.cluster.membership.states import GOSSIP_CAUSES
 from tests.support.cluster.membership import INCARNATION, instance_of, make_record, make_roster
 
 NOW = 100.0
 LATER = NOW + MembershipConfig().tombstone_s + MembershipConfig().failure_timeout_s
 
-STATES: list[State | None] = [None, *State]
+STATES: list[MemberState | None] = [None, *MemberState]
 
 
-def hear(state: State) -> Callable[[Roster], object]:
+def hear(state: MemberState) -> Callable[[MemberTable], object]:
     news = make_record("b", state, incarnation=INCARNATION + 1, witness="c")
     return lambda roster: roster.merge(news, NOW)
 
 
-EVENTS: dict[Cause, Callable[[Roster], object]] = {
-    **{cause: hear(state) for state, cause in HEARD.items()},
-    Cause.PROBE_FAILED: lambda roster: roster.suspect("b", INCARNATION, since=NOW),
-    Cause.TIMED_OUT: lambda roster: roster.bury_silent(LATER),
-    Cause.ANSWERED: lambda roster: roster.admit(make_record("b", incarnation=INCARNATION + 1), NOW),
-    Cause.REPLACED: lambda roster: roster.admit(make_record("b", start=1), NOW),
-    Cause.FORGOTTEN: lambda roster: roster.forget_old(LATER),
+EVENTS: dict[StateChangeCause, Callable[[MemberTable], object]] = {
+    **{cause: hear(state) for state, cause in GOSSIP_CAUSES.items()},
+    StateChangeCause.PROBE_FAILED: lambda roster: roster.suspect("b", INCARNATION, since=NOW),
+    StateChangeCause.TIMED_OUT: lambda roster: roster.bury_silent(LATER),
+    StateChangeCause.ANSWERED: lambda roster: roster.admit(
+        make_record("b", incarnation=INCARNATION + 1), NOW
+    ),
+    StateChangeCause.REPLACED: lambda roster: roster.admit(make_record("b", start=1), NOW),
+    StateChangeCause.FORGOTTEN: lambda roster: roster.forget_old(LATER),
 }
 
 
-def bring_about(state: State | None) -> Roster:
+def bring_about(state: MemberState | None) -> MemberTable:
     """A roster that thinks so of the process b."""
     roster = make_roster()
     if state is not None:
@@ -39,7 +41,7 @@ def bring_about(state: State | None) -> Roster:
     return roster
 
 
-def thought_of_process(roster: Roster) -> State | None:
+def thought_of_process(roster: MemberTable) -> MemberState | None:
     """What is thought of the process that was there first."""
     entry = roster.entries.get("b")
     if entry is None or entry.record.instance != instance_of("b"):
@@ -48,27 +50,30 @@ def thought_of_process(roster: Roster) -> State | None:
 
 
 def test_every_cause_has_an_event_and_every_state_a_roster() -> None:
-    assert set(EVENTS) == set(Cause)
-    assert set(HEARD) == set(State)
+    assert set(EVENTS) == set(StateChangeCause)
+    assert set(GOSSIP_CAUSES) == set(MemberState)
 
-    assert set(TRANSITIONS) <= set(itertools.product(STATES, Cause))
+    assert set(TRANSITIONS) <= set(itertools.product(STATES, StateChangeCause))
 
     for before in STATES:
         assert thought_of_process(bring_about(before)) is before, before
 
-    assert [state for state in State if state.is_active] == [State.ALIVE, State.SUSPECT]
+    assert [state for state in MemberState if state.is_active] == [
+        MemberState.ALIVE,
+        MemberState.SUSPECT,
+    ]
 
 
 def test_the_table_says_what_happens(subtests: pytest.Subtests) -> None:
-    for before, cause in list(itertools.product(STATES, Cause)):
+    for before, cause in list(itertools.product(STATES, StateChangeCause)):
         with subtests.test(before=before):
             roster = bring_about(before)
             EVENTS[cause](roster)
             assert thought_of_process(roster) is TRANSITIONS.get((before, cause), before)
 
-    for cause in list(HEARD.values()):
+    for cause in list(GOSSIP_CAUSES.values()):
         with subtests.test(cause=cause):
-            roster = bring_about(State.LEFT)
+            roster = bring_about(MemberState.LEFT)
             known = roster.entries["b"].record
             EVENTS[cause](roster)
             assert roster.entries["b"].record == known
@@ -76,7 +81,8 @@ def test_the_table_says_what_happens(subtests: pytest.Subtests) -> None:
     removals = [
         pair
         for pair, after in TRANSITIONS.items()
-        if pair[1] is Cause.HEARD_DEAD and pair[0] in (State.ALIVE, State.SUSPECT)
+        if pair[1] is StateChangeCause.HEARD_DEAD
+        and pair[0] in (MemberState.ALIVE, MemberState.SUSPECT)
         if after is None or not after.is_active
     ]
     assert removals == []

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from postroad.cluster.membership import MembershipConfig, Record, State
-from postroad.cluster.membership.packets import Ping
-from postroad.cluster.membership.records import digest_of
+from postroad.cluster.membership import MemberRecord, MembershipConfig, MemberState
+from postroad.cluster.membership.packets import ProbePacket
+from postroad.cluster.membership.records import leave_digest
 from postroad.cluster.membership.vetting import Teller, Vetting
-from postroad.cluster.membership.voice import Voice
+from postroad.cluster.membership.voice import MembershipContext
 from postroad.core import Address
 from tests.support.cluster.membership import (
     INCARNATION,
@@ -27,21 +27,23 @@ SOMEBODY = Teller(Address("somebody", 1))
 LIAR = Teller(Address("liar", 2))
 
 
-def make_vetting() -> tuple[Vetting, Voice]:
+def make_vetting() -> tuple[Vetting, MembershipContext]:
     voice = make_voice(config=CONFIG)
     return Vetting(voice), voice
 
 
-def take_questions(voice: Voice) -> list[tuple[Said, Ping]]:
+def take_questions(voice: MembershipContext) -> list[tuple[Said, ProbePacket]]:
     said = take_said(voice)
-    return [(it, it.packet) for it in said if isinstance(it.packet, Ping)]
+    return [(it, it.packet) for it in said if isinstance(it.packet, ProbePacket)]
 
 
-def ghosts(count: int) -> list[Record]:
+def ghosts(count: int) -> list[MemberRecord]:
     return [make_record(f"ghost-{number}") for number in range(count)]
 
 
-def answers(vetting: Vetting, voice: Voice, record: Record) -> Record | None:
+def answers(
+    vetting: Vetting, voice: MembershipContext, record: MemberRecord
+) -> MemberRecord | None:
     """Have the node answer if it is asked."""
     for said, ping in take_questions(voice):
         if said.peer == record.name:
@@ -52,7 +54,7 @@ def answers(vetting: Vetting, voice: Voice, record: Record) -> Record | None:
 def test_a_node_is_asked_where_it_is_said_to_be_with_few_words() -> None:
     vetting, voice = make_vetting()
     voice.roster.add(make_record("c", properties={"text": "x" * 500}), NOW)
-    vetting.consider(make_record("b", State.SUSPECT, witness="c"), SOMEBODY, NOW)
+    vetting.consider(make_record("b", MemberState.SUSPECT, witness="c"), SOMEBODY, NOW)
     ((said, ping),) = take_questions(voice)
     assert (said.address, said.peer, said.is_stream) == (address_of("b"), "b", False)
     assert ping.news == [], "no rumours for who may be anybody"
@@ -64,7 +66,7 @@ def test_a_node_is_asked_where_it_is_said_to_be_with_few_words() -> None:
 
 def test_who_is_thought_dead_hears_of_it_so_that_it_can_object() -> None:
     vetting, voice = make_vetting()
-    dead = make_record("b", State.DEAD, witness="c")
+    dead = make_record("b", MemberState.DEAD, witness="c")
     voice.roster.add(dead, NOW)
     vetting.consider(make_record("b", incarnation=INCARNATION + 1), SOMEBODY, NOW)
     ((_, ping),) = take_questions(voice)
@@ -76,7 +78,7 @@ def test_who_is_thought_dead_hears_of_it_so_that_it_can_object() -> None:
     [
         {"name": "c"},
         {"instance": 5},
-        {"farewell": digest_of(b"another")},
+        {"farewell": leave_digest(b"another")},
         {"is_member": False},
         {"incarnation": -1},
         {"incarnation": (1 << 63) - 1},
@@ -95,7 +97,7 @@ def test_an_answer_of_another_or_of_who_has_not_joined_counts_nobody(
 
 def test_what_the_node_says_itself_counts_and_not_what_was_told_of_it() -> None:
     vetting, voice = make_vetting()
-    told = make_record("b", State.SUSPECT, incarnation=INCARNATION + 9, witness="c")
+    told = make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 9, witness="c")
     vetting.consider(told, SOMEBODY, NOW)
     assert answers(vetting, voice, make_record("b")) == make_record("b")
 

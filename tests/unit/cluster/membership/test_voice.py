@@ -1,27 +1,27 @@
 """What a node adds to whatever it says, whom it chooses, and what it counts."""
 
-from postroad.cluster.membership import MembershipConfig, State
-from postroad.cluster.membership.packets import Nack, News, encode_packet
-from postroad.cluster.membership.voice import Voice
+from postroad.cluster.membership import MembershipConfig, MemberState
+from postroad.cluster.membership.packets import GossipPacket, ProbeNackPacket, encode_packet
+from postroad.cluster.membership.voice import MembershipContext
 from tests.support.cluster.membership import address_of, make_record, make_voice, take_said
 
 NOW = 100.0
 
 
-def names(voice: Voice, *, in_stream: bool = False) -> list[str]:
+def names(voice: MembershipContext, *, in_stream: bool = False) -> list[str]:
     return [record.name for record in voice.news(in_stream=in_stream)]
 
 
 def test_a_packet_is_queued_and_counted() -> None:
     voice = make_voice()
-    voice.say(address_of("b"), Nack(number=1))
-    voice.say(address_of("b"), News(), to="b", in_stream=True)
+    voice.say(address_of("b"), ProbeNackPacket(number=1))
+    voice.say(address_of("b"), GossipPacket(), to="b", in_stream=True)
     sends = voice.outgoing
     assert [(it.is_stream, it.peer) for it in sends] == [(False, None), (True, "b")]
-    assert sends[0].payload == encode_packet(Nack(number=1))
+    assert sends[0].payload == encode_packet(ProbeNackPacket(number=1))
     assert voice.counters.packets_sent == 2
     assert voice.counters.bytes_sent == sum(len(it.payload) for it in sends)
-    assert [it.packet for it in take_said(voice)] == [Nack(number=1), News()]
+    assert [it.packet for it in take_said(voice)] == [ProbeNackPacket(number=1), GossipPacket()]
 
 
 def test_what_was_asked_for_comes_first_and_once() -> None:
@@ -33,7 +33,7 @@ def test_what_was_asked_for_comes_first_and_once() -> None:
     voice = make_voice()
     for name in "bc":
         voice.rumours.add(make_record(name))
-    suspected = make_record("b", State.SUSPECT)
+    suspected = make_record("b", MemberState.SUSPECT)
     assert voice.news(suspected) == [suspected, make_record("c")]
 
     voice = make_voice(config=MembershipConfig(retransmit_factor=2))
@@ -47,7 +47,7 @@ def test_a_datagram_has_less_room_than_a_stream() -> None:
         voice.rumours.add(make_record(f"node-{number}"))
     datagram = voice.news()
     assert 0 < len(datagram) < 100
-    assert len(encode_packet(News(news=datagram))) <= voice.config.packet_bytes_max + 16
+    assert len(encode_packet(GossipPacket(news=datagram))) <= voice.config.packet_bytes_max + 16
     assert len(voice.news(in_stream=True)) == 100
 
     voice = make_voice()
@@ -75,8 +75,8 @@ def test_some_others_are_chosen_at_random() -> None:
     voice = make_voice()
     for name in "bcdef":
         voice.roster.add(make_record(name), NOW)
-    voice.roster.add(make_record("s", State.SUSPECT), NOW)
-    voice.roster.add(make_record("x", State.DEAD), NOW)
+    voice.roster.add(make_record("s", MemberState.SUSPECT), NOW)
+    voice.roster.add(make_record("x", MemberState.DEAD), NOW)
 
     everybody = {entry.record.name for entry in voice.choose(99)}
     assert everybody == set("bcdef")

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import NotRunning, StoreUnavailable
+from postroad.core.errors import NotRunningError, StoreUnavailableError
 from postroad.durable import MemoryDisk, MemoryStore, Store
 from postroad.durable.store import writer
 from postroad.durable.store.ledger import Ledger
@@ -86,7 +86,7 @@ async def test_closing_commits_lazy_units_after_all_others(
         writer_ = store.writer
     await asyncio.gather(*(unit.done for unit in units))
     assert done == [1, 2, 3]
-    with pytest.raises(NotRunning):
+    with pytest.raises(NotRunningError):
         writer_.submit(noting(done, 4), lazy=True)
     async with opened(MemoryStore(disk)) as store:
         assert await store.read(read_meta, "kept") == "yes"
@@ -98,10 +98,12 @@ def _write(name: str, ledger: Ledger) -> None:
 
 async def test_lazy_units_hear_of_a_commit_that_failed_and_others_come_later(store: Store) -> None:
     done: list[int] = []
-    with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
+    with faults.arm_fault_point(
+        "durable.commit.before", once(raising(StoreUnavailableError("away")))
+    ):
         lost = noting(done, 1)
         store.submit(lost, lazy=True)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             await asyncio.wait_for(lost.done, DEADLINE_S)
     later = noting(done, 2)
     store.submit(later, lazy=True)

@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from postroad.pipeline import Segment
 from postroad.pipeline.connectors import ParquetInput, ParquetOutput, UnwritableSegmentsError
 
@@ -184,7 +184,7 @@ async def test_schemas_that_are_wrong(tmp_path: Path, schema: dict[str, str]) ->
 async def test_without_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (tmp_path / "in.parquet").touch()
-    with pytest.raises(MissingExtra, match="the extra 'parquet'"):
+    with pytest.raises(MissingExtraError, match="the extra 'parquet'"):
         await ParquetInput(str(tmp_path / "in.parquet")).open([])
-    with pytest.raises(MissingExtra, match="the extra 'parquet'"):
+    with pytest.raises(MissingExtraError, match="the extra 'parquet'"):
         await ParquetOutput(str(tmp_path)).open("job", [])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from postroad.pipeline.connectors import SqlInput
 from postroad.pipeline.connectors.sql.connections import quote, quote_table, side_table_name
 from postroad.pipeline.connectors.sql.processed_keys import merge, ranges_of
@@ -59,5 +59,5 @@ def test_names() -> None:
 def test_without_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "postroad.pipeline.connectors.sql.postgres", raising=False)
-    with pytest.raises(MissingExtra, match="the extra 'postgres'"):
+    with pytest.raises(MissingExtraError, match="the extra 'postgres'"):
         SqlInput("postgresql://host/name", "table", "key", "reader")

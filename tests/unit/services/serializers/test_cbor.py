@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.serializers.cbor_reader import read_cbor
 from postroad.services.serializers.cbor_writer import write_cbor
 from tests.support.cases import each
@@ -106,7 +106,7 @@ def test_lengths_of_every_form_are_read_within_a_limit() -> None:
     for size in (23, 24, 255, 256, 65_535, 65_536):
         for value in ("x" * size, b"x" * size, [0] * size, {str(n): n for n in range(size)}):
             assert read_cbor(write_cbor(value)) == value, size
-    with pytest.raises(MalformedPayload, match="a number of"):
+    with pytest.raises(MalformedPayloadError, match="a number of"):
         read_cbor(b"\xc2\x59\x04\x01" + b"\xff" * 1_025)
 
 
@@ -140,5 +140,5 @@ def test_lengths_of_every_form_are_read_within_a_limit() -> None:
     "c25b0000000100000000",
 )
 def test_other_bytes_are_refused(text: str) -> None:
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         read_cbor(bytes.fromhex(text))

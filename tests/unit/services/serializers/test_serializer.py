@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayloadError
 from postroad.services.errors import UnsendablePacket, VersionRefused
 from postroad.services.kinds import VERSION, Kind
 from postroad.services.packets import Event, Info, Ping, Request, Response
@@ -89,9 +89,9 @@ def test_bytes_are_read_whole_or_refused(serializer: Serializer) -> None:
     assert params == {"list": [b"a", {"b": b"c"}], "tuple": (b"d",)}
     data = serializer.serialize(REQUEST)
     for size in range(len(data)):
-        with pytest.raises(MalformedPayload):
+        with pytest.raises(MalformedPayloadError):
             serializer.deserialize(Kind.REQUEST, data[:size])
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         serializer.deserialize(Kind.REQUEST, serializer.serialize(REQUEST) + b"x")
     wire = {"id": "1", "action": "a", "ver": "4", "sender": "node-1"}
     data = RAW[serializer.name](wire)
@@ -123,14 +123,14 @@ def test_values_without_bytes_or_end_cannot_be_sent(serializer: Serializer) -> N
     )
 )
 def test_other_bytes_are_refused(data: bytes, kind: Kind, serializer: Serializer) -> None:
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         serializer.deserialize(kind, data)
 
 
 def test_serializers_have_names_limits_and_times() -> None:
     for name in RAW:
         serializer = make_serializer(name, packet_bytes_max=100)
-        with pytest.raises(MalformedPayload, match="bytes"):
+        with pytest.raises(MalformedPayloadError, match="bytes"):
             serializer.deserialize(Kind.REQUEST, serializer.serialize(REQUEST).ljust(101))
     with pytest.raises(ConfigError):
         JsonSerializer(packet_bytes_max=0)
@@ -152,7 +152,7 @@ def test_reading_is_lenient_where_it_does_no_harm(serializer: Serializer) -> Non
     assert (read.meta, read.level, read.timeout) == ({}, 2, 0)
     for fields in ({"sender": "a\nb"}, {"stream": True}):
         wire = {"id": "1", "action": "a", **NAMES, **fields}
-        with pytest.raises(MalformedPayload):
+        with pytest.raises(MalformedPayloadError):
             serializer.deserialize(Kind.REQUEST, RAW[serializer.name](wire))
 
 
@@ -168,7 +168,7 @@ def test_depth_has_a_limit(serializer: Serializer) -> None:
     assert deepest.params == nested(DEPTH_MAX)
     for depth in (DEPTH_MAX + 1, 500, 100_000 if serializer.name != "JSON" else 600):
         data = request(depth) if depth <= 600 else _very_deep(serializer)
-        with pytest.raises(MalformedPayload):
+        with pytest.raises(MalformedPayloadError):
             serializer.deserialize(Kind.REQUEST, data)
 
 
@@ -207,7 +207,7 @@ def test_json_is_written_and_revived_as_moleculer_does() -> None:
     for wrong in ([256], [-1], ["a"], [1.5]):
         chunk = {"type": "Buffer", "data": wrong}
         wire = {"id": "1", "success": True, "data": chunk, "stream": True, "seq": 1, **NAMES}
-        with naming(wrong), pytest.raises(MalformedPayload):
+        with naming(wrong), pytest.raises(MalformedPayloadError):
             JsonSerializer().deserialize(Kind.RESPONSE, msgspec.json.encode(wire))
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pamqp import body, commands, header, heartbeat
 from pamqp.base import Frame
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.transporters.amqp_frames import (
     HEARTBEAT_FRAME,
     PACKET_BYTES_MAX,
@@ -155,18 +155,18 @@ def test_frames_of_no_packet_are_passed_on() -> None:
     + b"\x02\0\x07\0\0\0\x02\0\x3c\xce",
 )
 def test_nonsense_is_refused(data: bytes) -> None:
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         Sorted().sorter.feed(data)
 
 
 def test_frames_and_packets_that_are_too_large_are_refused_before_they_are_there() -> None:
     deliver = commands.Basic.Deliver("c", 1, False, "exchange", "key")
     announced = header.ContentHeader(0, PACKET_BYTES_MAX + 1, commands.Basic.Properties())
-    with pytest.raises(MalformedPayload, match=str(PACKET_BYTES_MAX + 1)):
+    with pytest.raises(MalformedPayloadError, match=str(PACKET_BYTES_MAX + 1)):
         Sorted().sorter.feed(marshal(deliver, CHANNEL) + marshal(announced, CHANNEL))
     found = Sorted()
     found.sorter.frame_bytes_max = 4_096
-    with pytest.raises(MalformedPayload, match="4089"):
+    with pytest.raises(MalformedPayloadError, match="4089"):
         found.sorter.feed(b"\x03\0\x07\0\0\x0f\xf9" + b"x")
 
 
@@ -190,6 +190,6 @@ def test_garbage_is_refused_or_passes(data: bytes) -> None:
     found = Sorted()
     try:
         found.sorter.feed(data)
-    except MalformedPayload:
+    except MalformedPayloadError:
         return
     assert b"".join(found.passed) == data[: sum(map(len, found.passed))]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.services.kinds import GOSSIP, Kind
 from postroad.services.transporters.cells_letters import KINDS, WORDS, decode_letter, encode_letter
 from tests.support.cases import each
@@ -40,7 +40,7 @@ def test_letter_is_read_as_it_was_written(packets: list[tuple[str, bytes]]) -> N
     b"\xdd\xff\xff\xff\xff",
 )
 def test_what_is_no_letter_is_refused(data: bytes) -> None:
-    with pytest.raises(MalformedPayload, match="no letter"):
+    with pytest.raises(MalformedPayloadError, match="no letter"):
         decode_letter(data)
 
 
@@ -48,6 +48,6 @@ def test_what_is_no_letter_is_refused(data: bytes) -> None:
 def test_garbage_is_a_letter_or_refused(data: bytes) -> None:
     try:
         packets = decode_letter(data)
-    except MalformedPayload:
+    except MalformedPayloadError:
         return
     assert all(type(word) is str and type(content) is bytes for word, content in packets)

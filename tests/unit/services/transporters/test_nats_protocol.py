@@ -2,7 +2,7 @@
 
 import pytest
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import MalformedPayloadError
 from postroad.core.limits import MIB
 from postroad.services.transporters.nats_protocol import (
     LINE_BYTES_MAX,
@@ -55,7 +55,7 @@ def test_whole_messages_are_told_before_nonsense() -> None:
     parser.feed(whole[-1:])
     assert heard.all == [(b"1", b"x" * 100)]
     heard = Heard()
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         NatsParser(heard).feed(message(b"1", b"good") + b"nonsense\r\n")
     assert heard.all == [(b"1", b"good")]
     data = bytes(range(256)) * 4 * 1024 * 8
@@ -90,25 +90,25 @@ def test_whole_messages_are_told_before_nonsense() -> None:
     b"\xff" * 50 + b"\r\n",
 )
 def test_nonsense_is_refused(said: bytes) -> None:
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         heard_of(said)
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayloadError):
         heard_of(*(said[at : at + 1] for at in range(len(said))))
 
 
 def test_lines_and_messages_have_a_limit() -> None:
     longest = b"-ERR " + b"x" * (LINE_BYTES_MAX - 5)
     assert len(heard_of(longest, b"\r", b"\n")) == 1
-    with pytest.raises(MalformedPayload, match="too long"):
+    with pytest.raises(MalformedPayloadError, match="too long"):
         heard_of(longest + b"x\r\n")
-    with pytest.raises(MalformedPayload, match="too long"):
+    with pytest.raises(MalformedPayloadError, match="too long"):
         heard_of(longest, b"xx")
-    with pytest.raises(MalformedPayload, match="too long"):
+    with pytest.raises(MalformedPayloadError, match="too long"):
         heard_of(b"MSG " + longest + b" 1 0\r\n\r\n")
     heard = Heard()
     parser = NatsParser(heard, payload_bytes_max=10)
     parser.feed(message(b"1", bytes(10)))
-    with pytest.raises(MalformedPayload, match="11 bytes"):
+    with pytest.raises(MalformedPayloadError, match="11 bytes"):
         parser.feed(b"MSG a 1 11\r\n")
     assert heard.all == [(b"1", bytes(10))]
 

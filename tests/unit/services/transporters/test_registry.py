@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from postroad.services.transporters import MemoryTransporter, make_transporter
 from postroad.services.transporters.nats import NatsTransporter
 from postroad.services.transporters.nats_servers import NatsServer
@@ -47,7 +47,7 @@ def test_other_names_and_missing_packages_are_told_without_secrets(
     for url in ("nats://me:secret@host", "redis://me:secret@host"):
         assert "secret" not in repr(make_transporter(url))
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(MissingExtra, match="the extra 'redis'"):
+    with pytest.raises(MissingExtraError, match="the extra 'redis'"):
         make_transporter("redis://host")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from postroad.services.kinds import Kind
 from postroad.services.topics import Topics
 from postroad.services.transporters import make_transporter
@@ -106,7 +106,7 @@ def test_without_the_extra(
     said: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtra) as caught:
+    with pytest.raises(MissingExtraError) as caught:
         make_transporter(said)
     assert caught.value.extra == extra
 

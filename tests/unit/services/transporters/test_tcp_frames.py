@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from postroad.core.errors import FrameTooLarge, MalformedFrame
+from postroad.core.errors import FrameTooLargeError, MalformedFrameError
 from postroad.services.kinds import Kind
 from postroad.services.transporters.tcp_frames import (
     HEADER_BYTES,
@@ -66,17 +66,17 @@ def test_reader_finds_frames_however_they_are_cut() -> None:
 
 
 @each(
-    (raw_header(6, 2, damage=1), MalformedFrame, "damaged"),
-    (raw_header(5, 2), MalformedFrame, "5 bytes"),
-    (raw_header(0, 2), MalformedFrame, "0 bytes"),
-    (raw_header(-1, 2), MalformedFrame, "-1 bytes"),
-    (raw_header(-(2**31), 2), MalformedFrame, "bytes"),
-    (raw_header(6, 0), MalformedFrame, "kind 0"),
-    (raw_header(6, 9), MalformedFrame, "kind 9"),
-    (raw_header(6, 255), MalformedFrame, "kind 255"),
-    (raw_header(LIMIT + HEADER_BYTES + 1, 2), FrameTooLarge, str(LIMIT)),
-    (raw_header(2**31 - 1, 2), FrameTooLarge, str(LIMIT)),
-    (b"GET / HTTP/1.1\r\n", MalformedFrame, ""),
+    (raw_header(6, 2, damage=1), MalformedFrameError, "damaged"),
+    (raw_header(5, 2), MalformedFrameError, "5 bytes"),
+    (raw_header(0, 2), MalformedFrameError, "0 bytes"),
+    (raw_header(-1, 2), MalformedFrameError, "-1 bytes"),
+    (raw_header(-(2**31), 2), MalformedFrameError, "bytes"),
+    (raw_header(6, 0), MalformedFrameError, "kind 0"),
+    (raw_header(6, 9), MalformedFrameError, "kind 9"),
+    (raw_header(6, 255), MalformedFrameError, "kind 255"),
+    (raw_header(LIMIT + HEADER_BYTES + 1, 2), FrameTooLargeError, str(LIMIT)),
+    (raw_header(2**31 - 1, 2), FrameTooLargeError, str(LIMIT)),
+    (b"GET / HTTP/1.1\r\n", MalformedFrameError, ""),
 )
 def test_what_is_no_frame(header: bytes, error: type[Exception], text: str) -> None:
     reader = FrameReader(LIMIT)

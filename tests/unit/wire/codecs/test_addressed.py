@@ -3,10 +3,19 @@
 import pytest
 
 from postroad.core.address import Address
-from postroad.core.errors import LocalProtocolError, MalformedFrame
+from postroad.core.errors import LocalProtocolError, MalformedFrameError
 from postroad.wire.codecs import DocumentedCodec, ZeebeCodec
-from postroad.wire.codecs.addressed import AddressedCodec
-from postroad.wire.frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Reply, Request
+from postroad.wire.codecs.addressed import LegacyCodec
+from postroad.wire.frames import (
+    CancelFrame,
+    Frame,
+    GoodbyeFrame,
+    HelloFrame,
+    PingFrame,
+    PongFrame,
+    ReplyFrame,
+    RequestFrame,
+)
 from tests.support.wire.pairs import make_config
 
 SENDER = Address("host", 27998)
@@ -15,7 +24,7 @@ LONG_IP = b"\x00" + SHORT_IP
 HOST = b"\x00\x04host\x00\x00\x6d\x5e"
 
 
-def make(codec: type[AddressedCodec], version: int) -> AddressedCodec:
+def make(codec: type[LegacyCodec], version: int) -> LegacyCodec:
     return codec(version, SENDER, "10.0.0.1", 1_000)
 
 
@@ -23,9 +32,9 @@ BOTH = pytest.mark.parametrize("codec", [DocumentedCodec, ZeebeCodec])
 
 
 @BOTH
-@pytest.mark.parametrize("frame", [Request(1, "a", b""), Reply(1, 0, b"")])
+@pytest.mark.parametrize("frame", [RequestFrame(1, "a", b""), ReplyFrame(1, 0, b"")])
 def test_the_address_leaves_once_before_the_first_frame(
-    codec: type[AddressedCodec], frame: Frame
+    codec: type[LegacyCodec], frame: Frame
 ) -> None:
     sending = make(codec, 2)
     first: list[bytes] = []
@@ -45,31 +54,31 @@ def test_the_address_leaves_once_before_the_first_frame(
     ],
 )
 def test_version_1_tells_the_ip_address_in_the_form_it_was_addressed_in(
-    codec: type[AddressedCodec], heard: bytes | None, told: bytes
+    codec: type[LegacyCodec], heard: bytes | None, told: bytes
 ) -> None:
     side = make(codec, 1)
     if heard is not None:
         side.decode(heard, [])
         assert side.sender == Address("10.0.0.1", 27998)
     out: list[bytes] = []
-    side.encode(out, Reply(1, 0, b""))
+    side.encode(out, ReplyFrame(1, 0, b""))
     assert out[0] == told
 
-    with pytest.raises(MalformedFrame, match="0 bytes is no IP address"):
+    with pytest.raises(MalformedFrameError, match="0 bytes is no IP address"):
         make(ZeebeCodec, 1).decode(LONG_IP, [])
 
 
 @BOTH
-def test_the_address_is_read_once(codec: type[AddressedCodec]) -> None:
+def test_the_address_is_read_once(codec: type[LegacyCodec]) -> None:
     sending, receiving = make(codec, 2), make(codec, 2)
     out: list[bytes] = []
     frames: list[Frame] = []
     for id in (1, 2):
-        sending.encode(out, Reply(id, 0, b""))
+        sending.encode(out, ReplyFrame(id, 0, b""))
     assert receiving.sender is None
     receiving.decode(b"".join(out), frames)
     assert receiving.sender == SENDER
-    assert frames == [Reply(1, 0, b""), Reply(2, 0, b"")]
+    assert frames == [ReplyFrame(1, 0, b""), ReplyFrame(2, 0, b"")]
 
     receiving = make(codec, 2)
     frames = []
@@ -86,11 +95,14 @@ def test_the_address_is_read_once(codec: type[AddressedCodec]) -> None:
 
 @BOTH
 @pytest.mark.parametrize(
-    "frame", [make_config().hello, Cancel(1), Ping(1), Pong(1), Goodbye(0, "bye")]
+    "frame",
+    [make_config().hello, CancelFrame(1), PingFrame(1), PongFrame(1), GoodbyeFrame(0, "bye")],
 )
 @pytest.mark.parametrize("version", [1, 2])
 def test_frames_of_version_3_cannot_be_sent(
-    codec: type[AddressedCodec], frame: Hello | Cancel | Ping | Pong | Goodbye, version: int
+    codec: type[LegacyCodec],
+    frame: HelloFrame | CancelFrame | PingFrame | PongFrame | GoodbyeFrame,
+    version: int,
 ) -> None:
     out: list[bytes] = []
     with pytest.raises(LocalProtocolError, match=f"version {version} has no frame for"):

@@ -7,21 +7,31 @@ from typing import NamedTuple, get_args
 import pytest
 
 from postroad.core.address import Address
-from postroad.core.errors import FrameTooLarge, MalformedFrame
+from postroad.core.errors import FrameTooLargeError, MalformedFrameError
 from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
 from postroad.wire.codecs.codec import encode_application_frame
-from postroad.wire.frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Proof, Reply, Request
+from postroad.wire.frames import (
+    CancelFrame,
+    Frame,
+    GoodbyeFrame,
+    HelloFrame,
+    PingFrame,
+    PongFrame,
+    Proof,
+    ReplyFrame,
+    RequestFrame,
+)
 from tests.support.wire.pairs import make_config
 from tests.support.wire.raw_dialects import Dialect, Version3, Zeebe
 
 FRAMES: dict[type[Frame], Frame] = {
-    Request: Request(1, "echo", b"x", 250, one_way=True),
-    Reply: Reply(1, 2, b"boom", 3800, retryable=True),
-    Hello: make_config().hello,
-    Cancel: Cancel(1),
-    Ping: Ping(1),
-    Pong: Pong(1),
-    Goodbye: Goodbye(0, "bye"),
+    RequestFrame: RequestFrame(1, "echo", b"x", 250, one_way=True),
+    ReplyFrame: ReplyFrame(1, 2, b"boom", 3800, retryable=True),
+    HelloFrame: make_config().hello,
+    CancelFrame: CancelFrame(1),
+    PingFrame: PingFrame(1),
+    PongFrame: PongFrame(1),
+    GoodbyeFrame: GoodbyeFrame(0, "bye"),
     Proof: Proof(bytes(32)),
 }
 
@@ -33,7 +43,7 @@ def test_only_requests_and_replies_are_application_frames() -> None:
     for kind, frame in FRAMES.items():
         out: list[bytes] = []
         is_application = encode_application_frame(codec, out, frame)
-        assert is_application is (kind in (Request, Reply)), kind
+        assert is_application is (kind in (RequestFrame, ReplyFrame)), kind
         frames: list[Frame] = []
         codec.decode(b"".join(out), frames)
         assert frames == [frame] * is_application, kind
@@ -61,7 +71,7 @@ class Form(NamedTuple):
         """A codec that has heard who its peer is, and has said so itself."""
         codec = self.make()
         codec.decode(self.dialect.introduction(), [])
-        codec.encode([], Reply(1, 0, b""))
+        codec.encode([], ReplyFrame(1, 0, b""))
         return codec
 
     def decode(self, data: bytes) -> list[Frame]:
@@ -69,8 +79,8 @@ class Form(NamedTuple):
         assert self.codec().decode(data, frames) == len(data)
         return frames
 
-    def request(self, id: int, subject: str, payload: bytes) -> Request:
-        return Request(id, subject, payload, self.timeout_ms)
+    def request(self, id: int, subject: str, payload: bytes) -> RequestFrame:
+        return RequestFrame(id, subject, payload, self.timeout_ms)
 
 
 FORMS = {
@@ -93,7 +103,7 @@ def test_requests_and_replies_are_written_and_read_in_their_layout(form: Form) -
     for id in (0, 1, 127, 128, 2**40):
         for size in (0, 1, 127, 300, 70_000):
             payload = b"x" * size
-            frames: list[Frame] = [form.request(id, "echo", payload), Reply(id, 2, payload)]
+            frames: list[Frame] = [form.request(id, "echo", payload), ReplyFrame(id, 2, payload)]
             data = form.dialect.request(id, "echo", payload) + form.dialect.reply(id, payload, 2)
             assert form.decode(data) == frames, (id, size)
             out: list[bytes] = []
@@ -124,7 +134,7 @@ def test_a_frame_of_an_unknown_type_is_malformed(form: Form) -> None:
     data = bytearray(form.dialect.request(1, "", bytes(10)))
     for kind in set(range(256)) - form.known_types:
         data[form.type_at] = kind
-        with pytest.raises(MalformedFrame, match=f"unknown frame type {kind}"):
+        with pytest.raises(MalformedFrameError, match=f"unknown frame type {kind}"):
             form.decode(bytes(data))
 
 
@@ -132,17 +142,17 @@ def test_the_limit_counts_payload_and_subject_together(form: Form) -> None:
     for kind in (1, 2):
         for length in (LIMIT + 1, 2**31 - 1):
             accepted = f"{length} bytes was announced, {LIMIT} are accepted"
-            with pytest.raises(FrameTooLarge, match=accepted):
+            with pytest.raises(FrameTooLargeError, match=accepted):
                 form.decode(form.dialect.oversized(kind, form.header_bytes + length))
     assert form.decode(form.dialect.request(1, "echo", bytes(LIMIT - 4)))
-    with pytest.raises(FrameTooLarge):
+    with pytest.raises(FrameTooLargeError):
         form.decode(form.dialect.request(1, "echo", bytes(LIMIT - 3)))
 
 
 def test_a_subject_may_be_long_but_must_be_text(form: Form) -> None:
     longest = "s" * 32_767
     assert form.decode(form.dialect.request(1, longest)) == [form.request(1, longest, b"")]
-    with pytest.raises(MalformedFrame, match="subject is not valid UTF-8") as caught:
+    with pytest.raises(MalformedFrameError, match="subject is not valid UTF-8") as caught:
         form.decode(form.dialect.request(7, b"ech\xff", b"payload"))
     assert caught.value.request_id == 7
 
@@ -151,24 +161,24 @@ def test_a_reply_of_an_unknown_status_is_malformed(form: Form) -> None:
     for status in range(256):
         data = form.dialect.reply(1, b"", status)
         if status in form.known_statuses:
-            assert form.decode(data) == [Reply(1, status, b"")]
+            assert form.decode(data) == [ReplyFrame(1, status, b"")]
         else:
-            with pytest.raises(MalformedFrame, match="reply 1 has unknown status"):
+            with pytest.raises(MalformedFrameError, match="reply 1 has unknown status"):
                 form.decode(data)
 
 
 def test_lengths_of_the_documented_profile_are_signed(subtests: pytest.Subtests) -> None:
     form = FORMS["documented"]
     for id in (-1, 2**63 - 1, -(2**63)):
-        assert form.decode(form.dialect.request(id, "echo")) == [Request(id, "echo", b"")]
+        assert form.decode(form.dialect.request(id, "echo")) == [RequestFrame(id, "echo", b"")]
     for kind in (1, 2):
         for length in (-1, -(2**31)):
             negative = f"negative payload length, {length}"
-            with subtests.test(kind=kind), pytest.raises(MalformedFrame, match=negative):
+            with subtests.test(kind=kind), pytest.raises(MalformedFrameError, match=negative):
                 form.decode(struct.pack(">bqi", kind, 1, length))
     for length in (-1, -(2**31), 32_768, 2**31 - 1):
         impossible = f"request 7 has a subject of {length} bytes"
-        with subtests.test(length=length), pytest.raises(MalformedFrame, match=impossible):
+        with subtests.test(length=length), pytest.raises(MalformedFrameError, match=impossible):
             form.decode(struct.pack(">bqii", 1, 7, 0, length))
 
 
@@ -176,16 +186,19 @@ def test_lengths_of_the_zeebe_profile_are_variable(subtests: pytest.Subtests) ->
     form = FORMS["zeebe"]
     for id, encoded in {2**62: "80" * 8 + "40", -1: "ff" * 9}.items():
         data = b"\x02" + bytes.fromhex(encoded) + b"\x00\x00"
-        assert form.decode(data) == [Reply(id, 0, b"")]
+        assert form.decode(data) == [ReplyFrame(id, 0, b"")]
     # A length with bit 31 set is negative there; here it is simply too large.
     for length in ("a1 8d 06", "ff ff ff ff 07", "80 80 80 80 08", "ff ff ff ff 0f"):
         for kind in (b"\x01", b"\x02"):
             data = kind + b"\x01" + bytes.fromhex(length)
-            with subtests.test(length=length), pytest.raises(FrameTooLarge, match="are accepted"):
+            with (
+                subtests.test(length=length),
+                pytest.raises(FrameTooLargeError, match="are accepted"),
+            ):
                 form.decode(data)
-    with pytest.raises(MalformedFrame, match="more than five bytes"):
+    with pytest.raises(MalformedFrameError, match="more than five bytes"):
         form.decode(b"\x01\x01" + b"\x80" * 5 + b"\x00")
     for length in ("80 00", "ff ff"):
         negative = "request 1 has a subject of negative length"
-        with subtests.test(length=length), pytest.raises(MalformedFrame, match=negative):
+        with subtests.test(length=length), pytest.raises(MalformedFrameError, match=negative):
             form.decode(b"\x01\x01\x00" + bytes.fromhex(length))

@@ -3,12 +3,12 @@
 import pytest
 
 from postroad.core.address import Address
-from postroad.core.errors import ConfigError, MalformedFrame
+from postroad.core.errors import ConfigError, MalformedFrameError
 from postroad.wire.codecs.sender import (
-    decode_host_sender,
-    decode_ip_sender,
-    encode_host_sender,
-    encode_ip_sender,
+    decode_sender_host,
+    decode_sender_ip,
+    encode_sender_host,
+    encode_sender_ip,
 )
 
 HOST = b"\x00\x09127.0.0.1\x00\x00\x6d\x5e"
@@ -23,11 +23,11 @@ def test_a_host_is_read_as_it_is_written(subtests: pytest.Subtests) -> None:
         (Address("Ünï", 65535), b"\x00\x05\xc3\x9cn\xc3\xaf\x00\x00\xff\xff"),
     ]:
         with subtests.test(data=data):
-            assert encode_host_sender(address) == data
-            assert decode_host_sender(data + b"rest") == (address, len(data))
-            assert decode_host_sender(memoryview(data)) == (address, len(data))
+            assert encode_sender_host(address) == data
+            assert decode_sender_host(data + b"rest") == (address, len(data))
+            assert decode_sender_host(memoryview(data)) == (address, len(data))
             for size in range(len(data)):
-                assert decode_host_sender(data[:size]) is None
+                assert decode_sender_host(data[:size]) is None
 
 
 @pytest.mark.parametrize(("ip", "packed"), [("127.0.0.1", b"\x7f\x00\x00\x01"), (IPV6, IPV6_BYTES)])
@@ -36,27 +36,30 @@ def test_ip(ip: str, packed: bytes, has_short_length: bool) -> None:
     length = bytes([len(packed)]) if has_short_length else bytes([0, len(packed)])
     data = length + packed + b"\x00\x00\x6d\x5e"
     expected = (Address(ip, 27998), len(data))
-    assert encode_ip_sender(ip, 27998, has_short_length=has_short_length) == data
-    assert decode_ip_sender(data + b"rest", has_short_length=has_short_length) == expected
-    assert decode_ip_sender(memoryview(data), has_short_length=has_short_length) == expected
+    assert encode_sender_ip(ip, 27998, has_short_length=has_short_length) == data
+    assert decode_sender_ip(data + b"rest", has_short_length=has_short_length) == expected
+    assert decode_sender_ip(memoryview(data), has_short_length=has_short_length) == expected
     for size in range(len(data)):
-        assert decode_ip_sender(data[:size], has_short_length=has_short_length) is None
+        assert decode_sender_ip(data[:size], has_short_length=has_short_length) is None
 
 
 def test_a_bad_host_is_malformed(subtests: pytest.Subtests) -> None:
     for length in [b"\x80\x00", b"\xff\xff"]:
-        with subtests.test(length=length), pytest.raises(MalformedFrame, match="negative length"):
-            decode_host_sender(length)
+        with (
+            subtests.test(length=length),
+            pytest.raises(MalformedFrameError, match="negative length"),
+        ):
+            decode_sender_host(length)
 
-    with pytest.raises(MalformedFrame, match="sender host is not valid UTF-8"):
-        decode_host_sender(b"\x00\x01\xff\x00\x00\x00\x01")
+    with pytest.raises(MalformedFrameError, match="sender host is not valid UTF-8"):
+        decode_sender_host(b"\x00\x01\xff\x00\x00\x00\x01")
 
     for port in ["00010000", "ffffffff", "7fffffff", "80000000"]:
         with subtests.test(port=port):
-            with pytest.raises(MalformedFrame, match="is not 0 to 65535"):
-                decode_host_sender(b"\x00\x01a" + bytes.fromhex(port))
-            with pytest.raises(MalformedFrame, match="is not 0 to 65535"):
-                decode_ip_sender(
+            with pytest.raises(MalformedFrameError, match="is not 0 to 65535"):
+                decode_sender_host(b"\x00\x01a" + bytes.fromhex(port))
+            with pytest.raises(MalformedFrameError, match="is not 0 to 65535"):
+                decode_sender_ip(
                     b"\x04\x7f\x00\x00\x01" + bytes.fromhex(port), has_short_length=True
                 )
 
@@ -64,13 +67,13 @@ def test_a_bad_host_is_malformed(subtests: pytest.Subtests) -> None:
 def test_an_ip_address_has_4_or_16_bytes(subtests: pytest.Subtests) -> None:
     for length in [0, 1, 5, 15, 17, 255]:
         with subtests.test(length=length):
-            with pytest.raises(MalformedFrame, match=f"{length} bytes is no IP address"):
-                decode_ip_sender(bytes([length]), has_short_length=True)
-            with pytest.raises(MalformedFrame, match=f"{length} bytes is no IP address"):
-                decode_ip_sender(bytes([0, length]), has_short_length=False)
+            with pytest.raises(MalformedFrameError, match=f"{length} bytes is no IP address"):
+                decode_sender_ip(bytes([length]), has_short_length=True)
+            with pytest.raises(MalformedFrameError, match=f"{length} bytes is no IP address"):
+                decode_sender_ip(bytes([0, length]), has_short_length=False)
 
-    with pytest.raises(MalformedFrame, match="-1 bytes is no IP address"):
-        decode_ip_sender(b"\xff\xff", has_short_length=False)
+    with pytest.raises(MalformedFrameError, match="-1 bytes is no IP address"):
+        decode_sender_ip(b"\xff\xff", has_short_length=False)
 
     with pytest.raises(ConfigError, match="needs an IP address to advertise, not 'localhost'"):
-        encode_ip_sender("localhost", 1, has_short_length=True)
+        encode_sender_ip("localhost", 1, has_short_length=True)

@@ -5,13 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.core.errors import MalformedFrame
+from postroad.core.errors import MalformedFrameError
 from postroad.core.tracing import SpanContext
 from postroad.wire.codecs import Version3Codec
-from postroad.wire.codecs.trace_form import TRACE_BYTES_MAX, encode_trace, split_trace
+from postroad.wire.codecs.trace_form import (
+    TRACE_BYTES_MAX,
+    encode_trace_context,
+    split_trace_context,
+)
 from postroad.wire.codecs.version3 import COMPRESSED, ONE_WAY, TRACED
 from postroad.wire.compression import load_algorithm
-from postroad.wire.frames import Frame, Request
+from postroad.wire.frames import Frame, RequestFrame
 from postroad.wire.hello import decode_hello, encode_hello
 from tests.support.wire.pairs import make_config, version3_frame
 
@@ -43,13 +47,13 @@ def codec(is_packed: bool) -> Version3Codec:
 def test_the_context_stands_before_the_payload() -> None:
     expected = version3_frame(1, b"echo" + ENCODED + b"hi", flags=TRACED, short=4, word=5, id=7)
     assert encode(b"hi") == expected
-    assert decode(expected) == Request(7, "echo", b"hi", 5, trace=CONTEXT)
+    assert decode(expected) == RequestFrame(7, "echo", b"hi", 5, trace=CONTEXT)
 
     context = msgspec.structs.replace(CONTEXT, flags=0, tracestate="vendor=1")
-    assert split_trace(encode_trace(context) + b"rest", 1) == (context, b"rest")
+    assert split_trace_context(encode_trace_context(context) + b"rest", 1) == (context, b"rest")
 
     frame = ENCODED[:-2] + b"\x00\x02\xff\xffhi"
-    assert split_trace(frame, 1) == (CONTEXT, b"hi")
+    assert split_trace_context(frame, 1) == (CONTEXT, b"hi")
 
 
 @pytest.mark.parametrize("one_way", [False, True])
@@ -58,7 +62,7 @@ def test_with_other_flags(one_way: bool) -> None:
     data = encode(payload, is_packed=True, one_way=one_way)
     assert data[5] == TRACED | COMPRESSED | (ONE_WAY if one_way else 0)
     assert len(data) < len(payload)
-    assert decode(data, is_packed=True) == Request(7, "echo", payload, 5, one_way, CONTEXT)
+    assert decode(data, is_packed=True) == RequestFrame(7, "echo", payload, 5, one_way, CONTEXT)
 
 
 def test_a_context_that_is_none_harms_nobody(subtests: pytest.Subtests) -> None:
@@ -69,32 +73,32 @@ def test_a_context_that_is_none_harms_nobody(subtests: pytest.Subtests) -> None:
     ]:
         with subtests.test(encoded=encoded):
             frame = version3_frame(1, b"echo" + encoded + b"hi", flags=TRACED, short=4)
-            assert decode(frame) == Request(0, "echo", b"hi")
+            assert decode(frame) == RequestFrame(0, "echo", b"hi")
 
     for body in [b"", ENCODED[:-1], ENCODED[:-2] + b"\x00\x01"]:
         with subtests.test(body=body):
             frames: list[Frame] = []
             data = version3_frame(1, b"echo" + body, flags=TRACED, short=4, id=9)
-            with pytest.raises(MalformedFrame, match="request 9 is shorter than its trace"):
+            with pytest.raises(MalformedFrameError, match="request 9 is shorter than its trace"):
                 Version3Codec(LIMIT).decode(data, frames)
 
 
 @given(st.binary(max_size=700))
 def test_any_bytes_are_a_context_or_malformed(body: bytes) -> None:
     try:
-        context, rest = split_trace(body, 1)
-    except MalformedFrame:
+        context, rest = split_trace_context(body, 1)
+    except MalformedFrameError:
         return
     assert body.endswith(rest)
     if context is not None and context.tracestate:
-        assert split_trace(encode_trace(context) + rest, 1) == (context, rest)
+        assert split_trace_context(encode_trace_context(context) + rest, 1) == (context, rest)
 
 
 def test_a_context_is_no_longer_than_allowed_and_announced() -> None:
     longest = msgspec.structs.replace(CONTEXT, tracestate="a=" + "x" * 510)
-    assert len(encode_trace(longest)) == TRACE_BYTES_MAX
+    assert len(encode_trace_context(longest)) == TRACE_BYTES_MAX
     longer = msgspec.structs.replace(CONTEXT, tracestate="a=" + "x" * 5_000)
-    assert len(encode_trace(longer)) == TRACE_BYTES_MAX
+    assert len(encode_trace_context(longer)) == TRACE_BYTES_MAX
 
     hello = make_config().hello
     reader = msgspec.structs.replace(hello, reads_traces=True)

@@ -4,12 +4,22 @@ import struct
 
 import pytest
 
-from postroad.core.errors import FrameTooLarge, LocalProtocolError, MalformedFrame
+from postroad.core.errors import FrameTooLargeError, LocalProtocolError, MalformedFrameError
 from postroad.core.limits import HELLO_BYTES_MAX
 from postroad.wire.codecs import Version3Codec
 from postroad.wire.codecs.version3 import GOODBYE_BYTES_MAX
 from postroad.wire.compression import load_algorithm
-from postroad.wire.frames import Cancel, Frame, Goodbye, Ping, Pong, Proof, Reply, Request, Status
+from postroad.wire.frames import (
+    CancelFrame,
+    Frame,
+    GoodbyeFrame,
+    PingFrame,
+    PongFrame,
+    Proof,
+    ReplyFrame,
+    ReplyStatus,
+    RequestFrame,
+)
 from tests.support.wire.pairs import hello_frame, make_config, version3_frame
 
 LIMIT = 100_000
@@ -38,29 +48,29 @@ def compressing(name: str = "zlib") -> Version3Codec:
 
 def test_layout() -> None:
     layouts: list[tuple[Frame, bytes]] = [
-        (Request(7, "echo", b"hi"), version3_frame(1, b"echohi", short=4, id=7)),
-        (Request(ID_MAX, "", b""), version3_frame(1, id=ID_MAX)),
+        (RequestFrame(7, "echo", b"hi"), version3_frame(1, b"echohi", short=4, id=7)),
+        (RequestFrame(ID_MAX, "", b""), version3_frame(1, id=ID_MAX)),
         (
-            Request(0, "é", b"", WORD_MAX, one_way=True),
+            RequestFrame(0, "é", b"", WORD_MAX, one_way=True),
             version3_frame(1, b"\xc3\xa9", flags=1, short=2, word=WORD_MAX),
         ),
-        (Reply(7, Status.OK, b"hi"), version3_frame(2, b"hi", id=7)),
+        (ReplyFrame(7, ReplyStatus.OK, b"hi"), version3_frame(2, b"hi", id=7)),
         (
-            Reply(ID_MAX, Status.HANDLER_FAILED, b"boom", 3800, retryable=True),
+            ReplyFrame(ID_MAX, ReplyStatus.HANDLER_FAILED, b"boom", 3800, retryable=True),
             version3_frame(2, b"boom", flags=4, short=2, word=3800, id=ID_MAX),
         ),
-        (Reply(1, Status.STOPPING, b""), version3_frame(2, short=4, id=1)),
-        (Cancel(7), version3_frame(4, id=7)),
-        (Ping(7), version3_frame(5, id=7)),
-        (Pong(7), version3_frame(6, id=7)),
-        (Goodbye(3100, "stopping"), version3_frame(7, b"stopping", word=3100)),
+        (ReplyFrame(1, ReplyStatus.STOPPING, b""), version3_frame(2, short=4, id=1)),
+        (CancelFrame(7), version3_frame(4, id=7)),
+        (PingFrame(7), version3_frame(5, id=7)),
+        (PongFrame(7), version3_frame(6, id=7)),
+        (GoodbyeFrame(3100, "stopping"), version3_frame(7, b"stopping", word=3100)),
         (HELLO, hello_frame(HELLO)),
     ]
     for frame, data in layouts:
         assert encode(frame) == data, data
         assert decode(data) == [frame], data
 
-    assert encode(Request(2, "a", b"bc", 3, one_way=True)) == bytes.fromhex(
+    assert encode(RequestFrame(2, "a", b"bc", 3, one_way=True)) == bytes.fromhex(
         "00000013 01 01 0001 00000003 0000000000000002 61 6263"
     )
 
@@ -69,36 +79,36 @@ def test_layout() -> None:
     decode(hello_frame(HELLO), codec)
     assert codec.sender == HELLO.address
 
-    assert decode(version3_frame(2, b"x", flags=0xF8, id=1)) == [Reply(1, 0, b"x")]
+    assert decode(version3_frame(2, b"x", flags=0xF8, id=1)) == [ReplyFrame(1, 0, b"x")]
 
 
 def test_control_frames_are_refused_by_their_header(subtests: pytest.Subtests) -> None:
     for length in [0, 1, 15]:
-        refusal = pytest.raises(MalformedFrame, match=f"a frame of {length} bytes is shorter")
+        refusal = pytest.raises(MalformedFrameError, match=f"a frame of {length} bytes is shorter")
         with subtests.test(length=length), refusal:
             decode(struct.pack(">IBBHIQ", length, 1, 0, 0, 0, 0))
 
     for kind in [0, 9, 10, 255]:
-        refusal = pytest.raises(MalformedFrame, match=f"unknown frame type {kind}")
+        refusal = pytest.raises(MalformedFrameError, match=f"unknown frame type {kind}")
         with subtests.test(kind=kind), refusal:
             decode(version3_frame(kind, bytes(100))[:20])
 
     for kind, body_bytes_max in [(3, HELLO_BYTES_MAX), (4, 0), (5, 0), (6, 0), (7, 1_024), (8, 32)]:
-        too_large = pytest.raises(FrameTooLarge, match=f"{body_bytes_max} are accepted")
+        too_large = pytest.raises(FrameTooLargeError, match=f"{body_bytes_max} are accepted")
         with subtests.test(kind=kind), too_large:
             decode(version3_frame(kind, bytes(body_bytes_max + 1))[:20])
 
     for kind in [0, 9, 255]:
         for flags in [0, 1, 7]:
-            refusal = pytest.raises(MalformedFrame, match=f"unknown frame type {kind}")
+            refusal = pytest.raises(MalformedFrameError, match=f"unknown frame type {kind}")
             with subtests.test(kind=kind, flags=flags), refusal:
                 decode(version3_frame(kind, flags=flags, id=1))
 
-    with pytest.raises(MalformedFrame, match="a proof of 31 bytes"):
+    with pytest.raises(MalformedFrameError, match="a proof of 31 bytes"):
         decode(version3_frame(8, bytes(31)))
 
     # A small limit for messages must not keep the sides from introducing themselves.
-    introductions: list[Frame] = [HELLO, Proof(bytes(32)), Goodbye(1, "r" * 1_000)]
+    introductions: list[Frame] = [HELLO, Proof(bytes(32)), GoodbyeFrame(1, "r" * 1_000)]
     for frame in introductions:
         assert decode(encode(frame), Version3Codec(16)) == [frame], frame
 
@@ -106,7 +116,7 @@ def test_control_frames_are_refused_by_their_header(subtests: pytest.Subtests) -
 @pytest.mark.parametrize(("short", "size"), [(5, 4), (32_768, 40_000), (65_535, 10)])
 @pytest.mark.parametrize("flags", [0, 1])
 def test_a_subject_of_impossible_length_is_malformed(short: int, size: int, flags: int) -> None:
-    with pytest.raises(MalformedFrame, match=r"request 7 .* subject") as caught:
+    with pytest.raises(MalformedFrameError, match=r"request 7 .* subject") as caught:
         decode(version3_frame(1, bytes(size), flags=flags, short=short, id=7))
     assert caught.value.request_id == 7
 
@@ -117,13 +127,13 @@ def test_subjects_are_remembered_within_bounds_and_not_mistaken() -> None:
     stream = b"".join(
         version3_frame(1, subject.encode(), short=len(subject)) for subject in subjects
     )
-    assert decode(stream, codec) == [Request(0, subject, b"") for subject in subjects]
+    assert decode(stream, codec) == [RequestFrame(0, subject, b"") for subject in subjects]
     assert 0 < len(codec._subjects) <= 64
     assert max(map(len, codec._subjects)) <= 128
 
     codec = Version3Codec(LIMIT)
     stream = version3_frame(1, b"abc", short=2) + version3_frame(1, b"abc", short=3)
-    expected = [Request(0, "ab", b"c"), Request(0, "abc", b"")]
+    expected = [RequestFrame(0, "ab", b"c"), RequestFrame(0, "abc", b"")]
     assert decode(stream + stream, codec) == expected * 2
     frames: list[Frame] = []
     codec.decode(memoryview(stream), frames)
@@ -131,12 +141,12 @@ def test_subjects_are_remembered_within_bounds_and_not_mistaken() -> None:
 
 
 def test_a_goodbye_is_text_and_cut_between_characters() -> None:
-    with pytest.raises(MalformedFrame, match="goodbye is not valid UTF-8"):
+    with pytest.raises(MalformedFrameError, match="goodbye is not valid UTF-8"):
         decode(version3_frame(7, b"\xff"))
 
     reason = "x" + "é" * GOODBYE_BYTES_MAX
-    (frame,) = decode(encode(Goodbye(1, reason)))
-    assert isinstance(frame, Goodbye)
+    (frame,) = decode(encode(GoodbyeFrame(1, reason)))
+    assert isinstance(frame, GoodbyeFrame)
     assert len(frame.reason.encode()) == GOODBYE_BYTES_MAX - 1
     assert reason.startswith(frame.reason)
 
@@ -146,8 +156,8 @@ def test_a_goodbye_is_text_and_cut_between_characters() -> None:
 
 def test_agreed_compression_shrinks_and_restores_large_payloads(subtests: pytest.Subtests) -> None:
     large: list[Frame] = [
-        Request(7, "echo", b"a" * 5_000, 250, one_way=True),
-        Reply(7, Status.HANDLER_FAILED, b"a" * 5_000, 3800, retryable=True),
+        RequestFrame(7, "echo", b"a" * 5_000, 250, one_way=True),
+        ReplyFrame(7, ReplyStatus.HANDLER_FAILED, b"a" * 5_000, 3800, retryable=True),
     ]
     for name in ["zlib", "zstd"]:
         for frame in large:
@@ -157,7 +167,7 @@ def test_agreed_compression_shrinks_and_restores_large_payloads(subtests: pytest
                 assert data[5] & 2
                 assert decode(data, compressing(name)) == [frame]
 
-    small: list[Frame] = [Request(7, "echo", b"small"), Reply(7, 0, b"small")]
+    small: list[Frame] = [RequestFrame(7, "echo", b"small"), ReplyFrame(7, 0, b"small")]
     for frame in small:
         assert encode(frame, compressing()) == encode(frame), frame
 
@@ -165,27 +175,27 @@ def test_agreed_compression_shrinks_and_restores_large_payloads(subtests: pytest
 def test_a_payload_compressed_without_agreement_or_wrongly_is_refused(
     subtests: pytest.Subtests,
 ) -> None:
-    data = encode(Request(7, "echo", b"a" * 5_000), compressing())
-    with pytest.raises(MalformedFrame, match="no compression was agreed") as caught:
+    data = encode(RequestFrame(7, "echo", b"a" * 5_000), compressing())
+    with pytest.raises(MalformedFrameError, match="no compression was agreed") as caught:
         decode(data)
     assert caught.value.request_id == 7
 
-    with pytest.raises(MalformedFrame, match="no compression was agreed") as caught:
-        decode(encode(Reply(7, 0, b"a" * 5_000), compressing()))
+    with pytest.raises(MalformedFrameError, match="no compression was agreed") as caught:
+        decode(encode(ReplyFrame(7, 0, b"a" * 5_000), compressing()))
     assert caught.value.request_id is None
 
     data = version3_frame(1, b"echo" + struct.pack(">I", 10) + b"junk", flags=2, short=4, id=7)
-    with pytest.raises(MalformedFrame, match="not zlib data") as caught:
+    with pytest.raises(MalformedFrameError, match="not zlib data") as caught:
         decode(data, compressing())
     assert caught.value.request_id == 7
 
     for name in ["zlib", "zstd"]:
         with subtests.test(name=name):
             bomb = struct.pack(">I", 10_000_000) + load_algorithm(name).compress(bytes(10_000_000))
-            with pytest.raises(FrameTooLarge, match="10000000 bytes was announced"):
+            with pytest.raises(FrameTooLargeError, match="10000000 bytes was announced"):
                 decode(version3_frame(1, b"echo" + bomb, flags=2, short=4), compressing(name))
 
-    largest = Request(1, "echo", bytes(LIMIT - 4))
+    largest = RequestFrame(1, "echo", bytes(LIMIT - 4))
     assert decode(encode(largest, compressing()), compressing()) == [largest]
-    with pytest.raises(FrameTooLarge):
-        decode(encode(Request(1, "echo", bytes(LIMIT - 3)), compressing()), compressing())
+    with pytest.raises(FrameTooLargeError):
+        decode(encode(RequestFrame(1, "echo", bytes(LIMIT - 3)), compressing()), compressing())

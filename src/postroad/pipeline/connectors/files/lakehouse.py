@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from postroad.pipeline.connectors.connector import Committable
 from postroad.pipeline.connectors.files.parquet import ParquetOutput
 
@@ -121,7 +121,7 @@ def _import_delta() -> Any:
     try:
         import deltalake
     except ImportError:
-        raise MissingExtra("delta", "a table of Delta Lake") from None
+        raise MissingExtraError("delta", "a table of Delta Lake") from None
     return deltalake
 
 
@@ -163,7 +163,7 @@ class IcebergOutput(LakehouseOutput):
             from pyiceberg.catalog import load_catalog
             from pyiceberg.exceptions import NoSuchTableError
         except ImportError:
-            raise MissingExtra("iceberg", "a table of Apache Iceberg") from None
+            raise MissingExtraError("iceberg", "a table of Apache Iceberg") from None
         try:
             return load_catalog(self._catalog_name, **self._catalog).load_table(self._name)
         except NoSuchTableError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from postroad.pipeline.connectors.connector import (
     Committable,
     OutputWriter,
@@ -49,7 +49,7 @@ def _arrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise MissingExtra("parquet", "a connector of Parquet files") from None
+        raise MissingExtraError("parquet", "a connector of Parquet files") from None
     return pyarrow
 
 

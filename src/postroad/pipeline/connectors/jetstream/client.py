@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from postroad.pipeline.connectors.options import ClientTlsFiles
 
 logger = logging.getLogger("postroad.pipeline")
@@ -99,7 +99,7 @@ class JetStreamClient:
         try:
             from nats.aio.client import Client
         except ImportError:
-            raise MissingExtra("jetstream", "reading NATS JetStream") from None
+            raise MissingExtraError("jetstream", "reading NATS JetStream") from None
         access, connection = self._access, Client()
         causes: list[Exception] = []
 

@@ -262,7 +262,9 @@ def _asides_of(stretch: Stretch) -> Sequence[int]:
 
 def _contexts_of(bundles: Iterable[Bundle]) -> list[SpanContext]:
     letters = (letter for _, letters in bundles for letter in letters)
-    contexts = (tracing.extract(letter.headers) for letter in islice(letters, _TRACED_LETTERS))
+    contexts = (
+        tracing.extract_context(letter.headers) for letter in islice(letters, _TRACED_LETTERS)
+    )
     return [context for context in contexts if context is not None]
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 from postroad.pipeline.connectors.options import ClientTlsFiles
 
 CONNECT_S = 5.0
@@ -100,7 +100,7 @@ def need_redis() -> None:
     try:
         import redis  # noqa: F401
     except ImportError:
-        raise MissingExtra("redis", "reading Redis streams") from None
+        raise MissingExtraError("redis", "reading Redis streams") from None
 
 
 class ConsumerGroupNotFoundError(OSError):

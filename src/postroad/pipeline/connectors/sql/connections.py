@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from postroad.core.errors import ConfigError, MissingExtra
+from postroad.core.errors import ConfigError, MissingExtraError
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -185,7 +185,7 @@ def _postgres() -> Callable[[str], SqlConnection]:
     try:
         from postroad.pipeline.connectors.sql.postgres import connect_postgres
     except ImportError:
-        raise MissingExtra("postgres", "a connector in PostgreSQL") from None
+        raise MissingExtraError("postgres", "a connector in PostgreSQL") from None
     return connect_postgres
 
 
