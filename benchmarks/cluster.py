@@ -172,7 +172,7 @@ def count_false_suspicions(size: int, seconds: float, *, pause_s: float = PAUSE_
     with SimCluster(SEED) as sim:
         crowd = Crowd(sim, size)
         crowd.settle()
-        sim.network.disturb(loss=LOSS)
+        sim.network.set_conditions(loss=LOSS)
         end = sim.now + seconds
         while sim.now < end:
             sim.run_for(PAUSE_EVERY_S - pause_s)

@@ -23,9 +23,9 @@ async def main() -> None:
     ):
         cores = {"hub": [hub.address]}
         async with (
-            CellDomain(hub, role=Role.CORE, locations=StaticCoreDiscovery(cores)),
-            CellDomain(bar, locations=StaticCoreDiscovery(cores)) as guests,
-            CellDomain(kitchen, locations=StaticCoreDiscovery(cores)) as cooks,
+            CellDomain(hub, role=Role.CORE, core_discovery=StaticCoreDiscovery(cores)),
+            CellDomain(bar, core_discovery=StaticCoreDiscovery(cores)) as guests,
+            CellDomain(kitchen, core_discovery=StaticCoreDiscovery(cores)) as cooks,
         ):
             is_shown = asyncio.Event()
 
@@ -39,7 +39,7 @@ async def main() -> None:
             # A call waits until somebody is known who takes it.
             print(f"the bar got the reply: {await guests.call('orders', 'tea')}")
             # A publication does not wait for subscribers to become known.
-            await guests.settle()
+            await guests.wait_routes_acknowledged()
             cooks.publish("menu", "tea is out")
             await is_shown.wait()
 

@@ -43,7 +43,7 @@ class Node:
     async def start(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(self.service)
         await stack.enter_async_context(self.agent)
-        self.communication.reply_to("greet", self._greet)
+        self.communication.serve("greet", self._greet)
         self.topics.subscribe("weather", self._hear)
         print(f"{self.name} joined")
 
@@ -55,7 +55,7 @@ class Node:
 
     async def wait_for_listeners(self, count: int) -> None:
         """Names and subscriptions of others arrive by gossip, soon after they joined."""
-        changes = self.agent.changes()
+        changes = self.agent.events()
         while len(self.topics.subscribers("weather")) < count:
             await anext(changes)
         names = sorted(member.name for member in self.agent.members)
@@ -63,8 +63,8 @@ class Node:
 
     async def fall_silent(self) -> None:
         """Close all sockets without a word to anybody, as if the machine had lost its power."""
-        if self.agent.datagrams is not None:
-            await self.agent.datagrams.stop()
+        if self.agent.datagram_service is not None:
+            await self.agent.datagram_service.stop()
         await self.service.stop(grace=0)
 
 
@@ -79,13 +79,13 @@ async def main() -> None:
         for node in (alpha, beta, gamma):
             await node.wait_for_listeners(3)
 
-        reply: bytes = await beta.communication.send("gamma", "greet", b"")
+        reply: bytes = await beta.communication.request("gamma", "greet", b"")
         print(f"beta got the reply: {reply.decode()}")
         await beta.topics.publish("weather", b"rain")
         for node in (alpha, beta, gamma):
             print(f"{node.name} hears: {await node.heard.get()}")
 
-        changes = beta.agent.changes()
+        changes = beta.agent.events()
         await gamma.fall_silent()
         print("gamma fell silent")
         async for change in changes:

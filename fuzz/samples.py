@@ -100,7 +100,7 @@ def make_config(
         advertised_ip=ADDRESSES[role].host,
         limits=LIMITS,
         wall_clock=lambda: 1_700_000_000_000,
-        spare=BufferCache(),
+        buffer_cache=BufferCache(),
         algorithms={name: ALGORITHMS[name] for name in compressions},
     )
 

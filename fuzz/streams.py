@@ -80,13 +80,13 @@ def read_into_room(reader: FrameReader, piece: bytes) -> list[Frame]:
     """Do as a socket does that reads straight into the buffer of a large frame."""
     frames: list[Frame] = []
     while piece and reader.failure is None:
-        room = reader.room()
+        room = reader.receive_buffer()
         if room is None:
             return frames + feed(reader, piece)
         size = min(len(room), len(piece))
         require(size > 0, "a large frame has no room, and is not whole")
         room[:size] = piece[:size]
-        frames += reader.fill(size)
+        frames += reader.buffer_filled(size)
         piece = piece[size:]
     return frames
 

@@ -31,7 +31,7 @@ async def domain_of(name: str, core_address: str | None) -> AsyncIterator[CellDo
     role = Role.CORE if core_address is None else Role.SATELLITE
     async with (
         MessagingService(CLUSTER, name) as service,
-        CellDomain(service, role=role, locations=StaticCoreDiscovery(cores)) as domain,
+        CellDomain(service, role=role, core_discovery=StaticCoreDiscovery(cores)) as domain,
     ):
         yield domain
 

@@ -128,7 +128,7 @@ def make_replies() -> list[Envelope]:
     """Answers of one cell to cells elsewhere."""
     asked = make_envelopes(lambda _: "cell@sat9", source="asker@sat1:*@sat1:*@core1")
     sender = CellAddress("cell", "sat9")
-    return [make_reply(it, id=it.id, payload=it.payload).sent_by(sender) for it in asked]
+    return [make_reply(it, id=it.id, payload=it.payload).with_source_hop(sender) for it in asked]
 
 
 # Measuring.

@@ -102,14 +102,14 @@ class Mesh:
                 offered[place].append(f"{'topic' if number % 2 else 'queue'}{number:05}")
         for number, name in enumerate(self.names):
             node = sim.add(name, self._run)
-            sim.after(START_S * number / len(self.names), node.start)
+            sim.call_later(START_S * number / len(self.names), node.start)
 
     async def _run(self, node: SimNode) -> None:
         role = Role.CORE if node.name in self.cores else Role.SATELLITE
         where = StaticCoreDiscovery({core: [f"{core}:{PORT}"] for core in self.cores})
         async with (
             MessagingService("mesh", node.name, f"{node.host}:{PORT}") as service,
-            CellDomain(service, role=role, locations=where) as domain,
+            CellDomain(service, role=role, core_discovery=where) as domain,
         ):
             queues, topics = self._queues[node.name], self._topics[node.name]
             domain.add_function("worker", _answer, consume=queues, subscribe=topics)
@@ -135,7 +135,7 @@ class Mesh:
         node = self.sim.nodes[name]
         node.stop()
         self.sim.run_until(lambda: not node.is_running, within=LONGEST_S, claim=f"{name} ends")
-        self._sent_before[name] += self.domains.pop(name).spreader.bytes_sent
+        self._sent_before[name] += self.domains.pop(name).propagator.bytes_sent
         self.sim.run_for(ABSENCE_S)
         node.start()
         self._settle()
@@ -153,7 +153,7 @@ class Mesh:
 
     def _sent(self) -> Counter[str]:
         """The bytes of news that each domain has sent so far."""
-        now = Counter({name: it.spreader.bytes_sent for name, it in self.domains.items()})
+        now = Counter({name: it.propagator.bytes_sent for name, it in self.domains.items()})
         return self._sent_before + now
 
     def measure_idle(self, seconds: float) -> float:

@@ -74,10 +74,10 @@ def check_envelope(data: bytes) -> None:
             continue
         again = decode_envelope(encode_envelope(envelope))
         require(again == envelope, f"{envelope} does not survive encoding")
-        if envelope.is_answerable:
+        if envelope.can_reply:
             answer = make_reply(envelope, id=bytes(16))
-            require(answer.answers == envelope.id, f"{answer} answers something else")
-            require(not answer.is_answerable, f"{answer} asks for an answer")
+            require(answer.in_reply_to == envelope.id, f"{answer} answers something else")
+            require(not answer.can_reply, f"{answer} asks for an answer")
 
 
 def check_plain(data: bytes) -> None:
@@ -193,7 +193,7 @@ class Core:
             self.exchange,
             on_up=self.spreader.link_up,
             on_down=self.spreader.link_down,
-            on_news=self.spreader.receive,
+            on_update=self.spreader.receive,
         )
         echo = FunctionCell("echo", lambda message: message.payload)
         self.exchange.add_cell(CellRunner(echo, self.exchange), [])
@@ -215,7 +215,7 @@ class Core:
         return self.links.accept(cast(Tunnel, pipe))
 
     def _feed(self, link: DomainLink, subject: str, data: bytes) -> None:
-        link.received([RequestFrame(0, subject, data, 0, one_way=True)])
+        link.on_messages([RequestFrame(0, subject, data, 0, one_way=True)])
 
     def receive(self, subject: str, data: bytes) -> None:
         """The peer says something, twice: the second time some of it is remembered."""
@@ -245,7 +245,7 @@ class Core:
         request = _request("echo@C1", link.domain.name, payload=b"still there")
         self._feed(link, MESSAGE, encode_envelope(request))
         replies = [it for it in pipe.take() if isinstance(it, Envelope)]
-        answers = [(it.kind, it.answers, it.payload) for it in replies]
+        answers = [(it.kind, it.in_reply_to, it.payload) for it in replies]
         require(answers == [(MessageKind.REPLY, request.id, b"still there")], f"answered {answers}")
 
     def close(self) -> None:
@@ -289,10 +289,10 @@ def _envelopes() -> list[bytes]:
     envelopes = [
         echo,
         _request("echo@S2", "X", session="s", headers={"trace": "größe"}),
-        _request("work", "X", is_quiet=True),
-        _request("news", "X", is_quiet=True),
+        _request("work", "X", suppress_errors=True),
+        _request("news", "X", suppress_errors=True),
         _request("*@C1:echo@C1:p@X", "X"),
-        echo.heading(walked),
+        echo.with_destination(walked),
         _request("echo@C1", "X", source=CellPath.of(*["p@X"] * 63, "*@X")),
         make_reply(echo, id=bytes(16), payload=b"\x91\x01", content="msgpack"),
         make_error_reply(echo, failure, id=bytes(16)),

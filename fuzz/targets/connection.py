@@ -66,13 +66,13 @@ MakePair = Callable[[], Pair]
 def make_fresh(profile: ProtocolProfile, role: ConnectionRole) -> Pair:
     """Two machines that have not exchanged a byte."""
     machine = make_machine(role, profile, _COMPRESSIONS)
-    return Pair(machine, make_machine(role.other, profile, _COMPRESSIONS))
+    return Pair(machine, make_machine(role.opposite, profile, _COMPRESSIONS))
 
 
 def make_open(profile: ProtocolProfile, role: ConnectionRole) -> Pair:
     """Two machines that have opened their connection."""
     pair = make_fresh(profile, role)
-    while any(machine.out for machine in pair):
+    while any(machine.outgoing for machine in pair):
         transfer(pair.machine, pair.other)
         transfer(pair.other, pair.machine)
     require(
@@ -115,10 +115,10 @@ def converse(pair: Pair, pieces: Iterable[bytes]) -> Ended:
 def receive(machine: WireConnection, piece: bytes) -> list[ConnectionEvent]:
     """Do as a socket does that reads straight into the buffer of a large frame, if there is one."""
     events: list[ConnectionEvent] = []
-    while (room := machine.room()) is not None and piece:
+    while (room := machine.receive_buffer()) is not None and piece:
         size = min(len(room), len(piece))
         room[:size] = piece[:size]
-        events += machine.receive_in_room(size, 0.0)
+        events += machine.buffer_updated(size, 0.0)
         piece = piece[size:]
     return events + machine.receive_data(piece, 0.0) if piece else events
 
@@ -163,7 +163,7 @@ def check_answers(pair: Pair, out: list[bytes]) -> None:
     machine, other = pair
     if machine.version == 0:
         return
-    if other.role is ConnectionRole.SERVER and other.phase is ConnectionState.GREETING:
+    if other.role is ConnectionRole.SERVER and other.phase is ConnectionState.HANDSHAKE:
         # A server that agrees to the version which the input made this client believe.
         profile = other._config.profile.up_to(machine.version)
         other = make_machine(ConnectionRole.SERVER, profile, _COMPRESSIONS)
@@ -177,7 +177,7 @@ def record(
     """What a sound peer sends to a machine of that role: its side of the handshake, and frames."""
     machine, other = make_fresh(profile, role) if is_fresh else make_open(profile, role)
     sent = b""
-    while machine.out or other.out:
+    while machine.outgoing or other.outgoing:
         transfer(machine, other)
         data = b"".join(other.data_to_send(0.0))
         machine.receive_data(data, 0.0)
@@ -199,8 +199,8 @@ def _seeds(profile: ProtocolProfile, role: ConnectionRole, *, is_fresh: bool) ->
 def _rude_seeds(profile: ProtocolProfile, role: ConnectionRole) -> list[bytes]:
     """Frames that are sound by themselves, but before the hello, or with a hello among them."""
     handshake = make_open(profile, role).other._handshake
-    greeting = handshake.opening() or handshake.answer()
-    frames = [*REPLIES[:1], *REQUESTS[:1], *CONTROLS, make_hello(role.other)]
+    greeting = handshake.initial_bytes() or handshake.response_bytes()
+    frames = [*REPLIES[:1], *REQUESTS[:1], *CONTROLS, make_hello(role.opposite)]
     codec = Version3Codec(LIMITS.frame_bytes_max)
     return [greeting + encode_all(codec, [frame, frames[-1], frame]) for frame in frames]
 

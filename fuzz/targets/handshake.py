@@ -52,7 +52,7 @@ def check_answer(profile: ProtocolProfile, role: ConnectionRole, version: int) -
     if role is ConnectionRole.SERVER:
         server = Handshake(role, profile, PREAMBLE)
         server.version = version
-        understood = negotiate(profile, ConnectionRole.CLIENT, [server.answer()])
+        understood = negotiate(profile, ConnectionRole.CLIENT, [server.response_bytes()])
         require(understood == Agreement(version, b"", None), f"answer: {understood}")
 
 

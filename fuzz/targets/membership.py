@@ -61,9 +61,9 @@ def _check_state(machine: Membership, now: float) -> None:
     names = [member.name for member in machine.members()]
     require(set(_MEMBERS) <= set(names), f"one packet left only {names}")
     require(len(names) <= _NEWS_MAX + 1, f"{len(names)} members")
-    require(machine.own.state is MemberState.ALIVE, f"this node is {machine.own}")
+    require(machine.local_member.state is MemberState.ALIVE, f"this node is {machine.local_member}")
     require(machine.deadline() >= now, "a deadline in the past")
-    for send in machine.take_outgoing():
+    for send in machine.drain_outgoing():
         decode_packet(send.payload, news_max=_NEWS_MAX)
         size_max = _CONFIG.packet_bytes_max + _PACKET_BYTES_EXTRA
         fits = send.is_stream or len(send.payload) <= size_max
@@ -83,24 +83,24 @@ def _make_machine() -> Membership:
     )
     machine.start(_NOW)
     machine.set_contacts([], _NOW)
-    known = GossipPacket(news=[_make_record(name) for name in _MEMBERS])
+    known = GossipPacket(records=[_make_record(name) for name in _MEMBERS])
     machine.receive(encode_packet(known), _SOURCE, _NOW)
     # They count once they have answered.
-    for send in machine.take_outgoing():
+    for send in machine.drain_outgoing():
         ping = decode_packet(send.payload, news_max=_NEWS_MAX)
-        for record in known.news:
+        for record in known.records:
             if isinstance(ping, ProbePacket) and send.address == record.address:
                 machine.receive(encode_packet(_make_ack(record, ping)), record.address, _NOW)
-    machine.take_outgoing()
+    machine.drain_outgoing()
     return machine
 
 
 def _make_ack(record: MemberRecord, ping: ProbePacket) -> ProbeAckPacket:
     return ProbeAckPacket(
-        number=ping.number,
+        nonce=ping.nonce,
         name=record.name,
         instance=record.instance,
-        farewell=record.farewell,
+        leave_digest=record.leave_digest,
         incarnation=record.incarnation,
         is_member=True,
     )
@@ -117,10 +117,10 @@ def _make_record(
         incarnation=_INCARNATION + 1,
         state=state,
         version=instance,
-        farewell=leave_digest(name.encode() + b"unknown"),
+        leave_digest=leave_digest(name.encode() + b"unknown"),
         properties={"role": "größe"} if state is MemberState.ALIVE else None,
-        witness="" if state is MemberState.ALIVE else "node-1",
-        secret=b"guess" if state is MemberState.LEFT else b"",
+        reported_by="" if state is MemberState.ALIVE else "node-1",
+        leave_secret=b"guess" if state is MemberState.LEFT else b"",
     )
 
 
@@ -129,26 +129,26 @@ def _seeds() -> list[bytes]:
     suspect = _make_record("node-1", MemberState.SUSPECT)
     others = [_make_record("node-0"), _make_record("node-1", instance=2), _make_record("node-3")]
     packets: list[MembershipPacket] = [
-        ProbePacket(number=1, name="node-1", instance=1, news=[suspect, dead]),
-        ProbePacket(number=2, name="node-0", instance=2, joins=True),
+        ProbePacket(nonce=1, name="node-1", instance=1, records=[suspect, dead]),
+        ProbePacket(nonce=2, name="node-0", instance=2, is_joining=True),
         ProbeAckPacket(
-            number=2**62,
+            nonce=2**62,
             name="node-1",
             instance=1,
-            farewell=b"f" * 16,
+            leave_digest=b"f" * 16,
             incarnation=0,
             is_member=True,
-            news=others[:1],
+            records=others[:1],
         ),
-        ProbeRequestPacket(number=3, target="node-2", news=others[1:]),
-        ProbeNackPacket(number=4),
-        GossipPacket(news=[suspect, left]),
-        GossipPacket(news=[dead, others[2]]),
-        SyncRequestPacket(number=5, digest=b"12345678"),
+        ProbeRequestPacket(nonce=3, target="node-2", records=others[1:]),
+        ProbeNackPacket(nonce=4),
+        GossipPacket(records=[suspect, left]),
+        GossipPacket(records=[dead, others[2]]),
+        SyncRequestPacket(nonce=5, digest=b"12345678"),
         SyncReplyPacket(
-            number=6, agrees=False, name="node-1", instance=1, is_member=True, news=others
+            nonce=6, agrees=False, name="node-1", instance=1, is_member=True, records=others
         ),
-        PropertiesRequestPacket(version=7, instance=1, news=others[2:]),
+        PropertiesRequestPacket(version=7, instance=1, records=others[2:]),
     ]
     return [encode_packet(packet) for packet in packets]
 

@@ -185,7 +185,7 @@ async def approve(flow: Flow, order: Order) -> str:
 class Relay(Cell):
     """Says what it was told."""
 
-    def received(self, message: CellMessage) -> object:
+    def handle(self, message: CellMessage) -> object:
         return message.body
 
 

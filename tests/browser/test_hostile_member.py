@@ -81,7 +81,7 @@ async def running_rogue(alpha: RunningNode, *, is_typed: bool) -> AsyncIterator[
         MessagingService(CLUSTER, "rogue") as service,
         ClusterAgent(service, StaticDiscovery([contact])) as agent,
     ):
-        ClusterMessaging(agent).reply_to(
+        ClusterMessaging(agent).serve(
             SUBJECT,
             answer,
             decoder=msgspec.msgpack.Decoder(Ask).decode,

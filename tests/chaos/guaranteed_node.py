@@ -77,7 +77,7 @@ class Node(CommandedNode):
                 self._consume()
                 say("done")
             case "unconsume", ():
-                await self._domain.remove(CELL)
+                await self._domain.remove_cell(CELL)
                 say("done")
             case "send", (first, count):
                 await self._send_all(range(int(first), int(first) + int(count)))
@@ -103,7 +103,7 @@ async def serve(name: str, store: str, port: str, role: str, consumes: str, *cor
     locations = StaticCoreDiscovery({core: [address] for core, address in addresses.items()})
     async with (
         service,
-        CellDomain(service, role=Role(role), locations=locations, config=QUICK) as domain,
+        CellDomain(service, role=Role(role), core_discovery=locations, config=QUICK) as domain,
         mail,
         GuaranteedQueues(domain, mail, config=TIMES) as queues,
     ):

@@ -161,7 +161,7 @@ def check_typed(error: MessagingError) -> None:
     if isinstance(error, ConnectError):
         assert error.outcome is Outcome.NOT_SENT
     elif isinstance(error, NoHandlerError):
-        assert error.outcome is Outcome.KNOWN
+        assert error.outcome is Outcome.REPLIED
     else:
         assert isinstance(error, ConnectionClosedError | ReplyTimeoutError), repr(error)
         assert error.outcome in (Outcome.UNKNOWN, Outcome.NOT_SENT)

@@ -129,7 +129,7 @@ class MembershipSource:
         node = await self._join(name)
         # So that a start finds what was put before it.
         for other, _ in list(self._nodes.values()):
-            said = dict(other.agent.local.properties)
+            said = dict(other.agent.local_member.properties)
             await node.eventually(partial(_hears, name=other.name, properties=said))
         return Site(name, MembershipCoreDiscovery(node.agent), (node.address,))
 

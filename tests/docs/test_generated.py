@@ -32,14 +32,14 @@ def test_generated_parts_are_up_to_date() -> None:
 
 def test_a_change_of_the_table_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        TRANSITIONS, (MemberState.DEAD, StateChangeCause.HEARD_ALIVE), MemberState.SUSPECT
+        TRANSITIONS, (MemberState.DEAD, StateChangeCause.GOSSIP_ALIVE), MemberState.SUSPECT
     )
     assert _generate.outdated() == ["member-states.svg", "membership.md"]
 
 
 def test_a_way_without_a_place_fails_the_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        TRANSITIONS, (MemberState.LEFT, StateChangeCause.HEARD_ALIVE), MemberState.ALIVE
+        TRANSITIONS, (MemberState.LEFT, StateChangeCause.GOSSIP_ALIVE), MemberState.ALIVE
     )
     with pytest.raises(LookupError, match="no place"):
         drawing.draw_states()
@@ -86,7 +86,7 @@ def test_a_fault_point_that_is_not_explained_fails_the_table(
 
 
 def test_every_refusal_is_explained() -> None:
-    reasons = {verdict.value for verdict in MergeResult if verdict.is_refusal}
+    reasons = {verdict.value for verdict in MergeResult if verdict.is_rejection}
     for path in package_files():
         reasons.update(REFUSAL.findall(path.read_text(encoding="utf-8")))
     assert "malformed packet" in reasons

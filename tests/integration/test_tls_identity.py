@@ -185,8 +185,8 @@ def callers_of(member: Node) -> list[str]:
         callers.append(caller.name)
         return b""
 
-    member.communication.reply_to("transfer", take)
-    member.communication.consume("note", take)
+    member.communication.serve("transfer", take)
+    member.communication.subscribe("note", take)
     return callers
 
 
@@ -205,8 +205,8 @@ async def test_no_member_is_whoever_advertises_its_address(
         await eventually(lambda: alpha.communication.statistics().strangers == 2, "both refused")
         assert callers == []
         # Whom the certificate names is known as before.
-        await beta.communication.send("alpha", "transfer", b"")
-        await beta.communication.unicast("alpha", "note", b"")
+        await beta.communication.request("alpha", "transfer", b"")
+        await beta.communication.send("alpha", "note", b"")
         await eventually(lambda: callers == ["beta"] * 2, "both came")
 
 
@@ -274,7 +274,7 @@ async def test_without_a_certificate_nobody_is_a_member(
         AsyncExitStack() as stack,
     ):
         callers = callers_of(alpha)
-        await beta.communication.send("alpha", "transfer", b"")
+        await beta.communication.request("alpha", "transfer", b"")
         assert callers == ["beta"]
 
         monkeypatch.setattr(dialect, "port", beta.address.port)
@@ -299,7 +299,7 @@ async def test_without_a_certificate_nobody_is_a_namesake(authority: Authority) 
         node("alpha", authority.tls("alpha", is_mutual=False)) as alpha,
         raw_client(alpha.address, authority.client_context()) as peer,
     ):
-        alpha.watch_namesakes(lambda address, _incarnation: namesakes.append(address))
+        alpha.set_duplicate_name_callback(lambda address, _incarnation: namesakes.append(address))
         peers = peers_of(alpha)
         peer.send(dialect.opening(), dialect.introduction("alpha"), dialect.request(1, "who"))
         await eventually(lambda: peers, "it was handled")

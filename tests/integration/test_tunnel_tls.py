@@ -31,8 +31,8 @@ async def test_messages_both_ways(authority: Authority) -> None:
         payload = bytes(range(256)) * 8_000
         near, far = users.last, server_users.last
         for user in (near, far):
-            user.tunnel.post("bulk", payload)
-            user.tunnel.post("news", b"small")
+            user.tunnel.send_nowait("bulk", payload)
+            user.tunnel.send_nowait("news", b"small")
         await eventually(lambda: len(near.payloads) == len(far.payloads) == 2, "all arrived")
         assert near.payloads == far.payloads == [payload, b"small"]
         hello: HelloFrame = tunnel.peer

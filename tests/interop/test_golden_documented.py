@@ -197,7 +197,7 @@ def test_a_server_of_version_3_answers_an_unknown_version_with_3(offered: int) -
     server = server_of()
     server.give(struct.pack(">ih", -345052022, offered))
     assert server.take().startswith(answer(3))
-    assert server.machine.phase is ConnectionState.INTRODUCING
+    assert server.machine.phase is ConnectionState.AWAITING_HELLO
 
 
 @feedings

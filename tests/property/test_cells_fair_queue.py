@@ -29,7 +29,7 @@ class FairQueueMachine(RuleBasedStateMachine):
     @rule(source=sources, via=vias, size=sizes)
     def offer(self, source: str, via: str | None, size: int) -> None:
         self.count += 1
-        was_taken = self.queue.offer(self.count, size, source, via=via)
+        was_taken = self.queue.try_put(self.count, size, source, via=via)
         assert was_taken == self.is_welcome(source, via, size)
         if was_taken:
             self.model.append((self.count, size, source, via))
@@ -55,11 +55,11 @@ class FairQueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule()
     def take(self) -> None:
-        assert self.queue.take() == self.model.pop(0)[0]
+        assert self.queue.pop() == self.model.pop(0)[0]
 
     @rule()
     def take_all(self) -> None:
-        assert list(self.queue.take_all()) == [it[0] for it in self.model]
+        assert list(self.queue.pop_all()) == [it[0] for it in self.model]
         self.model.clear()
 
     @invariant()

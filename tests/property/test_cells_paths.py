@@ -85,11 +85,11 @@ def test_a_path_is_read_as_it_is_written(path: CellPath) -> None:
 def test_a_path_is_walked_once_and_keeps_all_hops(path: CellPath) -> None:
     walked = path
     taken = []
-    while not walked.was_walked:
+    while not walked.is_complete:
         taken.append(walked.current)
-        upcoming = walked.upcoming
+        upcoming = walked.next_hop
         walked = walked.advanced()
-        assert upcoming == (None if walked.was_walked else walked.current)
+        assert upcoming == (None if walked.is_complete else walked.current)
     assert tuple(taken) == path.hops[path.position :]
     assert walked.hops == path.hops
     with pytest.raises(LocalProtocolError):
@@ -98,7 +98,7 @@ def test_a_path_is_walked_once_and_keeps_all_hops(path: CellPath) -> None:
 
 @given(paths(), hops)
 def test_another_hop_in_its_place_changes_nothing_else(path: CellPath, hop: CellAddress) -> None:
-    if path.was_walked:
+    if path.is_complete:
         path = CellPath((*path.hops, hop), path.position)
     changed = path.with_current(hop)
     assert changed.current == hop
@@ -157,13 +157,13 @@ def envelopes(draw: st.DrawFn) -> Envelope:
         destination=draw(some_paths()),
         source=CellPath(draw(some_paths()).hops),
         kind=kind,
-        answers=None if kind is MessageKind.MESSAGE else draw(ids),
+        in_reply_to=None if kind is MessageKind.MESSAGE else draw(ids),
         session=draw(st.none() | texts),
         ttl_ms=draw(st.none() | st.integers(0, 1 << 53)),
-        is_quiet=draw(st.booleans()),
+        suppress_errors=draw(st.booleans()),
         wants_reply=draw(st.booleans()),
         headers=draw(st.none() | st.dictionaries(texts, texts, max_size=4)),
-        content=draw(texts),
+        content_type=draw(texts),
         payload=draw(st.binary(max_size=200)),
     )
 
@@ -179,7 +179,7 @@ SAMPLES: list[tuple[Callable[[bytes], object], bytes]] = [
                 session="s",
                 ttl_ms=1_000,
                 headers={"a": "b"},
-                content="text",
+                content_type="text",
                 payload=b"hello",
             )
         ),
@@ -247,21 +247,21 @@ def test_a_part_of_the_bytes_is_malformed(
 def test_a_reply_goes_to_whoever_sent_the_request(
     request: Envelope, id: bytes, payload: bytes
 ) -> None:
-    if not request.is_answerable:
+    if not request.can_reply:
         return
     reply = make_reply(request, id=id, payload=payload)
     assert reply.destination.last == request.source.first
-    assert reply.answers == request.id
+    assert reply.in_reply_to == request.id
     assert (reply.session, reply.ttl_ms) == (request.session, request.ttl_ms)
     assert reply.is_reply
-    assert not reply.sent_by(CellAddress("a", "S1")).is_answerable
+    assert not reply.with_source_hop(CellAddress("a", "S1")).can_reply
 
 
 @given(envelopes(), st.lists(st.integers(0, 1 << 40), max_size=5))
 def test_time_runs_down_by_all_that_passed(envelope: Envelope, parts: list[int]) -> None:
     aged = envelope
     for part in parts:
-        aged = aged.aged(part)
-    assert aged == envelope.aged(sum(parts))
-    if aged.ttl_ms is not None and aged.handling_ms is not None:
-        assert 0 <= aged.handling_ms <= aged.ttl_ms
+        aged = aged.with_elapsed(part)
+    assert aged == envelope.with_elapsed(sum(parts))
+    if aged.ttl_ms is not None and aged.handling_budget_ms is not None:
+        assert 0 <= aged.handling_budget_ms <= aged.ttl_ms

@@ -96,7 +96,7 @@ envelopes = st.builds(
     id=st.binary(min_size=16, max_size=16),
     destination=paths,
     source=sources,
-    is_quiet=st.booleans(),
+    suppress_errors=st.booleans(),
     ttl_ms=st.sampled_from([None, None, 0, 1]),
 )
 
@@ -132,9 +132,9 @@ def test_every_decision_is_sound(
     assert {*receivers, *(it.gateway for it in decision.forwards)} <= CELLS
     assert decision.steps
     assert decision.explain()
-    if decision.is_answered:
+    if decision.should_reply:
         assert decision.failure is not None
-        assert envelope.is_answerable
+        assert envelope.can_reply
     has_topics = any(route.type is RouteType.TOPIC for route in table)
     if not has_topics:
         fates = len(receivers) + len(copies) + (decision.failure is not None)
@@ -169,7 +169,7 @@ def test_the_same_question_has_the_same_answer(
 
 @given(tables, envelopes)
 def test_a_plain_name_from_a_core_does_not_leave(table: RouteTable, envelope: Envelope) -> None:
-    plain = envelope.heading(CellPath.of("n"))
+    plain = envelope.with_destination(CellPath.of("n"))
     aliases = [route for route in table if route.type in (RouteType.ALIAS, RouteType.EXACT)]
     table = table.deleted(*aliases)
     assert decide(table, plain, MessageOrigin.from_peer("C1", Role.CORE)).forwards == ()
@@ -180,7 +180,9 @@ def test_what_is_avoided_is_avoided(
     table: RouteTable, envelope: Envelope, avoid: frozenset[str]
 ) -> None:
     decision = decide(table, envelope, MessageOrigin(), avoid)
-    assert not avoid & {it.choice for it in decision.forwards if it.choice is not None}
+    assert not avoid & {
+        it.selected_target for it in decision.forwards if it.selected_target is not None
+    }
 
 
 @given(st.lists(routes, max_size=14), st.data())
@@ -289,14 +291,14 @@ usual_paths = st.one_of(
 )
 
 
-all_origins = st.one_of(origins, origins, st.just(MessageOrigin(may_fan_out=False)))
+all_origins = st.one_of(origins, origins, st.just(MessageOrigin(allow_fan_out=False)))
 
 
 kinds = st.builds(Kinds, few(usual_paths, 3), few(sources), few(all_origins))
 
 
 def outcome_of(decision: RoutingDecision) -> tuple[object, ...]:
-    return decision.deliveries, decision.forwards, decision.failure, decision.is_answered
+    return decision.deliveries, decision.forwards, decision.failure, decision.should_reply
 
 
 def check(switch: RoutingDecisionCache, around: Around, asked: list[Question]) -> None:
@@ -336,12 +338,12 @@ def test_so_it_does_with_whatever_is_unusual(
     check(switch, around, usual)
     path = data.draw(st.sampled_from(kinds.destinations))
     for envelope, origin, _ in usual[:IDS]:
-        reply = {"kind": MessageKind.REPLY, "answers": bytes(16)}
+        reply = {"kind": MessageKind.REPLY, "in_reply_to": bytes(16)}
         changes: list[dict[str, Any]] = [
             {"ttl_ms": 0},
             {"ttl_ms": 0, **reply},
             reply,
-            {"is_quiet": True},
+            {"suppress_errors": True},
             {"destination": path.advanced()},
         ]
         others = [msgspec.structs.replace(envelope, **change) for change in changes]

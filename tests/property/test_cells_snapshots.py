@@ -89,14 +89,14 @@ class Link:
         self.collect()
 
     def offer(self) -> None:
-        self.announcer.offer(RouteAdvertisement.of(self.queues, self.topics), self.now)
+        self.announcer.advertise(RouteAdvertisement.of(self.queues, self.topics), self.now)
         self.collect()
 
     def collect(self) -> None:
-        outgoing = self.announcer.take_outgoing()
+        outgoing = self.announcer.drain_outgoing()
         assert {name for name, _ in outgoing} <= {RECEIVER.name}
         self.to_receiver += [update for _, update in outgoing]
-        changes = self.learner.take_changes()
+        changes = self.learner.drain_changes()
         assert self.installed.issuperset(changes.deleted)
         self.installed.difference_update(changes.deleted)
         assert self.installed.isdisjoint(changes.added)
@@ -185,8 +185,8 @@ def test_the_last_offer_gets_through(events: list[Change | Restart | Carry | Los
         link.happen(event)
     link.calm_down()
     assert link.installed == link.expected()
-    assert link.announcer.behind() == []
-    assert link.learner.have(SENDER.name).incarnation == link.incarnation
+    assert link.announcer.unacknowledged() == []
+    assert link.learner.ack_for(SENDER.name).incarnation == link.incarnation
 
 
 @given(events)
@@ -197,7 +197,7 @@ def test_once_the_last_snapshot_arrived_nothing_older_changes_it(
     for event in events:
         link.happen(event)
     link.calm_down()
-    number = link.learner.have(SENDER.name).number
+    number = link.learner.ack_for(SENDER.name).number
     for older in range(number):
         link.bring(AdvertisementUpdate(link.incarnation, older, RouteAdvertisement.of(["old"])))
     link.bring(
@@ -219,4 +219,4 @@ def test_the_order_of_arrival_does_not_matter(
     for snapshot in data.draw(st.permutations(snapshots)):
         learner.receive(snapshot, SENDER.name, 0.0)
     newest = max(snapshots, key=lambda it: (it.incarnation, it.number))
-    assert learner.offers() == {SENDER.name: newest.offer}
+    assert learner.advertisements() == {SENDER.name: newest.offer}

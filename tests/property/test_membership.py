@@ -94,7 +94,7 @@ def let_time_pass(machine: Membership, now: float = START) -> None:
             return
         now = machine.deadline()
         machine.tick(now)
-        machine.take_outgoing()
+        machine.drain_outgoing()
     raise AssertionError(f"still members: {names_of(machine)}")
 
 
@@ -113,7 +113,12 @@ def end(records: Sequence[MemberRecord]) -> dict[str, tuple[object, ...]]:
     machine = hear_all(records)
     let_time_pass(machine)
     return {
-        name: (entry.record.instance, entry.state, entry.record.rank, entry.record.properties or {})
+        name: (
+            entry.record.instance,
+            entry.state,
+            entry.record.precedence,
+            entry.record.properties or {},
+        )
         for name, entry in machine._roster.entries.items()
     }
 
@@ -174,7 +179,7 @@ def test_a_member_is_added_and_removed_in_turn_and_news_are_no_more_than_members
         assert len(machine._voice.rumours) <= len(machine._roster.entries) + 1
     let_time_pass(machine)
     present: dict[str, bool] = {}
-    for change in machine.take_changes():
+    for change in machine.drain_events():
         assert isinstance(change, MembershipEvent)
         name = change.member.name
         assert present.get(name, False) is (change.kind is not MembershipEventType.ADDED)
@@ -234,9 +239,9 @@ def test_every_piece_of_news_is_told_so_often_and_not_more(
         if name not in added:
             rumours.add(make_record(name))
             added.add(name)
-        for record in rumours.take(room, times_max=times_max, full_bytes_max=400):
+        for record in rumours.pop_batch(room, times_max=times_max, full_bytes_max=400):
             told[record.name] += 1
-    while taken := rumours.take(10_000, times_max=times_max, full_bytes_max=400):
+    while taken := rumours.pop_batch(10_000, times_max=times_max, full_bytes_max=400):
         for record in taken:
             told[record.name] += 1
     assert all(told[name] == times_max for name in added)
@@ -256,7 +261,7 @@ any_records = st.builds(
     incarnation=numbers,
     state=states,
     version=numbers,
-    farewell=st.binary(max_size=20),
+    leave_digest=st.binary(max_size=20),
     properties=st.none() | st.dictionaries(texts, texts, max_size=3),
     witness=texts,
     secret=st.binary(max_size=20),
@@ -271,7 +276,7 @@ packets: st.SearchStrategy[MembershipPacket] = st.one_of(
         number=numbers,
         name=texts,
         instance=numbers,
-        farewell=st.binary(max_size=20),
+        leave_digest=st.binary(max_size=20),
         incarnation=numbers,
         is_member=st.booleans(),
         news=news,
@@ -329,10 +334,10 @@ def test_whatever_a_machine_receives_it_goes_on(
         assert machine.deadline() >= now
         now = max(now, min(machine.deadline(), now + 0.1))
         machine.tick(now)
-        for send in machine.take_outgoing():
+        for send in machine.drain_outgoing():
             decode_packet(send.payload, news_max=NEWS_MAX)
-    assert machine.own.state is MemberState.ALIVE
-    assert machine.own.address == address_of("a")
+    assert machine.local_member.state is MemberState.ALIVE
+    assert machine.local_member.address == address_of("a")
 
 
 @given(packets)
@@ -341,7 +346,7 @@ def test_nobody_who_is_alive_is_removed_by_one_packet_without_a_secret(
 ) -> None:
     machine = join_alone()
     tell(machine, *map(make_record, OTHERS), now=START)
-    honest = [record for record in packet.news if record.secret == b""]
-    tell_all = msgspec.structs.replace(packet, news=honest)
+    honest = [record for record in packet.records if record.leave_secret == b""]
+    tell_all = msgspec.structs.replace(packet, records=honest)
     machine.receive(encode_packet(tell_all), Address("evil", 1), START)
     assert set(OTHERS) <= set(names_of(machine))

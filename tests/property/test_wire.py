@@ -404,7 +404,7 @@ def test_messages_of_all_sizes_survive_being_read_to_their_room(
     pair.server.pour(pair.client.take(), piece_bytes)
     assert pair.server.events == requests
     assert pair.server.failure is None
-    assert not pair.server.machine.awaits_large
+    assert not pair.server.machine.wants_buffer
 
 
 class PendingModel(RuleBasedStateMachine):
@@ -423,12 +423,12 @@ class PendingModel(RuleBasedStateMachine):
     @rule(id=st.integers(0, 20))
     def take(self, id: int) -> None:
         expected = self.model.pop(id, None)
-        assert self.pending.take(id) == (expected and expected[0])
+        assert self.pending.pop(id) == (expected and expected[0])
 
     @rule(now=st.integers(0, 50))
     def expire(self, now: int) -> None:
         due = {id: waiter for id, (waiter, deadline) in self.model.items() if deadline <= now}
-        assert dict(self.pending.take_expired(now)) == due
+        assert dict(self.pending.pop_expired(now)) == due
         for id in due:
             del self.model[id]
         assert self.pending.next_deadline > now
@@ -436,7 +436,7 @@ class PendingModel(RuleBasedStateMachine):
     @rule()
     def end(self) -> None:
         expected = {id: waiter for id, (waiter, _) in self.model.items()}
-        assert dict(self.pending.take_all()) == expected
+        assert dict(self.pending.pop_all()) == expected
         self.model.clear()
         assert self.pending.next_deadline == NEVER
 

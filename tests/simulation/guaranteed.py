@@ -44,7 +44,7 @@ class Host:
         self.disk.sync_s = 0.002
         # Whether a cell here shall consume the queue.
         self.shall_consume = name in CONSUMERS
-        self._rng = world.sim.simulation.rng_of(f"cells of {name}")
+        self._rng = world.sim.simulation.rng_for(f"cells of {name}")
         # What it sends, and how much of that was taken.
         every = range(EACH) if name in SENDERS else ()
         self.numbers = world.sim.simulation.optional("messages", every)
@@ -70,7 +70,7 @@ class Host:
         locations = StaticCoreDiscovery({core: [f"{core}:{PORT}"] for core in CORES})
         async with (
             MessagingService("sim", self.name, f"{node.host}:{PORT}", limits=LIMITS) as service,
-            CellDomain(service, role=role, locations=locations) as domain,
+            CellDomain(service, role=role, core_discovery=locations) as domain,
             Mail(service, MemoryStore(self.disk), directory=directory, config=MAIL) as mail,
             GuaranteedQueues(domain, mail) as queues,
         ):
@@ -102,7 +102,7 @@ class Host:
             await asyncio.sleep(self._rng.uniform(0.1, 0.5))
             self._tend(domain)
             if not self.shall_consume and "till" in domain.cells:
-                await domain.remove("till", grace=self._rng.choice((0.0, 5.0)))
+                await domain.remove_cell("till", grace=self._rng.choice((0.0, 5.0)))
 
     def _tend(self, domain: CellDomain) -> None:
         if self.shall_consume and "till" not in domain.cells:
@@ -160,7 +160,7 @@ class World:
     def run(self) -> None:
         for host in self.hosts.values():
             host.start()
-        self.sim.every(1.0, self.check)
+        self.sim.call_every(1.0, self.check)
         for trouble in self._troubles:
             self.sim.run_for(trouble.rest_s)
             self._begin(trouble, self.hosts[trouble.host])
@@ -175,12 +175,12 @@ class World:
         match trouble.kind:
             case "kill" | "power":
                 host.kill(is_power=trouble.kind == "power")
-                self.sim.after(trouble.lasting_s, host.start)
+                self.sim.call_later(trouble.lasting_s, host.start)
             case "pause" if host.node.is_running:
                 host.node.pause(trouble.lasting_s)
             case "partition":
                 self.sim.network.partition(host.name, trouble.other)
-                self.sim.after(trouble.lasting_s, self.sim.network.heal)
+                self.sim.call_later(trouble.lasting_s, self.sim.network.heal)
             case "move":
                 host.shall_consume = not host.shall_consume
 

@@ -145,12 +145,12 @@ class TroubledHosts(ABC, Generic[InhabitantT]):
 
     def _delay(self, trouble: Trouble) -> None:
         most = _DELAY_S_MAX * trouble.strength
-        self.sim.network.disturb(delay_s=(most / 4, most))
-        self._lasting(trouble, self.sim.network.calm)
+        self.sim.network.set_conditions(delay_s=(most / 4, most))
+        self._lasting(trouble, self.sim.network.reset_conditions)
 
     def _reset(self, trouble: Trouble) -> None:
         for other in trouble.others:
-            self.sim.network.reset(trouble.victim, other)
+            self.sim.network.reset_connections(trouble.victim, other)
 
     def _slow_down(self, trouble: Trouble) -> None:
         host = trouble.victim

@@ -93,7 +93,7 @@ def plant_copies_for_all_again(
     _: Any, self: MessageDispatcher, parcel: ForwardedMessage, choices: list[str] | None = None
 ) -> Any:
     """A copy that finds its tunnel gone has all others made once more."""
-    avoid = parcel.avoid | {parcel.forward.choice or ""}
+    avoid = parcel.avoid | {parcel.forward.selected_target or ""}
     return self.dispatch(parcel.envelope, parcel.origin, avoid, choices=choices)
 
 
@@ -101,7 +101,7 @@ def plant_copies_for_all_again(
 def plant_one_core_alone_is_asked(
     _: Any, self: CellCallTracker, id: bytes, failure: object
 ) -> bool:
-    return self._resends.take(id) is not None
+    return self._resends.pop(id) is not None
 
 
 @BUGS.replace(CellCallTracker, "_expire", CORRECTNESS, 0)

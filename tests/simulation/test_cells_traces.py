@@ -197,7 +197,7 @@ def send(mesh: Mesh, row: Row) -> MessagingError | None:
 
 def ways(mesh: Mesh) -> dict[str, list[str]]:
     return {
-        address: [str(message.way) for message in inbox.messages]
+        address: [str(message.path) for message in inbox.messages]
         for address, inbox in mesh.inboxes.items()
         if inbox.messages
     }
@@ -228,7 +228,7 @@ def test_5_the_reply_goes_back_by_the_core_that_brought_the_request(mesh: Mesh) 
 def test_5_the_consumer_is_told_the_queue(mesh: Mesh) -> None:
     send(mesh, ROWS["5 queue"])
     (message,) = mesh.inboxes["e@S2"].messages
-    assert (message.name, str(message.sender)) == ("Q", "pub@S1")
+    assert (message.route_name, str(message.sender)) == ("Q", "pub@S1")
 
 
 def test_8_the_first_cell_of_a_path_sends_it_on_unread(mesh: Mesh) -> None:

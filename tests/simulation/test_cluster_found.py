@@ -41,7 +41,7 @@ class Listener:
         self.machine.set_contacts([], self.now)
 
     def hear(self, record: MemberRecord) -> None:
-        data = encode_packet(GossipPacket(news=[record]))
+        data = encode_packet(GossipPacket(records=[record]))
         self.machine.receive(data, record.address, self.now)
         self._note()
 
@@ -53,10 +53,10 @@ class Listener:
 
     def answer(self, question: ProbePacket, record: MemberRecord) -> None:
         ack = ProbeAckPacket(
-            number=question.number,
+            nonce=question.nonce,
             name=record.name,
             instance=record.instance,
-            farewell=record.farewell,
+            leave_digest=record.leave_digest,
             incarnation=record.incarnation,
             is_member=True,
         )
@@ -64,7 +64,7 @@ class Listener:
         self._note()
 
     def take_said(self) -> list[MembershipPacket]:
-        outgoing = self.machine.take_outgoing()
+        outgoing = self.machine.drain_outgoing()
         return [decode_packet(it.payload, news_max=NEWS_MAX) for it in outgoing]
 
     def run(self, until: float) -> None:
@@ -74,7 +74,7 @@ class Listener:
             self._note()
 
     def _note(self) -> None:
-        told = [it for it in self.machine.take_changes() if isinstance(it, MembershipEvent)]
+        told = [it for it in self.machine.drain_events() if isinstance(it, MembershipEvent)]
         self.changes += [(self.now, change) for change in told]
 
 
@@ -97,7 +97,7 @@ def test_process_that_is_gone_takes_over_no_name() -> None:
         ear = Listener()
         ear.meet(record_of("holder", 2, 10))
         gone = msgspec.structs.replace(
-            record_of("holder", 3, 20), state=state, secret=b"theirs", witness="somebody"
+            record_of("holder", 3, 20), state=state, leave_secret=b"theirs", reported_by="somebody"
         )
         ear.hear(gone)
         # Nobody answers, for as long as a question about a name takes.
@@ -162,7 +162,7 @@ def test_connection_is_made_before_it_is_lost() -> None:
         server.pause()
         client.start()
         sim.run_for(1.0)
-        assert sim.network.reset("client", "server") == 1
+        assert sim.network.reset_connections("client", "server") == 1
         sim.run_for(1.0)
         server.resume()
         sim.run_for(1.0)

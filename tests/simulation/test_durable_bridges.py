@@ -153,14 +153,14 @@ def test_peer_moves_with_messages_in_flight() -> None:
         elsewhere = pair.add_beta("elsewhere", pair.beta.disk)
         pair.post("a")
         pair.await_handled("a")
-        sim.network.disturb(delay_s=(0.2, 0.2))
+        sim.network.set_conditions(delay_s=(0.2, 0.2))
         pair.post("b", "c", "d")
         sim.run_for(0.3)
         pair.beta.kill()
         pair.post("e")
         elsewhere.start()
         pair.introduce(elsewhere)
-        sim.network.calm()
+        sim.network.reset_conditions()
         pair.await_handled("a", "b", "c", "d", "e")
 
 
@@ -169,12 +169,12 @@ def test_peer_sleeps_longer_than_its_connections_live() -> None:
         pair = Pair(sim)
         pair.post("a")
         pair.await_handled("a")
-        sim.network.disturb(delay_s=(0.2, 0.2))
+        sim.network.set_conditions(delay_s=(0.2, 0.2))
         pair.post("b", "c")
         sim.run_for(0.3)
         pair.beta.node.pause(SLEEP_S)
         pair.post("d")
-        sim.network.calm()
+        sim.network.reset_conditions()
         pair.await_handled("a", "b", "c", "d", within=SLEEP_S + 30.0)
 
 

@@ -44,8 +44,8 @@ def plant_trust_in_whoever_answers(
 def plant_answers_to_who_is_named(_: Any, self: ClusterAgent, message: RawMessage) -> None:
     answer = self._receive(message.payload, message.sender)
     if answer is not None:
-        self._transmission.post(message.sender, SUBJECT, answer)
-    self._pump()
+        self._transmission.send_datagram(message.sender, SUBJECT, answer)
+    self._process_outputs()
 
 
 @BUGS.replace(sealing._Numbers, "take", CORRECTNESS, 1)

@@ -82,7 +82,7 @@ def plant_wait_for_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def greedy(self: DocumentedCodec, data: bytes, frames: list[Frame]) -> int:
         consumed = decode(self, data, frames)
-        self.need += 2
+        self.bytes_needed += 2
         return consumed
 
     monkeypatch.setattr(DocumentedCodec, "decode", greedy)
@@ -138,7 +138,7 @@ def plant_lawless_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plant_illegal_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: WireConnection, error: Exception) -> None:
-        self.out.append(b"\xff" * 20)
+        self.outgoing.append(b"\xff" * 20)
         original(self, error)  # type: ignore[arg-type]  # The machine passes the right kind.
 
     original = WireConnection.refuse
@@ -158,7 +158,7 @@ def plant_credulous_roster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plant_belief_in_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        TRANSITIONS, (MemberState.ALIVE, StateChangeCause.HEARD_DEAD), MemberState.DEAD
+        TRANSITIONS, (MemberState.ALIVE, StateChangeCause.GOSSIP_DEAD), MemberState.DEAD
     )
 
 

@@ -53,7 +53,7 @@ def greeting() -> bytes:
         frame_bytes_max=limits.frame_bytes_max,
         requests_pending_max=limits.requests_pending_max,
     )
-    out = [Handshake(ConnectionRole.CLIENT, DOCUMENTED, encode_preamble(CLUSTER)).opening()]
+    out = [Handshake(ConnectionRole.CLIENT, DOCUMENTED, encode_preamble(CLUSTER)).initial_bytes()]
     Version3Codec(limits.frame_bytes_max).encode(out, hello)
     return b"".join(out)
 

@@ -103,7 +103,7 @@ class Metrics:
         except Exception as error:
             failed = 1
             now = asyncio.get_running_loop().time()
-            self._log.warn(part, now, "the numbers of %s are missing: %r", part, error)
+            self._log.log(part, now, "the numbers of %s are missing: %r", part, error)
         else:
             metrics.take(found)
         metrics.gauge(

@@ -63,7 +63,7 @@ class RemoteOffice:
     def open(self, office: Office) -> None:
         """Answer others from now on."""
         self._office = office
-        self._node.communication.reply_to(
+        self._node.communication.serve(
             SUBJECT, self._answer, decoder=_decode_ask, encoder=_encode_answer
         )
         self._is_open = True
@@ -91,7 +91,7 @@ class RemoteOffice:
             PostroadError: what the operation raised there.
         """
         allowed_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
-        answer = await self._node.communication.send(
+        answer = await self._node.communication.request(
             member,
             SUBJECT,
             Ask(operation, dict(params)),

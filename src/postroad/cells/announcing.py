@@ -122,7 +122,7 @@ class RouteAdvertiser:
 
     # What is to be done.
 
-    def take_outgoing(self) -> list[tuple[str, RoutingUpdate]]:
+    def drain_outgoing(self) -> list[tuple[str, RoutingUpdate]]:
         """What is to be sent to which peers."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
@@ -136,17 +136,17 @@ class RouteAdvertiser:
         """When `tick` must be called."""
         return min((peer.due for peer in self._peers.values()), default=NEVER)
 
-    def behind(self) -> list[str]:
+    def unacknowledged(self) -> list[str]:
         """The peers that have not acknowledged what this domain offers now."""
         return sorted(name for name, peer in self._peers.items() if not peer.is_settled)
 
-    def unheard(self) -> list[str]:
+    def unacknowledged_shutdown(self) -> list[str]:
         """The peers that have not acknowledged that this domain is about to stop."""
         return sorted(self._unheard)
 
     # What happens.
 
-    def offer(self, offer: RouteAdvertisement, now: float) -> None:
+    def advertise(self, offer: RouteAdvertisement, now: float) -> None:
         """This is what this domain offers now; the zone is the domain's."""
         full = RouteAdvertisement(offer.queues, offer.topics, self.domain.zone, offer.domains)
         queues = RouteAdvertisement(offer.queues, (), self.domain.zone)
@@ -169,7 +169,7 @@ class RouteAdvertiser:
         self._peers.pop(name, None)
         self._unheard.discard(name)
 
-    def leave(self) -> None:
+    def announce_shutdown(self) -> None:
         """This domain is about to stop: if it is a core, its satellites find other ways."""
         if self.domain.role is Role.CORE:
             satellites = self._audiences[Role.SATELLITE]
@@ -182,14 +182,14 @@ class RouteAdvertiser:
         peer = self._peers.get(name)
         if peer is None:
             return
-        if have.knows_leaving:
+        if have.acknowledges_shutdown:
             self._unheard.discard(name)
         if (have.incarnation, have.number) > (self.incarnation, self._number):
             self._warn_of_another(have, name)
         elif have.incarnation == self.incarnation:
-            self._hear(have, name, peer, now)
+            self._on_ack(have, name, peer, now)
         elif not peer.in_flight:
-            self._tell_anew(name, peer, now)
+            self._resend(name, peer, now)
 
     def tick(self, now: float) -> None:
         """Send again what was not acknowledged, and check what was long ago."""
@@ -209,20 +209,20 @@ class RouteAdvertiser:
             self._number += 1
             audience.set(offer, self._number)
 
-    def _hear(self, have: AdvertisementAck, name: str, peer: _AdvertisedPeer, now: float) -> None:
+    def _on_ack(self, have: AdvertisementAck, name: str, peer: _AdvertisedPeer, now: float) -> None:
         audience = peer.audience
         if have.number == audience.number and have.digest == audience.digest:
             peer.acknowledged, peer.in_flight = have.number, 0
             peer.resend_s = self.config.resend_first_s
             peer.due = now + self.config.check_interval_s
         elif not peer.in_flight:
-            self._tell_anew(name, peer, now)
+            self._resend(name, peer, now)
         elif have.number == peer.in_flight != audience.number:
             # It goes on at once only to something newer: a peer that is always wrong has to wait.
             peer.resend_s = self.config.resend_first_s
             self._send(name, peer, now)
 
-    def _tell_anew(self, name: str, peer: _AdvertisedPeer, now: float) -> None:
+    def _resend(self, name: str, peer: _AdvertisedPeer, now: float) -> None:
         """A check found something else than there should be.
 
         Who finds that again and again, whatever it is sent, has to wait.
@@ -251,5 +251,5 @@ class RouteAdvertiser:
         )
 
     def __repr__(self) -> str:
-        peers, behind = len(self._peers), len(self.behind())
+        peers, behind = len(self._peers), len(self.unacknowledged())
         return f"<Announcer of {self.domain.name}: #{self._number}, {peers} peers, {behind} behind>"

@@ -12,7 +12,7 @@ class CellReply(NamedTuple):
 
     content: str
     payload: bytes
-    way: CellPath = CellPath()
+    path: CellPath = CellPath()
     """The way it took; empty if it never left this domain."""
 
 

@@ -24,7 +24,7 @@ from .short_ways import CallFastPath
 
 _NOBODY: frozenset[str] = frozenset()
 # Subscribers got their copies the first time.
-_AGAIN = MessageOrigin(may_fan_out=False)
+_AGAIN = MessageOrigin(allow_fan_out=False)
 
 EnvelopeFactory: TypeAlias = Callable[[int | None], Envelope]
 """Makes the message of each attempt, with an id of its own, from the milliseconds left."""
@@ -51,7 +51,7 @@ class CellCallTracker:
         # Who waits for the answer to which message, and until when.
         self._waiting: dict[bytes, tuple[asyncio.Future[_Result], float]] = {}
         # Calls that have not ended, those included that wait for routes.
-        self._under_way = 0
+        self._active = 0
         self._is_closed = False
         # One timer for all of them, at the earliest deadline there may be.
         self._timer: asyncio.TimerHandle | None = None
@@ -60,8 +60,8 @@ class CellCallTracker:
             exchange.config.resend_messages_max, exchange.config.resend_bytes_max
         )
         # Calls that wait for other routes, in the order in which they are told.
-        self._hopeful: dict[asyncio.Future[None], None] = {}
-        exchange.on_answer = self._on_answer
+        self._route_waiters: dict[asyncio.Future[None], None] = {}
+        exchange.on_reply = self._on_answer
         exchange.on_change.append(self._on_change)
 
     def __len__(self) -> int:
@@ -79,21 +79,21 @@ class CellCallTracker:
         choices: list[str] = []
         origin = _AGAIN if avoid else LOCAL_ORIGIN
         failure = self._exchange.dispatch(envelope, origin, avoid, choices=choices)
-        if failure is None and choices and not envelope.is_quiet:
-            self._resends.keep(SentMessage(envelope, avoid.union(choices), self._now()))
+        if failure is None and choices and not envelope.suppress_errors:
+            self._resends.put(SentMessage(envelope, avoid.union(choices), self._now()))
         return failure
 
-    def _send_again(self, id: bytes, failure: DeliveryFailure) -> bool:
+    def _resend(self, id: bytes, failure: DeliveryFailure) -> bool:
         """A message came back: try the choices that are left."""
-        sent = self._resends.take(id)
+        sent = self._resends.pop(id)
         if sent is None:
             return False
         if is_routing_failure(failure):
             self._exchange.statistics.resent += 1
             lain_s = self._now() - sent.at
-            if self._send(sent.envelope.aged(int(lain_s * 1000)), sent.avoid) is None:
+            if self._send(sent.envelope.with_elapsed(int(lain_s * 1000)), sent.avoid) is None:
                 return True
-        self._exchange.complain(sent.envelope, failure)
+        self._exchange.log_undelivered(sent.envelope, failure)
         return True
 
     # Calling.
@@ -111,7 +111,7 @@ class CellCallTracker:
         `first` is a first attempt that was made already.
         """
         envelope = draft(round(timeout_s * 1000))
-        self._under_way += 1
+        self._active += 1
         try:
             if first is None:
                 started, choices = self._now(), list[str]()
@@ -120,11 +120,11 @@ class CellCallTracker:
                 result, choices, started = first
             if type(result) is CellReply:
                 return result
-            return await self._insist(draft, envelope, result, choices, started, timeout_s, wait)
+            return await self._retry(draft, envelope, result, choices, started, timeout_s, wait)
         finally:
-            self._under_way -= 1
+            self._active -= 1
 
-    async def call_away(
+    async def call_fast(
         self, departure: CallFastPath, payload: bytes, timeout_s: float
     ) -> CellReply | FailedRequest | None:
         """Send a request by a way that is known; None if it could not be sent.
@@ -134,7 +134,7 @@ class CellCallTracker:
         started = self._now()
         id = self._exchange.new_id()
         answer = self._expect(id, started + timeout_s)
-        self._under_way += 1
+        self._active += 1
         try:
             if not departure.send(id, round(timeout_s * 1000), payload):
                 return None
@@ -142,13 +142,13 @@ class CellCallTracker:
             result = await answer
         finally:
             del self._waiting[id]
-            self._under_way -= 1
+            self._active -= 1
         if isinstance(result, CellReply):
             return result
-        choices = [] if departure.choice is None else [departure.choice]
+        choices = [] if departure.selected_target is None else [departure.selected_target]
         return FailedRequest(result, choices, started)
 
-    async def _insist(
+    async def _retry(
         self,
         draft: EnvelopeFactory,
         envelope: Envelope,
@@ -166,13 +166,13 @@ class CellCallTracker:
             if not isinstance(result, DeliveryFailure) or not is_routing_failure(result):
                 raise self._error(result, envelope, started, timeout_s)
             # What a core says tells more than that no core is left to be asked.
-            if telling is None or result.at != self._exchange.domain.name:
+            if telling is None or result.domain != self._exchange.domain.name:
                 telling = result
             last = envelope.destination.last
-            is_final = last is not None and result.at == last.domain
+            is_final = last is not None and result.domain == last.domain
             if choices and not is_final:
                 avoid = avoid.union(choices)
-            elif wait and await self._routes_changed(deadline):
+            elif wait and await self._wait_for_route_change(deadline):
                 avoid = _NOBODY
             else:
                 raise self._error(telling, envelope, started, timeout_s)
@@ -192,7 +192,7 @@ class CellCallTracker:
         finally:
             del self._waiting[envelope.id]
 
-    async def hand_over(
+    async def deliver_local(
         self, delivery: LocalDelivery, timeout_s: float, transaction: Any
     ) -> CellReply:
         """Have a cell of this domain handle a message that did not come by a route."""
@@ -208,23 +208,23 @@ class CellCallTracker:
             result = await answer
         finally:
             del self._waiting[envelope.id]
-            runner.abandon(envelope.id)
+            runner.cancel(envelope.id)
         if isinstance(result, CellReply):
             return result
         raise self._error(result, envelope, started, timeout_s)
 
-    async def _routes_changed(self, deadline: float) -> bool:
+    async def _wait_for_route_change(self, deadline: float) -> bool:
         """Wait for other routes, or a while; False if the time of the call is over first."""
         now = self._now()
         pause_s = min(self._exchange.config.route_retry_s, deadline - now)
         if pause_s <= 0 or self._is_closed:
             return False
         hope = self._loop.create_future()
-        self._hopeful[hope] = None
+        self._route_waiters[hope] = None
         try:
             await asyncio.wait({hope}, timeout=pause_s)
         finally:
-            del self._hopeful[hope]
+            del self._route_waiters[hope]
         return self._now() < deadline
 
     def _error(
@@ -232,7 +232,7 @@ class CellCallTracker:
     ) -> MessagingError:
         error = result.to_error() if isinstance(result, DeliveryFailure) else result
         assert isinstance(error, MessagingError)
-        return error.about(
+        return error.with_context(
             peer=str(envelope.destination.last),
             subject=str(envelope.destination),
             elapsed_s=self._now() - started,
@@ -251,7 +251,7 @@ class CellCallTracker:
     def _on_answer(self, id: bytes, answer: CellReply | DeliveryFailure) -> bool:
         entry = self._waiting.get(id)
         if entry is None:
-            return isinstance(answer, DeliveryFailure) and self._send_again(id, answer)
+            return isinstance(answer, DeliveryFailure) and self._resend(id, answer)
         if not entry[0].done():
             entry[0].set_result(answer)
         return True
@@ -274,13 +274,13 @@ class CellCallTracker:
         self._arm(next_deadline)
 
     def _on_change(self) -> None:
-        for hope in self._hopeful:
+        for hope in self._route_waiters:
             if not hope.done():
                 hope.set_result(None)
 
-    async def wait_ended(self) -> None:
+    async def wait_finished(self) -> None:
         """Return once all calls have ended; they do within a few turns when this is closed."""
-        while self._under_way:  # noqa: ASYNC110 - they tell nobody when they end
+        while self._active:  # noqa: ASYNC110 - they tell nobody when they end
             await asyncio.sleep(0)
 
     def close(self) -> None:
@@ -296,4 +296,4 @@ class CellCallTracker:
 
 def is_routing_failure(failure: DeliveryFailure) -> bool:
     """Whether a message did not arrive because nobody knew the way."""
-    return failure.code == NoRouteError.code and not failure.is_handlers
+    return failure.code == NoRouteError.code and not failure.is_handler_error

@@ -47,8 +47,8 @@ class Cell(ABC):
         if concurrency < 1:
             raise ConfigError(f"concurrency={concurrency} of cell {name!r} must be 1 or more")
         self.name = validate_cell_name(name)
-        self.consumes = tuple(validate_cell_name(it) for it in _names(consume))
-        self.subscribes = tuple(validate_cell_name(it) for it in _names(subscribe))
+        self.queues = tuple(validate_cell_name(it) for it in _names(consume))
+        self.topics = tuple(validate_cell_name(it) for it in _names(subscribe))
         self.concurrency = concurrency
         self._domain: CellDomain | None = None
 
@@ -58,34 +58,34 @@ class Cell(ABC):
     # What a cell is made for.
 
     @abstractmethod
-    def received(self, message: CellMessage) -> Any:
+    def handle(self, message: CellMessage) -> Any:
         """Handle a message, now or as a coroutine; what is returned is the reply to a call.
 
         Bytes, text and plain values can be returned. What is raised is told to the caller. It runs
         on the event loop and must not block.
         """
 
-    def relays(self, message: CellMessage) -> bool:
+    def should_forward(self, message: CellMessage) -> bool:
         """Whether a message that has further hops to go is sent on; by default it is."""
         return True
 
-    async def starting(self) -> None:  # noqa: B027 - most cells need none
+    async def on_start(self) -> None:  # noqa: B027 - most cells need none
         """Called before it can be reached; it can send already."""
 
-    async def stopping(self) -> None:  # noqa: B027 - most cells need none
+    async def on_stop(self) -> None:  # noqa: B027 - most cells need none
         """Called when nothing reaches it any more."""
 
     def describe(self) -> str:
         """A line on what it does, for `ps` and `info`."""
         return (type(self).__doc__ or type(self).__name__).strip().split("\n")[0]
 
-    def commanded(self, line: str) -> str | Awaitable[str]:
+    def on_command(self, line: str) -> str | Awaitable[str]:
         """Answer an operator's command."""
         return run_command(self, line)
 
     def is_read(self, line: str) -> bool:
         """Whether a command only looks; a cell with another `commanded` has to say so itself."""
-        return type(self).commanded is Cell.commanded and is_read_command(self, line)
+        return type(self).on_command is Cell.on_command and is_read_command(self, line)
 
     # What a cell can do.
 
@@ -101,7 +101,7 @@ class Cell(ABC):
         """Its full address."""
         return CellAddress(self.name, self.domain.name)
 
-    def enter(self, domain: CellDomain | None) -> None:
+    def attach(self, domain: CellDomain | None) -> None:
         """Called by the domain that takes it in, and with None when it lets it go."""
         if domain is not None and self._domain is not None:
             raise UsageError(f"cell {self.name!r} is in domain {self._domain.name} already")
@@ -111,7 +111,7 @@ class Cell(ABC):
         """Send a message from this cell; see `CellDomain.send`."""
         await self.domain.send(destination, body, sender=self.address, **options)
 
-    def tell(self, destination: Destination, body: Any = b"", **options: Any) -> None:
+    def send_nowait(self, destination: Destination, body: Any = b"", **options: Any) -> None:
         """Send a message from this cell without waiting; see `CellDomain.tell`."""
         self.domain.tell(destination, body, sender=self.address, **options)
 
@@ -137,7 +137,7 @@ class FunctionCell(Cell):
             raise ConfigError(f"the handler of cell {name!r} must be callable, not {handler!r}")
         self._handler = handler
 
-    def received(self, message: CellMessage) -> Any:
+    def handle(self, message: CellMessage) -> Any:
         """Call the function."""
         return self._handler(message)
 

@@ -14,23 +14,23 @@ class MessageOrigin(msgspec.Struct, frozen=True):
 
     peer: str | None = None
     """The domain whose tunnel brought it; None if a cell of this domain sends it."""
-    may_stay: bool = True
+    allow_local: bool = True
     """Whether a cell of this domain that has the name itself may get it."""
-    may_leave: bool = True
+    allow_remote: bool = True
     """Whether it may go to another domain; whatever has its domain written on it always may."""
-    may_fan_out: bool = True
+    allow_fan_out: bool = True
     """Whether subscribers of its topic get copies; not if they have theirs and just the message
     itself is sent another way."""
 
     @classmethod
     def from_peer(cls, peer: str, role: Role) -> MessageOrigin:
         """Out of a tunnel. What a core sends was already offered to all other domains."""
-        return cls(peer=peer, may_leave=role is not Role.CORE)
+        return cls(peer=peer, allow_remote=role is not Role.CORE)
 
 
 LOCAL_ORIGIN = MessageOrigin()
 """A cell of this domain sends it."""
-REMOTE_ONLY_ORIGIN = MessageOrigin(may_stay=False)
+REMOTE_ONLY_ORIGIN = MessageOrigin(allow_local=False)
 """A cell of this domain sends it to its namesakes elsewhere."""
 
 
@@ -40,7 +40,7 @@ class LocalDelivery(msgspec.Struct, frozen=True):
     cell: str
     envelope: Envelope
     """As the cell gets it: the hop is taken. If others remain the cell may send it on."""
-    name: str | None = None
+    route_name: str | None = None
     """The queue or topic it was sent to, if that is why this cell gets it."""
 
 
@@ -50,7 +50,7 @@ class Forward(msgspec.Struct, frozen=True):
     gateway: str
     envelope: Envelope
     """As it leaves: this domain is at the end of its source."""
-    choice: str | None = None
+    selected_target: str | None = None
     """What was chosen among queue or default routes; to be avoided if the gateway fails."""
 
 
@@ -61,15 +61,15 @@ class RoutingDecision(msgspec.Struct, frozen=True):
     forwards: tuple[Forward, ...] = ()
     failure: DeliveryFailure | None = None
     """Why the message is lost, as a whole or the one of its copies that was no topic's."""
-    is_answered: bool = False
+    should_reply: bool = False
     """Whether the sender is to be told of the failure."""
-    trace: tuple[tuple[object, ...], ...] = ()
+    steps_log: tuple[tuple[object, ...], ...] = ()
     """A format and its arguments for each step; `steps` puts them together."""
 
     @property
     def steps(self) -> list[str]:
         """The steps in words: what `route find` prints."""
-        return [str(form).format(*arguments) for form, *arguments in self.trace]
+        return [str(form).format(*arguments) for form, *arguments in self.steps_log]
 
     def explain(self) -> str:
         """All steps and the outcome, a line each."""
@@ -81,8 +81,8 @@ class RoutingDecision(msgspec.Struct, frozen=True):
 
 
 def _as_name(delivery: LocalDelivery) -> str:
-    return f" for {delivery.name}" if delivery.name is not None else ""
+    return f" for {delivery.route_name}" if delivery.route_name is not None else ""
 
 
 def _towards(forward: Forward) -> str:
-    return f" towards {forward.choice}" if forward.choice is not None else ""
+    return f" towards {forward.selected_target}" if forward.selected_target is not None else ""

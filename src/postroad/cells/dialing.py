@@ -67,12 +67,12 @@ class CoreDialer:
         """The cores known, those included that nobody tells of any more."""
         return self._cores
 
-    def missing_s(self, name: str) -> float | None:
+    def unlisted_s(self, name: str) -> float | None:
         """How long nobody has told of a core any more; None if somebody does."""
         since = self._missing_since.get(name)
         return None if since is None else self._loop.time() - since
 
-    def update(self, cores: Mapping[str, CoreLocation]) -> None:
+    def set_cores(self, cores: Mapping[str, CoreLocation]) -> None:
         """These are all cores that somebody tells of now."""
         now = self._loop.time()
         cores = {name: it for name, it in cores.items() if self._may_be_core(name, now)}
@@ -91,7 +91,7 @@ class CoreDialer:
     def _may_be_core(self, name: str, now: float) -> bool:
         if self._allowed is None or name in self._allowed:
             return True
-        self._log.warn(
+        self._log.log(
             name, now, "%s: %s says it is a core, which may be none", self._own.name, name
         )
         return False
@@ -149,7 +149,7 @@ class CoreDialer:
                     # A defect here must not cost this domain its core for ever.
                     logger.exception("%s: dialing core %s failed", self._own.name, name)
                 self.failures[name] = str(error)
-                self._log.warn(
+                self._log.log(
                     name,
                     self._loop.time(),
                     "%s: no tunnel to core %s at %s: %s",

@@ -44,7 +44,7 @@ class ForwardedMessage(NamedTuple):
 class Gateway(Protocol):
     """A way to another domain."""
 
-    def offer(self, parcel: ForwardedMessage) -> bool:
+    def try_send(self, parcel: ForwardedMessage) -> bool:
         """Take a message; False if too many wait already."""
         ...
 
@@ -58,9 +58,9 @@ class Directory:
         self.runners: dict[str, CellRunner] = {}
         self.gateways: dict[str, Gateway] = {}
         # Cells that are draining: reached by their full address alone.
-        self.hidden: set[str] = set()
+        self.draining: set[str] = set()
         # Cells that are about to drain or stop: offered to nobody, and reached as before.
-        self.retiring: set[str] = set()
+        self.withdrawn: set[str] = set()
         self.on_change: list[Callable[[], None]] = []
         # Users of the domain, who may fail.
         self.listeners: list[Callable[[], None]] = []
@@ -76,19 +76,19 @@ class Directory:
         """
         table = self.table.changed(added=added, deleted=deleted, is_strict=is_strict)
         if is_strict:
-            self._check_offer(table)
+            self._check_advertisable(table)
         self.table = table
         self._update()
 
     def add_cell(self, runner: CellRunner, routes: Iterable[Route]) -> None:
         """Let a cell be reached, by its name and by these routes."""
         table = self.table.changed(added=routes)
-        self._check_offer(table)
+        self._check_advertisable(table)
         self.table = table
         self.runners[runner.name] = runner
         self._update()
 
-    def _check_offer(self, table: RouteTable) -> None:
+    def _check_advertisable(self, table: RouteTable) -> None:
         """Refuse what other domains could not be told of; looks closer at large tables alone."""
         if len(table) > NAMES_MAX:
             try:
@@ -103,31 +103,31 @@ class Directory:
         self.table = self.table.without_target(self.domain.cell(name))
         self.runners.pop(name, None)
         self.gateways.pop(name, None)
-        self.hidden.discard(name)
-        self.retiring.discard(name)
+        self.draining.discard(name)
+        self.withdrawn.discard(name)
         self._update()
 
-    def retire_cell(self, name: str) -> None:
+    def withdraw_cell(self, name: str) -> None:
         """Offer a cell to nobody any more; what still comes is delivered."""
-        self.retiring.add(name)
+        self.withdrawn.add(name)
         self._update()
 
-    def hide_cell(self, name: str) -> None:
+    def drain_cell(self, name: str) -> None:
         """Let a cell be reached by its full address alone."""
-        self.hidden.add(name)
+        self.draining.add(name)
         self._update()
 
-    def show_cell(self, name: str) -> None:
+    def restore_cell(self, name: str) -> None:
         """Offer a cell again, and let it be reached by its name."""
-        if name in self.hidden or name in self.retiring:
-            self.hidden.discard(name)
-            self.retiring.discard(name)
+        if name in self.draining or name in self.withdrawn:
+            self.draining.discard(name)
+            self.withdrawn.discard(name)
             self._update()
 
     def _update(self) -> None:
-        self._switch.update(self.table, frozenset(self.runners), frozenset(self.hidden))
+        self._switch.update(self.table, frozenset(self.runners), frozenset(self.draining))
         # The cores that everything may be sent to; one that is about to stop is none of them.
-        self._upstream = frozenset(route.target.domain for route in self.table.defaults())
+        self._upstream_cores = frozenset(route.target.domain for route in self.table.defaults())
         for callback in self.on_change:
             callback()
         for callback in list(self.listeners):

@@ -66,19 +66,19 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
     source: CellPath = CellPath()
     """Everybody who sent it on so far: cells, and domains by their domain addresses."""
     kind: MessageKind = MessageKind.MESSAGE
-    answers: MessageId | None = None
+    in_reply_to: MessageId | None = None
     """The message this one is a reply to."""
     session: str | None = None
     """What the sender's log knows this conversation as; replies keep it."""
     ttl_ms: TtlMs | None = None
     """How long the sender goes on caring; None if for ever."""
-    is_quiet: bool = False
+    suppress_errors: bool = False
     """The sender does not want to hear that nobody takes it: a publication."""
     wants_reply: bool = False
     """The sender waits for an answer: a call, not a send. It is told of failures either way."""
     headers: dict[str, str] | None = None
     """The trace it belongs to, and the like."""
-    content: str = ""
+    content_type: str = ""
     """Says how to read the payload."""
     payload: bytes = b""
 
@@ -86,7 +86,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
         # It is called for every message that comes in: what is nearly always so goes first.
         if len(self.id) != ID_BYTES:
             raise ConfigError(_fault_of_id(self.id))
-        answers = self.answers
+        answers = self.in_reply_to
         if (answers is None) != (self.kind is MessageKind.MESSAGE):
             raise ConfigError(f"this {self.kind.name.lower()} answers {answers!r}")
         if answers is not None and len(answers) != ID_BYTES:
@@ -95,8 +95,8 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
             raise ConfigError(f"ttl_ms={self.ttl_ms} must be 0 to {TTL_MS_MAX}")
         if self.session is not None:
             _check_text("session", self.session, SESSION_BYTES_MAX)
-        if self.content:
-            _check_text("content", self.content, CONTENT_BYTES_MAX)
+        if self.content_type:
+            _check_text("content", self.content_type, CONTENT_BYTES_MAX)
         if self.headers:
             _check_headers(self.headers)
 
@@ -108,7 +108,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
         return self.kind is not MessageKind.MESSAGE
 
     @property
-    def is_answerable(self) -> bool:
+    def can_reply(self) -> bool:
         """Whether it can be replied to, be it with an error.
 
         Replies and errors cannot, or two of them would call each other for ever; neither can
@@ -123,7 +123,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
         return self.ttl_ms == 0 and not self.is_reply
 
     @property
-    def weight(self) -> int:
+    def memory_bytes(self) -> int:
         """About how many bytes it takes while it waits somewhere."""
         size = len(self.payload) + len(self.session or "") + _HEAD_BYTES
         size += _HOP_BYTES * (len(self.destination.hops) + len(self.source.hops))
@@ -132,7 +132,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
         return size
 
     @property
-    def handling_ms(self) -> int | None:
+    def handling_budget_ms(self) -> int | None:
         """The time left to begin with it, if the answer is to be back in time."""
         if self.ttl_ms is None:
             return None
@@ -140,20 +140,20 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
 
     # Other envelopes made of it.
 
-    def sent_by(self, sender: CellAddress) -> Envelope:
+    def with_source_hop(self, sender: CellAddress) -> Envelope:
         """The message as a cell or a domain sends it on: with itself at the end of its source."""
         return copy_with(self, "source", self.source.appended(sender))
 
-    def heading(self, destination: CellPath) -> Envelope:
+    def with_destination(self, destination: CellPath) -> Envelope:
         """The message on another way."""
         return copy_with(self, "destination", destination)
 
-    def leaving(self, destination: CellPath, sender: CellAddress) -> Envelope:
+    def with_destination_and_hop(self, destination: CellPath, sender: CellAddress) -> Envelope:
         """The message on another way, as a domain sends it on."""
         source = self.source.appended(sender)
         return copy_with_two(self, "destination", destination, "source", source)
 
-    def aged(self, elapsed_ms: int) -> Envelope:
+    def with_elapsed(self, elapsed_ms: int) -> Envelope:
         """The message after it has lain here for so long, a part of a millisecond not counted."""
         if self.ttl_ms is None or elapsed_ms <= 0:
             return self
@@ -175,7 +175,7 @@ def make_reply(
     The time left, the session and (unless others are given) the headers are those of the request.
     Raises LocalProtocolError if the message cannot be answered.
     """
-    if not request.is_answerable:
+    if not request.can_reply:
         raise LocalProtocolError(
             f"this {request.kind.name.lower()} of {request.source.describe()} cannot be answered"
         )
@@ -184,11 +184,11 @@ def make_reply(
         destination=request.source.reversed(),
         source=source,
         kind=kind,
-        answers=request.id,
+        in_reply_to=request.id,
         session=request.session,
         ttl_ms=request.ttl_ms,
         headers=request.headers if headers is None else dict(headers),
-        content=content,
+        content_type=content,
         payload=payload,
     )
 

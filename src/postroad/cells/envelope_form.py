@@ -6,7 +6,7 @@
     u8   kind
     u64  time left in milliseconds; all bits set if for ever
     16   id
-         the rest as a MessagePack array: answers, session, is_quiet, wants_reply, headers,
+         the rest as a MessagePack array: answers, session, suppress_errors, wants_reply, headers,
          content, payload
 
 The route stands apart because it is all that a domain in between has to look at and to change, and
@@ -54,7 +54,7 @@ class EnvelopeTail(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     answers: MessageId | None
     session: str | None
-    is_quiet: bool
+    suppress_errors: bool
     wants_reply: bool
     headers: Annotated[dict[str, str], msgspec.Meta(max_length=HEADERS_MAX)] | None
     content: str
@@ -76,12 +76,12 @@ def encode_envelope(envelope: Envelope, *, bytes_max: int = ENVELOPE_BYTES_MAX) 
         + _FIXED.pack(envelope.kind, _FOR_EVER if ttl_ms is None else ttl_ms, envelope.id)
         + _encoder.encode(
             (
-                envelope.answers,
+                envelope.in_reply_to,
                 envelope.session,
-                envelope.is_quiet,
+                envelope.suppress_errors,
                 envelope.wants_reply,
                 envelope.headers,
-                envelope.content,
+                envelope.content_type,
                 envelope.payload,
             )
         )
@@ -105,13 +105,13 @@ def decode_envelope(data: bytes, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> Enve
             destination=destination,
             source=source,
             kind=_KINDS[kind],
-            answers=rest.answers,
+            in_reply_to=rest.answers,
             session=rest.session,
             ttl_ms=None if ttl_ms == _FOR_EVER else ttl_ms,
-            is_quiet=rest.is_quiet,
+            suppress_errors=rest.suppress_errors,
             wants_reply=rest.wants_reply,
             headers=rest.headers,
-            content=rest.content,
+            content_type=rest.content,
             payload=rest.payload,
         )
     except MalformedPayloadError:

@@ -60,7 +60,7 @@ class RoutingError(MessagingError):
     """Abstract: a message did not find its way."""
 
     code = 7200
-    outcome = Outcome.KNOWN
+    outcome = Outcome.REPLIED
 
 
 class NoRouteError(RoutingError):

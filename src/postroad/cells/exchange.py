@@ -48,7 +48,7 @@ class MessageDispatcher(Directory):
         # How many handlers are on the stack: what they send waits for its turn.
         self.depth = 0
         # What becomes of answers to messages of this domain; True if somebody waited for it.
-        self.on_answer: Callable[[bytes, CellReply | DeliveryFailure], bool] = lambda id, answer: (
+        self.on_reply: Callable[[bytes, CellReply | DeliveryFailure], bool] = lambda id, answer: (
             False
         )
         self._address = domain.address
@@ -69,13 +69,13 @@ class MessageDispatcher(Directory):
 
     def warn(self, key: str, text: str, *args: object) -> None:
         """Log a warning, but not more often than makes sense for its key."""
-        self._log.warn(key, self.loop.time(), f"%s: {text}", self.domain.name, *args)
+        self._log.log(key, self.loop.time(), f"%s: {text}", self.domain.name, *args)
 
     # Messages.
 
     def receive(self, envelope: Envelope, origin: MessageOrigin, arrived: float) -> None:
         """Take a message out of a tunnel."""
-        if envelope.kind is not MessageKind.MESSAGE and self._settle(envelope):
+        if envelope.kind is not MessageKind.MESSAGE and self._complete_call(envelope):
             return
         if tracing.tracer is not None and envelope.headers:
             forwards = self._switch.decide(envelope, origin).forwards
@@ -84,17 +84,17 @@ class MessageDispatcher(Directory):
                 envelope = record_forward_span(self.domain.name, envelope, onward)
         failure = self.dispatch(envelope, origin, arrived=arrived)
         if failure is not None:
-            self._tell(envelope, failure)
+            self._send_error(envelope, failure)
 
-    def straight_way(self, envelope: Envelope, origin: MessageOrigin) -> Forward | None:
+    def direct_forward(self, envelope: Envelope, origin: MessageOrigin) -> Forward | None:
         """Where a message goes if all with the same route that come from there go the same way."""
         decision = self._switch.decide(envelope, origin)
         if decision.deliveries or decision.failure is not None or len(decision.forwards) != 1:
             return None
         forward = decision.forwards[0]
-        return forward if forward.choice is None else None
+        return forward if forward.selected_target is None else None
 
-    def served_straight(
+    def direct_delivery(
         self, envelope: Envelope, origin: MessageOrigin
     ) -> tuple[CellRunner, LocalDelivery, Forward] | None:
         """The cell here that gets all messages with the same route, and how it answers them.
@@ -106,13 +106,13 @@ class MessageDispatcher(Directory):
             return None
         delivery = decision.deliveries[0]
         request = delivery.envelope
-        if not request.destination.was_walked or not request.is_answerable:
+        if not request.destination.is_complete or not request.can_reply:
             return None
         reply = self._reply_to(request, b"", "", delivery.cell)
-        back = self._way_back(reply, request)
+        back = self._reply_forward(reply, request)
         return None if back is None else (self.runners[delivery.cell], delivery, back)
 
-    def departure(self, envelope: Envelope) -> Forward | None:
+    def outgoing_forward(self, envelope: Envelope) -> Forward | None:
         """How all messages of the same sender to the same cell elsewhere leave this domain."""
         if envelope.destination.current.is_local:
             return None
@@ -121,11 +121,11 @@ class MessageDispatcher(Directory):
             return None
         return decision.forwards[0]
 
-    def relay(self, envelope: Envelope) -> None:
+    def forward_from_cell(self, envelope: Envelope) -> None:
         """Take a message that a cell of this domain sends on for somebody else."""
         failure = self.dispatch(envelope)
         if failure is not None:
-            self._tell(envelope, failure)
+            self._send_error(envelope, failure)
 
     def dispatch(
         self,
@@ -146,14 +146,14 @@ class MessageDispatcher(Directory):
         """
         now = self.loop.time() if arrived is None else arrived
         decision = self._switch.decide(envelope, origin, avoid)
-        failure = decision.failure if decision.is_answered else None
+        failure = decision.failure if decision.should_reply else None
         if decision.failure is not None:
             self.statistics.undelivered += 1
         for delivery in decision.deliveries:
             failure = self._deliver(delivery, origin, now) or failure
         for forward in decision.forwards:
-            if choices is not None and forward.choice is not None:
-                choices.append(forward.choice)
+            if choices is not None and forward.selected_target is not None:
+                choices.append(forward.selected_target)
             parcel = ForwardedMessage(forward, envelope, origin, avoid, now)
             failure = self._forward(parcel, choices) or failure
         return failure
@@ -162,7 +162,7 @@ class MessageDispatcher(Directory):
         self, delivery: LocalDelivery, origin: MessageOrigin, now: float
     ) -> DeliveryFailure | None:
         if delivery.envelope.kind is not MessageKind.MESSAGE:
-            self._pass_answer(delivery)
+            self._route_reply(delivery)
             return None
         runner = self.runners[delivery.cell]
         source, via = self.share_of(delivery.envelope, origin)
@@ -180,49 +180,49 @@ class MessageDispatcher(Directory):
         if gateway is None:
             text = f"cell {forward.gateway} is no tunnel"
             return self._failure(NoRouteError, text, parcel.envelope)
-        if gateway.offer(parcel):
+        if gateway.try_send(parcel):
             self.statistics.forwarded += 1
             return None
-        if forward.choice is not None and self.has_another_way(parcel):
-            return self.try_another_way(parcel, choices)
+        if forward.selected_target is not None and self.has_alternative(parcel):
+            return self.reroute(parcel, choices)
         return self._refuse_busy(parcel.envelope, f"{forward.gateway} is busy")
 
-    def has_another_way(self, parcel: ForwardedMessage) -> bool:
+    def has_alternative(self, parcel: ForwardedMessage) -> bool:
         """Whether a message that was to go by one choice can go by another."""
-        assert parcel.forward.choice is not None
-        avoid = parcel.avoid | {parcel.forward.choice}
+        assert parcel.forward.selected_target is not None
+        avoid = parcel.avoid | {parcel.forward.selected_target}
         return self._switch.decide(parcel.envelope, _again(parcel), avoid).failure is None
 
-    def try_another_way(
+    def reroute(
         self, parcel: ForwardedMessage, choices: list[str] | None = None
     ) -> DeliveryFailure | None:
         """Send what a gateway could not take by another route, if there is one."""
         avoid = parcel.avoid
         hop = parcel.envelope.destination.current
-        if parcel.forward.choice is not None:
-            avoid |= {parcel.forward.choice}
+        if parcel.forward.selected_target is not None:
+            avoid |= {parcel.forward.selected_target}
         elif hop.is_local and self.table.topics(hop.cell):
             # The copy of a topic for that domain; there is no other way to its subscribers.
             self.statistics.undelivered += 1
             return None
         self.statistics.resent += 1
         lain_ms = int((self.loop.time() - parcel.arrived) * 1000)
-        envelope = parcel.envelope.aged(lain_ms)
+        envelope = parcel.envelope.with_elapsed(lain_ms)
         return self.dispatch(envelope, _again(parcel), avoid, choices=choices)
 
-    def give_back(self, parcel: ForwardedMessage) -> None:
+    def reroute_or_fail(self, parcel: ForwardedMessage) -> None:
         """A tunnel is gone with a message that was not sent: it goes another way, or fails."""
-        failure = self.try_another_way(parcel)
+        failure = self.reroute(parcel)
         if failure is not None:
-            self.tell_sender(parcel.envelope, parcel.origin, failure)
+            self.notify_sender(parcel.envelope, parcel.origin, failure)
 
     def _refuse_busy(self, envelope: Envelope, text: str) -> DeliveryFailure | None:
         self.statistics.refused += 1
         failure = self._failure(CellBusyError, text, envelope)
         if envelope.is_reply:
             # Its receiver waits for nothing until its time is over.
-            self.complain(envelope, failure)
-        return None if envelope.is_quiet or not envelope.is_answerable else failure
+            self.log_undelivered(envelope, failure)
+        return None if envelope.suppress_errors or not envelope.can_reply else failure
 
     def share_of(self, envelope: Envelope, origin: MessageOrigin) -> tuple[str, str | None]:
         """The domain that a message counts for where room is shared out, and the core it came by.
@@ -230,7 +230,7 @@ class MessageDispatcher(Directory):
         A core has seen which domain it has a message from. It may also make domains up, so what
         comes by it is within the share that the core has.
         """
-        if origin.peer is None or origin.may_leave:
+        if origin.peer is None or origin.allow_remote:
             return origin.peer or self.domain.name, None
         hops = envelope.source.hops
         is_passed_on = len(hops) > 1 and hops[-2].is_domain
@@ -249,14 +249,14 @@ class MessageDispatcher(Directory):
 
     def reply_encoded(self, request: Envelope, content: str, payload: bytes, cell: str) -> None:
         """Answer a message with what is encoded already."""
-        if self.on_answer(request.id, CellReply(content, payload)):
+        if self.on_reply(request.id, CellReply(content, payload)):
             return
         try:
             reply = self._reply_to(request, payload, content, cell)
         except LocalProtocolError:
             # Whoever sent it cannot be answered, and knows that.
             return
-        self._send_back(reply, request)
+        self._send_reply(reply, request)
 
     def _reply_to(self, request: Envelope, payload: bytes, content: str, cell: str) -> Envelope:
         source = CellPath((self.domain.cell(cell),))
@@ -270,7 +270,7 @@ class MessageDispatcher(Directory):
         logger.debug("%s@%s failed", cell, self.domain.name, exc_info=error)
         failure = self.failure_of(error, cell)
         if request.wants_reply:
-            self._tell(request, failure)
+            self._send_error(request, failure)
         else:
             kind = type(error).__name__
             self.warn(f"failed {cell}", "cell %s failed with %s: %s", cell, kind, failure.text)
@@ -281,35 +281,35 @@ class MessageDispatcher(Directory):
 
     def refuse(self, request: Envelope, error: type[RoutingError], text: str) -> None:
         """Tell the sender of a message that nothing came of it, if it can be told."""
-        self._tell(request, self._failure(error, text, request))
+        self._send_error(request, self._failure(error, text, request))
 
-    def tell_sender(
+    def notify_sender(
         self, envelope: Envelope, origin: MessageOrigin, failure: DeliveryFailure
     ) -> None:
         """Tell whoever sent a message: a cell of this domain, or one elsewhere."""
         if envelope.kind is MessageKind.REPLY:
             # The request was handled, so this is no failure to reach anybody.
-            told = msgspec.structs.replace(failure, is_handlers=True)
+            told = msgspec.structs.replace(failure, is_handler_error=True)
             self.dispatch(reply_to_error(envelope, told, id=self.new_id()))
-        elif origin.peer is None and not self.on_answer(envelope.id, failure):
-            self.complain(envelope, failure)
+        elif origin.peer is None and not self.on_reply(envelope.id, failure):
+            self.log_undelivered(envelope, failure)
         elif origin.peer is not None:
-            self._tell(envelope, failure)
+            self._send_error(envelope, failure)
 
-    def complain(self, envelope: Envelope, failure: DeliveryFailure) -> None:
+    def log_undelivered(self, envelope: Envelope, failure: DeliveryFailure) -> None:
         """Say in the log that a message got lost which nobody waits for an answer to."""
         target = envelope.destination.last
         self.warn(f"lost {target}", "a message to %s was not delivered: %s", target, failure.text)
 
-    def _tell(self, envelope: Envelope, failure: DeliveryFailure) -> None:
-        if self.on_answer(envelope.id, failure):
+    def _send_error(self, envelope: Envelope, failure: DeliveryFailure) -> None:
+        if self.on_reply(envelope.id, failure):
             return
-        if envelope.is_answerable:
-            self._send_back(make_error_reply(envelope, failure, id=self.new_id()), envelope)
+        if envelope.can_reply:
+            self._send_reply(make_error_reply(envelope, failure, id=self.new_id()), envelope)
 
-    def _send_back(self, answer: Envelope, request: Envelope) -> None:
+    def _send_reply(self, answer: Envelope, request: Envelope) -> None:
         """Send an answer: by the core that brought the request, if it can be."""
-        forward = self._way_back(answer, request)
+        forward = self._reply_forward(answer, request)
         if forward is None:
             self.dispatch(answer)
             return
@@ -317,9 +317,9 @@ class MessageDispatcher(Directory):
             ForwardedMessage(forward, answer, LOCAL_ORIGIN, _NOBODY, self.loop.time())
         )
         if failure is not None:
-            self.complain(answer, failure)
+            self.log_undelivered(answer, failure)
 
-    def _way_back(self, answer: Envelope, request: Envelope) -> Forward | None:
+    def _reply_forward(self, answer: Envelope, request: Envelope) -> Forward | None:
         """From a satellite an answer goes back by the core that brought the request.
 
         That one knows the way to who asked; another core may have lost it.
@@ -328,23 +328,23 @@ class MessageDispatcher(Directory):
         if (
             way is None
             or gateway_name(way.domain) not in self.gateways
-            or way.domain not in self._upstream
+            or way.domain not in self._upstream_cores
             or answer.destination.current.domain == self.domain.name
         ):
             return None
-        return Forward(gateway_name(way.domain), answer.sent_by(self._address), way.domain)
+        return Forward(gateway_name(way.domain), answer.with_source_hop(self._address), way.domain)
 
-    def _pass_answer(self, delivery: LocalDelivery) -> None:
+    def _route_reply(self, delivery: LocalDelivery) -> None:
         """An answer goes to whoever waits for it, by the cells that its request went by."""
         envelope = delivery.envelope
-        if self._settle(envelope) or envelope.destination.was_walked:
+        if self._complete_call(envelope) or envelope.destination.is_complete:
             return
         if len(envelope.source) < SOURCE_HOPS_MAX:
-            self.dispatch(envelope.sent_by(self.domain.cell(delivery.cell)))
+            self.dispatch(envelope.with_source_hop(self.domain.cell(delivery.cell)))
 
-    def _settle(self, envelope: Envelope) -> bool:
+    def _complete_call(self, envelope: Envelope) -> bool:
         """Give an answer to whoever waits for it here; False if nobody does."""
-        assert envelope.answers is not None
+        assert envelope.in_reply_to is not None
         answer: CellReply | DeliveryFailure
         if envelope.kind is MessageKind.ERROR:
             try:
@@ -353,8 +353,8 @@ class MessageDispatcher(Directory):
                 self.statistics.malformed += 1
                 answer = self._failure(MalformedPayloadError, str(error), envelope)
         else:
-            answer = CellReply(envelope.content, envelope.payload, envelope.source)
-        if self.on_answer(envelope.answers, answer):
+            answer = CellReply(envelope.content_type, envelope.payload, envelope.source)
+        if self.on_reply(envelope.in_reply_to, answer):
             return True
         last = envelope.destination.last
         is_here = last is not None and last.domain == self.domain.name
@@ -369,4 +369,4 @@ class MessageDispatcher(Directory):
 
 def _again(parcel: ForwardedMessage) -> MessageOrigin:
     """Where a message came from that is sent another way: subscribers have their copies."""
-    return msgspec.structs.replace(parcel.origin, may_fan_out=False)
+    return msgspec.structs.replace(parcel.origin, allow_fan_out=False)

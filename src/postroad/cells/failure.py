@@ -45,21 +45,23 @@ class DeliveryFailure(msgspec.Struct, frozen=True, array_like=True, kw_only=True
     text: Annotated[str, msgspec.Meta(max_length=TEXT_CHARACTERS_MAX)]
     hop: CellAddress | None
     """Where it should have gone, unless there was no hop left."""
-    at: str
+    domain: str
     """The domain that gave up."""
     is_retryable: bool = False
-    is_handlers: bool = False
+    is_handler_error: bool = False
     """A handler raised it: the message arrived, even if the code is one of routing's."""
 
     def __post_init__(self) -> None:
-        validate_domain_name(self.at)
+        validate_domain_name(self.domain)
 
     @classmethod
     def of(
         cls, error: type[PostroadError], text: str, *, hop: CellAddress | None, at: str
     ) -> DeliveryFailure:
         """A failure that is raised as the given error; a long text is cut."""
-        return cls(code=error.code, text=_fit(text), hop=hop, at=at, is_retryable=error.retryable)
+        return cls(
+            code=error.code, text=_fit(text), hop=hop, domain=at, is_retryable=error.retryable
+        )
 
     @classmethod
     def raised(cls, error: BaseException, *, hop: CellAddress | None, at: str) -> DeliveryFailure:
@@ -71,16 +73,16 @@ class DeliveryFailure(msgspec.Struct, frozen=True, array_like=True, kw_only=True
             code=code,
             text=_fit(_text_of(error)),
             hop=hop,
-            at=at,
+            domain=at,
             is_retryable=is_retryable,
-            is_handlers=True,
+            is_handler_error=True,
         )
 
     def to_error(self) -> MessagingError:
         """The error for whoever waits for the reply."""
         error = self._class()(
             self.text,
-            peer=self.at,
+            peer=self.domain,
             subject=None if self.hop is None else str(self.hop),
             retryable=self.is_retryable,
         )
@@ -91,7 +93,7 @@ class DeliveryFailure(msgspec.Struct, frozen=True, array_like=True, kw_only=True
     def _class(self) -> type[MessagingError]:
         if self.code == MalformedPayloadError.code:
             return RemoteDecodeError
-        known = None if self.is_handlers else _CLASSES.get(self.code)
+        known = None if self.is_handler_error else _CLASSES.get(self.code)
         return known or RemoteHandlerError
 
 
@@ -120,7 +122,7 @@ def make_error_reply(failed: Envelope, failure: DeliveryFailure, *, id: bytes) -
         content=FAILURE_CONTENT,
         kind=MessageKind.ERROR,
     )
-    return reply.sent_by(CellAddress.of_domain(failure.at))
+    return reply.with_source_hop(CellAddress.of_domain(failure.domain))
 
 
 def reply_to_error(reply: Envelope, failure: DeliveryFailure, *, id: bytes) -> Envelope:
@@ -128,9 +130,9 @@ def reply_to_error(reply: Envelope, failure: DeliveryFailure, *, id: bytes) -> E
     return msgspec.structs.replace(
         reply,
         id=id,
-        source=CellPath((CellAddress.of_domain(failure.at),)),
+        source=CellPath((CellAddress.of_domain(failure.domain),)),
         kind=MessageKind.ERROR,
-        content=FAILURE_CONTENT,
+        content_type=FAILURE_CONTENT,
         payload=_encoder.encode(failure),
     )
 

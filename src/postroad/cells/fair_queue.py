@@ -36,7 +36,7 @@ class FairQueue(Generic[T]):
         # Items and bytes of each holder that has any.
         self._held: dict[_Holder, tuple[int, int]] = {}
 
-    def offer(
+    def try_put(
         self, item: T, size: int, source: str, *, via: str | None = None, is_owed: bool = False
     ) -> bool:
         """Take an item in, unless the source, or the one it came by, has its share already.
@@ -63,7 +63,7 @@ class FairQueue(Generic[T]):
             free, free_bytes = free - items, free_bytes - held_bytes
         return free > 0 and size <= free_bytes
 
-    def take(self) -> T:
+    def pop(self) -> T:
         """The oldest item; IndexError if there is none."""
         item, size, holders = self._items.popleft()
         self._bytes -= size
@@ -80,10 +80,10 @@ class FairQueue(Generic[T]):
         """The item to be taken next, if there is one."""
         return self._items[0][0] if self._items else None
 
-    def take_all(self) -> Iterator[T]:
+    def pop_all(self) -> Iterator[T]:
         """Everything, oldest first, until it is empty."""
         while self._items:
-            yield self.take()
+            yield self.pop()
 
     @property
     def bytes(self) -> int:

@@ -95,7 +95,7 @@ class RouteLearner:
 
     # What is known, and what is to be done.
 
-    def offers(self) -> dict[str, RouteAdvertisement]:
+    def advertisements(self) -> dict[str, RouteAdvertisement]:
         """What each peer offers, as far as it is known."""
         return {name: self._peers[name].offer for name in sorted(self._peers)}
 
@@ -104,7 +104,7 @@ class RouteLearner:
         peer = self._peers.get(name)
         return RouteAdvertisement() if peer is None else peer.offer
 
-    def have(self, name: str) -> AdvertisementAck:
+    def ack_for(self, name: str) -> AdvertisementAck:
         """Which snapshot of a peer is known."""
         peer = self._peers.get(name)
         return AdvertisementAck() if peer is None else peer.have
@@ -118,7 +118,7 @@ class RouteLearner:
         """Whether all changes were taken that a peer is the reason for."""
         return name not in self._dirty and name not in self._steps
 
-    def take_changes(self, count_max: int | None = None) -> RouteChanges:
+    def drain_changes(self, count_max: int | None = None) -> RouteChanges:
         """What became of the routes since the last call: all, or not many more than so many.
 
         Peers have their turns one after the other.
@@ -156,7 +156,7 @@ class RouteLearner:
     def _steps_of(self, name: str) -> _Steps:
         """From the routes that were given out because of a peer to those that are wanted."""
         given = list(self._given.get(name, {}).items())
-        wanted = self._wanted(name)
+        wanted = self._routes_from(name)
         for key, route in given:
             if key not in wanted:
                 yield route, None
@@ -182,16 +182,16 @@ class RouteLearner:
         if before is not None:
             peer.offer = before.offer
             peer.is_default = before.is_default and self._is_upstream(peer)
-        self._touch(domain.name)
+        self._mark_dirty(domain.name)
         if self._is_upstream(peer) and not peer.is_default:
             peer.default_due = now + self.config.default_delay_s
-        self._keep_a_default(now)
+        self._ensure_default(now)
 
     def peer_down(self, name: str, now: float) -> None:
         """The tunnel to a peer is gone, and so is all it offered."""
         if self._peers.pop(name, None) is not None:
-            self._touch(name)
-            self._keep_a_default(now)
+            self._mark_dirty(name)
+            self._ensure_default(now)
 
     def would_withdraw(
         self, update: AdvertisementUpdate | AdvertisementQuery | ShutdownNotice, name: str
@@ -220,11 +220,11 @@ class RouteLearner:
         elif (
             isinstance(update, ShutdownNotice)
             and update.incarnation == peer.have.incarnation
-            and not peer.have.knows_leaving
+            and not peer.have.acknowledges_shutdown
         ):
-            peer.have = msgspec.structs.replace(peer.have, knows_leaving=True)
-            self._spare(peer)
-            self._keep_a_default(now)
+            peer.have = msgspec.structs.replace(peer.have, acknowledges_shutdown=True)
+            self._demote_default(peer)
+            self._ensure_default(now)
         return peer.have
 
     def tick(self, now: float) -> None:
@@ -238,21 +238,21 @@ class RouteLearner:
     def _apply(self, snapshot: AdvertisementUpdate, peer: _LearnedPeer) -> None:
         """Take a snapshot unless it is older than what is there."""
         if (snapshot.incarnation, snapshot.number) >= (peer.have.incarnation, peer.have.number):
-            digest, knows_leaving = snapshot.offer.digest(), peer.have.knows_leaving
+            digest, knows_leaving = snapshot.offer.digest(), peer.have.acknowledges_shutdown
             peer.offer = snapshot.offer
             peer.have = AdvertisementAck(
                 snapshot.incarnation, snapshot.number, digest, knows_leaving
             )
             self._dirty.add(peer.domain.name)
 
-    def _touch(self, name: str) -> None:
+    def _mark_dirty(self, name: str) -> None:
         """A tunnel came or went: so may detours to the same domain."""
         self._dirty.add(name)
         for other, peer in self._peers.items():
             if peer.domain.role is Role.CORE and name in peer.offer.domains:
                 self._dirty.add(other)
 
-    def _wanted(self, name: str) -> dict[_Key, str | None]:
+    def _routes_from(self, name: str) -> dict[_Key, str | None]:
         """The routes there should be because of a peer, and their zones."""
         peer = self._peers.get(name)
         wanted: dict[_Key, str | None] = {}
@@ -262,14 +262,16 @@ class RouteLearner:
         if peer.is_default:
             wanted[RouteType.DEFAULT, ANY] = peer.domain.zone
         if self.domain.role is Role.CORE:
-            wanted |= dict.fromkeys(((RouteType.DOMAIN, it) for it in self._detours(peer)), None)
+            wanted |= dict.fromkeys(
+                ((RouteType.DOMAIN, it) for it in self._indirect_domains(peer)), None
+            )
         if Role.CORE in (self.domain.role, peer.domain.role):
             wanted |= dict.fromkeys(((RouteType.QUEUE, it) for it in offer.queues), zone)
         if self.domain.role is Role.CORE:
             wanted |= dict.fromkeys(((RouteType.TOPIC, it) for it in offer.topics), zone)
         return wanted
 
-    def _detours(self, peer: _LearnedPeer) -> Iterator[str]:
+    def _indirect_domains(self, peer: _LearnedPeer) -> Iterator[str]:
         """The domains that are reached through a peer, for want of a tunnel."""
         if peer.domain.role is not Role.CORE:
             return iter(())
@@ -279,7 +281,7 @@ class RouteLearner:
     def _is_upstream(self, peer: _LearnedPeer) -> bool:
         return self.domain.role is Role.SATELLITE and peer.domain.role is Role.CORE
 
-    def _keep_a_default(self, now: float) -> None:
+    def _ensure_default(self, now: float) -> None:
         """While there is no other default route, nobody has to wait to become one."""
         self.tick(now)
         if not any(peer.is_default for peer in self._peers.values()):
@@ -291,7 +293,7 @@ class RouteLearner:
         peer.is_default, peer.default_due = True, NEVER
         self._dirty.add(peer.domain.name)
 
-    def _spare(self, peer: _LearnedPeer) -> None:
+    def _demote_default(self, peer: _LearnedPeer) -> None:
         peer.is_default, peer.default_due = False, NEVER
         self._dirty.add(peer.domain.name)
 

@@ -65,7 +65,7 @@ class DomainLink:
         self._exchange = exchange
         self._links = links
         config = exchange.config
-        self._news: deque[bytes] = deque()
+        self._updates: deque[bytes] = deque()
         self._last_news: deque[bytes] = deque()
         self._parcels: FairQueue[ForwardedMessage] = FairQueue(
             config.link_messages_max, config.link_bytes_max
@@ -81,90 +81,90 @@ class DomainLink:
 
     # Sending.
 
-    def offer(self, parcel: ForwardedMessage) -> bool:
+    def try_send(self, parcel: ForwardedMessage) -> bool:
         """Send a message, or have it wait; False if its sender has too many waiting already."""
-        if self.is_clear:
-            self._post(parcel, parcel.forward.envelope)
+        if self.can_send_now:
+            self._send(parcel, parcel.forward.envelope)
             return True
         envelope = parcel.envelope
         source, via = self._exchange.share_of(envelope, parcel.origin)
         is_owed = envelope.is_reply
-        if self._parcels.offer(parcel, envelope.weight, source, via=via, is_owed=is_owed):
+        if self._parcels.try_put(parcel, envelope.memory_bytes, source, via=via, is_owed=is_owed):
             return True
         self._refused += 1
         return False
 
-    def tell(self, news: bytes) -> None:
+    def send_update(self, news: bytes) -> None:
         """Send news of routes, before all messages that wait."""
-        if self.tunnel.can_send and not self._news:
+        if self.tunnel.can_send and not self._updates:
             self._post_news(news)
-        elif len(self._news) < _NEWS_MAX:
-            self._news.append(news)
+        elif len(self._updates) < _NEWS_MAX:
+            self._updates.append(news)
 
-    def tell_at_last(self, news: bytes) -> None:
+    def send_update_last(self, news: bytes) -> None:
         """Send news that say that no more messages come, so after those that wait."""
         if self._parcels and len(self._last_news) < _NEWS_MAX:
             self._last_news.append(news)
         else:
-            self.tell(news)
+            self.send_update(news)
 
-    def writable(self) -> None:
+    def on_writable(self) -> None:
         """The tunnel takes more: send what waits."""
-        while self._news and self.tunnel.can_send:
-            self._post_news(self._news.popleft())
+        while self._updates and self.tunnel.can_send:
+            self._post_news(self._updates.popleft())
         while self._parcels and self.tunnel.can_send:
-            parcel = self._parcels.take()
+            parcel = self._parcels.pop()
             lain_s = self._exchange.loop.time() - parcel.arrived
-            self._post(parcel, parcel.forward.envelope.aged(int(lain_s * 1000)))
+            self._send(parcel, parcel.forward.envelope.with_elapsed(int(lain_s * 1000)))
         while self._last_news and not self._parcels:
-            self.tell(self._last_news.popleft())
+            self.send_update(self._last_news.popleft())
 
     def _post_news(self, news: bytes) -> None:
         try:
-            self.tunnel.post(ROUTES, news)
+            self.tunnel.send_nowait(ROUTES, news)
         except (MessageTooLargeError, ConnectionClosedError) as error:
             # Whoever announces repeats it; what is too large stays so until less is offered.
             name = self.domain.name
             self._exchange.warn(f"untold {name}", "cannot tell %s of routes: %s", name, error)
 
-    def _post(self, parcel: ForwardedMessage, envelope: Envelope) -> None:
+    def _send(self, parcel: ForwardedMessage, envelope: Envelope) -> None:
         try:
             bytes_max = self.tunnel.send_bytes_max - len(MESSAGE)
-            self.tunnel.post(MESSAGE, encode_envelope(envelope, bytes_max=bytes_max))
+            self.tunnel.send_nowait(MESSAGE, encode_envelope(envelope, bytes_max=bytes_max))
             self._sent += 1
         except MessageTooLargeError as error:
             self._return(parcel, error)
         except ConnectionClosedError:
             # It is told in a moment that the tunnel is lost; this one would come too late for it.
-            self._exchange.give_back(parcel)
+            self._exchange.reroute_or_fail(parcel)
 
     def _return(self, parcel: ForwardedMessage, error: MessageTooLargeError) -> None:
         hop = parcel.envelope.destination.last
         failure = DeliveryFailure.of(
             type(error), error.detail, hop=hop, at=self._exchange.domain.name
         )
-        self._exchange.tell_sender(parcel.envelope, parcel.origin, failure)
+        self._exchange.notify_sender(parcel.envelope, parcel.origin, failure)
 
     @property
-    def is_clear(self) -> bool:
+    def can_send_now(self) -> bool:
         """Whether a message would be sent at once."""
         return self.tunnel.can_send and not self._parcels
 
     def post(self, data: bytes) -> None:
         """Send a message that is written already; ask first whether the way is clear."""
-        self.tunnel.post(MESSAGE, data)
+        self.tunnel.send_nowait(MESSAGE, data)
         self._sent += 1
 
     # Receiving.
 
-    def received(self, requests: list[RequestFrame]) -> None:
+    def on_messages(self, requests: list[RequestFrame]) -> None:
         """Messages and news came out of the tunnel."""
         now = self._exchange.loop.time()
         for request in requests:
             if request.subject == MESSAGE:
                 self._receive(request.payload, now)
             elif request.subject == ROUTES:
-                self._links.on_news(self, request.payload)
+                self._links.on_update(self, request.payload)
             else:
                 self.reject(f"unknown subject {request.subject!r}")
 
@@ -172,7 +172,7 @@ class DomainLink:
         try:
             begin = route_prefix(data)
             way = self._ways.get(begin)
-            if way is not None and way.take(data, len(begin), now):
+            if way is not None and way.try_handle(data, len(begin), now):
                 self._received += 1
                 return
             envelope = decode_envelope(data)
@@ -192,21 +192,21 @@ class DomainLink:
             return
         # A way is for whatever begins like that, so more is asked of it than of a reply.
         if not envelope.is_reply or neighbors.fault_of(source, self.domain.name) is None:
-            self._learn_way(begin, envelope)
+            self._cache_fast_path(begin, envelope)
 
-    def _learn_way(self, begin: bytes, envelope: Envelope) -> None:
+    def _cache_fast_path(self, begin: bytes, envelope: Envelope) -> None:
         """Remember what becomes of messages with this route, until any route changes."""
-        way = self._short_way(envelope)
+        way = self._fast_path_for(envelope)
         if way is not None:
             if len(self._ways) >= _WAYS_MAX:
                 self._ways.clear()
             self._ways[begin] = way
 
-    def _short_way(self, envelope: Envelope) -> FastPath | None:
+    def _fast_path_for(self, envelope: Envelope) -> FastPath | None:
         exchange, path = self._exchange, envelope.destination
-        if path.was_walked or path.current.domain == exchange.domain.name:
-            return self._way_here(envelope)
-        forward = exchange.straight_way(envelope, self._origin)
+        if path.is_complete or path.current.domain == exchange.domain.name:
+            return self._local_fast_path(envelope)
+        forward = exchange.direct_forward(envelope, self._origin)
         if forward is None:
             return None
         link = exchange.gateways.get(forward.gateway)
@@ -216,20 +216,20 @@ class DomainLink:
             else None
         )
 
-    def _way_here(self, envelope: Envelope) -> FastPath | None:
+    def _local_fast_path(self, envelope: Envelope) -> FastPath | None:
         exchange, path = self._exchange, envelope.destination
         last = path.last
         if envelope.is_reply:
             is_here = last is not None and last.domain == exchange.domain.name
             return ReplyFastPath(exchange, envelope.source) if is_here else None
-        served = exchange.served_straight(envelope, self._origin)
+        served = exchange.direct_delivery(envelope, self._origin)
         if served is None:
             return None
         runner, delivery, back = served
         link = exchange.gateways.get(back.gateway)
         return DeliverFastPath(self, runner, delivery, back, exchange) if link is self else None
 
-    def forget_ways(self) -> None:
+    def clear_fast_paths(self) -> None:
         """Routes have changed."""
         self._ways.clear()
 
@@ -243,19 +243,19 @@ class DomainLink:
 
     # The end.
 
-    def lost(self, reason: str) -> None:
+    def on_lost(self, reason: str) -> None:
         """The tunnel is gone."""
         self._links.remove(self, reason)
-        for parcel in self._parcels.take_all():
-            self._exchange.give_back(parcel)
+        for parcel in self._parcels.pop_all():
+            self._exchange.reroute_or_fail(parcel)
 
-    def send_elsewhere(self) -> None:
+    def reroute_queued(self) -> None:
         """Have what waits go another way, if it may; the rest waits on."""
-        for parcel in list(self._parcels.take_all()):
-            has_choice = parcel.forward.choice is not None
-            may_leave = has_choice and self._exchange.has_another_way(parcel)
-            if may_leave or not self.offer(parcel):
-                self._exchange.give_back(parcel)
+        for parcel in list(self._parcels.pop_all()):
+            has_choice = parcel.forward.selected_target is not None
+            may_leave = has_choice and self._exchange.has_alternative(parcel)
+            if may_leave or not self.try_send(parcel):
+                self._exchange.reroute_or_fail(parcel)
 
     def statistics(self) -> LinkStatistics:
         """What went through and what waits."""
@@ -272,9 +272,9 @@ class DomainLink:
         )
 
     @property
-    def is_written(self) -> bool:
+    def is_flushed(self) -> bool:
         """Whether nothing waits for this tunnel."""
-        return not (self._news or self._parcels or self._last_news)
+        return not (self._updates or self._parcels or self._last_news)
 
     def __repr__(self) -> str:
         return f"<DomainLink to {self.domain.name}: {len(self._parcels)} waiting>"
@@ -286,7 +286,7 @@ class DomainLinks:
     Args:
         exchange: where messages come from and go to.
         on_up, on_down: told of domains that can be reached, and no more.
-        on_news: told of news of routes.
+        on_update: called with each routing update.
         cores: all that may be cores; None for whoever says so.
     """
 
@@ -296,21 +296,21 @@ class DomainLinks:
         *,
         on_up: Callable[[DomainLink], None],
         on_down: Callable[[str], None],
-        on_news: Callable[[DomainLink, bytes], None],
+        on_update: Callable[[DomainLink, bytes], None],
         cores: frozenset[str] | None = None,
     ) -> None:
         self._exchange = exchange
         self._own = exchange.domain
         self._on_up = on_up
         self._on_down = on_down
-        self.on_news = on_news
+        self.on_update = on_update
         self._cores = cores
         self.by_domain: dict[str, DomainLink] = {}
         exchange.on_change.append(self._forget_ways)
 
     def _forget_ways(self) -> None:
         for link in self.by_domain.values():
-            link.forget_ways()
+            link.clear_fast_paths()
 
     def accept(self, tunnel: Tunnel) -> DomainLink:
         """Take a tunnel in use; raises HandshakeRejectedError if the other end may not have one."""
@@ -325,7 +325,7 @@ class DomainLinks:
                 )
             self._exchange.remove_cell(before.gateway)
         self.by_domain[domain.name] = link
-        self._install(link, cell)
+        self._register(link, cell)
         self._on_up(link)
         logger.info("%s: tunnel to %s %s", self._own.name, domain.role.value, domain.name)
         if before is not None:
@@ -348,7 +348,7 @@ class DomainLinks:
             )
         return domain
 
-    def _install(self, link: DomainLink, cell: TunnelCell) -> None:
+    def _register(self, link: DomainLink, cell: TunnelCell) -> None:
         runner = CellRunner(cell, self._exchange)
         self._exchange.gateways[link.gateway] = link
         target = Route.to_domain(link.domain.name, self._own.cell(link.gateway))
@@ -362,10 +362,10 @@ class DomainLinks:
             self._on_down(link.domain.name)
             logger.info("%s: lost the tunnel to %s: %s", self._own.name, link.domain.name, reason)
 
-    async def wait_written(self, timeout_s: float) -> bool:
+    async def wait_flushed(self, timeout_s: float) -> bool:
         """Wait until nothing waits for a tunnel any more; False if that takes too long."""
         deadline = self._exchange.loop.time() + timeout_s
-        while not all(link.is_written for link in self.by_domain.values()):
+        while not all(link.is_flushed for link in self.by_domain.values()):
             if self._exchange.loop.time() >= deadline:
                 return False
             await asyncio.sleep(_LOOK_EVERY_S)

@@ -26,7 +26,7 @@ class LocationManager(Cell):
     def __init__(self, name: str = "lm") -> None:
         super().__init__(name)
 
-    def received(self, message: CellMessage) -> Any:
+    def handle(self, message: CellMessage) -> Any:
         """It takes commands only."""
         raise UsageError(f"{self.name} takes commands only; try 'help'")
 
@@ -62,7 +62,7 @@ class LocationManager(Cell):
         troubles = []
         if name not in dialer.cores:
             troubles.append("nobody told of it")
-        elif (missing_s := dialer.missing_s(name)) is not None:
+        elif (missing_s := dialer.unlisted_s(name)) is not None:
             troubles.append(f"nobody has told of it for {format_duration(missing_s)}")
         if failure is not None:
             troubles.append(failure)
@@ -71,7 +71,7 @@ class LocationManager(Cell):
     @command("info", help="Where this domain hears of cores, and how that goes.", is_read=True)
     def info(self) -> str:
         """The statistics of the locations."""
-        locations = self.domain.locations
+        locations = self.domain.core_discovery
         counts = msgspec.structs.asdict(locations.statistics())
         told = ((name.removeprefix("is_").replace("_", " "), it) for name, it in counts.items())
         return format_fields(

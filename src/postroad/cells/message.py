@@ -17,11 +17,11 @@ class CellMessage(msgspec.Struct, frozen=True, gc=False):
     """What a handler is given."""
 
     payload: bytes
-    content: str = BYTES
+    content_type: str = BYTES
     """Says how to read the payload."""
     sender: CellAddress | None = None
     """The cell that sent it, or sent it on: the last one that did, see `way`."""
-    name: str | None = None
+    route_name: str | None = None
     """The queue or topic it was sent to, if that is why this cell gets it."""
     id: bytes = b""
     wants_reply: bool = False
@@ -30,7 +30,7 @@ class CellMessage(msgspec.Struct, frozen=True, gc=False):
     """Time of the event loop's clock when the sender stops caring, where it told."""
     session: str | None = None
     headers: dict[str, str] | None = None
-    way: CellPath = _NO_WAY
+    path: CellPath = _NO_WAY
     """Who sent it and everybody who sent it on, oldest first; cells, and domains as `*@domain`.
 
     What is before the sender is what the sender says.
@@ -41,4 +41,4 @@ class CellMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def body(self) -> Any:
         """The decoded payload; raises MalformedPayloadError if it is not of its content type."""
-        return decode_body(self.content, self.payload)
+        return decode_body(self.content_type, self.payload)

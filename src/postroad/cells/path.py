@@ -53,7 +53,7 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.hops[self.position]
 
     @property
-    def upcoming(self) -> CellAddress | None:
+    def next_hop(self) -> CellAddress | None:
         """The hop after the current one."""
         place = self.position + 1
         return self.hops[place] if place < len(self.hops) else None
@@ -82,7 +82,7 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.first
 
     @property
-    def was_walked(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all hops are taken: who has the message now is its final destination."""
         return self.position == len(self.hops)
 
@@ -99,7 +99,7 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
         place = self.position
         return copy_with(self, "hops", (*self.hops[:place], hop, *self.hops[place + 1 :]))
 
-    def arrived(self, cell: CellAddress) -> CellPath:
+    def delivered_to(self, cell: CellAddress) -> CellPath:
         """The path as a cell gets it: the hop is the cell's own address, and is taken."""
         self._require_hop()
         place = self.position
@@ -123,7 +123,7 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """
         return _reverse(self.hops)
 
-    def latest_domains(self) -> frozenset[str]:
+    def trailing_domains(self) -> frozenset[str]:
         """The domains that passed a message on since the last cell did, of its source path."""
         found = []
         for hop in reversed(self.hops):

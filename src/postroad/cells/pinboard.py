@@ -62,14 +62,14 @@ class LogBuffer(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line. Where nobody set up logging, warnings are still seen as without this."""
-        self.keep(record)
+        self.append(record)
         last_resort = logging.lastResort
         if last_resort is None or record.levelno < last_resort.level:
             return
-        if self._is_alone(record):
+        if self._has_no_other_handler(record):
             last_resort.handle(record)
 
-    def keep(self, record: logging.LogRecord) -> None:
+    def append(self, record: logging.LogRecord) -> None:
         """Keep a line, if anybody uses this."""
         try:
             if self._users:
@@ -81,7 +81,7 @@ class LogBuffer(logging.Handler):
         """Whether lines of a logger come here by themselves."""
         return name == self._logger.name or name.startswith(f"{self._logger.name}.")
 
-    def _is_alone(self, record: logging.LogRecord) -> bool:
+    def _has_no_other_handler(self, record: logging.LogRecord) -> bool:
         """Whether nobody else gets a line."""
         logger: logging.Logger | None = logging.getLogger(record.name)
         while logger is not None:
@@ -133,7 +133,7 @@ class LogBufferHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line that comes there in no other way."""
         if not self._pinboard.is_below(record.name):
-            self._pinboard.keep(record)
+            self._pinboard.append(record)
 
 
 def _kept(record: logging.LogRecord) -> LogLine:

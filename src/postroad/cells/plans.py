@@ -19,54 +19,54 @@ from .surroundings import RoutingContext
 class ForwardPlan:
     """To hand all messages that are alike to one gateway."""
 
-    __slots__ = ("_choice", "_gateway", "_sender", "asked")
+    __slots__ = ("_choice", "_gateway", "_sender", "depends_on_domains")
     size = 1
 
     def __init__(self, forward: Forward, sender: CellAddress, asked: frozenset[str]) -> None:
         self._gateway = forward.gateway
-        self._choice = forward.choice
+        self._choice = forward.selected_target
         self._sender = sender
-        self.asked = asked
+        self.depends_on_domains = asked
 
-    def carry_out(self, envelope: Envelope) -> RoutingDecision:
+    def apply(self, envelope: Envelope) -> RoutingDecision:
         """The decision for one message."""
-        leaving = envelope.sent_by(self._sender)
+        leaving = envelope.with_source_hop(self._sender)
         return RoutingDecision((), (Forward(self._gateway, leaving, self._choice),))
 
 
 class DeliverPlan:
     """To deliver them to one cell."""
 
-    __slots__ = ("_address", "_cell", "_name", "asked")
+    __slots__ = ("_address", "_cell", "_name", "depends_on_domains")
     size = 1
 
     def __init__(
         self, delivery: LocalDelivery, address: CellAddress, asked: frozenset[str]
     ) -> None:
         self._cell = delivery.cell
-        self._name = delivery.name
+        self._name = delivery.route_name
         self._address = address
-        self.asked = asked
+        self.depends_on_domains = asked
 
-    def carry_out(self, envelope: Envelope) -> RoutingDecision:
+    def apply(self, envelope: Envelope) -> RoutingDecision:
         """The decision for one message."""
-        arrived = envelope.heading(envelope.destination.arrived(self._address))
+        arrived = envelope.with_destination(envelope.destination.delivered_to(self._address))
         return RoutingDecision((LocalDelivery(self._cell, arrived, self._name),))
 
 
 class FanOutPlan:
     """To do any number of both: the copies of a topic."""
 
-    __slots__ = ("_parts", "asked", "size")
+    __slots__ = ("_parts", "depends_on_domains", "size")
 
     def __init__(self, parts: list[ForwardPlan | DeliverPlan], asked: frozenset[str]) -> None:
         self.size = len(parts) + 1
         self._parts = parts
-        self.asked = asked
+        self.depends_on_domains = asked
 
-    def carry_out(self, envelope: Envelope) -> RoutingDecision:
+    def apply(self, envelope: Envelope) -> RoutingDecision:
         """The decision for one message."""
-        decisions = [part.carry_out(envelope) for part in self._parts]
+        decisions = [part.apply(envelope) for part in self._parts]
         return RoutingDecision(
             tuple([it for decision in decisions for it in decision.deliveries]),
             tuple([it for decision in decisions for it in decision.forwards]),
@@ -92,13 +92,13 @@ class BalancedPlan:
     messages passed over is passed over by all.
     """
 
-    __slots__ = ("_candidates", "_left", "_plans", "asked", "size")
+    __slots__ = ("_candidates", "_left", "_plans", "depends_on_domains", "size")
 
     def __init__(self, routing: RouteResolution, around: RoutingContext) -> None:
-        self.asked = frozenset(routing.asked)
-        self.size = len(routing.choices)
+        self.depends_on_domains = frozenset(routing.depends_on_domains)
+        self.size = len(routing.candidates)
         # The routes that were not passed over so far, and whether they are in the own zone.
-        self._left = {it.target_name: around.is_near(it) for it in routing.choices}
+        self._left = {it.target_name: around.is_same_zone(it) for it in routing.candidates}
         self._plans: dict[str, RoutingPlan] = {}
         self._candidates: list[tuple[int, RoutingPlan | None]] = []
 
@@ -117,9 +117,9 @@ class BalancedPlan:
                 best, winner = score, plan
         return winner
 
-    def learn(self, routing: RouteResolution, plan: RoutingPlan) -> None:
+    def record(self, routing: RouteResolution, plan: RoutingPlan) -> None:
         """Keep which route a message went by, and which better ones lead nowhere."""
-        for route in routing.choices:
+        for route in routing.candidates:
             if route is routing.taken:
                 self._plans[route.target_name] = plan
                 break

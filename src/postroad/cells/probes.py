@@ -49,8 +49,8 @@ async def ping(
     """
     # The time of a loop may be that of its current turn: much too coarse.
     started = time.perf_counter()
-    answer = await domain.exchange_ping(destination, PING, payload, timeout_s)
-    return PingTrip(time.perf_counter() - started, decode_pong(answer.payload), answer.way)
+    answer = await domain.ping(destination, PING, payload, timeout_s)
+    return PingTrip(time.perf_counter() - started, decode_pong(answer.payload), answer.path)
 
 
 def domains_of(trip: PingTrip, here: str) -> tuple[list[str], list[str]]:

@@ -29,22 +29,22 @@ class ResendBuffer:
         self._sent: dict[bytes, SentMessage] = {}
         self._bytes = 0
 
-    def keep(self, sent: SentMessage) -> None:
+    def put(self, sent: SentMessage) -> None:
         """Remember a message, and forget the oldest if there are too many."""
-        weight = sent.envelope.weight
+        weight = sent.envelope.memory_bytes
         if weight > self._bytes_max:
             return
-        self.take(sent.envelope.id)
+        self.pop(sent.envelope.id)
         self._sent[sent.envelope.id] = sent
         self._bytes += weight
         while len(self._sent) > self._messages_max or self._bytes > self._bytes_max:
-            self.take(next(iter(self._sent)))
+            self.pop(next(iter(self._sent)))
 
-    def take(self, id: bytes) -> SentMessage | None:
+    def pop(self, id: bytes) -> SentMessage | None:
         """Give and forget a message."""
         sent = self._sent.pop(id, None)
         if sent is not None:
-            self._bytes -= sent.envelope.weight
+            self._bytes -= sent.envelope.memory_bytes
         return sent
 
     def __len__(self) -> int:

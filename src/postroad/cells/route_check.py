@@ -62,16 +62,16 @@ class RouteCheckResult(msgspec.Struct, frozen=True):
 
     cores: tuple[str, ...]
     """The cores that answered."""
-    silent: dict[str, str]
+    unreachable: dict[str, str]
     """Those that did not, and why."""
     domains: int
     """How many domains they know of, all together."""
     differences: tuple[RouteDifference, ...]
 
     @property
-    def is_good(self) -> bool:
+    def is_consistent(self) -> bool:
         """Whether all cores answered, and agree."""
-        return bool(self.cores) and not (self.silent or self.differences)
+        return bool(self.cores) and not (self.unreachable or self.differences)
 
 
 def decode_report(answer: object) -> CoreReport:

@@ -83,7 +83,7 @@ class RouteCommands:
     def find(self, path: str, *, from_: str | None = None) -> str:
         """The decision about a message."""
         domain = self._cell.domain
-        exchange = domain.exchange
+        exchange = domain.dispatcher
         origin, source = LOCAL_ORIGIN, CellPath((self._cell.address,))
         if from_ is not None:
             origin, source = self._origin(from_), CellPath.of(f"System@{from_}", f"*@{from_}")
@@ -94,7 +94,7 @@ class RouteCommands:
             table=domain.table,
             cells=domain.cells,
             domain=domain.identity,
-            hidden=exchange.hidden,
+            hidden=exchange.draining,
         )
         return decision.explain()
 

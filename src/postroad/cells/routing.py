@@ -100,12 +100,12 @@ class RouteResolution:
         self._domain = around.domain
         self._avoid = avoid
         self._is_from_elsewhere = origin.peer is not None
-        self._may_stay = origin.may_stay
-        self._may_leave = origin.may_leave
-        self._may_fan_out = origin.may_fan_out
+        self._may_stay = origin.allow_local
+        self._may_leave = origin.allow_remote
+        self._may_fan_out = origin.allow_fan_out
         self._path = envelope.destination
         # Domains that had this very hop before us; none once it is another one.
-        self._visited = envelope.source.latest_domains()
+        self._visited = envelope.source.trailing_domains()
         if origin.peer is not None:
             self._visited |= {origin.peer}
         self._was_topic = False
@@ -114,11 +114,11 @@ class RouteResolution:
         self._failure: DeliveryFailure | None = None
         self._trace: list[tuple[object, ...]] = []
         self.taken: Route | None = None
-        self.choices: list[Route] = []
-        self.asked: set[str] = set()
+        self.candidates: list[Route] = []
+        self.depends_on_domains: set[str] = set()
 
     @property
-    def has_moved(self) -> bool:
+    def was_rewritten(self) -> bool:
         """Whether own hops were taken, or an alias took the place of the hop."""
         return self._path is not self._envelope.destination
 
@@ -130,13 +130,15 @@ class RouteResolution:
         else:
             self._follow()
         failure = self._failure
-        is_wanted = not (self._envelope.is_quiet and failure and failure.code == NoRouteError.code)
+        is_wanted = not (
+            self._envelope.suppress_errors and failure and failure.code == NoRouteError.code
+        )
         return RoutingDecision(
             deliveries=tuple(self._deliveries.values()),
             forwards=tuple(self._forwards.values()),
             failure=failure,
-            is_answered=failure is not None and is_wanted and self._envelope.is_answerable,
-            trace=tuple(self._trace),
+            should_reply=failure is not None and is_wanted and self._envelope.can_reply,
+            steps_log=tuple(self._trace),
         )
 
     def _follow(self) -> None:
@@ -152,10 +154,10 @@ class RouteResolution:
         )
 
     def _take_own_hops(self) -> bool:
-        while not self._path.was_walked:
+        while not self._path.is_complete:
             if self._path.current != self._around.address:
                 return True
-            self._say("{} is this domain: on to the next hop", self._path.current)
+            self._log_step("{} is this domain: on to the next hop", self._path.current)
             self._path = self._path.advanced()
             self._visited = _NOBODY
         self._fail(NoRouteError, f"the path ends at domain {self._domain.name}, not at a cell")
@@ -167,8 +169,8 @@ class RouteResolution:
             self._deliver_to_own(hop)
             return True
         if hop.is_local:
-            if self._may_stay and self._around.is_open(hop.cell):
-                self._say("{} is a cell of this domain", hop.cell)
+            if self._may_stay and self._around.is_routable(hop.cell):
+                self._log_step("{} is a cell of this domain", hop.cell)
                 self._deliver(hop.cell, None)
                 return True
             self._fan_out(hop)
@@ -176,7 +178,7 @@ class RouteResolution:
 
     def _deliver_to_own(self, hop: CellAddress) -> None:
         if hop.cell in self._around.cells:
-            self._say("{} is in this domain", hop)
+            self._log_step("{} is in this domain", hop)
             self._deliver(hop.cell, None)
         else:
             self._fail(NoRouteError, f"no cell {hop.cell!r} in domain {hop.domain}")
@@ -187,26 +189,26 @@ class RouteResolution:
         for route in self._table.topics(hop.cell):
             self._was_topic = True
             if not self._may_fan_out:
-                self._say("{}: has its copy already", route)
-            elif self._around.is_own(route.target):
+                self._log_step("{}: has its copy already", route)
+            elif self._around.is_local_target(route.target):
                 self._copy_to_cell(route)
             elif not self._may_leave:
-                self._say("{}: not followed, the message came from a core", route)
+                self._log_step("{}: not followed, the message came from a core", route)
             else:
                 self._copy_to_domain(route)
 
     def _copy_to_cell(self, route: Route) -> None:
         if self._is_open_to(route):
-            self._say("{}: a copy", route)
+            self._log_step("{}: a copy", route)
             self._deliver(route.target.cell, route.cell)
 
     def _copy_to_domain(self, route: Route) -> None:
         if self._was_at(route.target):
-            self._say("{}: the message came from there", route)
-        elif (gateway := self._around.gateway(route.target)) is None:
+            self._log_step("{}: the message came from there", route)
+        elif (gateway := self._around.resolve_gateway(route.target)) is None:
             self._fail(NoRouteError, f"{route}: no way there from {self._domain.name}")
         else:
-            self._say("{}: a copy through {}", route, gateway)
+            self._log_step("{}: a copy through {}", route, gateway)
             self._forward(gateway, None)
 
     # Everything else.
@@ -215,28 +217,28 @@ class RouteResolution:
         """Follow the first route that leads anywhere; False if it gave the hop another name."""
         for route in self._routes_for(hop):
             if route.type is RouteType.ALIAS:
-                self._say("{}: another name", route)
+                self._log_step("{}: another name", route)
                 self._rename(route.target)
                 return False
             if self._was_at(route.target):
-                self._say("{}: the message came from there", route)
-            elif self._goes_by(route):
+                self._log_step("{}: the message came from there", route)
+            elif self._try_route(route):
                 self.taken = route
                 return True
         if self._was_topic:
-            self._say("no other route for {}", hop)
+            self._log_step("no other route for {}", hop)
         else:
             self._fail(NoRouteError, f"no route for {hop} at {self._domain.name}")
         return True
 
-    def _goes_by(self, route: Route) -> bool:
-        if route.type is RouteType.QUEUE and self._around.is_own(route.target):
+    def _try_route(self, route: Route) -> bool:
+        if route.type is RouteType.QUEUE and self._around.is_local_target(route.target):
             return self._goes_to_consumer(route)
-        gateway = self._around.gateway(route.target)
+        gateway = self._around.resolve_gateway(route.target)
         if gateway is None:
-            self._say("{}: no way there", route)
+            self._log_step("{}: no way there", route)
             return False
-        self._say("{}: through {}", route, gateway)
+        self._log_step("{}: through {}", route, gateway)
         is_choice = route.type in (RouteType.QUEUE, RouteType.DEFAULT)
         self._forward(gateway, route.target_name if is_choice else None)
         return True
@@ -244,7 +246,7 @@ class RouteResolution:
     def _goes_to_consumer(self, route: Route) -> bool:
         if not self._is_open_to(route):
             return False
-        self._say("{}: the consumer", route)
+        self._log_step("{}: the consumer", route)
         self._deliver(route.target.cell, route.cell)
         return True
 
@@ -260,13 +262,13 @@ class RouteResolution:
     def _queue_routes(self, name: str) -> list[Route]:
         routes: Iterable[Route] = self._allowed(self._table.queues(name))
         if not self._may_leave:
-            routes = [route for route in routes if self._around.is_own(route.target)]
+            routes = [route for route in routes if self._around.is_local_target(route.target)]
         ranked = rank_for_message(
-            self._envelope.id, routes, name=_target_name, is_preferred=self._around.is_near
+            self._envelope.id, routes, name=_target_name, is_preferred=self._around.is_same_zone
         )
         if len(ranked) > 1:
-            self.choices = ranked
-            self.asked.update(it.target.domain for it in ranked if it.target.is_domain)
+            self.candidates = ranked
+            self.depends_on_domains.update(it.target.domain for it in ranked if it.target.is_domain)
         return ranked
 
     def _default_routes(self, hop: CellAddress) -> list[Route]:
@@ -275,7 +277,7 @@ class RouteResolution:
             str(hop).encode(),
             self._allowed(self._table.defaults()),
             name=_target_name,
-            is_preferred=self._around.is_near,
+            is_preferred=self._around.is_same_zone,
         )
 
     def _allowed(self, routes: Iterable[Route]) -> list[Route]:
@@ -286,16 +288,16 @@ class RouteResolution:
     def _is_open_to(self, route: Route) -> bool:
         """Whether the cell a queue or topic route leads to takes what comes by it."""
         cell = route.target.cell
-        if self._around.is_open(cell):
+        if self._around.is_routable(cell):
             return True
         fate = "draining" if cell in self._around.cells else "gone"
-        self._say("{}: that cell is {}", route, fate)
+        self._log_step("{}: that cell is {}", route, fate)
         return False
 
     def _was_at(self, target: CellAddress) -> bool:
         if not target.is_domain:
             return False
-        self.asked.add(target.domain)
+        self.depends_on_domains.add(target.domain)
         return target.domain in self._visited
 
     # What is decided.
@@ -307,10 +309,10 @@ class RouteResolution:
 
     def _deliver(self, cell: str, name: str | None) -> None:
         if cell in self._deliveries:
-            self._say("{} has its copy already", cell)
+            self._log_step("{} has its copy already", cell)
             return
-        path = self._path.arrived(CellAddress(cell, self._domain.name))
-        self._deliveries[cell] = LocalDelivery(cell, self._envelope.heading(path), name)
+        path = self._path.delivered_to(CellAddress(cell, self._domain.name))
+        self._deliveries[cell] = LocalDelivery(cell, self._envelope.with_destination(path), name)
 
     def _forward(self, gateway: str, choice: str | None) -> None:
         if len(self._envelope.source) > SOURCE_HOPS_MAX:
@@ -319,9 +321,9 @@ class RouteResolution:
             )
             return
         if (gateway, self._path.current) in self._forwards:
-            self._say("{} has its copy already", gateway)
+            self._log_step("{} has its copy already", gateway)
             return
-        leaving = self._sent_on().leaving(self._path, self._around.address)
+        leaving = self._sent_on().with_destination_and_hop(self._path, self._around.address)
         self._forwards[gateway, self._path.current] = Forward(gateway, leaving, choice)
 
     def _sent_on(self) -> Envelope:
@@ -330,16 +332,16 @@ class RouteResolution:
         One from elsewhere that gets another destination here is sent on by the domain itself, as by
         any cell on its path. Others could not believe that it came from its sender by this way.
         """
-        if self.has_moved and self._is_from_elsewhere:
-            return self._envelope.sent_by(self._domain.cell(SYSTEM))
+        if self.was_rewritten and self._is_from_elsewhere:
+            return self._envelope.with_source_hop(self._domain.cell(SYSTEM))
         return self._envelope
 
     def _fail(self, error: type[RoutingError], text: str) -> None:
-        self._say("{}", text)
+        self._log_step("{}", text)
         hop = _hop_of(self._path)
         self._failure = DeliveryFailure.of(error, text, hop=hop, at=self._domain.name)
 
-    def _say(self, form: str, *arguments: object) -> None:
+    def _log_step(self, form: str, *arguments: object) -> None:
         self._trace.append((form, *arguments))
 
 
@@ -348,4 +350,4 @@ def _target_name(route: Route) -> str:
 
 
 def _hop_of(path: CellPath) -> CellAddress | None:
-    return None if path.was_walked else path.current
+    return None if path.is_complete else path.current

@@ -41,7 +41,7 @@ class RoutingManager(Cell):
     def __init__(self, name: str = "RoutingMgr") -> None:
         super().__init__(name, concurrency=_CONCURRENCY)
 
-    def received(self, message: CellMessage) -> Any:
+    def handle(self, message: CellMessage) -> Any:
         """Tell another routing manager what this one knows."""
         if message.body != _REPORT:
             raise UsageError(f"{self.name} takes commands only; try 'help'")
@@ -49,15 +49,15 @@ class RoutingManager(Cell):
 
     def _report(self) -> CoreReport:
         domain = self.domain
-        learner = domain.spreader.learner
+        learner = domain.propagator.learner
         offer = build_advertisement(domain.table, domain.identity)
         return CoreReport(
             KnownAdvertisement(domain.service.incarnation, 0, offer.digest()),
-            {name: self._known(name) for name in learner.offers()},
+            {name: self._known(name) for name in learner.advertisements()},
         )
 
     def _known(self, name: str) -> KnownAdvertisement:
-        have = self.domain.spreader.learner.have(name)
+        have = self.domain.propagator.learner.ack_for(name)
         return KnownAdvertisement(have.incarnation, have.number, have.digest)
 
     # What is offered.
@@ -69,20 +69,20 @@ class RoutingManager(Cell):
         "BEHIND are those that do not know yet what this one offers. With DOMAIN, all names.",
         is_read=True,
     )
-    def show_offers(self, domain: str | None = None) -> str:
+    def show_advertisements(self, domain: str | None = None) -> str:
         """A line for each domain, or all about one."""
         if domain is not None:
             return self._all_of(domain)
-        peers = self.domain.spreader.learner.offers()
+        peers = self.domain.propagator.learner.advertisements()
         if not peers:
             return "no tunnels"
         headings = ("DOMAIN", "ROLE", "ZONE", "SNAPSHOT", "BEHIND", "QUEUES", "TOPICS")
         return format_table(headings, map(self._row, peers))
 
     def _row(self, name: str) -> tuple[object, ...]:
-        spreader = self.domain.spreader
-        offer, have = spreader.learner.offers()[name], spreader.learner.have(name)
-        is_behind = name in spreader.announcer.behind()
+        spreader = self.domain.propagator
+        offer, have = spreader.learner.advertisements()[name], spreader.learner.ack_for(name)
+        is_behind = name in spreader.announcer.unacknowledged()
         return (
             name,
             self._role_of(name),
@@ -98,11 +98,11 @@ class RoutingManager(Cell):
         return None if link is None else link.domain.role.value
 
     def _all_of(self, name: str) -> str:
-        learner = self.domain.spreader.learner
-        offer = learner.offers().get(name)
+        learner = self.domain.propagator.learner
+        offer = learner.advertisements().get(name)
         if offer is None:
             raise ConfigError(f"no tunnel to domain {quote(name)}; see 'ls'")
-        have = learner.have(name)
+        have = learner.ack_for(name)
         head = format_fields(
             (
                 ("domain", name),
@@ -150,7 +150,7 @@ class RoutingManager(Cell):
     def _cores(self) -> list[str]:
         """All cores that are known: by a tunnel, by somebody who tells of them, or by being one."""
         domain = self.domain
-        cores = {*domain.spreader.cores(), *domain.dialer.cores}
+        cores = {*domain.propagator.cores(), *domain.dialer.cores}
         if domain.identity.role is Role.CORE:
             cores.add(domain.name)
         return sorted(cores)
@@ -169,10 +169,10 @@ class RoutingManager(Cell):
 
 
 def _in_words(result: RouteCheckResult) -> Iterator[str]:
-    if not (result.cores or result.silent):
+    if not (result.cores or result.unreachable):
         yield "no cores are known"
         return
-    for core, why in result.silent.items():
+    for core, why in result.unreachable.items():
         yield f"core {core} did not answer: {why}"
     if result.differences:
         rows = ((it.domain, it.core, it.problem) for it in result.differences)
@@ -183,5 +183,5 @@ def _in_words(result: RouteCheckResult) -> Iterator[str]:
 
 
 def _as_json(result: RouteCheckResult) -> str:
-    values = {"is_good": result.is_good, **msgspec.structs.asdict(result)}
+    values = {"is_good": result.is_consistent, **msgspec.structs.asdict(result)}
     return msgspec.json.encode(values).decode()

@@ -48,13 +48,13 @@ class CellRunner:
     """A cell of a domain at work."""
 
     __slots__ = (
-        "_entrusted",
         "_exchange",
         "_handler",
         "_idle",
         "_is_inside",
         "_is_scheduled",
         "_tasks",
+        "_transactional",
         "cell",
         "handled",
         "mailbox",
@@ -65,7 +65,7 @@ class CellRunner:
         self.cell = cell
         self.name = cell.name
         self._exchange = exchange
-        self._handler = cell.received
+        self._handler = cell.handle
         config = exchange.config
         self.mailbox: FairQueue[_MailboxItem] = FairQueue(
             config.mailbox_messages_max, config.mailbox_bytes_max
@@ -73,7 +73,7 @@ class CellRunner:
         # Results of the handler that are still awaited, the oldest first.
         self._tasks: dict[asyncio.Future[Any], None] = {}
         # Messages that came with a transaction, and the tasks at work on them.
-        self._entrusted: dict[bytes, asyncio.Future[Any] | None] = {}
+        self._transactional: dict[bytes, asyncio.Future[Any] | None] = {}
         self._is_inside = False
         self._is_scheduled = False
         self._idle: asyncio.Future[None] | None = None
@@ -116,22 +116,22 @@ class CellRunner:
         if self.is_free and not self._exchange.depth:
             self._handle(delivery, arrived, transaction)
             return True
-        weight = delivery.envelope.weight
+        weight = delivery.envelope.memory_bytes
         waiting = _MailboxItem(delivery, arrived, transaction)
-        if not self.mailbox.offer(waiting, weight, source, via=via):
+        if not self.mailbox.try_put(waiting, weight, source, via=via):
             return False
         if transaction is not None:
-            self._entrusted[delivery.envelope.id] = None
+            self._transactional[delivery.envelope.id] = None
         self._schedule()
         return True
 
-    def abandon(self, id: bytes) -> None:
+    def cancel(self, id: bytes) -> None:
         """Whoever brought a message with a transaction gave up: nobody shall work on it."""
-        task = self._entrusted.pop(id, None)
+        task = self._transactional.pop(id, None)
         if task is not None:
             task.cancel()
 
-    def call_now(self, message: CellMessage) -> Any:
+    def invoke(self, message: CellMessage) -> Any:
         """Have the handler called, on the spot; the caller has checked that it is free."""
         exchange = self._exchange
         self._is_inside = True
@@ -144,7 +144,7 @@ class CellRunner:
             if self.mailbox:
                 self._schedule()
 
-    def await_result(self, result: Awaitable[Any]) -> asyncio.Future[Any]:
+    def track(self, result: Awaitable[Any]) -> asyncio.Future[Any]:
         """Wait for a coroutine of the handler, which counts as work until it ends."""
         task = asyncio.ensure_future(result)
         self._tasks[task] = None
@@ -167,14 +167,14 @@ class CellRunner:
                 self._schedule()
                 return
             left -= 1
-            waiting = self.mailbox.take()
+            waiting = self.mailbox.pop()
             if self._is_abandoned(waiting):
                 continue
-            if self._is_too_late(waiting):
-                self._refuse_late(waiting.delivery.envelope)
+            if self._is_expired(waiting):
+                self._reject_expired(waiting.delivery.envelope)
             else:
                 self._handle(*waiting)
-        self._tell_if_idle()
+        self._notify_idle()
 
     def _handle(self, delivery: LocalDelivery, arrived: float, transaction: Any = None) -> None:
         envelope = delivery.envelope
@@ -184,11 +184,15 @@ class CellRunner:
         if tracing.tracer is not None and envelope.headers:
             span = start_handle_span(self._exchange.domain.name, self.name, envelope)
         try:
-            if not envelope.destination.was_walked:
+            if not envelope.destination.is_complete:
                 lain_s = self._exchange.loop.time() - arrived
-                self._relay(envelope.aged(int(lain_s * 1000)), message)
+                self._relay(envelope.with_elapsed(int(lain_s * 1000)), message)
                 return
-            result = self._react(message) if span is NOOP_SPAN else self._react_in(span, message)
+            result = (
+                self._invoke_by_content_type(message)
+                if span is NOOP_SPAN
+                else self._react_in(span, message)
+            )
         except BaseException as error:
             span.end(error)
             raise_if_fatal(error)
@@ -197,7 +201,7 @@ class CellRunner:
         if isinstance(result, Awaitable):
             task = self.reply_with(envelope, result, transaction)
             if transaction is not None:
-                self._entrusted[envelope.id] = task
+                self._transactional[envelope.id] = task
         else:
             self._succeed(envelope, result, transaction)
 
@@ -205,56 +209,56 @@ class CellRunner:
         self, envelope: Envelope, result: Awaitable[Any], transaction: Any = None
     ) -> asyncio.Future[Any]:
         """Wait for a coroutine of the handler, and do with its result what is to be done."""
-        task = self.await_result(result)
+        task = self.track(result)
         task.add_done_callback(lambda done: self._on_result(envelope, done, transaction))
         return task
 
     def _succeed(self, envelope: Envelope, result: Any, transaction: Any) -> None:
         if transaction is not None:
             # Who brought it waits for its end here, and nobody for a reply.
-            self._entrusted.pop(envelope.id, None)
-            self._exchange.on_answer(envelope.id, EMPTY_REPLY)
+            self._transactional.pop(envelope.id, None)
+            self._exchange.on_reply(envelope.id, EMPTY_REPLY)
         elif envelope.wants_reply:
             self._exchange.reply(envelope, result, self.name)
 
     def _fail(self, envelope: Envelope, error: BaseException, transaction: Any) -> None:
         if transaction is not None:
-            self._entrusted.pop(envelope.id, None)
+            self._transactional.pop(envelope.id, None)
             failure = self._exchange.failure_of(error, self.name)
             self._exchange.statistics.failed += 1
-            self._exchange.on_answer(envelope.id, failure)
+            self._exchange.on_reply(envelope.id, failure)
         else:
             self._exchange.fail(envelope, error, self.name)
 
     def _is_abandoned(self, waiting: _MailboxItem) -> bool:
         if waiting.transaction is None:
             return False
-        return waiting.delivery.envelope.id not in self._entrusted
+        return waiting.delivery.envelope.id not in self._transactional
 
-    def _is_too_late(self, waiting: _MailboxItem) -> bool:
-        left_ms = waiting.delivery.envelope.handling_ms
+    def _is_expired(self, waiting: _MailboxItem) -> bool:
+        left_ms = waiting.delivery.envelope.handling_budget_ms
         if left_ms is None:
             return False
         return self._exchange.loop.time() - waiting.arrived > left_ms / 1000
 
-    def _refuse_late(self, envelope: Envelope) -> None:
+    def _reject_expired(self, envelope: Envelope) -> None:
         self._exchange.statistics.expired += 1
         text = f"it waited too long for cell {self.name}"
         self._exchange.refuse(envelope, MessageExpiredError, text)
 
-    def _react(self, message: CellMessage) -> Any:
-        if message.content == PING:
+    def _invoke_by_content_type(self, message: CellMessage) -> Any:
+        if message.content_type == PING:
             return build_pong(message)
-        if message.content == COMMAND:
+        if message.content_type == COMMAND:
             line = message.body
             self._check_command(line, message)
-            return self.cell.commanded(line)
-        return self.call_now(message)
+            return self.cell.on_command(line)
+        return self.invoke(message)
 
     def _check_command(self, line: str, message: CellMessage) -> None:
         """Refuse a command that came from another domain, be it by a cell of this one."""
         own, allowed = self._exchange.domain.name, self._exchange.remote_commands
-        if allowed == "change" or all(hop.domain in (own, LOCAL) for hop in message.way.hops):
+        if allowed == "change" or all(hop.domain in (own, LOCAL) for hop in message.path.hops):
             return
         if allowed == "off" or not self.cell.is_read(line):
             may = "give no commands" if allowed == "off" else "only look"
@@ -265,8 +269,8 @@ class CellRunner:
 
     def _react_in(self, span: SpanLike, message: CellMessage) -> Any:
         """The same inside of a span, which ends with what the handler does."""
-        with span.inside:
-            result = self._react(message)
+        with span.scope:
+            result = self._invoke_by_content_type(message)
             if not isinstance(result, Awaitable):
                 span.end()
                 return result
@@ -276,13 +280,13 @@ class CellRunner:
 
     def _relay(self, envelope: Envelope, message: CellMessage) -> None:
         """Send on what has further hops to go."""
-        if not self.cell.relays(message):
+        if not self.cell.should_forward(message):
             self._exchange.refuse(envelope, NoRouteError, f"cell {self.name} sends nothing on")
         elif len(envelope.source) > SOURCE_HOPS_MAX:
             text = f"{len(envelope.source)} hops at cell {self.name}"
             self._exchange.refuse(envelope, HopLimitExceededError, text)
         else:
-            self._exchange.relay(envelope.sent_by(self.cell.address))
+            self._exchange.forward_from_cell(envelope.with_source_hop(self.cell.address))
 
     def _on_result(self, envelope: Envelope, task: asyncio.Future[Any], transaction: Any) -> None:
         try:
@@ -300,11 +304,11 @@ class CellRunner:
         if self.mailbox:
             self._schedule()
         else:
-            self._tell_if_idle()
+            self._notify_idle()
 
     # The end.
 
-    def _tell_if_idle(self) -> None:
+    def _notify_idle(self) -> None:
         if self._idle is not None and self.is_idle and not self._idle.done():
             self._idle.set_result(None)
 
@@ -320,9 +324,9 @@ class CellRunner:
                 self._idle = self._exchange.loop.create_future()
             await asyncio.shield(self._idle)
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Refuse what waits and cancel what is worked on."""
-        for waiting in self.mailbox.take_all():
+        for waiting in self.mailbox.pop_all():
             text = f"cell {self.name} stopped"
             self._exchange.refuse(waiting.delivery.envelope, NoRouteError, text)
         tasks = list(self._tasks)
@@ -349,9 +353,9 @@ def _message_of(delivery: LocalDelivery, arrived: float, transaction: Any) -> Ce
     ttl_ms = envelope.ttl_ms
     return CellMessage(
         envelope.payload,
-        envelope.content,
+        envelope.content_type,
         envelope.source.sender,
-        delivery.name,
+        delivery.route_name,
         envelope.id,
         envelope.wants_reply,
         None if ttl_ms is None else arrived + ttl_ms / 1000,

@@ -46,7 +46,7 @@ class CellDomain(CellMessaging, Lifecycle):
         service: the started messaging service of this node; its name is the domain's.
         role: a core is connected to all other cores, a satellite to cores only.
         zone: cores and consumers of the same zone are preferred.
-        locations: tells where the cores are; without it this domain is alone, or is dialed.
+        core_discovery: tells where the cores are; without it this domain is alone, or is dialed.
         cores: the names of all that may be cores, this domain included if it is one; None for
             whoever says so. A core is believed what it says of the domains behind it.
         remote_commands: which commands of other domains cells answer: "off" none, "read" those
@@ -60,7 +60,7 @@ class CellDomain(CellMessaging, Lifecycle):
         *,
         role: Role = Role.SATELLITE,
         zone: str | None = None,
-        locations: CoreDiscovery | None = None,
+        core_discovery: CoreDiscovery | None = None,
         cores: Iterable[str] | None = None,
         remote_commands: RemoteCommands = "read",
         config: CellsConfig | None = None,
@@ -73,7 +73,7 @@ class CellDomain(CellMessaging, Lifecycle):
             config or CellsConfig(),
             service.limits.frame_bytes_max,
         )
-        self.locations = StaticCoreDiscovery({}) if locations is None else locations
+        self.core_discovery = StaticCoreDiscovery({}) if core_discovery is None else core_discovery
         self.cores = None if cores is None else _check_cores(cores, self.identity)
         """The names of all that may be cores; None for whoever says so."""
         if remote_commands not in get_args(RemoteCommands):
@@ -84,7 +84,7 @@ class CellDomain(CellMessaging, Lifecycle):
         # Set by start.
         self.links: DomainLinks
         self.dialer: CoreDialer
-        self.spreader: RoutePropagator
+        self.propagator: RoutePropagator
 
     # Life.
 
@@ -92,14 +92,14 @@ class CellDomain(CellMessaging, Lifecycle):
         """Make the cells every domain has, and look for other domains."""
         if self._state is not DomainState.NEW:
             raise UsageError(f"domain {self.name!r} is {self._state.value}; make a new one")
-        exchange = self._begin()
+        exchange = self._start_sending()
         exchange.remote_commands = self.remote_commands
-        self.spreader = RoutePropagator(exchange, incarnation=self.service.incarnation)
+        self.propagator = RoutePropagator(exchange, incarnation=self.service.incarnation)
         self.links = DomainLinks(
             exchange,
-            on_up=self.spreader.link_up,
-            on_down=self.spreader.link_down,
-            on_news=self.spreader.receive,
+            on_up=self.propagator.link_up,
+            on_down=self.propagator.link_down,
+            on_update=self.propagator.receive,
             cores=self.cores,
         )
         self.dialer = CoreDialer(
@@ -116,8 +116,10 @@ class CellDomain(CellMessaging, Lifecycle):
         self.service.introduce(self.identity.role.value, self.identity.zone)
         try:
             for cell in builtin_cells(self):
-                await self.add(cell)
-            await self.locations.start(self.identity, (self.service.address,), self.dialer.update)
+                await self.add_cell(cell)
+            await self.core_discovery.start(
+                self.identity, (self.service.address,), self.dialer.set_cores
+            )
         except BaseException:
             await self.stop(0.0)
             raise
@@ -146,28 +148,28 @@ class CellDomain(CellMessaging, Lifecycle):
         """A task of its own, so that it ends even if its caller is cancelled."""
         deadline = self._exchange.loop.time() + grace_s
         self.service.refuse_tunnels()
-        await self._finish("what tells of cores", self.locations.stop(), deadline)
+        await self._await_stop("what tells of cores", self.core_discovery.stop(), deadline)
         await self.dialer.close()
-        for name in self._users():
-            self._exchange.retire_cell(name)
-        self.spreader.leave()
-        await self.spreader.settle(self._left(deadline))
-        await asyncio.gather(*(self._end(name, deadline) for name in self._users()))
-        await self.links.wait_written(self._left(deadline))
-        self.spreader.close()
+        for name in self._user_cells():
+            self._exchange.withdraw_cell(name)
+        self.propagator.announce_shutdown()
+        await self.propagator.wait_acknowledged(self._remaining_s(deadline))
+        await asyncio.gather(*(self._end(name, deadline) for name in self._user_cells()))
+        await self.links.wait_flushed(self._remaining_s(deadline))
+        self.propagator.close()
         await asyncio.gather(*(it.wait_closed() for it in self.links.close("the domain stops")))
         await asyncio.gather(*(self._end(name, 0.0) for name in list(self._runners)))
         self._calls.close()
         self._state = DomainState.STOPPED
-        await self._calls.wait_ended()
+        await self._calls.wait_finished()
 
-    def _left(self, deadline: float) -> float:
+    def _remaining_s(self, deadline: float) -> float:
         return max(0.0, deadline - self._exchange.loop.time())
 
     # What it is.
 
     @property
-    def exchange(self) -> MessageDispatcher:
+    def dispatcher(self) -> MessageDispatcher:
         """What moves its messages; for the cells that come with every domain."""
         return self._running()
 
@@ -189,23 +191,23 @@ class CellDomain(CellMessaging, Lifecycle):
     def _runners(self) -> dict[str, CellRunner]:
         return self._exchange.runners
 
-    def _users(self) -> list[str]:
+    def _user_cells(self) -> list[str]:
         """The cells that are neither tunnels nor in every domain."""
         return [name for name, it in self._runners.items() if not it.cell.is_system]
 
     # Cells.
 
-    async def add(self, cell: Cell) -> None:
+    async def add_cell(self, cell: Cell) -> None:
         """Let a cell in: from now on it can be reached."""
         self._check_vacant(cell.name)
-        cell.enter(self)
+        cell.attach(self)
         try:
-            await cell.starting()
+            await cell.on_start()
             self._check_vacant(cell.name)
             self._publish(cell)
         except BaseException:
-            await self._finish(f"cell {cell.name}", cell.stopping(), 0.0)
-            cell.enter(None)
+            await self._await_stop(f"cell {cell.name}", cell.on_stop(), 0.0)
+            cell.attach(None)
             raise
 
     def add_function(
@@ -222,11 +224,11 @@ class CellDomain(CellMessaging, Lifecycle):
         cell = FunctionCell(
             name, handler, consume=consume, subscribe=subscribe, concurrency=concurrency
         )
-        cell.enter(self)
+        cell.attach(self)
         try:
             self._publish(cell)
         except BaseException:
-            cell.enter(None)
+            cell.attach(None)
             raise
 
     def cell(self, name: str, **options: Any) -> Callable[[CellHandler], CellHandler]:
@@ -238,13 +240,13 @@ class CellDomain(CellMessaging, Lifecycle):
 
         return add
 
-    async def remove(self, name: str, grace: float | None = None) -> None:
+    async def remove_cell(self, name: str, grace: float | None = None) -> None:
         """Let a cell go: it finishes what it has, up to `grace` seconds, and is gone."""
         self._check_outside(self._runner(name))
         grace_s = self.config.stop_grace_s if grace is None else grace
         await self._end(name, self._exchange.loop.time() + grace_s)
 
-    async def drain(self, name: str, timeout: float | None = None) -> bool:
+    async def drain_cell(self, name: str, timeout: float | None = None) -> bool:
         """Take a cell out of all queues and topics, and wait until it has nothing left to do.
 
         It can still be reached by its full address, and by its name once it consumes or
@@ -256,10 +258,10 @@ class CellDomain(CellMessaging, Lifecycle):
         timeout_s = self.config.stop_grace_s if timeout is None else timeout
         deadline = self._exchange.loop.time() + timeout_s
         # What others sent before they knew is still welcome.
-        self._exchange.retire_cell(name)
-        is_known = await self.spreader.settle(timeout_s)
+        self._exchange.withdraw_cell(name)
+        is_known = await self.propagator.wait_acknowledged(timeout_s)
         self._withdraw(name)
-        self._exchange.hide_cell(name)
+        self._exchange.drain_cell(name)
         return await self._wait_idle(runner, deadline) and is_known
 
     def _check_vacant(self, name: str) -> None:
@@ -275,8 +277,8 @@ class CellDomain(CellMessaging, Lifecycle):
     def _publish(self, cell: Cell) -> None:
         address = cell.address
         zone = self.identity.zone
-        routes = [Route.to_queue(queue, address, zone) for queue in cell.consumes]
-        routes += [Route.to_topic(topic, address, zone) for topic in cell.subscribes]
+        routes = [Route.to_queue(queue, address, zone) for queue in cell.queues]
+        routes += [Route.to_topic(topic, address, zone) for topic in cell.topics]
         self._running().add_cell(CellRunner(cell, self._exchange), routes)
 
     def _runner(self, name: str) -> CellRunner:
@@ -297,14 +299,14 @@ class CellDomain(CellMessaging, Lifecycle):
             return
         self._exchange.remove_cell(name)
         await self._wait_idle(runner, deadline)
-        await runner.end()
-        await self._finish(f"cell {name}", runner.cell.stopping(), deadline)
-        runner.cell.enter(None)
+        await runner.stop()
+        await self._await_stop(f"cell {name}", runner.cell.on_stop(), deadline)
+        runner.cell.attach(None)
 
-    async def _finish(self, what: str, end: Awaitable[None], deadline: float) -> None:
+    async def _await_stop(self, what: str, end: Awaitable[None], deadline: float) -> None:
         """Wait for the end of something that is not ours: it may fail, and takes its time."""
         try:
-            async with asyncio.timeout(self._left(deadline) + _CLEAN_UP_S):
+            async with asyncio.timeout(self._remaining_s(deadline) + _CLEAN_UP_S):
                 await end
         except TimeoutError:
             logger.warning("%s: %s takes too long to stop", self.name, what)
@@ -313,7 +315,7 @@ class CellDomain(CellMessaging, Lifecycle):
 
     async def _wait_idle(self, runner: CellRunner, deadline: float) -> bool:
         try:
-            async with asyncio.timeout(self._left(deadline)):
+            async with asyncio.timeout(self._remaining_s(deadline)):
                 await runner.wait_idle()
         except TimeoutError:
             return False
@@ -325,9 +327,9 @@ class CellDomain(CellMessaging, Lifecycle):
         """Have a cell take messages of further queues."""
         target, zone = self._runner(name).cell.address, self.identity.zone
         self._exchange.change_routes(added=[Route.to_queue(it, target, zone) for it in queues])
-        self._exchange.show_cell(name)
+        self._exchange.restore_cell(name)
 
-    def unconsume(self, name: str, *queues: str) -> None:
+    def stop_consuming(self, name: str, *queues: str) -> None:
         """Have a cell take messages of these queues no more."""
         target = self._runner(name).cell.address
         self._exchange.change_routes(deleted=[Route.to_queue(it, target) for it in queues])
@@ -336,7 +338,7 @@ class CellDomain(CellMessaging, Lifecycle):
         """Have a cell get copies of what is published to further topics."""
         target, zone = self._runner(name).cell.address, self.identity.zone
         self._exchange.change_routes(added=[Route.to_topic(it, target, zone) for it in topics])
-        self._exchange.show_cell(name)
+        self._exchange.restore_cell(name)
 
     def unsubscribe(self, name: str, *topics: str) -> None:
         """Have a cell get no copies any more."""
@@ -364,10 +366,10 @@ class CellDomain(CellMessaging, Lifecycle):
         listeners.append(callback)
         return lambda: listeners.remove(callback) if callback in listeners else None
 
-    async def settle(self, timeout: float = 5.0) -> bool:
+    async def wait_routes_acknowledged(self, timeout: float = 5.0) -> bool:
         """Wait until all connected domains know what this one offers; False if that takes long."""
         self._running()
-        return await self.spreader.settle(timeout)
+        return await self.propagator.wait_acknowledged(timeout)
 
     def __repr__(self) -> str:
         return f"<CellDomain {self.identity.role.value} {self.name} {self._state.value}>"

@@ -73,11 +73,11 @@ class CellMessaging:
         self._own_sender = identity.cell(SYSTEM)
         # Destinations by their text, and those of them that are cells of this domain.
         self._paths: dict[str, CellPath] = {}
-        self._near: dict[Destination, CellRunner | None] = {}
+        self._local_cells: dict[Destination, CellRunner | None] = {}
         # How calls to cells elsewhere left before.
-        self._departures: dict[Destination, CallFastPath | None] = {}
+        self._call_fast_paths: dict[Destination, CallFastPath | None] = {}
         # Queues whose messages are carried by something else than tunnels.
-        self._guarantees: dict[CellPath, DurableSender] = {}
+        self._durable_senders: dict[CellPath, DurableSender] = {}
         # Set when the domain starts.
         self._exchange: MessageDispatcher
         self._calls: CellCallTracker
@@ -87,10 +87,10 @@ class CellMessaging:
         """The domain's name."""
         return self.identity.name
 
-    def _begin(self) -> MessageDispatcher:
+    def _start_sending(self) -> MessageDispatcher:
         """Be ready to send."""
         self._exchange = exchange = MessageDispatcher(self.identity, self.config)
-        exchange.on_change += [self._near.clear, self._departures.clear]
+        exchange.on_change += [self._local_cells.clear, self._call_fast_paths.clear]
         self._calls = CellCallTracker(exchange)
         return exchange
 
@@ -118,7 +118,7 @@ class CellMessaging:
             NoRouteError: this domain knows of nobody who takes it.
             CellBusyError: too many messages wait.
         """
-        guarantee = self._guarantees.get(self._to_path(destination))
+        guarantee = self._durable_senders.get(self._to_path(destination))
         if guarantee is None:
             self.tell(
                 destination, body, sender=sender, timeout=timeout, session=session, headers=headers
@@ -126,7 +126,9 @@ class CellMessaging:
             return
         # What carries it tells the span, so that the message is the same when it is sent again.
         with start_send_span(self.name, "send", destination, headers, SpanKind.PRODUCER):
-            draft = self._draft(destination, body, sender, session=session, headers=headers)
+            draft = self._envelope_factory(
+                destination, body, sender, session=session, headers=headers
+            )
             await guarantee(draft(_to_ms(timeout)))
 
     def tell(
@@ -145,20 +147,22 @@ class CellMessaging:
             span = start_send_span(self.name, "send", destination, headers, SpanKind.PRODUCER)
             headers = inject_trace_headers(headers, span.context)
         with span:
-            draft = self._draft(destination, body, sender, session=session, headers=headers)
+            draft = self._envelope_factory(
+                destination, body, sender, session=session, headers=headers
+            )
             envelope = draft(_to_ms(timeout))
-            if envelope.destination in self._guarantees:
+            if envelope.destination in self._durable_senders:
                 text = f"queue {destination} is guaranteed here: use send, and wait for it"
                 raise UsageError(text)
             self._calls.send(envelope)
 
-    def guarantee(self, queue: str, carrier: DurableSender | None) -> None:
+    def set_durable_sender(self, queue: str, carrier: DurableSender | None) -> None:
         """Have messages that are sent to a queue from here carried by something that loses none."""
         path = CellPath((CellAddress(queue),))
         if carrier is None:
-            self._guarantees.pop(path, None)
+            self._durable_senders.pop(path, None)
         else:
-            self._guarantees[path] = carrier
+            self._durable_senders[path] = carrier
 
     def publish(
         self,
@@ -176,8 +180,8 @@ class CellMessaging:
             span = start_send_span(self.name, "publish", topic, headers, SpanKind.PRODUCER)
             headers = inject_trace_headers(headers, span.context)
         with span:
-            draft = self._draft(
-                destination, body, sender, session=session, headers=headers, is_quiet=True
+            draft = self._envelope_factory(
+                destination, body, sender, session=session, headers=headers, suppress_errors=True
             )
             self._calls.send(draft(None))
 
@@ -219,19 +223,19 @@ class CellMessaging:
         first: CellReply | FailedRequest | None = None
         is_small = type(body) is bytes and len(body) <= self._payload_bytes_max
         if is_small and session is None and headers is None:
-            runner = self._near.get(destination)
+            runner = self._local_cells.get(destination)
             if runner is not None and runner.is_free:
-                return await self._call_near(runner, body, sender, timeout_s)
-            departure = self._departures.get(destination)
+                return await self._call_local(runner, body, sender, timeout_s)
+            departure = self._call_fast_paths.get(destination)
             if departure is not None and departure.sender is sender:
-                first = await self._calls.call_away(departure, body, timeout_s)
+                first = await self._calls.call_fast(departure, body, timeout_s)
         if isinstance(first, CellReply):
             return decode_body(first.content, first.payload)
-        draft = self._draft(
+        draft = self._envelope_factory(
             destination, body, sender, session=session, headers=headers, wants_reply=True
         )
         answer = await self._calls.call(draft, timeout_s, wait=wait, first=first)
-        if type(destination) is str and destination not in self._departures:
+        if type(destination) is str and destination not in self._call_fast_paths:
             self._remember_departure(destination, sender, draft)
         return decode_body(answer.content, answer.payload)
 
@@ -247,7 +251,7 @@ class CellMessaging:
     ) -> Any:
         with start_send_span(self.name, "call", destination, headers, SpanKind.CLIENT) as span:
             told = inject_trace_headers(headers, span.context)
-            draft = self._draft(
+            draft = self._envelope_factory(
                 destination, body, sender, session=session, headers=told, wants_reply=True
             )
             answer = await self._calls.call(draft, timeout_s, wait=wait)
@@ -257,31 +261,35 @@ class CellMessaging:
         self, destination: str, sender: CellAddress | None, draft: Callable[[int | None], Envelope]
     ) -> None:
         """Note how requests to a cell elsewhere leave, until anything changes."""
-        self._departures[destination] = None
-        forward = self._exchange.departure(draft(None))
+        self._call_fast_paths[destination] = None
+        forward = self._exchange.outgoing_forward(draft(None))
         link = None if forward is None else self._exchange.gateways.get(forward.gateway)
         if forward is not None and isinstance(link, DomainLink):
             leaving = forward.envelope
             begin = encode_route(leaving.destination, leaving.source)
-            self._departures[destination] = CallFastPath(link, begin, forward.choice, sender)
+            self._call_fast_paths[destination] = CallFastPath(
+                link, begin, forward.selected_target, sender
+            )
 
-    async def command(
+    async def run_command(
         self, destination: Destination, line: str, *, timeout: float | None = None
     ) -> str:
         """Have a cell run an operator's command, and return the text it answers."""
-        draft = self._draft(destination, line, None, content=COMMAND, wants_reply=True)
+        draft = self._envelope_factory(destination, line, None, content=COMMAND, wants_reply=True)
         timeout_s = self.config.call_timeout_s if timeout is None else validate_timeout(timeout)
         answer = await self._calls.call(draft, timeout_s, wait=False)
         return str(decode_body(answer.content, answer.payload))
 
-    async def exchange_ping(
+    async def ping(
         self, destination: Destination, content: str, payload: bytes, timeout: float
     ) -> CellReply:
         """Send a ping and return the answer with the way it took."""
-        draft = self._draft(destination, payload, None, content=content, wants_reply=True)
+        draft = self._envelope_factory(
+            destination, payload, None, content=content, wants_reply=True
+        )
         return await self._calls.call(draft, timeout, wait=False)
 
-    async def hand_over(
+    async def deliver_local(
         self, cell: str, message: Envelope, *, name: str | None, timeout: float, transaction: Any
     ) -> None:
         """Have a cell of this domain handle a message that something else than a tunnel brought.
@@ -298,9 +306,9 @@ class CellMessaging:
             wants_reply=True,
             headers=inject_trace_headers(message.headers, tracing.current_span_context()),
         )
-        await self._calls.hand_over(LocalDelivery(cell, envelope, name), timeout, transaction)
+        await self._calls.deliver_local(LocalDelivery(cell, envelope, name), timeout, transaction)
 
-    async def _call_near(
+    async def _call_local(
         self, runner: CellRunner, body: bytes, sender: CellAddress | None, timeout_s: float
     ) -> Any:
         """Call an idle cell of this domain without an envelope."""
@@ -314,12 +322,12 @@ class CellMessaging:
             exchange.new_id(),
             True,
             exchange.loop.time() + timeout_s,
-            way=CellPath((sender,)),
+            path=CellPath((sender,)),
         )
         exchange.statistics.delivered += 1
         runner.handled += 1
         try:
-            result = runner.call_now(message)
+            result = runner.invoke(message)
         except BaseException as error:
             raise self._near_error(runner, error) from None
         if isinstance(result, Awaitable):
@@ -337,7 +345,7 @@ class CellMessaging:
     async def _await_near(
         self, runner: CellRunner, result: Awaitable[Any], timeout_s: float
     ) -> Any:
-        work = runner.await_result(result)
+        work = runner.track(result)
         try:
             await asyncio.wait({work}, timeout=timeout_s)
         finally:
@@ -363,7 +371,7 @@ class CellMessaging:
         self._exchange.statistics.failed += 1
         return self._exchange.failure_of(error, runner.name).to_error()
 
-    def _draft(
+    def _envelope_factory(
         self,
         destination: Destination,
         body: Any,
@@ -373,7 +381,7 @@ class CellMessaging:
         session: str | None = None,
         headers: Mapping[str, str] | None = None,
         wants_reply: bool = False,
-        is_quiet: bool = False,
+        suppress_errors: bool = False,
     ) -> Callable[[int | None], Envelope]:
         """Check a message and give what makes its envelope, each time with another id."""
         if sender is not None and sender.domain not in (LOCAL, self.name):
@@ -395,10 +403,10 @@ class CellMessaging:
                 source=source,
                 session=session,
                 ttl_ms=ttl_ms,
-                is_quiet=is_quiet,
+                suppress_errors=suppress_errors,
                 wants_reply=wants_reply,
                 headers=told,
-                content=natural if content is None else content,
+                content_type=natural if content is None else content,
                 payload=payload,
             )
 
@@ -416,10 +424,10 @@ class CellMessaging:
                 raise ConfigError("a message needs a destination")
             if len(self._paths) >= _KNOWN_MAX:
                 self._paths.clear()
-                self._near.clear()
-                self._departures.clear()
+                self._local_cells.clear()
+                self._call_fast_paths.clear()
             self._paths[destination] = path
-        if destination not in self._near:
+        if destination not in self._local_cells:
             self._remember_near(destination, path)
         return path
 
@@ -427,9 +435,9 @@ class CellMessaging:
         """Note whether a destination is a cell of this domain, until anything changes."""
         address = path.current
         runner = self._running().runners.get(address.cell)
-        is_hidden = address.is_local and address.cell in self._exchange.hidden
+        is_hidden = address.is_local and address.cell in self._exchange.draining
         is_here = len(path) == 1 and address.domain in (LOCAL, self.name) and not is_hidden
-        self._near[destination] = runner if is_here else None
+        self._local_cells[destination] = runner if is_here else None
 
 
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:

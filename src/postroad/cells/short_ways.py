@@ -36,7 +36,7 @@ _MESSAGE, _REPLY = MessageKind.MESSAGE.value, MessageKind.REPLY.value
 class FastPath(Protocol):
     """What becomes of messages of one route."""
 
-    def take(self, data: bytes, at: int, now: float) -> bool:
+    def try_handle(self, data: bytes, at: int, now: float) -> bool:
         """Deal with a message whose route ends at a place in its bytes.
 
         False, and nothing is done, if it needs a closer look.
@@ -55,8 +55,8 @@ class ForwardFastPath:
         self._begin = encode_route(leaving.destination, leaving.source)
         self._statistics = exchange.statistics
 
-    def take(self, data: bytes, at: int, now: float) -> bool:
-        if not self._link.is_clear or is_expired(data, at):
+    def try_handle(self, data: bytes, at: int, now: float) -> bool:
+        if not self._link.can_send_now or is_expired(data, at):
             return False
         if tracing.tracer is not None and may_carry_trace(data):
             return False
@@ -87,15 +87,15 @@ class DeliverFastPath:
         self._link = link
         self._runner = runner
         self._exchange = exchange
-        self._name = delivery.name
+        self._name = delivery.route_name
         self._arrived = delivery.envelope.destination
         self._way = delivery.envelope.source
         self._sender = self._way.sender
         self._back = encode_route(back.envelope.destination, back.envelope.source)
 
-    def take(self, data: bytes, at: int, now: float) -> bool:
+    def try_handle(self, data: bytes, at: int, now: float) -> bool:
         runner = self._runner
-        if self._exchange.depth or not runner.is_free or not self._link.is_clear:
+        if self._exchange.depth or not runner.is_free or not self._link.can_send_now:
             return False
         plain = decode_fast(data, at)
         if plain is None:
@@ -105,7 +105,7 @@ class DeliverFastPath:
             kind != _MESSAGE
             or ttl_ms == 0
             or not rest.wants_reply
-            or rest.is_quiet
+            or rest.suppress_errors
             or rest.answers is not None
             or rest.content not in _PLAIN
         ):
@@ -118,7 +118,7 @@ class DeliverFastPath:
         self._exchange.statistics.delivered += 1
         runner.handled += 1
         try:
-            result = runner.call_now(message)
+            result = runner.invoke(message)
         except BaseException as error:
             raise_if_fatal(error)
             self._exchange.fail(self._envelope(data), error, runner.name)
@@ -148,7 +148,7 @@ class DeliverFastPath:
             answers=id, wants_reply=False, content=content, payload=payload,
         )  # fmt: skip
         try:
-            if not self._link.is_clear:
+            if not self._link.can_send_now:
                 raise ConnectionClosedError("others wait for the tunnel")
             self._link.post(reply)
         except (MessageTooLargeError, ConnectionClosedError):
@@ -158,7 +158,7 @@ class DeliverFastPath:
 
     def _envelope(self, data: bytes) -> Envelope:
         """The message as it is delivered the long way."""
-        return decode_envelope(data).heading(self._arrived)
+        return decode_envelope(data).with_destination(self._arrived)
 
 
 class ReplyFastPath:
@@ -171,7 +171,7 @@ class ReplyFastPath:
         self._exchange = exchange
         self._way = way
 
-    def take(self, data: bytes, at: int, now: float) -> bool:
+    def try_handle(self, data: bytes, at: int, now: float) -> bool:
         plain = decode_fast(data, at)
         if plain is None:
             return False
@@ -179,7 +179,7 @@ class ReplyFastPath:
         if kind != _REPLY or rest.answers is None or rest.content not in _PLAIN:
             return False
         answer = CellReply(rest.content, rest.payload, self._way)
-        return self._exchange.on_answer(rest.answers, answer)
+        return self._exchange.on_reply(rest.answers, answer)
 
 
 class CallFastPath(NamedTuple):
@@ -187,14 +187,14 @@ class CallFastPath(NamedTuple):
 
     link: DomainLink
     begin: bytes
-    choice: str | None
+    selected_target: str | None
     """What was chosen among routes, to be avoided if it fails."""
     sender: CellAddress | None
     """The cell, as whoever sends names it."""
 
     def send(self, id: bytes, ttl_ms: int, payload: bytes) -> bool:
         """Send a request; False if that needs the long way."""
-        if not self.link.is_clear:
+        if not self.link.can_send_now:
             return False
         try:
             self.link.post(

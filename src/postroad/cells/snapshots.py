@@ -103,7 +103,7 @@ class AdvertisementAck(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=F
     incarnation: Incarnation = 0
     number: Number = 0
     digest: Digest = b""
-    knows_leaving: bool = False
+    acknowledges_shutdown: bool = False
     """Whether I have heard that you are about to stop."""
 
 

@@ -78,7 +78,7 @@ class RoutePropagator:
         self._exchange.neighbors.down(name)
         self.learner.peer_down(name, self._loop.time())
         self.announcer.peer_down(name)
-        self._pump()
+        self._process_outputs()
 
     def receive(self, link: DomainLink, payload: bytes) -> None:
         """News came out of a tunnel; snapshots, and whatever is large, wait for their turn."""
@@ -139,25 +139,25 @@ class RoutePropagator:
         """Tell peers what is known of them, if all of it is in the table."""
         for name in [it for it in self._unanswered if self.learner.is_applied(it)]:
             link, is_less = self._links[name], self._unanswered.pop(name)
-            news = encode_routing_update(self.learner.have(name))
+            news = encode_routing_update(self.learner.ack_for(name))
             self.bytes_sent += len(news)
             if is_less:
                 # Nothing may follow the answer that the peer does not expect any more.
-                link.send_elsewhere()
-                link.tell_at_last(news)
+                link.reroute_queued()
+                link.send_update_last(news)
             else:
-                link.tell(news)
+                link.send_update(news)
 
     def _note_reach(self, name: str) -> None:
         """Whether messages of a domain can come by others, it tells itself."""
         if self._exchange.neighbors.tells(name, self.learner.offer_of(name).domains):
             for link in self._links.values():
-                link.forget_ways()
+                link.clear_fast_paths()
 
-    def leave(self) -> None:
+    def announce_shutdown(self) -> None:
         """This domain is about to stop: if it is a core, satellites should find other ways."""
-        self.announcer.leave()
-        self._pump()
+        self.announcer.announce_shutdown()
+        self._process_outputs()
 
     # What is done.
 
@@ -174,36 +174,36 @@ class RoutePropagator:
 
     def _run(self) -> None:
         self._is_scheduled = False
-        self._pump()
+        self._process_outputs()
 
-    def _pump(self) -> None:
+    def _process_outputs(self) -> None:
         now = self._loop.time()
         self._take_in(now)
         self._learn(now)
         self._answer()
         if self._is_offer_old:
-            self._offer(now)
-        for name, update in self.announcer.take_outgoing():
+            self._advertise(now)
+        for name, update in self.announcer.drain_outgoing():
             if name in self._links:
-                self._tell(self._links[name], encode_routing_update(update))
+                self._send(self._links[name], encode_routing_update(update))
         for warning in self.announcer.take_warnings():
             self._exchange.warn("another", "%s", warning)
         self._arm(min(self.announcer.deadline(), self.learner.deadline(), self._intake.deadline()))
         self._tell_if_settled()
 
-    def _offer(self, now: float) -> None:
+    def _advertise(self, now: float) -> None:
         exchange = self._exchange
         try:
-            offer = build_advertisement(exchange.table, exchange.domain, without=exchange.retiring)
+            offer = build_advertisement(exchange.table, exchange.domain, without=exchange.withdrawn)
         except ConfigError as error:
             exchange.warn("offer", "what is offered cannot be told: %s", error)
         else:
             self._is_offer_old = False
-            self.announcer.offer(offer, now)
+            self.announcer.advertise(offer, now)
 
     def _learn(self, now: float) -> None:
         """Change some routes, and go on in the next turn of the loop if there are more."""
-        changes = self.learner.take_changes(ROUTES_AT_ONCE_MAX)
+        changes = self.learner.drain_changes(ROUTES_AT_ONCE_MAX)
         if changes:
             counts = Counter(route.target.domain for route in (*changes.added, *changes.deleted))
             for name, count in counts.items():
@@ -218,9 +218,9 @@ class RoutePropagator:
         if self.learner.has_changes:
             self._schedule()
 
-    def _tell(self, link: DomainLink, news: bytes) -> None:
+    def _send(self, link: DomainLink, news: bytes) -> None:
         self.bytes_sent += len(news)
-        link.tell(news)
+        link.send_update(news)
 
     def _arm(self, when: float) -> None:
         if self._timer is not None:
@@ -234,18 +234,22 @@ class RoutePropagator:
         now = self._loop.time()
         self.announcer.tick(now)
         self.learner.tick(now)
-        self._pump()
+        self._process_outputs()
 
     # Waiting for others.
 
     @property
-    def is_settled(self) -> bool:
+    def is_acknowledged(self) -> bool:
         """Whether every peer has acknowledged what this domain offers, and that it leaves."""
-        return not (self._is_offer_old or self.announcer.behind() or self.announcer.unheard())
+        return not (
+            self._is_offer_old
+            or self.announcer.unacknowledged()
+            or self.announcer.unacknowledged_shutdown()
+        )
 
-    async def settle(self, timeout_s: float) -> bool:
+    async def wait_acknowledged(self, timeout_s: float) -> bool:
         """Wait until every peer has heard everything; False if that takes too long."""
-        if self.is_settled:
+        if self.is_acknowledged:
             return True
         settled: asyncio.Future[None] = self._loop.create_future()
         self._settled.append(settled)
@@ -253,10 +257,10 @@ class RoutePropagator:
             await asyncio.wait({settled}, timeout=timeout_s)
         finally:
             self._settled.remove(settled)
-        return self.is_settled
+        return self.is_acknowledged
 
     def _tell_if_settled(self) -> None:
-        if self._settled and self.is_settled:
+        if self._settled and self.is_acknowledged:
             for settled in self._settled:
                 if not settled.done():
                     settled.set_result(None)

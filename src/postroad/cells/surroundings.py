@@ -33,26 +33,26 @@ class RoutingContext:
         self.cells = cells
         self.hidden = hidden
 
-    def is_open(self, cell: str) -> bool:
+    def is_routable(self, cell: str) -> bool:
         """Whether a bare name or a route leads to the cell."""
         return cell in self.cells and cell not in self.hidden
 
-    def is_own(self, target: CellAddress) -> bool:
+    def is_local_target(self, target: CellAddress) -> bool:
         """Whether it is the address of a cell of this domain, be it there or not."""
         return target.domain in (self.domain.name, LOCAL) and not target.is_domain
 
-    def is_near(self, route: Route) -> bool:
+    def is_same_zone(self, route: Route) -> bool:
         """Whether the route leads to the zone of this domain."""
         return self.domain.zone is not None and route.zone == self.domain.zone
 
-    def gateway(self, target: CellAddress) -> str | None:
+    def resolve_gateway(self, target: CellAddress) -> str | None:
         """The cell of this domain that brings messages to a target, if there is one."""
         seen: set[CellAddress] = set()
         ahead = [target]
         while ahead:
             address = ahead.pop()
-            if self.is_own(address):
-                if self.is_open(address.cell):
+            if self.is_local_target(address):
+                if self.is_routable(address.cell):
                     return address.cell
             elif address not in seen:
                 seen.add(address)

@@ -45,7 +45,7 @@ class RoutingDecisionCache:
         self._remembered_max = remembered_max
         # By hop, and by domain where all its cells are reached the same way.
         self._plans: dict[_Key, RoutingPlan | BalancedPlan] = {}
-        self._ways: dict[str, RoutingPlan] = {}
+        self._by_domain: dict[str, RoutingPlan] = {}
         self._room = remembered_max
         self.update(RouteTable(), ())
 
@@ -68,38 +68,40 @@ class RoutingDecisionCache:
         place = path.position
         if (
             avoid
-            or not origin.may_fan_out
+            or not origin.allow_fan_out
             or place == len(hops)
             or len(envelope.source.hops) > SOURCE_HOPS_MAX
             or (envelope.ttl_ms == 0 and envelope.kind is MessageKind.MESSAGE)
         ):
             return RouteResolution(envelope, origin, self._around, avoid).decide()
         hop = hops[place]
-        plan = self._ways.get(hop.domain)
+        plan = self._by_domain.get(hop.domain)
         if plan is not None:
-            return plan.carry_out(envelope)
+            return plan.apply(envelope)
         return self._decide_by_hop(hop, envelope, origin)
 
     @property
-    def remembered(self) -> int:
+    def size(self) -> int:
         """How much is remembered, as counted for the limit."""
         return self._remembered_max - self._room
 
     def _decide_by_hop(
         self, hop: CellAddress, envelope: Envelope, origin: MessageOrigin
     ) -> RoutingDecision:
-        alike = (hop.cell, hop.domain, origin.may_stay, origin.may_leave)
+        alike = (hop.cell, hop.domain, origin.allow_local, origin.allow_remote)
         key: _Key = alike
         known = self._plans.get(key)
-        if known is None or (known.asked and _was_at_any(known.asked, envelope, origin)):
+        if known is None or (
+            known.depends_on_domains and _was_at_any(known.depends_on_domains, envelope, origin)
+        ):
             key = (alike, _visited(envelope, origin))
             known = self._plans.get(key)
         plan = known.pick(envelope.id) if isinstance(known, BalancedPlan) else known
         if plan is not None:
-            return plan.carry_out(envelope)
-        return self._decide_anew(alike, known, envelope, origin)
+            return plan.apply(envelope)
+        return self._resolve(alike, known, envelope, origin)
 
-    def _decide_anew(
+    def _resolve(
         self,
         alike: _RouteKey,
         known: RoutingPlan | BalancedPlan | None,
@@ -108,32 +110,36 @@ class RoutingDecisionCache:
     ) -> RoutingDecision:
         routing = RouteResolution(envelope, origin, self._around)
         decision = routing.decide()
-        if decision.failure is not None or routing.has_moved:
+        if decision.failure is not None or routing.was_rewritten:
             return decision
-        plan = make_plan(decision, frozenset(routing.asked), self._around.address)
-        if self._is_way_to_all(alike[1], routing):
+        plan = make_plan(decision, frozenset(routing.depends_on_domains), self._around.address)
+        if self._applies_to_domain(alike[1], routing):
             self._make_room(1)
-            self._ways[alike[1]] = plan
+            self._by_domain[alike[1]] = plan
         else:
             visited = _visited(envelope, origin)
             # Most messages do not come from where a route leads to.
-            key = alike if plan.asked.isdisjoint(visited) else (alike, visited)
+            key = alike if plan.depends_on_domains.isdisjoint(visited) else (alike, visited)
             self._remember(key, self._with_choices(known, routing, plan))
         return decision
 
-    def _is_way_to_all(self, domain: str, routing: RouteResolution) -> bool:
+    def _applies_to_domain(self, domain: str, routing: RouteResolution) -> bool:
         """Whether whatever goes to cells of the domain goes the same way."""
         is_by_domain = routing.taken is not None and routing.taken.type is RouteType.DOMAIN
-        return is_by_domain and not routing.asked and not self._around.table.has_exacts(domain)
+        return (
+            is_by_domain
+            and not routing.depends_on_domains
+            and not self._around.table.has_exacts(domain)
+        )
 
     def _with_choices(
         self, known: RoutingPlan | BalancedPlan | None, routing: RouteResolution, plan: RoutingPlan
     ) -> RoutingPlan | BalancedPlan:
         """What is known now of where messages go that are alike but for their ids."""
-        if not routing.choices:
+        if not routing.candidates:
             return plan
         choice = known if isinstance(known, BalancedPlan) else BalancedPlan(routing, self._around)
-        choice.learn(routing, plan)
+        choice.record(routing, plan)
         return choice if choice.has_any else plan
 
     # What is remembered.
@@ -150,13 +156,13 @@ class RoutingDecisionCache:
 
     def _forget(self) -> None:
         self._plans.clear()
-        self._ways.clear()
+        self._by_domain.clear()
         self._room = self._remembered_max
 
 
 def _visited(envelope: Envelope, origin: MessageOrigin) -> frozenset[str]:
     """The domains that had the message before."""
-    visited = envelope.source.latest_domains()
+    visited = envelope.source.trailing_domains()
     return visited if origin.peer is None else visited | {origin.peer}
 
 

@@ -47,16 +47,16 @@ class SystemCell(Cell):
         # Set when it starts.
         self._started_at = 0.0
 
-    def received(self, message: CellMessage) -> Any:
+    def handle(self, message: CellMessage) -> Any:
         """It takes commands only."""
         raise UsageError(f"{self.name} takes commands only; try 'help'")
 
-    async def starting(self) -> None:
+    async def on_start(self) -> None:
         """Keep log lines from now on."""
         LOG_BUFFER.attach(self)
         self._started_at = asyncio.get_running_loop().time()
 
-    async def stopping(self) -> None:
+    async def on_stop(self) -> None:
         """Keep them no more."""
         LOG_BUFFER.detach(self)
 
@@ -122,7 +122,7 @@ class SystemCell(Cell):
             await link.tunnel.wait_closed()
             return f"{cell} is closed; whoever dialed it will do so again"
         self._refuse_system(cell, "killed")
-        await self.domain.remove(cell)
+        await self.domain.remove_cell(cell)
         return f"{cell} is gone"
 
     @command(
@@ -134,7 +134,7 @@ class SystemCell(Cell):
     async def drain(self, cell: str) -> str:
         """Let a cell get nothing new."""
         self._refuse_system(cell, "drained")
-        if await self.domain.drain(cell):
+        if await self.domain.drain_cell(cell):
             return f"{cell} is drained"
         return f"{cell} is taken out, but still at work, or others do not know yet; see 'ps -f'"
 

@@ -66,7 +66,7 @@ def record_forward_span(node: str, envelope: Envelope, onward: str) -> Envelope:
 def start_handle_span(node: str, cell: str, envelope: Envelope) -> SpanLike:
     """The span of the handling of a message; none unless whoever sent it is traced."""
     context = tracing.extract_context(envelope.headers)
-    if context is None or envelope.content in (PING, COMMAND):
+    if context is None or envelope.content_type in (PING, COMMAND):
         return NOOP_SPAN
     kind = SpanKind.SERVER if envelope.wants_reply else SpanKind.CONSUMER
     peer = str(envelope.source.first or "")

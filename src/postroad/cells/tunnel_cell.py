@@ -23,7 +23,7 @@ class TunnelCell(Cell):
         super().__init__(link.gateway)
         self._link = link
 
-    def received(self, message: CellMessage) -> Any:
+    def handle(self, message: CellMessage) -> Any:
         """Messages go through a tunnel, not to it."""
         raise UsageError(f"{self.name} is a tunnel; it takes commands only: info")
 

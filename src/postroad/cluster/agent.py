@@ -101,13 +101,13 @@ class ClusterAgent(Lifecycle):
             raise ConfigError(
                 f"{discovery!r} is no discovery; StaticDiscovery([...]) takes addresses"
             )
-        if datagrams and service.is_secure:
+        if datagrams and service.uses_tls:
             raise ConfigError("gossip by datagrams would bypass TLS; leave datagrams off")
         self.service = service
         self.config = _fit_to_frames(config or MembershipConfig(), service)
         self._discovery = StaticDiscovery([]) if discovery is None else discovery
         self._properties = validate_properties(properties or {}, self.config)
-        self._uses_datagrams = not service.is_secure if datagrams is None else datagrams
+        self._uses_datagrams = not service.uses_tls if datagrams is None else datagrams
         self._audience = MembershipListeners()
         self._transmission = PacketTransport(service, self._on_answer, self._on_same_name)
         self._transmission.subscribe(SUBJECT, self._on_datagram)
@@ -149,7 +149,7 @@ class ClusterAgent(Lifecycle):
         self._machine = machine = self._make_machine(self.service.address)
         try:
             self._subscribe()
-            self.service.watch_namesakes(self._on_namesake)
+            self.service.set_duplicate_name_callback(self._on_namesake)
             self._is_subscribed = True
             if self._uses_datagrams:
                 await self._transmission.open_datagrams()
@@ -158,19 +158,19 @@ class ClusterAgent(Lifecycle):
                 await self._transmission.close()
                 raise self._stopped_while_starting()
             machine.start(self._loop.time())
-            self._pump()
+            self._process_outputs()
             await self._discovery.start(self.service.name, self.service.address, self._on_contacts)
             await asyncio.shield(self._joined)
         except BaseException:
             self._leave()
-            await self._begin_closing()
+            await self._start_closing()
             raise
         if self.failure is not None:
-            await self._begin_closing()
+            await self._start_closing()
             raise self.failure
         if self._is_stopped:
             raise self._stopped_while_starting()
-        self._tell_of_start()
+        self._log_joined()
 
     def _subscribe(self) -> None:
         try:
@@ -178,7 +178,7 @@ class ClusterAgent(Lifecycle):
         except ConfigError:
             raise UsageError(f"service {self.service.name!r} has an agent already") from None
 
-    def _tell_of_start(self) -> None:
+    def _log_joined(self) -> None:
         names = [member.name for member in self.members]
         if len(names) > 1 or not self._discovery.statistics().contacts:
             more = f" and {len(names) - _NAMES_TOLD} more" if len(names) > _NAMES_TOLD else ""
@@ -196,17 +196,17 @@ class ClusterAgent(Lifecycle):
         """Say goodbye and leave."""
         if self._machine is not None:
             self._leave()
-            await self._begin_closing()
+            await self._start_closing()
 
     def _leave(self) -> None:
         machine = self._running_machine()
         machine.leave()
-        self._pump()
+        self._process_outputs()
 
     def _stopped_while_starting(self) -> NotRunningError:
         return NotRunningError(f"the agent of {self.service.name!r} was stopped while it started")
 
-    def _begin_closing(self) -> asyncio.Future[None]:
+    def _start_closing(self) -> asyncio.Future[None]:
         """Close in a task of its own, which ends even if whoever waits for it is cancelled."""
         if self._closing is None:
             self._is_stopped = True
@@ -219,7 +219,7 @@ class ClusterAgent(Lifecycle):
             self._timer.cancel()
         if self._is_subscribed:
             self.service.unsubscribe(SUBJECT)
-            self.service.ignore_namesakes()
+            self.service.clear_duplicate_name_callback()
             self.service.set_member(False)
         await self._transmission.drain()
         self._audience.close(self.failure)
@@ -250,7 +250,7 @@ class ClusterAgent(Lifecycle):
             secret=secrets.token_bytes(16),
             chance=random.SystemRandom(),
             # Whom this node calls shows a certificate with its name, or knows the secret.
-            proves_names=self.service.is_secure or self.service.is_closed,
+            proves_names=self.service.uses_tls or self.service.is_closed,
             properties=self._properties,
             config=self.config,
         )
@@ -258,9 +258,9 @@ class ClusterAgent(Lifecycle):
     # Looking.
 
     @property
-    def local(self) -> Member:
+    def local_member(self) -> Member:
         """This node."""
-        return self._running_machine().own
+        return self._running_machine().local_member
 
     @property
     def members(self) -> list[Member]:
@@ -276,7 +276,7 @@ class ClusterAgent(Lifecycle):
         return self._running_machine().names_at(address)
 
     @property
-    def datagrams(self) -> DatagramService | None:
+    def datagram_service(self) -> DatagramService | None:
         """What this node sends and receives datagrams with, if it may."""
         self._running_machine()
         return self._transmission.datagrams
@@ -289,7 +289,7 @@ class ClusterAgent(Lifecycle):
         """Forget the listeners to the subject."""
         self._transmission.unsubscribe(subject)
 
-    def run(self, awaitable: Awaitable[object]) -> asyncio.Future[object]:
+    def create_task(self, awaitable: Awaitable[object]) -> asyncio.Future[object]:
         """Run something beside this agent; it is cancelled when the agent stops."""
         task = asyncio.ensure_future(awaitable)
         if self._is_stopped:
@@ -315,7 +315,7 @@ class ClusterAgent(Lifecycle):
             discovery=self._discovery.statistics(),
         )
 
-    def changes(self) -> MembershipEventStream:
+    def events(self) -> MembershipEventStream:
         """Every change from now on, to be read with `async for`."""
         return self._audience.open_stream()
 
@@ -339,12 +339,12 @@ class ClusterAgent(Lifecycle):
             self._properties = validate_properties(kept, self.config)
         else:
             self._machine.set_properties(changes, self._loop.time())
-            self._pump()
+            self._process_outputs()
 
-    def meet(self, address: Address) -> None:
+    def contact(self, address: Address) -> None:
         """Somebody unknown speaks from there: find out whether it is a member nobody told of."""
-        self._running_machine().meet(address, self._loop.time())
-        self._pump()
+        self._running_machine().contact(address, self._loop.time())
+        self._process_outputs()
 
     def _running_machine(self) -> Membership:
         if self._machine is None:
@@ -355,15 +355,15 @@ class ClusterAgent(Lifecycle):
 
     def _on_contacts(self, contacts: frozenset[Address]) -> None:
         self._running_machine().set_contacts(contacts, self._loop.time())
-        self._pump()
+        self._process_outputs()
 
     def _on_request(self, message: RawMessage) -> bytes:
-        if message.peer is None and self.service.is_secure:
+        if message.peer is None and self.service.uses_tls:
             raise MemberNotFoundError(
                 "over TLS, news of members is taken from nodes with a certificate"
             )
         answer = self._receive(message.payload, message.sender, in_stream=True)
-        self._pump()
+        self._process_outputs()
         return answer or b""
 
     def _on_datagram(self, message: RawMessage) -> None:
@@ -371,12 +371,12 @@ class ClusterAgent(Lifecycle):
         answer = self._receive(message.payload, message.sender, origin=origin)
         if answer is not None:
             # Where it came from and nowhere else: its sender can say what it likes.
-            self._transmission.post(origin, SUBJECT, answer)
-        self._pump()
+            self._transmission.send_datagram(origin, SUBJECT, answer)
+        self._process_outputs()
 
     def _on_answer(self, address: Address, payload: bytes) -> None:
         self._receive(payload, address, in_stream=True, is_answer=True)
-        self._pump()
+        self._process_outputs()
 
     def _receive(
         self,
@@ -396,46 +396,46 @@ class ClusterAgent(Lifecycle):
             is_answer=is_answer,
             origin=origin,
         )
-        for reason in machine.take_refusals():
+        for reason in machine.drain_rejections():
             self._warn(reason, "%s: refused news from %s: %s", self.service.name, source, reason)
         return answer
 
     def _on_same_name(self, address: Address, rival: DuplicateNamePeerError) -> None:
-        self._running_machine().on_same_name(
+        self._running_machine().on_duplicate_name_peer(
             address, rival.incarnation, self._loop.time(), is_member=rival.is_member
         )
-        self._pump()
+        self._process_outputs()
 
     def _on_namesake(self, address: Address, instance: int) -> None:
-        self._running_machine().hear_of_namesake(address, instance, self._loop.time())
-        self._pump()
+        self._running_machine().on_duplicate_name_caller(address, instance, self._loop.time())
+        self._process_outputs()
 
     def _tick(self) -> None:
         self._timer = None
         try:
             self._running_machine().tick(self._loop.time())
         finally:
-            self._pump()
+            self._process_outputs()
 
     # What goes out.
 
-    def _pump(self) -> None:
+    def _process_outputs(self) -> None:
         """Send, tell, set the timer."""
         machine = self._running_machine()
         try:
-            for send in machine.take_outgoing():
+            for send in machine.drain_outgoing():
                 self._transmission.send(send, SUBJECT, timeout_s=self.config.probe_timeout_s)
-            for change in machine.take_changes():
-                self._tell(change)
+            for change in machine.drain_events():
+                self._publish(change)
         finally:
             # Whatever else happens, time goes on.
-            self._arm(machine.deadline())
+            self._set_timer(machine.deadline())
         if machine.phase is MembershipPhase.MEMBER and not self._joined.done():
             self.service.set_member(True)
             self._joined.set_result(None)
         self._warn_of_blocked_datagrams(machine.counters.probes_by_stream)
 
-    def _arm(self, when: float) -> None:
+    def _set_timer(self, when: float) -> None:
         if self._timer is not None:
             if self._timer_at == when:
                 return
@@ -445,13 +445,13 @@ class ClusterAgent(Lifecycle):
             self._timer_at = when
             self._timer = self._loop.call_at(when, self._tick)
 
-    def _tell(self, change: MembershipUpdate) -> None:
+    def _publish(self, change: MembershipUpdate) -> None:
         if isinstance(change, MembershipEvent):
             # What members say of themselves changes often, and is nobody's trouble.
-            is_quiet = change.kind is MembershipEventType.METADATA
-            level = logging.DEBUG if is_quiet else logging.INFO
+            suppress_errors = change.kind is MembershipEventType.METADATA
+            level = logging.DEBUG if suppress_errors else logging.INFO
             logger.log(level, "%s: %s", self.service.name, change)
-            self._audience.tell(change)
+            self._audience.publish(change)
         elif isinstance(change, NameConflictDetected):
             self._warn(
                 "contested",
@@ -460,9 +460,9 @@ class ClusterAgent(Lifecycle):
                 change.rival,
             )
         else:
-            self._give_up(change)
+            self._on_name_conflict_lost(change)
 
-    def _give_up(self, lost: NameConflictLost) -> None:
+    def _on_name_conflict_lost(self, lost: NameConflictLost) -> None:
         """Another live node keeps the name: this one is no member any more."""
         self.failure = NameConflictError(self.service.name, str(lost.holder))
         if not self._joined.done():
@@ -470,7 +470,7 @@ class ClusterAgent(Lifecycle):
             self._joined.set_result(None)
             return
         logger.error("%s", self.failure)
-        self._begin_closing()
+        self._start_closing()
 
     def _warn_of_blocked_datagrams(self, by_stream: int) -> None:
         if by_stream > self._told_by_stream and self._uses_datagrams:
@@ -482,7 +482,7 @@ class ClusterAgent(Lifecycle):
             )
 
     def _warn(self, key: str, text: str, *args: object) -> None:
-        self._log.warn(key, self._loop.time(), text, *args)
+        self._log.log(key, self._loop.time(), text, *args)
 
     def __repr__(self) -> str:
         if self._machine is None:

@@ -83,7 +83,7 @@ class ClusterMessaging:
     # Sending.
 
     @overload
-    async def send(
+    async def request(
         self,
         member: str,
         subject: str,
@@ -94,7 +94,7 @@ class ClusterMessaging:
     ) -> bytes: ...
 
     @overload
-    async def send(
+    async def request(
         self,
         member: str,
         subject: str,
@@ -105,7 +105,7 @@ class ClusterMessaging:
         timeout: float | None = ...,
     ) -> R: ...
 
-    async def send(
+    async def request(
         self,
         member: str,
         subject: str,
@@ -132,7 +132,7 @@ class ClusterMessaging:
             raise _unless_stranger(failure) from None
         return decode_with(decoder, reply)
 
-    async def unicast(
+    async def send(
         self,
         member: str,
         subject: str,
@@ -145,7 +145,7 @@ class ClusterMessaging:
 
         Where datagrams are off, everything goes over TCP.
         """
-        await self._post(self._find(member, subject), subject, encoder(message), reliable)
+        await self._send(self._find(member, subject), subject, encoder(message), reliable)
 
     async def multicast(
         self,
@@ -163,7 +163,7 @@ class ClusterMessaging:
         if not isinstance(payload, bytes):
             raise UsageError(f"an encoder must return bytes, not {type(payload).__name__}")
         names = list(dict.fromkeys(members))
-        sending = (self._try_to_post(name, subject, payload, reliable) for name in names)
+        sending = (self._try_send(name, subject, payload, reliable) for name in names)
         errors = await asyncio.gather(*sending)
         return {name: error for name, error in zip(names, errors, strict=True) if error}
 
@@ -177,25 +177,25 @@ class ClusterMessaging:
         include_self: bool = False,
     ) -> SendFailures:
         """Send a message to all members, also those that do not answer at the moment."""
-        own = self.agent.local.name
+        own = self.agent.local_member.name
         names = [it.name for it in self.agent.members if include_self or it.name != own]
         return await self.multicast(names, subject, message, encoder=encoder, reliable=reliable)
 
-    async def _try_to_post(
+    async def _try_send(
         self, name: str, subject: str, payload: bytes, reliable: bool
     ) -> MessagingError | None:
         try:
-            await self._post(self._find(name, subject), subject, payload, reliable)
+            await self._send(self._find(name, subject), subject, payload, reliable)
         except MessagingError as error:
             return error
         return None
 
-    async def _post(self, target: Member, subject: str, payload: bytes, reliable: bool) -> None:
-        datagrams = self.agent.datagrams
+    async def _send(self, target: Member, subject: str, payload: bytes, reliable: bool) -> None:
+        datagrams = self.agent.datagram_service
         if reliable or datagrams is None or target.name == self._service.name:
             await self._service.send(target.address, subject, payload, peer=target.name)
         else:
-            datagrams.post(target.address, subject, payload)
+            datagrams.send_nowait(target.address, subject, payload)
 
     def _find(self, name: str, subject: str) -> Member:
         member = self.agent.member(name)
@@ -211,7 +211,7 @@ class ClusterMessaging:
 
     # Handling.
 
-    def consume(
+    def subscribe(
         self,
         subject: str,
         handler: MemberMessageHandler[M],
@@ -232,12 +232,12 @@ class ClusterMessaging:
         )
 
     @overload
-    def reply_to(
+    def serve(
         self, subject: str, handler: MemberRequestHandler[M, bytes], *, decoder: Decoder[M] = ...
     ) -> None: ...
 
     @overload
-    def reply_to(
+    def serve(
         self,
         subject: str,
         handler: MemberRequestHandler[M, R],
@@ -246,7 +246,7 @@ class ClusterMessaging:
         encoder: Encoder[R],
     ) -> None: ...
 
-    def reply_to(
+    def serve(
         self,
         subject: str,
         handler: MemberRequestHandler[Any, Any],
@@ -275,13 +275,13 @@ class ClusterMessaging:
     def _handle(
         self, message: RawMessage, handler: Callable[[M, Member], R], decoder: Decoder[M]
     ) -> R:
-        member = self._identify(message)
+        member = self._resolve_sender(message)
         return handler(decode_with(decoder, message.payload), member)
 
-    def _identify(self, message: RawMessage) -> Member:
+    def _resolve_sender(self, message: RawMessage) -> Member:
         """The member a message comes from; asks strangers who they are."""
         name = message.peer
-        if name is None and self._service.is_secure:
+        if name is None and self._service.uses_tls:
             # An address is no proof: whoever shows a certificate that names it is known by that.
             name = ""
         elif name is None:
@@ -291,9 +291,9 @@ class ClusterMessaging:
         member = self.agent.member(name)
         if member is None or (message.peer is not None and member.address != message.sender):
             self._statistics.strangers += 1
-            self.agent.meet(message.sender)
+            self.agent.contact(message.sender)
             raise MemberNotFoundError(
-                f"sender {message.sender} is not a known cluster member", outcome=Outcome.KNOWN
+                f"sender {message.sender} is not a known cluster member", outcome=Outcome.REPLIED
             )
         return member
 
@@ -315,7 +315,7 @@ class ClusterMessaging:
                 self._run(result, message.subject)
 
     def _run(self, awaitable: Awaitable[object], subject: str) -> None:
-        run = self.agent.run(awaitable)
+        run = self.agent.create_task(awaitable)
         self._running[run] = None
         run.add_done_callback(lambda done: self._on_done(done, subject))
 
@@ -326,7 +326,7 @@ class ClusterMessaging:
             self._warn("failed", "the consumer of %r failed: %r", subject, error)
 
     def _warn(self, key: str, text: str, *args: object) -> None:
-        self._log.warn(key, asyncio.get_running_loop().time(), text, *args)
+        self._log.log(key, asyncio.get_running_loop().time(), text, *args)
 
     def statistics(self) -> ClusterMessagingStatistics:
         """A copy of the counters."""
@@ -358,5 +358,5 @@ def _unless_stranger(failure: RemoteHandlerError) -> MessagingError:
         subject=failure.subject,
         elapsed_s=failure.elapsed_s,
         timeout_s=failure.timeout_s,
-        outcome=Outcome.KNOWN,
+        outcome=Outcome.REPLIED,
     )

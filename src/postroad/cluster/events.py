@@ -45,16 +45,16 @@ class MembershipEventStream:
             self.close(SlowConsumerError(f"more than {_UNREAD_MAX} changes were not read in time"))
             return
         self._unread.append(change)
-        self._stir()
+        self._wake_reader()
 
     def close(self, error: PostroadError | None = None) -> None:
         """End it, with an error if there is one."""
         if not self.is_closed:
             self.is_closed = True
             self._end = error
-            self._stir()
+            self._wake_reader()
 
-    def _stir(self) -> None:
+    def _wake_reader(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -86,7 +86,7 @@ class MembershipListeners:
         self._streams: list[weakref.ref[MembershipEventStream]] = []
         self._waiting: dict[MembershipEventStream, None] = {}
         # Changes that come up while one is told wait for their turn.
-        self._untold: deque[MembershipEvent] = deque()
+        self._queue: deque[MembershipEvent] = deque()
         self._is_telling = False
         self._is_closed = False
         self._end: PostroadError | None = None
@@ -116,19 +116,19 @@ class MembershipListeners:
             self._streams = [weakref.ref(stream) for stream in open_streams]
         return open_streams
 
-    def tell(self, change: MembershipEvent) -> None:
+    def publish(self, change: MembershipEvent) -> None:
         """Tell everybody, in the order of the changes, also if a listener causes more of them."""
-        self._untold.append(change)
+        self._queue.append(change)
         if self._is_telling:
             return
         self._is_telling = True
         try:
-            while self._untold:
-                self._tell_one(self._untold.popleft())
+            while self._queue:
+                self._publish_one(self._queue.popleft())
         finally:
             self._is_telling = False
 
-    def _tell_one(self, change: MembershipEvent) -> None:
+    def _publish_one(self, change: MembershipEvent) -> None:
         """One listener that fails disturbs nobody else."""
         for stream in self._open_streams():
             stream.put(change)

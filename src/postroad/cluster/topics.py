@@ -64,13 +64,13 @@ class ClusterTopics:
             return handler(decode_with(decoder, payload), member)
 
         if topic not in self._consumers:
-            self._begin(topic)
+            self._announce_subscription(topic)
         self._consumers.setdefault(topic, []).append(consume)
         return consume
 
-    def _begin(self, topic: str) -> None:
+    def _announce_subscription(self, topic: str) -> None:
         """Take what others send to the topic, and tell them that this node wants it."""
-        self._communication.consume(
+        self._communication.subscribe(
             _SUBJECT + topic, lambda payload, member: self._deliver(topic, payload, member)
         )
         try:
@@ -121,7 +121,7 @@ class ClusterTopics:
                     await result
             except Exception as error:
                 now = asyncio.get_running_loop().time()
-                self._log.warn(topic, now, "a subscriber of topic %r failed: %r", topic, error)
+                self._log.log(topic, now, "a subscriber of topic %r failed: %r", topic, error)
 
     def __repr__(self) -> str:
         return f"<Topics of {self._agent.service.name}: {', '.join(self._consumers) or 'none'}>"

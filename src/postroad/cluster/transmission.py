@@ -59,7 +59,7 @@ class PacketTransport:
         datagrams = DatagramService(
             service.cluster,
             service.name,
-            service.bound,
+            service.bound_address,
             service.address,
             secret=service.secret,
         )
@@ -84,23 +84,23 @@ class PacketTransport:
     def send(self, send: OutgoingPacket, subject: str, *, timeout_s: float) -> None:
         """Send a packet the way it wants."""
         if self.datagrams is not None and not send.is_stream:
-            self.post(send.address, subject, send.payload)
+            self.send_datagram(send.address, subject, send.payload)
         elif len(self._streams) < _STREAMS_MAX:
-            self._start(self._stream(send, subject, timeout_s))
+            self._start(self._send_over_tcp(send, subject, timeout_s))
         else:
             self.dropped += 1
 
-    def post(self, address: Address, subject: str, payload: bytes) -> None:
+    def send_datagram(self, address: Address, subject: str, payload: bytes) -> None:
         """Send a datagram; what cannot be sent is as good as lost on its way."""
         if self.datagrams is None:
             return
         try:
-            self.datagrams.post(address, subject, payload)
+            self.datagrams.send_nowait(address, subject, payload)
         except (MessageTooLargeError, NotRunningError, OSError) as error:
             self.dropped += 1
             logger.debug("no datagram to %s: %s", address, error)
 
-    async def _stream(self, send: OutgoingPacket, subject: str, timeout_s: float) -> None:
+    async def _send_over_tcp(self, send: OutgoingPacket, subject: str, timeout_s: float) -> None:
         service = self._service
         try:
             answer = await service.request(
@@ -122,7 +122,7 @@ class PacketTransport:
     def _warn(self, address: Address, error: MessagingError) -> None:
         """Somebody is there, but will never talk to this node as things are."""
         now = asyncio.get_running_loop().time()
-        self._log.warn(str(address), now, "cannot talk to %s: %s", address, error)
+        self._log.log(str(address), now, "cannot talk to %s: %s", address, error)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)

@@ -363,7 +363,7 @@ class MessagingError(PostroadError):
         if retryable is not None:
             self.retryable = retryable
 
-    def about(
+    def with_context(
         self, *, peer: str, subject: str, elapsed_s: float, timeout_s: float | None = None
     ) -> Self:
         """The same failure, told of one message."""
@@ -464,14 +464,14 @@ class RemoteDecodeError(MessagingError):
     """The peer could not parse the message; sending the same again cannot help."""
 
     code = 3600
-    outcome = Outcome.KNOWN
+    outcome = Outcome.REPLIED
 
 
 class NoHandlerError(MessagingError):
     """The peer has no handler for the subject; transient while it starts, stops or changes role."""
 
     code = 3700
-    outcome = Outcome.KNOWN
+    outcome = Outcome.REPLIED
     retryable = True
 
 
@@ -484,7 +484,7 @@ class RemoteHandlerError(MessagingError):
     """
 
     code = 3800
-    outcome = Outcome.KNOWN
+    outcome = Outcome.REPLIED
     remote_code: int = 0
 
 

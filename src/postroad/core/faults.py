@@ -37,7 +37,7 @@ class FaultPoint:
         # Set only while a test has armed this point.
         self._action: Action | None = None
 
-    def reach(self, **details: Any) -> None:
+    def hit(self, **details: Any) -> None:
         """Say that the program is here; runs the armed action, which may raise."""
         if self._action is not None:
             self._action(**details)

@@ -12,5 +12,5 @@ class Outcome(enum.Enum):
     """It never left this node: sending it again cannot double anything."""
     UNKNOWN = "unknown"
     """It was written; the peer may or may not have acted on it."""
-    KNOWN = "known"
+    REPLIED = "known"
     """The peer answered: it failed there, and the error says how."""

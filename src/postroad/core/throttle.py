@@ -18,7 +18,7 @@ class LogThrottle:
         # Key -> time of the last line told, and how many were kept back since.
         self._seen: dict[str, tuple[float, int]] = {}
 
-    def admit(self, key: str, now: float) -> int | None:
+    def try_acquire(self, key: str, now: float) -> int | None:
         """How many like it were kept back if this one should be told, else None."""
         told_at, kept_back = self._seen.get(key, (None, 0))
         if told_at is not None and now - told_at < self._interval_s:
@@ -39,11 +39,11 @@ class ThrottledLogger:
         self._logger = logger
         self._throttle = LogThrottle(interval_s)
 
-    def warn(
+    def log(
         self, key: str, now: float, text: str, *args: object, level: int = logging.WARNING
     ) -> None:
         """Log a line, but not more often than makes sense for its key."""
-        kept_back = self._throttle.admit(key, now)
+        kept_back = self._throttle.try_acquire(key, now)
         if kept_back is None:
             return
         if kept_back:

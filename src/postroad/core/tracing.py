@@ -140,10 +140,10 @@ def remove_context(headers: Mapping[str, str] | None) -> dict[str, str] | None:
 class Tracer(Protocol):
     """Who makes spans and keeps them."""
 
-    follows: bool
+    tracks_context: bool
     """Whether it wants to hear of `enter` and `leave`."""
 
-    def begin(
+    def start_span(
         self,
         name: str,
         kind: SpanKind,
@@ -156,13 +156,13 @@ class Tracer(Protocol):
     ) -> SpanLike:
         """Begin a span; without a parent it is the first of its trace."""
 
-    def end(self, span: Span) -> None:
+    def on_end(self, span: Span) -> None:
         """Take a span that is over."""
 
-    def enter(self, span: Span) -> object:
+    def attach(self, span: Span) -> object:
         """The program goes on inside of a span; returns what `leave` needs."""
 
-    def leave(self, entered: object) -> None:
+    def detach(self, entered: object) -> None:
         """The program has left a span."""
 
 
@@ -226,7 +226,7 @@ class Span:
         # Made when it is needed: most spans have none.
         self.attributes: dict[str, Attribute] | None = None
 
-    def set(self, name: str, value: Attribute) -> None:
+    def set_attribute(self, name: str, value: Attribute) -> None:
         """Note something about the work."""
         if self.attributes is None:
             self.attributes = {}
@@ -238,18 +238,18 @@ class Span:
             return
         if error is not None:
             self.error, self.code = _tell(error)
-        self.tracer.end(self)
+        self.tracer.on_end(self)
 
-    def fail(self, text: str, code: int = 0) -> None:
+    def end_with_error(self, text: str, code: int = 0) -> None:
         """The work is over, and what came of it is a failure."""
         if not self.end_ns:
             self.error, self.code = text, code
-            self.tracer.end(self)
+            self.tracer.on_end(self)
 
     def __enter__(self) -> Self:
         self._token = _current.set(self)
-        if self.tracer.follows:
-            self._entered = self.tracer.enter(self)
+        if self.tracer.tracks_context:
+            self._entered = self.tracer.attach(self)
         return self
 
     def __exit__(
@@ -258,13 +258,13 @@ class Span:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self.tracer.follows:
-            self.tracer.leave(self._entered)
+        if self.tracer.tracks_context:
+            self.tracer.detach(self._entered)
         _current.reset(self._token)
         self.end(error)
 
     @property
-    def inside(self) -> SpanScope:
+    def scope(self) -> SpanScope:
         """Makes it the current one in a block, and lets it go on after that."""
         return SpanScope(self)
 
@@ -284,7 +284,7 @@ class NonRecordingSpan(Span):
         # It was over before it began: nobody looks at its end.
         self.end_ns = 1
 
-    def set(self, name: str, value: Attribute) -> None:
+    def set_attribute(self, name: str, value: Attribute) -> None:
         """Forget it."""
 
     def __repr__(self) -> str:
@@ -312,13 +312,13 @@ class SpanScope:
     def __enter__(self) -> None:
         span = self._span
         self._token = _current.set(span)
-        if span.tracer.follows:
-            self._entered = span.tracer.enter(span)
+        if span.tracer.tracks_context:
+            self._entered = span.tracer.attach(span)
 
     def __exit__(self, *_: object) -> None:
         tracer = self._span.tracer
-        if tracer.follows:
-            tracer.leave(self._entered)
+        if tracer.tracks_context:
+            tracer.detach(self._entered)
         _current.reset(self._token)
 
 
@@ -352,15 +352,15 @@ class NoopSpan:
     __slots__ = ()
 
     context: SpanContext | None = None
-    inside: Final = NoopScope()
+    scope: Final = NoopScope()
 
-    def set(self, name: str, value: Attribute) -> None:
+    def set_attribute(self, name: str, value: Attribute) -> None:
         """Forget it."""
 
     def end(self, error: BaseException | None = None) -> None:
         """Nothing ends."""
 
-    def fail(self, text: str, code: int = 0) -> None:
+    def end_with_error(self, text: str, code: int = 0) -> None:
         """Nothing ends."""
 
     def __enter__(self) -> Self:
@@ -439,7 +439,7 @@ def start_outgoing_span(
     if type(within) is NonRecordingSpan:
         return PropagatingSpan(within.context)
     parent = extract_context(headers) if within is None else within.context
-    return tracer.begin(name, kind, layer, node, peer, parent, False, ())
+    return tracer.start_span(name, kind, layer, node, peer, parent, False, ())
 
 
 def start_incoming_span(
@@ -455,4 +455,4 @@ def start_incoming_span(
     """Begin work that a message asks for: a child of what came with it, and of nothing else."""
     if tracer is None:
         return NOOP_SPAN
-    return tracer.begin(name, kind, layer, node, peer, parent, True, links)
+    return tracer.start_span(name, kind, layer, node, peer, parent, True, links)

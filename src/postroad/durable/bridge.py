@@ -306,7 +306,7 @@ class Bridge:
         return pages
 
     async def _send(self, outflow: Outflow, pages: Sequence[OutPage]) -> None:
-        BEFORE_SEND.reach(peer=self.peer, first=pages[0].first)
+        BEFORE_SEND.hit(peer=self.peer, first=pages[0].first)
         window = outflow.send(pages, self._settled, time.time_ns() // 1_000_000)
         payload = encode(window)
         delivery = asyncio.ensure_future(self._deliver(payload, pages))
@@ -314,7 +314,7 @@ class Bridge:
         self._windows.append(delivery)
         # Let it be written, so that windows stay in order.
         await asyncio.sleep(0)
-        AFTER_SEND.reach(peer=self.peer, first=pages[0].first)
+        AFTER_SEND.hit(peer=self.peer, first=pages[0].first)
 
     def _on_delivery(self, delivery: asyncio.Future[bytes]) -> None:
         self._wake.set()
@@ -347,7 +347,7 @@ class Bridge:
     def _hear(self, outflow: Outflow, course: Course) -> bool:
         """Take the answer to the oldest window; False if one must begin again."""
         answer = decode(Answer, self._windows.popleft().result())
-        ACCEPTED.reach(peer=self.peer, watermark=answer.watermark)
+        ACCEPTED.hit(peer=self.peer, watermark=answer.watermark)
         self._check_verdict(answer)
         before = outflow.accepted
         goes_on = outflow.on_answer(answer)

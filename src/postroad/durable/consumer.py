@@ -221,7 +221,7 @@ class Consumer:
             logger.debug("the handler of queue %r failed: %r", queue, error)
             return
         is_dead = self.consumption.is_hopeless(entry, error)
-        self._log.warn(
+        self._log.log(
             "dead" if is_dead else "failed",
             self._loop.time(),
             "the handler of queue %r failed, attempt %d of %d: %s%s; %s",

@@ -88,7 +88,7 @@ class Consumption(QueueReading):
         if entry is not None:
             self._in_hand[entry] = None
             if TAKEN.is_armed:
-                TAKEN.reach(entry=entry)
+                TAKEN.hit(entry=entry)
         if shelf.size < self._low_letters:
             self._want_more()
         return entry
@@ -115,7 +115,7 @@ class Consumption(QueueReading):
         """A message was handled; returns the unit to commit with the handler's statements."""
         if not self._put_down(entry):
             return None
-        HANDLED.reach(entry=entry)
+        HANDLED.hit(entry=entry)
         self.handled += 1
         if not self._is_broken:
             self._shelf.finish(entry)
@@ -141,7 +141,7 @@ class Consumption(QueueReading):
             if lane is not None:
                 lane.is_taken = False
         if HANDLED.is_armed:
-            HANDLED.reach(entry=entry)
+            HANDLED.hit(entry=entry)
         self.handled += 1
         if not self._acks:
             self._loop.call_soon(self._flush_acks)
@@ -257,7 +257,7 @@ class Consumption(QueueReading):
         self.changed.set()
 
     def _complain(self, entry: Entry, error: Exception) -> None:
-        self._log.warn(
+        self._log.log(
             "refused",
             self._loop.time(),
             "queue %r: what a handler did cannot be committed, attempt %d of %d: %s: %s; %s",

@@ -120,7 +120,7 @@ class Intake:
     def _room(self, sender: str) -> int:
         """Bytes that this node takes of a sender now."""
         if self._is_blocked(sender):
-            self._log.warn(
+            self._log.log(
                 sender,
                 time.monotonic(),
                 "mail of %s is not taken: its dead letters have %d bytes, and "
@@ -160,7 +160,7 @@ class Intake:
         if not self._is_newest(sender, window.store, window.epoch, window.token):
             return encode(Answer(Verdict.FENCED, 0, bytes(CHAIN_BYTES), 0, []))
         _check_counts(window)
-        BEFORE_ACCEPT.reach(sender=sender, first=window.first)
+        BEFORE_ACCEPT.hit(sender=sender, first=window.first)
         size = len(message.payload)
         unit = Acceptance(sender, window, self._service.name, self._room(sender), size)
         self._store.submit(unit)
@@ -170,7 +170,7 @@ class Intake:
             await unit.done
         finally:
             self._count(sender, -size)
-        AFTER_ACCEPT.reach(sender=sender, first=window.first)
+        AFTER_ACCEPT.hit(sender=sender, first=window.first)
         arrival = unit.arrival
         if arrival.detail:
             logger.debug("a window of %s was not taken: %s", sender, arrival.detail)

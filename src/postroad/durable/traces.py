@@ -28,5 +28,5 @@ def handling(node: str, entry: Entry) -> SpanLike:
         node=node,
         peer=entry.home.sender,
     )
-    span.set("attempt", entry.failures + 1)
+    span.set_attribute("attempt", entry.failures + 1)
     return span

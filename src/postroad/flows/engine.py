@@ -115,7 +115,7 @@ class Engine:
             return tables.reserve_ids(ledger.database, ledger.now_ms)
 
         self._next_id = itertools.count(await store.write(prepare)).__next__
-        COUNTED.reach()
+        COUNTED.hit()
         self._trials.start()
         self.writing.number_from(await store.read(tables.last_mail_id) + 1)
         await self.admission.open()
@@ -210,7 +210,7 @@ class Engine:
             return
         if isinstance(event, StepDone | StepRaised):
             self.stepping.forget(resident.id, event.position)
-        HANDLED.reach(flow=resident.id, event=event)
+        HANDLED.hit(flow=resident.id, event=event)
         if tx is not None and not transition.is_step_kept:
             tx.undo()
             tx = None
@@ -320,14 +320,14 @@ class Engine:
         if is_newest:
             resident.newest = None
         if error is not None or unit.is_duplicate:
-            LOST.reach(flow=resident.id)
+            LOST.hit(flow=resident.id)
             error = error or PostroadError("it exists already")
             fail(done, error)
             self._on_lost(resident, error, is_duplicate=unit.is_duplicate)
             return
         self._breaks = 0
         resident.was_counted = unit.is_counted
-        COMMITTED.reach(flow=resident.id)
+        COMMITTED.hit(flow=resident.id)
         resolve(done)
         if unit.transition.is_parked:
             report_parked(unit.head, unit.transition)

@@ -156,7 +156,7 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
         if self._is_holding:
             engine.stepping.hold()
         try:
-            CLAIMED.reach()
+            CLAIMED.hit()
             await engine.open()
             # Those who were at work go on before anybody says anything new to them.
             self._intake = Intake(engine)

@@ -91,7 +91,7 @@ class Intake:
     def _take(self, consumption: Consumption, entry: Entry) -> None:
         letter = decode_letter(entry.letter.body)
         peer = entry.home.sender
-        TAKEN.reach(peer=peer)
+        TAKEN.hit(peer=peer)
         key = letter.key
         if letter.is_for_initiator:
             heard = Heard(key.number, letter.messages, entry, peer)
@@ -170,7 +170,7 @@ class Intake:
         key = f"{letter.key.flow:x}.{letter.key.number:x}"
         clerk = self._engine.mail.clerk
         post = clerk.post(entry.home.sender, QUEUE, encode_letter(answer), key)
-        REJECTED.reach(peer=entry.home.sender)
+        REJECTED.hit(peer=entry.home.sender)
         unit = consumption.finish(entry, [post])
         if unit is not None:
             consumption.submit(unit)

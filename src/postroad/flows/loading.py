@@ -43,7 +43,7 @@ class Loading:
         engine = self._engine
         try:
             stored = await read_patiently(engine.store, tables.read_flow, resident.id)
-            LOADED.reach(flow=resident.id)
+            LOADED.hit(flow=resident.id)
             self._go_on(resident, stored)
         except asyncio.CancelledError:
             raise

@@ -51,7 +51,7 @@ class Results:
         self._ended[head.id] = head
         if len(self._ended) > _ENDED_KEPT:
             self._ended.popitem(last=False)
-        TOLD.reach(flow=head.id)
+        TOLD.hit(flow=head.id)
         for waiter in self._waiters.pop(head.id, ()):
             if not waiter.done():
                 waiter.set_result(head)

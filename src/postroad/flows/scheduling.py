@@ -324,7 +324,7 @@ class Scheduler:
         self, schedule: Schedule, move: Move, definition: Definition[Any, Any]
     ) -> Schedule | None:
         """Commit one move; the schedule after it, or None if somebody has changed it meanwhile."""
-        DUE.reach(schedule=schedule.name, due_ms=move.due_ms)
+        DUE.hit(schedule=schedule.name, due_ms=move.due_ms)
         if move.due_ms is None:
             moved = msgspec.structs.replace(schedule, next_ms=move.next_ms)
             is_begun = await self._store.write(lambda ledger: _advance(ledger, schedule, moved))
@@ -335,7 +335,7 @@ class Scheduler:
                 head = self._flows.new_head(definition, schedule.arguments, begun_as)
                 keep(head, span)
                 is_begun = await self._begin(schedule, moved, head)
-            BEGUN.reach(schedule=schedule.name, due_ms=move.due_ms, flow=head.id)
+            BEGUN.hit(schedule=schedule.name, due_ms=move.due_ms, flow=head.id)
             if head.status is Status.RUNNING and is_begun:
                 self._engine.take_up(head.id)
             elif is_begun:

@@ -237,11 +237,11 @@ class Stepping:
             return
         if begun is None:
             step_id = await self._step_id(id, step) if "step_id" in form.wants else ""
-            STEP_BEGINS.reach(flow=id, step=step.name)
+            STEP_BEGINS.hit(flow=id, step=step.name)
             value = await self._functions.run(step, step_id)
         else:
             value = await unwrap(begun)
-        STEP_DONE.reach(flow=id, step=step.name)
+        STEP_DONE.hit(flow=id, step=step.name)
         self._engine.tell(id, StepDone(step.position, value))
 
     async def _try_transaction(self, id: int, step: Step) -> None:
@@ -254,9 +254,9 @@ class Stepping:
         try:
             try:
                 step_id = await self._step_id(id, step)
-                STEP_BEGINS.reach(flow=id, step=step.name)
+                STEP_BEGINS.hit(flow=id, step=step.name)
                 value = await self._functions.run_in(step, step_id, tx)
-                STEP_DONE.reach(flow=id, step=step.name)
+                STEP_DONE.hit(flow=id, step=step.name)
             except BaseException:
                 tx.undo()
                 raise
@@ -313,7 +313,7 @@ class Stepping:
             error = raised
         self.forget(resident.id, statement.position)
         if resident.tx is tx:
-            STEP_DONE.reach(flow=resident.id, step=statement.name)
+            STEP_DONE.hit(flow=resident.id, step=statement.name)
             self._engine.handle(resident, StatementDone(statement.position, value, error))
 
     async def _step_id(self, id: int, step: Step) -> str:

@@ -55,7 +55,7 @@ def part_of(node: str, head: Head | None, name: str, kind: SpanKind, *, peer: st
         return NOOP_SPAN
     parent = tracing.extract_context(head.trace)
     span = tracing.start_incoming_span("flows", name, parent, kind, node=node, peer=peer)
-    span.set("flow", show_id(head.id))
+    span.set_attribute("flow", show_id(head.id))
     return span
 
 
@@ -77,12 +77,12 @@ def record_commit(node: str, head: Head, transition: Transition, entries: Iterab
             span.end()
         else:
             failure = head.trouble.failure
-            span.fail(f"{failure.kind}: {failure.text}")
+            span.end_with_error(f"{failure.kind}: {failure.text}")
 
 
 def _record_heard(node: str, head: Head, context: SpanContext, peer: str) -> None:
     span = tracing.start_incoming_span(
         "flows", f"hear {head.name}", context, SpanKind.CONSUMER, node=node, peer=peer
     )
-    span.set("flow", show_id(head.id))
+    span.set_attribute("flow", show_id(head.id))
     span.end()

@@ -58,11 +58,11 @@ class ServerConnection(PeerConnection):
     __slots__ = (
         "_backlog",
         "_can_serve",
-        "_easy_bytes_max",
         "_encode_reply",
-        "_farewell",
+        "_fast_path_bytes_max",
+        "_finished",
+        "_goodbye_timer",
         "_is_stopping",
-        "_over",
         "_peer_name",
         "_registry",
         "_sender",
@@ -98,7 +98,7 @@ class ServerConnection(PeerConnection):
         self._can_serve = True
         self._stall = WriteStallDetector(context.limits.frame_timeout_s)
         # Replies up to this size need no closer look; known once the link is open.
-        self._easy_bytes_max = 0
+        self._fast_path_bytes_max = 0
         # Set once the version is known.
         self._encode_reply: Callable[[list[bytes], int, int, bytes, int, bool], None]
         # Counted here, and added to the service's counters when the link is gone.
@@ -106,15 +106,15 @@ class ServerConnection(PeerConnection):
         self.replies_sent = 0
         self._is_stopping = False
         # Closes the link if the peer does not after this side's goodbye.
-        self._farewell: asyncio.TimerHandle | None = None
+        self._goodbye_timer: asyncio.TimerHandle | None = None
         # Ends when the socket is gone and no handler is at work.
-        self._over: asyncio.Future[None] = loop.create_future()
+        self._finished: asyncio.Future[None] = loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self._context.is_stopped:
             # TLS was agreed only after the service had stopped.
-            self.abandon()
+            self.abort()
         elif len(self._registry) >= self._context.limits.accepted_max:
             self._reject()
         else:
@@ -130,12 +130,12 @@ class ServerConnection(PeerConnection):
             "closed a new connection: %d are open, the limit accepted_max",
             len(self._registry),
         )
-        self.abandon()
+        self.abort()
 
     # Receiving.
 
     def _fail(self, error: RemoteProtocolError) -> None:
-        on_namesake = self._context.on_namesake
+        on_namesake = self._context.on_duplicate_name
         if isinstance(error, DuplicateNameHandshakeError) and on_namesake is not None:
             try:
                 on_namesake(Address(error.host, error.port), error.incarnation)
@@ -143,39 +143,39 @@ class ServerConnection(PeerConnection):
                 logger.error("whoever watches nodes of this name failed", exc_info=failure)
         super()._fail(error)
 
-    def _handle(self, events: list[ConnectionEvent], now: float) -> None:
-        if self.machine.is_tunnel:
-            self._become_tunnel(events, now)
+    def _on_events(self, events: list[ConnectionEvent], now: float) -> None:
+        if self.wire.is_tunnel:
+            self._upgrade_to_tunnel(events, now)
             return
         for event in events:
             if type(event) is not RequestFrame:
                 self._on_event(event, now)
             elif self._can_serve:
-                self._serve(event, now)
+                self._handle_request(event, now)
             else:
                 self._backlog.add(event, now)
         if not self._can_serve:
-            self._go_on()
+            self._process_backlog()
 
-    def _become_tunnel(self, events: list[ConnectionEvent], now: float) -> None:
+    def _upgrade_to_tunnel(self, events: list[ConnectionEvent], now: float) -> None:
         """The client wants a tunnel, which takes this link's connection and its place."""
         accept = self._context.accept_tunnel
         registry = self._registry
         tunnel = Tunnel(self._context, self._loop, ConnectionRole.SERVER, accept, registry.pop)
         registry[tunnel] = None
         self._report_over()
-        tunnel.go_on(self, events, now)
+        tunnel.adopt_connection(self, events, now)
 
     def _on_event(self, event: ConnectionEvent, now: float) -> None:
         if isinstance(event, ConnectionOpened):
             self._peer_name = self.peer_name
-            self._encode_reply = self.machine.codec.encode_reply
-            self._easy_bytes_max = min(LARGE_BYTES - 1, self.machine.send_bytes_max)
+            self._encode_reply = self.wire.codec.encode_reply
+            self._fast_path_bytes_max = min(LARGE_BYTES - 1, self.wire.send_bytes_max)
         elif isinstance(event, CancelFrame):
             self._cancel(event.id)
         elif isinstance(event, FrameIgnored):
-            self._tell_ignored(event, now)
-        elif self.machine.phase is ConnectionState.DRAINING:
+            self._log_ignored_frame(event, now)
+        elif self.wire.phase is ConnectionState.DRAINING:
             self._close_when_drained()
 
     def _cancel(self, id: int) -> None:
@@ -184,61 +184,61 @@ class ServerConnection(PeerConnection):
 
     # Handling.
 
-    def _serve(self, request: RequestFrame, arrived: float) -> None:
+    def _handle_request(self, request: RequestFrame, arrived: float) -> None:
         self.requests_received += 1
         subject = request.subject
         subscription = self._subscriptions.get(subject)
         if subscription is None or (self._is_stopping and not self._is_one_way(request)):
-            self._decline(request)
+            self._reply_no_handler(request)
             return
         sender = self._sender
         if sender is None:
-            sender = self._sender = self.machine.sender or _UNKNOWN_SENDER
+            sender = self._sender = self.wire.sender or _UNKNOWN_SENDER
         timeout_ms = request.timeout_ms
         deadline = arrived + timeout_ms / 1000 if timeout_ms else None
         message = RawMessage(request.payload, subject, sender, self._peer_name, deadline)
         if request.one_way or subscription.one_way or tracing.tracer is not None:
-            self._handle_carefully(request, subscription, message, arrived)
+            self._handle_slow_path(request, subscription, message, arrived)
             return
         try:
             result = subscription.handler(message)
         except (Exception, asyncio.CancelledError) as error:
-            self._answer(request, subscription, error_reply(error, subscription))
+            self._send_reply(request, subscription, error_reply(error, subscription))
             return
-        if type(result) is bytes and len(result) <= self._easy_bytes_max:
+        if type(result) is bytes and len(result) <= self._fast_path_bytes_max:
             self.replies_sent += 1
             self._encode_reply(self._out, request.id, 0, result, 0, False)
             self._queued_bytes += len(result) + FRAME_BYTES
             if self._queued_bytes > QUEUED_BYTES_MAX:
                 self._flush()
         else:
-            self._conclude(request, subscription, to_handler_result(result, subscription), arrived)
+            self._complete(request, subscription, to_handler_result(result, subscription), arrived)
 
-    def _handle_carefully(
+    def _handle_slow_path(
         self, request: RequestFrame, subscription: Subscription, message: RawMessage, now: float
     ) -> None:
         """Handle a message that wants no reply, whose handler gives none, or that is traced."""
-        if subscription.one_way and not request.one_way and self.machine.version >= 3:
+        if subscription.one_way and not request.one_way and self.wire.version >= 3:
             self._context.counters.no_handler += 1
             self._reply(request.id, one_way_handler_reply(request.subject))
         elif tracing.tracer is None:
-            self._conclude(request, subscription, call_handler(subscription, message), now)
+            self._complete(request, subscription, call_handler(subscription, message), now)
         else:
             node = self._context.config.hello.name
             reaction = call_handler_traced(subscription, message, request.trace, node=node)
-            self._conclude(request, subscription, reaction, now)
+            self._complete(request, subscription, reaction, now)
 
-    def _conclude(
+    def _complete(
         self, request: RequestFrame, subscription: Subscription, reaction: HandlerResult, now: float
     ) -> None:
         if isinstance(reaction, bytes | HandlerReply):
-            self._answer(request, subscription, reaction)
+            self._send_reply(request, subscription, reaction)
         else:
             self._spawn(request, subscription, reaction, now)
 
-    def _decline(self, request: RequestFrame) -> None:
+    def _reply_no_handler(self, request: RequestFrame) -> None:
         """Nobody handles this request: it says so unless it wants no answer."""
-        is_told = self._is_stopping and self.machine.version >= 3
+        is_told = self._is_stopping and self.wire.version >= 3
         answer = STOPPING_REPLY if is_told else no_handler_reply(request.subject)
         self._context.counters.no_handler += 1
         if request.one_way:
@@ -252,14 +252,14 @@ class ServerConnection(PeerConnection):
         else:
             self._reply(request.id, answer)
 
-    def _answer(
+    def _send_reply(
         self, request: RequestFrame, subscription: Subscription, answer: bytes | HandlerReply
     ) -> None:
         """Reply, unless the request or its handler is one-way."""
         if isinstance(answer, HandlerReply):
             self._context.counters.handlers_failed += 1
-        elif len(answer) > self.machine.send_bytes_max:
-            answer = oversized_reply(len(answer), self.machine.send_bytes_max)
+        elif len(answer) > self.wire.send_bytes_max:
+            answer = oversized_reply(len(answer), self.wire.send_bytes_max)
         else:
             answer = HandlerReply(ReplyStatus.OK, answer)
         if request.one_way or subscription.one_way:
@@ -272,8 +272,8 @@ class ServerConnection(PeerConnection):
         if self.transport is None:
             return
         self.replies_sent += 1
-        payload = answer.payload[: self.machine.send_bytes_max]
-        self.machine.reply(id, answer.status, payload, answer.code, answer.retryable)
+        payload = answer.payload[: self.wire.send_bytes_max]
+        self.wire.reply(id, answer.status, payload, answer.code, answer.retryable)
         self._queued_bytes += len(payload) + FRAME_BYTES
         is_large = len(answer.payload) >= LARGE_BYTES
         self._has_large |= is_large
@@ -309,7 +309,7 @@ class ServerConnection(PeerConnection):
             deadline = arrived + (request.timeout_ms / 1000 or handler_s)
         key = self.running.add(run, deadline)
         future.add_done_callback(partial(self._on_handled, key, request, subscription))
-        self._arm_by(self.running.next_deadline)
+        self._set_timer_by(self.running.next_deadline)
         self._update_can_serve()
 
     def _on_handled(
@@ -320,21 +320,21 @@ class ServerConnection(PeerConnection):
         future: asyncio.Future[HandlerReturn],
     ) -> None:
         if self.running.finish(key, future):
-            self._answer(request, subscription, reply_from_task(future, subscription))
-        self._go_on()
+            self._send_reply(request, subscription, reply_from_task(future, subscription))
+        self._process_backlog()
 
     def _on_timer(self, now: float) -> None:
-        self._check_reader(now)
+        self._check_write_stall(now)
         for run in self.running.expire(now):
             self._context.counters.handlers_timed_out += 1
             # A caller that told its deadline has given up by itself.
             if not run.is_one_way and not run.request.timeout_ms:
                 self._reply(run.request.id, HANDLER_TIMEOUT_REPLY)
-        self._go_on()
+        self._process_backlog()
 
-    def _excuse(self, held_up_s: float, now: float) -> None:
-        super()._excuse(held_up_s, now)
-        self._stall.wait_until(now + held_up_s)
+    def _extend_deadlines(self, held_up_s: float, now: float) -> None:
+        super()._extend_deadlines(held_up_s, now)
+        self._stall.extend_until(now + held_up_s)
 
     def _own_deadline(self) -> float:
         return min(self.running.next_deadline, self._stall.deadline)
@@ -348,7 +348,7 @@ class ServerConnection(PeerConnection):
     def _update_can_serve(self) -> None:
         self._can_serve = self._has_capacity and not self._backlog
 
-    def _go_on(self) -> None:
+    def _process_backlog(self) -> None:
         """Begin what waited, as far as there is room."""
         now = self._loop.time()
         while self._backlog and self._has_capacity:
@@ -356,17 +356,17 @@ class ServerConnection(PeerConnection):
             if request.timeout_ms and arrived + request.timeout_ms / 1000 <= now:
                 self._context.counters.requests_expired += 1
             else:
-                self._serve(request, arrived)
+                self._handle_request(request, arrived)
         self._update_can_serve()
         if self.transport is None:
             self._report_over()
             return
         if self._out:
             self._schedule_flush()
-        self._regulate()
+        self._update_backpressure()
         self._close_when_drained()
 
-    def _regulate(self) -> None:
+    def _update_backpressure(self) -> None:
         """Read from the peer only while there is room for more."""
         should_read = self._can_serve and self._room_timer is None
         if should_read != self._reads:
@@ -374,73 +374,73 @@ class ServerConnection(PeerConnection):
 
     def _on_writable(self, is_writable: bool) -> None:
         if is_writable:
-            self._stall.end()
+            self._stall.stop()
         else:
-            self._stall.begin(self._bytes_taken(), self._loop.time())
-            self._arm_by(self._stall.deadline)
+            self._stall.start(self._bytes_flushed(), self._loop.time())
+            self._set_timer_by(self._stall.deadline)
         self._update_can_serve()
         if is_writable:
-            self._go_on()
+            self._process_backlog()
         else:
-            self._regulate()
+            self._update_backpressure()
 
-    def _check_reader(self, now: float) -> None:
+    def _check_write_stall(self, now: float) -> None:
         """Give up a client that does not read its replies."""
         if self.transport is None or now < self._stall.deadline:
             return
-        if self._stall.is_stuck(self._bytes_taken(), now):
+        if self._stall.is_stalled(self._bytes_flushed(), now):
             allowed = self._context.limits.frame_timeout_s
             self._fail(PeerTimeoutError(f"the peer read none of its replies for {allowed:.3g} s"))
             self.transport.abort()
 
     # The life of the link.
 
-    def stop(self) -> None:
+    def drain(self) -> None:
         """Take no new requests, finish those begun, then close."""
         self._is_stopping = True
-        self.machine.goodbye("the node is stopping")
+        self.wire.goodbye("the node is stopping")
         # Nobody can be told of a one-way message, so those are still handled.
         for request in self._backlog.keep(self._is_one_way):
-            self._decline(request)
+            self._reply_no_handler(request)
         if self._out:
             self._flush()
-        if self.machine.phase is ConnectionState.CLOSED:
+        if self.wire.phase is ConnectionState.CLOSED:
             self.close("stopped before the handshake was done")
         self._close_when_drained()
 
     def _close_when_drained(self) -> None:
-        if self.is_busy or self.machine.phase is not ConnectionState.DRAINING:
+        if self.is_busy or self.wire.phase is not ConnectionState.DRAINING:
             return
         if not self._is_stopping:
             self.close("the peer said goodbye")
-        elif self.machine.version < 3:
+        elif self.wire.version < 3:
             self.close("stopped")
-        elif self._farewell is None:
+        elif self._goodbye_timer is None:
             # What the peer had sent before it heard the goodbye must still be told that this node
             # is stopping; the peer closes when it has nothing in flight any more.
-            self._farewell = self._loop.call_later(LINGER_S, self.close, "stopped")
+            self._goodbye_timer = self._loop.call_later(LINGER_S, self.close, "stopped")
 
-    def _on_lost(self, exc: Exception | None, *, was_open: bool) -> None:
+    def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         # Versions 1 and 2 have no goodbye, so their closing is no loss.
-        has_goodbye = self.machine.version >= 3
+        has_goodbye = self.wire.version >= 3
         if self._close_reason is None and was_open and (exc is not None or has_goodbye):
             self._context.counters.connections_lost += 1
-        if self._farewell is not None:
-            self._farewell.cancel()
+        if self._goodbye_timer is not None:
+            self._goodbye_timer.cancel()
         # Nobody waits for replies any more; one-way messages were received and are handled.
         self._backlog.keep(self._is_one_way)
         self.running.cancel_requests()
-        self._stall.end()
-        self._go_on()
+        self._stall.stop()
+        self._process_backlog()
         if self.running:
-            self._arm(self._own_deadline())
+            self._set_timer(self._own_deadline())
 
     def _is_one_way(self, request: RequestFrame) -> bool:
         """Whether nobody waits for the reply; versions 1 and 2 do not tell, but handlers do."""
         subscription = self._subscriptions.get(request.subject)
         return request.one_way or (subscription is not None and subscription.one_way)
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Give up on everything: the node's time to stop is over."""
         self._backlog.clear()
         self.running.cancel_all()
@@ -454,14 +454,14 @@ class ServerConnection(PeerConnection):
         """Whether requests are waiting or handlers at work."""
         return bool(self.running or self._backlog)
 
-    async def wait_over(self) -> None:
+    async def wait_finished(self) -> None:
         """Return once the socket is gone and no handler is at work."""
-        await asyncio.shield(self._over)
+        await asyncio.shield(self._finished)
 
     def _report_over(self) -> None:
         if not self.is_busy and self in self._registry:
             self._registry.pop(self, None)
-            self._over.set_result(None)
+            self._finished.set_result(None)
             if self._timer is not None and self.transport is None:
                 self._timer.cancel()
                 self._timer = None
@@ -469,5 +469,5 @@ class ServerConnection(PeerConnection):
             self._context.counters.replies_sent += self.replies_sent
 
     def __repr__(self) -> str:
-        state = self.machine.phase.value if self.transport is not None else "closed"
+        state = self.wire.phase.value if self.transport is not None else "closed"
         return f"<ServerConnection {self.describe_peer()} {state}, {len(self.running)} running>"

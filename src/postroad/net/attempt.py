@@ -48,7 +48,7 @@ class RequestAttempt:
         return self._started + self.timeout
 
     @contextmanager
-    def explaining(self, last_failure: Callable[[Address], str | None]) -> Iterator[None]:
+    def annotating_errors(self, last_failure: Callable[[Address], str | None]) -> Iterator[None]:
         """Have every failure inside tell peer, subject and times.
 
         Running out of time in here means that the message was not written yet: once it is, its
@@ -57,18 +57,18 @@ class RequestAttempt:
         try:
             yield
         except MessagingError as error:
-            raise self._explain(error) from error.__cause__
+            raise self._annotate(error) from error.__cause__
         except TimeoutError:
-            raise self._explain(self._no_connection(last_failure(self.target))) from None
+            raise self._annotate(self._connect_timeout_error(last_failure(self.target))) from None
 
-    def _no_connection(self, reason: str | None) -> MessagingError:
+    def _connect_timeout_error(self, reason: str | None) -> MessagingError:
         detail = f"; the last attempt: {reason}" if reason else ", or the peer reads too slowly"
         return ReplyTimeoutError(
             f"no connection in time{detail}", outcome=Outcome.NOT_SENT, retryable=True
         )
 
-    def _explain(self, error: MessagingError) -> MessagingError:
-        return error.about(
+    def _annotate(self, error: MessagingError) -> MessagingError:
+        return error.with_context(
             peer=self.peer,
             subject=self.subject,
             elapsed_s=self._now() - self._started,

@@ -37,7 +37,7 @@ class ConnectionContext:
         self.protocol_errors_by_kind: dict[str, int] = {}
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         # Told of a node with this node's name that connected: its address and incarnation.
-        self.on_namesake: Callable[[Address, int], None] | None = None
+        self.on_duplicate_name: Callable[[Address, int], None] | None = None
         # Gives the users of tunnels that peers open; None refuses them.
         self.accept_tunnel: TunnelAcceptor | None = None
 
@@ -45,7 +45,7 @@ class ConnectionContext:
         """What a new connection is made of; peers are told of traces only by who records them."""
         if tracing.tracer is None:
             return self.config
-        hello = msgspec.structs.replace(self.config.hello, reads_traces=True)
+        hello = msgspec.structs.replace(self.config.hello, accepts_traces=True)
         return msgspec.structs.replace(self.config, hello=hello)
 
     def count_protocol_error(self, error: RemoteProtocolError) -> None:
@@ -56,4 +56,4 @@ class ConnectionContext:
 
     def warn(self, key: str, now: float, text: str, *args: object) -> None:
         """Log a warning, but not more often than makes sense for its key."""
-        self._log.warn(key, now, text, *args)
+        self._log.log(key, now, text, *args)

@@ -93,7 +93,7 @@ def collect_statistics(
     totals["tunnel_messages_received"] += sum(tunnel.messages_received for tunnel in tunnels)
     totals["bytes_sent"] += sum(link.bytes_sent for link in links)
     totals["bytes_received"] += sum(link.bytes_received for link in links)
-    trips = {str(link.address): link.machine.round_trip_s for link in dialed}
+    trips = {str(link.address): link.wire.round_trip_s for link in dialed}
     return MessagingStatistics(
         **totals,
         dialed=len(dialed) + len(dialed_tunnels),

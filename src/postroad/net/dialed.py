@@ -99,7 +99,7 @@ class ClientConnection(PeerConnection):
         if trace is None:
             self._encode_request(self._out, id, subject, payload, timeout_ms, False)
         else:
-            self.machine.request(id, subject, payload, timeout_ms, False, trace)
+            self.wire.request(id, subject, payload, timeout_ms, False, trace)
         pending = self.pending
         entries = pending.entries
         self._queued_bytes += len(payload) + FRAME_BYTES
@@ -116,16 +116,16 @@ class ClientConnection(PeerConnection):
         if deadline < pending.next_deadline:
             pending.next_deadline = deadline
             if deadline < self._timer_at:
-                self._arm(deadline)
+                self._set_timer(deadline)
         if len(entries) >= self.pending_max:
             self.can_send = False
         return id, future
 
-    def post(
+    def send_one_way(
         self, subject: str, payload: bytes, now: float, trace: SpanContext | None = None
     ) -> None:
         """Write a one-way message; the caller has checked `can_send`."""
-        self.machine.request(self._next_id(), subject, payload, 0, True, trace)
+        self.wire.request(self._next_id(), subject, payload, 0, True, trace)
         self.last_used = now
         self._context.counters.messages_sent += 1
         self._queued_bytes += len(payload) + FRAME_BYTES
@@ -141,7 +141,7 @@ class ClientConnection(PeerConnection):
             self._schedule_flush()
 
     @property
-    def is_flush_due(self) -> bool:
+    def has_pending_flush(self) -> bool:
         """Whether something is queued that will be written at the end of this turn."""
         return self._flush_scheduled
 
@@ -150,21 +150,21 @@ class ClientConnection(PeerConnection):
         """How many requests were written, for the statistics."""
         return self._ended + len(self.pending.entries)
 
-    def abandon(self, id: int) -> None:
+    def cancel_request(self, id: int) -> None:
         """The caller no longer waits for this request."""
-        if self.pending.take(id) is not None:
+        if self.pending.pop(id) is not None:
             self._ended += 1
             self._context.counters.requests_cancelled += 1
             if self.is_open:
-                self.machine.cancel(id)
+                self.wire.cancel(id)
                 self._schedule_flush()
-            self._make_room()
+            self._wake_next_waiter()
 
     def is_peer(self, name: str) -> bool:
         """Whether the node at the other end has that name, as far as it can be known."""
-        if self.machine.peer is not None:
-            return self.machine.peer.name == name
-        names = self.machine.certificate_names
+        if self.wire.peer is not None:
+            return self.wire.peer.name == name
+        names = self.wire.certificate_names
         return names is None or name in names
 
     def check_peer(self, name: str | None) -> None:
@@ -174,7 +174,7 @@ class ClientConnection(PeerConnection):
                 f"expected node {name!r}, but {self.describe_peer()} answers there"
             )
 
-    async def wait_for_room(self) -> bool:
+    async def wait_for_capacity(self) -> bool:
         """Wait in line; True if the caller may send now, False if this link takes no more.
 
         Only the first in line is ever called, and keeps its place until it gets what it needs, so
@@ -185,34 +185,34 @@ class ClientConnection(PeerConnection):
         try:
             while True:
                 await turn
-                if self._has_room or not self._takes_requests:
-                    return self._has_room
+                if self._has_capacity or not self._takes_requests:
+                    return self._has_capacity
                 turn = self._waiting[0] = self._loop.create_future()
         finally:
             self._waiting.remove(turn)
             # Whoever is next may look once this caller has sent, or has not.
-            self._loop.call_soon(self._make_room)
+            self._loop.call_soon(self._wake_next_waiter)
 
     @property
     def _takes_requests(self) -> bool:
         return self.is_open and not self._is_retired
 
     @property
-    def _has_room(self) -> bool:
+    def _has_capacity(self) -> bool:
         has_slot = len(self.pending.entries) < self.pending_max
         return has_slot and self._is_writable and self._takes_requests
 
-    def _make_room(self) -> None:
+    def _wake_next_waiter(self) -> None:
         """Call the first in line if it can go on, or must look elsewhere."""
-        self.can_send = self._has_room and not self._waiting
-        if self._waiting and (self._has_room or not self._takes_requests):
+        self.can_send = self._has_capacity and not self._waiting
+        if self._waiting and (self._has_capacity or not self._takes_requests):
             turn = self._waiting[0]
             if not turn.done():
                 turn.set_result(None)
 
     # Receiving.
 
-    def _handle(self, events: list[ConnectionEvent], now: float) -> None:
+    def _on_events(self, events: list[ConnectionEvent], now: float) -> None:
         take = self.pending.entries.pop
         received = 0
         for event in events:
@@ -223,40 +223,40 @@ class ClientConnection(PeerConnection):
                     if not entry[0].done():
                         entry[0].set_result(event)
                 else:
-                    self._on_unasked(event, now)
+                    self._on_unmatched_reply(event, now)
             else:
                 self._on_event(event, now)
         self._ended += received
         self._context.counters.replies_received += received
         if not self.can_send:
-            self._make_room()
+            self._wake_next_waiter()
             self._close_when_drained()
 
     def _on_event(self, event: ConnectionEvent, now: float) -> None:
         if isinstance(event, ConnectionOpened):
             self._was_open = True
             self._context.counters.connections_opened += 1
-            if self.machine.peer is not None:
-                self.pending_max = min(self.pending_max, self.machine.peer.requests_pending_max)
-            self.send_bytes_max = self.machine.send_bytes_max
-            self._encode_request = self.machine.codec.encode_request
-            self._make_room()
+            if self.wire.peer is not None:
+                self.pending_max = min(self.pending_max, self.wire.peer.requests_pending_max)
+            self.send_bytes_max = self.wire.send_bytes_max
+            self._encode_request = self.wire.codec.encode_request
+            self._wake_next_waiter()
             self.opened.set_result(None)
         elif isinstance(event, GoodbyeFrame):
             self._peer_reason = event.reason
             self._is_refused = is_rejection(event)
-            self._make_room()
+            self._wake_next_waiter()
             self._close_when_drained()
         elif isinstance(event, FrameIgnored):
-            self._tell_ignored(event, now)
+            self._log_ignored_frame(event, now)
 
-    def _on_unasked(self, reply: ReplyFrame, now: float) -> None:
+    def _on_unmatched_reply(self, reply: ReplyFrame, now: float) -> None:
         """A reply to a request that was given up, or that never was."""
         if 0 < reply.id < self._next_id():
             self._context.counters.replies_late += 1
             return
         self._context.counters.frames_ignored += 1
-        self.machine.refuse_unasked_reply(reply)
+        self.wire.on_unmatched_reply(reply)
         self._context.warn(
             "unasked", now, "%s replied to request %d, which was never sent", self.remote, reply.id
         )
@@ -264,12 +264,12 @@ class ClientConnection(PeerConnection):
     # The life of the link.
 
     def _on_writable(self, is_writable: bool) -> None:
-        self._make_room()
+        self._wake_next_waiter()
 
     def close(self, reason: str, linger_s: float = LINGER_S) -> None:
         """Close; requests still waiting fail when the socket is gone."""
         super().close(reason, linger_s)
-        self._make_room()
+        self._wake_next_waiter()
 
     @property
     def is_idle(self) -> bool:
@@ -284,39 +284,39 @@ class ClientConnection(PeerConnection):
         return min(self.pending.next_deadline, idle_at)
 
     def _on_timer(self, now: float) -> None:
-        for id, future in self.pending.take_expired(now):
+        for id, future in self.pending.pop_expired(now):
             self._ended += 1
             if not future.done():
                 self._context.counters.requests_timed_out += 1
                 future.set_result(EXPIRED)
             if self.is_open:
-                self.machine.cancel(id)
-        self._make_room()
+                self.wire.cancel(id)
+        self._wake_next_waiter()
         self._close_when_drained()
         if self._own_deadline() <= now and not self.pending.entries and self.is_open:
-            self.machine.goodbye("idle")
+            self.wire.goodbye("idle")
             self.close("idle")
 
-    def retire(self) -> None:
+    def drain(self) -> None:
         """Take no more requests; those in flight go on."""
         self._is_retired = True
-        self._make_room()
+        self._wake_next_waiter()
 
     def _close_when_drained(self) -> None:
-        if self.machine.phase is ConnectionState.DRAINING and not self.pending.entries:
+        if self.wire.phase is ConnectionState.DRAINING and not self.pending.entries:
             self.close(f"the peer said goodbye: {self._peer_reason}")
 
     def fail_pending(self, result: ConnectionDown) -> None:
         """End every request in flight the same way."""
         self._ended += len(self.pending)
-        for _, future in self.pending.take_all():
+        for _, future in self.pending.pop_all():
             if not future.done():
                 future.set_result(result)
 
-    def _on_lost(self, exc: Exception | None, *, was_open: bool) -> None:
+    def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         self.can_send = False
         loss = DisconnectReason(
-            machine=self.machine,
+            wire=self.wire,
             exc=exc,
             was_open=self._was_open,
             close_reason=self._close_reason,
@@ -330,8 +330,8 @@ class ClientConnection(PeerConnection):
             self.opened.set_result(down)
         self.fail_pending(down)
         self._context.counters.requests_sent += self._ended
-        self._make_room()
+        self._wake_next_waiter()
 
     def __repr__(self) -> str:
-        state = self.machine.phase.value if self.transport is not None else "closed"
+        state = self.wire.phase.value if self.transport is not None else "closed"
         return f"<ClientConnection {self.address} {state}, {len(self.pending)} pending>"

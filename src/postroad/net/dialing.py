@@ -26,7 +26,7 @@ async def connect(
 ) -> LinkT:
     """TCP and TLS; the time limit covers name look-up as well."""
     limit_s = context.limits.connect_timeout_s
-    BEFORE_CONNECT.reach(address=address)
+    BEFORE_CONNECT.hit(address=address)
     try:
         async with asyncio.timeout(limit_s):
             _, link = await asyncio.get_running_loop().create_connection(

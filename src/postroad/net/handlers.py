@@ -75,17 +75,17 @@ class HandlerTask(NamedTuple):
 class HandlerTasks:
     """Handlers by the id of their request. A cancelled one counts until it is really over."""
 
-    __slots__ = ("_ending", "_maximum", "_next_key", "_running")
+    __slots__ = ("_cancelling", "_maximum", "_next_key", "_running")
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
         self._running: DeadlineMap[HandlerTask] = DeadlineMap()
         # Handlers that were cancelled and are not over yet.
-        self._ending: set[asyncio.Future[HandlerReturn]] = set()
+        self._cancelling: set[asyncio.Future[HandlerReturn]] = set()
         self._next_key = _FIRST_OWN_KEY
 
     def __len__(self) -> int:
-        return len(self._running.entries) + len(self._ending)
+        return len(self._running.entries) + len(self._cancelling)
 
     @property
     def has_capacity(self) -> bool:
@@ -108,10 +108,10 @@ class HandlerTasks:
 
     def finish(self, key: int, future: asyncio.Future[HandlerReturn]) -> bool:
         """A handler is over; whether anybody still wants its result."""
-        if future not in self._ending:
-            self._running.take(key)
+        if future not in self._cancelling:
+            self._running.pop(key)
             return True
-        self._ending.discard(future)
+        self._cancelling.discard(future)
         if not future.cancelled():
             # Asked for, or it would be reported as never looked at.
             future.exception()
@@ -119,14 +119,14 @@ class HandlerTasks:
 
     def cancel(self, id: int) -> bool:
         """Cancel the handler of that request; False if there is none."""
-        run = self._running.take(id)
+        run = self._running.pop(id)
         if run is not None:
             self._end(run)
         return run is not None
 
     def expire(self, now: float) -> list[HandlerTask]:
         """Cancel and return those whose time is over."""
-        expired = [run for _, run in self._running.take_expired(now)]
+        expired = [run for _, run in self._running.pop_expired(now)]
         for run in expired:
             self._end(run)
         return expired
@@ -139,9 +139,9 @@ class HandlerTasks:
 
     def cancel_all(self) -> None:
         """Cancel everything."""
-        for _, run in self._running.take_all():
+        for _, run in self._running.pop_all():
             self._end(run)
 
     def _end(self, run: HandlerTask) -> None:
-        self._ending.add(run.future)
+        self._cancelling.add(run.future)
         run.future.cancel()

@@ -77,7 +77,7 @@ class ServiceIdentity:
         self._algorithms = {it: load_algorithm(it) for it in protocol.compressions}
         self._heartbeat_payload = protocol.heartbeat_payload
 
-    async def at(self, address: Address) -> WireConfig:
+    async def wire_config_for(self, address: Address) -> WireConfig:
         """The configuration of a service that advertises the address."""
         limits = self._limits
         hello = HelloFrame(
@@ -97,7 +97,7 @@ class ServiceIdentity:
             advertised_ip=await _resolve(address.host) if 1 in self._profile.versions else "",
             limits=limits,
             wall_clock=_epoch_ms,
-            spare=BufferCache(),
+            buffer_cache=BufferCache(),
             algorithms=self._algorithms,
             is_secure=self._is_secure,
             heartbeat_payload=self._heartbeat_payload,

@@ -74,9 +74,9 @@ class PeerConnection(asyncio.Protocol):
         "_timer_at",
         "bytes_received",
         "bytes_sent",
-        "machine",
         "remote",
         "transport",
+        "wire",
     )
 
     role: ConnectionRole
@@ -87,7 +87,7 @@ class PeerConnection(asyncio.Protocol):
         self._context = context
         self._loop = loop
         # Made by connection_made, which knows the peer's certificate; and what it has queued.
-        self.machine: WireConnection
+        self.wire: WireConnection
         self._out: list[bytes]
         # Counted here, and added to the service's counters when the link is gone.
         self.bytes_sent = 0
@@ -127,7 +127,7 @@ class PeerConnection(asyncio.Protocol):
         # A name that is only claimed could be another's.
         peer = ", ".join(sorted(names)) if names else remote_host(transport)
         self._share = self._context.unfinished.share(peer, self)
-        self.machine = WireConnection(
+        self.wire = WireConnection(
             self.role,
             self._wire_config(),
             self._loop.time(),
@@ -135,31 +135,31 @@ class PeerConnection(asyncio.Protocol):
             certificate_names=names,
             share=self._share,
         )
-        self._out = self.machine.out
+        self._out = self.wire.outgoing
         transport.set_write_buffer_limits(high=self._context.limits.write_buffer_bytes_max)
         enable_keepalive(transport, self._context.limits)
-        self._settle()
+        self._flush_and_rearm()
 
     def data_received(self, data: bytes) -> None:
         now = self._loop.time()
-        machine = self.machine
+        machine = self.wire
         events = machine.receive_data(data, now)
         self.bytes_received += len(data)
-        if machine.awaits_large:
-            self._hand_over(LargeFrameProtocol(self))
+        if machine.wants_buffer:
+            self._switch_protocol(LargeFrameProtocol(self))
         if events:
-            self._handle(events, now)
+            self._on_events(events, now)
         if self._out:
             self._flush()
         if machine.needs_attention:
-            self._settle()
+            self._flush_and_rearm()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         was_open = self.is_open
-        self.machine.close()
+        self.wire.close()
         self.transport = None
         self._is_writable = False
         for timer in (self._timer, self._linger, self._room_timer):
@@ -167,26 +167,26 @@ class PeerConnection(asyncio.Protocol):
                 timer.cancel()
         self._timer = self._linger = self._room_timer = None
         self._count_bytes()
-        self._on_lost(exc, was_open=was_open)
+        self._on_connection_lost(exc, was_open=was_open)
         if not self._closed.done():
             self._closed.set_result(None)
 
     def pause_writing(self) -> None:
-        self._is_writable = self.machine.is_writable = False
+        self._is_writable = self.wire.is_writable = False
         self._on_writable(False)
 
     def resume_writing(self) -> None:
-        self._is_writable = self.machine.is_writable = True
+        self._is_writable = self.wire.is_writable = True
         self._on_writable(True)
 
     # For sub-classes.
 
     @abstractmethod
-    def _handle(self, events: list[ConnectionEvent], now: float) -> None:
+    def _on_events(self, events: list[ConnectionEvent], now: float) -> None:
         """Act on what the machine made of the bytes that arrived."""
 
     @abstractmethod
-    def _on_lost(self, exc: Exception | None, *, was_open: bool) -> None:
+    def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         """The connection is gone."""
 
     @abstractmethod
@@ -210,30 +210,30 @@ class PeerConnection(asyncio.Protocol):
         """When `_on_timer` must be called."""
         return NEVER
 
-    def _excuse(self, held_up_s: float, now: float) -> None:
+    def _extend_deadlines(self, held_up_s: float, now: float) -> None:
         """This process was held up: it is not the peer's fault that nothing went on."""
-        self.machine.excuse(held_up_s, now)
+        self.wire.extend_deadlines(held_up_s, now)
 
     # Large frames.
 
-    def room(self) -> memoryview:
+    def receive_buffer(self) -> memoryview:
         """Where the next bytes of a large frame belong."""
-        room = self.machine.room()
+        room = self.wire.receive_buffer()
         # A link that has ended reads on until its socket is closed, to no effect.
         return memoryview(bytearray(_IDLE_READ_BYTES)) if room is None else room
 
-    def received_in_room(self, size: int) -> None:
+    def buffer_updated(self, size: int) -> None:
         """The loop has read that many bytes to the room."""
         now = self._loop.time()
-        events = self.machine.receive_in_room(size, now)
+        events = self.wire.buffer_updated(size, now)
         self.bytes_received += size
-        if not self.machine.awaits_large:
-            self._hand_over(self)
+        if not self.wire.wants_buffer:
+            self._switch_protocol(self)
         if events:
-            self._handle(events, now)
-        self._settle()
+            self._on_events(events, now)
+        self._flush_and_rearm()
 
-    def _hand_over(self, reader: asyncio.BaseProtocol) -> None:
+    def _switch_protocol(self, reader: asyncio.BaseProtocol) -> None:
         """Let another protocol read; loops choose how to read when they begin to."""
         transport = self.transport
         if transport is None:
@@ -249,7 +249,7 @@ class PeerConnection(asyncio.Protocol):
         """Read nothing until there is room for the large frame that has begun."""
         if self._room_timer is None:
             self._look_later()
-            self._regulate()
+            self._update_backpressure()
 
     def _look_later(self) -> None:
         self._room_timer = self._loop.call_later(_ROOM_LOOK_S, self._look_for_room)
@@ -258,7 +258,7 @@ class PeerConnection(asyncio.Protocol):
         assert self._room_timer is not None
         now = self._loop.time()
         late_s = now - self._room_timer.when()
-        if not self.machine.awaits_room:
+        if not self.wire.awaits_room:
             # What was read before it could wait has made the frame whole.
             self.on_room()
             return
@@ -272,17 +272,17 @@ class PeerConnection(asyncio.Protocol):
         if self._room_timer is not None:
             self._room_timer.cancel()
             self._room_timer = None
-        self.machine.go_on_large()
-        if self.machine.awaits_large:
-            self._hand_over(LargeFrameProtocol(self))
-        self._regulate()
+        self.wire.go_on_large()
+        if self.wire.wants_buffer:
+            self._switch_protocol(LargeFrameProtocol(self))
+        self._update_backpressure()
 
     def give_up_frame(self, reason: str) -> None:
         """Others need the room that this link's frame takes."""
-        self.machine.refuse(FrameTooLargeError(reason))
-        self._settle()
+        self.wire.refuse(FrameTooLargeError(reason))
+        self._flush_and_rearm()
 
-    def _regulate(self) -> None:
+    def _update_backpressure(self) -> None:
         """Read from the peer only while there is room for more."""
         self._read(self._room_timer is None)
 
@@ -291,16 +291,16 @@ class PeerConnection(asyncio.Protocol):
             return
         self._reads = should_read
         if should_read:
-            self.machine.resume_reading(self._loop.time())
+            self.wire.resume_reading(self._loop.time())
             self.transport.resume_reading()
         else:
-            self.machine.pause_reading()
+            self.wire.pause_reading()
             self.transport.pause_reading()
 
-    def take_over(self, link: PeerConnection) -> None:
+    def adopt(self, link: PeerConnection) -> None:
         """Go on with the connection of another link, which is done with it."""
         self.transport, link.transport = link.transport, None
-        self.machine, self._out, self.remote = link.machine, link._out, link.remote
+        self.wire, self._out, self.remote = link.wire, link._out, link.remote
         self._share = link._share
         self._share.owner = self
         self.bytes_sent, self.bytes_received = link.bytes_sent, link.bytes_received
@@ -308,19 +308,19 @@ class PeerConnection(asyncio.Protocol):
         if link._timer is not None:
             link._timer.cancel()
             link._timer = None
-        self._hand_over(LargeFrameProtocol(self) if self.machine.awaits_large else self)
+        self._switch_protocol(LargeFrameProtocol(self) if self.wire.wants_buffer else self)
 
     # What all do.
 
     @property
     def is_open(self) -> bool:
         """Whether frames can be sent."""
-        return self.machine.phase is ConnectionState.OPEN and self.transport is not None
+        return self.wire.phase is ConnectionState.OPEN and self.transport is not None
 
     @property
     def peer_name(self) -> str | None:
         """The peer's node name, as far as it is known."""
-        return self.machine.peer_name
+        return self.wire.peer_name
 
     def describe_peer(self, address: Address | None = None) -> str:
         """Address and name for texts."""
@@ -336,11 +336,11 @@ class PeerConnection(asyncio.Protocol):
             return
         if self._out:
             self._flush()
-        self.machine.close()
-        self._linger = self._loop.call_later(linger_s, self._give_up_writing)
+        self.wire.close()
+        self._linger = self._loop.call_later(linger_s, self._on_linger_timeout)
         transport.close()
 
-    def _give_up_writing(self) -> None:
+    def _on_linger_timeout(self) -> None:
         transport = self.transport
         if transport is None:
             return
@@ -375,7 +375,7 @@ class PeerConnection(asyncio.Protocol):
         )
         self.close(f"{type(error).__name__}: {error}")
 
-    def _tell_ignored(self, event: FrameIgnored, now: float) -> None:
+    def _log_ignored_frame(self, event: FrameIgnored, now: float) -> None:
         self._context.counters.frames_ignored += 1
         self._context.warn("ignored", now, "ignored a %s frame from %s", event.kind, self.remote)
 
@@ -394,7 +394,7 @@ class PeerConnection(asyncio.Protocol):
         transport = self.transport
         if not queued or transport is None:
             return
-        self.machine.last_write = self._loop.time()
+        self.wire.last_write = self._loop.time()
         if self._has_large:
             self._has_large = False
             for piece in queued:
@@ -406,28 +406,28 @@ class PeerConnection(asyncio.Protocol):
             transport.write(data)
         queued.clear()
 
-    def _settle(self) -> None:
+    def _flush_and_rearm(self) -> None:
         """Send, look at the failure, set the timer."""
         if self._out:
             self._flush()
-        self.machine.needs_attention = False
-        if self.machine.failure is not None:
-            self._fail(self.machine.failure)
-        elif self.machine.awaits_room:
+        self.wire.needs_attention = False
+        if self.wire.failure is not None:
+            self._fail(self.wire.failure)
+        elif self.wire.awaits_room:
             self._wait_for_room()
-        self._arm(min(self.machine.deadline(), self._own_deadline()))
+        self._set_timer(min(self.wire.deadline(), self._own_deadline()))
 
-    def _bytes_taken(self) -> int:
+    def _bytes_flushed(self) -> int:
         """How much of what was written has left for the peer."""
         assert self.transport is not None
         return self.bytes_sent - self.transport.get_write_buffer_size()
 
-    def _arm_by(self, when: float) -> None:
+    def _set_timer_by(self, when: float) -> None:
         """Have the timer go off by then, if it would only later."""
         if when < self._timer_at:
-            self._arm(when)
+            self._set_timer(when)
 
-    def _arm(self, when: float) -> None:
+    def _set_timer(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -442,13 +442,13 @@ class PeerConnection(asyncio.Protocol):
         late_s = now - self._timer_at
         if late_s > _STALL_THRESHOLD_S and now - self._excused_at > _EXCUSED_SHARE * late_s:
             self._excused_at = now
-            self._excuse(late_s, now)
+            self._extend_deadlines(late_s, now)
         try:
             self._on_timer(now)
-            if self.machine.deadline() <= now:
-                self.machine.tick(now)
+            if self.wire.deadline() <= now:
+                self.wire.tick(now)
         finally:
-            self._settle()
+            self._flush_and_rearm()
 
 
 class LargeFrameProtocol(asyncio.BufferedProtocol):
@@ -463,10 +463,10 @@ class LargeFrameProtocol(asyncio.BufferedProtocol):
         self._link = link
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._link.room()
+        return self._link.receive_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._link.received_in_room(nbytes)
+        self._link.buffer_updated(nbytes)
 
     def eof_received(self) -> bool:
         return self._link.eof_received()

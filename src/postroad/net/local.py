@@ -70,7 +70,7 @@ class LoopbackTransport:
         message = RawMessage(payload, subscription.subject, self._address, self._name, deadline)
         answer = self._react(subscription, message)
         if not isinstance(answer, bytes | HandlerReply):
-            answer = await self._await_handler(self._begin(answer), subscription, deadline)
+            answer = await self._await_handler(self._track(answer), subscription, deadline)
         if isinstance(answer, HandlerReply):
             self._context.counters.handlers_failed += 1
         elif len(answer) > self._context.limits.frame_bytes_max:
@@ -91,10 +91,10 @@ class LoopbackTransport:
             left_s = deadline - asyncio.get_running_loop().time()
             done, _ = await asyncio.wait({run}, timeout=max(left_s, 0.0))
         except asyncio.CancelledError:
-            self._end(run)
+            self._cancel(run)
             raise
         if not done:
-            self._end(run)
+            self._cancel(run)
             self._context.counters.requests_timed_out += 1
             raise ReplyTimeoutError("no reply in time")
         if run in self._stopped:
@@ -119,9 +119,9 @@ class LoopbackTransport:
             self._capacity.release()
             self._report(subject, reaction)
             return
-        run = self._begin(reaction)
+        run = self._track(reaction)
         timer = asyncio.get_running_loop().call_later(
-            self._context.limits.handler_timeout_s, self._end, run
+            self._context.limits.handler_timeout_s, self._cancel, run
         )
         run.add_done_callback(partial(self._on_consumed, subscription, timer))
 
@@ -138,13 +138,13 @@ class LoopbackTransport:
 
     # Asynchronous handlers.
 
-    def _begin(self, awaitable: Awaitable[HandlerReturn]) -> asyncio.Future[HandlerReturn]:
+    def _track(self, awaitable: Awaitable[HandlerReturn]) -> asyncio.Future[HandlerReturn]:
         run = asyncio.ensure_future(awaitable)
         self._running[run] = None
         run.add_done_callback(self._on_over)
         return run
 
-    def _end(self, run: asyncio.Future[HandlerReturn]) -> None:
+    def _cancel(self, run: asyncio.Future[HandlerReturn]) -> None:
         """Cancel a handler nobody waits for; it counts until it is really over."""
         if not run.done():
             self._context.counters.handlers_timed_out += 1

@@ -21,7 +21,7 @@ from postroad.wire import GoodbyeFrame, WireConnection
 class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
     """What a link knows of its end."""
 
-    machine: WireConnection
+    wire: WireConnection
     exc: Exception | None
     """What the loop said."""
     was_open: bool
@@ -34,7 +34,7 @@ class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
 
     def error(self) -> ConnectionClosedError:
         """The error, still without peer and times."""
-        failure = self.machine.failure
+        failure = self.wire.failure
         if isinstance(failure, DuplicateNameHandshakeError):
             # The peer's hello comes before anything else it says, so this side always knows.
             error = DuplicateNamePeerError(str(failure))
@@ -42,14 +42,14 @@ class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
             return error
         is_tls_error = isinstance(self.exc, ssl.SSLError)
         kind = TlsError if is_tls_error and not self.was_open else ConnectionClosedError
-        return kind(self.describe(), **self._judge(kind))
+        return kind(self.describe(), **self._outcome(kind))
 
-    def _judge(self, kind: type[ConnectionClosedError]) -> dict[str, Any]:
+    def _outcome(self, kind: type[ConnectionClosedError]) -> dict[str, Any]:
         """Nothing was handled on a link that never opened, or whose peer refused this node.
 
         Trying again helps unless it is refused.
         """
-        is_refused = self.is_refused or isinstance(self.machine.failure, HandshakeRejectedError)
+        is_refused = self.is_refused or isinstance(self.wire.failure, HandshakeRejectedError)
         if self.was_open and not is_refused:
             return {}
         return {
@@ -66,7 +66,7 @@ class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
         if self.exc is not None:
             return f"connection lost: {self.exc}"
         if not self.was_open:
-            is_secured = self.machine.certificate_names is not None
+            is_secured = self.wire.certificate_names is not None
             trust = "; or it does not trust this node's certificate" if is_secured else ""
             return (
                 "the peer closed the connection during the handshake; "

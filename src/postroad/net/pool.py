@@ -66,7 +66,7 @@ class ConnectionPool:
             partial(self.release, reason="given up")
         )
         # Open links that are not for sharing: transient ones, and those that are draining.
-        self._others: dict[ClientConnection, None] = {}
+        self._unshared: dict[ClientConnection, None] = {}
         # Tunnels this node has opened or is opening: they count as connections.
         self.tunnels: dict[Tunnel, None] = {}
         # Why the last attempt of a waiting caller failed, for the text when its time is over.
@@ -76,18 +76,20 @@ class ConnectionPool:
     @property
     def links(self) -> list[ClientConnection]:
         """Every open connection."""
-        return [*self._links.values(), *self._others]
+        return [*self._links.values(), *self._unshared]
 
-    async def link(self, address: Address, subject: str, *, wait: bool) -> ClientConnection:
+    async def acquire(self, address: Address, subject: str, *, wait: bool) -> ClientConnection:
         """An open connection for the subject; with `wait`, tries until it succeeds."""
         key = self._key(address, subject)
-        return await self._insist(address, partial(self._shared_dial, key), wait=wait)
+        return await self._dial_with_retry(address, partial(self._shared_dial, key), wait=wait)
 
-    async def transient(self, address: Address, *, wait: bool) -> ClientConnection:
+    async def acquire_exclusive(self, address: Address, *, wait: bool) -> ClientConnection:
         """A connection of the caller's own, which closes it."""
-        return await self._insist(address, partial(self._own_dial, address), wait=wait)
+        return await self._dial_with_retry(
+            address, partial(self._dial_exclusive, address), wait=wait
+        )
 
-    async def _insist(
+    async def _dial_with_retry(
         self, address: Address, dial: Callable[[], Awaitable[ClientConnection]], *, wait: bool
     ) -> ClientConnection:
         """Dial, with `wait` again and again while that can help, until the caller gives up."""
@@ -121,17 +123,17 @@ class ConnectionPool:
             self._failures.clear()
         self._failures[address] = detail
 
-    async def _own_dial(self, address: Address) -> ClientConnection:
-        self.make_way()
+    async def _dial_exclusive(self, address: Address) -> ClientConnection:
+        self.evict_idle()
         link = await self._dialing_alone.run(self._dial(address))
-        self._others[link] = None
+        self._unshared[link] = None
         return link
 
     def release(self, link: ClientConnection, reason: str) -> None:
         """Close a transient connection."""
-        self._others.pop(link, None)
+        self._unshared.pop(link, None)
         if link.is_open:
-            link.machine.goodbye(reason)
+            link.wire.goodbye(reason)
         link.close(reason)
 
     def _key(self, address: Address, subject: str) -> PoolKey:
@@ -150,7 +152,7 @@ class ConnectionPool:
         dial = self._dialing.get(key)
         if dial is None:
             self._retire(key)
-            self.make_way()
+            self.evict_idle()
             dial = self._dialing[key] = _Dial(self._loop.create_task(self._dial(key[0])), [])
             dial.task.add_done_callback(partial(self._on_dialed, key))
         waiter: asyncio.Future[ClientConnection | MessagingError] = self._loop.create_future()
@@ -163,19 +165,19 @@ class ConnectionPool:
 
     def _on_dialed(self, key: PoolKey, task: asyncio.Task[ClientConnection]) -> None:
         if task.cancelled():
-            self._share(key, NotRunningError("the service stopped while connecting"))
+            self._publish(key, NotRunningError("the service stopped while connecting"))
             return
         error = task.exception()
         if isinstance(error, MessagingError):
-            self._share(key, error)
+            self._publish(key, error)
         elif error is not None:
-            self._share(key, ConnectError(f"cannot connect: {error!r}"))
+            self._publish(key, ConnectError(f"cannot connect: {error!r}"))
         else:
-            self._others[task.result()] = None
+            self._unshared[task.result()] = None
             self._failures.pop(key[0], None)
-            self._share(key, task.result())
+            self._publish(key, task.result())
 
-    def _share(self, key: PoolKey, outcome: ClientConnection | MessagingError) -> None:
+    def _publish(self, key: PoolKey, outcome: ClientConnection | MessagingError) -> None:
         """Give the outcome of a dial to those who wait for it, in their order.
 
         A link is published only when nobody waits any more: whoever comes between joins them, so
@@ -187,11 +189,11 @@ class ConnectionPool:
         for waiter in waiters:
             waiter.set_result(outcome)
         if waiters and isinstance(outcome, ClientConnection):
-            self._loop.call_soon(self._share, key, outcome)
+            self._loop.call_soon(self._publish, key, outcome)
             return
         del self._dialing[key]
         if isinstance(outcome, ClientConnection):
-            self._others.pop(outcome, None)
+            self._unshared.pop(outcome, None)
             self._links[key] = outcome
             outcome.is_shared = True
 
@@ -199,17 +201,17 @@ class ConnectionPool:
         """A shared link that is no longer open finishes what it has, unshared."""
         link = self._links.pop(key, None)
         if link is not None and link.transport is not None:
-            self._others[link] = None
+            self._unshared[link] = None
 
-    def make_way(self) -> None:
+    def evict_idle(self) -> None:
         """Have room for one more; at the limit, close the idle link unused for longest."""
         if self._is_closed:
             raise NotRunningError("the service is stopping")
         self._links = {key: it for key, it in self._links.items() if it.transport is not None}
-        self._others = {it: None for it in self._others if it.transport is not None}
+        self._unshared = {it: None for it in self._unshared if it.transport is not None}
         limit = self._context.limits.connections_max
         dialing = len(self._dialing) + len(self._dialing_alone)
-        if len(self._links) + len(self._others) + len(self.tunnels) + dialing < limit:
+        if len(self._links) + len(self._unshared) + len(self.tunnels) + dialing < limit:
             return
         idle = [key for key, it in self._links.items() if it.is_idle]
         if not idle:
@@ -218,7 +220,7 @@ class ConnectionPool:
             )
         oldest = min(idle, key=lambda key: self._links[key].last_used)
         link = self._links.pop(oldest)
-        link.machine.goodbye("making way for another connection")
+        link.wire.goodbye("making way for another connection")
         link.close("made way for another connection")
 
     async def _dial(self, address: Address) -> ClientConnection:
@@ -251,18 +253,18 @@ class ConnectionPool:
         await asyncio.gather(*dialing, return_exceptions=True)
         links = self.links
         for link in links:
-            link.retire()
+            link.drain()
         deadline = self._loop.time() + grace_s
         await self._wait_until_idle(links, grace_s)
         left_s = max(deadline - self._loop.time(), LINGER_S)
         for link in links:
             link.fail_pending(stopped_while_in_flight())
             if link.is_open:
-                link.machine.goodbye("the node is stopping")
+                link.wire.goodbye("the node is stopping")
             link.close("the service stopped", left_s)
         await asyncio.gather(*(link.wait_closed() for link in links))
         self._links.clear()
-        self._others.clear()
+        self._unshared.clear()
 
     async def _wait_until_idle(self, links: list[ClientConnection], grace_s: float) -> None:
         waiting = [entry[0] for link in links for entry in link.pending.entries.values()]

@@ -34,11 +34,11 @@ class ConnectionAcceptor:
         # A dictionary for its order: whatever goes through them all does so in the order they came.
         self.links: OpenConnections = {}
         # Held while certificates change.
-        self._changing = asyncio.Lock()
+        self._tls_lock = asyncio.Lock()
         # Set by start.
         self._context: ConnectionContext
 
-    async def open(self, bind: Address) -> Address:
+    async def bind(self, bind: Address) -> Address:
         """Bind; returns the address with the port that was really bound."""
         return await self._listener.open(bind, self._load_tls())
 
@@ -50,7 +50,7 @@ class ConnectionAcceptor:
     async def reload_tls(self) -> None:
         """Serve new connections with the certificate files as they are now."""
         tls = self._load_tls()
-        async with self._changing:
+        async with self._tls_lock:
             if self._context.is_stopped:
                 raise NotRunningError("the service is stopping")
             if tls is not None:
@@ -62,7 +62,7 @@ class ConnectionAcceptor:
 
     async def close(self, grace_s: float) -> None:
         """Accept no more, let handlers finish for a while, close all connections."""
-        async with self._changing:
+        async with self._tls_lock:
             await self._listener.close()
         await drain_connections(self.links, grace_s)
 

@@ -102,7 +102,7 @@ class MessagingService(TunnelCalls):
             is_secure=tls is not None,
         )
         self._subscriptions = SubscriptionTable()
-        self._routes: dict[tuple[Address | str, str], ClientConnection] = {}
+        self._connection_cache: dict[tuple[Address | str, str], ClientConnection] = {}
         self._timeout_s = self.limits.request_timeout_s
         self._state = _ServiceState.NEW
         # Ends with the start; and whether somebody wants the service stopped meanwhile.
@@ -139,9 +139,9 @@ class MessagingService(TunnelCalls):
         self._started = self._loop.create_future()
         self._is_stop_wanted = False
         try:
-            bound = await self._reception.open(self._bind)
+            bound = await self._reception.bind(self._bind)
             address = choose_advertised_address(self._advertise, bound)
-            config = await self._identity.at(address)
+            config = await self._identity.wire_config_for(address)
             self._check_still_wanted()
         except BaseException:
             self._reception.abort()
@@ -189,7 +189,7 @@ class MessagingService(TunnelCalls):
         """Close everything; a task of its own, so that it ends even if its caller is cancelled."""
         parts = (self._tunnels, self._pool, self._reception, self._local)
         await asyncio.gather(*(part.close(grace_s) for part in parts))
-        self._routes.clear()
+        self._connection_cache.clear()
         self._state = _ServiceState.STOPPED
 
     @property
@@ -200,7 +200,7 @@ class MessagingService(TunnelCalls):
         return self._address
 
     @property
-    def bound(self) -> Address:
+    def bound_address(self) -> Address:
         """The address this node listens at, with the port that was really bound."""
         if self._bound is None:
             raise UsageError("start() the service first; its address is known from then on")
@@ -213,17 +213,17 @@ class MessagingService(TunnelCalls):
             raise UsageError("start() the service first; its incarnation is known from then on")
         return self._context.config.hello.incarnation
 
-    def watch_namesakes(self, callback: Callable[[Address, int], None]) -> None:
+    def set_duplicate_name_callback(self, callback: Callable[[Address, int], None]) -> None:
         """Have a callback told the address and incarnation of nodes of this name that connect."""
         self._check_running()
-        self._context.on_namesake = callback
+        self._context.on_duplicate_name = callback
 
-    def ignore_namesakes(self) -> None:
+    def clear_duplicate_name_callback(self) -> None:
         """Tell nobody any more."""
-        self._context.on_namesake = None
+        self._context.on_duplicate_name = None
 
     @property
-    def is_secure(self) -> bool:
+    def uses_tls(self) -> bool:
         """Whether everything it sends and accepts goes through TLS."""
         return self._tls is not None
 
@@ -283,7 +283,7 @@ class MessagingService(TunnelCalls):
         Raises:
             MessagingError: one of its sub-classes; `outcome` says whether the peer may have acted.
         """
-        link = self._routes.get((address, subject))
+        link = self._connection_cache.get((address, subject))
         if (
             link is None
             or not link.can_send
@@ -293,7 +293,7 @@ class MessagingService(TunnelCalls):
             or not keep_alive
             or (peer is not None and not link.is_peer(peer))
         ):
-            return await self._request_thoroughly(
+            return await self._request_slow_path(
                 address, subject, payload, timeout, keep_alive, wait, peer
             )
         timeout = self._timeout_s if timeout is None else validate_timeout(timeout)
@@ -307,7 +307,7 @@ class MessagingService(TunnelCalls):
         try:
             result = await future
         except asyncio.CancelledError as error:
-            link.abandon(id)
+            link.cancel_request(id)
             if span is not None:
                 span.end(error)
             raise
@@ -328,7 +328,7 @@ class MessagingService(TunnelCalls):
         started: float,
         timeout: float,
     ) -> MessagingError:
-        return error_from_result(result, subject).about(
+        return error_from_result(result, subject).with_context(
             peer=link.describe_peer(link.address),
             subject=subject,
             elapsed_s=self._now() - started,
@@ -349,23 +349,23 @@ class MessagingService(TunnelCalls):
 
         Waits while the peer is slow to read. The arguments are those of `request`.
         """
-        attempt, data = self._begin(address, subject, payload, timeout)
+        attempt, data = self._prepare_attempt(address, subject, payload, timeout)
         span = start_send_span(subject, node=self.name, peer=peer or attempt.peer, one_way=True)
         attempt.trace = span.context
-        with span, attempt.explaining(self._pool.last_failure):
+        with span, attempt.annotating_errors(self._pool.last_failure):
             async with asyncio.timeout_at(attempt.deadline):
                 if attempt.target == self._address:
                     self._check_local(attempt, data, peer)
                     await self._local.send(subject, data)
                     return
-                link = await self._find_link(address, attempt, wait=wait, peer=peer)
+                link = await self._acquire_connection(address, attempt, wait=wait, peer=peer)
                 check_size(subject, data, link.send_bytes_max)
-                link.post(subject, data, self._now(), attempt.trace)
-                if not link.is_flush_due:
+                link.send_one_way(subject, data, self._now(), attempt.trace)
+                if not link.has_pending_flush:
                     # So much was queued that it was written at once: let others have a turn.
                     await asyncio.sleep(0)
 
-    async def _request_thoroughly(
+    async def _request_slow_path(
         self,
         address: Address | str,
         subject: str,
@@ -376,26 +376,26 @@ class MessagingService(TunnelCalls):
         peer: str | None,
     ) -> bytes:
         """The request as it goes when anything has to be found, opened, checked or awaited."""
-        attempt, data = self._begin(address, subject, payload, timeout)
+        attempt, data = self._prepare_attempt(address, subject, payload, timeout)
         span = start_send_span(subject, node=self.name, peer=peer or attempt.peer)
         attempt.trace = span.context
-        with span, attempt.explaining(self._pool.last_failure):
+        with span, attempt.annotating_errors(self._pool.last_failure):
             if attempt.target == self._address:
                 self._check_local(attempt, data, peer)
                 return await self._local.request(subject, data, attempt.deadline)
             if keep_alive:
                 async with asyncio.timeout_at(attempt.deadline):
-                    link = await self._find_link(address, attempt, wait=wait, peer=peer)
-                return await self._exchange(link, attempt, data)
+                    link = await self._acquire_connection(address, attempt, wait=wait, peer=peer)
+                return await self._send_request(link, attempt, data)
             async with asyncio.timeout_at(attempt.deadline):
-                link = await self._pool.transient(attempt.target, wait=wait)
+                link = await self._pool.acquire_exclusive(attempt.target, wait=wait)
             try:
                 link.check_peer(peer)
-                return await self._exchange(link, attempt, data)
+                return await self._send_request(link, attempt, data)
             finally:
                 self._pool.release(link, "transient request done")
 
-    def _begin(
+    def _prepare_attempt(
         self, address: Address | str, subject: str, payload: Payload, timeout: float | None
     ) -> tuple[RequestAttempt, bytes]:
         self._check_running()
@@ -403,7 +403,7 @@ class MessagingService(TunnelCalls):
         timeout = self._timeout_s if timeout is None else validate_timeout(timeout)
         return RequestAttempt(to_address(address), subject, timeout, self._now), data
 
-    async def _exchange(
+    async def _send_request(
         self, link: ClientConnection, attempt: RequestAttempt, data: bytes
     ) -> bytes:
         attempt.peer = link.describe_peer(attempt.target)
@@ -416,26 +416,26 @@ class MessagingService(TunnelCalls):
         try:
             result = await future
         except asyncio.CancelledError:
-            link.abandon(id)
+            link.cancel_request(id)
             raise
         if result.status == 0:
             return result.payload  # type: ignore[union-attr]
         raise error_from_result(result, attempt.subject)
 
-    async def _find_link(
+    async def _acquire_connection(
         self, address: Address | str, attempt: RequestAttempt, *, wait: bool, peer: str | None
     ) -> ClientConnection:
         """A link with room for one more message."""
         route = (address, attempt.subject)
-        link = self._routes.get(route)
+        link = self._connection_cache.get(route)
         while link is None or not link.can_send:
             if link is None or not link.is_open:
-                link = await self._pool.link(attempt.target, attempt.subject, wait=wait)
+                link = await self._pool.acquire(attempt.target, attempt.subject, wait=wait)
                 if link.is_shared:
-                    if len(self._routes) >= _ROUTES_MAX:
-                        self._routes.clear()
-                    self._routes[route] = link
-            elif await link.wait_for_room():
+                    if len(self._connection_cache) >= _ROUTES_MAX:
+                        self._connection_cache.clear()
+                    self._connection_cache[route] = link
+            elif await link.wait_for_capacity():
                 break
             self._check_running()
         link.check_peer(peer)

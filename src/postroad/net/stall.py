@@ -19,25 +19,25 @@ class WriteStallDetector:
         # When to look whether the socket has taken more; never while it has room.
         self.deadline = NEVER
 
-    def begin(self, taken_bytes: int, now: float) -> None:
+    def start(self, taken_bytes: int, now: float) -> None:
         """The socket takes no more, and had taken so much."""
         self._taken_bytes = taken_bytes
         self.deadline = now + self._allowed_s
 
-    def wait_until(self, moment: float) -> None:
+    def extend_until(self, moment: float) -> None:
         """Look no sooner than that."""
         self.deadline = max(self.deadline, moment)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """The socket has room again."""
         self.deadline = NEVER
 
-    def is_stuck(self, taken_bytes: int, now: float) -> bool:
+    def is_stalled(self, taken_bytes: int, now: float) -> bool:
         """Whether nothing was taken for so long; if something was, the time begins anew."""
         if now < self.deadline:
             return False
         if taken_bytes > self._taken_bytes:
-            self.begin(taken_bytes, now)
+            self.start(taken_bytes, now)
             return False
-        self.end()
+        self.stop()
         return True

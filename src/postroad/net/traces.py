@@ -50,10 +50,10 @@ def call_handler_traced(
     span = tracing.start_incoming_span(
         "net", f"handle {subject}", parent, kind, node=node, peer=peer
     )
-    with span.inside:
+    with span.scope:
         reaction = call_handler(subscription, message)
         if isinstance(reaction, HandlerReply):
-            span.fail(reaction.payload.decode(), reaction.code)
+            span.end_with_error(reaction.payload.decode(), reaction.code)
         elif isinstance(reaction, bytes):
             span.end()
         else:

@@ -64,12 +64,12 @@ class Tunnel(PeerConnection):
         "_encode",
         "_expected",
         "_forget",
+        "_handler",
         "_is_refused",
         "_peer_reason",
         "_ping_at",
         "_receive",
         "_stall",
-        "_user",
         "_was_open",
         "can_send",
         "messages_received",
@@ -106,7 +106,7 @@ class Tunnel(PeerConnection):
         self._forget = forget
         # The name the peer must have, if any.
         self._expected = expected
-        self._user: TunnelHandler | None = None
+        self._handler: TunnelHandler | None = None
         # The user's, from the opening until there is nothing to be received any more.
         self._receive: Callable[[list[RequestFrame]], None] | None = None
         # Messages up to this size need no closer look; none do unless the tunnel is open.
@@ -124,11 +124,11 @@ class Tunnel(PeerConnection):
     @property
     def round_trip_s(self) -> float | None:
         """Last measured time to the peer and back, behind what was queued; None before that."""
-        return self.machine.round_trip_s
+        return self.wire.round_trip_s
 
     # Posting.
 
-    def post(self, subject: str, payload: bytes) -> None:
+    def send_nowait(self, subject: str, payload: bytes) -> None:
         """Queue a message, which leaves at the end of this turn of the loop at the latest.
 
         Raises:
@@ -159,24 +159,24 @@ class Tunnel(PeerConnection):
         check_size(subject, payload, self.send_bytes_max)
         self._has_large |= len(payload) >= LARGE_BYTES
 
-    def _let_post(self, may_post: bool) -> None:
+    def _set_can_send(self, may_post: bool) -> None:
         self.can_send = may_post and self._is_writable
         easy_bytes_max = min(self.send_bytes_max, SUBJECT_BYTES_MAX, LARGE_BYTES - 1)
         self._easy_bytes_max = easy_bytes_max if may_post else _NOTHING
 
     # Receiving.
 
-    def _handle(self, events: list[ConnectionEvent], now: float) -> None:
+    def _on_events(self, events: list[ConnectionEvent], now: float) -> None:
         receive = self._receive
         # All that is no request goes with another phase: the opening, and a goodbye.
-        if receive is None or self.machine.phase is not ConnectionState.OPEN:
+        if receive is None or self.wire.phase is not ConnectionState.OPEN:
             self._handle_unusual(events, now)
             return
         self.messages_received += len(events)
         try:
             receive(events)  # type: ignore[arg-type]
         except (Exception, asyncio.CancelledError) as error:
-            self._on_failed_user(error)
+            self._on_handler_error(error)
 
     def _handle_unusual(self, events: list[ConnectionEvent], now: float) -> None:
         if isinstance(events[0], ConnectionOpened):
@@ -189,7 +189,7 @@ class Tunnel(PeerConnection):
             if isinstance(event, GoodbyeFrame):
                 self._on_goodbye(event)
 
-    def _on_failed_user(self, error: BaseException) -> None:
+    def _on_handler_error(self, error: BaseException) -> None:
         """What a user does wrong ends its tunnel and nothing else.
 
         A CancelledError is one it raised itself: nobody can cancel a callback.
@@ -205,7 +205,7 @@ class Tunnel(PeerConnection):
         try:
             method(*args)
         except (Exception, asyncio.CancelledError) as error:
-            self._on_failed_user(error)
+            self._on_handler_error(error)
 
     # The beginning.
 
@@ -220,37 +220,39 @@ class Tunnel(PeerConnection):
         super().connection_made(transport)
         if self._context.is_stopped or self._close_reason is not None:
             # Whoever wanted it has given up meanwhile.
-            self.abandon()
+            self.abort()
 
-    def go_on(self, link: PeerConnection, events: list[ConnectionEvent], now: float) -> None:
+    def adopt_connection(
+        self, link: PeerConnection, events: list[ConnectionEvent], now: float
+    ) -> None:
         """Take the connection of an accepted link over, with what it has just read."""
-        self.take_over(link)
-        self._handle(events, now)
-        self._settle()
+        self.adopt(link)
+        self._on_events(events, now)
+        self._flush_and_rearm()
 
     def _on_opened(self, now: float) -> None:
-        machine = self.machine
+        machine = self.wire
         assert machine.peer is not None
         self.peer = machine.peer
         self.send_bytes_max = machine.send_bytes_max
         self._encode = machine.codec.encode_request
         if self._is_wrong_peer:
-            self._leave(self._describe_wrong_peer(), code=WrongPeerError.code)
+            self._close(self._describe_wrong_peer(), code=WrongPeerError.code)
             return
-        self._let_post(self.is_open)
-        self._user = self._find_user()
-        if self._user is None:
+        self._set_can_send(self.is_open)
+        self._handler = self._accept_handler()
+        if self._handler is None:
             return
         self._was_open = True
-        self._receive = self._user.received
+        self._receive = self._handler.on_messages
         if self.role is ConnectionRole.CLIENT:
             self._context.counters.connections_opened += 1
         if self.is_open:
             # Besides measuring, it tells a client that its tunnel is taken.
-            self._measure(now)
+            self._ping(now)
         self.opened.set_result(None)
 
-    def _find_user(self) -> TunnelHandler | None:
+    def _accept_handler(self) -> TunnelHandler | None:
         """Who has this tunnel; None if nobody wants it, which the peer is told."""
         try:
             if self.peer_name is None:
@@ -261,14 +263,14 @@ class Tunnel(PeerConnection):
             return self._accept(self)
         except HandshakeRejectedError as refusal:
             self._is_refused = True
-            self._leave(str(refusal), code=HandshakeRejectedError.code)
+            self._close(str(refusal), code=HandshakeRejectedError.code)
         except (Exception, asyncio.CancelledError) as error:
-            self._on_failed_user(error)
+            self._on_handler_error(error)
         return None
 
     @property
     def _is_wrong_peer(self) -> bool:
-        peer = self.machine.peer
+        peer = self.wire.peer
         return peer is not None and self._expected not in (None, peer.name)
 
     def _describe_wrong_peer(self) -> str:
@@ -276,9 +278,9 @@ class Tunnel(PeerConnection):
 
     # Time and back-pressure.
 
-    def _measure(self, now: float) -> None:
+    def _ping(self, now: float) -> None:
         """Ping: heartbeats alone measure nothing while there is something to write."""
-        self.machine.ping(now)
+        self.wire.ping(now)
         self._flush()
         limits = self._context.limits
         self._ping_at = now + limits.heartbeat_interval_s if limits.has_heartbeats else NEVER
@@ -287,39 +289,39 @@ class Tunnel(PeerConnection):
         # A ping that is due leaves when the socket takes it.
         return min(self._stall.deadline, self._ping_at if self._is_writable else NEVER)
 
-    def _excuse(self, held_up_s: float, now: float) -> None:
-        super()._excuse(held_up_s, now)
-        self._stall.wait_until(now + held_up_s)
+    def _extend_deadlines(self, held_up_s: float, now: float) -> None:
+        super()._extend_deadlines(held_up_s, now)
+        self._stall.extend_until(now + held_up_s)
 
     def _on_timer(self, now: float) -> None:
-        if now >= self._stall.deadline and self._stall.is_stuck(self._bytes_taken(), now):
+        if now >= self._stall.deadline and self._stall.is_stalled(self._bytes_flushed(), now):
             allowed = self._context.limits.frame_timeout_s
             self._fail(PeerTimeoutError(f"the peer read nothing for {allowed:.3g} s"))
-            self.abandon()
+            self.abort()
         elif now >= self._ping_at and self._is_writable:
-            self._measure(now)
+            self._ping(now)
 
     def _on_writable(self, is_writable: bool) -> None:
         now = self._loop.time()
         if not is_writable:
             self.can_send = False
-            self._stall.begin(self._bytes_taken(), now)
-            self._arm_by(self._own_deadline())
+            self._stall.start(self._bytes_flushed(), now)
+            self._set_timer_by(self._own_deadline())
             return
-        self._stall.end()
-        self.machine.answer_held()
+        self._stall.stop()
+        self.wire.flush_held_pong()
         if now >= self._ping_at:
-            self._measure(now)
+            self._ping(now)
         elif self._out:
             self._flush()
-        self._arm_by(self._own_deadline())
+        self._set_timer_by(self._own_deadline())
         self._welcome_posts()
 
     def _welcome_posts(self) -> None:
         # What was just written may have filled the socket again.
-        if self.is_open and self._is_writable and self._user is not None:
+        if self.is_open and self._is_writable and self._handler is not None:
             self.can_send = True
-            self._call(self._user.writable)
+            self._call(self._handler.on_writable)
 
     # The end.
 
@@ -328,30 +330,30 @@ class Tunnel(PeerConnection):
 
         Nothing can be posted any more; what the peer had posted before is still received.
         """
-        self._leave(reason, linger_s=linger_s)
+        self._close(reason, linger_s=linger_s)
 
-    def _leave(self, reason: str, *, code: int = 0, linger_s: float = LINGER_S) -> None:
+    def _close(self, reason: str, *, code: int = 0, linger_s: float = LINGER_S) -> None:
         self._stop_posting()
         if self.transport is None or self._close_reason is not None:
             super().close(reason, linger_s)
             return
-        self.machine.goodbye(reason, code)
-        if self.machine.phase is not ConnectionState.DRAINING:
+        self.wire.goodbye(reason, code)
+        if self.wire.phase is not ConnectionState.DRAINING:
             super().close(reason, linger_s)
             return
         self._close_reason = reason
         # Closing the socket now would lose the goodbye if the peer had something under way.
-        self._linger = self._loop.call_later(linger_s, self._give_up_writing)
+        self._linger = self._loop.call_later(linger_s, self._on_linger_timeout)
         self._flush()
 
     def _stop_posting(self) -> None:
-        self._let_post(False)
+        self._set_can_send(False)
         self._ping_at = NEVER
 
     def eof_received(self) -> bool:
         # The loop closes the socket: nothing that is posted from now on would arrive.
         self._stop_posting()
-        self.machine.close()
+        self.wire.close()
         return False
 
     def _on_goodbye(self, goodbye: GoodbyeFrame) -> None:
@@ -363,10 +365,10 @@ class Tunnel(PeerConnection):
             super().close("the peer said goodbye")
         elif transport is not None:
             # Both have said it.
-            self.machine.close()
+            self.wire.close()
             transport.close()
 
-    def _on_lost(self, exc: Exception | None, *, was_open: bool) -> None:
+    def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         self._stop_posting()
         self._receive = None
         self._forget(self, None)
@@ -378,13 +380,13 @@ class Tunnel(PeerConnection):
             counters.connections_lost += 1
         if not self.opened.done():
             self.opened.set_result(self._error_of(loss))
-        user, self._user = self._user, None
+        user, self._handler = self._handler, None
         if user is not None:
-            self._call(user.lost, loss.describe())
+            self._call(user.on_lost, loss.describe())
 
     def _describe_loss(self, exc: Exception | None) -> DisconnectReason:
         return DisconnectReason(
-            machine=self.machine,
+            wire=self.wire,
             exc=exc,
             was_open=self._was_open,
             close_reason=self._close_reason if self._peer_reason is None else None,
@@ -402,21 +404,21 @@ class Tunnel(PeerConnection):
         self._context.counters.bytes_sent += self.bytes_sent
         self._context.counters.bytes_received += self.bytes_received
 
-    def stop(self) -> None:
+    def drain(self) -> None:
         """The node is stopping: close, but take the time there is to write what is queued."""
         self.close("the node is stopping", max(self._context.limits.stop_grace_s, LINGER_S))
 
-    async def wait_over(self) -> None:
+    async def wait_finished(self) -> None:
         """Return once the socket is gone."""
         await self.wait_closed()
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Cut it off."""
         if self.transport is not None:
             self.transport.abort()
 
     def __repr__(self) -> str:
-        state = self.machine.phase.value if self.transport is not None else "closed"
+        state = self.wire.phase.value if self.transport is not None else "closed"
         # Nothing can be told of a peer before there is one.
         peer = self.describe_peer() if self.remote != NOT_CONNECTED else NOT_CONNECTED
         return f"<Tunnel {peer} {state}>"

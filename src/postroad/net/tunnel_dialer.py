@@ -31,7 +31,7 @@ class TunnelDialer:
         self, address: Address, accept: TunnelAcceptor, peer: str | None, timeout: float | None
     ) -> Tunnel:
         """A tunnel that the peer has taken and that has its user."""
-        self._pool.make_way()
+        self._pool.evict_idle()
         try:
             async with asyncio.timeout(timeout):
                 return await self._dials.run(self._dial(address, accept, peer))

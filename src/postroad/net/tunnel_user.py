@@ -10,11 +10,11 @@ from postroad.wire import RequestFrame
 class TunnelHandler(Protocol):
     """Who has a tunnel. All of it is called by the event loop, so nothing may block."""
 
-    def received(self, requests: list[RequestFrame]) -> None:
+    def on_messages(self, requests: list[RequestFrame]) -> None:
         """Messages arrived, in the order in which they were posted; called once for each read."""
 
-    def writable(self) -> None:
+    def on_writable(self) -> None:
         """The socket has room again: `can_send` is True from now on."""
 
-    def lost(self, reason: str) -> None:
+    def on_lost(self, reason: str) -> None:
         """The tunnel is gone. Told exactly once, and nothing is called after it."""

@@ -176,10 +176,10 @@ class DatagramService(Lifecycle):
         self._send(target, body, resolved)
         return True
 
-    def post(self, address: Address | str, subject: str, payload: bytes = b"") -> None:
+    def send_nowait(self, address: Address | str, subject: str, payload: bytes = b"") -> None:
         """Send one datagram without waiting: if its host must be looked up, that goes on alone."""
         target = to_address(address)
-        resolved = self._remembered(target)
+        resolved = self._cached_host(target)
         if resolved is not None and self._transport is not None:
             self._send(target, self._encode(subject, payload), resolved)
         elif len(self._lookups) < _LOOKUPS_MAX:
@@ -222,7 +222,7 @@ class DatagramService(Lifecycle):
             raise MessageTooLargeError(str(error), subject=subject) from None
 
     async def _resolve(self, target: Address) -> tuple[str, int] | None:
-        known = self._remembered(target)
+        known = self._cached_host(target)
         if known is not None:
             return known
         loop = asyncio.get_running_loop()
@@ -231,10 +231,10 @@ class DatagramService(Lifecycle):
         except (OSError, UnicodeError):
             return None
         resolved: tuple[str, int] = found[0][4]  # type: ignore[assignment]
-        self._remember(target, resolved, loop.time() + _HOST_TTL_S)
+        self._cache_host(target, resolved, loop.time() + _HOST_TTL_S)
         return resolved
 
-    def _remembered(self, target: Address) -> tuple[str, int] | None:
+    def _cached_host(self, target: Address) -> tuple[str, int] | None:
         """Where the target was found lately."""
         known = self._hosts.get(target)
         if known is not None and asyncio.get_running_loop().time() < known[1]:
@@ -242,10 +242,10 @@ class DatagramService(Lifecycle):
         if self._transport is None or not _is_literal(target.host, self._family()):
             return None
         # Nothing to be looked up: that could wait behind names that are slow to resolve.
-        self._remember(target, (target.host, target.port), math.inf)
+        self._cache_host(target, (target.host, target.port), math.inf)
         return (target.host, target.port)
 
-    def _remember(self, target: Address, resolved: tuple[str, int], until: float) -> None:
+    def _cache_host(self, target: Address, resolved: tuple[str, int], until: float) -> None:
         if len(self._hosts) >= _HOSTS_MAX:
             self._hosts.clear()
         self._hosts[target] = (resolved, until)
@@ -292,7 +292,7 @@ class DatagramService(Lifecycle):
         if unsealed.answer is not None and self._transport is not None:
             self._transport.sendto(frame_datagram(self._preamble, unsealed.answer), source)
         if unsealed.target is not None and self._transport is not None:
-            resolved = self._remembered(unsealed.target)
+            resolved = self._cached_host(unsealed.target)
             if resolved is not None:
                 for body in unsealed.held:
                     self._send(unsealed.target, body, resolved)
@@ -311,7 +311,7 @@ class DatagramService(Lifecycle):
         logger.debug("datagram socket of %s: %s", self.name, error)
 
     def _warn(self, key: str, text: str, *args: object) -> None:
-        self._log.warn(key, asyncio.get_running_loop().time(), text, *args)
+        self._log.log(key, asyncio.get_running_loop().time(), text, *args)
 
     def __repr__(self) -> str:
         state = f"at {self._address}" if self._transport is not None else "not running"

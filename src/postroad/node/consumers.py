@@ -71,12 +71,12 @@ class Guarantees(Cell):
         super().__init__(CELL)
         self._queues = queues
 
-    def received(self, message: CellMessage) -> Any:
+    def handle(self, message: CellMessage) -> Any:
         """Answer the name of a queue with the domains that consume it, as far as known here."""
         queue = message.body
         if not isinstance(queue, str):
             raise MalformedPayloadError(f"the name of a queue is a text, not {queue!r}")
-        ASKED.reach(queue=queue)
+        ASKED.hit(queue=queue)
         return known_consumers(self.domain, queue)
 
     @command(

@@ -91,6 +91,6 @@ def aged(body: bytes, envelope: Envelope, lain_s: float) -> tuple[bytes, float |
     """The body of a letter that lay here for a while, and how long it is worth anything."""
     if envelope.ttl_ms is None:
         return body, None
-    envelope = envelope.aged(round(lain_s * 1000))
+    envelope = envelope.with_elapsed(round(lain_s * 1000))
     assert envelope.ttl_ms is not None
     return encode_envelope(envelope), envelope.ttl_ms / 1000

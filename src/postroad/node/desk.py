@@ -115,7 +115,7 @@ class Desk:
     ) -> None:
         body, ttl_s = aged(body, envelope, time.time() - message.received_at)
         tx.post(domain, queue, body, key=message.key, ttl=ttl_s)
-        PASSED.reach(domain=domain, queue=queue)
+        PASSED.hit(domain=domain, queue=queue)
 
     # The way in.
 
@@ -149,7 +149,7 @@ class Desk:
         """Have the first cell handle a message that can; False if none can at the moment."""
         for cell in cells:
             try:
-                await self._domain.hand_over(
+                await self._domain.deliver_local(
                     cell,
                     envelope,
                     name=self.queue,
@@ -165,7 +165,7 @@ class Desk:
                 if error.remote_code == Reject.code:
                     raise Reject(error.detail) from error
                 raise
-            HANDED_OVER.reach(cell=cell)
+            HANDED_OVER.hit(cell=cell)
             return True
         return False
 

@@ -180,7 +180,7 @@ class DurableEvents(Lifecycle):
 
     async def _receive(self, message: Message, tx: Transaction) -> None:
         letter = _read(message.body)
-        TAKEN.reach(group=letter.group)
+        TAKEN.hit(group=letter.group)
         chosen = self._choose(letter)
         if chosen == self._broker.node_id:
             await self._handle(letter, tx)
@@ -194,7 +194,7 @@ class DurableEvents(Lifecycle):
             # It may go back and forth while nodes do not agree on who listens; not in a hurry.
             delay = _pause_s(letter.hops - 1) if letter.hops else None
             tx.post(chosen, QUEUE, _encoder.encode(onward), delay=delay)
-            PASSED.reach(node=chosen)
+            PASSED.hit(node=chosen)
 
     def _choose(self, letter: _Letter) -> str | None:
         """The node that handles an event for a group; None if nobody can now."""
@@ -232,7 +232,7 @@ class DurableEvents(Lifecycle):
             await self._broker.handle_in_turn(ctx, letter.group)
         except ValidationError as error:
             raise Reject(f"{error}: {error.data!r:.500}") from error
-        HANDLED.reach(group=letter.group)
+        HANDLED.hit(group=letter.group)
 
     def _able(self, nodes: Collection[str]) -> list[str]:
         """Those that take durable events."""

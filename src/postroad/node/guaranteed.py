@@ -77,7 +77,7 @@ class GuaranteedQueues(Lifecycle):
         if self._was_started:
             raise UsageError(f"{self!r} was started already; make a new one")
         self._directions = Directions(self._domain, self._config)
-        await self._domain.add(Guarantees(lambda: self._declared))
+        await self._domain.add_cell(Guarantees(lambda: self._declared))
         self._was_started = self._is_running = True
 
     async def stop(self, grace: float = _STOP_GRACE_S) -> None:
@@ -90,7 +90,7 @@ class GuaranteedQueues(Lifecycle):
         self._directions.close()
         # The domain may have stopped before.
         with suppress(NotRunningError, CellNotFoundError):
-            await self._domain.remove(CELL)
+            await self._domain.remove_cell(CELL)
 
     def hold(self) -> None:
         """Hand nothing over until `release`: for a node whose cells are not there yet."""
@@ -144,7 +144,7 @@ class GuaranteedQueues(Lifecycle):
             await desk.close(0.0)
             raise
         self._declared[queue] = _Declared(desk, retry, concurrency)
-        self._domain.guarantee(queue, self._carry)
+        self._domain.set_durable_sender(queue, self._carry)
 
     def _check_running(self) -> None:
         if not self._is_running:
@@ -189,7 +189,7 @@ class GuaranteedQueues(Lifecycle):
             session=session,
             ttl_ms=None if timeout is None else round(timeout * 1000),
             headers=told,
-            content=content,
+            content_type=content,
             payload=payload,
         )
         await self._post(envelope, idempotency_key, transaction)

@@ -183,7 +183,7 @@ class Node(Lifecycle):
             service,
             role=settings.role,
             zone=settings.zone,
-            locations=MembershipCoreDiscovery(self.agent),
+            core_discovery=MembershipCoreDiscovery(self.agent),
             cores=settings.cores,
             remote_commands=self.config.admin_remote,
             config=settings.tuning,

@@ -72,7 +72,7 @@ class Program:
     async def _open_cells(self) -> None:
         self._stack.push_async_callback(self._close_cells)
         for cell in self._app.cells:
-            await self._node.domain.add(cell)
+            await self._node.domain.add_cell(cell)
         if self._has(Layer.CELLS) and self._has(Layer.MAIL):
             await self._node.guaranteed.release()
 
@@ -84,8 +84,8 @@ class Program:
             domain = self._node.domain
             there = {*domain.cells}
             names = [it.name for it in self._app.cells if it.name in there]
-            await asyncio.gather(*map(domain.drain, names))
-            await asyncio.gather(*map(domain.remove, names))
+            await asyncio.gather(*map(domain.drain_cell, names))
+            await asyncio.gather(*map(domain.remove_cell, names))
 
     async def _consume(self, it: Consuming) -> None:
         await self._node.mail.consume(

@@ -122,7 +122,7 @@ class Recorder(Lifecycle):
         self._below = round(self.config.sample * _CHANCES)
         self._ring: deque[Span] = deque(maxlen=self.config.keep_spans)
         self._telemetry: Telemetry | None = None
-        self.follows = False
+        self.tracks_context = False
         self.recorded = 0
         """Spans recorded so far, those that were forgotten since included."""
 
@@ -133,7 +133,7 @@ class Recorder(Lifecycle):
         _recorders.add(self)
         try:
             self._telemetry = _find_telemetry(self.config, self.node)
-            self.follows = self._telemetry is not None
+            self.tracks_context = self._telemetry is not None
         except BaseException:
             _recorders.remove(self)
             raise
@@ -165,7 +165,7 @@ class Recorder(Lifecycle):
 
     # What layers call.
 
-    def begin(
+    def start_span(
         self,
         name: str,
         kind: SpanKind,
@@ -202,7 +202,7 @@ class Recorder(Lifecycle):
             high + low, _new_id() if is_sampled else low, SAMPLED if is_sampled else 0
         )
 
-    def end(self, span: Span) -> None:
+    def on_end(self, span: Span) -> None:
         # The time of day may be set back meanwhile.
         span.end_ns = span.start_ns + (_perf_counter_ns() - span.started or 1)
         if not span.context.flags & SAMPLED:
@@ -215,10 +215,10 @@ class Recorder(Lifecycle):
         if self._telemetry is not None:
             self._telemetry.take(span)
 
-    def enter(self, span: Span) -> object:
+    def attach(self, span: Span) -> object:
         return None if self._telemetry is None else self._telemetry.enter(span.context)
 
-    def leave(self, entered: object) -> None:
+    def detach(self, entered: object) -> None:
         if self._telemetry is not None and entered is not None:
             self._telemetry.leave(entered)
 
@@ -229,7 +229,7 @@ class Recorder(Lifecycle):
 class _Recorders:
     """The recorders of the nodes in this process: each takes the spans of its own."""
 
-    follows = False
+    tracks_context = False
 
     def __init__(self) -> None:
         self._by_node: dict[str, Recorder] = {}
@@ -248,7 +248,7 @@ class _Recorders:
         if not self._by_node and tracing.tracer is self:
             tracing.set_tracer(None)
 
-    def begin(
+    def start_span(
         self,
         name: str,
         kind: SpanKind,
@@ -262,17 +262,17 @@ class _Recorders:
         recorder = self._by_node.get(node)
         if recorder is None:
             return NOOP_SPAN
-        return recorder.begin(name, kind, layer, node, peer, parent, is_incoming, links)
+        return recorder.start_span(name, kind, layer, node, peer, parent, is_incoming, links)
 
     # Spans end with the recorder that made them.
 
-    def end(self, span: Span) -> None:
+    def on_end(self, span: Span) -> None:
         raise UsageError(f"{span!r} was not begun here")
 
-    def enter(self, span: Span) -> object:
+    def attach(self, span: Span) -> object:
         raise UsageError(f"{span!r} was not begun here")
 
-    def leave(self, entered: object) -> None:
+    def detach(self, entered: object) -> None:
         raise UsageError("no span was begun here")
 
 

@@ -413,7 +413,7 @@ class Engine:
         )
 
     def _warn(self, key: str, text: str, *args: object) -> None:
-        self._log.warn(key, self._loop.time(), text, *args)
+        self._log.log(key, self._loop.time(), text, *args)
 
     async def changed(self, is_wanted: Callable[[], bool]) -> None:
         """Wait until services have changed so that something holds."""

@@ -80,7 +80,7 @@ class MoleculerError(MessagingError):
     """
 
     code = 8200
-    outcome = Outcome.KNOWN
+    outcome = Outcome.REPLIED
     status: Status = 500
     type: str | None = None
     needs_data: ClassVar[bool] = False

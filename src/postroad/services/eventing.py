@@ -243,7 +243,7 @@ class Eventing:
         span = NOOP_SPAN if tracing.tracer is None else handling(self._node_id, ctx)
         try:
             assert handler.plain is not None
-            with span.inside:
+            with span.scope:
                 result = handler.plain(ctx)
         except _ENDING:
             raise
@@ -318,7 +318,7 @@ class Eventing:
         return await finish(self._running, timeout_s)
 
     def _warn(self, key: str, text: str, *args: Any) -> None:
-        self._log.warn(key, self._loop.time(), text, *args)
+        self._log.log(key, self._loop.time(), text, *args)
 
 
 def _for_each(send: Callable[[T], object], them: Iterable[T]) -> PostroadError | None:

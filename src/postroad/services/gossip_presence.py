@@ -271,7 +271,7 @@ class GossipPresence:
         try:
             self._send(packet, node_id)
         except PostroadError as error:
-            self._log.warn(
+            self._log.log(
                 packet.KIND,
                 self._loop.time(),
                 "%s was not sent to %s: %s",

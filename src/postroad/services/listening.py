@@ -70,7 +70,7 @@ class Listening:
         except (PostroadError, OSError) as error:
             # It is tried again after the next change, or when there is a connection again.
             now = self._loop.time()
-            self._log.warn("listen", now, "does not listen to what it offers: %s", error)
+            self._log.log("listen", now, "does not listen to what it offers: %s", error)
 
 
 def _nothing() -> None:

@@ -96,4 +96,4 @@ class OutgoingStreams:
     def warn(self, key: StreamKey, error: BaseException) -> None:
         """A stream broke off at this end."""
         now = self.loop.time()
-        self._log.warn(key.peer, now, "a stream to %s broke off: %s", key.peer, error)
+        self._log.log(key.peer, now, "a stream to %s broke off: %s", key.peer, error)

@@ -183,9 +183,7 @@ class AnnouncedPresence:
         try:
             read = read_info(to_wire(packet))
         except MalformedPayloadError as error:
-            self._log.warn(
-                packet.sender, now, "INFO of %s makes no sense: %s", packet.sender, error
-            )
+            self._log.log(packet.sender, now, "INFO of %s makes no sense: %s", packet.sender, error)
             return
         self._apply(self._registry.receive_info(packet.sender, read, now))
         self._schedule_check()
@@ -214,9 +212,7 @@ class AnnouncedPresence:
         try:
             self._send(packet, node_id)
         except PostroadError as error:
-            self._log.warn(
-                packet.KIND, self._loop.time(), "%s was not sent: %s", packet.KIND, error
-            )
+            self._log.log(packet.KIND, self._loop.time(), "%s was not sent: %s", packet.KIND, error)
 
     def _cancel_announcement(self) -> None:
         if self._announcement is not None:

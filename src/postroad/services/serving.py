@@ -93,7 +93,7 @@ class Serving:
             self._begin(request, ctx, way, flow, done)
             return
         ctx.span = serving(self._node_id, request)
-        with ctx.span.inside:
+        with ctx.span.scope:
             self._begin(request, ctx, way, flow, done)
 
     def _begin(
@@ -269,7 +269,7 @@ class Serving:
                 left = error if has_data else _UNTELLABLE
                 self._respond_error(request, ctx, left, has_data=False)
                 return
-            self._log.warn(
+            self._log.log(
                 request.action,
                 self._loop.time(),
                 "no response to %s for %s: %s",

@@ -60,7 +60,7 @@ def handling(node: str, ctx: Context, *, is_mail: bool = False) -> SpanLike:
     span = tracing.start_incoming_span(
         "services", f"handle {ctx.event}", parent, SpanKind.CONSUMER, node=node, peer=ctx.node_id
     )
-    span.set("service", ctx.service)
+    span.set_attribute("service", ctx.service)
     return span
 
 

@@ -159,7 +159,7 @@ class Transit:
         self._on_lost(node_id, is_unexpected)
 
     def _warn(self, key: str, text: str, *args: object) -> None:
-        self._log.warn(key, self._clock(), text, *args)
+        self._log.log(key, self._clock(), text, *args)
 
 
 def _unchanged_to(node_id: str | None, data: bytes) -> bytes:

@@ -43,7 +43,7 @@ class RecordedEvent(msgspec.Struct, frozen=True):
     data: Any
     meta: Mapping[str, Any]
     groups: tuple[str, ...]
-    way: str
+    method: str
     """`emit`, `broadcast` or `broadcast_local`."""
 
 
@@ -158,15 +158,15 @@ class TestBroker(Broker):
         """Let calls of an action reach its service again."""
         self._stubs.pop(action, None)
 
-    def called(self, action: str) -> list[RecordedCall]:
+    def calls_to(self, action: str) -> list[RecordedCall]:
         """The calls of an action, or of those that fit a pattern such as `mail.*`."""
         return [it for it in self.calls if matches(it.action, action)]
 
-    def emitted(self, event: str) -> list[RecordedEvent]:
+    def events_named(self, event: str) -> list[RecordedEvent]:
         """The events of a name, or of those that fit a pattern, whichever way they were sent."""
         return [it for it in self.events if matches(it.event, event)]
 
-    def forget(self) -> None:
+    def clear_records(self) -> None:
         """Begin anew with all records; stubs stay."""
         self.calls.clear()
         self.events.clear()
@@ -174,7 +174,7 @@ class TestBroker(Broker):
         for stub in self._stubs.values():
             stub.calls.clear()
 
-    async def settle(self, *, timeout_s: float = 5.0) -> None:
+    async def wait_for_handlers(self, *, timeout_s: float = 5.0) -> None:
         """Wait until all handlers of events are through, also of those that they sent.
 
         Raises:

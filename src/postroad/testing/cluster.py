@@ -35,18 +35,18 @@ class PeriodicCheck:
         self._loop = loop
         self._interval_s = interval_s
         self._check = check
-        self._timer = self._plan()
+        self._timer = self._schedule()
 
     def cancel(self) -> None:
         """Call it no more."""
         self._timer.cancel()
 
-    def _plan(self) -> asyncio.TimerHandle:
+    def _schedule(self) -> asyncio.TimerHandle:
         context = self._loop.own.context.copy()
         return self._loop.call_later(self._interval_s, self._run, context=context)
 
     def _run(self) -> None:
-        self._timer = self._plan()
+        self._timer = self._schedule()
         self._check()
 
 
@@ -82,7 +82,7 @@ class SimCluster:
         )
         self.loop.on_unhandled = self._on_unhandled
         self.loop.on_failure = self._on_failure
-        self.simulation.follow(self.loop.time, lambda: self.loop.callbacks)
+        self.simulation.use_clock(self.loop.time, lambda: self.loop.callbacks)
         self.nodes: dict[str, SimNode] = {}
         self._log_level = log_level
         # Processes that are no more; what they left must not be closed before the end.
@@ -95,7 +95,7 @@ class SimCluster:
     def __enter__(self) -> Self:
         if asyncio._get_running_loop() is not None:
             raise UsageError("an event loop runs here already: use SimCluster in plain functions")
-        surroundings = simulated_environment(self.loop, self.simulation.rng_of("surroundings"))
+        surroundings = simulated_environment(self.loop, self.simulation.rng_for("surroundings"))
         self._stack.enter_context(surroundings)
         handler = _LogHandler(self.loop, self._log_level)
         root, level = logging.getLogger(), logging.getLogger().level
@@ -114,13 +114,13 @@ class SimCluster:
     ) -> None:
         with self._stack:
             if error is None:
-                self._look_for_lost_errors()
+                self._collect_unretrieved_errors()
             self._is_open = False
             self._dispose()
         if error is None:
             self.loop.raise_failure()
 
-    def _look_for_lost_errors(self) -> None:
+    def _collect_unretrieved_errors(self) -> None:
         """Tasks that failed and that nobody asked tell so when they are forgotten."""
         for lane in [*(it.lane for it in self.nodes.values() if it.is_running), self.loop.own]:
             lane.forget_finished()
@@ -142,7 +142,7 @@ class SimCluster:
             asyncio._set_running_loop(outer)
         self.loop.close()
 
-    def bury(self, lane: SimProcess) -> None:
+    def kill_process(self, lane: SimProcess) -> None:
         """Let nothing of a process run any more."""
         if not lane.is_dead:
             self.loop.kill(lane)
@@ -158,7 +158,7 @@ class SimCluster:
     def add(self, name: str, program: NodeProgram) -> SimNode:
         """A node with a machine of its own; it does nothing before it is started."""
         host = self.network.add_host(name)
-        disk = SimDisk(self.simulation.rng_of(f"disk of {name}"))
+        disk = SimDisk(self.simulation.rng_for(f"disk of {name}"))
         node = self.nodes[name] = SimNode(self, host, program, disk)
         return node
 
@@ -203,11 +203,11 @@ class SimCluster:
         self.log.add("test", "holds", claim)
         return self.now - started
 
-    def after(self, seconds: float, act: Callable[[], object]) -> asyncio.TimerHandle:
+    def call_later(self, seconds: float, act: Callable[[], object]) -> asyncio.TimerHandle:
         """Have the test do something in so many seconds, beside the cluster."""
         return self.loop.call_later(seconds, act, context=self.loop.own.context.copy())
 
-    def every(self, seconds: float, check: Callable[[], object]) -> PeriodicCheck:
+    def call_every(self, seconds: float, check: Callable[[], object]) -> PeriodicCheck:
         """Call something again and again beside the cluster; what it raises fails the run."""
         return PeriodicCheck(self.loop, seconds, check)
 
@@ -238,7 +238,7 @@ class SimCluster:
         deadline = self.now + within
         try:
             while not task.done() and self.now < deadline:
-                self.loop.run_before(deadline)
+                self.loop.run_until_time(deadline)
         except BaseException:
             if task.done() and not task.cancelled():
                 task.exception()  # It counts as seen: the run has failed already.
@@ -262,7 +262,7 @@ class SimCluster:
 
     def _on_unhandled(self, context: dict[str, Any]) -> None:
         """An exception that nobody handled: the run has crashed."""
-        lane = self.loop.lane
+        lane = self.loop.current_process
         error = context.get("exception")
         message = str(context.get("message", "unhandled exception"))
         if not isinstance(error, BaseException):
@@ -275,10 +275,10 @@ class SimCluster:
 
     def _on_failure(self, error: BaseException) -> None:
         if isinstance(error, SimulationFailure):
-            self.log.add(self.loop.lane.name, "failed", str(error))
+            self.log.add(self.loop.current_process.name, "failed", str(error))
         else:
             notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-            self.log.add(self.loop.lane.name, "crashed", f"{error!r}{notes}")
+            self.log.add(self.loop.current_process.name, "crashed", f"{error!r}{notes}")
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -300,5 +300,5 @@ class _LogHandler(logging.Handler):
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
-        who = self._loop.lane.name
+        who = self._loop.current_process.name
         self._loop.log.add(who, record.levelname.lower(), f"{record.name}: {text}")

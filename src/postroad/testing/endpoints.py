@@ -21,7 +21,7 @@ class SimLoopNetwork(UnsupportedCalls):
         self, host: bytes | str | None, port: bytes | str | int | None, **options: Any
     ) -> list[tuple[Any, ...]]:
         """Ask the memory network's names."""
-        return await self.network.look_up(host, port, **options)
+        return await self.network.resolve(host, port, **options)
 
     async def getnameinfo(self, sockaddr: tuple[Any, ...], flags: int = 0) -> tuple[str, str]:
         """The name of the host at an address."""

@@ -57,7 +57,7 @@ class SimProcess:
         self.context.run(CURRENT_PROCESS.set, self)
         self.context.run(REPORTER.set, report)
 
-    def hold(self, task: asyncio.Future[Any]) -> None:
+    def track(self, task: asyncio.Future[Any]) -> None:
         """Keep a task alive until it is done."""
         self.tasks[task] = None
         # In the lane itself, so that a failure nobody asked for is told as this process's.
@@ -69,7 +69,7 @@ class SimProcess:
             task.remove_done_callback(self.tasks.pop)
             del self.tasks[task]
 
-    def die(self) -> None:
+    def kill(self) -> None:
         """Drop everything that was to run; nothing runs any more."""
         self.is_dead = True
         # Takes callbacks and keeps none, so that scheduling one needs no check.

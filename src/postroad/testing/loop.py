@@ -68,7 +68,7 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         self.network.context = self.own.context
 
     @property
-    def lane(self) -> SimProcess:
+    def current_process(self) -> SimProcess:
         """The process of the code that runs."""
         return CURRENT_PROCESS.get() or self._active
 
@@ -76,9 +76,9 @@ class SimLoop(SimScheduler, SimLoopNetwork):
 
     def run_forever(self) -> None:
         """Run until stopped; nothing left to run is a LivenessFailure."""
-        self.run_before(math.inf)
+        self.run_until_time(math.inf)
 
-    def run_before(self, deadline: float) -> None:
+    def run_until_time(self, deadline: float) -> None:
         """Run until stopped, or until nothing more is to happen before the deadline."""
         self._check_closed()
         with self._running():
@@ -125,7 +125,7 @@ class SimLoop(SimScheduler, SimLoopNetwork):
                     self._active = lane
                     handle._run()
             if not lane.queue:
-                self._unlist(lane)
+                self._mark_idle(lane)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -195,7 +195,7 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         self._is_closed = True
         self._timers.clear()
         for lane in list(self._ready):
-            self._unlist(lane)
+            self._mark_idle(lane)
             lane.queue.clear()
 
     # Futures, tasks, executors.
@@ -224,7 +224,7 @@ class SimLoop(SimScheduler, SimLoopNetwork):
             task = cast("asyncio.Task[T]", self._task_factory(self, coro, **options))
             if name is not None:
                 task.set_name(name)
-        ((context and context.get(CURRENT_PROCESS)) or self.lane).hold(task)
+        ((context and context.get(CURRENT_PROCESS)) or self.current_process).track(task)
         return task
 
     def set_task_factory(self, factory: Callable[..., asyncio.Future[Any]] | None) -> None:
@@ -266,7 +266,7 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         self._async_generators[self._generator_count] = generator
 
     def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        if not (self._is_closed or self.lane.is_dead):
+        if not (self._is_closed or self.current_process.is_dead):
             self.create_task(generator.aclose())
 
     async def shutdown_asyncgens(self) -> None:
@@ -279,11 +279,11 @@ class SimLoop(SimScheduler, SimLoopNetwork):
 
     def get_exception_handler(self) -> ExceptionHandler | None:
         """What the process of the caller has set for exceptions nobody handles."""
-        return self.lane.exception_handler
+        return self.current_process.exception_handler
 
     def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
         """Have something else called for exceptions nobody handles in the caller's process."""
-        self.lane.exception_handler = handler
+        self.current_process.exception_handler = handler
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         """Log them; in a cluster they fail the run."""
@@ -296,7 +296,7 @@ class SimLoop(SimScheduler, SimLoopNetwork):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Called by asyncio for exceptions nobody handles."""
-        handler = self.lane.exception_handler
+        handler = self.current_process.exception_handler
         if handler is None:
             self.default_exception_handler(context)
             return
@@ -319,8 +319,8 @@ class SimLoop(SimScheduler, SimLoopNetwork):
 
     def add_signal_handler(self, sig: int, callback: Callable[[*Ts], object], *args: *Ts) -> None:
         """Have the process of the caller react to a signal that the test sends it."""
-        self.lane.signal_handlers[int(sig)] = (callback, args)
+        self.current_process.signal_handlers[int(sig)] = (callback, args)
 
     def remove_signal_handler(self, sig: int) -> bool:
         """Forget what `add_signal_handler` set."""
-        return self.lane.signal_handlers.pop(int(sig), None) is not None
+        return self.current_process.signal_handlers.pop(int(sig), None) is not None

@@ -128,14 +128,14 @@ class SimNode:
 
     def kill(self) -> None:
         """End its process at once, like SIGKILL: its kernel closes what it had open."""
-        self._cluster.bury(self.lane)
+        self._cluster.kill_process(self.lane)
         self._tell("killed", self._crash_disk())
         self._end_process()
 
     def lose_power(self) -> None:
         """Turn its machine off: nobody is told of it."""
         if self._lane is not None:
-            self._cluster.bury(self._lane)
+            self._cluster.kill_process(self._lane)
         self._tell("power lost", self._crash_disk())
         self._cluster.loop.network.lose_power(self.name)
         self._end_process()
@@ -171,7 +171,7 @@ class SimNode:
 
     def _end_process(self) -> None:
         if self._lane is not None:
-            self._cluster.bury(self._lane)
+            self._cluster.kill_process(self._lane)
             self._machine.end_processes()
         self._lane = self._main = None
         self._forget_wake_up()

@@ -77,7 +77,7 @@ class SimScheduler(asyncio.AbstractEventLoop):
         lane = context.get(CURRENT_PROCESS) or self._active
         lane.queue.append(handle)
         if not lane.is_listed:
-            self._list(lane)
+            self._mark_ready(lane)
         return handle
 
     def call_soon_threadsafe(
@@ -127,12 +127,12 @@ class SimScheduler(asyncio.AbstractEventLoop):
 
     # Lanes.
 
-    def _list(self, lane: SimProcess) -> None:
+    def _mark_ready(self, lane: SimProcess) -> None:
         if not (lane.is_dead or lane.is_paused):
             lane.is_listed = True
             self._ready.append(lane)
 
-    def _unlist(self, lane: SimProcess) -> None:
+    def _mark_idle(self, lane: SimProcess) -> None:
         if lane.is_listed:
             lane.is_listed = False
             self._ready.remove(lane)
@@ -140,18 +140,18 @@ class SimScheduler(asyncio.AbstractEventLoop):
     def pause(self, lane: SimProcess) -> None:
         """Run nothing of the lane until it is resumed."""
         lane.is_paused = True
-        self._unlist(lane)
+        self._mark_idle(lane)
 
     def resume(self, lane: SimProcess) -> None:
         """Run what has waited, and go on."""
         lane.is_paused = False
         if lane.queue and not lane.is_listed:
-            self._list(lane)
+            self._mark_ready(lane)
 
     def kill(self, lane: SimProcess) -> None:
         """Run nothing of the lane ever again."""
-        self._unlist(lane)
-        lane.die()
+        self._mark_idle(lane)
+        lane.kill()
 
     # Running.
 
@@ -221,7 +221,7 @@ class SimScheduler(asyncio.AbstractEventLoop):
                 continue
             lane.queue.append(timer)
             if not lane.is_listed:
-                self._list(lane)
+                self._mark_ready(lane)
         if self.callbacks >= self._next_sweep:
             self._next_sweep = self.callbacks + _SWEEP_STEP
             if self.on_sweep is not None:

@@ -48,7 +48,7 @@ class Simulation:
         """How much happened so far."""
         return self._actions()
 
-    def rng_of(self, part: str) -> Random:
+    def rng_for(self, part: str) -> Random:
         """Chance for one part, which others cannot disturb by drawing more or less."""
         return Random(f"{self.seed}/{part}")
 
@@ -70,7 +70,7 @@ class Simulation:
         whole = math.ceil(seconds)
         return max(0.0, seconds - (whole - len(self.optional(name, range(whole)))))
 
-    def follow(self, now: Callable[[], float], actions: Callable[[], int]) -> None:
+    def use_clock(self, now: Callable[[], float], actions: Callable[[], int]) -> None:
         """Have something else than the timeline tell the time and count what happens."""
         self._now, self._actions = now, actions
         self.log.now = now

@@ -45,8 +45,8 @@ def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
 
 
 def _replace_host(stack: ExitStack, loop: SimLoop) -> None:
-    _replace(stack, socket, "gethostname", lambda: loop.lane.host.name)
-    _replace(stack, socket, "getaddrinfo", loop.network.names.answer)
+    _replace(stack, socket, "gethostname", lambda: loop.current_process.host.name)
+    _replace(stack, socket, "getaddrinfo", loop.network.names.getaddrinfo)
     # Processors are infinitely fast.
     _replace(stack, os, "getloadavg", lambda: (0.0, 0.0, 0.0))
 

@@ -36,7 +36,7 @@ class WireConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The advertised host as an IP address, for version 1."""
     limits: Limits
     wall_clock: WallClock
-    spare: BufferCache
+    buffer_cache: BufferCache
     algorithms: Mapping[str, CompressionAlgorithm] = {}
     """Compressions this node offers, by name."""
     is_secure: bool = False

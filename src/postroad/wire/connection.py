@@ -52,14 +52,14 @@ _REPLIES = frozenset({ReplyFrame})
 # Before it is open, which must be so within the time of the handshake.
 _EARLY = frozenset(
     {
-        ConnectionState.GREETING,
-        ConnectionState.INTRODUCING,
+        ConnectionState.HANDSHAKE,
+        ConnectionState.AWAITING_HELLO,
         ConnectionState.PROVING,
-        ConnectionState.KNOCKING,
+        ConnectionState.AWAITING_TUNNEL,
     }
 )
 # Where a connection can stand right after the peer's hello, or its proof.
-_MET = frozenset({ConnectionState.PROVING, ConnectionState.KNOCKING, ConnectionState.OPEN})
+_MET = frozenset({ConnectionState.PROVING, ConnectionState.AWAITING_TUNNEL, ConnectionState.OPEN})
 
 
 class WireConnection:
@@ -67,6 +67,7 @@ class WireConnection:
 
     __slots__ = (
         "_config",
+        "_fast_path_frames",
         "_handshake",
         "_handshake_deadline",
         "_heartbeats",
@@ -76,9 +77,7 @@ class WireConnection:
         "_reads_paused",
         "_share",
         "_ticked_at",
-        "_usual",
         "_watch",
-        "awaits_large",
         "certificate_names",
         "codec",
         "failure",
@@ -86,12 +85,13 @@ class WireConnection:
         "is_writable",
         "last_write",
         "needs_attention",
-        "out",
+        "outgoing",
         "peer",
         "phase",
         "role",
         "send_bytes_max",
         "version",
+        "wants_buffer",
     )
 
     def __init__(
@@ -105,7 +105,7 @@ class WireConnection:
         share: Share | None = None,
     ) -> None:
         self.role = role
-        self.phase = ConnectionState.GREETING
+        self.phase = ConnectionState.HANDSHAKE
         # The agreed version, 0 until then.
         self.version = 0
         # Whether `failure` or `deadline` may have changed in a way that cannot wait; whoever looks
@@ -129,23 +129,23 @@ class WireConnection:
         # Layout of the frames; the newest version's until one is agreed, then fixed.
         self.codec = make_codec(config, config.profile.versions[-1])
         self._share = share
-        self._reader = FrameReader(self.codec, config.spare, share)
+        self._reader = FrameReader(self.codec, config.buffer_cache, share)
         self._heartbeats = make_heartbeats(config, role, next_id)
         # The frame that makes up nearly all traffic of this side and needs no closer look; none
         # unless the connection is open, nor where heartbeats are requests themselves.
-        self._usual = _NONE
+        self._fast_path_frames = _NONE
         # What is queued. Always the same list, so that a busy link may hold on to it, take what is
         # in there by itself and note the time in `last_write`.
-        self.out: list[bytes] = []
+        self.outgoing: list[bytes] = []
         # Whether a large frame has begun, whose bytes should be read to `room`.
-        self.awaits_large = False
+        self.wants_buffer = False
         self._last_read = self.last_write = self._ticked_at = now
         self._watch = FrameWatch(config.limits.frame_timeout_s, now)
         self._reads_paused = False
         # Set by the glue while the socket takes no more.
         self.is_writable = True
-        if opening := self._handshake.opening():
-            self.out.append(opening)
+        if opening := self._handshake.initial_bytes():
+            self.outgoing.append(opening)
 
     @property
     def sender(self) -> Address | None:
@@ -181,46 +181,46 @@ class WireConnection:
     def receive_data(self, data: bytes, now: float) -> list[ConnectionEvent]:
         """Take bytes from the peer; returns what they mean, in order."""
         self._last_read = now
-        if not self._usual:
+        if not self._fast_path_frames:
             return self._receive_early(data, now)
         reader = self._reader
         frames = reader.feed(data)
-        if frames and reader.is_plain and self._usual.issuperset(map(type, frames)):
+        if frames and reader.is_fast_path and self._fast_path_frames.issuperset(map(type, frames)):
             self._watch.last_frame = now
-            self.awaits_large = False
+            self.wants_buffer = False
             return frames  # type: ignore[return-value]
-        return self._take(frames, [], now)
+        return self._process_frames(frames, [], now)
 
     def _receive_early(self, data: bytes, now: float) -> list[ConnectionEvent]:
         """Take bytes while every frame needs a closer look."""
         events: list[ConnectionEvent] = []
         try:
-            if self.phase is ConnectionState.GREETING:
-                data = self._greet(data, events, now)
+            if self.phase is ConnectionState.HANDSHAKE:
+                data = self._advance_handshake(data, events, now)
         except RemoteProtocolError as error:
             self.refuse(error)
         if not data or self.phase is ConnectionState.CLOSED:
             return events
         frames = self._reader.feed(data)
-        self._take(frames, events, now)
+        self._process_frames(frames, events, now)
         while frames and isinstance(frames[-1], HelloFrame | Proof) and self.phase in _MET:
             # The codec stopped there; what followed can be read now.
             frames = self._reader.feed(b"")
-            self._take(frames, events, now)
+            self._process_frames(frames, events, now)
         return events
 
-    def room(self) -> memoryview | None:
+    def receive_buffer(self) -> memoryview | None:
         """Where the next bytes should be read to while `awaits_large`; else None."""
-        return self._reader.room() if self.phase is not ConnectionState.CLOSED else None
+        return self._reader.receive_buffer() if self.phase is not ConnectionState.CLOSED else None
 
-    def receive_in_room(self, size: int, now: float) -> list[ConnectionEvent]:
+    def buffer_updated(self, size: int, now: float) -> list[ConnectionEvent]:
         """Like `receive_data`, for bytes that were read to the room."""
         if self.phase is ConnectionState.CLOSED:
             return []
         self._last_read = now
-        return self._take(self._reader.fill(size), [], now)
+        return self._process_frames(self._reader.buffer_filled(size), [], now)
 
-    def _take(
+    def _process_frames(
         self, frames: list[Frame], events: list[ConnectionEvent], now: float
     ) -> list[ConnectionEvent]:
         """Look at each frame, and at what the reader has come to."""
@@ -229,19 +229,19 @@ class WireConnection:
         self._admit_each(frames, events, now)
         if self._reader.failure is not None and self.failure is None:
             self.refuse(self._reader.failure)
-        self.awaits_large = self._reader.large is not None and self.failure is None
+        self.wants_buffer = self._reader.large is not None and self.failure is None
         if self._reader.awaits_room:
             self.needs_attention = True
         return events
 
-    def _greet(self, data: bytes, events: list[ConnectionEvent], now: float) -> bytes:
+    def _advance_handshake(self, data: bytes, events: list[ConnectionEvent], now: float) -> bytes:
         """Go on with the handshake; returns what follows it."""
         rest = self._handshake.feed(data)
         if rest is None:
             return b""
         if self._proving is not None and self._handshake.offered < PROVING_VERSION:
             if self.role is ConnectionRole.SERVER:
-                self.out.append(self._handshake.answer())
+                self.outgoing.append(self._handshake.response_bytes())
             raise HandshakeRejectedError(
                 f"the peer speaks version {self._handshake.offered}, "
                 "which cannot prove the secret of this cluster"
@@ -255,11 +255,11 @@ class WireConnection:
         if isinstance(self.codec, Version3Codec):
             # Nothing large until the peer has said who it is.
             self.codec.accept_frames(min(HELLO_BYTES_MAX, self.codec.frame_bytes_max))
-        self._reader = FrameReader(self.codec, self._config.spare, self._share)
+        self._reader = FrameReader(self.codec, self._config.buffer_cache, self._share)
         if self.role is ConnectionRole.SERVER:
-            self.out.append(self._handshake.answer())
+            self.outgoing.append(self._handshake.response_bytes())
         if self.version >= 3:
-            self.phase = ConnectionState.INTRODUCING
+            self.phase = ConnectionState.AWAITING_HELLO
             self.send(self._config.hello if self._proving is None else self._proving.hello)
         else:
             self._open(events, now)
@@ -267,9 +267,9 @@ class WireConnection:
 
     def _open(self, events: list[ConnectionEvent], now: float) -> None:
         self.phase = ConnectionState.OPEN
-        if not self._heartbeats.intercepts:
+        if not self._heartbeats.uses_request_frames:
             has_requests = self.is_tunnel or self.role is ConnectionRole.SERVER
-            self._usual = _REQUESTS if has_requests else _REPLIES
+            self._fast_path_frames = _REQUESTS if has_requests else _REPLIES
         self.needs_attention = True
         events.append(ConnectionOpened(self.version))
         self._heartbeats.open(now)
@@ -278,21 +278,21 @@ class WireConnection:
     def _admit_each(self, frames: list[Frame], events: list[ConnectionEvent], now: float) -> None:
         try:
             for frame in frames:
-                self._admit(frame, events, now)
+                self._process_frame(frame, events, now)
         except RemoteProtocolError as error:
             self.refuse(error)
         self._send_heartbeats()
 
-    def _admit(self, frame: Frame, events: list[ConnectionEvent], now: float) -> None:
+    def _process_frame(self, frame: Frame, events: list[ConnectionEvent], now: float) -> None:
         kind, is_tunnel = type(frame), self.is_tunnel
         verdict = frame_action(self.version, self.role, self.phase, kind, is_tunnel)
-        if verdict is FrameAction.REFUSE:
+        if verdict is FrameAction.REJECT:
             where = " of a tunnel" if is_tunnel else ""
             raise UnexpectedFrameError(
-                f"{kind.__name__} frame from a {self.role.other.value}{where} "
+                f"{kind.__name__} frame from a {self.role.opposite.value}{where} "
                 f"in phase {self.phase.value}"
             )
-        if self.phase is ConnectionState.KNOCKING and not isinstance(frame, GoodbyeFrame):
+        if self.phase is ConnectionState.AWAITING_TUNNEL and not isinstance(frame, GoodbyeFrame):
             self._open(events, now)
         if self._heartbeats.consume(frame, now):
             # What was agreed may be due earlier than anything before.
@@ -315,7 +315,7 @@ class WireConnection:
         ours = self._config.hello if proving is None else proving.hello
         check_peer_hello(ours, hello, self.certificate_names)
         if proving is None:
-            self._meet(hello, events, now)
+            self._accept_hello(hello, events, now)
             return
         self.phase = ConnectionState.PROVING
         assert isinstance(self.codec, Version3Codec)
@@ -329,9 +329,9 @@ class WireConnection:
         hello = proving.check(proof)
         if self.role is ConnectionRole.SERVER:
             self.send(proving.prove())
-        self._meet(hello, events, now)
+        self._accept_hello(hello, events, now)
 
-    def _meet(self, hello: HelloFrame, events: list[ConnectionEvent], now: float) -> None:
+    def _accept_hello(self, hello: HelloFrame, events: list[ConnectionEvent], now: float) -> None:
         """The peer is whom its hello names: settle on what both can do, and open."""
         ours = self._config.hello
         # Without a certificate, where others show one, a name says nothing, not even of a namesake.
@@ -357,16 +357,16 @@ class WireConnection:
             chosen = negotiate_compression(tuple(self._config.algorithms), hello.compressions)
             self.codec.compression = self._config.algorithms[chosen] if chosen else None
         if self.is_tunnel and self.role is ConnectionRole.CLIENT:
-            self.phase = ConnectionState.KNOCKING
+            self.phase = ConnectionState.AWAITING_TUNNEL
         else:
             self._open(events, now)
 
     def go_on_large(self) -> None:
         """There is room for the large frame that waited."""
         self._reader.begin_large()
-        self.awaits_large = self._reader.large is not None
+        self.wants_buffer = self._reader.large is not None
 
-    def refuse_unasked_reply(self, reply: ReplyFrame) -> None:
+    def on_unmatched_reply(self, reply: ReplyFrame) -> None:
         """Judge a reply to a request that was never sent: version 3 knows no excuse for it."""
         if self.version >= 3:
             self.refuse(UnexpectedFrameError(f"reply to request {reply.id}, which was never sent"))
@@ -396,14 +396,14 @@ class WireConnection:
         trace: SpanContext | None = None,
     ) -> None:
         """Queue a request; the span it belongs to is told if the peer can read it."""
-        if trace is not None and self._can_tell_trace(subject, payload):
+        if trace is not None and self._can_send_trace(subject, payload):
             codec: Version3Codec = self.codec  # type: ignore[assignment]
-            codec.encode_request(self.out, id, subject, payload, timeout_ms, one_way, trace)
+            codec.encode_request(self.outgoing, id, subject, payload, timeout_ms, one_way, trace)
         else:
-            self.codec.encode_request(self.out, id, subject, payload, timeout_ms, one_way)
+            self.codec.encode_request(self.outgoing, id, subject, payload, timeout_ms, one_way)
 
-    def _can_tell_trace(self, subject: str, payload: bytes) -> bool:
-        if self.peer is None or not self.peer.reads_traces:
+    def _can_send_trace(self, subject: str, payload: bytes) -> bool:
+        if self.peer is None or not self.peer.accepts_traces:
             return False
         return 4 * len(subject) + len(payload) + TRACE_BYTES_MAX <= self.send_bytes_max
 
@@ -413,11 +413,11 @@ class WireConnection:
         """Queue a reply; versions 1 and 2 have no status for stopping and say "no handler"."""
         if status > ReplyStatus.PROTOCOL_FAILED and self.version < 3:
             status = ReplyStatus.NO_HANDLER
-        self.codec.encode_reply(self.out, id, status, payload, code, retryable)
+        self.codec.encode_reply(self.outgoing, id, status, payload, code, retryable)
 
     def send(self, frame: Frame) -> None:
         """Queue any frame of this version."""
-        self.codec.encode(self.out, frame)
+        self.codec.encode(self.outgoing, frame)
 
     def cancel(self, id: int) -> None:
         """Tell the peer that nobody waits for that request any more, where it can be told."""
@@ -427,7 +427,7 @@ class WireConnection:
     def goodbye(self, reason: str, code: int = 0) -> None:
         """Tell the peer that this side is about to close, where it can be told."""
         if (
-            self.phase not in (ConnectionState.GREETING, ConnectionState.CLOSED)
+            self.phase not in (ConnectionState.HANDSHAKE, ConnectionState.CLOSED)
             and self.version >= 3
         ):
             self.send(GoodbyeFrame(code, reason))
@@ -442,16 +442,16 @@ class WireConnection:
         self._heartbeats.ping(now)
         self._send_heartbeats()
 
-    def answer_held(self) -> None:
+    def flush_held_pong(self) -> None:
         """The socket takes more: queue the answer that had to wait for it."""
         self._send_heartbeats()
 
     def data_to_send(self, now: float) -> list[bytes]:
         """Everything queued since the last call."""
-        queued = self.out.copy()
+        queued = self.outgoing.copy()
         if queued:
             self.last_write = now
-            self.out.clear()
+            self.outgoing.clear()
         return queued
 
     # Time.
@@ -486,7 +486,7 @@ class WireConnection:
         self._watch.check(self._reader, now, is_paused=self._reads_paused)
         self._heartbeats.tick(now, self._read_at(now), self.last_write)
 
-    def excuse(self, held_up_s: float, now: float) -> None:
+    def extend_deadlines(self, held_up_s: float, now: float) -> None:
         """This side did not read for a while: that is not counted, and the peer has as much now."""
         self._last_read = min(self._last_read + held_up_s, now)
         self._handshake_deadline = max(self._handshake_deadline, now + held_up_s)
@@ -516,8 +516,8 @@ class WireConnection:
     def close(self) -> None:
         """The connection has ended: nothing more is taken."""
         self.phase = ConnectionState.CLOSED
-        self._usual = _NONE
-        self.awaits_large = False
+        self._fast_path_frames = _NONE
+        self.wants_buffer = False
         self._reader.drop()
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ class ConnectionRole(enum.Enum):
     SERVER = "server"
 
     @property
-    def other(self) -> ConnectionRole:
+    def opposite(self) -> ConnectionRole:
         """The role of the peer."""
         return ConnectionRole.SERVER if self is ConnectionRole.CLIENT else ConnectionRole.CLIENT
 
@@ -79,7 +79,7 @@ class HelloFrame(msgspec.Struct, frozen=True):
     zone: str = ""
     is_tunnel: bool = False
     """Whether the client wants this connection to be a tunnel; servers never say so."""
-    reads_traces: bool = False
+    accepts_traces: bool = False
     """Whether requests to it may tell the span they belong to."""
     nonce: bytes = b""
     """Drawn for this connection by a node whose cluster has a secret, else empty."""

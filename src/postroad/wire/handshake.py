@@ -87,13 +87,13 @@ class Handshake:
         # What the peer offered or answered, 0 until then.
         self.offered = 0
 
-    def opening(self) -> bytes:
+    def initial_bytes(self) -> bytes:
         """What this side sends before it has received anything."""
         if self._role is ConnectionRole.SERVER:
             return b""
         return self._preamble + _VERSION.pack(self._profile.versions[-1])
 
-    def answer(self) -> bytes:
+    def response_bytes(self) -> bytes:
         """What a server sends once the handshake is complete."""
         prefix = self._preamble if self._profile.answers_preamble else b""
         return prefix + _VERSION.pack(self.version)
@@ -103,26 +103,26 @@ class Handshake:
         self._received += data
         expected = self._expected
         if self._received[: len(expected)] != expected[: len(self._received)]:
-            raise HandshakeRejectedError(self._describe_foreigner())
+            raise HandshakeRejectedError(self._describe_unknown_protocol())
         size = len(expected) + _VERSION.size
         if len(self._received) < size:
             return None
         (offered,) = _VERSION.unpack_from(self._received, len(expected))
         self.offered = offered
-        self.version = self._agree(offered)
+        self.version = self._negotiate_version(offered)
         return self._received[size:]
 
-    def _agree(self, offered: int) -> int:
+    def _negotiate_version(self, offered: int) -> int:
         if offered in self._profile.versions:
             return offered
         if self._role is ConnectionRole.SERVER:
             return self._profile.versions[-1]
         if self._received.startswith(_TLS_RECORDS):
-            raise HandshakeRejectedError(self._describe_foreigner())
+            raise HandshakeRejectedError(self._describe_unknown_protocol())
         known = ", ".join(map(str, self._profile.versions))
         raise HandshakeRejectedError(f"the peer answered version {offered}; known here are {known}")
 
-    def _describe_foreigner(self) -> str:
+    def _describe_unknown_protocol(self) -> str:
         if self._received.startswith(_TLS_RECORDS):
             return "the peer speaks TLS, this side does not"
         start = self._received[:_PREAMBLE_BYTES].hex(" ")

@@ -35,7 +35,7 @@ WallClock = Callable[[], int]
 class Heartbeats:
     """No heartbeats: nothing is sent, nothing expires. The other kinds refine this."""
 
-    intercepts = False
+    uses_request_frames = False
     """Whether `consume` must see every request and reply."""
 
     def __init__(self) -> None:
@@ -70,22 +70,22 @@ class Heartbeats:
 
     def deadline(self, last_read: float, last_write: float) -> float:
         """When `tick` has something to do."""
-        return min(last_write + self.interval_s, self._give_up_at(last_read))
+        return min(last_write + self.interval_s, self._timeout_at(last_read))
 
     def tick(self, now: float, last_read: float, last_write: float) -> None:
         """Send what is due; raises PeerTimeoutError when the peer must be given up."""
-        if now >= self._give_up_at(last_read):
+        if now >= self._timeout_at(last_read):
             raise PeerTimeoutError(f"nothing was read for {now - last_read:.3g} s")
         if now >= last_write + self.interval_s:
-            self._beat(now)
+            self._send_heartbeat(now)
 
-    def _give_up_at(self, last_read: float) -> float:
+    def _timeout_at(self, last_read: float) -> float:
         return last_read + self.timeout_s
 
     def ping(self, now: float) -> None:
         """Queue a heartbeat that measures the round trip, where this kind does so."""
 
-    def _beat(self, now: float) -> None:
+    def _send_heartbeat(self, now: float) -> None:
         """Queue one heartbeat."""
 
 
@@ -122,7 +122,7 @@ class PingHeartbeats(Heartbeats):
         self._sent_at[self._sequence] = now
         self.outgoing.append(PingFrame(self._sequence))
 
-    def _beat(self, now: float) -> None:
+    def _send_heartbeat(self, now: float) -> None:
         self.ping(now)
 
 
@@ -132,7 +132,7 @@ class ZeebeClientHeartbeats(Heartbeats):
     The peer is given up when it is silent although a heartbeat awaits its answer.
     """
 
-    intercepts = True
+    uses_request_frames = True
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class ZeebeClientHeartbeats(Heartbeats):
     def open(self, now: float) -> None:
         interval_s, timeout_s = self._wanted
         if interval_s:
-            self._setup_id = self._ask()
+            self._setup_id = self._next_request_id()
             setup = sbe.HeartbeatSetupRequest(round(timeout_s * 1000), self._sends_payload)
             payload = sbe.encode_setup_request(setup)
             self.outgoing.append(RequestFrame(self._setup_id, SETUP_SUBJECT, payload))
@@ -173,7 +173,7 @@ class ZeebeClientHeartbeats(Heartbeats):
             self._unanswered.popleft()
         if frame.id == self._setup_id:
             self._setup_id = None
-            self._agree(frame)
+            self._on_setup_reply(frame)
         return frame.id in self._asked
 
     def deadline(self, last_read: float, last_write: float) -> float:
@@ -188,20 +188,20 @@ class ZeebeClientHeartbeats(Heartbeats):
             return min(last_read, last_write)
         return last_write if len(self._unanswered) < _UNANSWERED_MAX else NEVER
 
-    def _give_up_at(self, last_read: float) -> float:
+    def _timeout_at(self, last_read: float) -> float:
         """Silence counts only as far as the peer had time to answer a heartbeat."""
         if not self._unanswered:
             return NEVER
         patience_s = self.timeout_s - self.interval_s
         return max(last_read + self.interval_s, self._unanswered[0][1]) + patience_s
 
-    def _ask(self) -> int:
+    def _next_request_id(self) -> int:
         """The id of a request of our own."""
         id = self._next_id()
         self._asked.append(id)
         return id
 
-    def _agree(self, reply: ReplyFrame) -> None:
+    def _on_setup_reply(self, reply: ReplyFrame) -> None:
         try:
             answer = sbe.decode_setup_response(reply.payload)
         except MalformedPayloadError:
@@ -210,8 +210,8 @@ class ZeebeClientHeartbeats(Heartbeats):
             self.interval_s, self.timeout_s = self._wanted
             self._sends_payload = self._sends_payload and answer.sends_payload
 
-    def _beat(self, now: float) -> None:
-        id = self._ask()
+    def _send_heartbeat(self, now: float) -> None:
+        id = self._next_request_id()
         self._unanswered.append((id, now))
         payload = sbe.encode_heartbeat(self._wall_clock()) if self._sends_payload else b""
         self.outgoing.append(RequestFrame(id, BEAT_SUBJECT, payload))
@@ -224,7 +224,7 @@ class ZeebeServerHeartbeats(Heartbeats):
     client sees it live.
     """
 
-    intercepts = True
+    uses_request_frames = True
 
     def __init__(self, *, sends_payload: bool, wall_clock: WallClock) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class ZeebeServerHeartbeats(Heartbeats):
             return True
         if frame.subject == BEAT_SUBJECT and self.timeout_s < NEVER:
             self._last_id = frame.id
-            self._beat(now)
+            self._send_heartbeat(now)
             return True
         return False
 
@@ -252,7 +252,7 @@ class ZeebeServerHeartbeats(Heartbeats):
     def resume(self) -> None:
         self.interval_s = NEVER
 
-    def _beat(self, now: float) -> None:
+    def _send_heartbeat(self, now: float) -> None:
         payload = sbe.encode_heartbeat_reply(self._wall_clock()) if self._sends_payload else b""
         self.outgoing.append(ReplyFrame(self._last_id, ReplyStatus.OK, payload))
 

@@ -77,7 +77,7 @@ def encode_hello(hello: HelloFrame) -> bytes:
         fields[HelloField.ZONE] = hello.zone.encode()
     if hello.is_tunnel:
         fields[HelloField.TUNNEL] = _U8.pack(1)
-    if hello.reads_traces:
+    if hello.accepts_traces:
         fields[HelloField.TRACES] = _U8.pack(1)
     if hello.nonce:
         fields[HelloField.NONCE] = hello.nonce
@@ -110,7 +110,7 @@ def decode_hello(body: bytes) -> HelloFrame:
         role=_part(fields, HelloField.ROLE),
         zone=_part(fields, HelloField.ZONE),
         is_tunnel=_number(fields, HelloField.TUNNEL, _U8) != 0,
-        reads_traces=_number(fields, HelloField.TRACES, _U8) != 0,
+        accepts_traces=_number(fields, HelloField.TRACES, _U8) != 0,
         nonce=_nonce(fields),
     )
 

@@ -26,13 +26,13 @@ from .frames import (
 class ConnectionState(enum.Enum):
     """Where a connection stands in its life."""
 
-    GREETING = "greeting"
+    HANDSHAKE = "greeting"
     """Preamble and version are being exchanged."""
-    INTRODUCING = "introducing"
+    AWAITING_HELLO = "introducing"
     """Version 3: the peer's hello is awaited."""
     PROVING = "proving"
     """Version 3: the peer has yet to prove that it knows the secret of the cluster."""
-    KNOCKING = "knocking"
+    AWAITING_TUNNEL = "knocking"
     """The client of a tunnel awaits a sign that the server takes it."""
     OPEN = "open"
     DRAINING = "draining"
@@ -45,7 +45,7 @@ class FrameAction(enum.Enum):
 
     ACCEPT = "accept"
     IGNORE = "ignore"
-    REFUSE = "refuse"
+    REJECT = "refuse"
 
 
 _TO_SERVER = frozenset({RequestFrame, CancelFrame, PingFrame, PongFrame, GoodbyeFrame})
@@ -53,8 +53,8 @@ _TO_CLIENT = frozenset({ReplyFrame, PingFrame, PongFrame, GoodbyeFrame})
 
 # Version 3: (receiver, phase) -> frames it accepts.
 STRICT: dict[tuple[ConnectionRole, ConnectionState], frozenset[type]] = {
-    (ConnectionRole.SERVER, ConnectionState.INTRODUCING): frozenset({HelloFrame}),
-    (ConnectionRole.CLIENT, ConnectionState.INTRODUCING): frozenset({HelloFrame, GoodbyeFrame}),
+    (ConnectionRole.SERVER, ConnectionState.AWAITING_HELLO): frozenset({HelloFrame}),
+    (ConnectionRole.CLIENT, ConnectionState.AWAITING_HELLO): frozenset({HelloFrame, GoodbyeFrame}),
     (ConnectionRole.SERVER, ConnectionState.PROVING): frozenset({Proof}),
     (ConnectionRole.CLIENT, ConnectionState.PROVING): frozenset({Proof, GoodbyeFrame}),
     (ConnectionRole.SERVER, ConnectionState.OPEN): _TO_SERVER,
@@ -66,7 +66,7 @@ STRICT: dict[tuple[ConnectionRole, ConnectionState], frozenset[type]] = {
 # Tunnels: phase -> frames either side accepts, once both have said hello.
 _ON_TUNNEL = frozenset({RequestFrame, PingFrame, PongFrame, GoodbyeFrame})
 TUNNEL: dict[ConnectionState, frozenset[type]] = {
-    ConnectionState.KNOCKING: frozenset({RequestFrame, PingFrame, GoodbyeFrame}),
+    ConnectionState.AWAITING_TUNNEL: frozenset({RequestFrame, PingFrame, GoodbyeFrame}),
     ConnectionState.OPEN: _ON_TUNNEL,
     ConnectionState.DRAINING: _ON_TUNNEL,
 }
@@ -90,4 +90,4 @@ def frame_action(
         return FrameAction.ACCEPT if frame in LENIENT[receiver] else FrameAction.IGNORE
     accepted = TUNNEL.get(phase) if is_tunnel else STRICT.get((receiver, phase))
     is_legal = accepted is not None and frame in accepted
-    return FrameAction.ACCEPT if is_legal else FrameAction.REFUSE
+    return FrameAction.ACCEPT if is_legal else FrameAction.REJECT

@@ -33,12 +33,12 @@ class DeadlineMap(Generic[Waiter]):
         if deadline < self.next_deadline:
             self.next_deadline = deadline
 
-    def take(self, id: int) -> Waiter | None:
+    def pop(self, id: int) -> Waiter | None:
         """Forget and return the waiter of that id, if there is one."""
         entry = self.entries.pop(id, None)
         return None if entry is None else entry[0]
 
-    def take_expired(self, now: float) -> list[tuple[int, Waiter]]:
+    def pop_expired(self, now: float) -> list[tuple[int, Waiter]]:
         """Forget and return everything whose deadline has come."""
         if now < self.next_deadline:
             return []
@@ -49,7 +49,7 @@ class DeadlineMap(Generic[Waiter]):
         self.next_deadline = min((entry[1] for entry in entries.values()), default=NEVER)
         return expired
 
-    def take_all(self) -> list[tuple[int, Waiter]]:
+    def pop_all(self) -> list[tuple[int, Waiter]]:
         """Forget and return everything."""
         taken = [(id, entry[0]) for id, entry in self.entries.items()]
         self.entries.clear()

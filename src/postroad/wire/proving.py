@@ -40,7 +40,7 @@ class Proving:
     def meet(self, peer: HelloFrame, body: bytes) -> None:
         """The peer has said hello, in these bytes."""
         self.peer = peer
-        self._bodies[self._role.other] = body
+        self._bodies[self._role.opposite] = body
 
     def prove(self) -> Proof:
         """What this side shows; both hellos are known."""
@@ -49,7 +49,7 @@ class Proving:
     def check(self, proof: Proof) -> HelloFrame:
         """Who the peer is, if its proof holds."""
         assert self.peer is not None
-        purpose = _PURPOSES[self._role.other]
+        purpose = _PURPOSES[self._role.opposite]
         if not self._secret.accepts(proof.proof, purpose, *self._transcript()):
             raise HandshakeRejectedError(
                 f"node {self.peer.name!r} at {self.peer.address} knows another secret: "

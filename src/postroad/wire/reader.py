@@ -31,12 +31,12 @@ class BufferCache:
     def __init__(self) -> None:
         self._buffer: bytearray | None = None
 
-    def take(self) -> bytearray:
+    def acquire(self) -> bytearray:
         """The spare, or a new buffer of the first size."""
         buffer, self._buffer = self._buffer, None
         return bytearray(_FIRST_BUFFER_BYTES) if buffer is None else buffer
 
-    def give(self, buffer: bytearray) -> None:
+    def release(self, buffer: bytearray) -> None:
         """Keep a buffer that is done with, unless a larger one is kept already."""
         if self._buffer is None or len(buffer) > len(self._buffer):
             self._buffer = buffer
@@ -45,7 +45,16 @@ class BufferCache:
 class FrameReader:
     """Collects the pieces of one connection. After a failure nothing more is read."""
 
-    __slots__ = ("_codec", "_filled", "_rest", "_share", "_spare", "failure", "is_plain", "large")
+    __slots__ = (
+        "_codec",
+        "_filled",
+        "_rest",
+        "_share",
+        "_spare",
+        "failure",
+        "is_fast_path",
+        "large",
+    )
 
     def __init__(self, codec: Codec, spare: BufferCache, share: Share | None = None) -> None:
         self._codec = codec
@@ -58,7 +67,7 @@ class FrameReader:
         self.large: bytearray | None = None
         self._filled = 0
         # Whether there is neither a large frame under way or waiting, nor a failure.
-        self.is_plain = True
+        self.is_fast_path = True
         # Set when the peer sent something that is no frame; frames before it still count.
         self.failure: RemoteProtocolError | None = None
 
@@ -75,12 +84,12 @@ class FrameReader:
     @property
     def frame_bytes(self) -> int:
         """Size of the frame that has begun, as far as known."""
-        return self._codec.need
+        return self._codec.bytes_needed
 
     def feed(self, data: bytes) -> list[Frame]:
         """Take bytes; returns all frames that are whole now."""
         frames: list[Frame] = []
-        if self._rest or not self.is_plain:
+        if self._rest or not self.is_fast_path:
             data = self._join(data, frames)
             if not data:
                 return frames
@@ -88,10 +97,10 @@ class FrameReader:
             consumed = self._codec.decode(data, frames)
         except RemoteProtocolError as error:
             self.failure = error
-            self._look()
+            self._peek_size()
             return frames
         if consumed != len(data):
-            self._keep(memoryview(data)[consumed:])
+            self._store_partial(memoryview(data)[consumed:])
         return frames
 
     def _join(self, data: bytes, frames: list[Frame]) -> bytes:
@@ -102,63 +111,63 @@ class FrameReader:
             return b""
         if self._rest:
             self._rest += data
-            if len(self._rest) < self._codec.need:
+            if len(self._rest) < self._codec.bytes_needed:
                 self._keep_rest()
                 return b""
             data = bytes(self._rest)
             self._rest.clear()
             if self._share.piece_bytes:
                 self._share.release()
-                self._look()
+                self._peek_size()
         return data
 
-    def room(self) -> memoryview | None:
+    def receive_buffer(self) -> memoryview | None:
         """Where the next bytes of a large frame belong; None while no such frame has begun."""
         large = self.large
         if large is None:
             return None
-        need = self._codec.need
+        need = self._codec.bytes_needed
         if self._filled == len(large):
             grown = bytearray(min(need, _GROWTH * len(large)))
             grown[: self._filled] = large
             self.large = large = grown
         return memoryview(large)[self._filled : need]
 
-    def fill(self, size: int) -> list[Frame]:
+    def buffer_filled(self, size: int) -> list[Frame]:
         """That many bytes were written to the room; returns the frame if it is whole now."""
         frames: list[Frame] = []
         self._filled += size
         self._share.received_bytes = self._filled
         large = self.large
-        if large is None or self._filled < self._codec.need:
+        if large is None or self._filled < self._codec.bytes_needed:
             return frames
         self.large = None
         self._share.release()
         view = memoryview(large)[: self._filled]
         try:
             consumed = self._codec.decode(view, frames)
-            self._keep(view[consumed:])
+            self._store_partial(view[consumed:])
         except RemoteProtocolError as error:
             self.failure = error
-        self._look()
+        self._peek_size()
         for frame in frames:
             if isinstance(frame, RequestFrame | ReplyFrame):
                 frame.payload = bytes(frame.payload)
-        self._spare.give(large)
+        self._spare.release(large)
         return frames
 
     def _feed_large(self, data: bytes, frames: list[Frame]) -> bytes:
         """Copy what belongs to the large frame; returns what follows it."""
-        while data and (room := self.room()) is not None:
+        while data and (room := self.receive_buffer()) is not None:
             size = min(len(room), len(data))
             room[:size] = data[:size]
-            frames += self.fill(size)
+            frames += self.buffer_filled(size)
             data = data[size:]
         return data
 
-    def _keep(self, rest: memoryview) -> None:
+    def _store_partial(self, rest: memoryview) -> None:
         """Remember the beginning of a frame that is not whole."""
-        if self._is_large(len(rest)) and self._share.reserve(self._codec.need):
+        if self._is_large(len(rest)) and self._share.reserve(self._codec.bytes_needed):
             self._begin_large(rest)
             return
         self._rest += rest
@@ -168,18 +177,18 @@ class FrameReader:
     def _keep_rest(self) -> None:
         """Make a buffer for a large frame as soon as there is room for it, and count the rest."""
         size = len(self._rest)
-        if self._is_large(size) and self._share.reserve(self._codec.need):
+        if self._is_large(size) and self._share.reserve(self._codec.bytes_needed):
             self._begin_large(self._rest)
         elif size > _UNCOUNTED_BYTES and not self._share.keep(size):
             self._rest.clear()
             self.failure = FrameTooLargeError(
                 "this frame is not whole, and such frames exceed the limit unfinished_bytes_max"
             )
-        self._look()
+        self._peek_size()
 
     def _is_large(self, size: int) -> bool:
         """Whether a frame that has begun with so much is worth a buffer of its own."""
-        return size >= LARGE_BYTES_MIN and self._codec.need - size >= LARGE_BYTES_MIN
+        return size >= LARGE_BYTES_MIN and self._codec.bytes_needed - size >= LARGE_BYTES_MIN
 
     def begin_large(self) -> None:
         """There is room for the large frame that waited."""
@@ -188,7 +197,7 @@ class FrameReader:
 
     def _begin_large(self, rest: bytearray | memoryview) -> None:
         size = len(rest)
-        large = self._spare.take()
+        large = self._spare.acquire()
         if len(large) < size:
             large = bytearray(size)
         large[:size] = rest
@@ -197,7 +206,7 @@ class FrameReader:
         self._filled = self._share.received_bytes = size
         if self._share.piece_bytes:
             self._share.keep(0)
-        self._look()
+        self._peek_size()
 
     def drop(self) -> None:
         """Forget the frame that has begun; nothing is read any more."""
@@ -205,8 +214,10 @@ class FrameReader:
         self.large = None
         self._share.release()
 
-    def _look(self) -> None:
-        self.is_plain = self.large is None and self.failure is None and not self._share.is_waiting
+    def _peek_size(self) -> None:
+        self.is_fast_path = (
+            self.large is None and self.failure is None and not self._share.is_waiting
+        )
 
 
 class FrameWatch:

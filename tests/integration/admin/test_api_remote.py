@@ -126,7 +126,7 @@ async def test_an_open_cluster_tells_other_members_nothing_by_default(tmp_path: 
         ):
             await eventually(lambda: agent.member("beta"), "the stranger knows beta")
             for name in OPERATIONS:
-                reply = await ClusterMessaging(agent).send(
+                reply = await ClusterMessaging(agent).request(
                     "beta", SUBJECT, [name, {}], encoder=msgspec.msgpack.encode
                 )
                 result, problem = msgspec.msgpack.decode(reply)
@@ -163,7 +163,7 @@ async def running_rogue(alpha: Served, result: Any, problem: Any = None) -> Asyn
         MessagingService("postroad", "rogue") as service,
         ClusterAgent(service, StaticDiscovery([contact])) as agent,
     ):
-        ClusterMessaging(agent).reply_to(
+        ClusterMessaging(agent).serve(
             SUBJECT,
             lambda ask, member: [result, problem],
             decoder=msgspec.msgpack.decode,
@@ -209,5 +209,5 @@ async def test_a_problem_of_a_hostile_member_is_no_result_and_asks_nothing_of_th
 async def test_garbage_of_a_member_is_refused(alpha: Served, beta: Served) -> None:
     for garbage in (b"", b"\xc1", b"\x93\x01\x02\x03", b"[" * 100):
         with pytest.raises(RemoteDecodeError):
-            await alpha.node.communication.send("beta", SUBJECT, garbage)
+            await alpha.node.communication.request("beta", SUBJECT, garbage)
     assert await beta.call("queue.ls")

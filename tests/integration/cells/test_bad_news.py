@@ -139,7 +139,7 @@ async def test_a_core_that_is_about_to_stop_is_left() -> None:
         await eventually(lambda: len(domains["S1"].table.defaults()) == 1)
         await eventually(
             lambda: any(
-                isinstance(it, AdvertisementAck) and it.knows_leaving for it in core.updates
+                isinstance(it, AdvertisementAck) and it.acknowledges_shutdown for it in core.updates
             )
         )
         # It can still be asked for what only it has.

@@ -113,7 +113,7 @@ async def test_message_that_leads_nowhere_is_answered() -> None:
             for destination in destinations:
                 failure = await forged.failure_of(forged.send(destination))
                 assert failure.code == code, destination
-                assert failure.at in ("C1", "S2"), destination
+                assert failure.domain in ("C1", "S2"), destination
 
 
 @pytest.mark.parametrize("hops", [31, 62, 64])
@@ -134,7 +134,7 @@ async def test_path_that_was_walked_already_leads_nowhere() -> None:
     async with beside_others() as (_domains, forged):
         for destination, kind in product(WALKED, MessageKind):
             answers = None if kind is MessageKind.MESSAGE else os.urandom(16)
-            envelope = envelope_of(forged, destination=destination, kind=kind, answers=answers)
+            envelope = envelope_of(forged, destination=destination, kind=kind, in_reply_to=answers)
             forged.post(encode_envelope(envelope))
             if kind is MessageKind.MESSAGE:
                 assert (await forged.failure_of(envelope.id)).code == NoRouteError.code
@@ -163,7 +163,7 @@ async def test_a_message_that_goes_straight_on_may_be_malformed_after_its_route(
 async def test_a_path_through_nowhere_is_answered_from_where_it_ends() -> None:
     async with beside_others() as (_domains, forged):
         failure = await forged.failure_of(forged.send("*@C1:echo@S2:nobody@S1"))
-        assert (failure.code, failure.at) == (NoRouteError.code, "S1")
+        assert (failure.code, failure.domain) == (NoRouteError.code, "S1")
 
 
 async def test_expired_message_is_answered_and_not_handled() -> None:
@@ -202,7 +202,7 @@ async def test_answers_that_nobody_waits_for_are_not_answered() -> None:
                 forged,
                 destination=CellPath.parse(destination),
                 kind=kind,
-                answers=os.urandom(16),
+                in_reply_to=os.urandom(16),
                 wants_reply=False,
                 payload=payload,
             )
@@ -244,7 +244,7 @@ async def test_a_flood_is_refused_and_others_get_in() -> None:
                 asyncio.ensure_future(domains["S1"].call("slow@C1", b"%d" % n)) for n in range(20)
             ]
             await eventually(lambda: len(domains["C1"]._runner("slow").mailbox) == 70)
-            refused = {it.answers for it in forged.envelopes}
+            refused = {it.in_reply_to for it in forged.envelopes}
             assert refused == set(ids[51:])
             assert (await forged.failure_of(ids[-1])).code == CellBusyError.code
             gate.open()
@@ -302,7 +302,7 @@ async def test_an_answer_to_a_call_of_others_is_not_believed() -> None:
         for step in range(1, 21):
             guess = (seen + step).to_bytes(17)[-16:]
             forged.send(
-                "System@S1", b"forged", kind=MessageKind.REPLY, answers=guess, wants_reply=False
+                "System@S1", b"forged", kind=MessageKind.REPLY, in_reply_to=guess, wants_reply=False
             )
         await eventually(
             lambda: call.done() or domains["S1"].statistics().replies_late == late + 20

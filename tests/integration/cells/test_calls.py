@@ -67,7 +67,7 @@ async def test_reply_error_no_route_busy_and_time_out_are_told_apart() -> None:
         with pytest.raises(RemoteHandlerError, match="not today") as failed:
             await caller.call("broken@S2")
         assert failed.value.remote_code == UsageError.code
-        assert (failed.value.subject, failed.value.outcome) == ("broken@S2", Outcome.KNOWN)
+        assert (failed.value.subject, failed.value.outcome) == ("broken@S2", Outcome.REPLIED)
         with pytest.raises(NoRouteError, match="no cell 'nobody' in domain S2"):
             await caller.call("nobody@S2", wait=False)
         with pytest.raises(NoRouteError, match="S9"):
@@ -79,7 +79,7 @@ async def test_reply_error_no_route_busy_and_time_out_are_told_apart() -> None:
         await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
         with pytest.raises(CellBusyError) as busy:
             await caller.call("slow@S2", b"3")
-        assert (busy.value.retryable, busy.value.outcome) == (True, Outcome.KNOWN)
+        assert (busy.value.retryable, busy.value.outcome) == (True, Outcome.REPLIED)
         gate.open()
         await eventually(lambda: gate.finished == [b"1", b"2"])
 
@@ -88,7 +88,7 @@ async def test_undecodable_payload_is_told_as_such() -> None:
     async with Domains(1, 2) as domains:
         domains["S2"].add_function("text", lambda message: message.body)
         caller = domains["S1"]
-        draft = caller._draft("text@S2", b"\xff", None, content="json", wants_reply=True)
+        draft = caller._envelope_factory("text@S2", b"\xff", None, content="json", wants_reply=True)
         with pytest.raises(RemoteDecodeError, match="no json"):
             await caller._calls.call(draft, 5.0, wait=True)
 
@@ -196,7 +196,7 @@ async def test_a_reply_too_large_for_a_peer_is_told() -> None:
         with pytest.raises(RemoteHandlerError, match="bytes") as caught:
             await domains["S1"].call("large@S2", timeout=2)
         # It was handled, so it is not for the caller to believe that nothing was sent.
-        assert caught.value.outcome is Outcome.KNOWN
+        assert caught.value.outcome is Outcome.REPLIED
         assert caught.value.remote_code == MessageTooLargeError.code
         assert await domains["S1"].call("echo@S2", b"small") == b"small"
 
@@ -255,7 +255,7 @@ async def test_a_handler_that_does_not_finish_is_cancelled_and_its_caller_told()
         call = asyncio.ensure_future(domains["S1"].call("slow@S2", b"1"))
         waiting = asyncio.ensure_future(domains["S1"].call("slow@S2", b"2", wait=False))
         await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
-        await domains["S2"].remove("slow", 0.05)
+        await domains["S2"].remove_cell("slow", 0.05)
         with pytest.raises(RemoteHandlerError):
             await call
         with pytest.raises(NoRouteError, match="cell slow stopped"):

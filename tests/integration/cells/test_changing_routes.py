@@ -31,7 +31,7 @@ async def test_route_by_a_cell_that_is_no_tunnel_is_refused() -> None:
                     refuse(route)
             line = f"route add -type={route.type.value} '{route.destination}' echo@C1"
             with pytest.raises(RemoteHandlerError, match="no tunnel"):
-                await domains["S1"].command("System@C1", line)
+                await domains["S1"].run_command("System@C1", line)
             assert core.table is table
 
 
@@ -55,7 +55,7 @@ async def test_message_that_finds_no_tunnel_is_answered_and_harms_no_tunnel() ->
         core = domains["C1"]
         core.add_function("echo", Inbox())
         link = link_of(core, "S1")
-        core.exchange.change_routes(added=ROUTES)
+        core.dispatcher.change_routes(added=ROUTES)
         for domain, destination in product((core, domains["S1"]), DESTINATIONS):
             for _ in range(2):
                 with pytest.raises(NoRouteError, match="cell echo is no tunnel"):
@@ -80,7 +80,7 @@ async def test_a_listener_that_raises_harms_nothing(caplog: pytest.LogCaptureFix
         await eventually(lambda: core.table.queues("early"))
         assert told == [len(core.table)]
         core.add_function("worker", Inbox(), consume=["late"])
-        assert await core.settle()
+        assert await core.wait_routes_acknowledged()
         assert domains["C2"].table.queues("late")
         assert len(told) == 2
         assert "C1: a listener to routes failed" in caplog.text
@@ -123,7 +123,7 @@ async def test_more_queues_than_others_can_be_told_of_are_refused() -> None:
         assert "other" not in domain.cells
         # And nothing hinders what comes after.
         domain.consume("worker", "second")
-        assert await domain.settle()
+        assert await domain.wait_routes_acknowledged()
         assert domains["C1"].table.queues("first")
         assert domains["C1"].table.queues("second")
 

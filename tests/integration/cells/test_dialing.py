@@ -45,7 +45,7 @@ def at(name: str, *endpoints: Address) -> dict[str, CoreLocation]:
 )
 async def test_of_two_cores_one_dials(own: str, role: Role, dialed: set[str]) -> None:
     async with lonely(own, role) as domain:
-        domain.dialer.update(at("A", NOWHERE) | at("Z", NOWHERE))
+        domain.dialer.set_cores(at("A", NOWHERE) | at("Z", NOWHERE))
         assert {it for it in ("A", "Z") if domain.dialer.should_dial(it)} == dialed
         await eventually(lambda: set(domain.dialer.failures) == dialed)
 
@@ -60,14 +60,14 @@ async def test_cores_are_connected_once() -> None:
 
 async def test_a_core_nobody_tells_of_is_dialed_for_a_while_and_then_forgotten() -> None:
     async with lonely(config=quick(forget_core_s=0.3)) as domain:
-        domain.dialer.update(at("C1", NOWHERE))
+        domain.dialer.set_cores(at("C1", NOWHERE))
         await eventually(lambda: "C1" in domain.dialer.failures)
-        domain.dialer.update({})
+        domain.dialer.set_cores({})
         assert "C1" in domain.dialer.cores
         await eventually(lambda: "C1" not in domain.dialer.cores)
         assert not domain.dialer.failures
         # Who is told of again is dialed again.
-        domain.dialer.update(at("C1", NOWHERE))
+        domain.dialer.set_cores(at("C1", NOWHERE))
         await eventually(lambda: "C1" in domain.dialer.failures)
 
 
@@ -76,9 +76,9 @@ async def test_a_tunnel_that_works_is_left_alone_whatever_is_told() -> None:
         domain = domains["S1"]
         domains["C1"].add_function("echo", Inbox())
         tunnel = domain.links.by_domain["C1"].tunnel
-        domain.dialer.update({})
-        domain.dialer.update(at("C1", NOWHERE))
-        domain.dialer.update({})
+        domain.dialer.set_cores({})
+        domain.dialer.set_cores(at("C1", NOWHERE))
+        domain.dialer.set_cores({})
         await asyncio.sleep(0.4)
         assert domain.links.by_domain["C1"].tunnel is tunnel
         assert await domain.call("echo", b"x") == b"x"
@@ -88,15 +88,15 @@ async def test_a_core_that_moved_is_found_at_its_new_place() -> None:
     async with Domains(1, 0) as domains, lonely() as satellite:
         core = domains["C1"]
         core.add_function("echo", Inbox())
-        satellite.dialer.update(at("C1", NOWHERE))
+        satellite.dialer.set_cores(at("C1", NOWHERE))
         await eventually(lambda: "C1" in satellite.dialer.failures)
-        satellite.dialer.update(at("C1", core.service.address))
+        satellite.dialer.set_cores(at("C1", core.service.address))
         assert await satellite.call("echo", b"x", timeout=5) == b"x"
 
 
 async def test_somebody_else_at_the_address_of_a_core_is_not_taken_for_it() -> None:
     async with Domains(1, 0) as domains, lonely() as satellite:
-        satellite.dialer.update(at("C7", domains["C1"].service.address))
+        satellite.dialer.set_cores(at("C7", domains["C1"].service.address))
         await eventually(lambda: "C7" in satellite.dialer.failures)
         assert "expected node 'C7'" in satellite.dialer.failures["C7"]
         assert not satellite.links.by_domain
@@ -125,7 +125,7 @@ async def test_failed_attempts_come_further_and_further_apart() -> None:
     address = Address(*server.sockets[0].getsockname())
     config = quick(redial_first_s=0.02, redial_max_s=0.5)
     async with server, lonely(config=config) as domain:
-        domain.dialer.update(at("C1", address))
+        domain.dialer.set_cores(at("C1", address))
         await eventually(lambda: len(attempts) >= 7)
     pauses = [after - before for before, after in pairwise(attempts)]
     # There is chance in each of them, so only the trend is sure.

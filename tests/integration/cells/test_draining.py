@@ -76,10 +76,10 @@ async def test_a_cell_drains_again_and_again_under_a_stream_of_messages() -> Non
         stream, draining = Stream(domains["S1"]), domains["S2"]
         for _ in range(6):
             await stream.pass_by(100)
-            assert await draining.drain("worker")
+            assert await draining.drain_cell("worker")
             await stream.pass_by(100)
             draining.consume("worker", QUEUE)
-            assert await draining.settle()
+            assert await draining.wait_routes_acknowledged()
         await ended_without_loss(stream, handled)
         assert draining.statistics().undelivered == 0
 
@@ -99,7 +99,7 @@ async def test_a_cell_takes_what_comes_until_others_know_that_it_drains() -> Non
         core.add_function("worker", inbox, consume=[QUEUE])
         await eventually(lambda: any(told(it) == (QUEUE,) for it in forged.updates))
         await forged.acknowledge(core)
-        drain = asyncio.ensure_future(core.drain("worker", 5.0))
+        drain = asyncio.ensure_future(core.drain_cell("worker", 5.0))
         await eventually(lambda: told(forged.updates[-1]) == ())
         reply = await forged.answer_to(forged.send(QUEUE, b"not told yet"))
         assert reply.payload == b"not told yet"
@@ -124,7 +124,7 @@ async def offer(
 ) -> None:
     """Have a core hear of an offer, and change its routes accordingly."""
     forged.tell(AdvertisementUpdate(forged.service.incarnation, number, what))
-    await eventually(lambda: core.spreader.learner.have("X").number == number)
+    await eventually(lambda: core.propagator.learner.ack_for("X").number == number)
     await asyncio.sleep(0)
 
 
@@ -137,7 +137,7 @@ def held(core: CellDomain) -> DomainLink:
 
 def release(link: DomainLink) -> None:
     link.tunnel.can_send = True
-    link.writable()
+    link.on_writable()
 
 
 def heard(forged: ForgedDomain, number: int) -> list[str]:
@@ -165,7 +165,7 @@ async def test_less_is_acknowledged_after_the_messages_that_wait() -> None:
         assert link.statistics().waiting == 3
         await offer(forged, core, 2, RouteAdvertisement())
         assert not core.table.queues(QUEUE)
-        assert not link.is_written
+        assert not link.is_flushed
         release(link)
         await eventually(lambda: "acknowledged" in heard(forged, 2))
         assert heard(forged, 2) == ["message"] * 3 + ["acknowledged"]
@@ -174,7 +174,7 @@ async def test_less_is_acknowledged_after_the_messages_that_wait() -> None:
             b"a copy for its subscribers",
             b"for it alone",
         ]
-        assert link.is_written
+        assert link.is_flushed
 
 
 async def test_more_is_acknowledged_before_the_messages_that_wait() -> None:
@@ -198,7 +198,7 @@ async def test_what_others_take_as_well_goes_to_them() -> None:
         for n in range(5):
             core.tell(QUEUE, b"%d" % n)
         domains["S1"].add_function("worker", inbox, consume=[QUEUE])
-        await domains["S1"].settle()
+        await domains["S1"].wait_routes_acknowledged()
         assert link.statistics().waiting == 5
         await offer(forged, core, 2, RouteAdvertisement())
         await eventually(lambda: len(inbox.messages) == 5)
@@ -224,10 +224,10 @@ async def test_what_has_no_other_way_waits_on_when_its_core_offers_less() -> Non
         call = asyncio.ensure_future(domains["S2"].call("echo@S1", b"x", timeout=10))
         await eventually(lambda: link.statistics().waiting == 6)
 
-        core.unconsume("worker", "work")
+        core.stop_consuming("worker", "work")
         await eventually(lambda: not satellite.table.queues("work"))
         assert link.statistics().waiting == 6
         link.tunnel.can_send = True
-        link.writable()
+        link.on_writable()
         assert await call == b"x"
         await eventually(lambda: len(inbox.messages) == 5)

@@ -72,7 +72,7 @@ async def test_a_tunnel_that_a_peer_floods_with_domains_it_makes_up_takes_others
         call = asyncio.ensure_future(domains["S1"].call("echo@S2", b"honest"))
         await eventually(lambda: link.statistics().waiting == 51 or call.done())
         link.tunnel.can_send = True
-        link.writable()
+        link.on_writable()
         assert await call == b"honest"
 
 
@@ -91,7 +91,7 @@ async def test_replies_need_a_place_in_a_tunnel_but_no_share() -> None:
         )
         assert domains["C1"].statistics().refused == 0
         link.tunnel.can_send = True
-        link.writable()
+        link.on_writable()
         assert await asyncio.gather(*calls) == payloads
 
 
@@ -112,5 +112,5 @@ async def test_messages_without_a_payload_do_not_wait_without_bounds() -> None:
         told = link.statistics()
         assert 8_000 * told.waiting < told.waiting_bytes <= bytes_max
         link.tunnel.can_send = True
-        link.writable()
+        link.on_writable()
         await eventually(lambda: len(inbox.messages) == told.waiting)

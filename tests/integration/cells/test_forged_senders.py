@@ -120,7 +120,7 @@ async def test_what_begins_like_a_reply_is_looked_at_when_it_is_none(tmp_path: P
         late = domains["S1"].statistics().replies_late
         for number in range(1, 4):
             answers = number.to_bytes(16)
-            forged.send("victim@S1", kind=1, answers=answers, wants_reply=False, source=source)
+            forged.send("victim@S1", kind=1, in_reply_to=answers, wants_reply=False, source=source)
         await eventually(lambda: domains["S1"].statistics().replies_late == late + 3)
         forged.send("victim@S1", b"forged", source=source)
         await eventually(lambda: domains["C1"].statistics().malformed == 1)
@@ -165,8 +165,8 @@ async def test_what_a_satellite_sends_by_another_core_is_believed() -> None:
             satellite.tell(
                 AdvertisementUpdate(incarnation, number, RouteAdvertisement.of(domains=cores))
             )
-            learner = domains["C1"].spreader.learner
-            await eventually(lambda: learner.have("S9").number == number)
+            learner = domains["C1"].propagator.learner
+            await eventually(lambda: learner.ack_for("S9").number == number)
 
         source = CellPath.parse("p@S9:*@S9:*@C2")
         # A satellite of an older version does not tell.
@@ -189,7 +189,7 @@ def has_come(inbox: Inbox, count: int) -> bool:
 
 async def test_satellites_tell_cores_which_cores_they_have_tunnels_to() -> None:
     async with Domains(2, 2, reach={"S2": ["C1"]}) as domains:
-        offers = domains["C1"].spreader.learner.offers()
+        offers = domains["C1"].propagator.learner.advertisements()
         assert offers["S1"].domains == ("C1", "C2")
         assert offers["S2"].domains == ("C1",)
 
@@ -211,7 +211,7 @@ async def test_a_message_under_another_name_is_sent_on_by_the_domain_that_names_
         ]:
             assert await domains[caller].call(path, b"x", timeout=3) == b"x", path
             assert str(inbox.messages[-1].sender) == sender, path
-            assert str(inbox.messages[-1].way.first) == f"System@{caller}"
+            assert str(inbox.messages[-1].path.first) == f"System@{caller}"
 
 
 # Who may be a core.
@@ -247,7 +247,7 @@ async def test_who_is_not_among_the_cores_is_not_dialed(caplog: pytest.LogCaptur
         Domains(2, 0) as domains,
         MessagingService(CLUSTER, "S1", limits=LIMITS) as service,
         CellDomain(
-            service, locations=domains.locations("S1"), cores=["C1"], config=QUICK
+            service, core_discovery=domains.locations("S1"), cores=["C1"], config=QUICK
         ) as satellite,
     ):
         await eventually(lambda: "C1" in satellite.links.by_domain)

@@ -41,7 +41,7 @@ async def test_round_trips_are_measured_and_traffic_is_counted() -> None:
 async def test_tunnels_are_cells_that_say_what_they_are() -> None:
     async with Domains(1, 1) as domains:
         assert "tunnel-C1" in domains["S1"].cells
-        told = await domains["S1"].command("tunnel-C1", "info")
+        told = await domains["S1"].run_command("tunnel-C1", "info")
         assert "tunnel to core C1" in told
         assert str(domains.services["C1"].address.port) in told
 
@@ -93,7 +93,7 @@ async def test_time_is_over_also_for_what_would_go_straight_on() -> None:
         for _ in range(3):
             await forged.answer_to(forged.send("sink@S1", b"in time", ttl_ms=5_000))
         failure = await forged.failure_of(forged.send("sink@S1", b"late", ttl_ms=0))
-        assert (failure.code, failure.at) == (MessageExpiredError.code, "C1")
+        assert (failure.code, failure.domain) == (MessageExpiredError.code, "C1")
         assert b"late" not in inbox.payloads
 
 
@@ -108,7 +108,7 @@ async def test_what_goes_straight_on_keeps_everything_the_sender_told() -> None:
         assert [it.body for it in inbox.messages] == [{"n": n} for n in range(5)]
         assert [it.session for it in inbox.messages] == [f"s{n}" for n in range(5)]
         assert [it.headers for it in inbox.messages] == [{"n": str(n)} for n in range(5)]
-        assert {str(it.way) for it in inbox.messages} == {"System@S1:*@S1:*@C1"}
+        assert {str(it.path) for it in inbox.messages} == {"System@S1:*@S1:*@C1"}
 
 
 async def test_what_goes_straight_on_does_not_overtake_what_waits() -> None:
@@ -125,7 +125,7 @@ async def test_what_goes_straight_on_does_not_overtake_what_waits() -> None:
         for n in range(50, 100):
             await domains["S1"].send("sink@S2", b"%d" % n)
         await eventually(lambda: link.statistics().waiting == 100)
-        link.writable()
+        link.on_writable()
         await eventually(lambda: len(inbox.messages) == 101)
         assert inbox.payloads == [b"first", *(b"%d" % n for n in range(100))]
 
@@ -160,10 +160,10 @@ async def test_news_that_are_not_acknowledged_come_again_and_then_no_more() -> N
             return [it for it in told if it.offer.queues == ("work",)]
 
         await eventually(lambda: len(snapshots()) >= 2)
-        assert await core.settle(0.05) is False
+        assert await core.wait_routes_acknowledged(0.05) is False
         assert len(set(snapshots())) == 1
         await forged.acknowledge(core)
-        assert await core.settle(DEADLINE_S) is True
+        assert await core.wait_routes_acknowledged(DEADLINE_S) is True
         count = len(snapshots())
         # Longer than the pause after which it came again before.
         await asyncio.sleep(0.5)
@@ -176,10 +176,10 @@ async def test_a_peer_that_forgot_everything_is_told_again() -> None:
         core, satellite = domains["C1"], domains["S1"]
         core.add_function("worker", Inbox(), consume=["work"])
         await eventually(lambda: satellite.table.queues("work"))
-        peer = satellite.spreader.learner._peers["C1"]
+        peer = satellite.propagator.learner._peers["C1"]
         peer.offer, peer.have = RouteAdvertisement(), type(peer.have)()
-        satellite.spreader.learner._touch("C1")
-        satellite.spreader._pump()
+        satellite.propagator.learner._mark_dirty("C1")
+        satellite.propagator._process_outputs()
         assert not satellite.table.queues("work")
         await eventually(lambda: satellite.table.queues("work"))
 
@@ -206,6 +206,6 @@ async def test_a_cell_called_while_it_starts_to_be_offered_elsewhere() -> None:
             return await gate(message)
 
         domains["S1"].add_function("worker", handler, consume=["work"])
-        assert await domains["S1"].settle()
+        assert await domains["S1"].wait_routes_acknowledged()
         for name in ("S2", "S3", "S4", "C1", "C2"):
             assert await domains[name].call("work", b"x", wait=False) == b"x"

@@ -22,7 +22,7 @@ NOBODY = "127.0.0.1:1"
 
 async def rows(domain: CellDomain, cell: str, line: str) -> list[list[str]]:
     """The words of each line below the headings."""
-    return [row.split() for row in (await domain.command(cell, line)).splitlines()[1:]]
+    return [row.split() for row in (await domain.run_command(cell, line)).splitlines()[1:]]
 
 
 # RoutingMgr.
@@ -33,13 +33,13 @@ async def test_what_peers_offer() -> None:
         queues = [f"q{n}" for n in range(7)]
         domains["S2"].add_function("box", Inbox(), consume=queues, subscribe=["t"])
         await domains.settled()
-        text = await domains["S1"].command("RoutingMgr@C1", "ls")
+        text = await domains["S1"].run_command("RoutingMgr@C1", "ls")
         heading, c2, s1, s2 = text.splitlines()
         assert " ".join(heading.split()) == "DOMAIN ROLE ZONE SNAPSHOT BEHIND QUEUES TOPICS"
         assert re.fullmatch(r"C2 +core +- +#\d+ +no +- +-", c2)
         assert re.fullmatch(r"S1 +satellite +- +#\d+ +no +- +-", s1)
         assert re.fullmatch(r"S2 +satellite +- +#\d+ +no +q0, q1, q2, q3, q4 and 2 more +t", s2)
-        full = await domains["S1"].command("RoutingMgr@C1", "ls S2")
+        full = await domains["S1"].run_command("RoutingMgr@C1", "ls S2")
         offered = re.split(r"OFFERS +NAME\n", full)[1]
         assert [" ".join(line.split()) for line in offered.splitlines()] == [
             *(f"queue {it}" for it in queues),
@@ -48,7 +48,7 @@ async def test_what_peers_offer() -> None:
             "tunnel to C2",
         ]
         with pytest.raises(RemoteHandlerError, match="no tunnel to domain 'S9'; see 'ls'"):
-            await domains["S1"].command("RoutingMgr@C1", "ls S9")
+            await domains["S1"].run_command("RoutingMgr@C1", "ls S9")
 
 
 async def test_cores_that_agree() -> None:
@@ -57,8 +57,8 @@ async def test_cores_that_agree() -> None:
         domains["C1"].add_function("box", Inbox(), consume=["q"], subscribe=["t"])
         await domains.settled()
         for cell in ("RoutingMgr@S1", "RoutingMgr@C1", "RoutingMgr@C2"):
-            assert await domains["S1"].command(cell, "check") == "C1, C2 agree on 4 domains"
-        assert json.loads(await domains["S1"].command("RoutingMgr", "check -json")) == {
+            assert await domains["S1"].run_command(cell, "check") == "C1, C2 agree on 4 domains"
+        assert json.loads(await domains["S1"].run_command("RoutingMgr", "check -json")) == {
             "is_good": True,
             "cores": ["C1", "C2"],
             "silent": {},
@@ -72,14 +72,14 @@ async def test_a_domain_without_a_tunnel_to_one_core() -> None:
         some = StaticCoreDiscovery({"C1": [domains.services["C1"].address]})
         async with (
             MessagingService("test", "S9", "127.0.0.1:0", limits=LIMITS) as service,
-            CellDomain(service, locations=some, config=QUICK) as lonely,
+            CellDomain(service, core_discovery=some, config=QUICK) as lonely,
         ):
             await eventually(lambda: "C1" in lonely.links.by_domain)
-            await lonely.settle()
+            await lonely.wait_routes_acknowledged()
             assert await rows(domains["S1"], "RoutingMgr@S1", "check") == [
                 ["S9", "C2", "has", "no", "tunnel", "to", "it"]
             ]
-            result = json.loads(await domains["C2"].command("RoutingMgr", "check -json"))
+            result = json.loads(await domains["C2"].run_command("RoutingMgr", "check -json"))
             assert not result["is_good"]
             assert result["differences"] == [
                 {"domain": "S9", "core": "C2", "problem": "has no tunnel to it"}
@@ -91,8 +91,8 @@ class Forgetful(RoutingManager):
 
     was_asked = False
 
-    def received(self, message: CellMessage) -> Any:
-        report = super().received(message)
+    def handle(self, message: CellMessage) -> Any:
+        report = super().handle(message)
         if self.was_asked:
             return report
         self.was_asked = True
@@ -102,9 +102,9 @@ class Forgetful(RoutingManager):
 async def test_what_is_over_a_moment_later_is_not_told() -> None:
     async with Domains(2, 1) as domains:
         forgetful = Forgetful()
-        await domains["C2"].remove("RoutingMgr")
-        await domains["C2"].add(forgetful)
-        assert await domains["S1"].command("RoutingMgr", "check") == "C1, C2 agree on 3 domains"
+        await domains["C2"].remove_cell("RoutingMgr")
+        await domains["C2"].add_cell(forgetful)
+        assert await domains["S1"].run_command("RoutingMgr", "check") == "C1, C2 agree on 3 domains"
         assert forgetful.was_asked
 
 
@@ -113,14 +113,14 @@ async def test_cores_that_do_not_answer() -> None:
         cores = {"C1": [str(domains.services["C1"].address)], "C9": [NOBODY]}
         async with (
             MessagingService("test", "S9", "127.0.0.1:0", limits=LIMITS) as service,
-            CellDomain(service, locations=StaticCoreDiscovery(cores), config=QUICK) as domain,
+            CellDomain(service, core_discovery=StaticCoreDiscovery(cores), config=QUICK) as domain,
         ):
             await eventually(lambda: domain.table.defaults() and "C9" in domain.dialer.failures)
-            assert (await domain.command("RoutingMgr", "check")).splitlines() == [
+            assert (await domain.run_command("RoutingMgr", "check")).splitlines() == [
                 "core C9 did not answer: no route for RoutingMgr@C9 at C1",
                 "C1 alone tells of 2 domains",
             ]
-            _, c1, c9 = (await domain.command("lm", "ls")).splitlines()
+            _, c1, c9 = (await domain.run_command("lm", "ls")).splitlines()
             assert re.fullmatch(r"C1 +- +yes +(-|[\d.]+ ms) +us +127\.0\.0\.1:\d+ +ok", c1)
             assert re.fullmatch(rf"C9 +- +no +- +us +{NOBODY} +\S.+", c9)
             assert not c9.endswith("ok")
@@ -128,15 +128,15 @@ async def test_cores_that_do_not_answer() -> None:
 
 async def test_report_that_is_nonsense_or_never_comes_is_told() -> None:
     async with Domains(2, 0) as domains:
-        await domains["C2"].remove("RoutingMgr")
+        await domains["C2"].remove_cell("RoutingMgr")
         domains["C2"].add_function("RoutingMgr", _answer_nonsense)
-        text = await domains["C1"].command("RoutingMgr", "check")
+        text = await domains["C1"].run_command("RoutingMgr", "check")
         assert text.startswith("core C2 did not answer: no report of a core")
-        await domains["C2"].remove("RoutingMgr")
+        await domains["C2"].remove_cell("RoutingMgr")
         domains["C2"].add_function("RoutingMgr", _answer_never)
-        text = await domains["C1"].command("RoutingMgr", "check -timeout=0.1")
+        text = await domains["C1"].run_command("RoutingMgr", "check -timeout=0.1")
         assert text.splitlines()[0] == "core C2 did not answer: no reply in time"
-        await domains["C2"].remove("RoutingMgr", 0.05)
+        await domains["C2"].remove_cell("RoutingMgr", 0.05)
 
 
 def _answer_nonsense(message: CellMessage) -> object:
@@ -152,10 +152,10 @@ async def test_a_domain_that_is_alone() -> None:
         MessagingService("test", "S9", "127.0.0.1:0") as service,
         CellDomain(service) as domain,
     ):
-        assert await domain.command("RoutingMgr", "check") == "no cores are known"
-        assert await domain.command("RoutingMgr", "ls") == "no tunnels"
-        assert await domain.command("lm", "ls") == "no cores are known"
-        assert (await domain.command("System", "info")).endswith("no tunnels")
+        assert await domain.run_command("RoutingMgr", "check") == "no cores are known"
+        assert await domain.run_command("RoutingMgr", "ls") == "no tunnels"
+        assert await domain.run_command("lm", "ls") == "no cores are known"
+        assert (await domain.run_command("System", "info")).endswith("no tunnels")
 
 
 # lm.
@@ -179,7 +179,7 @@ async def test_cores_that_nobody_told_of() -> None:
                 service,
                 role=Role.CORE,
                 zone="west",
-                locations=StaticCoreDiscovery(cores),
+                core_discovery=StaticCoreDiscovery(cores),
                 config=QUICK,
             ),
         ):
@@ -192,7 +192,7 @@ async def test_cores_that_nobody_told_of() -> None:
 async def test_cores_that_are_told_of_no_more() -> None:
     async with Domains(2, 1) as domains:
         dialer = domains["S1"].dialer
-        dialer.update({name: it for name, it in dialer.cores.items() if name != "C2"})
+        dialer.set_cores({name: it for name, it in dialer.cores.items() if name != "C2"})
         c1, c2 = await rows(domains["S1"], "lm", "ls")
         assert c1[-1] == "ok"
         assert c2[2] == "yes"
@@ -201,7 +201,7 @@ async def test_cores_that_are_told_of_no_more() -> None:
 
 async def test_how_the_search_goes() -> None:
     async with Domains(1, 1) as domains:
-        text = await domains["S1"].command("lm@C1", "info")
+        text = await domains["S1"].run_command("lm@C1", "info")
         told = dict(re.findall(r"^([\w ]+): +(.*)$", text, re.MULTILINE))
         assert told["source"] == "StaticCoreDiscovery"
         assert (told["connected"], told["registered"], told["cores"]) == ("yes", "yes", "0")

@@ -125,7 +125,7 @@ async def test_a_node_that_loses_its_name_is_no_core_any_more() -> None:
         await start(two, Role.CORE)
         locations, told = await start(one, Role.CORE)
         await told.until(location(two))
-        one.agent._tell(NameConflictLost(Address("127.0.0.1", 1)))
+        one.agent._publish(NameConflictLost(Address("127.0.0.1", 1)))
         await eventually(lambda: not locations.statistics().is_connected, "it is over")
 
         assert not locations.statistics().is_registered
@@ -175,7 +175,7 @@ async def test_a_domain_is_its_member() -> None:
         elsewhere = Address("127.0.0.1", 1)
         with pytest.raises(ConfigError, match="members are dialed at their address"):
             await locations.start(DomainInfo("C1", Role.CORE), (node.address, elsewhere), told)
-        assert node.agent.local.properties == {}
+        assert node.agent.local_member.properties == {}
         await locations.start(DomainInfo("C1", Role.CORE), (node.address,), told)
         assert told.calls == [{}]
 

@@ -20,7 +20,7 @@ async def another(domains: Domains, name: str) -> AsyncIterator[CellDomain]:
     async with (
         MessagingService(CLUSTER, name, limits=LIMITS) as service,
         CellDomain(
-            service, role=Role.SATELLITE, locations=domains.locations(name), config=QUICK
+            service, role=Role.SATELLITE, core_discovery=domains.locations(name), config=QUICK
         ) as domain,
     ):
         yield domain
@@ -84,7 +84,9 @@ async def test_a_second_tunnel_of_one_process_takes_the_place_of_the_first() -> 
 async def test_a_domain_that_finds_itself_is_not_connected_to_itself() -> None:
     async with MessagingService(CLUSTER, "C1", limits=LIMITS) as service:
         cores = StaticCoreDiscovery({"C1": [service.address]})
-        async with CellDomain(service, role=Role.CORE, locations=cores, config=QUICK) as domain:
+        async with CellDomain(
+            service, role=Role.CORE, core_discovery=cores, config=QUICK
+        ) as domain:
             domain.add_function("echo", Inbox())
             assert await domain.call("echo@C1", b"x") == b"x"
             assert not domain.links.by_domain

@@ -158,7 +158,7 @@ async def test_when_a_tunnel_is_full_the_next_one_takes_more() -> None:
         taken = sum(it.statistics().waiting for it in sender.links.by_domain.values())
         for link in sender.links.by_domain.values():
             link.tunnel.can_send = True
-            link.writable()
+            link.on_writable()
         # What comes after it arrives when all of it has.
         assert await sender.call("sink@S2", b"last") == b"last"
         await eventually(lambda: len(inbox.messages) >= 27 + taken)

@@ -129,7 +129,7 @@ async def test_consumers_and_cores_of_the_own_zone_are_preferred() -> None:
         links = domains["S1"].links.by_domain
         assert links["C2"].statistics().sent == 0
         # When nobody of the own zone is left, the others do.
-        await domains["S2"].remove("worker")
+        await domains["S2"].remove_cell("worker")
         await domains.settled()
         assert await domains["S1"].call("work", b"far") == b"far"
         assert inboxes["S4"].payloads[-1] == b"far"
@@ -144,13 +144,13 @@ async def test_a_consumer_can_stop_and_begin_again() -> None:
         for name, inbox in inboxes.items():
             domains[name].add_function("worker", inbox, consume=["work"])
         await domains.settled()
-        domains["S2"].unconsume("worker", "work")
-        assert await domains["S2"].settle()
+        domains["S2"].stop_consuming("worker", "work")
+        assert await domains["S2"].wait_routes_acknowledged()
         for _ in range(20):
             await domains["S1"].call("work", b"x", wait=False)
         assert (len(inboxes["S2"].messages), len(inboxes["S3"].messages)) == (0, 20)
         domains["S2"].consume("worker", "work")
-        domains["S3"].unconsume("worker", "work")
+        domains["S3"].stop_consuming("worker", "work")
         await domains.settled()
         for _ in range(20):
             await domains["S1"].call("work", b"x", wait=False)
@@ -177,13 +177,13 @@ async def test_changes_that_cannot_be_are_refused() -> None:
         with pytest.raises(RouteRejectedError):
             domain.consume("a", "work")
         with pytest.raises(RouteNotFoundError):
-            domain.unconsume("a", "other")
+            domain.stop_consuming("a", "other")
         with pytest.raises(CellNotFoundError):
             domain.consume("nobody", "work")
         with pytest.raises(CellNotFoundError):
-            await domain.remove("nobody")
+            await domain.remove_cell("nobody")
         with pytest.raises(CellNotFoundError):
-            await domain.drain("nobody")
+            await domain.drain_cell("nobody")
         with pytest.raises(ConfigError, match="has a cell 'a' already"):
             domain.add_function("a", Inbox())
         with pytest.raises(RouteRejectedError):
@@ -208,8 +208,8 @@ async def test_a_drained_cell_gets_nothing_more_and_finishes(name: str) -> None:
         await eventually(lambda: len(draining._runner(name).mailbox) == 4)
         domains["S3"].add_function("other", inbox, consume=["work"])
         await domains.settled()
-        drain = asyncio.ensure_future(draining.drain(name, 5.0))
-        await eventually(lambda: name in draining.exchange.hidden)
+        drain = asyncio.ensure_future(draining.drain_cell(name, 5.0))
+        await eventually(lambda: name in draining.dispatcher.draining)
         for domain in ("S1", "S2", "S3", "C1", "C2"):
             for _ in range(5):
                 assert await domains[domain].call("work", b"later", wait=False) == b"later"
@@ -228,18 +228,18 @@ async def test_a_drain_that_takes_too_long_says_so() -> None:
         gate = Gate()
         domains["S1"].add_function("worker", gate, consume=["work"])
         await domains["S1"].send("worker", b"x")
-        assert await domains["S1"].drain("worker", 0.05) is False
+        assert await domains["S1"].drain_cell("worker", 0.05) is False
         with pytest.raises(NoRouteError):
             await domains["S1"].call("work", b"", wait=False)
         gate.open()
-        assert await domains["S1"].drain("worker", 5.0) is True
+        assert await domains["S1"].drain_cell("worker", 5.0) is True
 
 
 async def test_a_drained_cell_that_consumes_again_is_found_again() -> None:
     async with Domains(1, 2) as domains:
         domains["S2"].add_function("worker", Inbox(), consume=["work"])
         await domains.settled()
-        assert await domains["S2"].drain("worker")
+        assert await domains["S2"].drain_cell("worker")
         with pytest.raises(NoRouteError):
             await domains["S1"].call("work", b"", wait=False)
         domains["S2"].consume("worker", "work")
@@ -253,7 +253,7 @@ async def test_a_removed_cell_finishes_what_it_has() -> None:
         await domains.settled()
         calls = [asyncio.ensure_future(domains["S1"].call("work", b"%d" % n)) for n in range(3)]
         await eventually(lambda: len(domains["S2"]._runner("worker").mailbox) == 2)
-        remove = asyncio.ensure_future(domains["S2"].remove("worker", 5.0))
+        remove = asyncio.ensure_future(domains["S2"].remove_cell("worker", 5.0))
         await eventually(lambda: not domains["C1"].table.queues("work"))
         with pytest.raises(NoRouteError):
             await domains["S1"].call("worker@S2", wait=False)

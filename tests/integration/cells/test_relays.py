@@ -18,10 +18,10 @@ class Relay(Cell):
         self._is_willing = is_willing
         self.relayed: list[bytes] = []
 
-    def received(self, message: CellMessage) -> bytes:
+    def handle(self, message: CellMessage) -> bytes:
         return b"end of the way"
 
-    def relays(self, message: CellMessage) -> bool:
+    def should_forward(self, message: CellMessage) -> bool:
         self.relayed.append(message.payload)
         return self._is_willing
 
@@ -46,7 +46,7 @@ async def test_there_and_back_again(path: str) -> None:
         inbox = Inbox()
         relays = {name: Relay() for name in domains.by_name}
         for name, relay in relays.items():
-            await domains[name].add(relay)
+            await domains[name].add_cell(relay)
         domains["S2"].add_function("target", inbox, consume=["work"])
         await domains.settled()
         for n in range(3):
@@ -59,7 +59,7 @@ async def test_there_and_back_again(path: str) -> None:
         )
         # A domain on the path is one that sends on as well, unless it sent the message itself.
         senders = [it.replace("*@", "System@") for it in path.split(":")[:-1]]
-        cells = [str(hop) for hop in inbox.messages[0].way.hops if not hop.is_domain]
+        cells = [str(hop) for hop in inbox.messages[0].path.hops if not hop.is_domain]
         own = {"*@S1:target@S2": "System@S1", "*@S2:target": "System@S2"}.get(path)
         assert cells == ["System@S1", *(it for it in senders if it != own)]
         assert str(inbox.messages[0].sender) == cells[-1]
@@ -67,7 +67,7 @@ async def test_there_and_back_again(path: str) -> None:
 
 async def test_failures_come_back_the_same_way() -> None:
     async with Domains(1, 3) as domains:
-        await domains["S3"].add(Relay())
+        await domains["S3"].add_cell(Relay())
 
         @domains["S2"].cell("broken")
         def broken(message: CellMessage) -> None:
@@ -85,7 +85,7 @@ async def test_who_does_not_send_on_says_so() -> None:
     async with Domains(1, 3) as domains:
         inbox = Inbox()
         relay = Relay(is_willing=False)
-        await domains["S3"].add(relay)
+        await domains["S3"].add_cell(relay)
         domains["S2"].add_function("target", inbox)
         with pytest.raises(NoRouteError, match="cell relay sends nothing on"):
             await domains["S1"].call("relay@S3:target@S2", b"x", timeout=3, wait=False)
@@ -97,19 +97,19 @@ async def test_who_does_not_send_on_says_so() -> None:
 async def test_messages_that_nobody_answers_are_sent_on_too() -> None:
     async with Domains(1, 3) as domains:
         inbox = Inbox()
-        await domains["S3"].add(Relay())
+        await domains["S3"].add_cell(Relay())
         domains["S2"].add_function("target", inbox)
         await domains["S1"].send("relay@S3:target@S2", b"x")
         await eventually(lambda: inbox.payloads == [b"x"])
         assert inbox.messages[0].sender == CellAddress("relay", "S3")
-        assert inbox.messages[0].way.first == CellAddress("System", "S1")
+        assert inbox.messages[0].path.first == CellAddress("System", "S1")
 
 
 async def test_a_path_back_to_the_caller_is_answered() -> None:
     async with Domains(1, 2) as domains:
         inbox = Inbox()
         domains["S1"].add_function("me", inbox)
-        await domains["S2"].add(Relay())
+        await domains["S2"].add_cell(Relay())
         path = CellPath.of("relay@S2", "me@S1")
         assert await domains["S1"].call(path, b"round", timeout=3) == b"round"
         assert len(inbox.messages) == 1
@@ -119,7 +119,7 @@ async def test_the_reply_goes_to_who_asked_not_to_who_sent_on() -> None:
     """A relay that is asked something itself meanwhile does not mix the answers up."""
     async with Domains(1, 3) as domains:
         relay = Relay()
-        await domains["S3"].add(relay)
+        await domains["S3"].add_cell(relay)
         domains["S2"].add_function("target", lambda message: b"for " + message.payload)
         domains["S3"].add_function("other", lambda message: b"other " + message.payload)
         for n in range(20):

@@ -28,7 +28,7 @@ class Till(Cell):
         super().__init__(name)
         self.amount = 100
 
-    def received(self, message: CellMessage) -> int:
+    def handle(self, message: CellMessage) -> int:
         return self.amount
 
     @command("count", help="How much there is.", is_read=True)
@@ -49,10 +49,10 @@ class Till(Cell):
 class Parrot(Cell):
     """Answers commands in its own way."""
 
-    def received(self, message: CellMessage) -> None:
+    def handle(self, message: CellMessage) -> None:
         return None
 
-    def commanded(self, line: str) -> str:
+    def on_command(self, line: str) -> str:
         return f"{line}!"
 
 
@@ -102,8 +102,8 @@ async def test_commands_of_others_are_answered_as_far_as_it_is_allowed(
     async with Domains(1, 1, remote_commands=allowed) as domains:
         till = Till()
         for added in (till, Till("relay"), Parrot("parrot")):
-            await domains["C1"].add(added)
-        await domains["S1"].add(Till("relay"))
+            await domains["C1"].add_cell(added)
+        await domains["S1"].add_cell(Till("relay"))
         domains["C1"].change_routes(
             added=[Route.alias(CellAddress("manager"), CellAddress("System", "C1"))]
         )
@@ -111,7 +111,7 @@ async def test_commands_of_others_are_answered_as_far_as_it_is_allowed(
         for cell, line in READING if allowed == "read" else [*READING, *CHANGING]:
             with subtests.test(cell=cell, line=line):
                 if allowed == "read":
-                    assert await domains["S1"].command(cell, line)
+                    assert await domains["S1"].run_command(cell, line)
                 else:
                     await is_refused(domains["S1"], cell, line)
         for cell, line in CHANGING:
@@ -131,31 +131,31 @@ async def test_commands_of_others_are_answered_as_far_as_it_is_allowed(
 
 async def is_refused(domain: CellDomain, path: str, line: str) -> None:
     with pytest.raises(RemoteHandlerError, match="domain C1 lets others") as caught:
-        await domain.command(path, line, timeout=5)
+        await domain.run_command(path, line, timeout=5)
     assert caught.value.remote_code == CommandRefused.code
 
 
 @pytest.mark.parametrize("allowed", ["off", "read", "change"])
 async def test_the_domain_itself_may_say_everything(allowed: RemoteCommands) -> None:
     async with Domains(1, 1, remote_commands=allowed) as domains:
-        await domains["C1"].add(Till())
-        await domains["C1"].add(Till("relay"))
-        assert await domains["C1"].command("till", "pay") == "paid"
-        assert await domains["C1"].command("relay@C1:till@C1", "count") == "0"
-        assert await domains["C1"].command("System@C1", "kill till") == "till is gone"
+        await domains["C1"].add_cell(Till())
+        await domains["C1"].add_cell(Till("relay"))
+        assert await domains["C1"].run_command("till", "pay") == "paid"
+        assert await domains["C1"].run_command("relay@C1:till@C1", "count") == "0"
+        assert await domains["C1"].run_command("System@C1", "kill till") == "till is gone"
         # What finds out about others is no command to them.
-        assert "1 answered" in await domains["S1"].command("System", "ping System@C1")
-        assert "no answer" not in await domains["S1"].command("System", "traceroute System@C1")
-        assert "C1 alone tells of" in await domains["S1"].command("RoutingMgr", "check")
+        assert "1 answered" in await domains["S1"].run_command("System", "ping System@C1")
+        assert "no answer" not in await domains["S1"].run_command("System", "traceroute System@C1")
+        assert "C1 alone tells of" in await domains["S1"].run_command("RoutingMgr", "check")
 
 
 async def test_others_may_change_something_where_that_is_allowed() -> None:
     async with Domains(1, 1, remote_commands="change") as domains:
-        await domains["C1"].add(Till())
-        await domains["C1"].add(Parrot("parrot"))
-        assert await domains["S1"].command("till@C1", "pay") == "paid"
-        assert await domains["S1"].command("parrot@C1", "hello") == "hello!"
-        assert await domains["S1"].command("System@C1", "kill till") == "till is gone"
+        await domains["C1"].add_cell(Till())
+        await domains["C1"].add_cell(Parrot("parrot"))
+        assert await domains["S1"].run_command("till@C1", "pay") == "paid"
+        assert await domains["S1"].run_command("parrot@C1", "hello") == "hello!"
+        assert await domains["S1"].run_command("System@C1", "kill till") == "till is gone"
 
 
 async def test_by_default_others_may_only_look() -> None:

@@ -29,14 +29,14 @@ class Careful(Cell):
         self._fails = fails
         self.log: list[str] = []
 
-    async def starting(self) -> None:
+    async def on_start(self) -> None:
         await self._note("starting")
 
-    def received(self, message: CellMessage) -> bytes:
+    def handle(self, message: CellMessage) -> bytes:
         self.log.append("received")
         return message.payload
 
-    async def stopping(self) -> None:
+    async def on_stop(self) -> None:
         await self._note("stopping")
 
     async def _note(self, what: str) -> None:
@@ -90,22 +90,22 @@ async def test_a_second_domain_that_was_refused_does_not_disturb_the_first() -> 
         # Who connects now is still taken.
         async with MessagingService(CLUSTER, "S9", limits=LIMITS) as other:
             cores = StaticCoreDiscovery({"C1": [service.address]})
-            async with CellDomain(other, locations=cores, config=QUICK) as late:
+            async with CellDomain(other, core_discovery=cores, config=QUICK) as late:
                 assert await late.call("echo", b"x", timeout=5) == b"x"
 
 
 async def test_the_life_of_a_cell() -> None:
     async with Domains(1, 1) as domains:
         domain, cell = domains["S1"], Careful(consume=["work"])
-        await domain.add(cell)
+        await domain.add_cell(cell)
         assert "careful" in domain.cells
         assert await domain.call("work", b"x") == b"x"
-        await domain.remove("careful")
+        await domain.remove_cell("careful")
         assert cell.log == ["starting", "received", "stopping"]
         assert "careful" not in domain.cells
         with pytest.raises(UsageError):
             _ = cell.address
-        await domain.add(cell)
+        await domain.add_cell(cell)
         await domain.stop()
         assert cell.log[3:] == ["starting", "stopping"]
 
@@ -117,15 +117,15 @@ async def test_cell_that_cannot_be_added_may_clean_up_and_is_not_there() -> None
         failing = Careful(fails="starting", consume=["work"])
         for _ in range(2):
             with pytest.raises(ValueError, match="failed when starting"):
-                await domain.add(failing)
+                await domain.add_cell(failing)
         assert failing.log == ["starting", "stopping"] * 2
         refused = Careful(consume=["work", "work"])
         with pytest.raises(DuplicateRouteError):
-            await domain.add(refused)
+            await domain.add_cell(refused)
         assert "careful" not in domain.cells
         assert not domain.table.queues("work")
         late = Careful()
-        adding = asyncio.ensure_future(domain.add(late))
+        adding = asyncio.ensure_future(domain.add_cell(late))
         await asyncio.sleep(0)
         domain.add_function("careful", Inbox())
         with pytest.raises(ConfigError, match="already"):
@@ -142,8 +142,8 @@ async def test_cell_that_fails_to_stop_is_gone_all_the_same(
     async with Domains(1, 1) as domains:
         domain = domains["S1"]
         for _ in range(2):
-            await domain.add(Careful(fails="stopping"))
-            await domain.remove("careful")
+            await domain.add_cell(Careful(fails="stopping"))
+            await domain.remove_cell("careful")
         assert "failed to stop" in caplog.text
 
 
@@ -155,13 +155,13 @@ async def test_a_cell_can_send_while_it_starts() -> None:
         class Early(Cell):
             """Greets before it can be reached."""
 
-            async def starting(self) -> None:
+            async def on_start(self) -> None:
                 await self.call("inbox@S2", b"I come")
 
-            def received(self, message: CellMessage) -> None:
+            def handle(self, message: CellMessage) -> None:
                 """Never mind."""
 
-        await domains["S1"].add(Early("early"))
+        await domains["S1"].add_cell(Early("early"))
         assert inbox.payloads == [b"I come"]
 
 
@@ -170,7 +170,7 @@ async def test_a_cell_that_removes_itself_ends() -> None:
         domain = domains["S1"]
 
         async def leave(message: CellMessage) -> None:
-            await domain.remove("leaver")
+            await domain.remove_cell("leaver")
 
         domain.add_function("leaver", leave)
         call = asyncio.ensure_future(domain.call("leaver", b"", timeout=DEADLINE_S))
@@ -206,15 +206,15 @@ async def test_a_cell_that_never_ends_does_not_hold_up_the_end(
     class Endless(Cell):
         """Cleans up for ever."""
 
-        def received(self, message: CellMessage) -> None:
+        def handle(self, message: CellMessage) -> None:
             """Never mind."""
 
-        async def stopping(self) -> None:
+        async def on_stop(self) -> None:
             await let_go.wait()
 
     async with Domains(1, 1) as domains:
         domain = domains["S1"]
-        await domain.add(Endless("endless"))
+        await domain.add_cell(Endless("endless"))
         stop = asyncio.ensure_future(domain.stop(0.1))
         done, _ = await asyncio.wait({stop}, timeout=DEADLINE_S)
         # Whatever comes of it, the test itself must end.
@@ -237,7 +237,7 @@ async def test_locations_that_fail_to_stop_do_not_hold_up_the_end(
         core = domains["C1"]
         async with MessagingService(CLUSTER, "S1", limits=LIMITS) as service:
             cores = Failing({"C1": [core.service.address]})
-            domain = CellDomain(service, locations=cores, config=QUICK)
+            domain = CellDomain(service, core_discovery=cores, config=QUICK)
             await domain.start()
             await eventually(lambda: "S1" in core.links.by_domain)
             async with asyncio.timeout(DEADLINE_S):
@@ -288,7 +288,7 @@ async def test_a_core_that_is_not_there_yet_is_dialed_until_it_is() -> None:
         MessagingService(CLUSTER, "S1", limits=LIMITS) as service,
     ):
         cores = StaticCoreDiscovery({"C1": [core_service.address]})
-        async with CellDomain(service, locations=cores, config=QUICK) as satellite:
+        async with CellDomain(service, core_discovery=cores, config=QUICK) as satellite:
             await eventually(lambda: "C1" in satellite.dialer.failures)
             call = asyncio.ensure_future(satellite.call("echo", b"x", timeout=10))
             async with CellDomain(core_service, role=Role.CORE, config=QUICK) as core:
@@ -307,6 +307,6 @@ async def test_every_endpoint_of_a_core_is_tried() -> None:
         cores = StaticCoreDiscovery({"C1": endpoints})
         async with (
             CellDomain(core_service, role=Role.CORE, config=QUICK),
-            CellDomain(service, locations=cores, config=QUICK) as satellite,
+            CellDomain(service, core_discovery=cores, config=QUICK) as satellite,
         ):
             await eventually(lambda: "C1" in satellite.links.by_domain)

@@ -74,7 +74,7 @@ async def test_all_calls_end_alike(handler: Callable[[CellMessage], Any]) -> Non
             for _ in range(CALLS):
                 assert await outcome_of(domains["S1"], body) == first, body
             # The next body begins anew, the long way.
-            await domains["S2"].remove("cell")
+            await domains["S2"].remove_cell("cell")
 
 
 async def test_every_domain_on_the_way_takes_the_short_one() -> None:
@@ -83,14 +83,14 @@ async def test_every_domain_on_the_way_takes_the_short_one() -> None:
         domains["S2"].add_function("cell", inbox)
         for _ in range(CALLS):
             assert await domains["S1"].call("cell@S2", b"x") == b"x"
-        assert domains["S1"]._departures["cell@S2"] is not None
+        assert domains["S1"]._call_fast_paths["cell@S2"] is not None
         assert DeliverFastPath in ways_of(domains["S2"], "C1")
         assert ReplyFastPath in ways_of(domains["S1"], "C1")
         assert {*ways_of(domains["C1"], "S1"), *ways_of(domains["C1"], "S2")} == {ForwardFastPath}
         first, *others = inbox.messages
         for message in others:
-            assert (message.sender, message.way, message.name) == (
-                *(first.sender, first.way, first.name),
+            assert (message.sender, message.path, message.route_name) == (
+                *(first.sender, first.path, first.route_name),
             )
             assert message.wants_reply and message.deadline is not None
         assert len({message.id for message in inbox.messages}) == CALLS
@@ -121,7 +121,7 @@ async def test_a_busy_cell_refuses_and_keeps_the_order() -> None:
         for n in range(CALLS):
             await domains["S1"].call("cell@S2", b"%d" % n)
         again = Gate()
-        await domains["S2"].remove("cell")
+        await domains["S2"].remove_cell("cell")
         domains["S2"].add_function("cell", again)
         calls = [asyncio.create_task(outcome_of(domains["S1"], b"%d" % n)) for n in range(CALLS)]
         await eventually(lambda: len(again.begun) == 1)
@@ -138,7 +138,7 @@ async def test_a_cell_that_goes_is_called_no_more() -> None:
             domains["S2"].add_function("cell", Inbox())
             for _ in range(CALLS):
                 assert (await outcome_of(domains["S1"], b"x")) == ("answer", b"x")
-            await domains["S2"].remove("cell")
+            await domains["S2"].remove_cell("cell")
             name, *_ = await outcome_of(domains["S1"], b"x", wait=False)
             assert name == "NoRouteError"
 

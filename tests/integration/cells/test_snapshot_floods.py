@@ -92,7 +92,7 @@ async def test_a_new_tunnel_does_not_begin_anew() -> None:
             forged.send("System@C1", b"id", content="command")
             await eventually(lambda: forged.envelopes)
             assert not routes_by(core, "X")
-            assert core.spreader._intake.deadline() > core.exchange.loop.time()
+            assert core.propagator._intake.deadline() > core.dispatcher.loop.time()
 
 
 async def test_who_tells_little_does_not_wait_for_who_tells_much() -> None:

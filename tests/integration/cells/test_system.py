@@ -22,7 +22,7 @@ class Clerk(Cell):
     And this is for programmers.
     """
 
-    def received(self, message: CellMessage) -> object:
+    def handle(self, message: CellMessage) -> object:
         return None
 
     @command("file", "PAPER [-copies=N]", help="File a paper.")
@@ -34,20 +34,20 @@ class Clerk(Cell):
 async def domains() -> AsyncIterator[Domains]:
     """Two cores and two satellites; `clerk` is in S2 and takes messages of a queue and a topic."""
     async with Domains(2, 2) as domains:
-        await domains["S2"].add(Clerk("clerk", consume=["papers"], subscribe=["gossip"]))
+        await domains["S2"].add_cell(Clerk("clerk", consume=["papers"], subscribe=["gossip"]))
         await domains.settled()
         yield domains
 
 
 async def refusal(domains: Domains, line: str, cell: str = "System@S2") -> str:
     with pytest.raises(RemoteHandlerError) as caught:
-        await domains["S1"].command(cell, line)
+        await domains["S1"].run_command(cell, line)
     assert caught.value.remote_code in (ConfigError.code, 7130, 7120, 7110)
     return caught.value.detail
 
 
 async def say(domains: Domains, line: str, cell: str = "System@S2") -> str:
-    return await domains["S1"].command(cell, line)
+    return await domains["S1"].run_command(cell, line)
 
 
 # What there is.
@@ -99,7 +99,7 @@ class Shy(Clerk):
 
 
 async def test_a_cell_that_cannot_describe_itself_hides_nobody(domains: Domains) -> None:
-    await domains["S2"].add(Shy("shy"))
+    await domains["S2"].add_cell(Shy("shy"))
     text = await say(domains, "ps -f")
     assert "cannot describe itself: ValueError" in text
     assert "Files papers." in text
@@ -272,7 +272,7 @@ async def test_nothing_is_left_behind_in_logging() -> None:
     async with Domains(1, 1) as domains:
         (pinboard,) = [it for it in logger.handlers if it not in handlers]
         assert isinstance(pinboard, LogBuffer)
-        await domains["S1"].command("System@C1", "log set error")
+        await domains["S1"].run_command("System@C1", "log set error")
         assert logger.level == logging.ERROR
     assert logger.handlers == handlers
     assert logger.level == level
@@ -280,7 +280,7 @@ async def test_nothing_is_left_behind_in_logging() -> None:
 
 async def test_commands_of_two_domains_that_wait_for_each_other(domains: Domains) -> None:
     commands = (
-        domains[here].command(f"System@{there}", f"traceroute System@{here}")
+        domains[here].run_command(f"System@{there}", f"traceroute System@{here}")
         for here, there in (("S1", "S2"), ("S2", "S1"), ("C1", "C2"))
         for _ in range(10)
     )

@@ -17,7 +17,7 @@ async def test_messages_and_routes_go_through_tls(tmp_path: Path) -> None:
         inbox = Inbox()
         domains["S2"].add_function("worker", inbox, consume=["work"], subscribe=["news"])
         await domains.settled()
-        assert all(service.is_secure for service in domains.services.values())
+        assert all(service.uses_tls for service in domains.services.values())
         for name in ("worker@S2", "work"):
             assert await domains["S1"].call(name, b"x") == b"x"
         domains["S1"].publish("news", b"y")
@@ -31,7 +31,7 @@ async def test_a_domain_without_a_certificate_gets_no_tunnel(tmp_path: Path) -> 
         MessagingService(CLUSTER, "S9", limits=LIMITS) as service,
     ):
         cores = StaticCoreDiscovery({"C1": [domains.services["C1"].address]})
-        async with CellDomain(service, locations=cores, config=QUICK) as plain:
+        async with CellDomain(service, core_discovery=cores, config=QUICK) as plain:
             await eventually(lambda: "C1" in plain.dialer.failures)
             assert not plain.links.by_domain
         assert set(domains["C1"].links.by_domain) == {"S1"}

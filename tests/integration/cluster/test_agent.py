@@ -43,16 +43,16 @@ from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, disturbed_zookeep
 async def test_nodes_find_each_other(names: str, datagrams: bool) -> None:
     async with nothing_left(), running_cluster(names, datagrams=datagrams) as nodes:
         for node in nodes:
-            assert node.agent.members[0] == node.agent.local
-            assert node.agent.local.name == node.name
+            assert node.agent.members[0] == node.agent.local_member
+            assert node.agent.local_member.name == node.name
             for other in nodes:
                 member = node.see(other.name)
                 assert member.address == other.address
-                assert member.instance == other.agent.local.instance
+                assert member.instance == other.agent.local_member.instance
                 assert member.is_reachable
                 assert node.agent.names_at(other.address) == [other.name]
             assert (node.address.port in udp_ports()) is datagrams
-            assert (node.agent.datagrams is not None) is datagrams
+            assert (node.agent.datagram_service is not None) is datagrams
 
 
 async def test_contact_of_a_contact() -> None:
@@ -189,7 +189,7 @@ async def test_large_properties(datagrams: bool) -> None:
             a.agent.set_properties({"one": "x" * 16_000})
         with pytest.raises(ConfigError, match="must be text"):
             a.agent.set_properties({"one": 1})  # type: ignore[dict-item]
-        assert a.agent.local.properties == large
+        assert a.agent.local_member.properties == large
 
 
 # Looking.
@@ -225,12 +225,12 @@ async def test_use_before_start() -> None:
         agent = ClusterAgent(service)
         for use in (
             lambda: agent.members,
-            lambda: agent.local,
+            lambda: agent.local_member,
             lambda: agent.member("b"),
             lambda: agent.names_at(service.address),
-            lambda: agent.datagrams,
+            lambda: agent.datagram_service,
             agent.statistics,
-            lambda: agent.meet(service.address),
+            lambda: agent.contact(service.address),
         ):
             with pytest.raises(UsageError, match=r"start\(\) the agent of 'a' first"):
                 use()
@@ -247,13 +247,13 @@ async def test_properties_and_handlers_before_start() -> None:
         agent.set_properties({"role": "z", "old": None})
         communication = ClusterMessaging(agent)
         got: asyncio.Queue[bytes] = asyncio.Queue()
-        communication.consume("early", lambda message, _member: got.put_nowait(message))
+        communication.subscribe("early", lambda message, _member: got.put_nowait(message))
         topics = ClusterTopics(communication)
         topics.subscribe("news", lambda message, _member: got.put_nowait(message))
         async with agent:
             await b.until_knows("a")
             assert dict(b.see("a").properties) == {"role": "z", "topic:news": ""}
-            await b.communication.unicast("a", "early", b"1", reliable=False)
+            await b.communication.send("a", "early", b"1", reliable=False)
             assert await asyncio.wait_for(got.get(), DEADLINE_S) == b"1"
             await ClusterTopics(b.communication).publish("news", b"2")
             assert await asyncio.wait_for(got.get(), DEADLINE_S) == b"2"
@@ -364,8 +364,8 @@ async def test_cancelled_stop_can_be_finished() -> None:
             await asyncio.wait_for(agent.wait_closed(), DEADLINE_S)
             assert service.address.port not in udp_ports()
         finally:
-            if agent.datagrams is not None:
-                await agent.datagrams.stop()
+            if agent.datagram_service is not None:
+                await agent.datagram_service.stop()
 
 
 async def start_in_vain(

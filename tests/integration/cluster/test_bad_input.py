@@ -82,15 +82,15 @@ def refused(node: Node, reason: str) -> int:
 
 
 def datagrams_refused(node: Node) -> int:
-    assert node.agent.datagrams is not None
-    return node.agent.datagrams.statistics().refused
+    assert node.agent.datagram_service is not None
+    return node.agent.datagram_service.statistics().refused
 
 
 @asynccontextmanager
 async def attacked_cluster() -> AsyncIterator[tuple[list[Node], Attacker]]:
     """Afterwards all are still members, the same processes, and have never been removed."""
     async with running_cluster("a b c", config=QUICK) as nodes:
-        processes = [node.agent.local.instance for node in nodes]
+        processes = [node.agent.local_member.instance for node in nodes]
         with attacker(await spy_out(nodes[0])) as enemy:
             yield nodes, enemy
         for node in nodes:
@@ -154,8 +154,10 @@ def packets_refused(node: Node) -> int:
 async def test_datagrams_of_another_cluster(caplog: pytest.LogCaptureFixture) -> None:
     async with attacked_cluster() as (nodes, enemy):
         a, b, _c = nodes
-        death = enemy.forge("b", state=MemberState.DEAD, incarnation=b.agent.local.incarnation + 9)
-        enemy.say(a, GossipPacket(news=[death]), cluster="another")
+        death = enemy.forge(
+            "b", state=MemberState.DEAD, incarnation=b.agent.local_member.incarnation + 9
+        )
+        enemy.say(a, GossipPacket(records=[death]), cluster="another")
         await eventually(lambda: datagrams_refused(a) == 1)
         assert a.see("b").is_reachable
     assert "datagram of another cluster" in caplog.text
@@ -197,11 +199,11 @@ async def test_forged_death() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a, b, c = nodes
         for ahead in (0, 1, 1_000):
-            local = b.agent.local
+            local = b.agent.local_member
             incarnation = local.incarnation + ahead
             death = enemy.forge("b", state=MemberState.DEAD, incarnation=incarnation, witness="c")
             for node in (a, c):
-                enemy.say(node, GossipPacket(news=[death]))
+                enemy.say(node, GossipPacket(records=[death]))
             for node in (a, c):
                 await until_refuted(node, incarnation)
         assert b.agent.statistics().counters.refutations >= 3
@@ -210,9 +212,9 @@ async def test_forged_death() -> None:
 async def test_forged_death_of_the_receiver() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a = nodes[0]
-        before = a.agent.local.incarnation
-        enemy.say(a, GossipPacket(news=[enemy.forge("a", state=MemberState.DEAD)]))
-        await eventually(lambda: a.agent.local.incarnation > before)
+        before = a.agent.local_member.incarnation
+        enemy.say(a, GossipPacket(records=[enemy.forge("a", state=MemberState.DEAD)]))
+        await eventually(lambda: a.agent.local_member.incarnation > before)
 
 
 async def test_forged_farewell() -> None:
@@ -220,8 +222,8 @@ async def test_forged_farewell() -> None:
         a, b, _c = nodes
         for secret in (b"", b"guess", bytes(64)):
             farewell = enemy.forge("b", state=MemberState.LEFT, secret=secret)
-            enemy.say(a, GossipPacket(news=[farewell]))
-            enemy.say(b, GossipPacket(news=[farewell]))
+            enemy.say(a, GossipPacket(records=[farewell]))
+            enemy.say(b, GossipPacket(records=[farewell]))
         await eventually(lambda: refused(a, "forged farewell") == 3)
         await eventually(lambda: refused(b, "forged farewell") == 3)
 
@@ -231,7 +233,7 @@ async def test_forged_successor(has_port: bool) -> None:
     """A newer process of a member's name: the member is asked, and it lives."""
     async with attacked_cluster() as (nodes, enemy):
         a, b, c = nodes
-        local = b.agent.local
+        local = b.agent.local_member
         successor = enemy.forge(
             "b",
             instance=local.instance + 1,
@@ -239,7 +241,7 @@ async def test_forged_successor(has_port: bool) -> None:
             port=enemy.address.port if has_port else 1,
         )
         for node in (a, b, c):
-            enemy.say(node, GossipPacket(news=[successor]))
+            enemy.say(node, GossipPacket(records=[successor]))
         for node in (a, c):
             await node.eventually(lambda it: it.agent.statistics().counters.names_contested >= 1)
         # Longer than the question may take.
@@ -252,15 +254,15 @@ async def test_forged_answers() -> None:
     """An answer nobody asked for means nothing, nor does a question in another's name."""
     async with attacked_cluster() as (nodes, enemy):
         a, b, _c = nodes
-        local = b.agent.local
+        local = b.agent.local_member
         before = a.agent.statistics().counters.packets_received
         for number in range(100):
             rest: dict[str, Any] = {"farewell": b"", "incarnation": 0, "is_member": True}
             for name, instance in (("b", local.instance + 1), ("a", 1)):
-                enemy.say(a, ProbeAckPacket(number=number, name=name, instance=instance, **rest))
-        enemy.say(a, ProbePacket(number=1, name="a", instance=7, joins=True))
-        enemy.say(a, ProbePacket(number=1, name="b", instance=local.instance + 1))
-        enemy.say(a, SyncRequestPacket(number=1, digest=b""))
+                enemy.say(a, ProbeAckPacket(nonce=number, name=name, instance=instance, **rest))
+        enemy.say(a, ProbePacket(nonce=1, name="a", instance=7, is_joining=True))
+        enemy.say(a, ProbePacket(nonce=1, name="b", instance=local.instance + 1))
+        enemy.say(a, SyncRequestPacket(nonce=1, digest=b""))
         await eventually(lambda: a.agent.statistics().counters.packets_received >= before + 203)
         assert a.agent.failure is None
 
@@ -283,10 +285,10 @@ IMPOSSIBLE_RECORDS: list[dict[str, object]] = [
 async def test_impossible_record_is_refused() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a = nodes[0]
-        enemy.say(a, GossipPacket(news=[enemy.forge("b", incarnation=(1 << 62) - 1)]))
+        enemy.say(a, GossipPacket(records=[enemy.forge("b", incarnation=(1 << 62) - 1)]))
         await eventually(lambda: refused(a, "incarnation out of range") == 1)
         for number, changes in enumerate(IMPOSSIBLE_RECORDS, 1):
-            enemy.say(a, GossipPacket(news=[enemy.forge("b", **changes)]))
+            enemy.say(a, GossipPacket(records=[enemy.forge("b", **changes)]))
             await eventually(partial(is_refused, records_refused, a, number), str(changes)[:50])
 
 
@@ -299,7 +301,7 @@ async def test_newcomers_at_the_address_of_members() -> None:
         a, b, _c = nodes
         for place, victim in enumerate((a, b)):
             ghost = enemy.forge(victim.name, name=f"ghost-{place}", instance=5)
-            enemy.say(a, GossipPacket(news=[ghost]))
+            enemy.say(a, GossipPacket(records=[ghost]))
         await eventually(lambda: refused(a, "claims this node's address") >= 1)
         await eventually(lambda: refused(a, "claims another member's address") >= 1)
         # They do not answer under those names, so that they never are members.
@@ -313,7 +315,7 @@ async def test_members_that_do_not_exist_are_never_there() -> None:
         ghosts = [
             enemy.forge("a", name=f"ghost-{number}", instance=5, port=1) for number in range(5)
         ]
-        enemy.say(a, GossipPacket(news=ghosts))
+        enemy.say(a, GossipPacket(records=ghosts))
         async with running_node("d", a, config=QUICK) as d:
             await all_know([*nodes, d])
         assert {it.member.name for it in a.told(MembershipEventType.ADDED)} == {"b", "c", "d"}
@@ -334,10 +336,10 @@ async def test_bad_packets_in_streams() -> None:
             assert await ask(service, a, chance.randbytes(size)) == b""
         assert refused(a, "malformed packet") == 5
         many = [enemy.forge("b")] * 10_000
-        assert await ask(service, a, encode_packet(GossipPacket(news=many))) == b""
+        assert await ask(service, a, encode_packet(GossipPacket(records=many))) == b""
         assert refused(a, "malformed packet") == 6
         death = enemy.forge("b", state=MemberState.DEAD, witness="c")
-        await ask(service, a, encode_packet(GossipPacket(news=[death])))
+        await ask(service, a, encode_packet(GossipPacket(records=[death])))
         await a.until(lambda it: it.see("b").is_reachable, "b has objected")
         with pytest.raises(MessagingError):
             await service.request(a.address, SUBJECT, bytes(5_000_000))

@@ -64,7 +64,7 @@ async def next_change(stream: object) -> MembershipEvent:
 
 async def test_stream_tells_everything_in_order() -> None:
     async with running_node("a") as a:
-        stream = a.agent.changes()
+        stream = a.agent.events()
         async with running_node("b", a, properties={"zone": "north"}) as b:
             added = await next_change(stream)
             assert (added.kind, added.member.name) == (MembershipEventType.ADDED, "b")
@@ -96,7 +96,7 @@ async def test_stream_ends_with_the_agent_after_what_is_unread() -> None:
     async with running_service("a") as service:
         node = make_node(service)
         await node.agent.start()
-        stream = node.agent.changes()
+        stream = node.agent.events()
         node.agent.set_properties({"unread": "yes"})
         waiting = asyncio.create_task(collect(node.agent))
         await asyncio.sleep(0)
@@ -108,7 +108,7 @@ async def test_stream_ends_with_the_agent_after_what_is_unread() -> None:
 
 
 async def collect(agent: ClusterAgent) -> list[MembershipEvent]:
-    return await collect_from(agent.changes())
+    return await collect_from(agent.events())
 
 
 async def collect_from(stream: object) -> list[MembershipEvent]:
@@ -117,7 +117,7 @@ async def collect_from(stream: object) -> list[MembershipEvent]:
 
 async def test_reader_may_stop_reading() -> None:
     async with running_node("a") as a:
-        stream = a.agent.changes()
+        stream = a.agent.events()
         a.agent.set_properties({"n": "1"})
         stream.close()
         a.agent.set_properties({"n": "2"})
@@ -171,7 +171,7 @@ async def test_listener_may_cause_changes_and_all_hear_them_in_order() -> None:
         later: list[MembershipEvent] = []
         node.agent.add_listener(later.append)
         async with node.agent:
-            stream = node.agent.changes()
+            stream = node.agent.events()
             async with running_node("b", node):
                 told = [await next_change(stream) for _ in range(2)]
         assert [it.kind for it in told] == [MembershipEventType.ADDED, MembershipEventType.METADATA]
@@ -184,14 +184,14 @@ async def test_slow_reader_is_told_that_it_missed_something(
 ) -> None:
     monkeypatch.setattr(events, "_UNREAD_MAX", 1_000)
     async with running_node("a") as a:
-        slow, quick = a.agent.changes(), a.agent.changes()
+        slow, quick = a.agent.events(), a.agent.events()
         for number in range(1_001):
             a.agent.set_properties({"n": str(number)})
             assert (await anext(quick)).member.properties["n"] == str(number)
         with pytest.raises(SlowConsumerError, match="more than 1000 changes were not read in time"):
             await anext(slow)
         # It can begin anew.
-        fresh = a.agent.changes()
+        fresh = a.agent.events()
         a.agent.set_properties({"n": "last"})
         assert (await anext(fresh)).member.properties["n"] == "last"
 
@@ -208,7 +208,7 @@ async def test_changes_agree_with_the_members_through_thick_and_thin() -> None:
                 await node.until(lambda it: "e" in it.names and it.see("e").version, "e changed")
             async with running_node("d", b, bind=d.address, config=QUICK) as back:
                 for node in (a, b):
-                    await node.until_meets(back.agent.local)
+                    await node.until_meets(back.agent.local_member)
         for node in (a, b):
             await node.until_knows("a", "b", "c")
             assert node.see("c").properties == {"n": "1"}

@@ -58,9 +58,9 @@ async def test_request_with_own_encoding_reaches_another_and_itself() -> None:
     async with running_cluster("a b") as nodes:
         for handler, subject in ((bill, "bill"), (bill_later, "later")):
             for node in nodes:
-                node.communication.reply_to(subject, handler, decoder=read_order, encoder=encode)
+                node.communication.serve(subject, handler, decoder=read_order, encoder=encode)
             for target in ("b", "a"):
-                receipt = await nodes[0].communication.send(
+                receipt = await nodes[0].communication.request(
                     target, subject, Order("apple", 3), encoder=encode, decoder=read_receipt
                 )
                 assert receipt == Receipt(21)
@@ -78,8 +78,8 @@ async def test_handler_is_given_the_member() -> None:
         running_node("b", a) as b,
     ):
         await all_know([a, b])
-        b.communication.reply_to("who", handle)
-        assert await a.communication.send("b", "who", b"") == b"north"
+        b.communication.serve("who", handle)
+        assert await a.communication.request("b", "who", b"") == b"north"
         assert seen == [b.see("a")]
 
 
@@ -90,15 +90,15 @@ async def test_bytes_on_the_wire_are_exactly_those_of_the_encoder() -> None:
         assert repr(a.communication) == "<Communication of <Agent a member, 2 members>>"
         raw: list[tuple[bytes, str]] = []
         b.service.subscribe("raw", lambda message: raw.append((message.payload, message.subject)))
-        assert b.agent.datagrams is not None
-        b.agent.datagrams.subscribe("raw", lambda it: raw.append((it.payload, it.subject)))
-        assert await a.communication.send("b", "raw", Order("apple", 3), encoder=encode) == b""
-        await a.communication.unicast("b", "raw", Order("apple", 3), encoder=encode)
-        await a.communication.unicast("b", "raw", Order("apple", 3), encoder=encode, reliable=False)
+        assert b.agent.datagram_service is not None
+        b.agent.datagram_service.subscribe("raw", lambda it: raw.append((it.payload, it.subject)))
+        assert await a.communication.request("b", "raw", Order("apple", 3), encoder=encode) == b""
+        await a.communication.send("b", "raw", Order("apple", 3), encoder=encode)
+        await a.communication.send("b", "raw", Order("apple", 3), encoder=encode, reliable=False)
         await eventually(lambda: len(raw) == 3)
         assert raw == [(order, "raw")] * 3
 
-        b.communication.reply_to("bill", bill, decoder=read_order, encoder=encode)
+        b.communication.serve("bill", bill, decoder=read_order, encoder=encode)
         assert await a.service.request(b.address, "bill", order) == encode(Receipt(21))
 
 
@@ -108,12 +108,12 @@ async def test_bytes_on_the_wire_are_exactly_those_of_the_encoder() -> None:
 async def test_unreliable_goes_by_datagram_and_reliable_does_not() -> None:
     async with running_cluster("a b") as (a, b):
         heard: list[bytes] = []
-        assert b.agent.datagrams is not None
-        b.agent.datagrams.subscribe("note", lambda message: heard.append(message.payload))
+        assert b.agent.datagram_service is not None
+        b.agent.datagram_service.subscribe("note", lambda message: heard.append(message.payload))
         streamed: list[bytes] = []
         b.service.subscribe("note", lambda message: streamed.append(message.payload))
-        await a.communication.unicast("b", "note", b"quick", reliable=False)
-        await a.communication.unicast("b", "note", b"sure")
+        await a.communication.send("b", "note", b"quick", reliable=False)
+        await a.communication.send("b", "note", b"sure")
         await eventually(lambda: heard and streamed)
         assert (heard, streamed) == ([b"quick"], [b"sure"])
 
@@ -126,8 +126,8 @@ async def test_unicast_multicast_and_broadcast_reach_whom_they_should(
     async with running_cluster("a b c d", datagrams=datagrams) as nodes:
         a = nodes[0].communication
         inboxes = {node.name: Inbox(node) for node in nodes}
-        await a.unicast("b", "note", b"0", reliable=reliable)
-        await a.unicast("a", "note", b"0", reliable=reliable)
+        await a.send("b", "note", b"0", reliable=reliable)
+        await a.send("a", "note", b"0", reliable=reliable)
         assert await a.multicast(["b", "c", "b"], "note", b"1", reliable=reliable) == {}
         assert await a.broadcast("note", b"2", reliable=reliable) == {}
         assert await a.broadcast("note", b"3", reliable=reliable, include_self=True) == {}
@@ -164,9 +164,9 @@ async def test_asynchronous_consumers() -> None:
         await gate(message)  # type: ignore[arg-type]
 
     async with running_cluster("a b") as (a, b):
-        b.communication.consume("slow", consume)
-        await a.communication.unicast("b", "slow", b"1")
-        await a.communication.unicast("b", "slow", b"2", reliable=False)
+        b.communication.subscribe("slow", consume)
+        await a.communication.send("b", "slow", b"1")
+        await a.communication.send("b", "slow", b"2", reliable=False)
         await eventually(lambda: gate.waiting == 2)
         gate.open()
         await eventually(lambda: gate.finished == 2)
@@ -175,18 +175,18 @@ async def test_asynchronous_consumers() -> None:
 async def test_unsubscribe() -> None:
     async with running_cluster("a b") as (a, b):
         inbox = Inbox(b)
-        await a.communication.unicast("b", "note", b"1", reliable=False)
+        await a.communication.send("b", "note", b"1", reliable=False)
         await inbox.until((b"1", "a"))
         assert b.communication.unsubscribe("note")
         assert not b.communication.unsubscribe("note")
-        await a.communication.unicast("b", "note", b"2", reliable=False)
-        await a.communication.unicast("b", "note", b"3")
-        assert b.agent.datagrams is not None
-        await eventually(lambda: b.agent.datagrams.statistics().unheard == 1)  # type: ignore[union-attr]
+        await a.communication.send("b", "note", b"2", reliable=False)
+        await a.communication.send("b", "note", b"3")
+        assert b.agent.datagram_service is not None
+        await eventually(lambda: b.agent.datagram_service.statistics().unheard == 1)  # type: ignore[union-attr]
         await eventually(lambda: b.service.statistics().no_handler == 1)
         assert len(inbox.letters) == 1
         again = Inbox(b)
-        await a.communication.unicast("b", "note", b"4")
+        await a.communication.send("b", "note", b"4")
         await again.until((b"4", "a"))
 
 
@@ -199,11 +199,11 @@ async def test_every_version_and_profile(speech: Speech, datagrams: bool) -> Non
     """Older ones tell no name, so that the sender is known by its address."""
     async with running_cluster("a b c", protocol=speech.protocol, datagrams=datagrams) as nodes:
         a, b, _c = nodes
-        b.communication.reply_to("who", lambda _message, member: member.name.encode())
+        b.communication.serve("who", lambda _message, member: member.name.encode())
         inbox = Inbox(b)
-        assert await a.communication.send("b", "who", b"") == b"a"
-        await a.communication.unicast("b", "note", b"1")
-        await a.communication.unicast("b", "note", b"2", reliable=False)
+        assert await a.communication.request("b", "who", b"") == b"a"
+        await a.communication.send("b", "note", b"1")
+        await a.communication.send("b", "note", b"2", reliable=False)
         await inbox.until((b"1", "a"), (b"2", "a"))
         async with running_service("stranger", protocol=speech.protocol) as stranger:
             await expect_stranger_refused(stranger, b)
@@ -214,17 +214,17 @@ async def test_member_that_advertises_a_host_name(speech: Speech) -> None:
     """The oldest version tells its IP address instead, by which nobody knows it."""
     options = {"protocol": speech.protocol, "advertise": "localhost:0"}
     async with running_cluster("a b", **options) as (a, b):
-        b.communication.reply_to("who", lambda _message, member: member.name.encode())
+        b.communication.serve("who", lambda _message, member: member.name.encode())
         if speech.version == 1:
             await expect_stranger_refused(a.service, b)
         else:
-            assert await a.communication.send("b", "who", b"") == b"a"
+            assert await a.communication.request("b", "who", b"") == b"a"
 
 
 async def expect_stranger_refused(stranger: MessagingService, node: Node) -> None:
     with pytest.raises(MessagingError, match="not a known cluster member") as refused:
         await stranger.request(node.address, "who")
-    assert refused.value.outcome is Outcome.KNOWN
+    assert refused.value.outcome is Outcome.REPLIED
     # It is asked who it is. Stopped meanwhile, asyncio's own loop would forget the connection.
     await eventually(lambda: stranger.statistics().connections_accepted > 0)
 
@@ -238,8 +238,8 @@ async def test_versions_mix_within_a_profile() -> None:
     ):
         await all_know([a, b, c])
         for node in (a, b, c):
-            node.communication.reply_to("who", lambda _message, member: member.name.encode())
+            node.communication.serve("who", lambda _message, member: member.name.encode())
         for sender in (a, b, c):
             for receiver in (a, b, c):
-                answer: bytes = await sender.communication.send(receiver.name, "who", b"")
+                answer: bytes = await sender.communication.request(receiver.name, "who", b"")
                 assert answer == sender.name.encode()

@@ -52,9 +52,9 @@ read_order = msgspec.msgpack.Decoder(Order).decode
 async def test_unknown_here() -> None:
     async with running_cluster("a b c") as (a, _b, _c):
         for call in (
+            a.communication.request("nobody", "who", b""),
             a.communication.send("nobody", "who", b""),
-            a.communication.unicast("nobody", "who", b""),
-            a.communication.unicast("nobody", "who", b"", reliable=False),
+            a.communication.send("nobody", "who", b"", reliable=False),
         ):
             error = await failure(call, MemberNotFoundError)
             assert (error.outcome, error.retryable) == (Outcome.NOT_SENT, True)
@@ -70,12 +70,12 @@ async def test_sender_that_is_no_member(caplog: pytest.LogCaptureFixture) -> Non
             calls.append(message)
             return b""
 
-        b.communication.reply_to("who", reply)
+        b.communication.serve("who", reply)
         inbox = Inbox(b)
         with pytest.raises(RemoteHandlerError) as refused:
             await stranger.request(b.address, "who", b"1")
         assert refused.value.remote_code == MemberNotFoundError.code
-        assert (refused.value.outcome, refused.value.retryable) == (Outcome.KNOWN, True)
+        assert (refused.value.outcome, refused.value.retryable) == (Outcome.REPLIED, True)
         assert f"sender {stranger.address} is not a known cluster member" in str(refused.value)
         await stranger.send(b.address, "note", b"2")
         await eventually(lambda: b.communication.statistics().strangers == 2)
@@ -94,12 +94,12 @@ async def test_member_that_is_not_known_to_the_receiver() -> None:
         DatagramService(CLUSTER, "herald") as herald,
     ):
         await all_know([a, c])
-        a.communication.reply_to("who", lambda _message, member: member.name.encode())
+        a.communication.serve("who", lambda _message, member: member.name.encode())
         records = await spy_out(a)
-        await herald.send(b.address, SUBJECT, encode_packet(GossipPacket(news=[records["a"]])))
+        await herald.send(b.address, SUBJECT, encode_packet(GossipPacket(records=[records["a"]])))
         await b.until_knows("a")
-        error = await failure(b.communication.send("a", "who", b""), MemberNotFoundError)
-        assert (error.outcome, error.retryable) == (Outcome.KNOWN, True)
+        error = await failure(b.communication.request("a", "who", b""), MemberNotFoundError)
+        assert (error.outcome, error.retryable) == (Outcome.REPLIED, True)
         assert "the peer does not know this node yet" in str(error)
         assert error.subject == "who"
 
@@ -108,16 +108,16 @@ async def test_member_that_left() -> None:
     async with running_cluster("a b") as (a, b):
         await b.stop()
         await a.until_removed("b")
-        await failure(a.communication.send("b", "who", b""), MemberNotFoundError)
+        await failure(a.communication.request("b", "who", b""), MemberNotFoundError)
 
 
 async def test_suspected_member_is_still_reached() -> None:
     async with running_cluster("a b", config=QUICK) as (a, b):
-        b.communication.reply_to("who", lambda _message, _member: b"me")
-        await b.agent.datagrams.stop()  # type: ignore[union-attr]
+        b.communication.serve("who", lambda _message, _member: b"me")
+        await b.agent.datagram_service.stop()  # type: ignore[union-attr]
         b.service.unsubscribe("cluster.membership")
         await a.until(lambda it: it.see("b").state is MemberState.SUSPECT, "b is suspected")
-        assert await a.communication.send("b", "who", b"") == b"me"
+        assert await a.communication.request("b", "who", b"") == b"me"
 
 
 # Somebody else at the address.
@@ -131,8 +131,8 @@ async def test_another_node_at_the_address(datagrams: bool) -> None:
             got: list[bytes] = []
             impostor.subscribe("secret", lambda message: got.append(message.payload))
             for call in (
-                a.communication.send("b", "secret", b"1"),
-                a.communication.unicast("b", "secret", b"2"),
+                a.communication.request("b", "secret", b"1"),
+                a.communication.send("b", "secret", b"2"),
             ):
                 error = await failure(call, WrongPeerError)
                 assert (error.outcome, error.retryable) == (Outcome.NOT_SENT, True)
@@ -147,9 +147,9 @@ async def test_another_member_at_the_address_of_one_that_crashed() -> None:
         await b.crash()
         async with running_node("c", a, bind=b.address, config=QUICK) as c:
             got = Inbox(c, "secret")
-            await a.until_meets(c.agent.local)
+            await a.until_meets(c.agent.local_member)
             with pytest.raises((WrongPeerError, MemberNotFoundError)):
-                await a.communication.send("b", "secret", b"1")
+                await a.communication.request("b", "secret", b"1")
             await a.until_removed("b")
             assert a.see("c").is_reachable
             assert got.letters == []
@@ -166,13 +166,13 @@ async def test_failing_handler() -> None:
         raise RuntimeError("out of pears")
 
     async with running_cluster("a b") as (a, b):
-        b.communication.reply_to("now", fail)
-        b.communication.reply_to("later", fail_later, encoder=raw_bytes)
+        b.communication.serve("now", fail)
+        b.communication.serve("later", fail_later, encoder=raw_bytes)
         for subject, text in (("now", "out of apples"), ("later", "out of pears")):
-            error = await failure(a.communication.send("b", subject, b""), RemoteHandlerError)
-            assert (error.outcome, error.retryable) == (Outcome.KNOWN, False)
+            error = await failure(a.communication.request("b", subject, b""), RemoteHandlerError)
+            assert (error.outcome, error.retryable) == (Outcome.REPLIED, False)
             assert text in str(error)
-        await failure(a.communication.send("b", "nothing", b""), NoHandlerError)
+        await failure(a.communication.request("b", "nothing", b""), NoHandlerError)
 
 
 async def test_failing_consumers_of_datagrams(caplog: pytest.LogCaptureFixture) -> None:
@@ -180,8 +180,8 @@ async def test_failing_consumers_of_datagrams(caplog: pytest.LogCaptureFixture) 
         raise RuntimeError("out of pears")
 
     async with running_cluster("a b") as (a, b):
-        b.communication.consume("later", fail_later)
-        await a.communication.unicast("b", "later", b"", reliable=False)
+        b.communication.subscribe("later", fail_later)
+        await a.communication.send("b", "later", b"", reliable=False)
         await eventually(lambda: b.communication.statistics().failed == 1)
         assert "the consumer of 'later' failed: RuntimeError('out of pears')" in caplog.text
 
@@ -189,15 +189,17 @@ async def test_failing_consumers_of_datagrams(caplog: pytest.LogCaptureFixture) 
 async def test_message_that_cannot_be_decoded(caplog: pytest.LogCaptureFixture) -> None:
     async with running_cluster("a b") as (a, b):
         orders: list[Order] = []
-        b.communication.reply_to("bill", lambda it, _member: it, decoder=read_order, encoder=encode)
-        b.communication.consume("order", lambda it, _member: orders.append(it), decoder=read_order)
-        error = await failure(a.communication.send("b", "bill", b"\xc1"), RemoteDecodeError)
-        assert (error.outcome, error.retryable) == (Outcome.KNOWN, False)
+        b.communication.serve("bill", lambda it, _member: it, decoder=read_order, encoder=encode)
+        b.communication.subscribe(
+            "order", lambda it, _member: orders.append(it), decoder=read_order
+        )
+        error = await failure(a.communication.request("b", "bill", b"\xc1"), RemoteDecodeError)
+        assert (error.outcome, error.retryable) == (Outcome.REPLIED, False)
         assert "DecodeError" in str(error)
-        await a.communication.unicast("b", "order", b"\xc1", reliable=False)
+        await a.communication.send("b", "order", b"\xc1", reliable=False)
         await eventually(lambda: b.communication.statistics().malformed == 1)
-        await a.communication.unicast("b", "order", b"\xc1")
-        await a.communication.unicast("b", "order", Order("apple"), encoder=encode)
+        await a.communication.send("b", "order", b"\xc1")
+        await a.communication.send("b", "order", Order("apple"), encoder=encode)
         await eventually(lambda: orders == [Order("apple")])
         assert "dropped a datagram to 'order'" in caplog.text
 
@@ -208,12 +210,12 @@ async def test_reply_that_cannot_be_decoded_or_never_comes_fails() -> None:
         return b""
 
     async with running_cluster("a b") as (a, b):
-        b.communication.reply_to("bill", lambda _message, _member: b"\xc1")
+        b.communication.serve("bill", lambda _message, _member: b"\xc1")
         with pytest.raises(MalformedPayloadError, match="DecodeError"):
-            await a.communication.send("b", "bill", b"", decoder=read_order)
-        b.communication.reply_to("hang", hang, encoder=raw_bytes)
+            await a.communication.request("b", "bill", b"", decoder=read_order)
+        b.communication.serve("hang", hang, encoder=raw_bytes)
         error = await failure(
-            a.communication.send("b", "hang", b"", timeout=0.05), ReplyTimeoutError
+            a.communication.request("b", "hang", b"", timeout=0.05), ReplyTimeoutError
         )
         assert error.timeout_s == 0.05
 
@@ -222,9 +224,9 @@ async def test_too_large_for_a_datagram() -> None:
     async with running_cluster("a b") as (a, b):
         inbox = Inbox(b)
         error = await failure(
-            a.communication.unicast("b", "note", bytes(66_000), reliable=False),
+            a.communication.send("b", "note", bytes(66_000), reliable=False),
             MessageTooLargeError,
         )
         assert error.outcome is Outcome.NOT_SENT
-        await a.communication.unicast("b", "note", bytes(66_000))
+        await a.communication.send("b", "note", bytes(66_000))
         await inbox.until((bytes(66_000), "a"))

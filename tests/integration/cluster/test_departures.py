@@ -37,7 +37,7 @@ async def test_crash_is_noticed(datagrams: bool) -> None:
 @pytest.mark.parametrize("same_port", [True, False], ids=["same port", "another port"])
 async def test_restart_under_the_same_name(same_port: bool, is_noticed: bool) -> None:
     async with running_cluster("a b c", config=QUICK) as (a, b, c):
-        before = c.agent.local
+        before = c.agent.local_member
         await c.crash()
         if is_noticed:
             await a.until_removed("c")
@@ -45,7 +45,7 @@ async def test_restart_under_the_same_name(same_port: bool, is_noticed: bool) ->
         bind = c.address if same_port else Address("127.0.0.1", 0)
         async with running_node("c", a, b, bind=bind, config=QUICK) as back:
             for node in (a, b):
-                await node.until_meets(back.agent.local)
+                await node.until_meets(back.agent.local_member)
                 assert node.see("c").address == back.address
                 assert node.see("c").is_reachable
                 kinds = [it.kind for it in node.changes if it.member.name == "c"]
@@ -54,8 +54,8 @@ async def test_restart_under_the_same_name(same_port: bool, is_noticed: bool) ->
                 removal = node.told(MembershipEventType.REMOVED, "c")[0]
                 assert removal.member.instance == before.instance
             await all_know([a, b, back])
-            back.communication.reply_to("who", lambda _message, _member: b"new")
-            assert await a.communication.send("c", "who", b"") == b"new"
+            back.communication.serve("who", lambda _message, _member: b"new")
+            assert await a.communication.request("c", "who", b"") == b"new"
 
 
 async def test_node_that_leaves_may_come_back() -> None:

@@ -83,7 +83,7 @@ async def test_second_node_of_a_name_is_refused(
     async with running_cluster("holder a b", datagrams=datagrams) as nodes:
         holder, a, _ = nodes
         before = [list(node.changes) for node in nodes]
-        instance = holder.agent.local.instance
+        instance = holder.agent.local_member.instance
         await expect_refused(holder, holder if asks_holder else a, caplog, datagrams)
         # Others had a chance to hear of it, had it been told.
         holder.agent.set_properties({"still": "here"})
@@ -107,7 +107,7 @@ async def test_name_is_free_once_its_holder_is_gone() -> None:
         async with running_node("c", a, config=QUICK) as successor:
             await all_know([a, b, successor])
             for node in (a, b):
-                await node.until_meets(successor.agent.local)
+                await node.until_meets(successor.agent.local_member)
 
 
 @asynccontextmanager
@@ -118,7 +118,7 @@ async def two_halves(*, datagrams: bool, with_others: bool) -> AsyncIterator[lis
         # The one that began in a later millisecond is the younger.
         await asyncio.sleep(0.002)
         async with running_node("twin", discovery=Introduction(), **options) as younger:
-            assert elder.agent.local.instance < younger.agent.local.instance
+            assert elder.agent.local_member.instance < younger.agent.local_member.instance
             if not with_others:
                 yield [elder, younger]
                 return
@@ -139,7 +139,7 @@ def introduce(node: Node, *others: Node) -> None:
 
 
 async def read_to_end(agent: ClusterAgent) -> list[MembershipEvent]:
-    return [change async for change in agent.changes()]
+    return [change async for change in agent.events()]
 
 
 @both_ways
@@ -156,7 +156,7 @@ async def test_of_two_halves_that_meet_the_elder_keeps_the_name(
         assert elder.agent.failure is None
         await all_know([elder, a, b])
         for node in (a, b):
-            await node.until_meets(elder.agent.local)
+            await node.until_meets(elder.agent.local_member)
         assert f"node name 'twin' is taken by the live node at {elder.address}" in caplog.text
 
 
@@ -191,6 +191,6 @@ async def test_of_many_started_together_no_two_stay(datagrams: bool) -> None:
             assert error is None or isinstance(error, NameConflictError)
         await eventually(lambda: sum(it.agent.failure is None for it in nodes) <= 1)
         for winner in (it for it in nodes if it.agent.failure is None):
-            await a.until_meets(winner.agent.local)
+            await a.until_meets(winner.agent.local_member)
         await asyncio.gather(*(it.agent.stop() for it in nodes))
         await a.until_knows()

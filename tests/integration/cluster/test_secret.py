@@ -42,9 +42,9 @@ async def test_those_who_know_it_are_a_cluster(datagrams: bool) -> None:
         a.agent.set_properties({"role": "core"})
         await b.until(lambda _: b.see("a").properties == {"role": "core"}, "a has a role")
         inbox = Inbox(c)
-        await a.communication.unicast("c", "note", b"quick", reliable=False)
+        await a.communication.send("c", "note", b"quick", reliable=False)
         await inbox.until((b"quick", "a"))
-        assert (a.agent.datagrams is not None) is datagrams
+        assert (a.agent.datagram_service is not None) is datagrams
         assert a.agent.statistics().counters.probes_by_stream == 0
 
 
@@ -53,7 +53,7 @@ async def test_a_crash_and_a_return_at_the_same_address_are_noticed() -> None:
         address, old = b.address, a.see("b")
         await b.crash()
         async with running_node("b", a, secret=SECRET, config=QUICK, bind=address) as again:
-            await a.until_meets(again.agent.local)
+            await a.until_meets(again.agent.local_member)
             assert a.see("b").instance != old.instance
             await all_know([a, again])
 
@@ -78,11 +78,11 @@ async def test_datagrams_of_a_stranger_change_nothing() -> None:
             "ghost", 7, "127.0.0.1", 9, 1, MemberState.ALIVE, 0, leave_digest(b"x"), {}
         )
         packets: list[MembershipPacket] = [
-            ProbePacket(number=1, name="ghost", instance=7),
-            GossipPacket(news=[forged]),
+            ProbePacket(nonce=1, name="ghost", instance=7),
+            GossipPacket(records=[forged]),
         ]
-        assert a.agent.datagrams is not None
-        refused = a.agent.datagrams.statistics().refused
+        assert a.agent.datagram_service is not None
+        refused = a.agent.datagram_service.statistics().refused
         received = a.agent.statistics().counters.refused
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             for packet in packets:
@@ -90,8 +90,8 @@ async def test_datagrams_of_a_stranger_change_nothing() -> None:
                 sock.sendto(encode_datagram(encode_preamble(CLUSTER), plain), a.address)
         await eventually(
             lambda: (
-                a.agent.datagrams is not None
-                and a.agent.datagrams.statistics().refused >= refused + 2
+                a.agent.datagram_service is not None
+                and a.agent.datagram_service.statistics().refused >= refused + 2
             )
         )
         assert a.names == b.names == {"a", "b"}

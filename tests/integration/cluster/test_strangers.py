@@ -90,10 +90,10 @@ class RogueDatagrams(asyncio.DatagramProtocol):
         packet = _packet_of(data)
         if isinstance(packet, ProbePacket):
             ack = ProbeAckPacket(
-                number=packet.number,
+                nonce=packet.nonce,
                 name=self.name,
                 instance=1,
-                farewell=leave_digest(b"rogue"),
+                leave_digest=leave_digest(b"rogue"),
                 incarnation=1 << 42,
                 is_member=True,
             )
@@ -149,14 +149,14 @@ async def test_nobody_leaves_because_a_stranger_says_its_name(
         victim = nodes[0]
         if way == "stranger":
             rogue.name = "nobody"
-            rogue.say(victim.address, ProbePacket(number=1, name="nobody", instance=7))
+            rogue.say(victim.address, ProbePacket(nonce=1, name="nobody", instance=7))
             rogue.name = "victim"
         elif way == "namesake":
-            rogue.say(victim.address, ProbePacket(number=1, name="victim", instance=1))
+            rogue.say(victim.address, ProbePacket(nonce=1, name="victim", instance=1))
         elif way == "record":
             elder = forge("victim", 1, port=rogue.port)
             for node in nodes:
-                rogue.say(node.address, GossipPacket(news=[elder]))
+                rogue.say(node.address, GossipPacket(records=[elder]))
         else:
             caller = MessagingService(CLUSTER, "victim", advertise=f"{LOOPBACK}:{rogue.port}")
             async with caller:
@@ -165,7 +165,7 @@ async def test_nobody_leaves_because_a_stranger_says_its_name(
         await eventually(lambda: "a second node named 'victim'" in caplog.text)
         await stays(lambda: victim.agent.failure is None)
         await all_know(nodes)
-        local = victim.agent.local
+        local = victim.agent.local_member
         assert all(node.see("victim").instance == local.instance for node in nodes)
 
 
@@ -176,8 +176,8 @@ async def test_a_stranger_does_not_keep_a_node_from_joining() -> None:
 
         async def pester() -> None:
             while not is_over:
-                rogue.say(place, GossipPacket(news=[forge("b", 1, port=rogue.port)]))
-                rogue.say(place, ProbePacket(number=1, name="b", instance=1))
+                rogue.say(place, GossipPacket(records=[forge("b", 1, port=rogue.port)]))
+                rogue.say(place, ProbePacket(nonce=1, name="b", instance=1))
                 await asyncio.sleep(0.01)
 
         pestering = asyncio.create_task(pester())
@@ -193,13 +193,13 @@ async def test_a_stranger_does_not_keep_a_node_from_joining() -> None:
 @pytest.mark.parametrize(
     "packet",
     [
-        ProbePacket(number=1, name="x", instance=7),
-        ProbePacket(number=1, name="x", instance=7, padding=bytes(200)),
-        ProbePacket(number=1, name="", instance=0),
-        SyncRequestPacket(number=1, digest=b""),
+        ProbePacket(nonce=1, name="x", instance=7),
+        ProbePacket(nonce=1, name="x", instance=7, padding=bytes(200)),
+        ProbePacket(nonce=1, name="", instance=0),
+        SyncRequestPacket(nonce=1, digest=b""),
         PropertiesRequestPacket(version=0, instance=1),
-        ProbeRequestPacket(number=1, target="nobody"),
-        ProbeRequestPacket(number=1, target="b"),
+        ProbeRequestPacket(nonce=1, target="nobody"),
+        ProbeRequestPacket(nonce=1, target="b"),
     ],
     ids=lambda packet: str(packet)[:40],
 )
@@ -215,9 +215,9 @@ async def test_answers_go_to_where_the_question_came_from_and_are_no_longer(
         asked = 0
         for _ in range(20):
             asked += rogue.say(a.address, packet, port=victim.port)
-        rogue.say(a.address, GossipPacket(news=[forge("rumour", 5)]), port=victim.port)
+        rogue.say(a.address, GossipPacket(records=[forge("rumour", 5)]), port=victim.port)
         # Datagrams between two sockets of one machine keep their order: this answer is the last.
-        rogue.say(a.address, ProbePacket(number=2, name="x", instance=7, padding=bytes(200)))
+        rogue.say(a.address, ProbePacket(nonce=2, name="x", instance=7, padding=bytes(200)))
         await eventually(lambda: any(map(_is_last_answer, rogue.received)))
         answered = [
             data for data in rogue.received if not (_is_vetting(data) or _is_last_answer(data))
@@ -239,7 +239,7 @@ def _is_vetting(data: bytes) -> bool:
 
 def _is_last_answer(data: bytes) -> bool:
     packet = _packet_of(data)
-    return isinstance(packet, ProbeAckPacket) and packet.number == 2
+    return isinstance(packet, ProbeAckPacket) and packet.nonce == 2
 
 
 # Crowds.
@@ -250,7 +250,7 @@ async def flood(target: Node, count: int = 5_000) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for first in range(0, count, 10):
             news = [forge(f"ghost-{number}", number) for number in range(first, first + 10)]
-            plain = Datagram("x", LOOPBACK, 1, SUBJECT, encode_packet(GossipPacket(news=news)))
+            plain = Datagram("x", LOOPBACK, 1, SUBJECT, encode_packet(GossipPacket(records=news)))
             sock.sendto(encode_datagram(PREAMBLE, plain), target.address)
             await asyncio.sleep(0)
 
@@ -268,7 +268,7 @@ async def test_a_flood_of_forged_records_fills_nothing_and_keeps_nobody_out() ->
 async def test_a_member_that_tells_of_thousands_keeps_nobody_out() -> None:
     async with running_cluster("a b rogue", config=QUICK) as (a, b, rogue):
         ghosts = [forge(f"ghost-{number}", number) for number in range(4_900)]
-        news = encode_packet(GossipPacket(news=ghosts))
+        news = encode_packet(GossipPacket(records=ghosts))
         for node in (a, b):
             await rogue.service.request(node.address, SUBJECT, news)
         async with running_node("late", a, config=QUICK) as late:
@@ -286,12 +286,12 @@ async def test_a_listener_that_raises_a_cancellation_stops_nothing() -> None:
             raise asyncio.CancelledError("planted")
 
         a.agent.add_listener(fail)
-        assert a.agent.datagrams is not None
+        assert a.agent.datagram_service is not None
         a.agent.subscribe_datagrams("planted", fail)
         async with running_node("b", a, config=QUICK) as b:
             await all_know([a, b])
-            assert b.agent.datagrams is not None
-            b.agent.datagrams.post(a.address, "planted", b"")
+            assert b.agent.datagram_service is not None
+            b.agent.datagram_service.send_nowait(a.address, "planted", b"")
             await b.crash()
             await a.until_removed("b")
         async with running_node("c", a, config=QUICK) as c:

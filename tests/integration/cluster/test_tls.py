@@ -54,7 +54,7 @@ async def secure_cluster(
 async def test_no_datagram_socket_is_opened(authority: Authority) -> None:
     async with secure_cluster(authority) as nodes:
         for node in nodes:
-            assert node.agent.datagrams is None
+            assert node.agent.datagram_service is None
             assert node.address.port not in udp_ports()
 
 
@@ -88,10 +88,10 @@ async def test_messages(authority: Authority) -> None:
         def note(message: bytes, member: Member) -> None:
             notes.append((message, member.name))
 
-        b.communication.reply_to("who", lambda _message, member: member.name.encode())
-        b.communication.consume("note", note)
-        assert await a.communication.send("b", "who", b"") == b"a"
-        await a.communication.unicast("b", "note", b"1", reliable=False)
+        b.communication.serve("who", lambda _message, member: member.name.encode())
+        b.communication.subscribe("note", note)
+        assert await a.communication.request("b", "who", b"") == b"a"
+        await a.communication.send("b", "note", b"1", reliable=False)
         await eventually(lambda: notes == [(b"1", "a")])
         ClusterTopics(c.communication).subscribe("news", note)
         topics = ClusterTopics(a.communication)

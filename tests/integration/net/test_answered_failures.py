@@ -57,7 +57,7 @@ async def test_handler_that_cannot_parse_is_a_protocol_failure(speech: Speech) -
         for handler in (refuse, later(refuse)):
             pair.handle("parse", handler)
             await pair.fails(
-                *(RemoteDecodeError, Outcome.KNOWN),
+                *(RemoteDecodeError, Outcome.REPLIED),
                 subject="parse",
                 payload=b"{",
                 match="no JSON",
@@ -70,7 +70,7 @@ async def test_status_of_a_peer_that_could_not_parse_is_a_protocol_failure(versi
     async with RawServer(answers(3), version) as server, make_service("client") as client:
         with pytest.raises(RemoteDecodeError, match="could not parse") as caught:
             await client.request(server.address, "echo")
-        assert caught.value.outcome is Outcome.KNOWN
+        assert caught.value.outcome is Outcome.REPLIED
 
 
 @raw_versions
@@ -96,7 +96,7 @@ async def test_request_that_nobody_handles_may_be_tried_again(speech: Speech) ->
     async with running_pair(speech) as pair:
         for keep_alive in (True, False):
             await pair.fails(
-                *(NoHandlerError, Outcome.KNOWN),
+                *(NoHandlerError, Outcome.REPLIED),
                 subject="nobody",
                 match="no handler for 'nobody'",
                 retryable=True,
@@ -140,7 +140,7 @@ async def test_request_while_the_peer_stops_is_declined(version: int) -> None:
 async def test_peer_that_says_it_stops_may_be_asked_again() -> None:
     async with RawServer(answers(4)) as server, make_service("client") as client:
         await expect_failure(
-            *(client, server.address, NoHandlerError, Outcome.KNOWN),
+            *(client, server.address, NoHandlerError, Outcome.REPLIED),
             match="the peer is stopping",
             retryable=True,
         )
@@ -160,7 +160,7 @@ async def test_handler_that_raises_is_a_failure_with_its_text(speech: Speech) ->
 
             for handler in (fail, later(fail)):
                 pair.handle("fail", handler)
-                error = await pair.fails(RemoteHandlerError, Outcome.KNOWN, subject="fail")
+                error = await pair.fails(RemoteHandlerError, Outcome.REPLIED, subject="fail")
                 assert (error.detail, error.remote_code) == (text, 0)
         await pair.is_still_open()
         assert pair.server.statistics().handlers_failed == 2 * len(texts)
@@ -179,7 +179,7 @@ async def test_postroad_error_travels_with_code_and_retryable(speech: Speech) ->
         for _ in range(2):
             with pytest.raises(RemoteHandlerError, match="the disk node is away") as caught:
                 await pair.ask("fail")
-            assert caught.value.outcome is Outcome.KNOWN
+            assert caught.value.outcome is Outcome.REPLIED
             assert caught.value.retryable is (speech in (NEWEST, LOCAL))
             assert caught.value.remote_code == (ConnectError.code if caught.value.retryable else 0)
 

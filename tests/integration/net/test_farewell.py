@@ -103,7 +103,7 @@ async def test_requests_not_read_yet_are_told_that_the_server_stops() -> None:
     assert results.count(b"done") == at_work == len(pair.gate.messages)
     refused = [it for it in results if isinstance(it, MessagingError)]
     assert {(type(it), it.outcome, it.retryable) for it in refused} == {
-        (NoHandlerError, Outcome.KNOWN, True)
+        (NoHandlerError, Outcome.REPLIED, True)
     }
     assert len(refused) == total - at_work
 
@@ -148,7 +148,7 @@ async def test_a_server_that_stops_under_load_leaves_no_doubt() -> None:
             await asyncio.gather(*tasks)
     assert len(load.failures) == callers
     assert {(type(error), error.outcome) for error, _ in load.failures} <= {
-        (NoHandlerError, Outcome.KNOWN),
+        (NoHandlerError, Outcome.REPLIED),
         (ConnectError, Outcome.NOT_SENT),
         (ConnectionClosedError, Outcome.NOT_SENT),
     }

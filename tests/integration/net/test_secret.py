@@ -118,7 +118,7 @@ async def test_a_tunnel_wants_the_secret_too() -> None:
             server.accept_tunnels(far)
             if is_open:
                 tunnel = await client.open_tunnel(server.address, near, peer="server")
-                tunnel.post("note", b"x")
+                tunnel.send_nowait("note", b"x")
                 await eventually(partial(_has_heard, far))
             else:
                 with pytest.raises(ConnectionClosedError, match="secret"):
@@ -204,7 +204,7 @@ async def test_sealed_datagrams_arrive_both_ways() -> None:
         back: list[bytes] = []
         sender.subscribe("tock", lambda message: back.append(message.payload))
         for payload in (b"one", b"two", bytes(60_000)):
-            sender.post(receiver.address, "tick", payload)
+            sender.send_nowait(receiver.address, "tick", payload)
         await eventually(lambda: payloads == [b"one", b"two", bytes(60_000)])
         await receiver.send(sender.address, "tock", b"back")
         await eventually(lambda: back == [b"back"])
@@ -219,7 +219,7 @@ async def test_a_recorded_datagram_is_never_taken_again() -> None:
             )
             with closing(transport):
                 for number in range(5):
-                    sender.post(wire.address, "tick", b"%d" % number)
+                    sender.send_nowait(wire.address, "tick", b"%d" % number)
                 await eventually(lambda: len(payloads) == 5)
                 refused = receiver.statistics().refused
                 wire.replay(receiver.address)
@@ -229,7 +229,7 @@ async def test_a_recorded_datagram_is_never_taken_again() -> None:
     async with listening(bind=address) as (again, later):
         wire.replay(again.address)
         async with DatagramService(CLUSTER, "sender", secret=KEYS) as sender:
-            sender.post(again.address, "tick", b"live")
+            sender.send_nowait(again.address, "tick", b"live")
             await eventually(lambda: later == [b"live"])
     assert len(payloads) == 5
 

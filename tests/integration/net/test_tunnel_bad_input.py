@@ -52,7 +52,7 @@ async def goodbye_of(peer: RawPeer) -> int:
 
 async def check_that_others_live(pair: TunnelPair) -> None:
     near, far = await pair.open()
-    near.tunnel.post("still", b"here")
+    near.tunnel.send_nowait("still", b"here")
     await eventually(lambda: far.payloads == [b"here"])
 
 

@@ -70,8 +70,8 @@ async def test_what_was_posted_before_closing_arrives() -> None:
     async with running_tunnels() as pair:
         near, far = await pair.open()
         for value in range(500):
-            near.tunnel.post("news", bytes([value % 256]) * 2_000)
-            far.tunnel.post("news", bytes([value % 256]) * 2_000)
+            near.tunnel.send_nowait("news", bytes([value % 256]) * 2_000)
+            far.tunnel.send_nowait("news", bytes([value % 256]) * 2_000)
         near.tunnel.close("done")
         await eventually(lambda: near.reasons and far.reasons)
         assert len(far.payloads) == len(near.payloads) == 500
@@ -81,7 +81,7 @@ async def test_a_user_may_close_while_it_receives() -> None:
     async with running_tunnels() as pair:
         near, far = await pair.open()
         far.on_received = lambda _: far.tunnel.close("that was all")
-        near.tunnel.post("news", b"1")
+        near.tunnel.send_nowait("news", b"1")
         await eventually(lambda: near.reasons and far.reasons)
         assert near.reasons == ["the peer closed the connection: that was all"]
 
@@ -121,12 +121,12 @@ async def test_nothing_can_be_posted_once_the_peer_has_hung_up() -> None:
         with await raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last
             while user.tunnel.can_send:
-                user.tunnel.post("flood", bytes(50_000))
+                user.tunnel.send_nowait("flood", bytes(50_000))
                 await asyncio.sleep(0)
             peer.sock.shutdown(socket.SHUT_WR)
             await eventually(lambda: not user.tunnel.is_open)
             with pytest.raises(ConnectionClosedError):
-                user.tunnel.post("news", b"")
+                user.tunnel.send_nowait("news", b"")
             assert user.reasons == []
         await eventually(lambda: user.reasons)
 
@@ -141,7 +141,7 @@ async def test_a_server_that_takes_a_tunnel_and_says_goodbye_in_one_breath(
         await peer.read_to_end()
 
     def greet(tunnel: Tunnel) -> TunnelHandler:
-        tunnel.post("hello", b"")
+        tunnel.send_nowait("hello", b"")
         return Recorder(tunnel)
 
     async with RawServer(serve) as server, running_tunnels() as pair:
@@ -178,13 +178,13 @@ async def test_a_user_that_fails_to_receive_loses_its_tunnel_only(
         near, far = await pair.open()
         far.on_received = failing_with(failure)
         for _ in range(3):
-            near.tunnel.post("news", b"1")
+            near.tunnel.send_nowait("news", b"1")
             await asyncio.sleep(0)
         await eventually(lambda: near.reasons and far.reasons)
         assert far.batches == 1, "it is not asked again"
         assert far.reasons == [f"connection closed: {failure.__name__} in the node"]
         assert near.reasons == [f"the peer closed the connection: {failure.__name__} in the node"]
-        bystander.tunnel.post("still", b"here")
+        bystander.tunnel.send_nowait("still", b"here")
         await eventually(lambda: other.payloads == [b"here"])
         assert pair.server.statistics().handlers_failed == 1
 
@@ -196,12 +196,12 @@ async def test_a_user_that_fails_at_the_end_or_at_room(
 ) -> None:
     async with running_tunnels(client_limits={"write_buffer_bytes_max": 16 * KIB}) as pair:
         near, far = await pair.open()
-        near.on_writable = failing_with(failure)
-        near.lost = failing_with(failure)  # type: ignore[method-assign]
+        near.on_room = failing_with(failure)
+        near.on_lost = failing_with(failure)  # type: ignore[method-assign]
         assert far.tunnel.transport is not None
         far.tunnel.transport.pause_reading()
         while near.tunnel.can_send:
-            near.tunnel.post("flood", bytes(10_000))
+            near.tunnel.send_nowait("flood", bytes(10_000))
             await asyncio.sleep(0)
         far.tunnel.transport.resume_reading()
         await eventually(lambda: far.reasons)
@@ -249,7 +249,7 @@ async def test_a_peer_that_talks_but_never_reads_is_given_up() -> None:
         with await raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last
             while user.tunnel.can_send:
-                user.tunnel.post("flood", bytes(50_000))
+                user.tunnel.send_nowait("flood", bytes(50_000))
                 await asyncio.sleep(0)
             while not user.reasons:
                 try:
@@ -270,7 +270,7 @@ async def test_a_service_that_stops_says_goodbye_on_its_tunnels(is_client: bool)
     async with running_tunnels() as pair:
         users, second = await pair.open(), await pair.open()
         stopping, other = users if is_client else reversed(users)
-        stopping.tunnel.post("last", b"words")
+        stopping.tunnel.send_nowait("last", b"words")
         service = pair.client if is_client else pair.server
         await asyncio.wait_for(service.stop(grace=60.0), 20.0)
         assert stopping.reasons == ["connection closed: the node is stopping"]
@@ -307,7 +307,7 @@ async def test_nothing_is_taken_from_the_stopped() -> None:
         near, _ = await pair.open()
         await pair.client.stop()
         with pytest.raises(ConnectionClosedError):
-            near.tunnel.post("news", b"")
+            near.tunnel.send_nowait("news", b"")
         with pytest.raises(NotRunningError):
             await pair.open()
 

@@ -106,7 +106,7 @@ async def test_an_accept_that_fails_costs_its_tunnel_only(
             await pair.client.open_tunnel(pair.server.address, pair.users)
         assert caught.value.retryable, "it was no refusal"
         assert caplog.text.count(f"{failure.__name__}: planted") == 2
-        near.tunnel.post("still", b"here")
+        near.tunnel.send_nowait("still", b"here")
         await eventually(lambda: far.payloads == [b"here"])
 
 

@@ -25,8 +25,8 @@ async def test_messages_go_both_ways_in_order() -> None:
     async with running_tunnels() as pair:
         near, far = await pair.open()
         for value in range(3_000):
-            near.tunnel.post(f"subject-{value % 5}", number(value))
-            far.tunnel.post("back", number(value))
+            near.tunnel.send_nowait(f"subject-{value % 5}", number(value))
+            far.tunnel.send_nowait("back", number(value))
             if value % 500 == 0:
                 await asyncio.sleep(0)
         await eventually(lambda: len(near.payloads) == len(far.payloads) == 3_000)
@@ -48,11 +48,11 @@ async def test_a_chain_of_messages_goes_through_users() -> None:
                 if value == 500:
                     done.set()
                 else:
-                    user.tunnel.post(request.subject, number(value + 1))
+                    user.tunnel.send_nowait(request.subject, number(value + 1))
 
         near.on_received = lambda requests: answer(near, requests)
         far.on_received = lambda requests: answer(far, requests)
-        near.tunnel.post("chain", number(0))
+        near.tunnel.send_nowait("chain", number(0))
         await asyncio.wait_for(done.wait(), 60)
         assert len(near.payloads) + len(far.payloads) == 501
 
@@ -62,14 +62,14 @@ async def test_what_is_posted_in_one_turn_leaves_at_its_end_unless_it_is_much() 
         near, far = await pair.open()
         await turns()
         before = near.tunnel.bytes_sent
-        near.tunnel.post("news", b"one")
-        near.tunnel.post("news", b"two")
+        near.tunnel.send_nowait("news", b"one")
+        near.tunnel.send_nowait("news", b"two")
         assert near.tunnel.bytes_sent == before
         await eventually(lambda: far.payloads)
         assert (far.payloads, far.batches) == ([b"one", b"two"], 1)
         before = near.tunnel.bytes_sent
         for _ in range(100):
-            near.tunnel.post("news", bytes(1_000))
+            near.tunnel.send_nowait("news", bytes(1_000))
         assert near.tunnel.bytes_sent > before + 60_000
 
 
@@ -79,8 +79,8 @@ async def test_large_messages_both_ways() -> None:
         near, far = await pair.open()
         payloads = [bytes([size % 251]) * size for size in (1, 65_515, 65_536, 300_000, 3 * MIB, 5)]
         for payload in payloads:
-            near.tunnel.post("bulk", payload)
-            far.tunnel.post("bulk", payload)
+            near.tunnel.send_nowait("bulk", payload)
+            far.tunnel.send_nowait("bulk", payload)
         await eventually(lambda: len(near.payloads) == len(far.payloads) == len(payloads))
         assert near.payloads == far.payloads == payloads
 
@@ -93,9 +93,9 @@ async def test_a_user_may_post_while_it_is_given_the_tunnel() -> None:
 
         def greet(tunnel: Tunnel) -> Recorder:
             recorder = pair.server_users(tunnel)
-            recorder.tunnel.post("early", b"first")
-            recorder.tunnel.post("early", payload)
-            recorder.tunnel.post("early", b"last")
+            recorder.tunnel.send_nowait("early", b"first")
+            recorder.tunnel.send_nowait("early", payload)
+            recorder.tunnel.send_nowait("early", b"last")
             return recorder
 
         pair.server.refuse_tunnels()
@@ -106,7 +106,7 @@ async def test_a_user_may_post_while_it_is_given_the_tunnel() -> None:
 
         def greet_back(tunnel: Tunnel) -> Recorder:
             recorder = pair.users(tunnel)
-            recorder.tunnel.post("early", payload)
+            recorder.tunnel.send_nowait("early", payload)
             return recorder
 
         await pair.client.open_tunnel(pair.server.address, greet_back)
@@ -120,7 +120,7 @@ async def test_requests_of_the_service_go_on_beside_tunnels() -> None:
     async with running_tunnels() as pair:
         subscribe_usual(pair.server)
         near, far = await pair.open()
-        near.tunnel.post("echo", b"through the tunnel")
+        near.tunnel.send_nowait("echo", b"through the tunnel")
         assert await pair.client.request(pair.server.address, "echo", b"beside") == b"beside"
         await eventually(lambda: far.payloads)
         assert near.payloads == []
@@ -134,10 +134,10 @@ async def test_a_message_must_not_be_larger_than_the_peer_takes() -> None:
         near, far = await pair.open()
         assert near.tunnel.send_bytes_max == 1_000
         assert far.tunnel.send_bytes_max == 4 * MIB
-        near.tunnel.post("four", bytes(996))
+        near.tunnel.send_nowait("four", bytes(996))
         with pytest.raises(MessageTooLargeError, match="1001 bytes exceeds the 1000"):
-            near.tunnel.post("four", bytes(997))
-        near.tunnel.post("", bytes(1_000))
+            near.tunnel.send_nowait("four", bytes(997))
+        near.tunnel.send_nowait("", bytes(1_000))
         await eventually(lambda: len(far.payloads) == 2)
         assert near.tunnel.messages_sent == 2
 
@@ -146,11 +146,11 @@ async def test_subject_must_be_short_and_text() -> None:
     async with running_tunnels() as pair:
         near, far = await pair.open()
         with pytest.raises(MessageTooLargeError, match="subject cannot be longer than 32767"):
-            near.tunnel.post("s" * 32_768, b"")
+            near.tunnel.send_nowait("s" * 32_768, b"")
         with pytest.raises(UsageError, match="cannot be encoded"):
-            near.tunnel.post("\ud800", b"")
-        near.tunnel.post("s" * 32_767, b"long")
-        near.tunnel.post("käse", b"")
+            near.tunnel.send_nowait("\ud800", b"")
+        near.tunnel.send_nowait("s" * 32_767, b"long")
+        near.tunnel.send_nowait("käse", b"")
         await eventually(lambda: len(far.payloads) == 2)
         assert far.subjects == ["s" * 32_767, "käse"]
 
@@ -161,11 +161,11 @@ async def test_nothing_can_be_posted_on_a_closed_tunnel() -> None:
         near.tunnel.close("enough")
         assert not near.tunnel.can_send
         with pytest.raises(ConnectionClosedError, match="is closed") as caught:
-            near.tunnel.post("news", b"")
+            near.tunnel.send_nowait("news", b"")
         assert caught.value.outcome is Outcome.NOT_SENT
         await eventually(lambda: far.reasons)
         with pytest.raises(ConnectionClosedError, match="is closed"):
-            far.tunnel.post("news", bytes(1 * MIB))
+            far.tunnel.send_nowait("news", bytes(1 * MIB))
 
 
 # A peer that does not read.
@@ -179,7 +179,7 @@ async def test_a_full_socket_is_told_and_so_is_room() -> None:
         far.tunnel.transport.pause_reading()
         posted = 0
         while near.tunnel.can_send:
-            near.tunnel.post("flood", number(posted) + bytes(10_000))
+            near.tunnel.send_nowait("flood", number(posted) + bytes(10_000))
             posted += 1
             if posted % 10 == 0:
                 await asyncio.sleep(0)
@@ -187,7 +187,7 @@ async def test_a_full_socket_is_told_and_so_is_room() -> None:
         await stays(lambda: not near.tunnel.can_send)
         assert near.rooms == 0
 
-        near.tunnel.post("flood", number(posted) + bytes(10_000))
+        near.tunnel.send_nowait("flood", number(posted) + bytes(10_000))
         far.tunnel.transport.resume_reading()
         await eventually(lambda: len(far.payloads) == posted + 1)
         assert [payload[:4] for payload in far.payloads] == [*map(number, range(posted + 1))]
@@ -205,7 +205,7 @@ async def test_memory_holds_what_was_posted_and_no_more() -> None:
         for _ in range(100_000):
             if not near.tunnel.can_send:
                 break
-            near.tunnel.post("flood", payload)
+            near.tunnel.send_nowait("flood", payload)
             await asyncio.sleep(0)
         assert near.tunnel.transport is not None
         assert near.tunnel.transport.get_write_buffer_size() < 64 * KIB + 2 * len(payload)
@@ -222,11 +222,11 @@ async def test_two_ends_that_both_send_as_fast_as_they_can() -> None:
         def pump(index: int) -> None:
             tunnel = users[index].tunnel
             while tunnel.can_send and sent[index] < 3_000:
-                tunnel.post("flood", number(sent[index]) + bytes(5_000))
+                tunnel.send_nowait("flood", number(sent[index]) + bytes(5_000))
                 sent[index] += 1
 
         for index, user in enumerate(users):
-            user.on_writable = lambda index=index: pump(index)
+            user.on_room = lambda index=index: pump(index)
             pump(index)
         await eventually(lambda: all(len(user.payloads) == 3_000 for user in users))
         for user in users:
@@ -240,8 +240,8 @@ async def test_counters() -> None:
     async with running_tunnels() as pair:
         near, far = await pair.open()
         for _ in range(10):
-            near.tunnel.post("news", bytes(100))
-        far.tunnel.post("news", b"")
+            near.tunnel.send_nowait("news", bytes(100))
+        far.tunnel.send_nowait("news", b"")
         await eventually(lambda: len(far.payloads) == 10 and near.payloads)
         assert (near.tunnel.messages_sent, near.tunnel.messages_received) == (10, 1)
         assert (far.tunnel.messages_sent, far.tunnel.messages_received) == (1, 10)
@@ -283,12 +283,12 @@ async def test_users_learn_the_round_trip_on_a_busy_tunnel() -> None:
         near, far = await pair.open()
         await eventually(lambda: near.tunnel.round_trip_s is not None)
         await eventually(lambda: far.tunnel.round_trip_s is not None)
-        far.on_received = lambda requests: far.tunnel.post("back", requests[0].payload)
+        far.on_received = lambda requests: far.tunnel.send_nowait("back", requests[0].payload)
         # A time no round trip here can have.
-        near.tunnel.machine._heartbeats.round_trip_s = 1e9
+        near.tunnel.wire._heartbeats.round_trip_s = 1e9
 
         def is_measured_anew() -> bool:
-            near.tunnel.post("busy", b"")
+            near.tunnel.send_nowait("busy", b"")
             return near.tunnel.round_trip_s != 1e9
 
         await eventually(is_measured_anew)

@@ -217,15 +217,15 @@ async def test_advertised_address() -> None:
 
 async def test_post_is_sent_at_once_or_when_the_host_is_found() -> None:
     async with two() as pair:
-        pair.sender.post(pair.receiver.address, "tick", b"1")
+        pair.sender.send_nowait(pair.receiver.address, "tick", b"1")
         assert pair.sender.statistics().sent == 1, "nothing had to be looked up"
         assert not pair.sender._lookups
         named = Address("localhost", pair.receiver.address.port)
-        pair.sender.post(named, "tick", b"2")
+        pair.sender.send_nowait(named, "tick", b"2")
         assert pair.sender.statistics().sent == 1
         await pair.is_heard(2)
         assert not pair.sender._lookups
-        pair.sender.post(named, "tick", b"3")
+        pair.sender.send_nowait(named, "tick", b"3")
         assert pair.sender.statistics().sent == 3, "it is remembered"
         await pair.is_heard(3)
         assert [message.payload for message in pair.seen] == [b"1", b"2", b"3"]
@@ -243,10 +243,10 @@ async def test_post_does_not_wait_behind_names_that_are_slow_to_find(
 
         monkeypatch.setattr(loop, "getaddrinfo", hang)
         for number in range(300):
-            pair.sender.post(Address(f"{number}.example", 7), "tick")
+            pair.sender.send_nowait(Address(f"{number}.example", 7), "tick")
         assert len(pair.sender._lookups) == 256
         assert pair.sender.statistics().unresolved == 44, "more are dropped"
-        pair.sender.post(pair.receiver.address, "tick")
+        pair.sender.send_nowait(pair.receiver.address, "tick")
         assert await pair.sender.send(pair.receiver.address, "tick")
         await pair.is_heard(2)
 
@@ -255,7 +255,7 @@ async def test_post_to_a_host_that_is_none_is_counted() -> None:
     async with two() as pair:
         hosts = ["no-such-host.invalid", "a..b", "x" * 300, "::1", "1.2.3", ""]
         for host in hosts:
-            pair.sender.post(Address(host, 7), "tick")
+            pair.sender.send_nowait(Address(host, 7), "tick")
         await eventually(lambda: not pair.sender._lookups)
         statistics = pair.sender.statistics()
         assert statistics.sent + statistics.unresolved == len(hosts)
@@ -265,18 +265,18 @@ async def test_post_of_what_cannot_be_sent_is_refused_at_once() -> None:
     async with two() as pair:
         for host in ("127.0.0.1", "localhost"):
             with pytest.raises(MessageTooLargeError):
-                pair.sender.post(Address(host, 7), "tick", bytes(70_000))
+                pair.sender.send_nowait(Address(host, 7), "tick", bytes(70_000))
         assert not pair.sender._lookups
     for host in ("127.0.0.1", "localhost"):
         with pytest.raises(NotRunningError):
-            pair.sender.post(Address(host, 7), "tick")
+            pair.sender.send_nowait(Address(host, 7), "tick")
 
 
 async def test_stop_ends_what_was_posted_and_not_found() -> None:
     async with nothing_left():
         unicast = DatagramService(CLUSTER, "alone")
         await unicast.start()
-        unicast.post("localhost:7", "tick")
+        unicast.send_nowait("localhost:7", "tick")
         assert len(unicast._lookups) == 1
         await unicast.stop()
         await eventually(lambda: not unicast._lookups)

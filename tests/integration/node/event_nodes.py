@@ -125,7 +125,7 @@ async def started(*nodes: Node) -> AsyncIterator[None]:
 async def all_handled(*nodes: Node, but: int = 0) -> None:
     """Wait until there is nothing to do for any node, but for so much."""
 
-    async def is_quiet() -> bool:
+    async def suppress_errors() -> bool:
         return sum([await node.waiting() for node in nodes]) == but
 
-    await eventually(is_quiet)
+    await eventually(suppress_errors)

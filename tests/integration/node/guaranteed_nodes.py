@@ -168,7 +168,7 @@ async def until_waiting(node: Node, expected: dict[str, int]) -> None:
 async def all_quiet(nodes: Nodes) -> None:
     """Nothing waits anywhere: nothing more will happen."""
 
-    async def is_quiet() -> bool:
+    async def suppress_errors() -> bool:
         for node in nodes.by_name.values():
             statistics = await node.mail.statistics()
             depths = [queue.depth for queue in statistics.queues.values()]
@@ -177,4 +177,4 @@ async def all_quiet(nodes: Nodes) -> None:
                 return False
         return True
 
-    await eventually(is_quiet, "nothing waits")
+    await eventually(suppress_errors, "nothing waits")

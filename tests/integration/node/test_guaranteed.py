@@ -38,7 +38,7 @@ async def test_message_from_a_satellite_is_handled_once_at_another(tmp_path: Pat
         assert sorted(rows, key=int) == [b"%d" % number for number in range(20)]
         assert await till.rows() == rows
         message = till.messages[0]
-        assert (str(message.sender), message.name) == ("System@S1", QUEUE)
+        assert (str(message.sender), message.route_name) == ("System@S1", QUEUE)
         assert message.session == "a"
         assert message.headers is not None
         assert message.headers["x"] == "y"
@@ -124,7 +124,7 @@ async def test_consumer_that_moves_takes_what_waits_with_it(tmp_path: Path) -> N
         await started.wait()
         await until_waiting(nodes["S1"], {"cells.in.payments": 10})
         till = await Till.at(nodes["S2"])
-        await nodes["S1"].domain.remove("till", grace=0.0)
+        await nodes["S1"].domain.remove_cell("till", grace=0.0)
         assert await till.until(10) == [b"%d" % number for number in range(10)]
         await all_quiet(nodes)
         assert len(await till.rows()) == 10
@@ -142,7 +142,7 @@ async def test_messages_wait_for_a_cell_that_is_replaced(tmp_path: Path) -> None
         await consumer.mail.pause("cells.in.payments")
         await nodes["S1"].domain.send(QUEUE, b"1")
         await until_waiting(consumer, {"cells.in.payments": 1})
-        await consumer.domain.remove("till")
+        await consumer.domain.remove_cell("till")
         await asyncio.sleep(1.6)  # It is time itself that is tested.
         with faults.arm_fault_point("node.guaranteed.passed", lambda **told: passed.append(told)):
             await consumer.mail.resume("cells.in.payments")
@@ -159,7 +159,7 @@ async def test_drained_consumer_finishes_and_the_rest_goes_elsewhere(tmp_path: P
         assert await first.until(1) == [b"1"]
         second = await Till.at(nodes["S2"])
         await nodes["S1"].mail.pause("cells.in.payments")
-        assert await nodes["S1"].domain.drain("till")
+        assert await nodes["S1"].domain.drain_cell("till")
         nodes["S1"].domain.consume("till", "another")
         await nodes["S1"].domain.send(QUEUE, b"2")
         assert await second.until(1) == [b"2"]
@@ -225,7 +225,7 @@ async def test_what_a_handler_sends_is_sent_with_what_it_writes_or_never(tmp_pat
 
         till = await Till.at(nodes["C1"])
         await Till.at(node, "unused")
-        node.domain.unconsume("unused", QUEUE)
+        node.domain.stop_consuming("unused", QUEUE)
         node.domain.add_function("orders", order, consume=["orders"])
         await nodes.domains.settled()
         await nodes.declare()
@@ -353,7 +353,7 @@ async def test_queues_that_stop_leave_nobody_at_work_on_their_messages(tmp_path:
         await runner.wait_idle()
         assert len(gate.begun) == 1
         # Nor does anything of them listen to routes.
-        assert not node.domain.exchange.listeners
+        assert not node.domain.dispatcher.listeners
         gate.open()
         async with GuaranteedQueues(node.domain, node.mail, config=QUICK) as queues:
             await queues.declare(QUEUE, retry=AT_ONCE)

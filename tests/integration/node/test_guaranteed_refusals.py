@@ -74,7 +74,7 @@ NO_MESSAGES = [
     (encode_envelope(Envelope(id=ID, destination=CellPath.of("payments@C1"))), "payments@C1"),
     (
         encode_envelope(
-            Envelope(id=ID, destination=CellPath.of(QUEUE), kind=MessageKind.REPLY, answers=ID)
+            Envelope(id=ID, destination=CellPath.of(QUEUE), kind=MessageKind.REPLY, in_reply_to=ID)
         ),
         "a reply",
     ),
@@ -183,8 +183,8 @@ async def test_domains_tell_who_consumes_a_queue(tmp_path: Path) -> None:
         domain = nodes["S1"].domain
         assert await domain.call("Guarantees@C1", QUEUE) == {"S2": None}
         assert await domain.call("Guarantees@C1", "others") == {}
-        assert await domain.command("Guarantees@C1", "ls") == "payments: S2"
-        assert await domain.command("Guarantees@S2", "ls") == "none"
+        assert await domain.run_command("Guarantees@C1", "ls") == "payments: S2"
+        assert await domain.run_command("Guarantees@S2", "ls") == "none"
         with pytest.raises(RemoteDecodeError, match="is a text, not 7"):
             await domain.call("Guarantees@C1", 7)
 

@@ -37,7 +37,7 @@ class Echo(Cell):
     def __init__(self) -> None:
         super().__init__("echo")
 
-    def received(self, message: CellMessage) -> Any:
+    def handle(self, message: CellMessage) -> Any:
         return message.body
 
 
@@ -97,8 +97,8 @@ async def test_what_operators_of_others_may_do_holds_for_commands_to_cells(tmp_p
             await eventually(lambda: "alpha" in beta.domain.links.by_domain)
             for line in ("kill till", "ps"):
                 with pytest.raises(RemoteHandlerError, match="alpha lets others give no command"):
-                    await beta.domain.command("System@alpha", line)
-            assert "till" in await alpha.domain.command("System", "ps")
+                    await beta.domain.run_command("System@alpha", line)
+            assert "till" in await alpha.domain.run_command("System", "ps")
 
 
 async def test_who_may_be_a_core_is_a_setting(tmp_path: Path) -> None:

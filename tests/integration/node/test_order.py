@@ -167,7 +167,7 @@ class Clerk(Cell):
         self.gate = gate
         self.seen: list[object] = []
 
-    async def received(self, message: CellMessage) -> None:
+    async def handle(self, message: CellMessage) -> None:
         self.seen.append(self.door.is_open)
         await self.gate.passed()
         self.seen.append(await current_node().broker.call("shop.price"))

@@ -80,7 +80,7 @@ async def test_a_certified_node_cannot_send_packets_as_another(tmp_path: Path, r
         CellDomain(
             service,
             role=role,
-            locations=StaticCoreDiscovery({"C1": [domains.services["C1"].address]}),
+            core_discovery=StaticCoreDiscovery({"C1": [domains.services["C1"].address]}),
             config=QUICK,
         ) as intruder,
     ):

@@ -135,7 +135,7 @@ async def test_failures_are_told_for_each_group() -> None:
         assert failures["bad"].node_id == "n1"
         assert failures["worse"].name == "Unsendable"  # type: ignore[attr-defined]  # From afar.
         assert not raised.value.retryable
-        assert raised.value.outcome is Outcome.KNOWN
+        assert raised.value.outcome is Outcome.REPLIED
 
 
 async def test_failures_of_this_node_and_odd_ones_are_told_too() -> None:

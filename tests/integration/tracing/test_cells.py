@@ -102,7 +102,7 @@ async def test_failures_are_noted() -> None:
 
 async def test_pings_and_commands_are_not_traced() -> None:
     async with recording(*NODES) as traces, Domains(1, 2) as domains:
-        await domains["S1"].command("System@S2", "info")
+        await domains["S1"].run_command("System@S2", "info")
         assert traces.all() == []
 
 

@@ -64,7 +64,7 @@ async def test_what_a_span_has_besides() -> None:
         async with Recorder("alpha", TracingConfig(otlp=collector.url)):
             link = tracing.SpanContext("1" * 32, "2" * 16)
             span = tracing.start_incoming_span("net", "x", link, node="alpha", links=[link])
-            span.set("count", 3)
+            span.set_attribute("count", 3)
             span.end(UsageError("it broke"))
             unsampled = tracing.SpanContext("1" * 32, "2" * 16, 0)
             tracing.start_incoming_span("net", "nobody wants it", unsampled, node="alpha").end()

@@ -115,7 +115,7 @@ async def test_frames() -> None:
 
 async def test_envelopes(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
-    post = Tunnel.post
+    post = Tunnel.send_nowait
 
     def overhear(tunnel: Tunnel, subject: str, payload: bytes) -> None:
         if subject == MESSAGE:

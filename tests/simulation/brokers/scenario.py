@@ -35,8 +35,8 @@ class BrokerWorld(World[Branch]):
         self._config = config
         # By processes, when they were last seen paused.
         self._paused_at: dict[str, float] = {}
-        sim.every(_CHECK_INTERVAL_S, self._check_deadlines)
-        sim.every(_CHECK_INTERVAL_S, self._check_packets)
+        sim.call_every(_CHECK_INTERVAL_S, self._check_deadlines)
+        sim.call_every(_CHECK_INTERVAL_S, self._check_packets)
 
     def make_station(self, node_id: str, domain: CellDomain, rng: Random) -> Branch:
         return Branch(self.sim, node_id, domain, self.books, self._config, rng)

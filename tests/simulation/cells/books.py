@@ -133,8 +133,8 @@ class Books:
         )
         is_logical = "@" not in sent.destination
         require(
-            message.name == (sent.destination if is_logical else None),
-            f"{place} is told that {sent} was sent to {message.name}",
+            message.route_name == (sent.destination if is_logical else None),
+            f"{place} is told that {sent} was sent to {message.route_name}",
         )
         self.handled[sent.number].append(Handling(place, message.id, next(self._order)))
         return sent

@@ -64,7 +64,7 @@ class Mesh:
         bind = f"{node.host}:{PORT}"
         async with (
             MessagingService(CLUSTER, node.name, bind, limits=self._limits) as service,
-            CellDomain(service, role=role, locations=where, config=self._config) as domain,
+            CellDomain(service, role=role, core_discovery=where, config=self._config) as domain,
         ):
             self.domains[node.name] = domain
             await asyncio.get_running_loop().create_future()
@@ -92,7 +92,7 @@ class Mesh:
 
         async def add() -> None:
             domain.add_function(cell.cell, inbox, consume=queues, subscribe=topics)
-            assert await domain.settle()
+            assert await domain.wait_routes_acknowledged()
 
         self.sim.run(add(), self.sim.nodes[cell.domain])
         return inbox

@@ -47,7 +47,7 @@ class Process:
         self._planned = planned
         self._plan = plan
         self._books = books
-        self._rng = sim.simulation.rng_of(f"process {self.label}")
+        self._rng = sim.simulation.rng_for(f"process {self.label}")
         # In the order they began in, which a set would not keep.
         self._changes: dict[asyncio.Task[None], None] = {}
         # Set once the program runs.
@@ -97,7 +97,7 @@ class Process:
             service,
             role=self.identity.role,
             zone=self.identity.zone,
-            locations=StaticCoreDiscovery({it: [f"{it}:{PORT}"] for it in self._plan.cores}),
+            core_discovery=StaticCoreDiscovery({it: [f"{it}:{PORT}"] for it in self._plan.cores}),
             config=self._plan.config,
         )
 
@@ -135,8 +135,8 @@ class Process:
 
         def handle(message: CellMessage) -> object:
             require(
-                not (state.is_drained and message.name),
-                f"{place} is drained, but gets a message to {message.name}",
+                not (state.is_drained and message.route_name),
+                f"{place} is drained, but gets a message to {message.route_name}",
             )
             sent = self._books.handle(place, message)
             reply = write_number(sent.number)
@@ -183,7 +183,7 @@ class Process:
 
     async def _on_remove(self, domain: CellDomain, event: PlannedEvent) -> None:
         if self.cells.pop(event.cell.name, None) is not None:
-            await domain.remove(event.cell.name)
+            await domain.remove_cell(event.cell.name)
 
     async def _on_drain(self, domain: CellDomain, event: PlannedEvent) -> None:
         state = self.cells.get(event.cell.name)
@@ -191,7 +191,7 @@ class Process:
             state.is_draining = True
             state.queues.clear()
             state.topics.clear()
-            state.is_drained = await domain.drain(event.cell.name)
+            state.is_drained = await domain.drain_cell(event.cell.name)
 
     async def _on_consume(self, domain: CellDomain, event: PlannedEvent) -> None:
         state = self._changeable(event)
@@ -204,7 +204,7 @@ class Process:
         if state is not None and state.queues:
             queue = min(state.queues)
             state.queues.discard(queue)
-            domain.unconsume(event.cell.name, queue)
+            domain.stop_consuming(event.cell.name, queue)
 
     async def _on_subscribe(self, domain: CellDomain, event: PlannedEvent) -> None:
         state = self._changeable(event)

@@ -151,7 +151,7 @@ def _end(world: World) -> None:
     world.sim.run_for(_CALMING_S)
     check_leaks(world)
     for process in world.running():
-        world.sim.after(world.sim.rng.random(), process.stop)
+        world.sim.call_later(world.sim.rng.random(), process.stop)
     world.sim.run_until(
         lambda: not world.running(), within=_CALMING_S + 1.0, claim="all domains have stopped"
     )

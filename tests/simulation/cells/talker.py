@@ -100,7 +100,7 @@ class Talker:
             source=CellPath.of(f"forger@{victim}", f"*@{victim}", f"*@{own}"),
             payload=write_number(sent.number),
         )
-        if link.is_clear:
+        if link.can_send_now:
             link.post(encode_envelope(forged))
 
     def _draw_path(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -171,7 +172,7 @@ def check_cores(world: World) -> None:
         return
     process = world.sim.rng.choice(world.running())
     assert process.domain is not None
-    answer = world.sim.run(process.domain.command("RoutingMgr", "check -json"), process.node)
+    answer = world.sim.run(process.domain.run_command("RoutingMgr", "check -json"), process.node)
     told = json.loads(answer)
     require(told["differences"] == [], f"{process} finds that cores differ: {answer}")
     running = sorted(it.name for it in world.running() if world.model().is_core(it))
@@ -194,14 +195,14 @@ def check_leaks(world: World) -> None:
 def _leftovers(domain: CellDomain) -> list[str]:
     calls, exchange = domain._calls, domain._exchange
     found = [f"{len(calls)} calls that wait"] if len(calls) else []
-    if calls._hopeful:
-        found.append(f"{len(calls._hopeful)} calls that hope for routes")
+    if calls._route_waiters:
+        found.append(f"{len(calls._route_waiters)} calls that hope for routes")
     found += [f"{it!r}" for it in exchange.runners.values() if not it.is_idle]
-    found += [f"{it!r}" for it in domain.links.by_domain.values() if not it.is_written]
+    found += [f"{it!r}" for it in domain.links.by_domain.values() if not it.is_flushed]
     if exchange.depth:
         found.append(f"{exchange.depth} handlers on the stack")
-    if not domain.spreader.is_settled:
-        found.append(f"peers that are behind: {domain.spreader.announcer.behind()}")
+    if not domain.propagator.is_acknowledged:
+        found.append(f"peers that are behind: {domain.propagator.announcer.unacknowledged()}")
     return found
 
 
@@ -222,7 +223,7 @@ class World(TroubledHosts[Process]):
         for domain in plan.domains:
             self._add_host(domain)
         self._cut()
-        sim.every(_CHECK_INTERVAL_S, self._check_calls)
+        sim.call_every(_CHECK_INTERVAL_S, self._check_calls)
 
     def _add_host(self, domain: PlannedDomain) -> None:
         async def program(node: SimNode) -> None:
@@ -250,7 +251,8 @@ class World(TroubledHosts[Process]):
     def start_first(self) -> None:
         for domain in self.plan.domains:
             if not domain.is_late:
-                self.sim.after(self.sim.rng.random(), lambda name=domain.name: self.start(name))  # type: ignore[misc]
+                start = functools.partial(self.start, domain.name)
+                self.sim.call_later(self.sim.rng.random(), start)
         self.sim.run_for(1.0)
 
     # Trouble.

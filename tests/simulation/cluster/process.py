@@ -65,7 +65,7 @@ class Process:
 
     @property
     def own(self) -> Member | None:
-        return None if self.machine is None else self.machine.own
+        return None if self.machine is None else self.machine.local_member
 
     @property
     def is_seed(self) -> bool:

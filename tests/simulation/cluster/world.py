@@ -38,7 +38,7 @@ class World:
             self._add_host(f"{_TWIN}{name}")
         self._seeds = [f"{sim.nodes[name].host}:{PORT}" for name in plan.seeds]
         self._write_agenda()
-        sim.every(_CHECK_INTERVAL_S, self.views.check)
+        sim.call_every(_CHECK_INTERVAL_S, self.views.check)
 
     def _add_host(self, host: str) -> None:
         async def program(node: SimNode) -> None:
@@ -160,19 +160,19 @@ class World:
         self.sim.nodes[fault.victim].jump_clock(fault.clock_s)
 
     def _disturb(self, fault: PlannedFault) -> None:
-        self.sim.network.disturb(
+        self.sim.network.set_conditions(
             loss=_LOSS_MAX * fault.strength, duplicate=fault.strength, reorder=fault.strength / 2
         )
-        self._later(fault, self.sim.network.calm)
+        self._later(fault, self.sim.network.reset_conditions)
 
     def _delay(self, fault: PlannedFault) -> None:
         most = _DELAY_S_MAX * fault.strength
-        self.sim.network.disturb(delay_s=(most / 4, most))
-        self._later(fault, self.sim.network.calm)
+        self.sim.network.set_conditions(delay_s=(most / 4, most))
+        self._later(fault, self.sim.network.reset_conditions)
 
     def _reset(self, fault: PlannedFault) -> None:
         for other in fault.others:
-            self.sim.network.reset(fault.victim, other)
+            self.sim.network.reset_connections(fault.victim, other)
 
     def _slow_down(self, fault: PlannedFault) -> None:
         host = fault.victim
@@ -200,7 +200,7 @@ class World:
         """End all faults, and start who shall be there in the end."""
         self._agenda.clear()
         self.sim.network.heal()
-        self.sim.network.calm()
+        self.sim.network.reset_conditions()
         for host, node in self.sim.nodes.items():
             self._speed_up(host)
             node.resume()

@@ -81,7 +81,7 @@ class Traps:
         self._waiting.clear()
 
     def _reach(self, point: str, **details: object) -> None:
-        name = self._sim.loop.lane.name
+        name = self._sim.loop.current_process.name
         for trap in self._waiting.get(name, ()):
             if trap.point == point and trap.visit():
                 self._waiting[name].remove(trap)

@@ -118,13 +118,13 @@ class World:
 
     def _delay(self, fault: PlannedFault, machine: Machine) -> None:
         most = _DELAY_S_MAX * fault.strength**2
-        self.sim.network.disturb(delay_s=(most / 4, most))
-        self._later(fault, self.sim.network.calm)
+        self.sim.network.set_conditions(delay_s=(most / 4, most))
+        self._later(fault, self.sim.network.reset_conditions)
 
     def _reset(self, fault: PlannedFault, machine: Machine) -> None:
         for other in self.machines:
             if other != machine.name:
-                self.sim.network.reset(machine.name, other)
+                self.sim.network.reset_connections(machine.name, other)
 
     def _slow_disk(self, fault: PlannedFault, machine: Machine) -> None:
         machine.disk.sync_s = _SYNC_S_MAX * fault.strength**2
@@ -158,7 +158,7 @@ class World:
         self.agenda.clear()
         self.traps.clear()
         self.sim.network.heal()
-        self.sim.network.calm()
+        self.sim.network.reset_conditions()
         for machine in self.machines.values():
             _mend(machine)
             self._wishes[machine.name].clear()

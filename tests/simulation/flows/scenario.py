@@ -36,7 +36,7 @@ def run_plan(simulation: Simulation, plan: Plan) -> None:
     with SimCluster(simulation) as sim:
         sim.log.add("plan", "seed", f"{sim.seed}: {plan.name}")
         world = World(sim, plan)
-        sim.every(LOOK_S, lambda: check_memory(world))
+        sim.call_every(LOOK_S, lambda: check_memory(world))
         with world.traps.armed():
             world.run()
             world.heal()

@@ -45,7 +45,7 @@ class FlowTraps(Traps):
 
     def _reach(self, point: str, **details: object) -> None:
         # The callback in which a process was killed may go on for a while.
-        if not self._sim.loop.lane.is_dead:
+        if not self._sim.loop.current_process.is_dead:
             super()._reach(point, **details)
 
 

@@ -100,7 +100,7 @@ class World:
             self.agenda.at(0.0, self.sim.nodes[host].start)
         for attack in plan.attacks:
             self.agenda.at(attack.time, lambda it=attack: self._attack(it))  # type: ignore[misc]
-        sim.every(_CHECK_S, self.check)
+        sim.call_every(_CHECK_S, self.check)
 
     def address(self, name: str) -> Address:
         return Address(self.sim.nodes[name].host, PORT)
@@ -114,7 +114,7 @@ class World:
         async with MessagingService(CLUSTER, node.name, bind, secret=secret) as service:
             agent = ClusterAgent(service, StaticDiscovery(contacts))
             communication = ClusterMessaging(agent)
-            communication.consume("note", self._hear_of(node.name))
+            communication.subscribe("note", self._hear_of(node.name))
             self.started[node.name] = self.sim.now
             try:
                 async with agent:
@@ -129,7 +129,7 @@ class World:
             for member in agent.members[1:]:
                 number += 1
                 text = str(number).encode()
-                await communication.unicast(member.name, "note", text, reliable=False)
+                await communication.send(member.name, "note", text, reliable=False)
             await asyncio.sleep(_NOTE_S)
         raise agent.failure
 
@@ -179,7 +179,7 @@ class World:
         elif attack.about in self.agents:
             machine = self.agents[attack.about]._machine
             assert machine is not None
-            stranger.accuse(victim, machine._roster.own)
+            stranger.accuse(victim, machine._roster.local)
 
     # What must hold.
 

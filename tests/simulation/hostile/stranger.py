@@ -83,10 +83,10 @@ class Stranger:
             return
         if isinstance(packet, ProbePacket):
             ack = ProbeAckPacket(
-                number=packet.number,
+                nonce=packet.nonce,
                 name=self.name,
                 instance=1,
-                farewell=_FAREWELL,
+                leave_digest=_FAREWELL,
                 incarnation=1 << 42,
                 is_member=True,
             )
@@ -98,32 +98,32 @@ class Stranger:
         """Tell of hundreds of nodes that do not exist."""
         for _ in range(80):
             names = {f"ghost-{self._rng.getrandbits(24)}" for _ in range(_RECORDS)}
-            self._say(victim, GossipPacket(news=[self._forge(name) for name in sorted(names)]))
+            self._say(victim, GossipPacket(records=[self._forge(name) for name in sorted(names)]))
 
     def claim(self, victim: Address, name: str) -> None:
         """Be the node of that name, in every way there is to say so."""
         self.name = name
-        self._say(victim, ProbePacket(number=1, name="nobody", instance=7), self._address)
-        self._say(victim, ProbePacket(number=2, name=name, instance=1), self._address)
+        self._say(victim, ProbePacket(nonce=1, name="nobody", instance=7), self._address)
+        self._say(victim, ProbePacket(nonce=2, name=name, instance=1), self._address)
         record = self._forge(name, instance=1, address=self._address)
-        self._say(victim, GossipPacket(news=[record]), self._address)
+        self._say(victim, GossipPacket(records=[record]), self._address)
 
     def accuse(self, victim: Address, record: MemberRecord) -> None:
         """Say that a member is dead, and that it left."""
         for state in (MemberState.SUSPECT, MemberState.DEAD, MemberState.LEFT):
             lie = msgspec.structs.replace(
-                record, state=state, incarnation=record.incarnation + 1, witness="somebody"
+                record, state=state, incarnation=record.incarnation + 1, reported_by="somebody"
             )
-            self._say(victim, GossipPacket(news=[lie]))
+            self._say(victim, GossipPacket(records=[lie]))
 
     def reflect(self, victim: Address, bystander: Address, name: str) -> None:
         """Ask for whatever there is, in the name of somebody who did not ask."""
         questions: list[MembershipPacket] = [
-            ProbePacket(number=3, name="nobody", instance=7),
-            SyncRequestPacket(number=4, digest=b""),
+            ProbePacket(nonce=3, name="nobody", instance=7),
+            SyncRequestPacket(nonce=4, digest=b""),
             PropertiesRequestPacket(version=0, instance=1),
-            ProbeRequestPacket(number=5, target=name),
-            ProbeRequestPacket(number=6, target="nobody"),
+            ProbeRequestPacket(nonce=5, target=name),
+            ProbeRequestPacket(nonce=6, target="nobody"),
         ]
         for packet in questions:
             self._say(victim, packet, bystander)

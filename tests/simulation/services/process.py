@@ -102,7 +102,7 @@ class Process(Generic[TenantT]):
         return CellDomain(
             service,
             role=Role.CORE if self.is_core else Role.SATELLITE,
-            locations=StaticCoreDiscovery({it: [f"{it}:{PORT}"] for it in self._plan.cores}),
+            core_discovery=StaticCoreDiscovery({it: [f"{it}:{PORT}"] for it in self._plan.cores}),
             config=self._plan.config,
         )
 
@@ -126,7 +126,7 @@ class Process(Generic[TenantT]):
         assert self.domain is not None
         if node_id in self.stations:
             return
-        rng = self._sim.simulation.rng_of(f"{self.label} {node_id} {self._sim.now}")
+        rng = self._sim.simulation.rng_for(f"{self.label} {node_id} {self._sim.now}")
         station = self._make(node_id, self.domain, rng)
         self.stations[node_id] = station
         station.start(actions)

@@ -22,7 +22,7 @@ class PacketWorld(World[Station]):
     def __init__(self, sim: SimCluster, plan: Plan) -> None:
         super().__init__(sim, plan)
         self.ledger = Ledger()
-        sim.every(_CHECK_INTERVAL_S, self._check_connections)
+        sim.call_every(_CHECK_INTERVAL_S, self._check_connections)
 
     def make_station(self, node_id: str, domain: CellDomain, rng: Random) -> Station:
         everybody = [it.node_id for it in self.plan.nodes]
@@ -81,7 +81,7 @@ def _unsteady(process: Process[Any], cores: set[str], running: set[str]) -> list
         found.append(f"{process} has tunnels to {sorted(domain.links.by_domain)}")
     if not process.is_core and len(domain.table.defaults()) != len(cores):
         found.append(f"{process} has {len(domain.table.defaults())} defaults")
-    if not domain.spreader.is_settled:
+    if not domain.propagator.is_acknowledged:
         found.append(f"{process} is not settled")
     # A satellite is cut off when no core runs.
     is_up = bool(cores) or process.is_core
@@ -188,7 +188,7 @@ def run_services(simulation: Simulation) -> None:
 
 def stop_all(world: World[Any]) -> None:
     for process in world.running():
-        world.sim.after(world.sim.rng.random(), process.stop)
+        world.sim.call_later(world.sim.rng.random(), process.stop)
     world.sim.run_until(
         lambda: not world.running(), within=_STOP_S, claim="all processes have stopped"
     )

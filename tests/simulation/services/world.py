@@ -73,7 +73,7 @@ class World(TroubledHosts[Process[TenantT]], Generic[TenantT]):
 
     def start_first(self) -> None:
         for name in self.plan.hosts:
-            self.sim.after(self.sim.rng.random(), lambda name=name: self.start(name))  # type: ignore[misc]
+            self.sim.call_later(self.sim.rng.random(), lambda name=name: self.start(name))  # type: ignore[misc]
         self.sim.run_for(1.0)
 
     # Trouble.

@@ -92,7 +92,7 @@ class Client:
         request = call.to_request(self._simulation.now)
         size = len(request.payload) + len(request.subject.encode())
         if size > endpoint.connection.send_bytes_max:
-            self._pending.take(call.id)
+            self._pending.pop(call.id)
             self._end(call, End.TOO_LARGE, MessageTooLargeError.__name__)
             return
         call.endpoint = endpoint
@@ -106,7 +106,7 @@ class Client:
         self._simulation.log.add("client", end.value, f"{call.id} {details}")
 
     def _cancel(self, call: Call) -> None:
-        if self._pending.take(call.id) is not None:
+        if self._pending.pop(call.id) is not None:
             self._end(call, End.CANCELLED)
             self._tell_cancelled(call)
             self._write_queue()
@@ -126,7 +126,7 @@ class Client:
             self._timer = self._process.at(self._pending.next_deadline, self._expire)
 
     def _expire(self) -> None:
-        for _, call in self._pending.take_expired(self._simulation.now):
+        for _, call in self._pending.pop_expired(self._simulation.now):
             self._end(call, End.EXPIRED)
             require(call.deadline <= self._simulation.now, f"call {call.id} expired early")
             self._check_expiry(call)
@@ -164,7 +164,7 @@ class Client:
         require(is_right, f"version {agreed} was agreed, not {self._plan.version}")
 
     def _on_reply(self, endpoint: Endpoint, reply: ReplyFrame) -> None:
-        call = self._pending.take(reply.id)
+        call = self._pending.pop(reply.id)
         if endpoint.link.ledger.is_tainted:
             if call is not None:
                 self._end(call, End.ANSWERED, "after a byte was changed")
@@ -184,7 +184,7 @@ class Client:
 
     def on_closed(self, endpoint: Endpoint) -> None:
         for call in self._in_flight(endpoint):
-            self._pending.take(call.id)
+            self._pending.pop(call.id)
             self._end(call, End.CLOSED)
             is_lost = call.is_probe or self._plan.is_calm
             require(not is_lost, f"call {call.id} was lost, and nothing is wrong")

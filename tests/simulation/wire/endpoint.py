@@ -98,10 +98,10 @@ class Endpoint:
         """Read into the room of a large frame as long as there is one."""
         machine, now = self.connection, self._simulation.now
         events: list[ConnectionEvent] = []
-        while data and (room := machine.room()) is not None:
+        while data and (room := machine.receive_buffer()) is not None:
             size = min(len(room), len(data))
             room[:size] = data[:size]
-            events += machine.receive_in_room(size, now)
+            events += machine.buffer_updated(size, now)
             data = data[size:]
         return events + machine.receive_data(data, now) if data else events
 
@@ -149,12 +149,12 @@ class Endpoint:
         elif isinstance(frame, GoodbyeFrame):
             machine.goodbye(frame.reason, frame.code)
         if machine.version >= 3 or isinstance(frame, RequestFrame | ReplyFrame):
-            self.link.record(self.role.other, frame)
+            self.link.record(self.role.opposite, frame)
         self.last_wrote = self._simulation.now
 
     def say_goodbye(self, reason: str) -> None:
         """Begin to close; a connection that is not open yet ends at once."""
-        self.log("goodbye", f"to the {self.role.other.value}")
+        self.log("goodbye", f"to the {self.role.opposite.value}")
         self.send(GoodbyeFrame(0, reason))
         self.settle()
         if self.connection.phase is ConnectionState.CLOSED:
@@ -166,7 +166,7 @@ class Endpoint:
             return
         machine = self.connection
         for data in machine.data_to_send(self._simulation.now):
-            self.link.pipes[self.role.other].write(data)
+            self.link.pipes[self.role.opposite].write(data)
         if machine.failure is not None:
             self._give_up(machine.failure)
         else:
@@ -178,7 +178,7 @@ class Endpoint:
             raise SafetyFailure(f"a machine failed with {failure!r}")
         require(self.connection.deadline() == NEVER, "a machine that failed wants to be called")
         if self.connection.version >= 3:
-            self.link.record(self.role.other, GoodbyeFrame(failure.code, str(failure)))
+            self.link.record(self.role.opposite, GoodbyeFrame(failure.code, str(failure)))
         self.link.judge_failure(self, failure)
         self.close("failed")
 
@@ -191,7 +191,7 @@ class Endpoint:
         if self._timer is not None:
             self._timer.cancel()
         self.process.readers.remove(self.link.pipes[self.role].pump)
-        self.link.pipes[self.role.other].finish()
+        self.link.pipes[self.role.opposite].finish()
         self._application.on_closed(self)
 
     # Time.

@@ -252,7 +252,7 @@ class Link:
         """Whether things were wrong for about as long as the machine has patience."""
         now = self._simulation.now
         limits = self._plan.sides[endpoint.role].limits
-        if endpoint.phase_before in (ConnectionState.GREETING, ConnectionState.INTRODUCING):
+        if endpoint.phase_before in (ConnectionState.HANDSHAKE, ConnectionState.AWAITING_HELLO):
             start, patience_s = endpoint.started_at, limits.handshake_timeout_s - HANDSHAKE_S_MAX
         elif now - endpoint.last_read >= self._timeout_s(endpoint):
             start = endpoint.last_read
@@ -277,14 +277,14 @@ class Link:
         limits = self._plan.sides[role].limits
         interval_s = limits.heartbeat_interval_s or NEVER
         if self._plan.version >= 3:
-            other = self._plan.sides[role.other].limits
+            other = self._plan.sides[role.opposite].limits
             interval_s = min(interval_s, other.heartbeat_timeout_s / 3 or NEVER)
         return interval_s
 
     def _quiet_s(self, endpoint: Endpoint) -> float:
         """How long nothing may come from the peer although all is well."""
         return self._interval_s(
-            endpoint.role.other if self._plan.version >= 3 else ConnectionRole.CLIENT
+            endpoint.role.opposite if self._plan.version >= 3 else ConnectionRole.CLIENT
         )
 
     def _asks_every_s(self, endpoint: Endpoint) -> float:
@@ -300,8 +300,8 @@ class Link:
         def check() -> None:
             phase = endpoint.connection.phase
             if not endpoint.is_closed and phase in (
-                ConnectionState.GREETING,
-                ConnectionState.INTRODUCING,
+                ConnectionState.HANDSHAKE,
+                ConnectionState.AWAITING_HELLO,
             ):
                 raise LivenessFailure(f"the {endpoint.role.value} still waits for a handshake")
 
@@ -323,7 +323,7 @@ class Link:
             return self._simulation.now + 1.0
         process = endpoint.process
         start = max(self.cut_off[endpoint.role], endpoint.last_read, process.resumed_at)
-        if endpoint.connection.phase in (ConnectionState.GREETING, ConnectionState.INTRODUCING):
+        if endpoint.connection.phase in (ConnectionState.HANDSHAKE, ConnectionState.AWAITING_HELLO):
             return endpoint.started_at + limits.handshake_timeout_s + self._slack_s
         latest = NEVER
         if self._timeout_s(endpoint) < NEVER:

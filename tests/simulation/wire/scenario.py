@@ -92,7 +92,7 @@ class World:
             advertised_ip=address.host,
             limits=side.limits,
             wall_clock=lambda: round(self._simulation.now * 1_000),
-            spare=BufferCache(),
+            buffer_cache=BufferCache(),
             algorithms={name: load_algorithm(name) for name in side.compressions},
             heartbeat_payload=side.heartbeat_payload,
         )
@@ -121,7 +121,7 @@ class World:
         return endpoint
 
     def _make_endpoint(self, link: Link, role: ConnectionRole) -> Endpoint:
-        has_certificate = self.plan.sides[role.other].has_certificate
+        has_certificate = self.plan.sides[role.opposite].has_certificate
         return Endpoint(
             self._simulation,
             self._processes[role],
@@ -130,7 +130,7 @@ class World:
             self._configs[role],
             self.client if role is ConnectionRole.CLIENT else self._server,
             next_id=self._next_id,
-            certificate_names=frozenset({role.other.value}) if has_certificate else None,
+            certificate_names=frozenset({role.opposite.value}) if has_certificate else None,
         )
 
     def _stop_serving(self) -> None:

@@ -36,7 +36,7 @@ class Server:
             self._on_request(endpoint, event)
         elif isinstance(event, CancelFrame):
             endpoint.log("cancelled", str(event.id))
-            self._work_of(endpoint).take(event.id)
+            self._work_of(endpoint).pop(event.id)
         elif isinstance(event, GoodbyeFrame):
             endpoint.log("goodbye", f"from the client: {event.reason}")
 
@@ -68,9 +68,9 @@ class Server:
         if endpoint.is_closed:
             return
         work = self._work_of(endpoint)
-        for id, _ in work.take_expired(self._simulation.now):
+        for id, _ in work.pop_expired(self._simulation.now):
             endpoint.log("gives up", str(id))
-        if work.take(request.id) is not None:
+        if work.pop(request.id) is not None:
             reply_bytes = min(call.job.reply_bytes, endpoint.connection.send_bytes_max)
             self._reply(endpoint, answer(request, call.job.kind, reply_bytes))
 

@@ -33,7 +33,7 @@ async def be_satellite(name: str, core: str, address: str) -> None:
     locations = StaticCoreDiscovery({core: [address]})
     async with (
         MessagingService(CLUSTER, name, limits=LIMITS) as service,
-        CellDomain(service, role=Role.SATELLITE, locations=locations, config=QUICK) as domain,
+        CellDomain(service, role=Role.SATELLITE, core_discovery=locations, config=QUICK) as domain,
     ):
         domain.add_function("echo", lambda message: message.payload, consume=["work"])
         await until_input_ends()

@@ -136,7 +136,7 @@ class Node:
             return self._status()
         cell, _, command = line.partition(" ")
         try:
-            return await self._domain.command(cell, command)
+            return await self._domain.run_command(cell, command)
         except PostroadError as error:
             return {"error": str(error)}
 
@@ -159,7 +159,7 @@ async def belong(settings: Settings) -> None:
     async with service:
         address = str(service.address)
         locations = make_locations(settings, address)
-        domain = CellDomain(service, role=settings.role, locations=locations, config=CONFIG)
+        domain = CellDomain(service, role=settings.role, core_discovery=locations, config=CONFIG)
         async with domain:
             if settings.record:
                 worker = Worker(domain, settings.record)

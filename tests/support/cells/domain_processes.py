@@ -163,7 +163,7 @@ class Fabric:
         )
         async with MessagingService(CLUSTER, CALLER, limits=LIMITS) as service:
             locations = make_locations(settings, str(service.address))
-            async with CellDomain(service, locations=locations, config=CONFIG) as self.caller:
+            async with CellDomain(service, core_discovery=locations, config=CONFIG) as self.caller:
                 self.tunnels = Tunnels(self.caller)
                 await self.is_whole()
                 yield

@@ -80,7 +80,7 @@ class Node:
         )
 
     def apply_changes(self) -> None:
-        changes = self.learner.take_changes()
+        changes = self.learner.drain_changes()
         self.table = self.table.changed(
             added=changes.added, deleted=changes.deleted, is_strict=False
         )
@@ -106,7 +106,7 @@ class Journey:
 
     @property
     def failed_at(self) -> list[str]:
-        return [failure.at for failure in self.failures]
+        return [failure.domain for failure in self.failures]
 
 
 class _Bag(NamedTuple):
@@ -172,7 +172,7 @@ class Network:
     def settle(self) -> None:
         """Have all domains tell the others what they offer until there is nothing to tell."""
         for node in self.nodes.values():
-            node.announcer.offer(build_advertisement(node.table, node.domain), NOW)
+            node.announcer.advertise(build_advertisement(node.table, node.domain), NOW)
         updates = deque(self._outgoing())
         while updates:
             sender, receiver, update = updates.popleft()
@@ -185,7 +185,7 @@ class Network:
         return [
             (name, peer, update)
             for name, node in self.nodes.items()
-            for peer, update in node.announcer.take_outgoing()
+            for peer, update in node.announcer.drain_outgoing()
         ]
 
     def _tell(self, sender: str, receiver: str, update: RoutingUpdate) -> None:
@@ -218,7 +218,7 @@ class Network:
         further += [self._cross(bag.node, forward, journey) for forward in decision.forwards]
         if decision.failure is not None:
             journey.failures.append(decision.failure)
-        if decision.failure is not None and decision.is_answered:
+        if decision.failure is not None and decision.should_reply:
             answer = make_error_reply(bag.envelope, decision.failure, id=make_id())
             further.append(_Bag(bag.node, answer, LOCAL_ORIGIN))
         return further
@@ -230,9 +230,9 @@ class Network:
             journey.told.append(str(here))
             return []
         journey.hits.append(Hit(node.domain.name, delivery))
-        if delivery.envelope.destination.was_walked:
+        if delivery.envelope.destination.is_complete:
             return []
-        return [_Bag(node, delivery.envelope.sent_by(here), LOCAL_ORIGIN)]
+        return [_Bag(node, delivery.envelope.with_source_hop(here), LOCAL_ORIGIN)]
 
     def _cross(self, node: Node, forward: Forward, journey: Journey) -> _Bag:
         far = self.nodes[forward.gateway.removeprefix("to-")]

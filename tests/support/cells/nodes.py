@@ -186,7 +186,7 @@ class Domains:
             self.services[name],
             role=role,
             zone=zone or self._zones.get(name),
-            locations=self.locations(name),
+            core_discovery=self.locations(name),
             cores=self._may_be_cores,
             remote_commands=self._remote_commands,
             config=self._config,
@@ -217,12 +217,12 @@ class Domains:
     async def settled(self) -> None:
         """Wait until every domain knows what the others offer."""
         for domain in self.by_name.values():
-            assert await domain.settle(DEADLINE_S)
+            assert await domain.wait_routes_acknowledged(DEADLINE_S)
 
 
 def names_of(messages: Sequence[CellMessage]) -> list[str | None]:
     """The queues and topics that messages came by."""
-    return [message.name for message in messages]
+    return [message.route_name for message in messages]
 
 
 def quick(**changes: object) -> CellsConfig:
@@ -242,7 +242,7 @@ async def cut(domain: CellDomain, peer: str) -> None:
     """
     await eventually(lambda: peer in domain.links.by_domain)
     tunnel = link_of(domain, peer).tunnel
-    tunnel.abandon()
+    tunnel.abort()
     await tunnel.wait_closed()
 
 
@@ -261,13 +261,13 @@ class ForgedDomain:
 
     # The user of the tunnel.
 
-    def received(self, requests: list[RequestFrame]) -> None:
+    def on_messages(self, requests: list[RequestFrame]) -> None:
         self.requests += requests
 
-    def writable(self) -> None:
+    def on_writable(self) -> None:
         """Tests post so little that it never matters."""
 
-    def lost(self, reason: str) -> None:
+    def on_lost(self, reason: str) -> None:
         self.lost_because = reason
 
     # What it says.
@@ -278,7 +278,7 @@ class ForgedDomain:
 
     def post(self, payload: bytes, subject: str = MESSAGE) -> None:
         """Say anything."""
-        self.tunnel.post(subject, payload)
+        self.tunnel.send_nowait(subject, payload)
 
     def send(
         self,
@@ -317,7 +317,7 @@ class ForgedDomain:
         await eventually(lambda: any(isinstance(it, AdvertisementUpdate) for it in self.updates))
         told = [it for it in self.updates if isinstance(it, AdvertisementUpdate)][-1]
         self.tell(AdvertisementAck(told.incarnation, told.number, told.offer.digest()))
-        await eventually(lambda: self.name not in peer.spreader.announcer.behind())
+        await eventually(lambda: self.name not in peer.propagator.announcer.unacknowledged())
 
     # What it hears.
 
@@ -330,7 +330,7 @@ class ForgedDomain:
         return [decode_routing_update(it.payload) for it in self.requests if it.subject == ROUTES]
 
     def answers_to(self, id: bytes) -> list[Envelope]:
-        return [it for it in self.envelopes if it.answers == id]
+        return [it for it in self.envelopes if it.in_reply_to == id]
 
     async def answer_to(self, id: bytes) -> Envelope:
         """The reply or error that answers a request."""

@@ -36,7 +36,7 @@ class Dock:
         self.parcels: list[ForwardedMessage] = []
         self.is_full = False
 
-    def offer(self, parcel: ForwardedMessage) -> bool:
+    def try_send(self, parcel: ForwardedMessage) -> bool:
         if not self.is_full:
             self.parcels.append(parcel)
         return not self.is_full
@@ -57,7 +57,7 @@ class Workshop(CellMessaging):
         self, config: CellsConfig | None = None, *, frame_bytes_max: int = 4 * MIB
     ) -> None:
         super().__init__(DomainInfo("S1"), config or CellsConfig(), frame_bytes_max)
-        self.exchange: MessageDispatcher = self._begin()
+        self.exchange: MessageDispatcher = self._start_sending()
         self._state = DomainState.RUNNING
 
     @property
@@ -66,10 +66,10 @@ class Workshop(CellMessaging):
 
     def add(self, name: str, handler: CellHandler, **options: Any) -> CellRunner:
         cell = FunctionCell(name, handler, **options)
-        cell.enter(self)  # type: ignore[arg-type]  # It needs no more than a sender has.
+        cell.attach(self)  # type: ignore[arg-type]  # It needs no more than a sender has.
         runner = CellRunner(cell, self.exchange)
-        queues = [Route.to_queue(it, cell.address) for it in cell.consumes]
-        topics = [Route.to_topic(it, cell.address) for it in cell.subscribes]
+        queues = [Route.to_queue(it, cell.address) for it in cell.queues]
+        topics = [Route.to_topic(it, cell.address) for it in cell.topics]
         self.exchange.add_cell(runner, [*queues, *topics])
         return runner
 
@@ -111,7 +111,7 @@ class Workshop(CellMessaging):
             destination=request.source.reversed(),
             source=CellPath.of("b@S2", "*@C1"),
             kind=kind,
-            answers=request.id,
+            in_reply_to=request.id,
             payload=payload,
         )
         self.exchange.receive(

@@ -41,7 +41,7 @@ class Greeter(Service):
 class Printer(Cell):
     """Prints what it is sent."""
 
-    def received(self, message: CellMessage) -> str:
+    def handle(self, message: CellMessage) -> str:
         return "printed"
 
     @command("ink", help="How much ink is left.")

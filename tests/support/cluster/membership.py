@@ -94,10 +94,10 @@ def make_record(
         incarnation=incarnation,
         state=state,
         version=version,
-        farewell=leave_digest(secret_of(name)),
+        leave_digest=leave_digest(secret_of(name)),
         properties={} if properties is None else properties,
-        witness=witness,
-        secret=secret,
+        reported_by=witness,
+        leave_secret=secret,
     )
 
 
@@ -156,7 +156,7 @@ def read_send(send: OutgoingPacket) -> Said:
 def take_said(source: Membership | MembershipContext) -> list[Said]:
     """What a machine, or a part of it, has said since the last call."""
     if isinstance(source, Membership):
-        outgoing = source.take_outgoing()
+        outgoing = source.drain_outgoing()
     else:
         outgoing, source.outgoing = source.outgoing, []
     return [read_send(send) for send in outgoing]
@@ -167,7 +167,7 @@ def tell(
 ) -> bytes | None:
     """Let a machine hear news, from somebody whom it does not ask back."""
     assert len({it.name for it in records}) == len(records), "or the packet would be malformed"
-    payload = encode_packet(GossipPacket(news=list(records)))
+    payload = encode_packet(GossipPacket(records=list(records)))
     answer = machine.receive(payload, source or Address("somewhere", 1), now)
     answer_for(machine, *records, now=now)
     if any(record.state is MemberState.SUSPECT for record in records):
@@ -192,10 +192,10 @@ def answer_for(machine: Membership, *records: MemberRecord, now: float) -> None:
 def ack_of(record: MemberRecord, number: int) -> ProbeAckPacket:
     """What the node of the record answers."""
     return ProbeAckPacket(
-        number=number,
+        nonce=number,
         name=record.name,
         instance=record.instance,
-        farewell=record.farewell,
+        leave_digest=record.leave_digest,
         incarnation=record.incarnation,
         is_member=True,
     )
@@ -211,7 +211,7 @@ def ask(
     """Hand a machine a packet from the node of that name, as such a node sends it; its answer."""
     in_stream = isinstance(packet, SyncRequestPacket | SyncReplyPacket | PropertiesRequestPacket)
     if isinstance(packet, ProbePacket) and not packet.padding:
-        packet = msgspec.structs.replace(packet, padding=padding_for(machine.own.name))
+        packet = msgspec.structs.replace(packet, padding=padding_for(machine.local_member.name))
     answer = machine.receive(encode_packet(packet), address_of(name), now, in_stream=in_stream)
     return None if answer is None else decode_packet(answer, news_max=NEWS_MAX)
 
@@ -256,11 +256,12 @@ class Wire:
 
     def add(self, machine: Membership, contacts: Iterable[str | Membership] = ()) -> Membership:
         """Start a machine that knows these others by name or by themselves, and let it join."""
-        self.nodes[machine.own.address] = machine
-        self.changes.setdefault(machine.own.name, [])
+        self.nodes[machine.local_member.address] = machine
+        self.changes.setdefault(machine.local_member.name, [])
         machine.start(self.clock())
         places = [
-            it.own.address if isinstance(it, Membership) else address_of(it) for it in contacts
+            it.local_member.address if isinstance(it, Membership) else address_of(it)
+            for it in contacts
         ]
         machine.set_contacts(places, self.clock())
         self.tick()
@@ -268,8 +269,8 @@ class Wire:
 
     def stop(self, machine: Membership) -> None:
         """Take a machine away without a word, as when its process is killed."""
-        self.nodes.pop(machine.own.address, None)
-        machine.take_outgoing()
+        self.nodes.pop(machine.local_member.address, None)
+        machine.drain_outgoing()
 
     def cut(self, *names: str) -> None:
         """Let nobody among these names hear anybody else, and nobody else hear them."""
@@ -322,31 +323,37 @@ class Wire:
 
     def _collect(self) -> None:
         for machine in list(self.nodes.values()):
-            self._on_their_way.extend(_Parcel(machine, it) for it in machine.take_outgoing())
-            self.changes[machine.own.name] += machine.take_changes()
+            self._on_their_way.extend(_Parcel(machine, it) for it in machine.drain_outgoing())
+            self.changes[machine.local_member.name] += machine.drain_events()
 
     def _deliver(self, parcel: _Parcel) -> None:
         sender, send = parcel
         receiver = self.nodes.get(send.address)
         if receiver is None or self._is_lost(sender, receiver, send.payload, send.is_stream):
             return
-        if send.is_stream and sender is not receiver and sender.own.name == receiver.own.name:
+        if (
+            send.is_stream
+            and sender is not receiver
+            and sender.local_member.name == receiver.local_member.name
+        ):
             # The messaging service connects no two nodes of one name.
             is_member = receiver.phase is MembershipPhase.MEMBER
-            sender.on_same_name(
-                send.address, receiver.own.instance, self.clock(), is_member=is_member
+            sender.on_duplicate_name_peer(
+                send.address, receiver.local_member.instance, self.clock(), is_member=is_member
             )
-            receiver.hear_of_namesake(sender.own.address, sender.own.instance, self.clock())
+            receiver.on_duplicate_name_caller(
+                sender.local_member.address, sender.local_member.instance, self.clock()
+            )
             return
-        if send.is_stream and send.peer not in (None, receiver.own.name):
+        if send.is_stream and send.peer not in (None, receiver.local_member.name):
             # The messaging service delivers nothing to another than who was meant.
             return
         answer = receiver.receive(
-            send.payload, sender.own.address, self.clock(), in_stream=send.is_stream
+            send.payload, sender.local_member.address, self.clock(), in_stream=send.is_stream
         )
         if answer is None or self._is_lost(receiver, sender, answer, send.is_stream):
             return
-        if sender.own.address in self.nodes:
+        if sender.local_member.address in self.nodes:
             sender.receive(
                 answer,
                 send.address,
@@ -358,7 +365,9 @@ class Wire:
     def _is_lost(
         self, sender: Membership, receiver: Membership, payload: bytes, is_stream: bool
     ) -> bool:
-        return self.loses(Leg(sender.own.name, receiver.own.name, payload, is_stream))
+        return self.loses(
+            Leg(sender.local_member.name, receiver.local_member.name, payload, is_stream)
+        )
 
     # Looking.
 

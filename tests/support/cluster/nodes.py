@@ -82,7 +82,7 @@ class Node:
 
     async def until(self, condition: Callable[[Node], object], what: str) -> None:
         """Return as soon as the condition holds of this node; looked at after each change."""
-        stream = self.agent.changes()
+        stream = self.agent.events()
         try:
             async with asyncio.timeout(DEADLINE_S):
                 while not condition(self):
@@ -119,8 +119,8 @@ class Node:
 
     async def crash(self) -> None:
         """Be gone without a goodbye: nothing comes in or out any more."""
-        if self.agent.datagrams is not None:
-            await self.agent.datagrams.stop()
+        if self.agent.datagram_service is not None:
+            await self.agent.datagram_service.stop()
         await self.service.stop(grace=0)
 
     async def stop(self) -> None:
@@ -164,7 +164,7 @@ async def running_service(
             secret=secret,
         ) as service:
             # The system chooses a port that is free for TCP; others may use it for datagrams.
-            if to_address(bind).port or service.bound.port not in udp_ports():
+            if to_address(bind).port or service.bound_address.port not in udp_ports():
                 yield service
                 return
 
@@ -225,7 +225,7 @@ class Inbox:
 
     def __init__(self, node: Node, subject: str = "note") -> None:
         self.letters: list[tuple[bytes, str]] = []
-        node.communication.consume(subject, self)
+        node.communication.subscribe(subject, self)
 
     def __call__(self, message: bytes, member: Member) -> None:
         self.letters.append((message, member.name))
@@ -244,7 +244,7 @@ async def failure(call: Awaitable[object], kind: type[MessagingError]) -> Messag
 
 async def spy_out(node: Node) -> dict[str, MemberRecord]:
     """All that the node knows of members, as it tells any node of the cluster that asks."""
-    question = SyncRequestPacket(number=1, digest=b"")
+    question = SyncRequestPacket(nonce=1, digest=b"")
     async with running_service("spy", cluster=node.service.cluster) as spy:
         answer = await spy.request(node.address, SUBJECT, encode_packet(question))
-    return {record.name: record for record in decode_packet(answer, news_max=100).news}
+    return {record.name: record for record in decode_packet(answer, news_max=100).records}

@@ -85,7 +85,7 @@ def make_config(
         advertised_ip=advertised_ip,
         limits=limits,
         wall_clock=lambda: WALL_CLOCK_MS,
-        spare=BufferCache(),
+        buffer_cache=BufferCache(),
         algorithms={name: load_algorithm(name) for name in compressions},
         heartbeat_payload=heartbeat_payload,
         secret=None if secret is None else ClusterSecret(cluster, secret),
@@ -153,14 +153,14 @@ class Side:
         """Hand over a stream as a socket would, large frames straight into their room."""
         events: list[ConnectionEvent] = []
         while data:
-            room = self.machine.room() if self.machine.awaits_large else None
+            room = self.machine.receive_buffer() if self.machine.wants_buffer else None
             size = min(piece_bytes, len(data) if room is None else len(room))
             piece, data = data[:size], data[size:]
             if room is None:
                 events += self.machine.receive_data(piece, self.now)
             else:
                 room[: len(piece)] = piece
-                events += self.machine.receive_in_room(len(piece), self.now)
+                events += self.machine.buffer_updated(len(piece), self.now)
         self.events += events
         return events
 
@@ -172,7 +172,7 @@ class Side:
 
     @property
     def has_data(self) -> bool:
-        return bool(self.machine.out)
+        return bool(self.machine.outgoing)
 
     def tick(self, now: float) -> bytes:
         """Let time come, then take what it made the machine say."""

@@ -90,9 +90,9 @@ class Recorder:
         self.rooms = 0
         self.reasons: list[str] = []
         self.on_received: Callable[[list[RequestFrame]], None] | None = None
-        self.on_writable: Callable[[], None] | None = None
+        self.on_room: Callable[[], None] | None = None
 
-    def received(self, requests: list[RequestFrame]) -> None:
+    def on_messages(self, requests: list[RequestFrame]) -> None:
         assert not self.reasons, "something came after the end"
         self.batches += 1
         self.payloads += [request.payload for request in requests]
@@ -100,13 +100,13 @@ class Recorder:
         if self.on_received is not None:
             self.on_received(requests)
 
-    def writable(self) -> None:
+    def on_writable(self) -> None:
         assert not self.reasons, "something came after the end"
         self.rooms += 1
-        if self.on_writable is not None:
-            self.on_writable()
+        if self.on_room is not None:
+            self.on_room()
 
-    def lost(self, reason: str) -> None:
+    def on_lost(self, reason: str) -> None:
         self.reasons.append(reason)
 
 

@@ -34,17 +34,17 @@ def make_announcer(
 ) -> RouteAdvertiser:
     announcer = RouteAdvertiser(domain, incarnation=7, config=CONFIG)
     if offer is not None:
-        announcer.offer(offer, 0.0)
+        announcer.advertise(offer, 0.0)
     return announcer
 
 
 def sent(announcer: RouteAdvertiser) -> list[tuple[str, RouteAdvertisement]]:
-    outgoing = announcer.take_outgoing()
+    outgoing = announcer.drain_outgoing()
     return [(name, it.offer) for name, it in outgoing if isinstance(it, AdvertisementUpdate)]
 
 
 def acknowledge(announcer: RouteAdvertiser, now: float = 0.0) -> None:
-    for name, update in announcer.take_outgoing():
+    for name, update in announcer.drain_outgoing():
         if isinstance(update, AdvertisementUpdate):
             have = AdvertisementAck(update.incarnation, update.number, update.offer.digest())
             announcer.receive(have, name, now)
@@ -75,12 +75,12 @@ def test_an_offer_is_told_to_cores_and_the_queues_of_a_core_to_satellites() -> N
 
 def test_a_change_is_told_at_once_with_a_higher_number_and_no_change_is_not() -> None:
     announcer = settled()
-    announcer.offer(BOTH, 5.0)
-    assert announcer.take_outgoing() == []
-    announcer.offer(EMPTY, 5.0)
-    ((name, update),) = announcer.take_outgoing()
+    announcer.advertise(BOTH, 5.0)
+    assert announcer.drain_outgoing() == []
+    announcer.advertise(EMPTY, 5.0)
+    ((name, update),) = announcer.drain_outgoing()
     assert (name, update) == ("C2", AdvertisementUpdate(7, 4, EMPTY))
-    assert announcer.behind() == ["C2"]
+    assert announcer.unacknowledged() == ["C2"]
 
 
 def test_a_domain_tells_what_its_table_offers_and_satellites_no_topics() -> None:
@@ -97,10 +97,10 @@ def test_a_domain_tells_what_its_table_offers_and_satellites_no_topics() -> None
     announcer = make_announcer(offer=QUEUES)
     announcer.peer_up("S2", Role.SATELLITE, 0.0)
     acknowledge(announcer)
-    announcer.offer(BOTH, 1.0)
-    announcer.offer(QUEUES, 2.0)
-    assert announcer.take_outgoing() == []
-    assert announcer.behind() == []
+    announcer.advertise(BOTH, 1.0)
+    announcer.advertise(QUEUES, 2.0)
+    assert announcer.drain_outgoing() == []
+    assert announcer.unacknowledged() == []
 
 
 def test_what_is_not_acknowledged_is_sent_again_ever_more_slowly() -> None:
@@ -111,7 +111,7 @@ def test_what_is_not_acknowledged_is_sent_again_ever_more_slowly() -> None:
         assert sent(announcer) == [("C2", BOTH)]
         times.append(announcer.deadline())
         announcer.tick(announcer.deadline() - 0.1)
-        assert announcer.take_outgoing() == []
+        assert announcer.drain_outgoing() == []
         announcer.tick(announcer.deadline())
     assert times == [1, 3, 7, 11, 15, 19]
 
@@ -119,10 +119,10 @@ def test_what_is_not_acknowledged_is_sent_again_ever_more_slowly() -> None:
 def test_what_is_sent_again_is_the_newest_and_waits_for_the_acknowledgement() -> None:
     announcer = make_announcer(offer=BOTH)
     announcer.peer_up("C2", Role.CORE, 0.0)
-    ((_, first),) = announcer.take_outgoing()
-    announcer.offer(QUEUES, 0.1)
-    announcer.offer(EMPTY, 0.2)
-    assert announcer.take_outgoing() == []
+    ((_, first),) = announcer.drain_outgoing()
+    announcer.advertise(QUEUES, 0.1)
+    announcer.advertise(EMPTY, 0.2)
+    assert announcer.drain_outgoing() == []
     assert isinstance(first, AdvertisementUpdate)
     announcer.receive(AdvertisementAck(7, first.number, BOTH.digest()), "C2", 0.3)
     assert sent(announcer) == [("C2", EMPTY)]
@@ -130,8 +130,8 @@ def test_what_is_sent_again_is_the_newest_and_waits_for_the_acknowledgement() ->
 
     announcer = make_announcer(offer=BOTH)
     announcer.peer_up("C2", Role.CORE, 0.0)
-    announcer.take_outgoing()
-    announcer.offer(EMPTY, 0.1)
+    announcer.drain_outgoing()
+    announcer.advertise(EMPTY, 0.1)
     announcer.tick(1.0)
     assert sent(announcer) == [("C2", EMPTY)]
 
@@ -140,10 +140,10 @@ def test_an_acknowledgement_settles_it_until_a_check_finds_something_else(
     subtests: pytest.Subtests,
 ) -> None:
     announcer = settled()
-    assert announcer.behind() == []
+    assert announcer.unacknowledged() == []
     assert announcer.deadline() == 30
     announcer.tick(30.0)
-    assert announcer.take_outgoing() == [("C2", AdvertisementQuery())]
+    assert announcer.drain_outgoing() == [("C2", AdvertisementQuery())]
     assert announcer.deadline() == 60
 
     for have in [
@@ -155,10 +155,10 @@ def test_an_acknowledgement_settles_it_until_a_check_finds_something_else(
         with subtests.test(have=have):
             announcer = settled()
             announcer.tick(30.0)
-            announcer.take_outgoing()
+            announcer.drain_outgoing()
             announcer.receive(have, "C2", 30.1)
             assert sent(announcer) == [("C2", BOTH)]
-            assert announcer.behind() == ["C2"]
+            assert announcer.unacknowledged() == ["C2"]
 
 
 def test_a_peer_that_is_always_wrong_has_to_wait(subtests: pytest.Subtests) -> None:
@@ -166,10 +166,10 @@ def test_a_peer_that_is_always_wrong_has_to_wait(subtests: pytest.Subtests) -> N
         with subtests.test(have=have):
             announcer = make_announcer(offer=BOTH)
             announcer.peer_up("C2", Role.CORE, 0.0)
-            announcer.take_outgoing()
+            announcer.drain_outgoing()
             for _ in range(3):
                 announcer.receive(have, "C2", 0.1)
-            assert announcer.take_outgoing() == []
+            assert announcer.drain_outgoing() == []
             announcer.tick(1.0)
             assert sent(announcer) == [("C2", BOTH)]
 
@@ -179,7 +179,7 @@ def test_a_peer_that_is_always_wrong_has_to_wait(subtests: pytest.Subtests) -> N
             announcer.receive(have, "C2", 1.0)
             (warning,) = announcer.take_warnings()
             assert f"C2 has heard of another C1, of incarnation {have.incarnation}" in warning
-            assert announcer.take_outgoing() == []
+            assert announcer.drain_outgoing() == []
             assert announcer.take_warnings() == []
 
     for value in [0, -1, float("nan"), float("inf")]:
@@ -196,9 +196,9 @@ def test_a_peer_that_comes_again_is_told_again_and_one_that_is_gone_is_forgotten
     announcer.peer_down("C2")
     announcer.peer_down("C2")
     announcer.receive(AdvertisementAck(), "C2", 1.0)
-    announcer.offer(EMPTY, 1.0)
+    announcer.advertise(EMPTY, 1.0)
     announcer.tick(100.0)
-    assert announcer.take_outgoing() == []
+    assert announcer.drain_outgoing() == []
     assert announcer.deadline() == NEVER
 
 
@@ -206,13 +206,13 @@ def test_a_core_that_stops_tells_its_satellites_and_a_satellite_nobody() -> None
     announcer = settled()
     announcer.peer_up("S2", Role.SATELLITE, 0.0)
     acknowledge(announcer)
-    announcer.leave()
+    announcer.announce_shutdown()
     expected: list[tuple[str, RoutingUpdate]] = [("S2", ShutdownNotice(7))]
-    assert announcer.take_outgoing() == expected
+    assert announcer.drain_outgoing() == expected
 
     announcer = settled(SATELLITE)
-    announcer.leave()
-    assert announcer.take_outgoing() == []
+    announcer.announce_shutdown()
+    assert announcer.drain_outgoing() == []
 
     announcer = settled()
     assert repr(announcer) == "<Announcer of C1: #3, 1 peers, 0 behind>"
@@ -222,14 +222,14 @@ def test_a_peer_that_takes_back_what_it_acknowledged_has_to_wait() -> None:
     announcer = settled()
     now = 100.0
     announcer.receive(AdvertisementAck(), "C2", now)
-    [(_, snapshot)] = announcer.take_outgoing()
+    [(_, snapshot)] = announcer.drain_outgoing()
     assert isinstance(snapshot, AdvertisementUpdate)
     for _ in range(20):
         have = AdvertisementAck(snapshot.incarnation, snapshot.number, BOTH.digest())
         announcer.receive(have, "C2", now)
-        assert announcer.behind() == []
+        assert announcer.unacknowledged() == []
         announcer.receive(AdvertisementAck(), "C2", now)
     assert sent(announcer) == []
-    assert announcer.behind() == ["C2"]
+    assert announcer.unacknowledged() == ["C2"]
     announcer.tick(announcer.deadline())
     assert sent(announcer) == [("C2", BOTH)]

@@ -95,7 +95,7 @@ async def test_a_call_waits_for_a_route_until_its_time_is_over() -> None:
     shop = Workshop()
     with pytest.raises(NoRouteError, match="no route for nobody@local at S1") as caught:
         await shop.call("nobody", b"", wait=False)
-    assert caught.value.outcome is Outcome.KNOWN
+    assert caught.value.outcome is Outcome.REPLIED
     assert caught.value.retryable
 
     shop = Workshop(CellsConfig(route_retry_s=0.02))
@@ -125,7 +125,7 @@ async def test_a_cell_or_consumer_that_appears_in_time_is_found_at_once() -> Non
     shop.add("worker", inbox, consume=["work"])
     async with asyncio.timeout(DEADLINE_S):
         assert await call == b"x"
-    assert inbox.messages[0].name == "work"
+    assert inbox.messages[0].route_name == "work"
 
 
 async def test_no_reply_or_one_that_cannot_be_read_is_told() -> None:
@@ -280,7 +280,7 @@ async def test_cancelled_calls_leave_nothing_behind() -> None:
 
     assert [type(it) for it in results] == [asyncio.CancelledError] * 5
     assert shop.pending == 0
-    assert not shop._calls._hopeful
+    assert not shop._calls._route_waiters
     # Who was called is not to blame, and finishes.
     gate.open()
     await runner.wait_idle()
@@ -418,7 +418,7 @@ async def test_a_gateway_that_goes_gives_its_messages_to_another_if_there_is_one
     lost = await next_asked(docks, asked)
     [parcel] = docks[lost].parcels
     shop.disconnect(lost)
-    shop.exchange.give_back(parcel)
+    shop.exchange.reroute_or_fail(parcel)
     shop.answer(docks[await next_asked(docks, asked)].envelopes[0], b"found")
     assert await call == b"found"
 
@@ -427,7 +427,7 @@ async def test_a_gateway_that_goes_gives_its_messages_to_another_if_there_is_one
     call = asyncio.ensure_future(shop.call("b@S2", b"ask", wait=False))
     await eventually(lambda: dock.parcels)
     shop.disconnect("C1")
-    shop.exchange.give_back(dock.parcels[0])
+    shop.exchange.reroute_or_fail(dock.parcels[0])
     with pytest.raises(NoRouteError):
         await call
 

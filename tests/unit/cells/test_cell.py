@@ -13,7 +13,7 @@ class Echo(Cell):
     More of it.
     """
 
-    def received(self, message: CellMessage) -> bytes:
+    def handle(self, message: CellMessage) -> bytes:
         return message.payload
 
 
@@ -56,13 +56,13 @@ async def test_a_cell_is_in_one_domain_at_a_time() -> None:
     assert repr(cell) == "<Echo echo>"
 
     shop, cell = Workshop(), Echo("echo")
-    cell.enter(shop)  # type: ignore[arg-type]  # It needs no more than a sender has.
+    cell.attach(shop)  # type: ignore[arg-type]  # It needs no more than a sender has.
     assert cell.address == CellAddress("echo", "S1")
     assert repr(cell) == "<Echo echo@S1>"
     with pytest.raises(UsageError, match="in domain S1 already"):
-        cell.enter(shop)  # type: ignore[arg-type]
-    cell.enter(None)
-    cell.enter(Workshop())  # type: ignore[arg-type]
+        cell.attach(shop)  # type: ignore[arg-type]
+    cell.attach(None)
+    cell.attach(Workshop())  # type: ignore[arg-type]
 
 
 def test_description_is_one_line() -> None:
@@ -85,8 +85,8 @@ async def test_what_a_cell_sends_is_from_itself() -> None:
 
     shop.add("note", note, subscribe=["news"])
     cell = Echo("echo")
-    cell.enter(shop)  # type: ignore[arg-type]  # It needs no more than a sender has.
-    cell.tell("note", b"")
+    cell.attach(shop)  # type: ignore[arg-type]  # It needs no more than a sender has.
+    cell.send_nowait("note", b"")
     await cell.send("note", b"")
     cell.publish("news", b"")
     for _ in range(2):

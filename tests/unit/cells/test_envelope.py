@@ -39,13 +39,13 @@ FULL = Envelope(
     destination=CellPath.parse("b1@S2:T").advanced(),
     source=CellPath.parse("pub@S1:*@S1"),
     kind=MessageKind.REPLY,
-    answers=TWO,
+    in_reply_to=TWO,
     session="größe",
     ttl_ms=TTL_MS_MAX,
-    is_quiet=True,
+    suppress_errors=True,
     wants_reply=True,
     headers={"traceparent": "00-1-2-01"},
-    content="text",
+    content_type="text",
     payload=bytes(range(256)),
 )
 PLAIN = Envelope(id=ONE, destination=CellPath.parse("T"))
@@ -111,7 +111,7 @@ def test_bytes_that_are_no_envelope_are_malformed(subtests: pytest.Subtests) -> 
         written(rest=[b"short", *REST[1:]]),
         written(rest=[None, "s" * (SESSION_BYTES_MAX + 1), *REST[2:]]),
         written(rest=REST[:3]),
-        written(rest={"answers": None}),
+        written(rest={"in_reply_to": None}),
         written(ttl_ms=TTL_MS_MAX + 1),
         written(rest=None)[:-1] + b"\x91" * 100_000,
     ]:
@@ -155,10 +155,10 @@ def test_an_envelope_has_a_limit_at_both_ends() -> None:
 def test_what_no_envelope_may_have_is_refused(subtests: pytest.Subtests) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"id": b"1"}, "id of 1 bytes"),
-        ({"answers": b"1", "kind": MessageKind.REPLY}, "id of 1 bytes"),
+        ({"in_reply_to": b"1", "kind": MessageKind.REPLY}, "id of 1 bytes"),
         ({"kind": MessageKind.REPLY}, "this reply answers None"),
         ({"kind": MessageKind.ERROR}, "this error answers None"),
-        ({"answers": TWO}, "this message answers"),
+        ({"in_reply_to": TWO}, "this message answers"),
         ({"ttl_ms": -1}, "ttl_ms=-1"),
         ({"session": "s" * (SESSION_BYTES_MAX + 1)}, "session of 1025 bytes"),
         ({"session": "\ud800"}, "UTF-8"),
@@ -174,7 +174,7 @@ def test_what_no_envelope_may_have_is_refused(subtests: pytest.Subtests) -> None
 
 
 def test_time_runs_down_to_nothing_and_some_is_kept_for_the_way_back() -> None:
-    for ttl_ms, handling_ms in [
+    for ttl_ms, handling_budget_ms in [
         (1000, 900),
         (30_000, 27_000),
         (200_000, 190_000),
@@ -182,20 +182,20 @@ def test_time_runs_down_to_nothing_and_some_is_kept_for_the_way_back() -> None:
         (9, 9),
         (None, None),
     ]:
-        assert request(ttl_ms=ttl_ms).handling_ms == handling_ms, ttl_ms
+        assert request(ttl_ms=ttl_ms).handling_budget_ms == handling_budget_ms, ttl_ms
 
     message = request(ttl_ms=100)
-    assert message.aged(40).ttl_ms == 60
-    assert message.aged(40).aged(60).is_expired
-    assert message.aged(1000).ttl_ms == 0
-    assert message.aged(0) is message
-    assert message.aged(-5) is message
+    assert message.with_elapsed(40).ttl_ms == 60
+    assert message.with_elapsed(40).with_elapsed(60).is_expired
+    assert message.with_elapsed(1000).ttl_ms == 0
+    assert message.with_elapsed(0) is message
+    assert message.with_elapsed(-5) is message
     assert not message.is_expired
 
-    assert request().aged(10**9) == request()
+    assert request().with_elapsed(10**9) == request()
     assert not request().is_expired
 
-    assert not request(kind=MessageKind.REPLY, answers=TWO, ttl_ms=0).is_expired
+    assert not request(kind=MessageKind.REPLY, in_reply_to=TWO, ttl_ms=0).is_expired
 
 
 def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
@@ -206,11 +206,11 @@ def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
         destination=CellPath.parse("p@S1"),
         source=CellPath(),
         kind=MessageKind.REPLY,
-        answers=ONE,
+        in_reply_to=ONE,
         session="s",
         ttl_ms=70,
         headers={"traceparent": "t"},
-        content="text",
+        content_type="text",
         payload=b"answer",
     )
     assert reply.is_reply
@@ -225,18 +225,20 @@ def test_what_cannot_be_answered_is_refused(subtests: pytest.Subtests) -> None:
     for message in [
         request(source=CellPath()),
         request(source=CellPath.parse("*@C1:*@C1")),
-        request(kind=MessageKind.REPLY, answers=TWO),
-        request(kind=MessageKind.ERROR, answers=TWO),
+        request(kind=MessageKind.REPLY, in_reply_to=TWO),
+        request(kind=MessageKind.ERROR, in_reply_to=TWO),
     ]:
         with subtests.test(message=message):
-            assert not message.is_answerable
+            assert not message.can_reply
             with pytest.raises(LocalProtocolError, match="cannot be answered"):
                 make_reply(message, id=TWO)
 
-    assert PLAIN.answers is None
+    assert PLAIN.in_reply_to is None
     assert not PLAIN.is_reply
 
-    sent = PLAIN.sent_by(CellAddress("p", "S1")).sent_by(CellAddress.of_domain("S1"))
+    sent = PLAIN.with_source_hop(CellAddress("p", "S1")).with_source_hop(
+        CellAddress.of_domain("S1")
+    )
     assert str(sent.source) == "p@S1:*@S1"
     assert PLAIN.source == CellPath()
 
@@ -248,11 +250,13 @@ def test_everything_in_an_envelope_is_weighed() -> None:
         ({"headers": {"name": "v" * 3_000}}, 3_004),
     ]
     for changes, more in cases:
-        assert request(**changes).weight == request().weight + more, more
+        assert request(**changes).memory_bytes == request().memory_bytes + more, more
 
     one, many = CellPath.parse("a@S1"), CellPath.parse(":".join(["a@S1"] * 11))
-    hop = (request(source=many).weight - request(source=one).weight) / 10
+    hop = (request(source=many).memory_bytes - request(source=one).memory_bytes) / 10
     assert hop > 100
-    assert request(destination=many).weight - request(destination=one).weight == 10 * hop
+    assert (
+        request(destination=many).memory_bytes - request(destination=one).memory_bytes == 10 * hop
+    )
 
-    assert request().weight > 500
+    assert request().memory_bytes > 500

@@ -84,7 +84,7 @@ async def test_a_flood_through_a_core_leaves_room_for_others_behind_it() -> None
 
 
 async def test_messages_without_a_payload_weigh_something() -> None:
-    weight = make_request("a@S1").weight
+    weight = make_request("a@S1").memory_bytes
     shop, gate = Workshop(CellsConfig(mailbox_bytes_max=10 * weight)), Gate()
     runner = shop.add("a", gate)
     dock = shop.connect("C1")

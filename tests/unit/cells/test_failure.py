@@ -46,7 +46,7 @@ def test_a_failure_is_raised_as_what_it_is_if_that_is_known(subtests: pytest.Sub
             reply = make_error_reply(
                 FAILED, DeliveryFailure.of(error, "why", hop=HOP, at="S2"), id=TWO
             )
-            assert (reply.kind, reply.answers, reply.content) == (
+            assert (reply.kind, reply.in_reply_to, reply.content_type) == (
                 MessageKind.ERROR,
                 ONE,
                 FAILURE_CONTENT,
@@ -54,7 +54,7 @@ def test_a_failure_is_raised_as_what_it_is_if_that_is_known(subtests: pytest.Sub
             raised = decode_failure(reply.payload).to_error()
             assert type(raised) is error
             assert raised.retryable == error.retryable
-            assert raised.outcome is Outcome.KNOWN
+            assert raised.outcome is Outcome.REPLIED
             assert str(raised) == "why [subject 'z@S2' to S2; outcome known]"
 
     failure = DeliveryFailure.of(ReplyTimeoutError, "late", hop=None, at="S2")
@@ -91,14 +91,14 @@ def test_what_a_handler_raised_is_told_to_the_caller(subtests: pytest.Subtests) 
                 is_retryable,
                 text,
             )
-            assert (raised.peer, raised.subject, raised.outcome) == ("S2", "z@S2", Outcome.KNOWN)
+            assert (raised.peer, raised.subject, raised.outcome) == ("S2", "z@S2", Outcome.REPLIED)
 
     reply = make_error_reply(
         FAILED, DeliveryFailure.raised(MalformedPayloadError("no order"), hop=HOP, at="S2"), id=TWO
     )
     raised = decode_failure(reply.payload).to_error()
     assert type(raised) is RemoteDecodeError
-    assert (raised.detail, raised.retryable, raised.outcome) == ("no order", False, Outcome.KNOWN)
+    assert (raised.detail, raised.retryable, raised.outcome) == ("no order", False, Outcome.REPLIED)
 
     failure = DeliveryFailure.raised(ValueError("x" * 5_000), hop=HOP, at="S2")
     assert len(failure.text) == TEXT_CHARACTERS_MAX

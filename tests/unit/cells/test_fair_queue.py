@@ -10,7 +10,7 @@ SIZE = 10
 def fill(queue: FairQueue[str], source: str, size: int = 1) -> int:
     """How much a source gets in that never stops."""
     count = 0
-    while queue.offer(f"{source}{count}", size, source):
+    while queue.try_put(f"{source}{count}", size, source):
         count += 1
     return count
 
@@ -18,19 +18,19 @@ def fill(queue: FairQueue[str], source: str, size: int = 1) -> int:
 def test_items_are_taken_first_in_first_out_whoever_offers_them() -> None:
     queue: FairQueue[str] = FairQueue(SIZE, 100)
     for name in ("a", "b", "c"):
-        assert queue.offer(name, 1, name)
-    assert [queue.take(), queue.take(), queue.take()] == ["a", "b", "c"]
+        assert queue.try_put(name, 1, name)
+    assert [queue.pop(), queue.pop(), queue.pop()] == ["a", "b", "c"]
     assert not queue
 
     queue = FairQueue(SIZE, 100)
     items = ["a0", "b0", "a1", "c0", "b1"]
     for item in items:
-        assert queue.offer(item, 1, item[0])
-    assert list(queue.take_all()) == items
+        assert queue.try_put(item, 1, item[0])
+    assert list(queue.pop_all()) == items
 
     queue = FairQueue(SIZE, 100)
     with pytest.raises(IndexError):
-        queue.take()
+        queue.pop()
 
 
 def test_a_flood_gets_half_and_others_find_a_place() -> None:
@@ -38,49 +38,49 @@ def test_a_flood_gets_half_and_others_find_a_place() -> None:
     assert fill(queue, "a") == 500
     assert fill(queue, "b") == 250
     assert fill(queue, "c") == 125
-    assert queue.offer("d0", 1, "d")
+    assert queue.try_put("d0", 1, "d")
 
     queue = FairQueue(1000, 100)
     assert fill(queue, "a", size=10) == 5
-    assert queue.offer("b0", 50, "b")
-    assert not queue.offer("b1", 1, "b")
+    assert queue.try_put("b0", 50, "b")
+    assert not queue.try_put("b1", 1, "b")
     assert queue.bytes == 100
 
     queue = FairQueue(2, 100)
-    assert queue.offer("a0", 7, "a")
-    assert not queue.offer("a1", 7, "a")
+    assert queue.try_put("a0", 7, "a")
+    assert not queue.try_put("a1", 7, "a")
     assert (len(queue), queue.bytes) == (1, 7)
-    assert list(queue.take_all()) == ["a0"]
+    assert list(queue.pop_all()) == ["a0"]
 
     queue = FairQueue(SIZE, 100)
     assert fill(queue, "a") == 5
-    queue.take()
-    assert queue.offer("next", 1, "a")
-    assert not queue.offer("one more", 1, "a")
+    queue.pop()
+    assert queue.try_put("next", 1, "a")
+    assert not queue.try_put("one more", 1, "a")
 
 
 def test_an_emptied_queue_takes_anything_and_remembers_nobody() -> None:
     queue: FairQueue[str] = FairQueue(SIZE, 100)
-    assert queue.offer("huge", 1_000, "a")
-    assert not queue.offer("small", 1, "b")
-    assert queue.take() == "huge"
-    assert queue.offer("small", 1, "b")
-    assert not queue.offer("huge", 1_000, "a")
+    assert queue.try_put("huge", 1_000, "a")
+    assert not queue.try_put("small", 1, "b")
+    assert queue.pop() == "huge"
+    assert queue.try_put("small", 1, "b")
+    assert not queue.try_put("huge", 1_000, "a")
 
     queue = FairQueue(SIZE, 100)
     fill(queue, "a")
     fill(queue, "b", size=3)
-    list(queue.take_all())
+    list(queue.pop_all())
     assert (len(queue), queue.bytes) == (0, 0)
     assert fill(queue, "a") == 5
 
     queue = FairQueue(SIZE, 100)
-    queue.offer("first", 1, "a")
+    queue.try_put("first", 1, "a")
     taken = []
-    for item in queue.take_all():
+    for item in queue.pop_all():
         taken.append(item)
         if item == "first":
-            assert queue.offer("meanwhile", 1, "a")
+            assert queue.try_put("meanwhile", 1, "a")
     assert taken == ["first", "meanwhile"]
 
 
@@ -88,21 +88,21 @@ def test_what_is_owed_needs_a_place_but_no_share() -> None:
     queue: FairQueue[str] = FairQueue(SIZE, 100)
     assert fill(queue, "a") == 5
     for number in range(5):
-        assert queue.offer(f"owed {number}", 1, "a", is_owed=True)
-    assert not queue.offer("no place", 1, "a", is_owed=True)
+        assert queue.try_put(f"owed {number}", 1, "a", is_owed=True)
+    assert not queue.try_put("no place", 1, "a", is_owed=True)
     assert len(queue) == SIZE
 
     queue = FairQueue(SIZE, 100)
-    assert queue.offer("a0", 50, "a")
-    assert not queue.offer("a1", 50, "a")
-    assert not queue.offer("too large", 51, "a", is_owed=True)
-    assert queue.offer("owed", 50, "a", is_owed=True)
+    assert queue.try_put("a0", 50, "a")
+    assert not queue.try_put("a1", 50, "a")
+    assert not queue.try_put("too large", 51, "a", is_owed=True)
+    assert queue.try_put("owed", 50, "a", is_owed=True)
     assert queue.bytes == 100
 
     queue = FairQueue(SIZE, 100)
     for number in range(5):
-        assert queue.offer(f"owed {number}", 1, "a", is_owed=True)
-    assert not queue.offer("a", 1, "a")
-    assert queue.offer("b", 1, "b")
-    list(queue.take_all())
+        assert queue.try_put(f"owed {number}", 1, "a", is_owed=True)
+    assert not queue.try_put("a", 1, "a")
+    assert queue.try_put("b", 1, "b")
+    list(queue.pop_all())
     assert fill(queue, "a") == 5

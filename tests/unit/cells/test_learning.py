@@ -55,34 +55,34 @@ def test_a_core_knows_what_it_was_told_and_who_learns_what(subtests: pytest.Subt
         with subtests.test(own=own):
             learner = make_learner(own, peer)
             tell(learner, peer.name, 1, BOTH)
-            assert texts(learner.take_changes()) == routes
-            assert not learner.take_changes()
+            assert texts(learner.drain_changes()) == routes
+            assert not learner.drain_changes()
 
     learner = make_learner(C1, C2)
     assert learner.receive(AdvertisementQuery(), "C2", 0.0) == AdvertisementAck()
     have = tell(learner, "C2", 3, BOTH, incarnation=7)
     assert have == AdvertisementAck(7, 3, BOTH.digest())
     assert learner.receive(AdvertisementQuery(), "C2", 0.0) == have
-    assert learner.have("C2") == have
-    assert learner.have("C9") == AdvertisementAck()
-    assert learner.offers() == {"C2": BOTH}
+    assert learner.ack_for("C2") == have
+    assert learner.ack_for("C9") == AdvertisementAck()
+    assert learner.advertisements() == {"C2": BOTH}
 
 
 def test_what_is_no_longer_offered_or_in_another_zone_is_withdrawn() -> None:
     learner = make_learner(C1, C2)
     tell(learner, "C2", 1, BOTH)
-    learner.take_changes()
+    learner.drain_changes()
     tell(learner, "C2", 2, RouteAdvertisement.of(["r"], ["t"], "west"))
-    assert texts(learner.take_changes()) == [
+    assert texts(learner.drain_changes()) == [
         "- queue q@* -> *@C2 zone west",
         "+ queue r@* -> *@C2 zone west",
     ]
 
     learner = make_learner(C1, C2)
     tell(learner, "C2", 1, RouteAdvertisement.of(["q"], [], "west"))
-    learner.take_changes()
+    learner.drain_changes()
     tell(learner, "C2", 2, RouteAdvertisement.of(["q"], [], None))
-    assert texts(learner.take_changes()) == [
+    assert texts(learner.drain_changes()) == [
         "- queue q@* -> *@C2 zone west",
         "+ queue q@* -> *@C2",
     ]
@@ -90,14 +90,14 @@ def test_what_is_no_longer_offered_or_in_another_zone_is_withdrawn() -> None:
     learner = make_learner(C1, C2)
     tell(learner, "C2", 1, BOTH)
     learner.peer_down("C2", 0.0)
-    assert not learner.take_changes()
+    assert not learner.drain_changes()
 
 
 def test_an_older_snapshot_is_ignored_and_a_new_incarnation_replaces_everything() -> None:
     learner = make_learner(C1, C2)
     newest = tell(learner, "C2", 5, BOTH)
     assert tell(learner, "C2", 4, RouteAdvertisement()) == newest
-    assert learner.offers() == {"C2": BOTH}
+    assert learner.advertisements() == {"C2": BOTH}
     tell(learner, "C2", 5, BOTH)
     assert tell(learner, "C2", 5, RouteAdvertisement()).digest == RouteAdvertisement().digest()
 
@@ -106,34 +106,34 @@ def test_an_older_snapshot_is_ignored_and_a_new_incarnation_replaces_everything(
     have = tell(learner, "C2", 1, RouteAdvertisement.of(["r"]), incarnation=2)
     assert have.incarnation == 2
     assert tell(learner, "C2", 9, BOTH, incarnation=1) == have
-    assert learner.offers()["C2"].queues == ("r",)
+    assert learner.advertisements()["C2"].queues == ("r",)
 
     learner = make_learner(C1)
     assert learner.receive(AdvertisementUpdate(1, 1, BOTH), "C2", 0.0) is None
-    assert not learner.take_changes()
+    assert not learner.drain_changes()
 
 
 def test_a_peer_that_is_gone_takes_its_routes_along() -> None:
     learner = make_learner(C1, C2)
     tell(learner, "C2", 1, BOTH)
-    learner.take_changes()
+    learner.drain_changes()
     learner.peer_down("C2", 0.0)
     learner.peer_down("C2", 0.0)
-    assert len(learner.take_changes().deleted) == 2
-    assert learner.offers() == {}
+    assert len(learner.drain_changes().deleted) == 2
+    assert learner.advertisements() == {}
 
     learner = make_learner(C1, C2)
     tell(learner, "C2", 5, BOTH, incarnation=9)
-    learner.take_changes()
+    learner.drain_changes()
     learner.peer_up(C2, 1.0)
-    assert not learner.take_changes()
-    assert learner.have("C2") == AdvertisementAck()
+    assert not learner.drain_changes()
+    assert learner.ack_for("C2") == AdvertisementAck()
     tell(learner, "C2", 1, RouteAdvertisement(), incarnation=8)
-    assert len(learner.take_changes().deleted) == 2
+    assert len(learner.drain_changes().deleted) == 2
 
 
 def defaults(learner: RouteLearner) -> list[str]:
-    return texts(learner.take_changes())
+    return texts(learner.drain_changes())
 
 
 def test_defaults_of_a_satellite_come_one_after_the_other() -> None:
@@ -169,7 +169,7 @@ def test_a_core_that_is_gone_or_leaves_is_no_default_any_more() -> None:
     learner = make_learner(S1, C1, C2)
     tell(learner, "C1", 1, RouteAdvertisement(), incarnation=3)
     defaults(learner)
-    assert learner.receive(ShutdownNotice(3), "C1", 1.0) == learner.have("C1")
+    assert learner.receive(ShutdownNotice(3), "C1", 1.0) == learner.ack_for("C1")
     assert defaults(learner) == [
         "- default *@* -> *@C1 zone east",
         "+ default *@* -> *@C2 zone west",
@@ -206,7 +206,7 @@ def test_a_snapshot_that_withdraws_something_is_known_beforehand(subtests: pytes
             assert not learner.would_withdraw(AdvertisementUpdate(1, 1, BOTH), "S2")
             tell(learner, "S2", 1, BOTH)
             assert learner.would_withdraw(AdvertisementUpdate(1, 2, offer), "S2") is is_less
-            assert learner.offers() == {"S2": BOTH}
+            assert learner.advertisements() == {"S2": BOTH}
 
     learner = make_learner(C1, S2)
     tell(learner, "S2", 1, BOTH)
@@ -217,12 +217,12 @@ def test_a_snapshot_that_withdraws_something_is_known_beforehand(subtests: pytes
 
 def test_many_changes_are_given_out_in_slices_and_peers_take_turns() -> None:
     learner = make_learner(C1, C2, S2)
-    learner.take_changes()
+    learner.drain_changes()
     tell(learner, "C2", 1, RouteAdvertisement.of([f"q{n}" for n in range(10)]))
     tell(learner, "S2", 1, RouteAdvertisement.of(["few"]))
     slices = []
     while learner.has_changes:
-        slices.append(learner.take_changes(4))
+        slices.append(learner.drain_changes(4))
         assert learner.is_applied("S2") == (len(slices) > 1)
     assert [len(it.added) for it in slices] == [4, 4, 3]
     assert {it.target.domain for it in slices[0].added} == {"C2"}
@@ -237,7 +237,7 @@ def test_what_happens_between_slices_is_seen_to() -> None:
     table: set[Route] = set()
 
     def take(count: int) -> None:
-        changes = learner.take_changes(count)
+        changes = learner.drain_changes(count)
         assert table.issuperset(changes.deleted)
         assert table.isdisjoint(changes.added)
         table.difference_update(changes.deleted)
@@ -263,9 +263,9 @@ def test_what_happens_between_slices_is_seen_to() -> None:
 def test_a_core_that_says_again_and_again_that_it_leaves_changes_nothing() -> None:
     learner = make_learner(S1, C1, C2)
     tell(learner, "C1", 1, RouteAdvertisement.of(["q"]))
-    learner.take_changes()
+    learner.drain_changes()
     learner.receive(ShutdownNotice(1), "C1", 0.0)
-    assert learner.take_changes()
+    assert learner.drain_changes()
     have = learner.receive(ShutdownNotice(1), "C1", 0.0)
-    assert have is not None and have.knows_leaving
+    assert have is not None and have.acknowledges_shutdown
     assert not learner.has_changes

@@ -54,7 +54,7 @@ def plant_unmapped_envelope_in_a_tunnel(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def plant_answered_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Envelope, "is_answerable", property(lambda self: True))
+    monkeypatch.setattr(Envelope, "can_reply", property(lambda self: True))
 
 
 def plant_unmapped_update(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ async def test_everything_the_sender_told_is_there() -> None:
     assert (message.body, message.sender, message.session) == ("hi", sender, "s-1")
     assert message.headers == {"trace": "t"}
     assert message.wants_reply is False
-    assert message.name is None
+    assert message.route_name is None
     now = shop.exchange.loop.time()
     assert message.deadline is not None and now < message.deadline <= now + 5
 
@@ -38,7 +38,7 @@ async def test_everything_the_sender_told_is_there() -> None:
     shop.add("a", inbox)
     request = shop.arrive("a@S1", ttl_ms=1_000)
     [message] = inbox.messages
-    assert message.way == CellPath.of("p@S2", "*@C1")
+    assert message.path == CellPath.of("p@S2", "*@C1")
     assert message.sender == CellAddress("p", "S2")
     assert (message.id, message.wants_reply) == (request.id, True)
 
@@ -50,7 +50,7 @@ async def test_queues_and_topics_are_named_and_calls_look_the_same_either_way() 
     shop.publish("news", b"2")
     shop.tell("a", b"3")
     shop.tell("a@S1", b"4")
-    assert [(it.payload, it.name) for it in inbox.messages] == [
+    assert [(it.payload, it.route_name) for it in inbox.messages] == [
         (b"1", "work"),
         (b"2", "news"),
         (b"3", None),
@@ -65,11 +65,11 @@ async def test_queues_and_topics_are_named_and_calls_look_the_same_either_way() 
     far, near = inbox.messages
     assert far.id != near.id
     for message in (far, near):
-        assert (message.payload, message.content, message.name) == (b"x", "", None)
+        assert (message.payload, message.content_type, message.route_name) == (b"x", "", None)
         assert message.sender == CellAddress("p", "S1")
         assert message.wants_reply
         assert message.deadline is not None
-        assert message.way == CellPath.of("p@S1")
+        assert message.path == CellPath.of("p@S1")
 
 
 async def test_nobody_sends_as_a_cell_of_another_domain() -> None:

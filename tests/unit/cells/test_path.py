@@ -9,14 +9,14 @@ from postroad.core.errors import ConfigError, LocalProtocolError
 
 def test_a_path_is_consumed_hop_by_hop_until_it_is_walked() -> None:
     path = CellPath.parse("b1@S2:a1@S1")
-    assert (str(path.current), str(path.upcoming)) == ("b1@S2", "a1@S1")
+    assert (str(path.current), str(path.next_hop)) == ("b1@S2", "a1@S1")
     assert path.describe() == "[>b1@S2:a1@S1]"
     path = path.advanced()
-    assert (str(path.current), path.upcoming) == ("a1@S1", None)
+    assert (str(path.current), path.next_hop) == ("a1@S1", None)
     assert path.describe() == "[b1@S2:>a1@S1]"
-    assert not path.was_walked
+    assert not path.is_complete
     path = path.advanced()
-    assert path.was_walked
+    assert path.is_complete
     assert path.describe() == "[b1@S2:a1@S1]"
     assert str(path) == "b1@S2:a1@S1"
 
@@ -28,13 +28,13 @@ def test_a_path_is_consumed_hop_by_hop_until_it_is_walked() -> None:
     with pytest.raises(LocalProtocolError):
         path.with_current(CellAddress("b"))
     with pytest.raises(LocalProtocolError):
-        path.arrived(CellAddress("b"))
+        path.delivered_to(CellAddress("b"))
     path = CellPath.of("a@S1", CellAddress("b", "S2"))
     assert (str(path.first), str(path.last)) == ("a@S1", "b@S2")
     assert CellPath().first is None
     assert CellPath().last is None
     assert not CellPath()
-    assert CellPath().was_walked
+    assert CellPath().is_complete
     assert CellPath.parse("") == CellPath()
 
 
@@ -46,9 +46,9 @@ def test_hops_are_replaced_appended_and_taken() -> None:
     assert path.describe() == "[a@local:>b@local:c@local]"
 
     path = CellPath.parse("a:Q:c").advanced()
-    assert path.arrived(CellAddress("b", "S1")).describe() == "[a@local:b@S1:>c@local]"
+    assert path.delivered_to(CellAddress("b", "S1")).describe() == "[a@local:b@S1:>c@local]"
     path = CellPath.parse("b@S1")
-    assert path.arrived(CellAddress("b", "S1")) == path.advanced()
+    assert path.delivered_to(CellAddress("b", "S1")) == path.advanced()
     assert path.describe() == "[>b@S1]"
 
 
@@ -70,7 +70,7 @@ def test_the_way_back_goes_by_the_cells() -> None:
         ("p@S1:*@S1:*@C1", "S1 C1"),
         ("p@S1:*@S1:*@C2:b@S2:*@S2", "S2"),
     ]:
-        assert CellPath.parse(source).latest_domains() == frozenset(domains.split()), source
+        assert CellPath.parse(source).trailing_domains() == frozenset(domains.split()), source
 
 
 def test_a_bad_path_is_refused(subtests: pytest.Subtests) -> None:

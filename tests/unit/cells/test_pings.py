@@ -12,7 +12,7 @@ from postroad.core.errors import MalformedPayloadError
 
 def test_the_answer_tells_the_way() -> None:
     way = CellPath.of("System@S1", "*@S1", "*@C1")
-    content, payload = encode_body(build_pong(CellMessage(b"", PING, way=way)))
+    content, payload = encode_body(build_pong(CellMessage(b"", PING, path=way)))
     assert content == "msgpack"
     assert decode_pong(payload) == way
 

@@ -32,15 +32,15 @@ def test_cores_that_agree_and_silence_is_not_agreement() -> None:
     }
     result = compare_reports(reports, {})
     assert result == RouteCheckResult(("C1", "C2"), {}, 3, ())
-    assert result.is_good
+    assert result.is_consistent
 
     reports = {"C1": CoreReport(OWN_1, {"S1": S1})}
     result = compare_reports(reports, {"C3": "no reply", "C2": "no route"})
     assert not result.differences
-    assert list(result.silent) == ["C2", "C3"]
-    assert not result.is_good
-    assert compare_reports(reports, {}).is_good
-    assert not compare_reports({}, {}).is_good
+    assert list(result.unreachable) == ["C2", "C3"]
+    assert not result.is_consistent
+    assert compare_reports(reports, {}).is_consistent
+    assert not compare_reports({}, {}).is_consistent
 
 
 def test_a_core_that_is_behind(subtests: pytest.Subtests) -> None:

@@ -37,9 +37,9 @@ def test_a_cell_of_this_domain(path: str) -> None:
     assert cells_of(decision) == ["a"]
     assert decision.forwards == ()
     (delivery,) = decision.deliveries
-    assert delivery.envelope.destination.was_walked
+    assert delivery.envelope.destination.is_complete
     assert str(delivery.envelope.destination.last) == "a@S1"
-    assert delivery.name is None
+    assert delivery.route_name is None
 
 
 def test_hops_after_a_cell_are_left_to_it() -> None:
@@ -54,7 +54,7 @@ def test_hops_after_a_cell_are_left_to_it() -> None:
         assert failure_of(decide(path))[1] == "the path ends at domain S1, not at a cell", path
 
     envelope = make_envelope("a", "p@S1")
-    walked = envelope.heading(envelope.destination.advanced())
+    walked = envelope.with_destination(envelope.destination.advanced())
     failure = decide(walked).failure
     assert failure is not None
     assert failure.hop is None
@@ -98,7 +98,7 @@ def test_an_alias_may_be_a_queue_a_topic_or_a_domain() -> None:
 
     alias = Route.alias(at("x"), at("n"))
     queue = decide("x", alias, Route.to_queue("n", at("a@S1")))
-    assert (cells_of(queue), queue.deliveries[0].name) == (["a"], "n")
+    assert (cells_of(queue), queue.deliveries[0].route_name) == (["a"], "n")
     topic = decide("x", alias, Route.to_topic("n", at("a@S1")), Route.to_topic("n", at("b@S1")))
     assert cells_of(topic) == ["a", "b"]
     assert gateways_of(decide("x:y", Route.alias(at("x"), at("*@S2")))) == ["to-S2"]
@@ -125,23 +125,23 @@ def chain_of_aliases(length: int) -> list[Route]:
 
 
 def test_failures_are_answered_if_somebody_can_be_told() -> None:
-    assert decide("x").is_answered
+    assert decide("x").should_reply
     orphan = make_envelope("x")
     from_domain = make_envelope("x", "*@C1")
-    reply = make_envelope("x", "p@S2", kind=MessageKind.REPLY, answers=bytes(16))
+    reply = make_envelope("x", "p@S2", kind=MessageKind.REPLY, in_reply_to=bytes(16))
     for envelope in (orphan, from_domain, reply):
         decision = decide(envelope)
         assert failure_of(decision)[0] == NoRouteError.code
-        assert not decision.is_answered
+        assert not decision.should_reply
 
-    assert not decide(make_envelope("x", "p@S1", is_quiet=True)).is_answered
+    assert not decide(make_envelope("x", "p@S1", suppress_errors=True)).should_reply
     circle = [Route.alias(at("A"), at("B")), Route.alias(at("B"), at("A"))]
-    assert decide(make_envelope("A", "p@S1", is_quiet=True), *circle).is_answered
+    assert decide(make_envelope("A", "p@S1", suppress_errors=True), *circle).should_reply
 
     decision = decide(make_envelope("a", "p@S2", ttl_ms=0))
     assert failure_of(decision)[0] == MessageExpiredError.code
-    assert (decision.deliveries, decision.is_answered) == ((), True)
-    late = make_envelope("a", "p@S2", ttl_ms=0, kind=MessageKind.REPLY, answers=bytes(16))
+    assert (decision.deliveries, decision.should_reply) == ((), True)
+    late = make_envelope("a", "p@S2", ttl_ms=0, kind=MessageKind.REPLY, in_reply_to=bytes(16))
     assert cells_of(decide(late)) == ["a"]
 
 
@@ -179,7 +179,7 @@ def test_each_topic_route_gets_a_copy_and_the_default_one_more() -> None:
     assert cells_of(decision) == ["a", "b"]
     assert gateways_of(decision) == ["to-S2", "to-C1"]
     assert decision.failure is None
-    assert {it.name for it in decision.deliveries} == {"T"}
+    assert {it.route_name for it in decision.deliveries} == {"T"}
     assert {str(it.envelope.destination.current) for it in decision.forwards} == {"T@local"}
     assert {it.envelope.id for it in decision.deliveries} == {
         it.envelope.id for it in decision.forwards
@@ -230,7 +230,7 @@ def test_the_domain_a_publication_comes_from_is_passed_over() -> None:
     assert gateways_of(decision) == ["to-C1"]
 
     envelope = make_envelope("q@C2:T", "p@S2:*@S2:q@C2:*@C2")
-    envelope = envelope.heading(envelope.destination.advanced())
+    envelope = envelope.with_destination(envelope.destination.advanced())
     decision = decide(
         envelope,
         Route.to_topic("T", at("*@S2")),
@@ -336,7 +336,7 @@ def test_the_next_default_is_taken_if_the_first_is_avoided_or_not_connected() ->
     first, second = rendezvous_rank(b"x@local", ["C1", "C2"])
     decision = decide("x", *DEFAULTS, avoid=frozenset({first}))
     assert gateways_of(decision) == [f"to-{second}"]
-    assert decision.forwards[0].choice == second
+    assert decision.forwards[0].selected_target == second
     decision = decide("x", Route.default(at("*@C9")), DEFAULTS[0])
     assert gateways_of(decision) == ["to-C1"]
     decision = decide("x", *DEFAULTS, avoid=frozenset({"C1", "C2"}))

@@ -110,15 +110,15 @@ def test_5_a_queue_message_names_its_consumer_and_its_reply_finds_its_own_way(
     network: Network,
 ) -> None:
     (hit,) = network.send("pub@S1", "Q").hits
-    assert hit.delivery.name == "Q"
+    assert hit.delivery.route_name == "Q"
     assert hit.delivery.envelope.destination.describe() == "[e@S2]"
-    assert hit.delivery.envelope.destination.was_walked
+    assert hit.delivery.envelope.destination.is_complete
     reply = make_reply(hit.delivery.envelope, id=make_id(), payload=b"done")
-    journey = network.follow("S2", reply.sent_by(CellAddress("e", "S2")))
+    journey = network.follow("S2", reply.with_source_hop(CellAddress("e", "S2")))
     core = core_for("pub@S1")
     assert journey.crossings == [("S2", core), (core, "S1")]
     assert journey.receivers == ["pub@S1"]
-    assert journey.hits[0].delivery.envelope.answers == hit.delivery.envelope.id
+    assert journey.hits[0].delivery.envelope.in_reply_to == hit.delivery.envelope.id
 
 
 def test_8_the_source_path_has_every_sender_and_10_nothing_leaves_a_satellite_with_the_queue(
@@ -146,7 +146,7 @@ def test_the_sender_is_told_what_failed_and_where(network: Network) -> None:
     assert "no cell 'z' in domain S2" in str(error)
     assert len(answer.payload) < 200
     assert (str(answer.source), str(answer.destination)) == ("*@S2", "pub@S1")
-    assert (answer.session, answer.answers, answer.is_reply) == ("s", envelope.id, True)
+    assert (answer.session, answer.in_reply_to, answer.is_reply) == ("s", envelope.id, True)
 
 
 THREE_CORES = ("C1", "C2", "C3")
@@ -188,12 +188,12 @@ def test_a_core_that_knows_no_way_can_be_avoided(mesh: Network, name: str) -> No
     sender = mesh.nodes["S1"]
     envelope = make_envelope(name, "p@S1")
     (forward,) = sender.route(envelope).forwards
-    assert forward.choice == first
+    assert forward.selected_target == first
     failed = mesh.follow("S1", envelope)
     assert failed.failed_at == [first]
     (again,) = sender.route(envelope, avoid=frozenset({first})).forwards
-    assert again.choice is not None
-    journey = mesh.follow(again.choice, again.envelope)
+    assert again.selected_target is not None
+    journey = mesh.follow(again.selected_target, again.envelope)
     assert journey.receivers == ["x@S3"]
 
 

@@ -230,7 +230,7 @@ async def test_full_mailbox_refuses_and_what_was_refused_is_never_handled() -> N
 
 
 async def test_bytes_that_wait_are_bounded_and_publications_lost_are_counted() -> None:
-    weight = make_request("a", bytes(100), source=CellPath.of("System@S1")).weight
+    weight = make_request("a", bytes(100), source=CellPath.of("System@S1")).memory_bytes
     shop, gate = Workshop(CellsConfig(mailbox_bytes_max=10 * weight)), Gate()
     runner = shop.add("a", gate)
     shop.tell("a", b"working")
@@ -264,12 +264,12 @@ async def test_a_peer_that_floods_leaves_room_for_others() -> None:
 
     failures = [it for dock in docks.values() for it in dock.failures()]
     assert [it.code for it in failures] == [CellBusyError.code] * 166
-    refused = {it.answers for dock in docks.values() for it in dock.envelopes}
+    refused = {it.in_reply_to for dock in docks.values() for it in dock.envelopes}
     assert refused == {it.id for it in flood[34:]}
     gate.open()
     await runner.wait_idle()
     assert gate.finished == [b"working", *[b"flood"] * 34, *[b"quiet"] * 5, b"own"]
-    replies = {it.answers for dock in docks.values() for it in dock.envelopes} - refused
+    replies = {it.in_reply_to for dock in docks.values() for it in dock.envelopes} - refused
     assert replies == {it.id for it in [*flood[:34], *quiet]}
 
 
@@ -285,7 +285,7 @@ async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     gate.open()
     await runner.wait_idle()
     assert gate.finished == [b"working", b"patient", b"for ever"]
-    by_answer = {it.answers: it for it in dock.envelopes}
+    by_answer = {it.in_reply_to: it for it in dock.envelopes}
     assert by_answer.keys() == {late.id, patient.id, for_ever.id}
     [failure] = dock.failures()
     assert failure.code == MessageExpiredError.code
@@ -330,11 +330,11 @@ async def test_end_refuses_what_waits_and_cancels_what_is_worked_on() -> None:
     requests = [shop.arrive("a@S1", payload) for payload in PAYLOADS[:3]]
     await eventually(lambda: gate.begun)
     shop.exchange.remove_cell("a")
-    await runner.end()
+    await runner.stop()
 
     assert gate.begun == PAYLOADS[:1]
     assert (gate.finished, gate.cancelled) == ([], 1)
-    assert {it.answers for it in dock.envelopes} == {it.id for it in requests}
+    assert {it.in_reply_to for it in dock.envelopes} == {it.id for it in requests}
     assert sorted("stopped" in it.text for it in dock.failures()) == [False, True, True]
 
 

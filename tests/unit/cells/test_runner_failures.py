@@ -124,8 +124,8 @@ async def test_a_caller_elsewhere_is_told(
     await runner.wait_idle()
     await asyncio.sleep(0)
 
-    assert [it.answers for it in dock.envelopes] == [it.id for it in requests]
-    assert [it.is_handlers for it in dock.failures()] == [True, True]
+    assert [it.in_reply_to for it in dock.envelopes] == [it.id for it in requests]
+    assert [it.is_handler_error for it in dock.failures()] == [True, True]
     assert {it.code for it in dock.failures()} == {code}
 
 
@@ -209,10 +209,10 @@ class Relay(Cell):
         super().__init__("relay")
         self._answer = answer
 
-    def received(self, message: CellMessage) -> bytes:
+    def handle(self, message: CellMessage) -> bytes:
         return b"received"
 
-    def relays(self, message: CellMessage) -> bool:
+    def should_forward(self, message: CellMessage) -> bool:
         if isinstance(self._answer, BaseException):
             raise self._answer
         return self._answer
@@ -220,7 +220,7 @@ class Relay(Cell):
 
 def add_relay(shop: Workshop, answer: bool | BaseException) -> CellRunner:
     cell = Relay(answer)
-    cell.enter(shop)  # type: ignore[arg-type]  # It needs no more than a sender has.
+    cell.attach(shop)  # type: ignore[arg-type]  # It needs no more than a sender has.
     runner = CellRunner(cell, shop.exchange)
     shop.exchange.add_cell(runner, [])
     return runner

@@ -17,7 +17,7 @@ def hand_over(shop: Workshop, payload: bytes, timeout: float = 10.0) -> asyncio.
     """Have the cell `a` handle what somebody elsewhere sent and waits for an answer to."""
     message = make_request("orders", payload)
     return asyncio.ensure_future(
-        shop.hand_over("a", message, name="orders", timeout=timeout, transaction=TRANSACTION)
+        shop.deliver_local("a", message, name="orders", timeout=timeout, transaction=TRANSACTION)
     )
 
 
@@ -33,7 +33,7 @@ async def test_a_message_that_is_handed_over_is_handled_once_and_answers_nobody(
     shop.add("a", messages.append)
     await hand_over(shop, b"1")
     [message] = messages
-    assert (message.payload, message.name) == (b"1", "orders")
+    assert (message.payload, message.route_name) == (b"1", "orders")
     assert message.transaction is TRANSACTION
     assert not dock.envelopes
     assert shop.pending == 0

@@ -67,13 +67,13 @@ class Pair:
         assert decision.deliveries == expected.deliveries
         assert decision.forwards == expected.forwards
         assert decision.failure == expected.failure
-        assert decision.is_answered == expected.is_answered
+        assert decision.should_reply == expected.should_reply
         return decision
 
     def remembers(self, path: str | Envelope, origin: MessageOrigin = LOCAL_ORIGIN) -> bool:
         """Whether the second of two messages needs no decision of its own."""
         self.decide(path, origin)
-        return self.decide(path, origin).trace == ()
+        return self.decide(path, origin).steps_log == ()
 
 
 QUEUE = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
@@ -90,7 +90,7 @@ def test_usual_messages_are_remembered_and_unusual_ones_not(subtests: pytest.Sub
         with subtests.test(path=path):
             pair = Pair(Route.alias(at("alias"), at("a")))
             assert not pair.remembers(path)
-            assert pair.switch.remembered == 0
+            assert pair.switch.size == 0
 
 
 def test_routes_that_lead_nowhere_do_not_keep_a_queue_from_being_remembered() -> None:
@@ -98,7 +98,7 @@ def test_routes_that_lead_nowhere_do_not_keep_a_queue_from_being_remembered() ->
     for _ in range(100):
         pair.decide("Q")
     decisions = [pair.decide("Q") for _ in range(100)]
-    assert all(it.trace == () for it in decisions)
+    assert all(it.steps_log == () for it in decisions)
     takers = {(*cells_of(it), *gateways_of(it)) for it in decisions}
     assert takers == {("a",), ("b",), ("to-C1",), ("to-S2",)}
 
@@ -107,7 +107,7 @@ def test_routes_that_lead_nowhere_do_not_keep_a_queue_from_being_remembered() ->
         pair = Pair(*routes)
         for _ in range(100):
             pair.decide("Q")
-        assert all(pair.decide("Q").trace == () for _ in range(100))
+        assert all(pair.decide("Q").steps_log == () for _ in range(100))
 
 
 def test_the_routes_of_the_own_zone_are_remembered() -> None:
@@ -117,14 +117,14 @@ def test_the_routes_of_the_own_zone_are_remembered() -> None:
         pair.decide("Q")
     decisions = [pair.decide("Q") for _ in range(100)]
     assert {it.forwards[0].gateway for it in decisions} == {"to-C1", "to-C2"}
-    assert all(it.trace == () for it in decisions)
+    assert all(it.steps_log == () for it in decisions)
 
 
 def test_all_cells_of_a_domain_share_a_plan_unless_they_have_a_route() -> None:
     pair = Pair()
     for number in range(50):
         assert gateways_of(pair.decide(f"x{number}@S2")) == ["to-S2"]
-    assert pair.switch.remembered == 1
+    assert pair.switch.size == 1
 
     for exact in (
         Route.to_address(at("x@S2"), at("to-C1@S1")),
@@ -144,7 +144,7 @@ def test_where_a_message_comes_from_and_was_matters() -> None:
             REMOTE_ONLY_ORIGIN,
             FROM_CORE,
             FROM_SATELLITE,
-            MessageOrigin(may_fan_out=False),
+            MessageOrigin(allow_fan_out=False),
         ):
             pair.decide("a", origin)
             pair.decide("T", origin)
@@ -173,9 +173,9 @@ def test_messages_that_are_over_or_came_too_far_are_refused() -> None:
     far = make_envelope("x@S2", ":".join(["p@S1", *["*@C1"] * SOURCE_HOPS_MAX]))
     assert "hops" in failure_of(pair.decide(far))[1]
     assert "time" in failure_of(pair.decide(make_envelope("x@S2", "p@S1", ttl_ms=0)))[1]
-    late = make_envelope("x@S2", "p@S1", ttl_ms=0, kind=MessageKind.REPLY, answers=bytes(16))
+    late = make_envelope("x@S2", "p@S1", ttl_ms=0, kind=MessageKind.REPLY, in_reply_to=bytes(16))
     assert pair.remembers(late)
-    walked = make_envelope("x@S2", "p@S1").heading(CellPath.of("x@S2").advanced())
+    walked = make_envelope("x@S2", "p@S1").with_destination(CellPath.of("x@S2").advanced())
     assert failure_of(pair.decide(walked))[0] == NoRouteError.code
 
 
@@ -194,7 +194,7 @@ def test_an_update_forgets_everything() -> None:
     assert cells_of(pair.decide("a")) == ["a"]
     assert gateways_of(pair.decide("x@S2")) == ["to-S2"]
     pair.update(Route.to_address(at("x@S2"), at("to-C1@S1")), DEFAULTS[0], hidden=frozenset("a"))
-    assert pair.switch.remembered == 0
+    assert pair.switch.size == 0
     assert gateways_of(pair.decide("a")) == ["to-C1"]
     assert gateways_of(pair.decide("x@S2")) == ["to-C1"]
 
@@ -214,5 +214,5 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(60):
         for path in (f"x{number}", "Q", "T", f"y@D{number}", "a"):
             pair.decide(path, MessageOrigin.from_peer(f"P{number % 3}", Role.SATELLITE))
-            highest = max(highest, pair.switch.remembered)
+            highest = max(highest, pair.switch.size)
     assert 6 < highest <= 10

@@ -45,7 +45,7 @@ class Village:
 
     def post(self, subject: str, payload: bytes) -> None:
         async def send() -> None:
-            datagrams = self.agents["alpha"].datagrams
+            datagrams = self.agents["alpha"].datagram_service
             assert datagrams is not None
             await datagrams.send(f"beta:{PORT}", subject, payload)
 
@@ -101,8 +101,8 @@ def test_what_an_agent_runs_is_cancelled_when_it_stops(village: Village) -> None
             raise
 
     async def run() -> None:
-        agent.run(linger())
-        assert await agent.run(asyncio.sleep(0.1, "done")) == "done"
+        agent.create_task(linger())
+        assert await agent.create_task(asyncio.sleep(0.1, "done")) == "done"
 
     village.sim.run(run(), node)
     assert len(agent._tasks) == 1, "what is done is forgotten"

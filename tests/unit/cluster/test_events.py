@@ -24,16 +24,16 @@ async def read_all(stream: MembershipEventStream) -> list[str]:
 
 async def test_a_reader_gets_changes_in_their_order_and_then_the_end() -> None:
     audience = MembershipListeners()
-    audience.tell(make_change("before"))
+    audience.publish(make_change("before"))
     stream = audience.open_stream()
     for name in "abc":
-        audience.tell(make_change(name))
+        audience.publish(make_change(name))
     audience.close(None)
     assert await read_all(stream) == ["a", "b", "c"]
 
     audience = MembershipListeners()
     streams = [audience.open_stream() for _ in range(3)]
-    audience.tell(make_change("a"))
+    audience.publish(make_change("a"))
     audience.close(None)
     assert [await read_all(stream) for stream in streams] == [["a"]] * 3
 
@@ -43,8 +43,8 @@ async def test_a_reader_that_waits_is_woken_or_cancelled() -> None:
     reading = asyncio.create_task(read_all(audience.open_stream()))
     for name in "ab":
         await asyncio.sleep(0)
-        audience.tell(make_change(name))
-        audience.tell(make_change(name + name))
+        audience.publish(make_change(name))
+        audience.publish(make_change(name + name))
     await asyncio.sleep(0)
     audience.close(None)
     assert await reading == ["a", "aa", "b", "bb"]
@@ -62,7 +62,7 @@ async def test_a_reader_that_waits_is_woken_or_cancelled() -> None:
 async def test_a_reader_learns_why_it_ended_after_what_is_unread() -> None:
     audience = MembershipListeners()
     stream = audience.open_stream()
-    audience.tell(make_change("a"))
+    audience.publish(make_change("a"))
     audience.close(NameConflictError("self", "elsewhere:1"))
     assert (await anext(stream)).member.name == "a"
     for _ in range(2):
@@ -77,7 +77,7 @@ async def test_a_reader_learns_why_it_ended_after_what_is_unread() -> None:
     audience = MembershipListeners()
     stream = audience.open_stream()
     stream.close()
-    audience.tell(make_change("a"))
+    audience.publish(make_change("a"))
     stream.close(NameConflictError("self", "elsewhere:1"))
     assert await read_all(stream) == []
 
@@ -87,9 +87,9 @@ async def test_a_reader_that_falls_too_far_behind_is_told_so() -> None:
     slow, fast = audience.open_stream(), audience.open_stream()
     change = make_change("a")
     for _ in range(_UNREAD_MAX):
-        audience.tell(change)
+        audience.publish(change)
         await anext(fast)
-    audience.tell(change)
+    audience.publish(change)
     with pytest.raises(SlowConsumerError, match="10000"):
         await anext(slow)
     assert await anext(fast) == change
@@ -100,17 +100,17 @@ def test_listeners_are_called_until_they_are_removed() -> None:
     heard: list[MembershipEvent] = []
     change = make_change("a")
     audience.add(heard.append)
-    audience.tell(change)
+    audience.publish(change)
     audience.remove(heard.append)
     audience.remove(heard.append)
-    audience.tell(change)
+    audience.publish(change)
     assert heard == [change]
 
     audience = MembershipListeners()
     kept, forgotten = audience.open_stream(), weakref.ref(audience.open_stream())
     gc.collect()
     assert forgotten() is None
-    audience.tell(make_change("a"))
+    audience.publish(make_change("a"))
     assert [ref() for ref in audience._streams] == [kept]
 
 
@@ -124,7 +124,7 @@ def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture)
     audience.add(fail)
     audience.add(heard.append)
     with caplog.at_level(logging.ERROR, logger="postroad.cluster"):
-        audience.tell(make_change("a"))
+        audience.publish(make_change("a"))
     assert len(heard) == 1
     assert "a listener to changes of the cluster failed" in caplog.text
 
@@ -140,7 +140,7 @@ def test_a_listener_may_remove_itself_while_it_is_called() -> None:
     audience.add(once)
     audience.add(lambda change: heard.append("always"))
     for _ in range(2):
-        audience.tell(make_change("a"))
+        audience.publish(make_change("a"))
     assert heard == ["once", "always", "always"]
 
 
@@ -155,13 +155,13 @@ async def test_readers_that_stopped_reading_leave_nothing_behind() -> None:
     async def read_and_go_away() -> None:
         reading = asyncio.create_task(read_one())
         await asyncio.sleep(0)
-        audience.tell(make_change("a"))
+        audience.publish(make_change("a"))
         assert await reading == "a"
 
     for _ in range(20):
         await read_and_go_away()
     gc.collect()
-    audience.tell(make_change("b"))
+    audience.publish(make_change("b"))
     assert audience._streams == []
 
 
@@ -177,7 +177,7 @@ async def test_a_reader_that_waits_is_not_forgotten_though_nobody_else_holds_its
     await asyncio.sleep(0)
     gc.collect()
     assert watched() is not None
-    audience.tell(make_change("a"))
+    audience.publish(make_change("a"))
     await asyncio.sleep(0)
     assert heard == ["a"]
     assert audience._waiting == {}

@@ -153,9 +153,9 @@ REQUEST_ERRORS = {
     WrongPeerError: (Outcome.NOT_SENT, True),
     DuplicateNamePeerError: (Outcome.NOT_SENT, False),
     ReplyTimeoutError: (Outcome.UNKNOWN, False),
-    RemoteDecodeError: (Outcome.KNOWN, False),
-    NoHandlerError: (Outcome.KNOWN, True),
-    RemoteHandlerError: (Outcome.KNOWN, False),
+    RemoteDecodeError: (Outcome.REPLIED, False),
+    NoHandlerError: (Outcome.REPLIED, True),
+    RemoteHandlerError: (Outcome.REPLIED, False),
     MemberNotFoundError: (Outcome.NOT_SENT, True),
 }
 
@@ -240,7 +240,7 @@ def test_a_shared_failure_is_told_of_one_message(subtests: pytest.Subtests) -> N
     for error in MESSAGING:
         with subtests.test(error=error):
             shared = error("lost", outcome=Outcome.NOT_SENT, retryable=True)
-            told = shared.about(peer="b:1", subject="echo", elapsed_s=0.5, timeout_s=2)
+            told = shared.with_context(peer="b:1", subject="echo", elapsed_s=0.5, timeout_s=2)
             assert type(told) is error
             assert told is not shared
             assert (told.detail, told.outcome, told.retryable) == ("lost", Outcome.NOT_SENT, True)
@@ -253,11 +253,11 @@ def test_a_shared_failure_is_told_of_one_message(subtests: pytest.Subtests) -> N
             assert shared.subject is None
 
     shared = ConnectionClosedError("lost", peer="b:1 (beta)")
-    assert shared.about(peer="b:1", subject="echo", elapsed_s=1).peer == "b:1 (beta)"
+    assert shared.with_context(peer="b:1", subject="echo", elapsed_s=1).peer == "b:1 (beta)"
 
     failure = RemoteHandlerError("boom")
     failure.remote_code = 3300
-    told = failure.about(peer="b:1", subject="echo", elapsed_s=1)
+    told = failure.with_context(peer="b:1", subject="echo", elapsed_s=1)
     assert told.remote_code == 3300
 
     assert RemoteHandlerError("boom").remote_code == 0

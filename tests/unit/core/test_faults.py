@@ -17,7 +17,7 @@ def own_points(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_point_does_nothing_unless_it_is_armed() -> None:
     point = faults.declare_fault_point("test.quiet")
-    point.reach(anything=1)
+    point.hit(anything=1)
     assert repr(point) == "<FaultPoint test.quiet>"
 
     point = faults.declare_fault_point("test.loud")
@@ -25,8 +25,8 @@ def test_a_point_does_nothing_unless_it_is_armed() -> None:
     with faults.arm_fault_point("test.loud", lambda **details: reached.append(details)) as armed:
         assert armed is point
         assert repr(point) == "<FaultPoint test.loud armed>"
-        point.reach(address="a:1")
-    point.reach(address="b:1")
+        point.hit(address="a:1")
+    point.hit(address="b:1")
     assert reached == [{"address": "a:1"}]
 
 
@@ -37,8 +37,8 @@ def test_an_action_may_raise_and_the_point_is_disarmed_after() -> None:
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"), faults.arm_fault_point("test.crash", crash):
-        point.reach()
-    point.reach()
+        point.hit()
+    point.hit()
 
 
 def test_names_are_declared_once_and_sorted() -> None:

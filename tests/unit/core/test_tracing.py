@@ -26,13 +26,13 @@ contexts = st.builds(SpanContext, trace_ids, span_ids, st.sampled_from([0, 1]), 
 
 
 class Ledger:
-    follows = True
+    tracks_context = True
 
     def __init__(self) -> None:
         self.ended: list[Span] = []
         self.begun = 0
 
-    def begin(
+    def start_span(
         self,
         name: str,
         kind: SpanKind,
@@ -48,14 +48,14 @@ class Ledger:
         context = SpanContext(trace_id, f"{self.begun:016x}")
         return Span(self, context, parent, name=name, kind=kind, layer=layer, links=links)
 
-    def end(self, span: Span) -> None:
+    def on_end(self, span: Span) -> None:
         span.end_ns = 1
         self.ended.append(span)
 
-    def enter(self, span: Span) -> object:
+    def attach(self, span: Span) -> object:
         return None
 
-    def leave(self, entered: object) -> None:
+    def detach(self, entered: object) -> None:
         return None
 
 
@@ -171,10 +171,10 @@ def test_nothing_happens_while_nobody_records() -> None:
     assert (
         tracing.start_incoming_span("net", "x", SpanContext(TRACE, SPAN), node="alpha") is NOOP_SPAN
     )
-    with NOOP_SPAN as span, span.inside:
-        span.set("a", 1)
+    with NOOP_SPAN as span, span.scope:
+        span.set_attribute("a", 1)
         span.end()
-        span.fail("no")
+        span.end_with_error("no")
         assert span.context is None
         assert tracing.current_span() is None
         assert tracing.current_span_context() is None
@@ -218,7 +218,7 @@ def test_an_error_is_noted_with_its_code_once(ledger: Ledger) -> None:
     once = tracing.start_outgoing_span("net", "x", node="alpha")
     once.end()
     once.end(ValueError("too late"))
-    once.fail("too late")
+    once.end_with_error("too late")
     assert [it.error for it in ledger.ended[2:]] == [None]
 
 
@@ -231,11 +231,11 @@ class Unprintable(Exception):
 
 def test_a_span_goes_on_after_a_block_inside_of_it(ledger: Ledger) -> None:
     span = tracing.start_outgoing_span("net", "x", node="alpha")
-    with span.inside:
+    with span.scope:
         assert tracing.current_span() is span
     assert tracing.current_span() is None
     assert ledger.ended == []
-    span.fail("later", 5)
+    span.end_with_error("later", 5)
     assert [(it.error, it.code) for it in ledger.ended] == [("later", 5)]
 
 

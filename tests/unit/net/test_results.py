@@ -56,14 +56,14 @@ def test_replies_that_are_errors_are_told_as_such(subtests: pytest.Subtests) -> 
             assert type(error) is kind
             assert detail in error.detail
             assert error.retryable is retryable
-            assert error.outcome is Outcome.KNOWN
+            assert error.outcome is Outcome.REPLIED
 
 
 def test_remote_code_survives_being_told_of_a_message() -> None:
     error = error_from_result(
         ReplyFrame(1, ReplyStatus.HANDLER_FAILED, b"no", ConnectError.code, True), "echo"
     )
-    told = error.about(peer="host:1", subject="echo", elapsed_s=0.5, timeout_s=5.0)
+    told = error.with_context(peer="host:1", subject="echo", elapsed_s=0.5, timeout_s=5.0)
     assert isinstance(told, RemoteHandlerError)
     assert told.remote_code == ConnectError.code
     assert told.retryable
@@ -84,7 +84,7 @@ def test_expired_or_stopped_requests_have_an_unknown_outcome() -> None:
 def test_one_end_is_told_of_many_requests() -> None:
     down = ConnectionDown(ConnectionClosedError("gone"))
     told = [
-        error_from_result(down, subject).about(peer="host:1", subject=subject, elapsed_s=1.0)
+        error_from_result(down, subject).with_context(peer="host:1", subject=subject, elapsed_s=1.0)
         for subject in ("a", "b")
     ]
     assert [error.subject for error in told] == ["a", "b"]

@@ -7,33 +7,33 @@ from postroad.wire import NEVER
 def test_whoever_takes_nothing_in_time_is_stuck() -> None:
     watch = WriteStallDetector(30)
     assert watch.deadline == NEVER
-    assert not watch.is_stuck(0, 1e9)
-    watch.begin(1_000, 5)
+    assert not watch.is_stalled(0, 1e9)
+    watch.start(1_000, 5)
     assert watch.deadline == 35
-    assert not watch.is_stuck(1_000, 34.9)
-    assert watch.is_stuck(1_000, 35)
+    assert not watch.is_stalled(1_000, 34.9)
+    assert watch.is_stalled(1_000, 35)
     assert watch.deadline == NEVER, "said once"
 
     watch = WriteStallDetector(30)
-    watch.begin(1_000, 5)
-    assert not watch.is_stuck(1_001, 35)
+    watch.start(1_000, 5)
+    assert not watch.is_stalled(1_001, 35)
     assert watch.deadline == 65
-    assert watch.is_stuck(1_001, 65)
+    assert watch.is_stalled(1_001, 65)
 
     watch = WriteStallDetector(30)
-    watch.begin(1_000, 5)
-    watch.end()
+    watch.start(1_000, 5)
+    watch.stop()
     assert watch.deadline == NEVER
-    assert not watch.is_stuck(1_000, 35)
+    assert not watch.is_stalled(1_000, 35)
 
 
 def test_it_may_have_to_wait() -> None:
     watch = WriteStallDetector(30)
-    watch.wait_until(50)
+    watch.extend_until(50)
     assert watch.deadline == NEVER, "nothing is expected"
-    watch.begin(1_000, 5)
-    watch.wait_until(20)
+    watch.start(1_000, 5)
+    watch.extend_until(20)
     assert watch.deadline == 35
-    watch.wait_until(50)
-    assert not watch.is_stuck(1_000, 49)
-    assert watch.is_stuck(1_000, 50)
+    watch.extend_until(50)
+    assert not watch.is_stalled(1_000, 49)
+    assert watch.is_stalled(1_000, 50)

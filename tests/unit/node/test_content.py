@@ -16,7 +16,7 @@ MESSAGE = Envelope(
     source=CellPath.of("till@S1"),
     session="s",
     headers={"a": "b"},
-    content="text",
+    content_type="text",
     payload=b"hello",
 )
 
@@ -46,8 +46,8 @@ def test_message_is_read_as_it_was_written_until_it_is_too_old() -> None:
     ({"destination": CellPath.of("payments@S1")}, "payments@S1"),
     ({"destination": CellPath.of(QUEUE, "on@S1")}, "on@S1"),
     ({"destination": CellPath((CellAddress(QUEUE),), 1)}, "is no message to queue 'payments'"),
-    ({"kind": MessageKind.REPLY, "answers": bytes(16)}, "a reply to"),
-    ({"kind": MessageKind.ERROR, "answers": bytes(16)}, "an error to"),
+    ({"kind": MessageKind.REPLY, "in_reply_to": bytes(16)}, "a reply to"),
+    ({"kind": MessageKind.ERROR, "in_reply_to": bytes(16)}, "an error to"),
 )
 def test_what_is_no_message_to_the_queue_is_rejected(change: dict[str, object], words: str) -> None:
     body = encode_envelope(msgspec.structs.replace(MESSAGE, **change))

@@ -31,7 +31,7 @@ async def book(flow: Flow, room: int) -> str:
 
 
 class Clerk(Cell):
-    def received(self, message: CellMessage) -> None:
+    def handle(self, message: CellMessage) -> None:
         return
 
 

@@ -27,7 +27,7 @@ async def test_span_is_remembered_with_all_that_is_known() -> None:
         with tracing.start_incoming_span(
             "net", "x", PARENT, SpanKind.SERVER, node="alpha", peer="beta"
         ) as span:
-            span.set("attempt", 2)
+            span.set_attribute("attempt", 2)
     (found,) = recorder.recent()
     assert found.trace_id == PARENT.trace_id and found.parent_id == PARENT.span_id
     assert (found.name, found.kind, found.layer) == ("x", SpanKind.SERVER, "net")
@@ -66,7 +66,7 @@ async def test_no_span_takes_much_memory() -> None:
             "net", "n" * 10_000, PARENT, node="alpha", peer="p" * 10_000, links=links
         )
         for number in range(1_000):
-            span.set(f"{number:04}" * 1_000, "v" * 10_000)
+            span.set_attribute(f"{number:04}" * 1_000, "v" * 10_000)
         span.end(ValueError("e" * 10_000))
     (found,) = recorder.recent()
     assert found.error is not None
@@ -137,12 +137,12 @@ async def test_what_is_not_recorded_makes_nothing_new(monkeypatch: pytest.Monkey
             part = tracing.start_outgoing_span("net", "request", node="alpha")
             assert part.context == whole.context
             assert not isinstance(part, Span)
-            with part, part.inside:
+            with part, part.scope:
                 assert tracing.current_span() is whole
-                part.set("attempt", 1)
-                whole.set("attempt", 1)
-                part.fail("no")
-            whole.fail("no")
+                part.set_attribute("attempt", 1)
+                whole.set_attribute("attempt", 1)
+                part.end_with_error("no")
+            whole.end_with_error("no")
             assert tracing.inject_context(None, part.context) is not None
         assert tracing.current_span() is None
         assert "Unrecorded" in repr(whole)

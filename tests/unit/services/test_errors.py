@@ -215,9 +215,9 @@ def test_anything_is_an_error(wire: Any) -> None:
 
 
 @each(
-    (ServiceNotFoundError, LookupError, Outcome.KNOWN),
+    (ServiceNotFoundError, LookupError, Outcome.REPLIED),
     (RequestTimeoutError, TimeoutError, Outcome.UNKNOWN),
-    (ValidationError, ValueError, Outcome.KNOWN),
+    (ValidationError, ValueError, Outcome.REPLIED),
     (errors.QueueIsFullError, PostroadError, Outcome.NOT_SENT),
 )
 def test_what_callers_may_do(

@@ -91,24 +91,24 @@ async def test_calls_are_written_down() -> None:
         broker.stub("mail.send")
         await broker.call("shop.order", {"item": "tea"}, headers={"h": 1})
         assert [it.action for it in broker.calls] == ["shop.order", "mail.send"]
-        (call,) = broker.called("mail.*")
+        (call,) = broker.calls_to("mail.*")
         assert (call.params, call.meta, call.caller) == ({"about": "tea"}, {"lang": "en"}, "shop")
-        assert broker.called("shop.order")[0].headers == {"h": 1}
-        assert broker.called("shop.order")[0].caller is None
+        assert broker.calls_to("shop.order")[0].headers == {"h": 1}
+        assert broker.calls_to("shop.order")[0].caller is None
 
 
 async def test_events_are_written_down() -> None:
     async with TestBroker(Shop()) as broker:
         await broker.call("shop.spread")
         await broker.emit("unheard.of", meta={"m": 1})
-        told = [(it.event, it.data, it.groups, it.way) for it in broker.events]
+        told = [(it.event, it.data, it.groups, it.method) for it in broker.events]
         assert told == [
             ("shop.news", 1, ("a",), "broadcast"),
             ("shop.local", 2, (), "broadcast_local"),
             ("unheard.of", None, (), "emit"),
         ]
-        assert broker.emitted("unheard.of")[0].meta == {"m": 1}
-        broker.forget()
+        assert broker.events_named("unheard.of")[0].meta == {"m": 1}
+        broker.clear_records()
         assert (broker.calls, broker.events) == ([], [])
 
 
@@ -154,24 +154,24 @@ async def test_settle_waits_for_events_of_events_and_durable_ones() -> None:
     shop = Shop()
     async with TestBroker(shop) as broker:
         await broker.emit("shop.ordered", 1)
-        await broker.settle()
+        await broker.wait_for_handlers()
         assert shop.heard == [1, "noted"]
 
     shop = Shop()
     async with TestBroker(shop) as broker:
         await broker.emit("shop.noted", durable=True)
         await broker.emit("shop.noted", ack=True)
-        await broker.settle()
+        await broker.wait_for_handlers()
         assert shop.heard == ["noted", "noted"]
-        assert len(broker.emitted("shop.noted")) == 2
+        assert len(broker.events_named("shop.noted")) == 2
 
 
 async def test_settle_tells_what_went_wrong() -> None:
     async with TestBroker(Shop()) as broker:
         await broker.emit("shop.broken")
         with pytest.raises(ValueError, match="broken"):
-            await broker.settle()
-        await broker.settle()
+            await broker.wait_for_handlers()
+        await broker.wait_for_handlers()
 
 
 async def test_a_stub_stands_in_for_a_service_that_is_waited_for() -> None:

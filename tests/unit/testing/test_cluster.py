@@ -314,9 +314,9 @@ def test_checkers_run_beside_the_cluster(sim: SimCluster) -> None:
         times.append(sim.now)
         require(sim.now < 2.0, "it is early")
 
-    other = sim.every(0.1, lambda: times.append(-1.0))
+    other = sim.call_every(0.1, lambda: times.append(-1.0))
     other.cancel()
-    sim.every(0.5, check)
+    sim.call_every(0.5, check)
     with pytest.raises(SafetyFailure, match="early"):
         sim.run_for(10.0)
     assert times == [0.5, 1.0, 1.5, 2.0]
@@ -340,9 +340,9 @@ def test_run_until(sim: SimCluster) -> None:
 
 def test_test_acts_beside_the_cluster(sim: SimCluster) -> None:
     node = sim.add("alpha", wait)
-    sim.after(1.0, node.start)
-    sim.after(2.0, node.kill)
-    sim.after(3.0, node.start).cancel()
+    sim.call_later(1.0, node.start)
+    sim.call_later(2.0, node.kill)
+    sim.call_later(3.0, node.start).cancel()
     sim.run_for(1.5)
     assert node.is_running
     sim.run_for(5.0)
@@ -367,7 +367,7 @@ def test_run_returns_the_result(sim: SimCluster) -> None:
 def test_run_does_not_wait_for_ever(sim: SimCluster) -> None:
     with pytest.raises(LivenessFailure, match="deadlock"):
         sim.run(asyncio.Event().wait())
-    sim.every(1.0, lambda: None)
+    sim.call_every(1.0, lambda: None)
     with pytest.raises(LivenessFailure, match=r"not done within 5 s: .*wait"):
         sim.run(asyncio.Event().wait(), within=5.0)
     assert sim.now == 5.0
@@ -376,7 +376,7 @@ def test_run_does_not_wait_for_ever(sim: SimCluster) -> None:
 def test_spawned_task_fails_the_run(sim: SimCluster) -> None:
     async def work() -> str:
         await asyncio.sleep(1.0)
-        return sim.loop.lane.name
+        return sim.loop.current_process.name
 
     async def break_down() -> None:
         await asyncio.sleep(1.0)

@@ -191,7 +191,7 @@ def disturb(sim: SimCluster, victim: SimNode) -> None:
     elif kind == "partition":
         sim.network.partition("alpha", victim.name, one_way=sim.rng.random() < 0.5)
     elif kind == "reset":
-        sim.network.reset("alpha", victim.name)
+        sim.network.reset_connections("alpha", victim.name)
     else:
         sim.network.heal()
 
@@ -233,7 +233,7 @@ class TunnelTown:
     def post(self, node: SimNode, user: Recorder, *payloads: bytes) -> None:
         async def all_of_them() -> None:
             for payload in payloads:
-                user.tunnel.post("news", payload)
+                user.tunnel.send_nowait("news", payload)
 
         self.sim.run(all_of_them(), node)
 
@@ -322,11 +322,11 @@ def test_streams_both_ways_keep_their_order(seed: int) -> None:
             tunnel = users[index].tunnel
             while tunnel.can_send and sent[index] < wanted:
                 size = sim.rng.choice((0, 10, 500, 80_000 if sent[index] % 100 == 0 else 20))
-                tunnel.post("flood", sent[index].to_bytes(4, "big") + bytes(size))
+                tunnel.send_nowait("flood", sent[index].to_bytes(4, "big") + bytes(size))
                 sent[index] += 1
 
         async def begin(index: int) -> None:
-            users[index].on_writable = lambda: pump(index)
+            users[index].on_room = lambda: pump(index)
             pump(index)
 
         for index, node in enumerate((tunnel_town.satellite, tunnel_town.core)):

@@ -105,7 +105,7 @@ def test_code_without_a_context_stays_in_its_process() -> None:
     happened: list[str] = []
 
     def plant() -> None:
-        loop.call_later(1.0, lambda: happened.append(loop.lane.name), context=Context())
+        loop.call_later(1.0, lambda: happened.append(loop.current_process.name), context=Context())
 
     loop.call_soon(plant, context=lane.context.copy())
     loop.call_soon(plant, context=other.context.copy())

@@ -73,16 +73,16 @@ def test_time_that_stands_still() -> None:
 
 def test_parts_of_a_simulation_have_their_own_chance_and_time() -> None:
     one, same, other = Simulation(1), Simulation(1), Simulation(2)
-    first = one.rng_of("network").random()
+    first = one.rng_for("network").random()
     one.rng.random()
-    assert one.rng_of("network").random() == first == same.rng_of("network").random()
-    assert first != one.rng_of("disk").random()
-    assert first != other.rng_of("network").random()
+    assert one.rng_for("network").random() == first == same.rng_for("network").random()
+    assert first != one.rng_for("disk").random()
+    assert first != other.rng_for("network").random()
 
     simulation = Simulation(1)
     simulation.timeline.run(until=2.0)
     assert (simulation.now, simulation.actions) == (2.0, 0)
-    simulation.follow(lambda: 7.0, lambda: 3)
+    simulation.use_clock(lambda: 7.0, lambda: 3)
     simulation.log.add("a", "b")
     assert (simulation.now, simulation.actions) == (7.0, 3)
     assert "7.000000" in simulation.log.lines[0]

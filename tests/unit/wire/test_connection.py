@@ -154,7 +154,7 @@ def test_a_reply_nobody_asked_for_has_no_waiter(profile: ProtocolProfile) -> Non
     pair.settle()
     (reply,) = pair.client.events
     assert isinstance(reply, ReplyFrame)
-    assert waiting.take(reply.id) is None
+    assert waiting.pop(reply.id) is None
     assert len(waiting) == 1
     assert pair.client.failure is None
 
@@ -171,13 +171,13 @@ def test_messages_of_the_largest_size_go_straight_to_their_room(profile: Protoco
     payload = bytes(range(256)) * 4 * 1024
     pair.client.machine.request(1, "echo", payload, 0)
     pair.client.machine.request(2, "echo", b"small", 0)
-    assert pair.server.machine.room() is None
+    assert pair.server.machine.receive_buffer() is None
     pair.server.pour(pair.client.take())
     assert pair.server.events == [
         RequestFrame(1, "echo", payload),
         RequestFrame(2, "echo", b"small"),
     ]
-    assert not pair.server.machine.awaits_large
+    assert not pair.server.machine.wants_buffer
 
 
 def test_an_unfinished_handshake_is_given_up(profile: ProtocolProfile) -> None:
@@ -196,9 +196,9 @@ def test_an_unfinished_handshake_is_given_up(profile: ProtocolProfile) -> None:
 
 def test_an_unfinished_handshake_that_trickles_or_was_held_up_is_given_up() -> None:
     side = Side(ConnectionRole.CLIENT, make_config(limits=Limits(handshake_timeout_s=5)))
-    side.machine.excuse(1, 3)
+    side.machine.extend_deadlines(1, 3)
     assert side.machine.deadline() == 5, "it has more than a second anyway"
-    side.machine.excuse(4, 9)
+    side.machine.extend_deadlines(4, 9)
     assert side.machine.deadline() == 13
     side.tick(13)
     assert isinstance(side.failure, PeerTimeoutError)

@@ -225,17 +225,17 @@ def test_nothing_is_heard_in_the_room_of_a_closed_connection() -> None:
     server = greeted_side(ConnectionRole.SERVER)
     begin, end = cut_at(version3_frame(1, b"echo" + bytes(200_000), short=4, id=7), [100_000])
     server.give(begin)
-    assert server.machine.awaits_large
-    room = server.machine.room()
+    assert server.machine.wants_buffer
+    room = server.machine.receive_buffer()
     assert room is not None
     for now in range(0, 100, 5):
         server.tick(now)
     failure = server.failure
     assert isinstance(failure, PeerTimeoutError)
 
-    assert server.machine.room() is None
+    assert server.machine.receive_buffer() is None
     room[: len(end)] = end
-    assert server.machine.receive_in_room(len(end), 100) == []
+    assert server.machine.buffer_updated(len(end), 100) == []
     assert server.failure is failure
 
 

@@ -58,7 +58,7 @@ def test_a_client_waits_until_its_tunnel_is_taken(
     pair.settle(split)
     assert pair.server.events == [ConnectionOpened(3)]
     assert pair.client.events == []
-    assert phase_of(pair.client) is ConnectionState.KNOCKING
+    assert phase_of(pair.client) is ConnectionState.AWAITING_TUNNEL
 
     pair.server.machine.ping(0)
     pair.settle(split)

@@ -89,7 +89,7 @@ def test_a_hello_is_the_first_frame_of_either_side() -> None:
     server = Side(ConnectionRole.SERVER)
     server.give(b"\xeb\x6e\xec\x8a\x00\x03")
     assert server.take() == b"\x00\x03" + hello_frame(server.config.hello)
-    assert server.machine.phase is ConnectionState.INTRODUCING
+    assert server.machine.phase is ConnectionState.AWAITING_HELLO
     assert server.events == []
     client = Side(ConnectionRole.CLIENT)
     client.take()
@@ -164,7 +164,7 @@ def test_a_certificate_of_another_name_is_refused(subtests: pytest.Subtests) -> 
                 )
                 side.take()
                 side.give(hello_frame(peer_hello(role)))
-                name = role.other.value
+                name = role.opposite.value
                 assert refusal(side) == f"node '{name}' shows a certificate of {shown}"
 
     names = frozenset({"other", "client", "server"})
@@ -224,13 +224,13 @@ def test_requests_and_replies_tell_deadline_direction_code_and_retry() -> None:
 
 def test_a_reply_to_nothing_ends_a_connection_of_version_3() -> None:
     client = greeted_side(ConnectionRole.CLIENT)
-    client.machine.refuse_unasked_reply(ReplyFrame(99, ReplyStatus.OK, b""))
+    client.machine.on_unmatched_reply(ReplyFrame(99, ReplyStatus.OK, b""))
     assert isinstance(client.failure, UnexpectedFrameError)
     assert "reply to request 99" in str(client.failure)
     assert cut_version3(client.take())[-1].kind == 7
 
     client = open_side(ConnectionRole.CLIENT, 2)
-    client.machine.refuse_unasked_reply(ReplyFrame(99, ReplyStatus.OK, b""))
+    client.machine.on_unmatched_reply(ReplyFrame(99, ReplyStatus.OK, b""))
     assert client.failure is None
 
 

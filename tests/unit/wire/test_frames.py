@@ -4,8 +4,8 @@ from postroad.wire.frames import ConnectionRole, ReplyFrame, ReplyStatus, Reques
 
 
 def test_roles_statuses_and_defaults_are_those_of_the_source_system() -> None:
-    assert ConnectionRole.CLIENT.other is ConnectionRole.SERVER
-    assert ConnectionRole.SERVER.other is ConnectionRole.CLIENT
+    assert ConnectionRole.CLIENT.opposite is ConnectionRole.SERVER
+    assert ConnectionRole.SERVER.opposite is ConnectionRole.CLIENT
     assert [(status.value, status.name) for status in ReplyStatus] == [
         (0, "OK"),
         (1, "NO_HANDLER"),

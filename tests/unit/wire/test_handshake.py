@@ -38,8 +38,10 @@ def test_a_profile_has_its_versions_without_the_oldest_if_asked() -> None:
 @pytest.mark.parametrize("profile", BOTH, ids=lambda profile: profile.name)
 def test_the_client_opens_with_its_newest_version(profile: ProtocolProfile) -> None:
     newest = profile.versions[-1]
-    assert handshake(ConnectionRole.CLIENT, profile).opening() == PREAMBLE + bytes([0, newest])
-    assert handshake(ConnectionRole.SERVER, profile).opening() == b""
+    assert handshake(ConnectionRole.CLIENT, profile).initial_bytes() == PREAMBLE + bytes(
+        [0, newest]
+    )
+    assert handshake(ConnectionRole.SERVER, profile).initial_bytes() == b""
 
 
 def test_the_server_hears_in_any_two_pieces(subtests: pytest.Subtests) -> None:
@@ -76,7 +78,7 @@ def test_the_server_answers_what_it_knows_or_its_latest(subtests: pytest.Subtest
             assert server.feed(PREAMBLE + offered) == b""
             assert server.version == agreed
             prefix = PREAMBLE if profile.answers_preamble else b""
-            assert server.answer() == prefix + bytes([0, agreed])
+            assert server.response_bytes() == prefix + bytes([0, agreed])
 
 
 def test_the_client_hears_in_any_two_pieces_and_refuses_unknown_versions(

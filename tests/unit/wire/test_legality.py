@@ -33,15 +33,15 @@ LEGAL: dict[type[Frame], dict[ConnectionRole, set[ConnectionState]]] = {
     RequestFrame: {ConnectionRole.SERVER: TALKING, ConnectionRole.CLIENT: set()},
     ReplyFrame: {ConnectionRole.SERVER: set(), ConnectionRole.CLIENT: TALKING},
     HelloFrame: {
-        ConnectionRole.SERVER: {ConnectionState.INTRODUCING},
-        ConnectionRole.CLIENT: {ConnectionState.INTRODUCING},
+        ConnectionRole.SERVER: {ConnectionState.AWAITING_HELLO},
+        ConnectionRole.CLIENT: {ConnectionState.AWAITING_HELLO},
     },
     CancelFrame: {ConnectionRole.SERVER: TALKING, ConnectionRole.CLIENT: set()},
     PingFrame: {ConnectionRole.SERVER: TALKING, ConnectionRole.CLIENT: TALKING},
     PongFrame: {ConnectionRole.SERVER: TALKING, ConnectionRole.CLIENT: TALKING},
     GoodbyeFrame: {
         ConnectionRole.SERVER: TALKING,
-        ConnectionRole.CLIENT: TALKING | {ConnectionState.INTRODUCING, ConnectionState.PROVING},
+        ConnectionRole.CLIENT: TALKING | {ConnectionState.AWAITING_HELLO, ConnectionState.PROVING},
     },
     Proof: {
         ConnectionRole.SERVER: {ConnectionState.PROVING},
@@ -51,13 +51,13 @@ LEGAL: dict[type[Frame], dict[ConnectionRole, set[ConnectionState]]] = {
 CASES = list(itertools.product(ROLES, ConnectionState, KINDS))
 # The same for tunnels, where both sides hear the same once they have said hello.
 TUNNEL_LEGAL: dict[type[Frame], set[ConnectionState]] = {
-    RequestFrame: TALKING | {ConnectionState.KNOCKING},
+    RequestFrame: TALKING | {ConnectionState.AWAITING_TUNNEL},
     ReplyFrame: set(),
     HelloFrame: set(),
     CancelFrame: set(),
-    PingFrame: TALKING | {ConnectionState.KNOCKING},
+    PingFrame: TALKING | {ConnectionState.AWAITING_TUNNEL},
     PongFrame: TALKING,
-    GoodbyeFrame: TALKING | {ConnectionState.KNOCKING},
+    GoodbyeFrame: TALKING | {ConnectionState.AWAITING_TUNNEL},
     Proof: set(),
 }
 
@@ -72,9 +72,9 @@ def test_the_tables_name_all_frames_and_no_others() -> None:
 def test_version_3_and_tunnels_are_strict_and_older_versions_ignore() -> None:
     for case in CASES:
         receiver, phase, kind = case
-        expected = FrameAction.ACCEPT if phase in LEGAL[kind][receiver] else FrameAction.REFUSE
+        expected = FrameAction.ACCEPT if phase in LEGAL[kind][receiver] else FrameAction.REJECT
         assert frame_action(3, receiver, phase, kind) is expected, case
-        expected = FrameAction.ACCEPT if phase in TUNNEL_LEGAL[kind] else FrameAction.REFUSE
+        expected = FrameAction.ACCEPT if phase in TUNNEL_LEGAL[kind] else FrameAction.REJECT
         assert frame_action(3, receiver, phase, kind, is_tunnel=True) is expected, case
         wanted = RequestFrame if receiver is ConnectionRole.SERVER else ReplyFrame
         expected = FrameAction.ACCEPT if kind is wanted else FrameAction.IGNORE
@@ -83,7 +83,7 @@ def test_version_3_and_tunnels_are_strict_and_older_versions_ignore() -> None:
 
 
 def side_in(receiver: ConnectionRole, phase: ConnectionState) -> Side:
-    if phase is ConnectionState.INTRODUCING:
+    if phase is ConnectionState.AWAITING_HELLO:
         return open_side(receiver, 3)
     side = greeted_side(receiver)
     if phase is ConnectionState.DRAINING:
@@ -94,7 +94,7 @@ def side_in(receiver: ConnectionRole, phase: ConnectionState) -> Side:
 
 
 def test_a_connection_keeps_the_table() -> None:
-    for case in [case for case in CASES if case[1] in (ConnectionState.INTRODUCING, *TALKING)]:
+    for case in [case for case in CASES if case[1] in (ConnectionState.AWAITING_HELLO, *TALKING)]:
         receiver, phase, kind = case
         side = side_in(receiver, phase)
         side.events.clear()
@@ -108,7 +108,7 @@ def test_a_connection_keeps_the_table() -> None:
 
 
 def tunnel_in(receiver: ConnectionRole, phase: ConnectionState) -> Side:
-    side = tunnel_side(receiver, is_taken=phase is not ConnectionState.KNOCKING)
+    side = tunnel_side(receiver, is_taken=phase is not ConnectionState.AWAITING_TUNNEL)
     if phase is ConnectionState.DRAINING:
         side.give(version3_frame(7, b"stopping"))
     side.take()
@@ -121,7 +121,7 @@ def test_a_tunnel_keeps_the_table() -> None:
         receiver, phase, kind = case
         if phase not in TALKING and (receiver, phase) != (
             ConnectionRole.CLIENT,
-            ConnectionState.KNOCKING,
+            ConnectionState.AWAITING_TUNNEL,
         ):
             continue
         side = tunnel_in(receiver, phase)

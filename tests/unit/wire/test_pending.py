@@ -7,13 +7,13 @@ def test_a_reply_takes_its_waiter_once() -> None:
     pending: DeadlineMap[str] = DeadlineMap()
     assert len(pending) == 0
     assert pending.next_deadline == NEVER
-    assert pending.take(1) is None
-    assert pending.take_expired(1e9) == []
-    assert pending.take_all() == []
+    assert pending.pop(1) is None
+    assert pending.pop_expired(1e9) == []
+    assert pending.pop_all() == []
     pending.add(7, "seven", 10)
-    assert pending.take(8) is None, "a reply nobody asked for"
-    assert pending.take(7) == "seven"
-    assert pending.take(7) is None
+    assert pending.pop(8) is None, "a reply nobody asked for"
+    assert pending.pop(7) == "seven"
+    assert pending.pop(7) is None
 
 
 def test_a_sweep_takes_what_is_due_and_finds_the_next_deadline() -> None:
@@ -21,23 +21,23 @@ def test_a_sweep_takes_what_is_due_and_finds_the_next_deadline() -> None:
     for id, deadline in ((1, 10), (2, 5), (3, 20)):
         pending.add(id, str(id), deadline)
     assert pending.next_deadline == 5
-    assert pending.take_expired(4.9) == []
-    assert pending.take_expired(10) == [(1, "1"), (2, "2")]
+    assert pending.pop_expired(4.9) == []
+    assert pending.pop_expired(10) == [(1, "1"), (2, "2")]
     assert pending.next_deadline == 20
-    assert pending.take_expired(20) == [(3, "3")]
+    assert pending.pop_expired(20) == [(3, "3")]
     assert pending.next_deadline == NEVER
 
     pending = DeadlineMap()
     pending.add(1, "one", 5)
     pending.add(2, "two", 10)
-    pending.take(1)
+    pending.pop(1)
     assert pending.next_deadline == 5
-    assert pending.take_expired(5) == []
+    assert pending.pop_expired(5) == []
     assert pending.next_deadline == 10
 
     pending = DeadlineMap()
     pending.add(1, "one", 5)
     pending.add(2, "two", 10)
-    assert pending.take_all() == [(1, "one"), (2, "two")]
+    assert pending.pop_all() == [(1, "one"), (2, "two")]
     assert len(pending) == 0
     assert pending.next_deadline == NEVER

@@ -231,7 +231,7 @@ def test_a_tunnel_is_proven_too() -> None:
         )
         pair.settle()
         assert pair.server.machine.is_tunnel is is_open
-        assert (pair.client.machine.phase is ConnectionState.KNOCKING) is is_open
+        assert (pair.client.machine.phase is ConnectionState.AWAITING_TUNNEL) is is_open
         assert (ConnectionOpened(3) in pair.server.events) is is_open
 
 

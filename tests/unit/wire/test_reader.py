@@ -121,14 +121,14 @@ def pour(reader: FrameReader, data: bytes, piece_bytes: int) -> list[Frame]:
     """Feed small frames, and fill the room of large ones, as a socket would."""
     frames: list[Frame] = []
     while data:
-        room = reader.room()
+        room = reader.receive_buffer()
         size = piece_bytes if room is None else min(piece_bytes, len(room))
         piece, data = data[:size], data[size:]
         if room is None:
             frames += reader.feed(piece)
         else:
             room[: len(piece)] = piece
-            frames += reader.fill(len(piece))
+            frames += reader.buffer_filled(len(piece))
     return frames
 
 
@@ -145,18 +145,18 @@ def test_large_frames_through_their_room(make_codec: CodecMaker, piece_bytes: in
 
 def test_only_large_frames_have_room_which_ends_with_the_frame() -> None:
     reader = version3_reader()
-    assert reader.room() is None
+    assert reader.receive_buffer() is None
     reader.feed(version3_frame(2, bytes(1_000))[:500])
     assert reader.is_mid_frame
-    assert reader.room() is None
+    assert reader.receive_buffer() is None
 
     data = version3_frame(2, bytes(MIB))
     reader = version3_reader()
     reader.feed(data[:100_000])
     filled = 100_000
-    while (room := reader.room()) is not None:
+    while (room := reader.receive_buffer()) is not None:
         assert 0 < len(room) <= len(data) - filled
-        reader.fill(len(room))
+        reader.buffer_filled(len(room))
         filled += len(room)
     assert filled == len(data)
 
@@ -170,12 +170,12 @@ def test_room_and_pieces_may_alternate() -> None:
     while position < len(data):
         frames += reader.feed(data[position : position + 50_000])
         position += 50_000
-        room = reader.room()
+        room = reader.receive_buffer()
         if room is not None:
             size = min(len(room), 50_000)
             assert size > 0
             room[:size] = data[position : position + size]
-            frames += reader.fill(size)
+            frames += reader.buffer_filled(size)
             position += size
     assert frames == [reply]
 
@@ -203,20 +203,20 @@ def test_a_buffer_serves_one_large_frame_after_the_other_but_not_two_at_once() -
     spare = BufferCache()
     small, large = bytearray(10), bytearray(20)
     for buffer in (small, large, small):
-        spare.give(buffer)
-    assert spare.take() is large
-    assert spare.take() is not large
+        spare.release(buffer)
+    assert spare.acquire() is large
+    assert spare.acquire() is not large
 
 
 class BulkyCancelCodec(Version3Codec):
     """Knows one frame: a cancel of 200,000 bytes."""
 
     def decode(self, data: bytes | memoryview, frames: list[Frame]) -> int:
-        self.need = 200_000
-        if len(data) < self.need:
+        self.bytes_needed = 200_000
+        if len(data) < self.bytes_needed:
             return 0
         frames.append(CancelFrame(1))
-        return self.need
+        return self.bytes_needed
 
 
 def test_a_large_frame_need_not_carry_a_payload() -> None:

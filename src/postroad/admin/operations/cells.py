@@ -112,7 +112,7 @@ async def list_domains(office: Office) -> list[DomainView]:
         round_trip_ms=None,
         sent=statistics.forwarded,
         received=statistics.delivered,
-        waiting=sum(len(it.mailbox) for it in domain.exchange.runners.values()),
+        waiting=sum(len(it.mailbox) for it in domain.dispatcher.runners.values()),
     )
     others = []
     for name, link in sorted(domain.links.by_domain.items()):
@@ -215,7 +215,7 @@ def _lost(office: Office, cell: str, error: NoRouteError) -> NotFound:
 async def run_command(office: Office, cell: str, command: str) -> CommandView:
     """Have a cell run a command, and show what it says; `help` tells which it knows."""
     try:
-        return CommandView(text=await office.node.domain.command(cell, command))
+        return CommandView(text=await office.node.domain.run_command(cell, command))
     except NoRouteError as error:
         raise _lost(office, cell, error) from None
     except RemoteHandlerError as error:
@@ -243,7 +243,7 @@ async def _tell_system(office: Office, command: str, cell: str) -> CommandView:
         raise InvalidRequest(f"{cell!r} is no cell: say which of its cells")
     system = f"{_SYSTEM}@{address.domain}"
     try:
-        return CommandView(text=await domain.command(system, f"{command} {address.cell}"))
+        return CommandView(text=await domain.run_command(system, f"{command} {address.cell}"))
     except RemoteHandlerError as error:
         if error.remote_code == CellNotFoundError.code:
             raise NotFound(error.detail) from None

@@ -190,7 +190,7 @@ def view_node(node: Node) -> NodeView:
         pid=os.getpid(),
         python=platform.python_version(),
         layers=[it.value for it in node.config.node.layers],
-        is_secure=node.service.is_secure,
+        is_secure=node.service.uses_tls,
         store=without_passwords(node.config.store) if node.config.has(Layer.MAIL) else None,
         memory_bytes=vitals.memory_bytes(),
         cpu_share=vitals.cpu_share(),

@@ -35,8 +35,8 @@ class MembershipCoreDiscovery(BackgroundCoreDiscovery):
         self._cores: dict[str, CoreLocation] = {}
         super().__init__(f"members as {agent.service.name} sees them", first_answer_s=1.0)
 
-    def _prepare(self) -> None:
-        local = self._agent.local
+    def _on_start(self) -> None:
+        local = self._agent.local_member
         if self._own.name != local.name:
             raise ConfigError(f"the domain {self._own.name!r} must be called {local.name!r}")
         if self._location is None:
@@ -50,22 +50,22 @@ class MembershipCoreDiscovery(BackgroundCoreDiscovery):
         self._counts.registrations += 1
         self._counts.is_registered = True
 
-    async def _search(self) -> None:
+    async def _discover(self) -> None:
         """Follow the changes for as long as the agent lives; what was told stays told then."""
         while True:
             try:
                 await self._follow()
             except SlowConsumerError as error:
-                self._complain("lost", "%s", error)
+                self._warn("lost", "%s", error)
                 continue
             except NameConflictError as error:
-                self._complain("name", "%s", error)
+                self._warn("name", "%s", error)
             self._counts.is_connected = self._counts.is_registered = False
             return
 
     async def _follow(self) -> None:
         # Opened before the members are read, so that no change is missed between the two.
-        changes = self._agent.changes()
+        changes = self._agent.events()
         self._set_connected(True)
         self._look()
         async for change in changes:
@@ -78,7 +78,7 @@ class MembershipCoreDiscovery(BackgroundCoreDiscovery):
     def _look(self) -> None:
         """Tell of all who are cores now, however many changes that took."""
         self._cores = {core.name: core for core in self._find()}
-        self._tell(self._cores.values())
+        self._publish_cores(self._cores.values())
 
     def _find(self) -> Iterator[CoreLocation]:
         for member in self._agent.members:
@@ -96,7 +96,7 @@ class MembershipCoreDiscovery(BackgroundCoreDiscovery):
             self._report.warn("skipped", "member %r cannot be read: %s", member.name, error)
             return None
 
-    async def _withdraw(self) -> None:
+    async def _deregister(self) -> None:
         if self._location is None:
             return
         try:

@@ -37,16 +37,16 @@ class BackgroundCoreDiscovery(BackgroundDiscovery[Mapping[str, CoreLocation]]):
         is_core = own.role is Role.CORE
         self._own = own
         self._location = CoreLocation(own.name, tuple(endpoints), own.zone) if is_core else None
-        self._prepare()
-        await self._begin(on_cores)
+        self._on_start()
+        await self._start(on_cores)
 
-    def _prepare(self) -> None:
+    def _on_start(self) -> None:
         """Check or do what may be refused before the search begins."""
 
-    def _tell(self, found: Iterable[CoreLocation]) -> None:
+    def _publish_cores(self, found: Iterable[CoreLocation]) -> None:
         """Pass on the cores known now, if they differ from those told last."""
         others = {core.name: core for core in found if core.name != self._own.name}
-        self._pass_on(MappingProxyType(others))
+        self._publish(MappingProxyType(others))
 
     def statistics(self) -> CoreDiscoveryStatistics:
         """A copy of the numbers as they are now."""

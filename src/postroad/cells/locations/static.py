@@ -39,16 +39,16 @@ class StaticCoreDiscovery(BackgroundCoreDiscovery):
         }
         super().__init__(", ".join(self._cores) or "no cores", first_answer_s=1.0)
 
-    async def _search(self) -> None:
+    async def _discover(self) -> None:
         self._set_connected(True)
         self._counts.is_registered = self._location is not None and self._own.name in self._cores
         if self._location is not None and self._cores and not self._counts.is_registered:
             self._report.warn(
                 "unlisted", "the core %r is not in its own list; who dials it?", self._own.name
             )
-        self._tell(self._cores.values())
+        self._publish_cores(self._cores.values())
 
-    async def _withdraw(self) -> None:
+    async def _deregister(self) -> None:
         """Nothing is registered anywhere."""
 
 

@@ -79,11 +79,11 @@ class ZooKeeperCoreDiscovery(BackgroundCoreDiscovery):
         )
         super().__init__(self._entries.source, first_answer_s=self._entries.first_answer_s)
 
-    async def _search(self) -> None:
-        async for cores in self._entries.follow(self._own_entry(), self._report):
+    async def _discover(self) -> None:
+        async for cores in self._entries.watch(self._own_entry(), self._report):
             self._answered.set()
             if cores is not None:
-                self._tell(cores.values())
+                self._publish_cores(cores.values())
 
     def _own_entry(self) -> LocalRegistration[CoreLocation] | None:
         if self._location is None:
@@ -95,7 +95,7 @@ class ZooKeeperCoreDiscovery(BackgroundCoreDiscovery):
         own = self._location
         return own is not None and set(location.endpoints) == set(own.endpoints)
 
-    async def _withdraw(self) -> None:
+    async def _deregister(self) -> None:
         await self._entries.close()
 
 

@@ -73,23 +73,23 @@ class BackgroundDiscovery(ABC, Generic[Found]):
         if self._state is not _DiscoveryState.NEW:
             raise UsageError(f"{self!r} was started before; make a new one")
 
-    async def _begin(self, on_found: Callable[[Found], None]) -> None:
+    async def _start(self, on_found: Callable[[Found], None]) -> None:
         """Begin to look; returns once something was told, be it that nothing is known yet."""
         self._require_new()
         self._on_found = on_found
         self._loop = asyncio.get_running_loop()
         self._state = _DiscoveryState.RUNNING
-        self._worker = self._loop.create_task(self._work())
+        self._worker = self._loop.create_task(self._run())
         try:
             async with asyncio.timeout(self._first_answer_s):
                 await self._answered.wait()
         except TimeoutError:
-            self._complain("answer", "no answer within %g s", self._first_answer_s)
+            self._warn("answer", "no answer within %g s", self._first_answer_s)
         except asyncio.CancelledError:
             await self.stop()
             raise
         if self._found is None:
-            self._pass_on(self._nothing)
+            self._publish(self._nothing)
 
     async def stop(self) -> None:
         """Withdraw what was registered, within bounded time. Nothing is called from then on."""
@@ -105,16 +105,16 @@ class BackgroundDiscovery(ABC, Generic[Found]):
         """A task of its own, so that it ends even if its caller is cancelled."""
         self._worker.cancel()
         await asyncio.wait({self._worker})
-        await self._withdraw()
+        await self._deregister()
         self._report.counts.is_connected = False
         self._report.counts.is_registered = False
 
-    async def _work(self) -> None:
+    async def _run(self) -> None:
         """Search on, whatever happens: a defect here must not cost the node what it looks for."""
         attempt = 0
         while True:
             try:
-                return await self._search()
+                return await self._discover()
             except Exception as error:
                 attempt += 1
                 self._report.logger.exception(
@@ -126,16 +126,16 @@ class BackgroundDiscovery(ABC, Generic[Found]):
     # What each kind of search does.
 
     @abstractmethod
-    async def _search(self) -> None:
+    async def _discover(self) -> None:
         """Find something and pass it on, for as long as it can change."""
 
     @abstractmethod
-    async def _withdraw(self) -> None:
+    async def _deregister(self) -> None:
         """Undo what the search left behind, within bounded time."""
 
     # What a search reports.
 
-    def _pass_on(self, found: Found) -> None:
+    def _publish(self, found: Found) -> None:
         """Tell what is known now, if it differs from what was told last."""
         if self._state is not _DiscoveryState.RUNNING:
             return
@@ -154,8 +154,8 @@ class BackgroundDiscovery(ABC, Generic[Found]):
     def _set_connected(self, is_connected: bool) -> None:
         self._report.set_connected(is_connected)
 
-    def _complain(self, key: str, text: str, *args: object) -> None:
-        self._report.complain(key, text, *args)
+    def _warn(self, key: str, text: str, *args: object) -> None:
+        self._report.report_failure(key, text, *args)
 
     # What others see.
 
@@ -184,11 +184,11 @@ class SeedDiscovery(BackgroundDiscovery[frozenset[Address]]):
         self._name = validate_node_name(name)
         self._address = validate_port(address)
         self._own = frozenset({address})
-        await self._begin(on_contacts)
+        await self._start(on_contacts)
 
-    def _tell(self, found: Iterable[Address]) -> None:
+    def _publish_addresses(self, found: Iterable[Address]) -> None:
         """Pass on the addresses known now, if they differ from those told last."""
-        self._pass_on(frozenset(found) - self._own)
+        self._publish(frozenset(found) - self._own)
 
     def statistics(self) -> DiscoveryStatistics:
         """A copy of the numbers as they are now."""

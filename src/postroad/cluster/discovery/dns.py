@@ -55,7 +55,7 @@ class DnsDiscovery(SeedDiscovery):
         described = ",".join(sorted(map(str, self._targets)))
         super().__init__(f"DNS {described}", first_answer_s=timeout_s + 1.0)
 
-    async def _search(self) -> None:
+    async def _discover(self) -> None:
         attempt = 0
         own = frozenset({self._address})
         while True:
@@ -63,7 +63,7 @@ class DnsDiscovery(SeedDiscovery):
             # The own host may be a name, or an IP address in another spelling.
             self._own = own | self._answers.get(self._address, frozenset())
             self._set_connected(is_complete)
-            self._tell(
+            self._publish_addresses(
                 address
                 for target in self._targets
                 for address in self._answers.get(target, frozenset())
@@ -80,30 +80,30 @@ class DnsDiscovery(SeedDiscovery):
         """Ask for all targets at once; True if each was answered."""
         # A resolver that hangs keeps its thread, so a question is never asked twice at a time.
         for target in sorted(targets - self._questions.keys()):
-            self._questions[target] = self._loop.create_task(self._ask(target))
+            self._questions[target] = self._loop.create_task(self._query(target))
         await asyncio.wait(self._questions.values(), timeout=self._timeout_s)
-        answered = [self._take_answer(target) for target in sorted(targets)]
+        answered = [self._record_result(target) for target in sorted(targets)]
         return all(answered)
 
-    async def _ask(self, target: Address) -> _Records:
+    async def _query(self, target: Address) -> _Records:
         return await self._loop.getaddrinfo(
             target.host, target.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
         )
 
-    def _take_answer(self, target: Address) -> bool:
+    def _record_result(self, target: Address) -> bool:
         if not self._questions[target].done():
-            self._complain(target.host, "no answer for %s in %g s", target, self._timeout_s)
+            self._warn(target.host, "no answer for %s in %g s", target, self._timeout_s)
             return False
         try:
             records = self._questions.pop(target).result()
         # A name that cannot be encoded for DNS is a UnicodeError.
         except (OSError, UnicodeError) as error:
-            self._complain(target.host, "cannot resolve %s: %s", target.host, error)
+            self._warn(target.host, "cannot resolve %s: %s", target.host, error)
             return False
         self._answers[target] = frozenset(Address(*record[4][:2]) for record in records)
         return True
 
-    async def _withdraw(self) -> None:
+    async def _deregister(self) -> None:
         questions = list(self._questions.values())
         for question in questions:
             question.cancel()

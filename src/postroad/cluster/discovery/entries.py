@@ -48,7 +48,7 @@ class LocalRegistration(msgspec.Struct, Generic[T], frozen=True):
 
     name: str
     data: bytes
-    is_earlier_life: Callable[[T], bool]
+    is_stale_own: Callable[[T], bool]
     """Whether what another session entered under this name is this very node, before it died."""
 
     @property
@@ -128,7 +128,7 @@ class ZooKeeperRegistry(Generic[T]):
 
     # The search.
 
-    async def follow(
+    async def watch(
         self, own: LocalRegistration[T] | None, report: DiscoveryReporter
     ) -> AsyncIterator[Mapping[str, T] | None]:
         """Look for ever; after each look, what is known by node, or None if that did not succeed.
@@ -139,7 +139,7 @@ class ZooKeeperRegistry(Generic[T]):
         attempt = 0
         while True:
             self._wake.clear()
-            is_settled, known = await self._look()
+            is_settled, known = await self._refresh()
             yield known
             attempt = 0 if is_settled else attempt + 1
             await self._sleep(self._pause(attempt))
@@ -158,22 +158,22 @@ class ZooKeeperRegistry(Generic[T]):
         except TimeoutError:
             return
 
-    async def _look(self) -> tuple[bool, Mapping[str, T] | None]:
+    async def _refresh(self) -> tuple[bool, Mapping[str, T] | None]:
         """Register and read; whether nothing is left to be done until there is news, and what is
         known, if all could be read."""
         session = self.session or await self._open()
         self._report.set_connected(session.is_connected)
         if not session.is_connected:
-            await self._complain_of(session)
+            await self._warn_disconnected(session)
             return False, None
-        self._forget_unwatched(session)
+        self._drop_unwatched(session)
         is_registered = await self._attempt(self._register(session))
         self._report.counts.is_registered = self._is_registered
         is_read = await self._attempt(self._read(session))
         is_current = is_read and session.losses == self._losses
-        return is_registered and is_read, self._take_stock() if is_current else None
+        return is_registered and is_read, self._snapshot() if is_current else None
 
-    def _take_stock(self) -> Mapping[str, T]:
+    def _snapshot(self) -> Mapping[str, T]:
         """What is known, now that all entries were read."""
         if _now() >= self._keep_until:
             self._kept = {}
@@ -202,9 +202,11 @@ class ZooKeeperRegistry(Generic[T]):
         await self._sleep(self._connect_timeout_s)
         return self.session
 
-    async def _complain_of(self, session: ZooKeeperSession) -> None:
+    async def _warn_disconnected(self, session: ZooKeeperSession) -> None:
         """Say that there is no connection; let go of a session that may never have one."""
-        self._report.complain("connection", "not connected: %s", session.trouble or "no answer")
+        self._report.report_failure(
+            "connection", "not connected: %s", session.last_error or "no answer"
+        )
         if _now() - session.changed_at > _GIVE_UP_TIMEOUTS * self._session_timeout_s:
             self.session = None
             await session.close(self._request_timeout_s)
@@ -213,10 +215,10 @@ class ZooKeeperRegistry(Generic[T]):
         try:
             return await step
         except OSError as error:
-            self._report.complain(type(error).__name__, "%s", error)
+            self._report.report_failure(type(error).__name__, "%s", error)
             return False
 
-    def _forget_unwatched(self, session: ZooKeeperSession) -> None:
+    def _drop_unwatched(self, session: ZooKeeperSession) -> None:
         """Drop what has to be read again."""
         if session.losses != self._losses:
             self._forget_all(losses=session.losses)
@@ -269,7 +271,7 @@ class ZooKeeperRegistry(Generic[T]):
             return True
         held = self._decode(own.node, entry.data)
         # Once in a session: two nodes with one name and address must not take turns for ever.
-        return held is not None and own.is_earlier_life(held) and self._replaced_in != session_id
+        return held is not None and own.is_stale_own(held) and self._replaced_in != session_id
 
     def _report_conflict(self, own: LocalRegistration[T], entry: Znode) -> None:
         self._report.counts.conflicts += 1
@@ -298,10 +300,10 @@ class ZooKeeperRegistry(Generic[T]):
             for node, entry in zip(batch, read, strict=True):
                 # One that went meanwhile is told by the watch of its parent.
                 if entry is not None:
-                    self._entries[node] = self._value_in(node, entry)
+                    self._entries[node] = self._decode_entry(node, entry)
         return True
 
-    def _value_in(self, node: str, entry: Znode) -> T | None:
+    def _decode_entry(self, node: str, entry: Znode) -> T | None:
         value = self._decode(node, entry.data)
         if value is None:
             self._report.counts.skipped += 1

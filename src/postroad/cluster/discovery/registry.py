@@ -66,18 +66,18 @@ class ZooKeeperDiscovery(SeedDiscovery):
         )
         super().__init__(self._entries.source, first_answer_s=self._entries.first_answer_s)
 
-    async def _search(self) -> None:
+    async def _discover(self) -> None:
         data = msgspec.json.encode(_NodeRegistration(str(self._address)))
         own = LocalRegistration(self._name, data, self._is_own)
-        async for members in self._entries.follow(own, self._report):
+        async for members in self._entries.watch(own, self._report):
             self._answered.set()
             if members is not None:
-                self._tell(members.values())
+                self._publish_addresses(members.values())
 
     def _is_own(self, address: Address) -> bool:
         return address == self._address
 
-    async def _withdraw(self) -> None:
+    async def _deregister(self) -> None:
         await self._entries.close()
 
 

@@ -51,7 +51,7 @@ class DiscoveryReporter:
             self.logger.info("%s: answers again", self.source)
         self.counts.is_connected = is_connected
 
-    def complain(self, key: str, text: str, *args: object) -> None:
+    def report_failure(self, key: str, text: str, *args: object) -> None:
         """Count a failure; log it, but not more often than makes sense for its key."""
         self.count_failure(text % args)
         self.warn(key, text, *args)
@@ -59,7 +59,7 @@ class DiscoveryReporter:
     def warn(self, key: str, text: str, *args: object, level: int = logging.WARNING) -> None:
         """Log something, but not more often than makes sense for its key."""
         now = asyncio.get_running_loop().time()
-        self._log.warn(key, now, f"%s: {text}", self.source, *args, level=level)
+        self._log.log(key, now, f"%s: {text}", self.source, *args, level=level)
 
     def count_failure(self, error: str) -> None:
         """Remember what went wrong."""

@@ -23,11 +23,11 @@ class StaticDiscovery(SeedDiscovery):
         self._addresses = frozenset(validate_port(to_address(address)) for address in listed)
         super().__init__(_describe(self._addresses), first_answer_s=1.0)
 
-    async def _search(self) -> None:
+    async def _discover(self) -> None:
         self._set_connected(True)
-        self._tell(self._addresses)
+        self._publish_addresses(self._addresses)
 
-    async def _withdraw(self) -> None:
+    async def _deregister(self) -> None:
         """Nothing is registered anywhere."""
 
 

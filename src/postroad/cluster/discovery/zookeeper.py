@@ -112,7 +112,7 @@ class ZooKeeperSession:
             self._client.close()
         except Exception as error:
             self._log.debug("closing failed: %r", error)
-        self._post(_settle, closed, None, None)
+        self._call_soon_threadsafe(_settle, closed, None, None)
 
     @property
     def id(self) -> int | None:
@@ -121,7 +121,7 @@ class ZooKeeperSession:
         return client_id[0] if client_id else None
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         """What kazoo complained about last."""
         return self._log.complaint
 
@@ -130,7 +130,9 @@ class ZooKeeperSession:
     async def create(self, path: str, data: bytes) -> bool:
         """Make a node that ends with this session, and what is above it; False if it exists."""
         try:
-            await self._wait(self._client.create_async, path, data, ephemeral=True, makepath=True)
+            await self._await_kazoo(
+                self._client.create_async, path, data, ephemeral=True, makepath=True
+            )
         except exceptions.NodeExistsError:
             return False
         return True
@@ -138,7 +140,7 @@ class ZooKeeperSession:
     async def read(self, path: str) -> Znode | None:
         """Read and watch a node; None if it does not exist, and then it is not watched."""
         try:
-            data, stat = await self._wait(self._client.get_async, path, watch=self._on_event)
+            data, stat = await self._await_kazoo(self._client.get_async, path, watch=self._on_event)
         except exceptions.NoNodeError:
             return None
         return Znode(data, stat.ephemeralOwner, stat.version)
@@ -148,11 +150,11 @@ class ZooKeeperSession:
         while True:
             try:
                 children = self._client.get_children_async
-                names: list[str] = await self._wait(children, path, watch=self._on_event)
+                names: list[str] = await self._await_kazoo(children, path, watch=self._on_event)
             except exceptions.NoNodeError:
                 # Of a node that is not there, only its coming can be watched.
                 exists = self._client.exists_async
-                if await self._wait(exists, path, watch=self._on_event) is None:
+                if await self._await_kazoo(exists, path, watch=self._on_event) is None:
                     return []
             else:
                 return names
@@ -165,17 +167,23 @@ class ZooKeeperSession:
         transaction = self._client.transaction()
         transaction.delete(path, version)
         transaction.create(path, data, ephemeral=True)
-        results = await self._wait(lambda _path: transaction.commit_async(), path)
+        results = await self._await_kazoo(lambda _path: transaction.commit_async(), path)
         for refusal in results:
             if isinstance(refusal, _REFUSALS):
                 raise _refused(path, refusal) from refusal
         return not any(isinstance(result, Exception) for result in results)
 
-    async def _wait(self, call: Callable[..., Any], path: str, *args: Any, **options: Any) -> Any:
+    async def _await_kazoo(
+        self, call: Callable[..., Any], path: str, *args: Any, **options: Any
+    ) -> Any:
         """Wait on the loop for what kazoo answers in a thread of its own."""
         answer = self._loop.create_future()
         result = call(path, *args, **options)
-        result.rawlink(lambda result: self._post(_settle, answer, result.value, result.exception))
+        result.rawlink(
+            lambda result: self._call_soon_threadsafe(
+                _settle, answer, result.value, result.exception
+            )
+        )
         try:
             async with asyncio.timeout(self._request_timeout_s):
                 return await answer
@@ -191,14 +199,14 @@ class ZooKeeperSession:
     # From kazoo's threads.
 
     def _on_state(self, state: str) -> None:
-        self._post(self._change_state, state == KazooState.CONNECTED)
+        self._call_soon_threadsafe(self._change_state, state == KazooState.CONNECTED)
 
     def _on_event(self, event: Any) -> None:
         # An event without a path says that the watches are gone, as the loss already did.
         if event.path is not None:
-            self._post(self._pass_event, event.path)
+            self._call_soon_threadsafe(self._pass_event, event.path)
 
-    def _post(self, call: Callable[..., None], *args: object) -> None:
+    def _call_soon_threadsafe(self, call: Callable[..., None], *args: object) -> None:
         """Have something called on the loop."""
         try:
             self._loop.call_soon_threadsafe(call, *args)

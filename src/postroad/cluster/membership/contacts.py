@@ -61,25 +61,25 @@ class StateSync:
         # Strangers that were asked who they are, and when that may be done again.
         self._met: dict[Address, float] = {}
 
-    def begin(self, now: float) -> None:
+    def start(self, now: float) -> None:
         """Start the clock."""
-        self._next_sync = now + self._pause_s()
+        self._next_sync = now + self._interval_s()
 
-    def set(self, addresses: Iterable[Address], now: float) -> bool:
+    def set_seeds(self, addresses: Iterable[Address], now: float) -> bool:
         """These are the places now; whether there are any but this node's own."""
-        wanted = [it for it in addresses if it != self._roster.own.address]
+        wanted = [it for it in addresses if it != self._roster.local.address]
         self._contacts = {it: self._contacts.get(it) or _ContactPoint(now) for it in sorted(wanted)}
         self._unknown_at = -1
         return bool(self._contacts)
 
-    def meet(self, address: Address, now: float) -> None:
+    def query_unknown(self, address: Address, now: float) -> None:
         """A node nobody told of spoke up from there: ask it who it is."""
         if self._is_known(address, None):
             return
         self._met = {at: until for at, until in self._met.items() if until > now}
         if address not in self._met and len(self._met) < _STRANGERS_MAX:
             self._met[address] = now + self._config.probe_interval_s
-            self._ask(address)
+            self._send_sync_request(address)
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
@@ -89,12 +89,12 @@ class StateSync:
     def tick(self, now: float) -> None:
         """Ask those whose turn it is."""
         if self._next_batch <= now:
-            self._ask_contacts(now)
+            self._query_seeds(now)
         if self._next_sync <= now:
-            self._next_sync = now + self._pause_s()
-            self._compare()
+            self._next_sync = now + self._interval_s()
+            self._sync_with_random_member()
 
-    def _ask_contacts(self, now: float) -> None:
+    def _query_seeds(self, now: float) -> None:
         """Ask a few of those whose turn it is: those asked least first, else at random."""
         due = [at for at in self._find_unknown() if self._contacts[at].due <= now]
         if due:
@@ -110,29 +110,29 @@ class StateSync:
                 max_s=self._config.sync_interval_s,
                 chance=self._voice.chance.random(),
             )
-            self._ask(address)
+            self._send_sync_request(address)
 
-    def _compare(self) -> None:
+    def _sync_with_random_member(self) -> None:
         """Compare views with one member, and see whether one of the dead is back."""
-        for entry in self._voice.choose(1):
-            self._ask(entry.record.address)
+        for entry in self._voice.sample_members(1):
+            self._send_sync_request(entry.record.address)
         dead = [it for it in self._roster.tombstones.values() if it.state is MemberState.DEAD]
         for entry in self._voice.chance.sample(dead, min(1, len(dead))):
-            self._ask(entry.record.address)
+            self._send_sync_request(entry.record.address)
 
-    def _ask(self, address: Address) -> None:
-        own = self._roster.own
-        number = self._voice.number()
+    def _send_sync_request(self, address: Address) -> None:
+        own = self._roster.local
+        number = self._voice.new_nonce()
         while len(self._questions) >= _QUESTIONS_MAX:
             del self._questions[next(iter(self._questions))]
         self._questions[number] = address
         first = (own,) if self._voice.is_member else ()
         request = SyncRequestPacket(
-            number=number,
+            nonce=number,
             digest=self._roster.digest(),
-            news=self._voice.news(*first, in_stream=True),
+            records=self._voice.gossip_records(*first, in_stream=True),
         )
-        self._voice.say(address, request, in_stream=True)
+        self._voice.send(address, request, in_stream=True)
 
     def _find_unknown(self) -> list[Address]:
         if self._unknown_at != self._roster.revision:
@@ -147,15 +147,15 @@ class StateSync:
             return True
         return bool(self._roster.names_at(address))
 
-    def _pause_s(self) -> float:
+    def _interval_s(self) -> float:
         pause_s = self._sync_pause_s
         self._sync_pause_s = min(2 * pause_s, self._config.sync_interval_s)
         return pause_s * (1 + _JITTER * (2 * self._voice.chance.random() - 1))
 
     def ask_around(self, count: int) -> None:
         """Compare views with some members at once: something must be found out."""
-        for entry in self._voice.choose(count, with_suspects=True):
-            self._ask(entry.record.address)
+        for entry in self._voice.sample_members(count, with_suspects=True):
+            self._send_sync_request(entry.record.address)
 
     def is_contact(self, address: Address) -> bool:
         """Whether discovery names the address."""
@@ -176,51 +176,51 @@ class StateSync:
 
     def on_request(self, request: SyncRequestPacket) -> SyncReplyPacket:
         """Tell all, unless the other knows it."""
-        own = self._roster.own
+        own = self._roster.local
         agrees = request.digest == self._roster.digest()
         return SyncReplyPacket(
-            number=request.number,
+            nonce=request.nonce,
             agrees=agrees,
             name=own.name,
             instance=own.instance,
             is_member=self._voice.is_member,
-            news=[] if agrees else self._everything(),
+            records=[] if agrees else self._full_state(),
         )
 
-    def on_answer(self, sync: SyncReplyPacket) -> bool:
+    def on_reply(self, sync: SyncReplyPacket) -> bool:
         """Another's view, all heard by now. Tells what it lacks.
 
         Returns whether this node knows enough to join: a member has answered, or nobody is left
         who could.
         """
-        address = self._questions.pop(sync.number, None)
+        address = self._questions.pop(sync.nonce, None)
         if address is None:
             return False
         contact = self._contacts.get(address)
         if contact is not None:
             contact.has_answered = True
-        if sync.instance == self._roster.own.instance:
+        if sync.instance == self._roster.local.instance:
             # This very node by another address. It is asked again, for others may be there later.
             return self._have_all_answered()
         if contact is not None:
             contact.name, contact.attempts = sync.name, 0
             self._unknown_at = -1
         if not sync.agrees and self._voice.is_member:
-            told = {record.name: record for record in sync.news}
+            told = {record.name: record for record in sync.records}
             newer = [it for it in self._all() if _is_newer(it, told.get(it.name))]
             if newer:
-                news = GossipPacket(news=self._fit(newer))
-                self._voice.say(address, news, in_stream=True)
+                news = GossipPacket(records=self._fit(newer))
+                self._voice.send(address, news, in_stream=True)
         return sync.is_member or self._have_all_answered()
 
     def _have_all_answered(self) -> bool:
         return all(contact.has_answered for contact in self._contacts.values())
 
     def _all(self) -> list[MemberRecord]:
-        own = [self._roster.own] if self._voice.is_member else []
+        own = [self._roster.local] if self._voice.is_member else []
         return own + self._roster.records()
 
-    def _everything(self) -> list[MemberRecord]:
+    def _full_state(self) -> list[MemberRecord]:
         return self._fit(self._all())
 
     def _fit(self, records: list[MemberRecord]) -> list[MemberRecord]:
@@ -237,5 +237,5 @@ def _is_newer(ours: MemberRecord, theirs: MemberRecord | None) -> bool:
     if theirs is None:
         return True
     if ours.instance != theirs.instance:
-        return ours.succeeds(theirs)
-    return ours.rank > theirs.rank or ours.version > theirs.version
+        return ours.supersedes(theirs)
+    return ours.precedence > theirs.precedence or ours.version > theirs.version

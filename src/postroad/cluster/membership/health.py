@@ -23,7 +23,7 @@ class LocalHealth:
         self.score = max(self.score - 1, 0)
 
     @property
-    def patience(self) -> int:
+    def timeout_multiplier(self) -> int:
         """By what to multiply times."""
         return self.score + 1
 
@@ -53,6 +53,6 @@ class RoundTripEstimator:
         self._variation_s += (abs(difference) - self._variation_s) * self._VARIATION_WEIGHT
 
     @property
-    def bound_s(self) -> float:
+    def upper_bound_s(self) -> float:
         """Nearly every answer takes less."""
         return (self.smoothed_s or 0.0) + self._VARIATIONS * self._variation_s

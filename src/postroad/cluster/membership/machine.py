@@ -64,7 +64,7 @@ class MembershipPhase(enum.Enum):
     JOINING = "joining"
     MEMBER = "member"
     LEFT = "left"
-    REFUSED = "refused"
+    NAME_LOST = "refused"
 
     @property
     def is_running(self) -> bool:
@@ -146,25 +146,25 @@ class Membership:
     # What is known.
 
     @property
-    def own(self) -> Member:
+    def local_member(self) -> Member:
         """This node."""
-        return to_member(self._roster.own)
+        return to_member(self._roster.local)
 
     def members(self) -> list[Member]:
         """Everybody, this node first."""
-        return [self.own, *(entry.member for entry in self._roster.active.values())]
+        return [self.local_member, *(entry.member for entry in self._roster.active.values())]
 
     def member(self, name: str) -> Member | None:
         """One member by its name."""
-        if name == self._roster.own.name:
-            return self.own
+        if name == self._roster.local.name:
+            return self.local_member
         entry = self._roster.active.get(name)
         return None if entry is None else entry.member
 
     def names_at(self, address: Address) -> list[str]:
         """Who claims the address, usually one."""
-        if address == self._roster.own.address:
-            return [self._roster.own.name]
+        if address == self._roster.local.address:
+            return [self._roster.local.name]
         return self._roster.names_at(address)
 
     @property
@@ -184,19 +184,19 @@ class Membership:
 
     # What is to be done.
 
-    def take_outgoing(self) -> list[OutgoingPacket]:
+    def drain_outgoing(self) -> list[OutgoingPacket]:
         """Packets to be sent."""
         outgoing, self._voice.outgoing = self._voice.outgoing, []
         return outgoing
 
-    def take_changes(self) -> list[MembershipUpdate]:
+    def drain_events(self) -> list[MembershipUpdate]:
         """What changed since the last call."""
         changes: list[MembershipUpdate] = [*self._roster.changes, *self._news_of_names]
         self._roster.changes.clear()
         self._news_of_names.clear()
         return changes
 
-    def take_refusals(self) -> list[str]:
+    def drain_rejections(self) -> list[str]:
         """Why something was not believed since the last call."""
         refusals, self._voice.refusals = self._voice.refusals, []
         return refusals
@@ -212,37 +212,37 @@ class Membership:
         self.phase = MembershipPhase.JOINING
         self._join_deadline = now + self.config.join_timeout_s
         self._next_cleaning = now + self.config.sync_interval_s
-        self._prober.begin(now)
-        self._contacts.begin(now)
-        self._plan(now)
+        self._prober.start(now)
+        self._contacts.start(now)
+        self._schedule_next(now)
 
     def set_contacts(self, addresses: Iterable[Address], now: float) -> None:
         """These are the places where others may be found."""
         if not self.phase.is_running:
             return
-        self._wake(now)
-        if not self._contacts.set(addresses, now):
+        self._detect_stall(now)
+        if not self._contacts.set_seeds(addresses, now):
             self._join_deadline = None
-        self._plan(now)
+        self._schedule_next(now)
 
     def set_properties(self, changes: Mapping[str, str | None], now: float) -> None:
         """Change what others know of this node; None removes a property."""
         self._own.change_properties(changes)
-        self._plan(now)
+        self._schedule_next(now)
 
     def leave(self) -> None:
         """Say goodbye. What is sent now is the last."""
         if self.phase.is_running:
-            self._own.say_goodbye()
-            self._retire(MembershipPhase.LEFT)
+            self._own.send_leave()
+            self._leave(MembershipPhase.LEFT)
 
-    def meet(self, address: Address, now: float) -> None:
+    def contact(self, address: Address, now: float) -> None:
         """Somebody who is not known here speaks from there: find out who it is."""
         if not self.phase.is_running:
             return
-        self._wake(now)
-        self._contacts.meet(address, now)
-        self._plan(now)
+        self._detect_stall(now)
+        self._contacts.query_unknown(address, now)
+        self._schedule_next(now)
 
     def receive(
         self,
@@ -264,32 +264,34 @@ class Membership:
         """
         if not self.phase.is_running:
             return None
-        self._wake(now)
+        self._detect_stall(now)
         self._voice.counters.packets_received += 1
         self._voice.counters.bytes_received += len(data)
         try:
             packet = decode_packet(data, news_max=self.config.members_max)
         except MalformedPayloadError:
-            self._voice.refuse("malformed packet")
+            self._voice.count_rejection("malformed packet")
             return None
         if not in_stream and isinstance(
             packet, SyncRequestPacket | SyncReplyPacket | PropertiesRequestPacket
         ):
             # Their answers are long, and honest nodes ask over streams only.
-            self._voice.refuse("sent by datagram")
+            self._voice.count_rejection("sent by datagram")
             return None
         arrival = Arrival(source, origin or source, now, in_stream, is_answer, len(data))
         self._hearing.hear_all(packet, arrival)
         answer = self._handlers[type(packet)](packet, arrival)
         self._hearing.tick(now)
-        self._plan(now)
+        self._schedule_next(now)
         return None if answer is None else self._voice.encode(answer)
 
-    def on_same_name(self, address: Address, instance: int, now: float, *, is_member: bool) -> None:
+    def on_duplicate_name_peer(
+        self, address: Address, instance: int, now: float, *, is_member: bool
+    ) -> None:
         """This node called the address, and a process with its own name answered."""
         if not self.phase.is_running:
             return
-        self._wake(now)
+        self._detect_stall(now)
         ruling = self._naming.on_same_name(
             address,
             instance,
@@ -297,60 +299,60 @@ class Membership:
             is_member=is_member,
             is_vouched=self._contacts.is_contact(address),
         )
-        self._obey(ruling, now)
-        self._plan(now)
+        self._apply_name_resolution(ruling, now)
+        self._schedule_next(now)
 
-    def hear_of_namesake(self, address: Address, instance: int, now: float) -> None:
+    def on_duplicate_name_caller(self, address: Address, instance: int, now: float) -> None:
         """A process that says it has this node's name called from the address."""
         if not self.phase.is_running:
             return
-        self._wake(now)
-        self._hearing.hear_of_caller(address, instance, now)
-        self._plan(now)
+        self._detect_stall(now)
+        self._hearing.on_duplicate_name_caller(address, instance, now)
+        self._schedule_next(now)
 
     def tick(self, now: float) -> None:
         """Do what is due."""
         if not self.phase.is_running:
             return
-        self._wake(now)
+        self._detect_stall(now)
         self._naming.tick(now)
         self._vetting.tick(now)
         self._contacts.tick(now)
         self._prober.tick(now)
         self._hearing.tick(now)
-        self._roster.bury_silent(now)
+        self._roster.expire_suspects(now)
         if self._join_deadline is not None and self._join_deadline <= now:
             self._join_deadline = None
         if self._next_cleaning <= now:
             self._next_cleaning = now + self.config.sync_interval_s
-            self._roster.forget_old(now)
+            self._roster.reap_tombstones(now)
         if self._next_gossip <= now:
             self._gossip(now)
-        self._plan(now)
+        self._schedule_next(now)
 
     # Time.
 
-    def _wake(self, now: float) -> None:
+    def _detect_stall(self, now: float) -> None:
         """Notice if this node stood still: then others had no chance to be heard."""
         stood_still_s = now - self._due
         if stood_still_s <= _STANDSTILL_S:
             return
         self._voice.counters.standstills += 1
         self._voice.health.worsen()
-        self._prober.postpone(stood_still_s)
+        self._prober.extend_deadlines(stood_still_s)
         self._naming.postpone(stood_still_s)
         self._vetting.postpone(stood_still_s)
-        self._roster.postpone(stood_still_s)
+        self._roster.extend_deadlines(stood_still_s)
         self._due = now
 
-    def _plan(self, now: float) -> None:
+    def _schedule_next(self, now: float) -> None:
         """Join if nothing speaks against it, and find out what is due next."""
         if not self.phase.is_running:
             return
         if self.phase is MembershipPhase.JOINING and self._join_deadline is None:
             self._join_unless_contested(now)
-        if self._own.is_urgent:
-            self._own.is_urgent = False
+        if self._own.gossip_now:
+            self._own.gossip_now = False
             self._next_gossip = now
         is_settling = self.phase is MembershipPhase.JOINING and now < self._settle_deadline
         soonest = min(
@@ -375,9 +377,11 @@ class Membership:
             return
         self._next_gossip = now + self.config.gossip_interval_s
         in_stream = len(rumours) > _CROWD_OF_NEWS
-        for entry in self._voice.choose(self.config.gossip_fanout, with_suspects=True):
-            if news := self._voice.news(in_stream=in_stream):
-                self._voice.say(entry.record.address, GossipPacket(news=news), in_stream=in_stream)
+        for entry in self._voice.sample_members(self.config.gossip_fanout, with_suspects=True):
+            if news := self._voice.gossip_records(in_stream=in_stream):
+                self._voice.send(
+                    entry.record.address, GossipPacket(records=news), in_stream=in_stream
+                )
 
     # Names.
 
@@ -388,7 +392,7 @@ class Membership:
             self._voice.is_member = True
             self._own.announce()
 
-    def _obey(self, ruling: NameResolution | None, now: float) -> None:
+    def _apply_name_resolution(self, ruling: NameResolution | None, now: float) -> None:
         """Two live nodes have this name; one of them keeps it."""
         if ruling is None:
             return
@@ -396,14 +400,14 @@ class Membership:
             # If it is a node of this cluster, some member knows it by this name.
             self._next_inquiry = now + self.config.probe_interval_s
             self._contacts.ask_around(_INQUIRIES)
-        if ruling.yields:
-            self._own.say_goodbye()
+        if ruling.must_leave:
+            self._own.send_leave()
             self._news_of_names.append(NameConflictLost(ruling.rival))
-            self._retire(MembershipPhase.REFUSED)
+            self._leave(MembershipPhase.NAME_LOST)
         else:
             self._news_of_names.append(NameConflictDetected(ruling.rival))
 
-    def _retire(self, phase: MembershipPhase) -> None:
+    def _leave(self, phase: MembershipPhase) -> None:
         self.phase = phase
         self._voice.is_member = False
         self._due = NEVER
@@ -411,18 +415,18 @@ class Membership:
     # Packets.
 
     def _on_ping(self, ping: ProbePacket, arrival: Arrival) -> MembershipPacket | None:
-        own, sender = self._roster.own, self._roster.entries.get(ping.name)
+        own, sender = self._roster.local, self._roster.entries.get(ping.name)
         if ping.name == own.name:
             self._on_ping_of_namesake(ping, arrival.source, arrival.now)
-        elif sender is None and not ping.joins:
-            self._contacts.meet(arrival.source, arrival.now)
+        elif sender is None and not ping.is_joining:
+            self._contacts.query_unknown(arrival.source, arrival.now)
         # Whoever is thought dead must hear of it, to be able to object.
-        doubted = [sender.record] if sender is not None and sender.doubts(ping.instance) else []
+        doubted = [sender.record] if sender is not None and sender.is_doubted(ping.instance) else []
         ack = ProbeAckPacket(
-            number=ping.number,
+            nonce=ping.nonce,
             name=own.name,
             instance=own.instance,
-            farewell=own.farewell,
+            leave_digest=own.leave_digest,
             incarnation=own.incarnation,
             is_member=self._voice.is_member,
         )
@@ -430,17 +434,17 @@ class Membership:
         if not arrival.in_stream:
             room_max = arrival.answer_bytes_max - len(encode_packet(ack))
             if room_max < 0:
-                self._voice.refuse("too short a question")
+                self._voice.count_rejection("too short a question")
                 return None
-        news = self._voice.news(*doubted, in_stream=arrival.in_stream, room_max=room_max)
-        return msgspec.structs.replace(ack, news=news)
+        news = self._voice.gossip_records(*doubted, in_stream=arrival.in_stream, room_max=room_max)
+        return msgspec.structs.replace(ack, records=news)
 
     def _on_ping_of_namesake(self, ping: ProbePacket, source: Address, now: float) -> None:
-        if ping.joins and ping.instance != self._roster.own.instance:
+        if ping.is_joining and ping.instance != self._roster.local.instance:
             self._voice.counters.names_contested += 1
             self._news_of_names.append(NameConflictDetected(source))
         else:
-            self._hearing.hear_of_caller(source, ping.instance, now)
+            self._hearing.on_duplicate_name_caller(source, ping.instance, now)
 
     def _on_ack(self, ack: ProbeAckPacket, arrival: Arrival) -> None:
         if self._prober.on_ack(ack, arrival.now, in_stream=arrival.is_answer):
@@ -449,7 +453,7 @@ class Membership:
         if record is not None:
             self._hearing.meet(record, arrival.now)
         elif not is_vetting:
-            self._obey(self._naming.on_ack(ack, arrival.now), arrival.now)
+            self._apply_name_resolution(self._naming.on_ack(ack, arrival.now), arrival.now)
 
     def _on_ping_request(self, request: ProbeRequestPacket, arrival: Arrival) -> None:
         self._prober.on_request(
@@ -466,13 +470,13 @@ class Membership:
         return self._contacts.on_request(request)
 
     def _on_sync(self, sync: SyncReplyPacket, arrival: Arrival) -> None:
-        if self._contacts.on_answer(sync) and self._join_deadline is not None:
+        if self._contacts.on_reply(sync) and self._join_deadline is not None:
             self._join_deadline = None
             self._settle_deadline = arrival.now + self.config.indirect_after_s
 
     def _on_pull(self, pull: PropertiesRequestPacket, arrival: Arrival) -> MembershipPacket | None:
         if not self._voice.is_member or not 0 <= pull.version <= CLAIM_MAX:
             return None
-        if pull.instance == self._roster.own.instance:
-            self._own.outnumber(pull.version)
-        return GossipPacket(news=[self._roster.own])
+        if pull.instance == self._roster.local.instance:
+            self._own.raise_properties_version(pull.version)
+        return GossipPacket(records=[self._roster.local])

@@ -40,7 +40,7 @@ class NameResolution(NamedTuple):
     """How a question about this node's own name was answered."""
 
     rival: Address
-    yields: bool
+    must_leave: bool
     """Whether this node must give up its name."""
     is_known: bool = True
     """Whether anybody vouches for the rival; else this node goes on whatever it says."""
@@ -96,20 +96,20 @@ class NameConflictResolver:
 
     # The name of another member.
 
-    def contest(self, challenger: MemberRecord, now: float) -> None:
+    def challenge(self, challenger: MemberRecord, now: float) -> None:
         """Ask the known process of that name whether it lives."""
         for number, contest in self._contests.items():
             if contest.claimant.name == challenger.name:
-                if challenger.succeeds(contest.claimant):
+                if challenger.supersedes(contest.claimant):
                     self._contests[number] = contest._replace(claimant=challenger)
                 return
         if len(self._contests) >= _OPEN_MAX:
             return
         self._voice.counters.names_contested += 1
         holder = self._roster.active[challenger.name].record
-        self._ask(self._contests, challenger, now, holder, about=challenger)
+        self._send_probe(self._contests, challenger, now, holder, about=challenger)
 
-    def _judge(self, challenger: MemberRecord, ack: ProbeAckPacket, now: float) -> None:
+    def _resolve_challenge(self, challenger: MemberRecord, ack: ProbeAckPacket, now: float) -> None:
         """Ask the challenger unless the holder answered, or somebody nobody told of."""
         holder = self._roster.entries.get(challenger.name)
         if ack.name == challenger.name:
@@ -127,14 +127,16 @@ class NameConflictResolver:
     def _ask_challenger(self, challenger: MemberRecord, now: float) -> None:
         """The holder is not there: the name goes to the challenger if that answers."""
         entry = self._roster.entries.get(challenger.name)
-        if entry is None or challenger.succeeds(entry.record):
-            until = now + 2 * self._voice.config.probe_timeout_s * self._voice.health.patience
+        if entry is None or challenger.supersedes(entry.record):
+            until = (
+                now + 2 * self._voice.config.probe_timeout_s * self._voice.health.timeout_multiplier
+            )
             self._successors[challenger.name] = (challenger, until)
             self._vetting.consider(challenger, Teller(challenger.address, in_stream=True), now)
 
     # This node's own name.
 
-    def look_into(self, rival: MemberRecord, now: float, *, is_vouched: bool) -> None:
+    def probe_rival(self, rival: MemberRecord, now: float, *, is_vouched: bool) -> None:
         """Ask a process that is said to have this node's name whether it lives."""
         for number, known in self._rivals.items():
             if known.claimant.address == rival.address:
@@ -144,8 +146,8 @@ class NameConflictResolver:
         if not is_vouched and self._unknown.get(rival.address, now) > now:
             return
         if len(self._rivals) < _OPEN_MAX:
-            about = self._roster.own if self._voice.is_member else None
-            self._ask(self._rivals, rival, now, rival, about=about, is_vouched=is_vouched)
+            about = self._roster.local if self._voice.is_member else None
+            self._send_probe(self._rivals, rival, now, rival, about=about, is_vouched=is_vouched)
 
     def _remember(self, address: Address, now: float) -> None:
         """Let a rival that nobody vouches for be, or the two would call each other for ever."""
@@ -155,16 +157,16 @@ class NameConflictResolver:
 
     def on_ack(self, ack: ProbeAckPacket, now: float) -> NameResolution | None:
         """An answer, perhaps to one of these questions; a ruling if the own name is concerned."""
-        contest = self._contests.pop(ack.number, None)
+        contest = self._contests.pop(ack.nonce, None)
         if contest is not None:
-            self._judge(contest.claimant, ack, now)
-        rival = self._rivals.pop(ack.number, None)
-        own = self._roster.own
+            self._resolve_challenge(contest.claimant, ack, now)
+        rival = self._rivals.pop(ack.nonce, None)
+        own = self._roster.local
         if rival is None or ack.name != own.name or ack.instance == own.instance:
             return None
         address = rival.claimant.address
         is_vouched = rival.is_vouched
-        return self._rule(
+        return self._resolve_own_name(
             address, ack.instance, now, is_member=ack.is_member, is_vouched=is_vouched
         )
 
@@ -176,21 +178,23 @@ class NameConflictResolver:
             if rival.claimant.address == address:
                 is_vouched |= rival.is_vouched
                 del self._rivals[number]
-        if instance == self._roster.own.instance:
+        if instance == self._roster.local.instance:
             return None
-        return self._rule(address, instance, now, is_member=is_member, is_vouched=is_vouched)
+        return self._resolve_own_name(
+            address, instance, now, is_member=is_member, is_vouched=is_vouched
+        )
 
-    def _rule(
+    def _resolve_own_name(
         self, address: Address, instance: int, now: float, *, is_member: bool, is_vouched: bool
     ) -> NameResolution:
         self._voice.counters.names_contested += 1
         if not (is_vouched or self._proves_names):
             self._remember(address, now)
-            return NameResolution(address, yields=False, is_known=False)
+            return NameResolution(address, must_leave=False, is_known=False)
         if is_member is not self._voice.is_member:
-            return NameResolution(address, yields=is_member)
-        is_elder = instance < self._roster.own.instance
-        return NameResolution(address, yields=is_elder or self._is_displaced_by(instance, now))
+            return NameResolution(address, must_leave=is_member)
+        is_elder = instance < self._roster.local.instance
+        return NameResolution(address, must_leave=is_elder or self._is_displaced_by(instance, now))
 
     def note_holder(self, member: Address, instance: int, now: float) -> None:
         """A member was asked for its view, in which that process has this node's name."""
@@ -203,11 +207,11 @@ class NameConflictResolver:
         """Whether members take that process for the node of this name, and none takes this one."""
         fresh_s = _FRESH_SYNCS * self._voice.config.sync_interval_s
         holders = {it for it, since in self._holders.values() if now - since <= fresh_s}
-        return instance in holders and self._roster.own.instance not in holders
+        return instance in holders and self._roster.local.instance not in holders
 
     # Both.
 
-    def _ask(
+    def _send_probe(
         self,
         questions: dict[int, _NameProbe],
         claimant: MemberRecord,
@@ -221,25 +225,25 @@ class NameConflictResolver:
 
         A rival is asked over a stream only, because anybody may be where it is said to be.
         """
-        voice, own = self._voice, self._roster.own
-        number = voice.number()
-        timeout_s = voice.config.probe_timeout_s * voice.health.patience
+        voice, own = self._voice, self._roster.local
+        number = voice.new_nonce()
+        timeout_s = voice.config.probe_timeout_s * voice.health.timeout_multiplier
         questions[number] = _NameProbe(claimant, now + timeout_s, is_vouched)
         first = () if about is None else (about,)
         for in_stream in (False, True) if questions is self._contests else (True,):
             ping = ProbePacket(
-                number=number,
+                nonce=number,
                 name=own.name,
                 instance=own.instance,
-                joins=not voice.is_member,
-                news=voice.news(*first, in_stream=in_stream),
+                is_joining=not voice.is_member,
+                records=voice.gossip_records(*first, in_stream=in_stream),
                 padding=padding_for(whom.name),
             )
-            voice.say(whom.address, ping, to=whom.name, in_stream=in_stream)
+            voice.send(whom.address, ping, to=whom.name, in_stream=in_stream)
 
 
 def _is_from(ack: ProbeAckPacket, record: MemberRecord) -> bool:
-    return (ack.instance, ack.farewell) == (record.instance, record.farewell)
+    return (ack.instance, ack.leave_digest) == (record.instance, record.leave_digest)
 
 
 def _take_due(questions: dict[int, _NameProbe], now: float) -> list[MemberRecord]:

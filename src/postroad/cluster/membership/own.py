@@ -40,7 +40,7 @@ def new_local_record(
         incarnation=incarnation,
         state=MemberState.ALIVE,
         version=0,
-        farewell=leave_digest(secret),
+        leave_digest=leave_digest(secret),
         properties=properties,
     )
 
@@ -71,67 +71,67 @@ class LocalMember:
         self._roster = voice.roster
         self._secret = secret
         # Whether others should hear of it at once.
-        self.is_urgent = False
+        self.gossip_now = False
 
     def announce(self) -> None:
         """Tell everybody, if they may know of this node yet."""
         if self._voice.is_member:
-            self._voice.rumours.add(self._roster.own)
-            self.is_urgent = True
+            self._voice.rumours.add(self._roster.local)
+            self.gossip_now = True
 
-    def repeat(self) -> None:
+    def requeue(self) -> None:
         """Tell what is said of this node once more, with whatever is sent next."""
         if self._voice.is_member:
-            self._voice.rumours.add(self._roster.own)
+            self._voice.rumours.add(self._roster.local)
 
-    def outrank(self, record: MemberRecord) -> None:
+    def refute(self, record: MemberRecord) -> None:
         """Have the last word over what was said of this node."""
-        own = self._roster.own
+        own = self._roster.local
         incarnation = max(own.incarnation, record.incarnation) + 1
-        self._roster.change_own(msgspec.structs.replace(own, incarnation=incarnation))
+        self._roster.set_local(msgspec.structs.replace(own, incarnation=incarnation))
         self.announce()
 
-    def correct(self, record: MemberRecord) -> None:
+    def refute_properties(self, record: MemberRecord) -> None:
         """Have the last word about the properties, too."""
-        own = self._roster.own
+        own = self._roster.local
         is_other = record.properties is not None and record.properties != own.properties
         if record.version == own.version and is_other:
-            self.outnumber(own.version + 1)
+            self.raise_properties_version(own.version + 1)
         else:
-            self.outnumber(record.version)
+            self.raise_properties_version(record.version)
 
-    def outnumber(self, version: int) -> None:
+    def raise_properties_version(self, version: int) -> None:
         """Somebody heard of a version of the properties; no other must count higher."""
-        own = self._roster.own
+        own = self._roster.local
         if version > own.version:
-            self._roster.change_own(msgspec.structs.replace(own, version=version + 1))
+            self._roster.set_local(msgspec.structs.replace(own, version=version + 1))
             self.announce()
 
     def change_properties(self, changes: Mapping[str, str | None]) -> None:
         """Change what others know of this node; None removes a property."""
-        own = self._roster.own
+        own = self._roster.local
         merged = {**(own.properties or {}), **changes}
         wanted = {key: value for key, value in merged.items() if value is not None}
         properties = validate_properties(wanted, self._voice.config)
         if properties == own.properties:
             return
         changed = msgspec.structs.replace(own, properties=properties, version=own.version + 1)
-        self._roster.change_own(changed)
+        self._roster.set_local(changed)
         self._roster.changes.append(
             MembershipEvent(MembershipEventType.METADATA, to_member(changed), to_member(own))
         )
         self.announce()
 
-    def say_goodbye(self) -> None:
+    def send_leave(self) -> None:
         """Prove to some members that this node leaves; they pass it on."""
         if not self._voice.is_member:
             return
         farewell = msgspec.structs.replace(
-            self._roster.own, state=MemberState.LEFT, secret=self._secret, properties=None
+            self._roster.local, state=MemberState.LEFT, leave_secret=self._secret, properties=None
         )
-        told = self._voice.choose(_FAREWELLS + _FAREWELL_DATAGRAMS, with_suspects=True)
+        told = self._voice.sample_members(_FAREWELLS + _FAREWELL_DATAGRAMS, with_suspects=True)
         for place, entry in enumerate(told):
             in_stream = place < _FAREWELLS
-            self._voice.say(
-                entry.record.address, GossipPacket(news=[farewell]), in_stream=in_stream
+            self._voice.send(
+                entry.record.address, GossipPacket(records=[farewell]), in_stream=in_stream
             )

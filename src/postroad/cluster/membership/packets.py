@@ -14,17 +14,17 @@ from .records import MemberRecord
 
 
 class _Packet(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    news: list[MemberRecord] = []
+    records: list[MemberRecord] = []
 
 
 class ProbePacket(_Packet, frozen=True, tag=1):
     """Are you there? The answer is an Ack with the same number."""
 
-    number: int
+    nonce: int
     name: str
     instance: int
     """Who asks."""
-    joins: bool = False
+    is_joining: bool = False
     """Whether the sender is no member yet, and wants to join under the receiver's name."""
     padding: bytes = b""
     """Of no meaning: an answer by datagram is never much longer than its question."""
@@ -33,10 +33,10 @@ class ProbePacket(_Packet, frozen=True, tag=1):
 class ProbeAckPacket(_Packet, frozen=True, tag=2):
     """I am here, and this is who I am."""
 
-    number: int
+    nonce: int
     name: str
     instance: int
-    farewell: bytes
+    leave_digest: bytes
     incarnation: int
     is_member: bool
 
@@ -44,7 +44,7 @@ class ProbeAckPacket(_Packet, frozen=True, tag=2):
 class ProbeRequestPacket(_Packet, frozen=True, tag=3):
     """Please ask that member for me. The answer is its Ack, or a Nack."""
 
-    number: int
+    nonce: int
     target: str
     padding: bytes = b""
 
@@ -52,7 +52,7 @@ class ProbeRequestPacket(_Packet, frozen=True, tag=3):
 class ProbeNackPacket(_Packet, frozen=True, tag=4):
     """I am well, but the member you had me ask does not answer me either."""
 
-    number: int
+    nonce: int
 
 
 class GossipPacket(_Packet, frozen=True, tag=5):
@@ -62,14 +62,14 @@ class GossipPacket(_Packet, frozen=True, tag=5):
 class SyncRequestPacket(_Packet, frozen=True, tag=6):
     """Do we agree? The answer is a Sync with the same number."""
 
-    number: int
+    nonce: int
     digest: bytes
 
 
 class SyncReplyPacket(_Packet, frozen=True, tag=7):
     """All I know, or nothing if we agree."""
 
-    number: int
+    nonce: int
     agrees: bool
     name: str
     instance: int
@@ -136,9 +136,9 @@ def decode_packet(data: bytes, *, news_max: int) -> MembershipPacket:
         packet: MembershipPacket = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise MalformedPayloadError(f"no packet of the membership: {error}") from None
-    if len(packet.news) > news_max + 1:
-        raise MalformedPayloadError(f"a packet with {len(packet.news)} records")
-    if len({record.name for record in packet.news}) < len(packet.news):
+    if len(packet.records) > news_max + 1:
+        raise MalformedPayloadError(f"a packet with {len(packet.records)} records")
+    if len({record.name for record in packet.records}) < len(packet.records):
         raise MalformedPayloadError("a packet that tells of one member twice")
     return packet
 

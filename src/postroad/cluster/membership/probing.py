@@ -86,7 +86,7 @@ class Prober:
         self._relays: dict[int, _RelayedProbe] = {}
         self._next_turn = 0.0
 
-    def begin(self, now: float) -> None:
+    def start(self, now: float) -> None:
         """Nodes that start together should not all ask at the same moments."""
         self._next_turn = now + self._config.probe_interval_s * self._voice.chance.random()
 
@@ -95,7 +95,7 @@ class Prober:
         pending = [probe.deadline for probe in self._probes.values()]
         pending += [relay.until for relay in self._relays.values()]
         suspicions = [entry.suspicion for entry in self._roster.suspects.values()]
-        pending += [suspicion.reminder for suspicion in suspicions if suspicion is not None]
+        pending += [suspicion.renotify_at for suspicion in suspicions if suspicion is not None]
         return min(self._next_turn, *pending) if pending else self._next_turn
 
     def tick(self, now: float) -> None:
@@ -103,24 +103,26 @@ class Prober:
         for number, relay in list(self._relays.items()):
             if relay.until <= now:
                 del self._relays[number]
-                self._voice.say(relay.asker, ProbeNackPacket(number=relay.number))
+                self._voice.send(relay.asker, ProbeNackPacket(nonce=relay.number))
         for number, probe in list(self._probes.items()):
             if probe.until <= now:
                 del self._probes[number]
                 self._fail(probe, now)
             elif probe.direct_until is not None and probe.direct_until <= now:
                 probe.direct_until = None
-                self._widen(number, probe, now)
+                self._probe_indirectly(number, probe, now)
             elif probe.direct_until is None and probe.next_try <= now:
-                self._try_again(number, probe, now)
-        self._remind(now)
+                self._retry(number, probe, now)
+        self._notify_suspects(now)
         if self._next_turn <= now:
-            self._next_turn = now + self._config.probe_interval_s * self._voice.health.patience
-            entry = self._take_turn()
+            self._next_turn = (
+                now + self._config.probe_interval_s * self._voice.health.timeout_multiplier
+            )
+            entry = self._next_target()
             if entry is not None:
                 self.probe(entry, now)
 
-    def postpone(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """This node stood still: nobody is to blame for not being heard meanwhile."""
         for probe in self._probes.values():
             probe.started += seconds
@@ -131,7 +133,7 @@ class Prober:
         for relay in self._relays.values():
             relay.until += seconds
 
-    def _take_turn(self) -> MemberEntry | None:
+    def _next_target(self) -> MemberEntry | None:
         """Everybody comes once before anybody comes twice."""
         active = self._roster.active
         while True:
@@ -149,57 +151,57 @@ class Prober:
         is_asked = any(probe.name == entry.record.name for probe in self._probes.values())
         if is_asked or len(self._probes) >= _PROBES_MAX:
             return
-        bound_s = entry.round_trip.bound_s
-        patience = self._voice.health.patience
+        bound_s = entry.round_trip.upper_bound_s
+        patience = self._voice.health.timeout_multiplier
         probe = Probe(
             entry,
             now,
             max(self._config.indirect_after_s * patience, bound_s),
             max(self._config.probe_timeout_s * patience, _ROUND_TRIPS * bound_s),
         )
-        number = self._voice.number()
+        number = self._voice.new_nonce()
         self._probes[number] = probe
         self._voice.counters.probes += 1
-        self._ask(number, entry)
+        self._send_ping(number, entry)
 
-    def _ask(self, number: int, entry: MemberEntry, *, in_stream: bool = False) -> None:
-        own, record = self._roster.own, entry.record
+    def _send_ping(self, number: int, entry: MemberEntry, *, in_stream: bool = False) -> None:
+        own, record = self._roster.local, entry.record
         # Whoever is suspected must hear of it, to be able to object.
         first = () if record.state is MemberState.ALIVE else (record,)
         ping = ProbePacket(
-            number=number,
+            nonce=number,
             name=own.name,
             instance=own.instance,
-            news=self._voice.news(*first, in_stream=in_stream),
+            records=self._voice.gossip_records(*first, in_stream=in_stream),
             padding=padding_for(record.name),
         )
-        self._voice.say(record.address, ping, to=record.name, in_stream=in_stream)
+        self._voice.send(record.address, ping, to=record.name, in_stream=in_stream)
 
-    def _try_again(self, number: int, probe: Probe, now: float) -> None:
+    def _retry(self, number: int, probe: Probe, now: float) -> None:
         """Patience is of use only if the question does not get lost once and for all."""
         probe.next_try = now + self._config.probe_timeout_s
         entry = self._roster.active.get(probe.name)
         if entry is not None:
-            self._ask(number, entry)
-            self._ask(number, entry, in_stream=True)
+            self._send_ping(number, entry)
+            self._send_ping(number, entry, in_stream=True)
 
-    def _widen(self, number: int, probe: Probe, now: float) -> None:
+    def _probe_indirectly(self, number: int, probe: Probe, now: float) -> None:
         """The direct way is silent: try the stream, and have others try."""
         probe.next_try = now + self._config.probe_timeout_s
         entry = self._roster.active.get(probe.name)
         if entry is None:
             return
-        self._ask(number, entry, in_stream=True)
-        relays = self._voice.choose(self._config.indirect_probes, but=probe.name)
+        self._send_ping(number, entry, in_stream=True)
+        relays = self._voice.sample_members(self._config.indirect_probes, but=probe.name)
         probe.relays = len(relays)
         for relay in relays:
             request = ProbeRequestPacket(
-                number=number,
+                nonce=number,
                 target=probe.name,
-                news=self._voice.news(),
+                records=self._voice.gossip_records(),
                 padding=padding_for(probe.name),
             )
-            self._voice.say(relay.record.address, request, to=relay.record.name)
+            self._voice.send(relay.record.address, request, to=relay.record.name)
 
     def _fail(self, probe: Probe, now: float) -> None:
         """Nobody reached it. If not even those who were asked answer, the trouble may be here."""
@@ -214,11 +216,11 @@ class Prober:
         if self._roster.suspect(probe.name, probe.incarnation, since=since):
             self._voice.counters.suspicions += 1
 
-    def _remind(self, now: float) -> None:
+    def _notify_suspects(self, now: float) -> None:
         """Tell suspects of their suspicion once more: the way by others may have failed."""
         for entry in self._roster.suspects.values():
             if entry.suspicion is not None and entry.suspicion.is_reminder_due(now):
-                self._ask(self._voice.number(), entry)
+                self._send_ping(self._voice.new_nonce(), entry)
 
     # Answers.
 
@@ -228,20 +230,20 @@ class Prober:
 
     def on_ack(self, ack: ProbeAckPacket, now: float, *, in_stream: bool) -> bool:
         """An answer to a question of this node; False if there is no such question."""
-        relay = self._relays.pop(ack.number, None)
+        relay = self._relays.pop(ack.nonce, None)
         if relay is not None:
             answer = ProbeAckPacket(
-                number=relay.number,
+                nonce=relay.number,
                 name=ack.name,
                 instance=ack.instance,
-                farewell=ack.farewell,
+                leave_digest=ack.leave_digest,
                 incarnation=ack.incarnation,
                 is_member=ack.is_member,
             )
             if len(encode_packet(answer)) <= relay.bytes_max:
-                self._voice.say(relay.asker, answer)
+                self._voice.send(relay.asker, answer)
             return True
-        probe = self._probes.pop(ack.number, None)
+        probe = self._probes.pop(ack.nonce, None)
         if probe is None:
             return False
         if (ack.name, ack.instance) != (probe.name, probe.instance):
@@ -256,12 +258,12 @@ class Prober:
             entry.round_trip.add(now - probe.started)
         if entry is not None and (is_direct or in_stream):
             # Nobody else can have answered: those who were asked to try know the number too.
-            self._roster.hear_itself(entry, ack.incarnation, now)
+            self._roster.confirm_alive(entry, ack.incarnation, now)
         return True
 
     def on_nack(self, nack: ProbeNackPacket) -> None:
         """A member that was asked to try is well, but did not reach the other."""
-        probe = self._probes.get(nack.number)
+        probe = self._probes.get(nack.nonce)
         if probe is not None:
             probe.relays_answered = min(probe.relays_answered + 1, probe.relays)
 
@@ -276,9 +278,9 @@ class Prober:
         """
         entry = self._roster.active.get(request.target)
         if entry is None or len(self._relays) >= _RELAYS_MAX:
-            self._voice.say(asker, ProbeNackPacket(number=request.number))
+            self._voice.send(asker, ProbeNackPacket(nonce=request.nonce))
             return
-        number = self._voice.number()
+        number = self._voice.new_nonce()
         wait_s = (self._config.probe_timeout_s - self._config.indirect_after_s) * _RELAY_SHARE
-        self._relays[number] = _RelayedProbe(asker, request.number, now + wait_s, bytes_max)
-        self._ask(number, entry)
+        self._relays[number] = _RelayedProbe(asker, request.nonce, now + wait_s, bytes_max)
+        self._send_ping(number, entry)

@@ -38,13 +38,13 @@ class MemberRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     state: MemberState
     version: int
     """Counts the changes of the properties."""
-    farewell: bytes
+    leave_digest: bytes
     """Digest of a secret; whoever can tell the secret may say that this process leaves."""
     properties: Properties | None = None
     """None where they are left out; whoever has an older version can ask for them."""
-    witness: str = ""
+    reported_by: str = ""
     """Of a suspected or dead member: who says so."""
-    secret: bytes = b""
+    leave_secret: bytes = b""
     """Of one that left: what the digest was made of."""
 
     @property
@@ -55,16 +55,16 @@ class MemberRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def identity(self) -> tuple[int, str, int, bytes]:
         """What one process never changes."""
-        return (self.instance, self.host, self.port, self.farewell)
+        return (self.instance, self.host, self.port, self.leave_digest)
 
     @property
-    def rank(self) -> tuple[int, int]:
+    def precedence(self) -> tuple[int, int]:
         """Of two records of one process the one of the higher rank is the newer."""
         if self.state is MemberState.LEFT:
             return (NUMBER_MAX, MemberState.LEFT)
         return (self.incarnation, self.state)
 
-    def succeeds(self, other: MemberRecord) -> bool:
+    def supersedes(self, other: MemberRecord) -> bool:
         """Of two records of one name that differ in their process, whether this is the later."""
         return (self.incarnation, self.instance) > (other.incarnation, other.instance)
 
@@ -114,7 +114,7 @@ def leave_digest(secret: bytes) -> bytes:
 
 def is_authentic_leave(record: MemberRecord, farewell: bytes) -> bool:
     """Whether a record that says "left" comes from the member with that digest itself."""
-    return leave_digest(record.secret) == farewell
+    return leave_digest(record.leave_secret) == farewell
 
 
 def properties_size(properties: Mapping[str, str]) -> int:
@@ -134,9 +134,12 @@ def check_record(record: MemberRecord, *, properties_bytes_max: int) -> None:
     if not all(0 <= number < NUMBER_MAX for number in numbers):
         raise MalformedPayloadError(f"member {record.name!r} has an impossible number")
     # What fits no datagram would stand at the head of the news for ever.
-    if len(record.witness.encode()) > NODE_NAME_BYTES_MAX or len(record.secret) > _SECRET_BYTES_MAX:
+    if (
+        len(record.reported_by.encode()) > NODE_NAME_BYTES_MAX
+        or len(record.leave_secret) > _SECRET_BYTES_MAX
+    ):
         raise MalformedPayloadError(f"member {record.name!r} has an impossible witness")
-    if len(record.farewell) != FAREWELL_BYTES:
+    if len(record.leave_digest) != FAREWELL_BYTES:
         raise MalformedPayloadError(f"member {record.name!r} has an impossible digest")
     if record.properties and properties_size(record.properties) > properties_bytes_max:
         raise MalformedPayloadError(f"member {record.name!r} has too many properties")

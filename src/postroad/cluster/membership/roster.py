@@ -34,24 +34,36 @@ _NAMES_AT_ADDRESS_MAX = 8
 class MergeResult(enum.Enum):
     """What became of a record."""
 
-    NEWS = "news"
+    APPLIED = "news"
     STALE = "nothing new"
     UNPROVEN = "said to live, and has not answered"
-    CONTESTED = "a second process of that name"
-    LEAPED = "incarnation out of range"
-    FORGED = "forged farewell"
-    CROWDED = "too many members"
+    NAME_CONFLICT = "a second process of that name"
+    INCARNATION_OUT_OF_RANGE = "incarnation out of range"
+    FORGED_LEAVE = "forged farewell"
+    TABLE_FULL = "too many members"
 
     @property
-    def is_refusal(self) -> bool:
+    def is_rejection(self) -> bool:
         """Whether no honest node would have sent it."""
-        return self in (MergeResult.LEAPED, MergeResult.FORGED, MergeResult.CROWDED)
+        return self in (
+            MergeResult.INCARNATION_OUT_OF_RANGE,
+            MergeResult.FORGED_LEAVE,
+            MergeResult.TABLE_FULL,
+        )
 
 
 class MemberEntry:
     """One other member, or one that was."""
 
-    __slots__ = ("_member", "held", "record", "round_trip", "since", "suspicion", "wanted")
+    __slots__ = (
+        "_member",
+        "newest_properties_version",
+        "properties_version",
+        "record",
+        "round_trip",
+        "since",
+        "suspicion",
+    )
 
     def __init__(self, record: MemberRecord, now: float) -> None:
         self.record = record
@@ -60,8 +72,8 @@ class MemberEntry:
         self.suspicion: Suspicion | None = None
         self.round_trip = RoundTripEstimator()
         # Version of the properties that are known, and of the newest that were heard of.
-        self.held = record.version if record.properties is not None else -1
-        self.wanted = record.version
+        self.properties_version = record.version if record.properties is not None else -1
+        self.newest_properties_version = record.version
         # The public form, and what it was made of.
         self._member: tuple[MemberRecord, Member] | None = None
 
@@ -70,7 +82,7 @@ class MemberEntry:
         """What is thought of it."""
         return self.record.state
 
-    def doubts(self, instance: int) -> bool:
+    def is_doubted(self, instance: int) -> bool:
         """Whether that very process is thought to be anything but alive."""
         return self.record.instance == instance and self.state is not MemberState.ALIVE
 
@@ -84,14 +96,14 @@ class MemberEntry:
     @property
     def lacks_properties(self) -> bool:
         """Whether newer ones exist than are known."""
-        return self.held < self.wanted
+        return self.properties_version < self.newest_properties_version
 
-    def take_properties(self, record: MemberRecord) -> bool:
+    def update_properties(self, record: MemberRecord) -> bool:
         """Learn of properties, or at least that there are newer ones; whether they are here now."""
-        self.wanted = max(self.wanted, record.version)
-        if record.properties is None or record.version <= self.held:
+        self.newest_properties_version = max(self.newest_properties_version, record.version)
+        if record.properties is None or record.version <= self.properties_version:
             return False
-        self.held = record.version
+        self.properties_version = record.version
         self.record = msgspec.structs.replace(
             self.record, version=record.version, properties=record.properties
         )
@@ -104,7 +116,7 @@ class MemberTable:
     def __init__(self, config: MembershipConfig, own: MemberRecord, rumours: GossipQueue) -> None:
         self._config = config
         self._rumours = rumours
-        self.own = own
+        self.local = own
         # Others by name; then those who count, the suspected among them, and those who went, in
         # their order.
         self.entries: dict[str, MemberEntry] = {}
@@ -112,7 +124,7 @@ class MemberTable:
         self.suspects: dict[str, MemberEntry] = {}
         self.tombstones: dict[str, MemberEntry] = {}
         # Active members some of whose properties are not known.
-        self.lacking: dict[str, MemberEntry] = {}
+        self.missing_properties: dict[str, MemberEntry] = {}
         self._names_at: dict[Address, dict[str, None]] = {}
         # For whoever wants to know; drained by the machine.
         self.changes: list[MembershipEvent] = []
@@ -143,9 +155,9 @@ class MemberTable:
     def digest(self) -> bytes:
         """The same at two nodes if they think the same of all active members."""
         if self._digest is None:
-            known = [(self.own, self.own.version)]
-            known += [(entry.record, entry.held) for entry in self.active.values()]
-            facts = [(it.name, it.instance, it.rank, version) for it, version in known]
+            known = [(self.local, self.local.version)]
+            known += [(entry.record, entry.properties_version) for entry in self.active.values()]
+            facts = [(it.name, it.instance, it.precedence, version) for it, version in known]
             encoded = msgspec.msgpack.encode(sorted(facts))
             self._digest = hashlib.blake2b(encoded, digest_size=8).digest()
         return self._digest
@@ -155,66 +167,68 @@ class MemberTable:
     def merge(self, record: MemberRecord, now: float) -> MergeResult:
         """Take in what was heard about another node."""
         entry = self.entries.get(record.name)
-        if self.leaps(record, None if entry is None else entry.record):
-            return MergeResult.LEAPED
+        if self.is_incarnation_out_of_range(record, None if entry is None else entry.record):
+            return MergeResult.INCARNATION_OUT_OF_RANGE
         if entry is None:
-            if record.state is MemberState.LEFT and not is_authentic_leave(record, record.farewell):
-                return MergeResult.FORGED
+            if record.state is MemberState.LEFT and not is_authentic_leave(
+                record, record.leave_digest
+            ):
+                return MergeResult.FORGED_LEAVE
             if not record.state.is_active:
                 # Whoever is not known is not missed.
                 return MergeResult.STALE
             is_crowded = self._is_full or self._is_crowded_at(record.address)
-            return MergeResult.CROWDED if is_crowded else MergeResult.UNPROVEN
+            return MergeResult.TABLE_FULL if is_crowded else MergeResult.UNPROVEN
         is_same = record.instance == entry.record.instance
         if (
             is_same
             and record.state is MemberState.LEFT
-            and not is_authentic_leave(record, entry.record.farewell)
+            and not is_authentic_leave(record, entry.record.leave_digest)
         ):
-            return MergeResult.FORGED
+            return MergeResult.FORGED_LEAVE
         if record.identity != entry.record.identity:
             return self._merge_other_process(entry, record)
-        if record.rank > entry.record.rank:
+        if record.precedence > entry.record.precedence:
             if entry.state is MemberState.DEAD and record.state.is_active:
                 return MergeResult.UNPROVEN
             has_news = self._apply(entry, GOSSIP_CAUSES[record.state], record, now)
         else:
             has_news = self._confirm(entry, record)
         has_news |= self._take_properties(entry, record)
-        return MergeResult.NEWS if has_news else MergeResult.STALE
+        return MergeResult.APPLIED if has_news else MergeResult.STALE
 
-    def leaps(self, record: MemberRecord, known: MemberRecord | None) -> bool:
+    def is_incarnation_out_of_range(self, record: MemberRecord, known: MemberRecord | None) -> bool:
         """Whether its incarnation is too high to be true, unless the member itself says so."""
         incarnation = known.incarnation if known else 0
-        return record.incarnation > max(self.own.incarnation, incarnation, _CLOCK_MAX) + LEAP_MAX
+        return record.incarnation > max(self.local.incarnation, incarnation, _CLOCK_MAX) + LEAP_MAX
 
-    def hear_itself(self, entry: MemberEntry, incarnation: int, now: float) -> None:
+    def confirm_alive(self, entry: MemberEntry, incarnation: int, now: float) -> None:
         """A member answered a question of this node: what it says of itself needs no proof."""
         if entry.record.incarnation < incarnation < NUMBER_MAX:
             word = msgspec.structs.replace(
-                entry.record, state=MemberState.ALIVE, incarnation=incarnation, witness=""
+                entry.record, state=MemberState.ALIVE, incarnation=incarnation, reported_by=""
             )
             self._apply(entry, StateChangeCause.ANSWERED, word, now)
 
     def _merge_other_process(self, entry: MemberEntry, record: MemberRecord) -> MergeResult:
-        if record.state is MemberState.LEFT and not is_authentic_leave(record, record.farewell):
-            return MergeResult.FORGED
+        if record.state is MemberState.LEFT and not is_authentic_leave(record, record.leave_digest):
+            return MergeResult.FORGED_LEAVE
         # A process that is gone by now has no claim to the name of one that may live.
-        if not record.state.is_active or not record.succeeds(entry.record):
+        if not record.state.is_active or not record.supersedes(entry.record):
             return MergeResult.STALE
-        return MergeResult.CONTESTED if entry.state.is_active else MergeResult.UNPROVEN
+        return MergeResult.NAME_CONFLICT if entry.state.is_active else MergeResult.UNPROVEN
 
     def admit(self, record: MemberRecord, now: float) -> MergeResult:
         """Count a node that has answered this one as such, unless what is known outranks it."""
         entry = self.entries.get(record.name)
         if entry is not None and entry.record.identity == record.identity:
-            if record.rank <= entry.record.rank:
+            if record.precedence <= entry.record.precedence:
                 return self.merge(record, now)
             has_news = self._apply(entry, StateChangeCause.ANSWERED, record, now)
             has_news |= self._take_properties(entry, record)
-            return MergeResult.NEWS if has_news else MergeResult.STALE
+            return MergeResult.APPLIED if has_news else MergeResult.STALE
         if entry is not None:
-            if not record.succeeds(entry.record):
+            if not record.supersedes(entry.record):
                 return MergeResult.STALE
             self._apply(entry, StateChangeCause.REPLACED, record, now)
         return self.add(record, now)
@@ -222,15 +236,15 @@ class MemberTable:
     def add(self, record: MemberRecord, now: float) -> MergeResult:
         """Take in a node that is not known, as it is."""
         if record.state.is_active and self._is_crowded_at(record.address):
-            return MergeResult.CROWDED
-        if len(self.entries) >= self._config.members_max and not self._make_room(record):
-            return MergeResult.CROWDED
+            return MergeResult.TABLE_FULL
+        if len(self.entries) >= self._config.members_max and not self._evict_tombstone(record):
+            return MergeResult.TABLE_FULL
         entry = self.entries[record.name] = MemberEntry(record, now)
         if record.state is MemberState.SUSPECT:
             entry.suspicion = self._new_suspicion(record, now)
-        self._settle(entry, None)
+        self._update_indexes(entry, None)
         self._rumours.add(record)
-        return MergeResult.NEWS
+        return MergeResult.APPLIED
 
     def suspect(self, name: str, incarnation: int, *, since: float) -> bool:
         """A probe of this node failed; whether that is news."""
@@ -238,28 +252,28 @@ class MemberTable:
         if entry is None or entry.record.incarnation != incarnation:
             return False
         accusation = msgspec.structs.replace(
-            entry.record, state=MemberState.SUSPECT, witness=self.own.name
+            entry.record, state=MemberState.SUSPECT, reported_by=self.local.name
         )
         if entry.state is MemberState.ALIVE:
             return self._apply(entry, StateChangeCause.PROBE_FAILED, accusation, since)
         return self._confirm(entry, accusation)
 
-    def bury_silent(self, now: float) -> None:
+    def expire_suspects(self, now: float) -> None:
         """Declare dead who did not speak up in time."""
         for entry in list(self.suspects.values()):
             if entry.suspicion is not None and entry.suspicion.deadline <= now:
-                death = msgspec.structs.replace(entry.record, witness=self.own.name)
+                death = msgspec.structs.replace(entry.record, reported_by=self.local.name)
                 self._apply(entry, StateChangeCause.TIMED_OUT, death, now)
 
-    def forget_old(self, now: float) -> None:
+    def reap_tombstones(self, now: float) -> None:
         """Forget members that went long ago."""
         for entry in list(self.tombstones.values()):
             if entry.since + self._config.tombstone_s <= now:
-                self._apply(entry, StateChangeCause.FORGOTTEN, entry.record, now)
+                self._apply(entry, StateChangeCause.REAPED, entry.record, now)
 
-    def change_own(self, own: MemberRecord) -> None:
+    def set_local(self, own: MemberRecord) -> None:
         """This node has something new to say of itself."""
-        self.own = own
+        self.local = own
         self._digest = None
 
     def deadline(self) -> float:
@@ -267,7 +281,7 @@ class MemberTable:
         deadlines = [it.suspicion.deadline for it in self.suspects.values() if it.suspicion]
         return min(deadlines, default=float("inf"))
 
-    def postpone(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """This node stood still: that time does not count against anybody."""
         for suspicion in [it.suspicion for it in self.suspects.values() if it.suspicion]:
             suspicion.postpone(seconds)
@@ -289,16 +303,16 @@ class MemberTable:
             before,
             state=after,
             incarnation=max(before.incarnation, record.incarnation),
-            witness=record.witness,
-            secret=record.secret,
+            reported_by=record.reported_by,
+            leave_secret=record.leave_secret,
         )
         has_news = self._apply_suspicion(entry, before, cause, now)
         if after is not before.state:
             entry.since = now
-        self._settle(entry, before)
+        self._update_indexes(entry, before)
         if has_news:
             # A death is told on as it was heard, though here it is but a suspicion.
-            self._rumours.add(record if cause is StateChangeCause.HEARD_DEAD else entry.record)
+            self._rumours.add(record if cause is StateChangeCause.GOSSIP_DEAD else entry.record)
         return has_news
 
     def _apply_suspicion(
@@ -311,26 +325,28 @@ class MemberTable:
         is_new = entry.suspicion is None or entry.record.incarnation > before.incarnation
         if entry.suspicion is None or is_new:
             entry.suspicion = self._new_suspicion(entry.record, now)
-        if cause is StateChangeCause.HEARD_DEAD:
-            return entry.suspicion.hasten() or is_new
+        if cause is StateChangeCause.GOSSIP_DEAD:
+            return entry.suspicion.use_min_timeout() or is_new
         return is_new
 
     def _new_suspicion(self, record: MemberRecord, now: float) -> Suspicion:
-        return Suspicion(self._config, now, record.witness, self.size)
+        return Suspicion(self._config, now, record.reported_by, self.size)
 
     def _confirm(self, entry: MemberEntry, record: MemberRecord) -> bool:
         """Hear once more that a member is suspected; whether somebody says so who had not."""
         if entry.suspicion is None or record.state is not MemberState.SUSPECT:
             return False
-        if record.rank != entry.record.rank or not entry.suspicion.confirm(record.witness):
+        if record.precedence != entry.record.precedence or not entry.suspicion.confirm(
+            record.reported_by
+        ):
             return False
-        self._rumours.add(msgspec.structs.replace(entry.record, witness=record.witness))
+        self._rumours.add(msgspec.structs.replace(entry.record, reported_by=record.reported_by))
         return True
 
     def _take_properties(self, entry: MemberEntry, record: MemberRecord) -> bool:
         before = entry.record
-        is_taken = entry.take_properties(record)
-        _keep(self.lacking, entry, entry.state.is_active and entry.lacks_properties)
+        is_taken = entry.update_properties(record)
+        _keep(self.missing_properties, entry, entry.state.is_active and entry.lacks_properties)
         if not is_taken:
             return False
         self._digest = None
@@ -343,7 +359,7 @@ class MemberTable:
         """Forget a member, dead or replaced."""
         before = entry.record
         entry.record = msgspec.structs.replace(before, state=max(MemberState.DEAD, before.state))
-        self._settle(entry, before)
+        self._update_indexes(entry, before)
         self._rumours.drop(before.name)
         self.tombstones.pop(before.name, None)
         del self.entries[before.name]
@@ -357,7 +373,7 @@ class MemberTable:
         """Whether so many claim the address that most of them cannot be right."""
         return len(self._names_at.get(address, ())) >= _NAMES_AT_ADDRESS_MAX
 
-    def _make_room(self, record: MemberRecord) -> bool:
+    def _evict_tombstone(self, record: MemberRecord) -> bool:
         """Forget who went first, for somebody who lives; False if all do."""
         oldest = next(iter(self.tombstones.values()), None)
         if oldest is None or not record.state.is_active:
@@ -365,7 +381,7 @@ class MemberTable:
         self._remove(oldest)
         return True
 
-    def _settle(self, entry: MemberEntry, before: MemberRecord | None) -> None:
+    def _update_indexes(self, entry: MemberEntry, before: MemberRecord | None) -> None:
         """Bring indices up to date and tell of what changed."""
         record = entry.record
         self._digest = None
@@ -373,7 +389,7 @@ class MemberTable:
         _keep(self.suspects, entry, record.state is MemberState.SUSPECT)
         _keep(self.active, entry, record.state.is_active)
         _keep(self.tombstones, entry, not record.state.is_active)
-        _keep(self.lacking, entry, record.state.is_active and entry.lacks_properties)
+        _keep(self.missing_properties, entry, record.state.is_active and entry.lacks_properties)
         names = self._names_at.setdefault(record.address, {})
         if record.state.is_active:
             names[record.name] = None

@@ -18,7 +18,7 @@ class GossipQueue:
 
     def __init__(self) -> None:
         # News by the number of times they were told, then by member.
-        self._told: list[dict[str, MemberRecord]] = [{}]
+        self._by_transmits: list[dict[str, MemberRecord]] = [{}]
         # Member -> how often its news were told.
         self._times: dict[str, int] = {}
 
@@ -29,17 +29,17 @@ class GossipQueue:
         """Have the news passed on; they replace older ones of the same member."""
         self.drop(record.name)
         self._times[record.name] = 0
-        self._told[0][record.name] = record
+        self._by_transmits[0][record.name] = record
 
     def drop(self, name: str) -> None:
         """Forget the news of a member."""
         times = self._times.pop(name, None)
         if times is not None:
-            del self._told[times][name]
+            del self._by_transmits[times][name]
 
-    def take(self, room: int, *, times_max: int, full_bytes_max: int) -> list[MemberRecord]:
+    def pop_batch(self, room: int, *, times_max: int, full_bytes_max: int) -> list[MemberRecord]:
         """News that fit the room; those told so often are dropped."""
-        waiting = (record for level in self._told for record in level.values())
+        waiting = (record for level in self._by_transmits for record in level.values())
         taken = fit_records(waiting, room, full_bytes_max=full_bytes_max)
         for record in taken:
             self._count(record.name, times_max)
@@ -47,11 +47,11 @@ class GossipQueue:
 
     def _count(self, name: str, times_max: int) -> None:
         times = self._times[name] + 1
-        record = self._told[times - 1].pop(name)
+        record = self._by_transmits[times - 1].pop(name)
         if times >= times_max:
             del self._times[name]
             return
-        if times == len(self._told):
-            self._told.append({})
+        if times == len(self._by_transmits):
+            self._by_transmits.append({})
         self._times[name] = times
-        self._told[times][name] = record
+        self._by_transmits[times][name] = record

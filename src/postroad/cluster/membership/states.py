@@ -34,46 +34,46 @@ class StateChangeCause(enum.Enum):
     """Why a node changes its mind. Rumours count only if they are news."""
 
     ANSWERED = "it answered this node"
-    HEARD_ALIVE = "heard that it is alive"
-    HEARD_SUSPECT = "heard that it is suspected"
-    HEARD_DEAD = "heard that it is dead"
-    HEARD_LEFT = "it said goodbye"
+    GOSSIP_ALIVE = "heard that it is alive"
+    GOSSIP_SUSPECT = "heard that it is suspected"
+    GOSSIP_DEAD = "heard that it is dead"
+    GOSSIP_LEFT = "it said goodbye"
     PROBE_FAILED = "it did not answer"
     TIMED_OUT = "it did not speak up in time"
     REPLACED = "a new process has its name"
-    FORGOTTEN = "long ago"
+    REAPED = "long ago"
 
 
 GOSSIP_CAUSES = {
-    MemberState.ALIVE: StateChangeCause.HEARD_ALIVE,
-    MemberState.SUSPECT: StateChangeCause.HEARD_SUSPECT,
-    MemberState.DEAD: StateChangeCause.HEARD_DEAD,
-    MemberState.LEFT: StateChangeCause.HEARD_LEFT,
+    MemberState.ALIVE: StateChangeCause.GOSSIP_ALIVE,
+    MemberState.SUSPECT: StateChangeCause.GOSSIP_SUSPECT,
+    MemberState.DEAD: StateChangeCause.GOSSIP_DEAD,
+    MemberState.LEFT: StateChangeCause.GOSSIP_LEFT,
 }
 
 TRANSITIONS: dict[tuple[MemberState | None, StateChangeCause], MemberState | None] = {
     (None, StateChangeCause.ANSWERED): MemberState.ALIVE,
     (MemberState.ALIVE, StateChangeCause.ANSWERED): MemberState.ALIVE,
-    (MemberState.ALIVE, StateChangeCause.HEARD_ALIVE): MemberState.ALIVE,
-    (MemberState.ALIVE, StateChangeCause.HEARD_SUSPECT): MemberState.SUSPECT,
-    (MemberState.ALIVE, StateChangeCause.HEARD_DEAD): MemberState.SUSPECT,
-    (MemberState.ALIVE, StateChangeCause.HEARD_LEFT): MemberState.LEFT,
+    (MemberState.ALIVE, StateChangeCause.GOSSIP_ALIVE): MemberState.ALIVE,
+    (MemberState.ALIVE, StateChangeCause.GOSSIP_SUSPECT): MemberState.SUSPECT,
+    (MemberState.ALIVE, StateChangeCause.GOSSIP_DEAD): MemberState.SUSPECT,
+    (MemberState.ALIVE, StateChangeCause.GOSSIP_LEFT): MemberState.LEFT,
     (MemberState.ALIVE, StateChangeCause.PROBE_FAILED): MemberState.SUSPECT,
     (MemberState.ALIVE, StateChangeCause.REPLACED): None,
     (MemberState.SUSPECT, StateChangeCause.ANSWERED): MemberState.ALIVE,
-    (MemberState.SUSPECT, StateChangeCause.HEARD_ALIVE): MemberState.ALIVE,
-    (MemberState.SUSPECT, StateChangeCause.HEARD_SUSPECT): MemberState.SUSPECT,
-    (MemberState.SUSPECT, StateChangeCause.HEARD_DEAD): MemberState.SUSPECT,
-    (MemberState.SUSPECT, StateChangeCause.HEARD_LEFT): MemberState.LEFT,
+    (MemberState.SUSPECT, StateChangeCause.GOSSIP_ALIVE): MemberState.ALIVE,
+    (MemberState.SUSPECT, StateChangeCause.GOSSIP_SUSPECT): MemberState.SUSPECT,
+    (MemberState.SUSPECT, StateChangeCause.GOSSIP_DEAD): MemberState.SUSPECT,
+    (MemberState.SUSPECT, StateChangeCause.GOSSIP_LEFT): MemberState.LEFT,
     (MemberState.SUSPECT, StateChangeCause.TIMED_OUT): MemberState.DEAD,
     (MemberState.SUSPECT, StateChangeCause.REPLACED): None,
     (MemberState.DEAD, StateChangeCause.ANSWERED): MemberState.ALIVE,
-    (MemberState.DEAD, StateChangeCause.HEARD_DEAD): MemberState.DEAD,
-    (MemberState.DEAD, StateChangeCause.HEARD_LEFT): MemberState.LEFT,
+    (MemberState.DEAD, StateChangeCause.GOSSIP_DEAD): MemberState.DEAD,
+    (MemberState.DEAD, StateChangeCause.GOSSIP_LEFT): MemberState.LEFT,
     (MemberState.DEAD, StateChangeCause.REPLACED): None,
-    (MemberState.DEAD, StateChangeCause.FORGOTTEN): None,
+    (MemberState.DEAD, StateChangeCause.REAPED): None,
     (MemberState.LEFT, StateChangeCause.REPLACED): None,
-    (MemberState.LEFT, StateChangeCause.FORGOTTEN): None,
+    (MemberState.LEFT, StateChangeCause.REAPED): None,
 }
 """None stands for a member that is not known. Of a process that has left nothing is news.
 

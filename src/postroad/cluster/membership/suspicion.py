@@ -42,7 +42,7 @@ class Suspicion:
         self._accusers.add(accuser)
         return True
 
-    def hasten(self) -> bool:
+    def use_min_timeout(self) -> bool:
         """Somebody has waited long enough; whether that is news."""
         was_hastened, self._is_hastened = self._is_hastened, True
         return not was_hastened
@@ -53,7 +53,7 @@ class Suspicion:
         return self._started + self._timeout_s()
 
     @property
-    def reminder(self) -> float:
+    def renotify_at(self) -> float:
         """When the member is told of it once more; never again after that.
 
         Half way: by then most who could object have done so, and there is time for the rest.
@@ -62,7 +62,7 @@ class Suspicion:
 
     def is_reminder_due(self, now: float) -> bool:
         """Whether to tell the member now; true once."""
-        is_due = self.reminder <= now
+        is_due = self.renotify_at <= now
         self._is_reminded |= is_due
         return is_due
 

@@ -162,19 +162,23 @@ class Vetting:
 
     def on_ack(self, ack: ProbeAckPacket, now: float) -> tuple[bool, MemberRecord | None]:
         """Whether that answers a question of this kind; and who it is that has answered."""
-        if ack.number not in self._questions:
+        if ack.nonce not in self._questions:
             return False, None
-        record = self._close(ack.number).record
+        record = self._close(ack.nonce).record
         self._ask_waiting(now)
-        is_itself = (ack.name, ack.instance, ack.farewell) == (
+        is_itself = (ack.name, ack.instance, ack.leave_digest) == (
             record.name,
             record.instance,
-            record.farewell,
+            record.leave_digest,
         )
         if not (is_itself and ack.is_member and 0 <= ack.incarnation < NUMBER_MAX):
             return True, None
         return True, msgspec.structs.replace(
-            record, state=MemberState.ALIVE, incarnation=ack.incarnation, witness="", secret=b""
+            record,
+            state=MemberState.ALIVE,
+            incarnation=ack.incarnation,
+            reported_by="",
+            leave_secret=b"",
         )
 
     def _ask_waiting(self, now: float) -> None:
@@ -184,8 +188,8 @@ class Vetting:
                 if record.name in self._asked:
                     # Another process of that name is being asked; this one is told of again.
                     continue
-                number = self._voice.number()
-                timeout_s = self._config.probe_timeout_s * self._voice.health.patience
+                number = self._voice.new_nonce()
+                timeout_s = self._config.probe_timeout_s * self._voice.health.timeout_multiplier
                 stream_at = now + self._config.indirect_after_s
                 self._questions[number] = _Question(
                     record, lane, in_stream, stream_at, now + timeout_s
@@ -196,18 +200,18 @@ class Vetting:
 
     def _ask(self, number: int, record: MemberRecord, *, in_stream: bool) -> None:
         """Ask where it is said to be, with as few bytes as it takes: anybody may be there."""
-        own, known = self._roster.own, self._roster.entries.get(record.name)
+        own, known = self._roster.local, self._roster.entries.get(record.name)
         # Whoever is thought dead, or succeeds somebody, must hear of it to be able to object.
         news = [] if known is None else [known.record.without_properties()]
         ping = ProbePacket(
-            number=number,
+            nonce=number,
             name=own.name,
             instance=own.instance,
-            joins=not self._voice.is_member,
-            news=news,
+            is_joining=not self._voice.is_member,
+            records=news,
             padding=padding_for(record.name),
         )
-        self._voice.say(record.address, ping, to=record.name, in_stream=in_stream)
+        self._voice.send(record.address, ping, to=record.name, in_stream=in_stream)
 
     def _close(self, number: int) -> _Question:
         question = self._questions.pop(number)

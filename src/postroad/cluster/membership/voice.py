@@ -83,11 +83,11 @@ class MembershipContext:
         self.outgoing: list[OutgoingPacket] = []
         self.refusals: list[str] = []
 
-    def number(self) -> int:
+    def new_nonce(self) -> int:
         """A number nobody can guess, to know the answer by."""
         return self.chance.getrandbits(62)
 
-    def news(
+    def gossip_records(
         self, *first: MemberRecord, in_stream: bool = False, room_max: int | None = None
     ) -> list[MemberRecord]:
         """These, and as many of the news as a packet has room for, or less if it must be short."""
@@ -99,7 +99,7 @@ class MembershipContext:
         chosen = fit_records(first, room, full_bytes_max=full_bytes_max)
         if len(self.rumours):
             room -= sum(map(record_size, chosen))
-            told = self.rumours.take(
+            told = self.rumours.pop_batch(
                 room,
                 times_max=retransmit_limit(self.roster.size, config.retransmit_factor),
                 full_bytes_max=full_bytes_max,
@@ -108,7 +108,7 @@ class MembershipContext:
             chosen += [record for record in told if record.name not in names]
         return chosen
 
-    def say(
+    def send(
         self,
         address: Address,
         packet: MembershipPacket,
@@ -126,13 +126,13 @@ class MembershipContext:
         self.counters.bytes_sent += len(payload)
         return payload
 
-    def refuse(self, reason: str) -> None:
+    def count_rejection(self, reason: str) -> None:
         """Count something that was not believed."""
         refused = self.counters.refused
         refused[reason] = refused.get(reason, 0) + 1
         self.refusals.append(reason)
 
-    def choose(
+    def sample_members(
         self, count: int, *, but: str | None = None, with_suspects: bool = False
     ) -> list[MemberEntry]:
         """Some other members at random."""

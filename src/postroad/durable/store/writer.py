@@ -340,12 +340,12 @@ class Writer:
     def _seal(self, units: Sequence[Unit]) -> None:
         self._ledger.seal()
         self._ledger.database.prepare()
-        BEFORE_COMMIT.reach(units=units)
+        BEFORE_COMMIT.hit(units=units)
 
     def _finish(self, units: Sequence[Unit]) -> News:
         self._is_committing = True
         self._ledger.database.commit()
-        AFTER_COMMIT.reach(units=units)
+        AFTER_COMMIT.hit(units=units)
         news = self._ledger.keep()
         self._backend.note(self._ledger.role, self._ledger.commits)
         return news
@@ -356,7 +356,7 @@ class Writer:
         if not news.is_none:
             self._audience.on_news(news)
         self._settle(units, None)
-        AFTER_REPORT.reach(units=units)
+        AFTER_REPORT.hit(units=units)
 
     # When something fails.
 

@@ -47,8 +47,8 @@ class BatchSpans:
         self.begin(node)
         span, self._span, self._links = self._span, None, []
         assert span is not None
-        span.set("batch", batch)
-        span.set("segments", segments)
-        span.set("failed", failed)
-        span.set("settled", result)
+        span.set_attribute("batch", batch)
+        span.set_attribute("segments", segments)
+        span.set_attribute("failed", failed)
+        span.set_attribute("settled", result)
         span.end()

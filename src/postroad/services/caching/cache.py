@@ -286,7 +286,7 @@ class Cache:
         self._warn("store", "%r does not answer, calls do without: %s", self._store, said)
 
     def _warn(self, about: str, text: str, *args: object) -> None:
-        self._log.warn(about, _now(), text, *args)
+        self._log.log(about, _now(), text, *args)
 
     def __repr__(self) -> str:
         return f"<Cache in {self._store!r}>"

@@ -87,12 +87,14 @@ class Connection:
 
     def _has_way(self) -> bool:
         domain = self._domain
-        is_alone = isinstance(domain.locations, StaticCoreDiscovery) and not domain.dialer.cores
+        is_alone = (
+            isinstance(domain.core_discovery, StaticCoreDiscovery) and not domain.dialer.cores
+        )
         return domain.identity.role is Role.CORE or is_alone or bool(domain.table.defaults())
 
     async def _rise(self) -> None:
         try:
-            while not (await self._domain.settle(_SETTLE_S) or self._is_known()):
+            while not (await self._domain.wait_routes_acknowledged(_SETTLE_S) or self._is_known()):
                 continue
         except PostroadError:
             # The domain stops, which is told in another way.
@@ -104,6 +106,6 @@ class Connection:
 
     def _is_known(self) -> bool:
         """Whether a core that everything may go through knows what is offered here."""
-        behind = self._domain.spreader.announcer.behind()
+        behind = self._domain.propagator.announcer.unacknowledged()
         upstream = {route.target.domain for route in self._domain.table.defaults()}
         return not upstream or not upstream.issubset(behind)

@@ -123,7 +123,7 @@ class OwnDomain(DomainSource):
                 service,
                 role=Role.CORE if name in self._cores else Role.SATELLITE,
                 zone=options.zone,
-                locations=StaticCoreDiscovery({it: [at] for it, at in self._cores.items()}),
+                core_discovery=StaticCoreDiscovery({it: [at] for it, at in self._cores.items()}),
                 config=options.config,
             )
             await domain.start()

@@ -34,11 +34,11 @@ class PacketCell(Cell):
         self._receive = receive
         self._on_stop = on_stop
 
-    def received(self, message: CellMessage) -> None:
+    def handle(self, message: CellMessage) -> None:
         """Hand a message over."""
         self._receive(message)
 
-    async def stopping(self) -> None:
+    async def on_stop(self) -> None:
         """The cell is removed, or the whole domain stops."""
         if self._on_stop is not None:
             self._on_stop()
@@ -76,7 +76,7 @@ class Incoming:
         sender = message.sender
         if not self.is_open or sender is None:
             return
-        if message.name == self._broadcast and sender == self._own:
+        if message.route_name == self._broadcast and sender == self._own:
             return
         try:
             packets = decode_letter(message.payload)
@@ -99,4 +99,4 @@ class Incoming:
                 self._warn(f"unknown {sender}", "dropped a %.80r of %s", word, sender)
 
     def _warn(self, key: str, text: str, *args: object) -> None:
-        self._log.warn(key, self._now(), f"cells: {text}", *args)
+        self._log.log(key, self._now(), f"cells: {text}", *args)

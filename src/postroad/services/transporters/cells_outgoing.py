@@ -154,7 +154,7 @@ class Outgoing:
     def _lose(self, lane: Lane, letter: Letter, error: PostroadError) -> None:
         self.lost += len(letter.packets)
         if not all(word in _QUESTIONS for word, _ in letter.packets):
-            self._log.warn(
+            self._log.log(
                 str(lane.path), self._loop.time(), "packets to %s were lost: %s", lane.path, error
             )
         if isinstance(error, NoRouteError):
@@ -194,7 +194,7 @@ class Outgoing:
         Raises:
             NoRouteError, CellBusyError, ReplyTimeoutError: it did not arrive, or was not answered.
         """
-        await self._domain.exchange_ping(lane.path, PING, b"", _PING_TIMEOUT_S)
+        await self._domain.ping(lane.path, PING, b"", _PING_TIMEOUT_S)
 
     # The end.
 

@@ -109,7 +109,7 @@ class CellsSession:
     async def enter(self, timeout_s: float) -> None:
         """Be reached by others, and reach them; raises OSError if that takes too long."""
         try:
-            await self._domain.add(self._cell)
+            await self._domain.add_cell(self._cell)
             self._is_inside = True
             self._connection.open()
             async with asyncio.timeout(timeout_s):
@@ -197,9 +197,9 @@ class CellsSession:
         async with self._listening:
             consumer = self._make_consumer(queues) if queues else None
             if consumer is not None:
-                await self._domain.add(consumer)
+                await self._domain.add_cell(consumer)
             await self._replace_consumer(consumer)
-            await self._domain.settle(SETTLE_S)
+            await self._domain.wait_routes_acknowledged(SETTLE_S)
 
     def _make_consumer(self, queues: list[str]) -> PacketCell:
         self._consumers += 1
@@ -210,13 +210,13 @@ class CellsSession:
         old, self._consumer = self._consumer, consumer
         if old is not None:
             with suppress(PostroadError):
-                await self._domain.drain(old.name, SETTLE_S)
+                await self._domain.drain_cell(old.name, SETTLE_S)
             await self._let_go(old)
 
     async def _let_go(self, cell: PacketCell) -> None:
         with suppress(PostroadError):
             # If the domain has stopped, its cells are gone.
-            await self._domain.remove(cell.name, 0.0)
+            await self._domain.remove_cell(cell.name, 0.0)
 
     # What becomes of other nodes.
 

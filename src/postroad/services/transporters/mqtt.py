@@ -141,7 +141,7 @@ class MqttTransporter(SessionTransporter):
         kind = self._kinds.get(topic)
         if kind is None:
             now = asyncio.get_running_loop().time()
-            self._log.warn("topic", now, "mqtt: a packet of an unknown topic %r", topic[:80])
+            self._log.log("topic", now, "mqtt: a packet of an unknown topic %r", topic[:80])
             return
         self.listener.received(kind, data)
 

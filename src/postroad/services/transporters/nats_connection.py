@@ -203,7 +203,7 @@ class NatsConnection(asyncio.Protocol):
         """Most end the connection, and are the reason then."""
         if not text.lower().startswith(_HARMLESS):
             self._complaint = f"the server says: {text}"
-        self._log.warn(text[:40], self._loop.time(), "nats: the server says: %.200s", text)
+        self._log.log(text[:40], self._loop.time(), "nats: the server says: %.200s", text)
 
     # What waits to be sent.
 

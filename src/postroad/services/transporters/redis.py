@@ -146,7 +146,7 @@ class RedisTransporter(SessionTransporter):
     def _on_answer(self, refusal: str | None) -> None:
         if refusal is not None:
             now = asyncio.get_running_loop().time()
-            self._log.warn("refused", now, "redis: a packet was refused: %s", refusal)
+            self._log.log("refused", now, "redis: a packet was refused: %s", refusal)
         self._answered += 1
         self._unanswered -= 1
         if not self._unanswered:

@@ -235,7 +235,7 @@ class TcpTransporter(Transporter):
         return self._urls.get(self.topics.node_id)
 
     def _warn_of_rival(self, node_id: str, address: Address, known: Address) -> None:
-        self._log.warn(
+        self._log.log(
             node_id,
             asyncio.get_running_loop().time(),
             "somebody at %s says it is node %s, which is at %s: has it just restarted, "

@@ -147,7 +147,7 @@ class Arrivals:
 
     def refuse(self, arrival: Arrival, reason: str) -> None:
         """Close a connection; nobody else is harmed."""
-        self._log.warn(
+        self._log.log(
             arrival.host,
             self.now(),
             "closing the connection from %s: %s",

@@ -181,7 +181,7 @@ class Links:
     def _tell(self, link: Link, text: str) -> None:
         is_loss = link.unsent and link.is_used
         level = logging.WARNING if is_loss else logging.DEBUG
-        self._log.warn(
+        self._log.log(
             link.node_id,
             self._loop.time(),
             "%s: %s; %d packets were not sent",

@@ -147,7 +147,7 @@ class UdpDiscovery:
                 # Many machines have interfaces that lead nowhere.
                 failure = error
         if not sent:
-            self._log.warn("send", self._loop.time(), "multicast failed: %s", failure)
+            self._log.log("send", self._loop.time(), "multicast failed: %s", failure)
 
     def _read(self) -> None:
         for _ in range(_READ_MAX):
@@ -158,7 +158,7 @@ class UdpDiscovery:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._log.warn("read", self._loop.time(), "multicast failed: %s", error)
+                self._log.log("read", self._loop.time(), "multicast failed: %s", error)
                 return
             self._hear(data, source[0])
 

@@ -66,11 +66,11 @@ class LinkTable:
         least, most = _LOCAL_DELAY_S if source == target else self.get(source, target).delay_s
         return least + (most - least) * self._rng.random()
 
-    def lateness(self, source: str, target: str) -> float:
+    def reorder_delay(self, source: str, target: str) -> float:
         """How much longer a datagram takes that others overtake."""
         return self.get(source, target).delay_s[1] * _LATE_FACTOR * self._rng.random()
 
-    def is_open(self, source: str, target: str) -> bool:
+    def is_reachable(self, source: str, target: str) -> bool:
         """Whether anything gets from the source to the target."""
         return (source, target) not in self._blocked
 

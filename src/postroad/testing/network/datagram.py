@@ -95,7 +95,7 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         if self._is_closing:
             return
         self._release()
-        self._loop.call_soon(self._tell_closed, context=self._context)
+        self._loop.call_soon(self._notify_closed, context=self._context)
 
     def is_closing(self) -> bool:
         """Whether it is closed or about to be."""
@@ -114,7 +114,7 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
         """Nothing is buffered."""
         return 0
 
-    def _tell_closed(self) -> None:
+    def _notify_closed(self) -> None:
         if self._protocol is not None:
             self._protocol.connection_lost(None)
 
@@ -155,11 +155,11 @@ class MemoryDatagramTransport(asyncio.DatagramTransport):
             self._inbox.append(ConnectionRefusedError(errno.ECONNREFUSED, text))
             self._plan_read()
 
-    def end_by_kernel(self) -> None:
+    def close_by_kernel(self) -> None:
         """The process is gone."""
         self._release()
 
-    def vanish(self) -> None:
+    def power_off(self) -> None:
         """The power is gone."""
         self._release()
 

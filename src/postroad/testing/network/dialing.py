@@ -39,7 +39,7 @@ class DialAttempt:
         network = self._network
         timer = network.loop.call_later(network.connect_timeout_s, self._give_up)
         if self._host is not None:
-            network.deliver(self._source, self._host, self._ask)
+            network.deliver(self._source, self._host, self._on_syn)
         try:
             return await self._opened
         finally:
@@ -49,14 +49,14 @@ class DialAttempt:
     def _give_up(self) -> None:
         self._fail(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
 
-    def _ask(self) -> None:
+    def _on_syn(self) -> None:
         """The request to connect is at the target."""
         if self._is_off or self._opened.done():
             return
         assert self._host is not None
         listener = self._host.listeners.find(*self._target)
         if listener is None or not listener.server.is_serving():
-            self._network.deliver(self._host, self._source, self._refuse)
+            self._network.deliver(self._host, self._source, self._on_refused)
         else:
             transport = self._make_pair(self._host, listener.server)
             self._network.deliver(self._host, self._source, lambda: self._open(transport))
@@ -76,13 +76,13 @@ class DialAttempt:
         if transport.is_gone:
             return
         if self._is_off or self._opened.done():
-            transport.end_by_kernel()
+            transport.close_by_kernel()
             return
-        self._network.tell(self._source, "connected", self._describe())
+        self._network.log(self._source, "connected", self._describe())
         self._opened.set_result(transport)
 
-    def _refuse(self) -> None:
-        self._network.tell(self._source, "refused", self._describe())
+    def _on_refused(self) -> None:
+        self._network.log(self._source, "refused", self._describe())
         text = f"Connect call failed {self._target}"
         self._fail(ConnectionRefusedError(errno.ECONNREFUSED, text))
 
@@ -96,10 +96,10 @@ class DialAttempt:
 
     # The caller's own machine.
 
-    def end_by_kernel(self) -> None:
+    def close_by_kernel(self) -> None:
         """The process that called is gone."""
         self._is_off = True
 
-    def vanish(self) -> None:
+    def power_off(self) -> None:
         """The power is gone."""
         self._is_off = True

@@ -28,10 +28,10 @@ T = TypeVar("T")
 class KernelResource(Protocol):
     """Something open at a host, as its kernel sees it."""
 
-    def end_by_kernel(self) -> None:
+    def close_by_kernel(self) -> None:
         """The process is gone: close as the kernel does."""
 
-    def vanish(self) -> None:
+    def power_off(self) -> None:
         """The power is gone: be no more, without a word to anybody."""
 
 
@@ -118,14 +118,14 @@ class SimHost:
     def end_processes(self) -> None:
         """Close everything as the kernel does when its process is killed."""
         for each in list(self.sockets):
-            each.end_by_kernel()
+            each.close_by_kernel()
         self._forget()
 
     def lose_power(self) -> None:
         """Be off: everything open is gone, and nobody hears of it."""
         self.is_on = False
         for each in list(self.sockets):
-            each.vanish()
+            each.power_off()
         self._forget()
 
     def _forget(self) -> None:

@@ -43,7 +43,7 @@ class NameService:
                 return name
         return "localhost" if address == LOOPBACK else address
 
-    def answer(
+    def getaddrinfo(
         self,
         host: bytes | str | None,
         port: bytes | str | int | None,

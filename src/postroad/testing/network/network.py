@@ -45,7 +45,7 @@ class MemoryNetwork(Topology):
 
     # For transports.
 
-    def tell(self, host: SimHost, verb: str, details: str) -> None:
+    def log(self, host: SimHost, verb: str, details: str) -> None:
         """Write down what happened at a host."""
         self._log.add(host.name, verb, details)
 
@@ -56,7 +56,7 @@ class MemoryNetwork(Topology):
             if self.reaches(source, target):
                 action()
             else:
-                self.wait(arrive)
+                self.on_link_open(arrive)
 
         delay = self.ways.delay(source.name, target.name)
         self.loop.call_later(delay, arrive, context=self.context)
@@ -68,14 +68,14 @@ class MemoryNetwork(Topology):
         return self._by_address.get(address)
 
     def _current_host(self) -> SimHost:
-        return self.loop.lane.host
+        return self.loop.current_process.host
 
     # For the loop.
 
-    async def look_up(self, host: Any, port: Any, **options: Any) -> list[tuple[Any, ...]]:
+    async def resolve(self, host: Any, port: Any, **options: Any) -> list[tuple[Any, ...]]:
         """What a name resolves to, after the time the question takes."""
         await asyncio.sleep(self.rng.uniform(0, _LOOK_UP_S_MAX))
-        return self.names.answer(host, port, **options)
+        return self.names.getaddrinfo(host, port, **options)
 
     async def look_up_name(self, address: tuple[Any, ...]) -> tuple[str, str]:
         """The name for an address, after the time the question takes."""
@@ -94,7 +94,7 @@ class MemoryNetwork(Topology):
             raise UsageError("a connection needs the port of its peer")
         source = self._current_host()
         errors: list[OSError] = []
-        for address in [entry[4][0] for entry in await self.look_up(name, port, proto=6)]:
+        for address in [entry[4][0] for entry in await self.resolve(name, port, proto=6)]:
             wanted = local or (source.source_address(address), 0)
             near = (source.own_address(wanted[0]), wanted[1])
             own = (near[0], source.dialed.take(*near, object()))
@@ -144,7 +144,7 @@ class MemoryNetwork(Topology):
     ) -> tuple[asyncio.DatagramTransport, ProtocolT]:
         """Bind a datagram socket at the caller's own host."""
         host = self._current_host()
-        peer = None if remote is None else (await self.look_up(*remote, proto=17))[0][4]
+        peer = None if remote is None else (await self.resolve(*remote, proto=17))[0][4]
         own = host.source_address(peer[0]) if peer is not None else WILDCARD
         near = (own, 0) if local is None else (host.own_address(local[0]), local[1])
         transport = MemoryDatagramTransport(self, host, near, peer)
@@ -172,7 +172,7 @@ class MemoryNetwork(Topology):
         for _ in range(copies):
             when = self.loop.time() + self.ways.delay(*names)
             if conditions.reorder and chance() < conditions.reorder:
-                when += self.ways.lateness(*names)
+                when += self.ways.reorder_delay(*names)
             else:
                 when = sender.in_order(target, when)
             self.loop.call_at(when, self._arrive, sender, host, data, target, context=self.context)

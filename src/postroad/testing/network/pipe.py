@@ -97,11 +97,11 @@ class Pipe:
         """Send that nothing more comes."""
         self._depart(mark)
 
-    def cut(self) -> None:
+    def discard_in_flight(self) -> None:
         """Nobody sends again what has not arrived."""
         self._in_flight.clear()
         self._due = 0
-        self._calm()
+        self._cancel_retry()
 
     def _depart(self, segment: bytes | StreamEnd) -> None:
         network = self._network
@@ -120,7 +120,7 @@ class Pipe:
 
     def _go_on(self) -> None:
         if self._due and not self._network.reaches(self.source.host, self.target.host):
-            self._get_stuck()
+            self._wait_for_link()
             return
         while self._due:
             self._due -= 1
@@ -128,9 +128,9 @@ class Pipe:
             self._deliver(self._in_flight.popleft())
         self._confirm()
 
-    def _get_stuck(self) -> None:
+    def _wait_for_link(self) -> None:
         self._is_stuck = True
-        self._network.wait(self._retry)
+        self._network.on_link_open(self._retry)
         if self._patience is None:
             self._patience = self._network.loop.call_later(
                 self._network.stream_timeout_s, self._give_up, context=self._network.context
@@ -141,7 +141,7 @@ class Pipe:
             self._is_stuck = False
             self._go_on()
 
-    def _calm(self) -> None:
+    def _cancel_retry(self) -> None:
         self._is_stuck = False
         if self._patience is not None:
             self._patience.cancel()
@@ -149,15 +149,15 @@ class Pipe:
 
     def _give_up(self) -> None:
         self._patience = None
-        self.cut()
-        self.source.break_off(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
+        self.discard_in_flight()
+        self.source.reset_by_kernel(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
 
     def _confirm(self) -> None:
         """Tell the writer what arrived and was read, if word of it gets there."""
         if self._has_news and not self._network.reaches(self.target.host, self.source.host):
-            self._get_stuck()
+            self._wait_for_link()
             return
-        self._calm()
+        self._cancel_retry()
         self._has_news = False
         if self._taken_bytes:
             self._unread_bytes -= self._taken_bytes

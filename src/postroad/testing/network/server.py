@@ -48,11 +48,11 @@ class MemoryListener:
         if self._host.sockets.pop(self, self) is None:
             self._host.listeners.release(self.address, self.port)
 
-    def end_by_kernel(self) -> None:
+    def close_by_kernel(self) -> None:
         """The process is gone, and its server with it."""
         self.server.end()
 
-    def vanish(self) -> None:
+    def power_off(self) -> None:
         """The power is gone, and the server with it."""
         self.server.end()
 
@@ -142,7 +142,7 @@ class MemoryServer(asyncio.AbstractServer):
         """Return when the server and every connection it accepted are closed."""
         await asyncio.shield(self._all_closed)
 
-    def forget(self, transport: MemoryTransport) -> None:
+    def on_transport_closed(self, transport: MemoryTransport) -> None:
         """A connection was closed."""
         self._open.pop(transport, None)
         self._settle()

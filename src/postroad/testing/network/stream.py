@@ -110,14 +110,14 @@ class MemoryTransport(ReadingHalf):
             return
         if isinstance(error, OSError):
             where = f"{self.remote[0]}:{self.remote[1]}"
-            self._network.tell(self.host, "lost", f"the connection with {where}: {error.strerror}")
+            self._network.log(self.host, "lost", f"the connection with {where}: {error.strerror}")
         try:
             if self._protocol is not None:
                 self._protocol.connection_lost(error)
         finally:
             self._close_socket()
             if self._server is not None:
-                self._server.forget(self)
+                self._server.on_transport_closed(self)
 
     def _close_socket(self) -> None:
         """Close as the kernel does: a peer whose data nobody read is told by a reset."""
@@ -242,22 +242,22 @@ class MemoryTransport(ReadingHalf):
             self._is_write_planned = True
             self._plan(self._flush)
 
-    def break_off(self, error: OSError) -> None:
+    def reset_by_kernel(self, error: OSError) -> None:
         """The kernel gave the connection up; the process hears of it."""
         if not self.is_gone:
             self.is_gone = True
             self._release()
             self._lose(error)
 
-    def end_by_kernel(self) -> None:
+    def close_by_kernel(self) -> None:
         """The process is gone: what it had not handed to the kernel is lost."""
         self._is_closing = self._is_lost = True
         self._close_socket()
 
-    def vanish(self) -> None:
+    def power_off(self) -> None:
         """The power is gone: nothing is sent any more, nobody is told."""
         self._is_closing = self._is_lost = self.is_gone = True
-        self.outgoing.cut()
+        self.outgoing.discard_in_flight()
 
     def __repr__(self) -> str:
         state = "closed" if self.is_gone else "closing" if self._is_closing else "open"

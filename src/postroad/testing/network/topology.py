@@ -80,7 +80,7 @@ class Topology:
 
     # Faults.
 
-    def disturb(
+    def set_conditions(
         self,
         *,
         between: tuple[str, str] | None = None,
@@ -108,7 +108,7 @@ class Topology:
         told = ", ".join(f"{name} {value}" for name, value in changes.items())
         self._log.add("network", "disturbed", f"{where}: {told}")
 
-    def calm(self) -> None:
+    def reset_conditions(self) -> None:
         """Take back everything that `disturb` changed."""
         self.ways.set(DEFAULT_CONDITIONS, None)
         self._log.add("network", "calm")
@@ -140,7 +140,7 @@ class Topology:
             self._log.add("network", "healed", f"{','.join(firsts)} and {','.join(seconds)}")
         self._try_again()
 
-    def reset(self, first: str, second: str) -> int:
+    def reset_connections(self, first: str, second: str) -> int:
         """Break the connections between two hosts; returns how many there were."""
         far = self.host(second).name
         found = [
@@ -180,17 +180,17 @@ class Topology:
 
     def reaches(self, source: SimHost, target: SimHost) -> bool:
         """Whether something from the source arrives at the target now."""
-        return target.is_on and self.ways.is_open(source.name, target.name)
+        return target.is_on and self.ways.is_reachable(source.name, target.name)
 
-    def wait(self, retry: Callable[[], None]) -> None:
+    def on_link_open(self, retry: Callable[[], None]) -> None:
         """Have something called when a way may have opened."""
         self._waiting.append(retry)
 
     def break_connection(self, transport: MemoryTransport, error: OSError) -> None:
         """Have both ends lose a connection."""
         peer = transport.outgoing.target
-        transport.break_off(error)
-        peer.break_off(reset_error())
+        transport.reset_by_kernel(error)
+        peer.reset_by_kernel(reset_error())
 
     def _try_again(self) -> None:
         waiting, self._waiting = self._waiting, []

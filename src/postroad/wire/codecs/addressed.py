@@ -37,14 +37,14 @@ class LegacyCodec(Codec):
         self._has_short_length = self.has_short_length
         self.frame_bytes_max = frame_bytes_max
         self.sender: Address | None = None
-        self.need = 1
+        self.bytes_needed = 1
 
     def decode(self, data: Bytes, frames: list[Frame]) -> int:
         position = 0
         if self.sender is None:
             found = self._decode_sender(data)
             if found is None:
-                self.need = len(data) + 1
+                self.bytes_needed = len(data) + 1
                 return 0
             self.sender, position = found
         return self._decode_frames(data, position, frames)
@@ -59,7 +59,7 @@ class LegacyCodec(Codec):
     def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:
         """Append every complete frame from the position on; returns where the rest begins."""
 
-    def _introduce(self, out: list[bytes]) -> None:
+    def _encode_sender_once(self, out: list[bytes]) -> None:
         """Put our address in front of our first frame."""
         if self._version == 1:
             ip, port = self._advertised_ip, self._advertised.port

@@ -16,7 +16,7 @@ JOIN_BYTES_MAX = 64 * 1024
 class Codec(Protocol):
     """Frames of one version to bytes and back, for one connection."""
 
-    need: int
+    bytes_needed: int
     """Fewest bytes, counted from the first unconsumed one, that can complete another frame."""
     sender: Address | None
     """Address the peer advertises, once it has told it."""

@@ -37,7 +37,7 @@ class DocumentedCodec(LegacyCodec):
         end = len(data)
         unpack = _HEADER.unpack_from
         maximum = self.frame_bytes_max
-        self.need = _HEADER_BYTES
+        self.bytes_needed = _HEADER_BYTES
         while end - position >= _HEADER_BYTES:
             kind, id, length = unpack(data, position)
             if not 0 <= length <= maximum:
@@ -46,7 +46,7 @@ class DocumentedCodec(LegacyCodec):
             stop = start + length
             if kind == REPLY:
                 if stop >= end:
-                    self.need = stop + 1 - position
+                    self.bytes_needed = stop + 1 - position
                     break
                 status = data[stop]
                 if status > STATUS_MAX:
@@ -56,7 +56,7 @@ class DocumentedCodec(LegacyCodec):
             elif kind == REQUEST:
                 subject_start = stop + _LENGTH_BYTES
                 if subject_start > end:
-                    self.need = subject_start - position
+                    self.bytes_needed = subject_start - position
                     break
                 (subject_length,) = _LENGTH.unpack_from(data, stop)
                 if not 0 <= subject_length <= SUBJECT_BYTES_MAX:
@@ -64,7 +64,7 @@ class DocumentedCodec(LegacyCodec):
                 check_frame_size(length + subject_length, maximum)
                 subject_stop = subject_start + subject_length
                 if subject_stop > end:
-                    self.need = subject_stop - position
+                    self.bytes_needed = subject_stop - position
                     break
                 frames.append(
                     RequestFrame(
@@ -88,7 +88,7 @@ class DocumentedCodec(LegacyCodec):
         one_way: bool,
     ) -> None:
         if not self._is_introduced:
-            self._introduce(out)
+            self._encode_sender_once(out)
         encoded = subject.encode()
         header = _HEADER.pack(REQUEST, id, len(payload))
         trailer = _LENGTH.pack(len(encoded)) + encoded
@@ -101,7 +101,7 @@ class DocumentedCodec(LegacyCodec):
         self, out: list[bytes], id: int, status: int, payload: bytes, code: int, retryable: bool
     ) -> None:
         if not self._is_introduced:
-            self._introduce(out)
+            self._encode_sender_once(out)
         header = _HEADER.pack(REPLY, id, len(payload))
         if len(payload) < JOIN_BYTES_MAX:
             out.append(header + payload + _STATUS[status])

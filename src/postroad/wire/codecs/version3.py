@@ -99,7 +99,7 @@ class Version3Codec(Codec):
         self.sender: Address | None = None
         # The peer's hello as it came.
         self.hello_body = b""
-        self.need = _HEADER_BYTES
+        self.bytes_needed = _HEADER_BYTES
         # Subjects seen on this connection.
         self._subjects: dict[Bytes, str] = {}
         # Set once both sides have said hello and share an algorithm.
@@ -115,7 +115,7 @@ class Version3Codec(Codec):
         end = len(data)
         unpack = _unpack
         length_max = self._length_max
-        self.need = _HEADER_BYTES
+        self.bytes_needed = _HEADER_BYTES
         while end - position >= _HEADER_BYTES:
             length, kind, word, id = unpack(data, position)
             start = position + _HEADER_BYTES
@@ -123,7 +123,7 @@ class Version3Codec(Codec):
             if not (_EMPTY_LENGTH <= length <= length_max and _PLAIN_REQUEST <= kind < _CONTROL):
                 self._check_header(length, kind)
             if stop > end:
-                self.need = stop - position
+                self.bytes_needed = stop - position
                 break
             if kind == _PLAIN_REPLY:
                 frames.append(ReplyFrame(id, 0, data[start:stop], word))  # type: ignore[arg-type]
@@ -135,16 +135,16 @@ class Version3Codec(Codec):
                 # Views cannot be looked up; they come from frames too large for it to matter.
                 subject = self._subjects.get(raw) if type(raw) is bytes else None
                 if subject is None:
-                    subject = self._learn_subject(raw, id)
+                    subject = self._intern_subject(raw, id)
                 frames.append(RequestFrame(id, subject, data[split:stop], word))  # type: ignore[arg-type]
             else:
-                frames.append(self._decode_unusual(kind, word, id, bytes(data[start:stop])))
+                frames.append(self._decode_slow_path(kind, word, id, bytes(data[start:stop])))
                 if kind >> 24 in _AGREEING:
                     return int(stop)
             position = stop
         return position
 
-    def _learn_subject(self, raw: Bytes, request_id: int) -> str:
+    def _intern_subject(self, raw: Bytes, request_id: int) -> str:
         """Decode a subject and remember it: few are used, and each very often."""
         subject = decode_utf8(raw, "subject", request_id)
         if len(raw) <= _KNOWN_SUBJECT_BYTES_MAX:
@@ -164,7 +164,7 @@ class Version3Codec(Codec):
             raise MalformedFrameError(f"unknown frame type {kind >> 24}")
         check_frame_size(length - _EMPTY_LENGTH, maximum)
 
-    def _decode_unusual(self, kind: int, word: int, id: int, body: bytes) -> Frame:
+    def _decode_slow_path(self, kind: int, word: int, id: int, body: bytes) -> Frame:
         """Frames with flags, failed replies and control frames."""
         type, flags, short = kind >> 24, kind >> 16 & 0xFF, kind & 0xFFFF
         if type == FrameType.REQUEST:
@@ -174,13 +174,13 @@ class Version3Codec(Codec):
             trace, rest = (
                 split_trace_context(body[short:], id) if flags & TRACED else (None, body[short:])
             )
-            payload = self._open_payload(rest, flags, id)
+            payload = self._decompress_payload(rest, flags, id)
             check_frame_size(short + len(payload), self.frame_bytes_max)
             return RequestFrame(id, subject, payload, word, flags & ONE_WAY != 0, trace)
         if type == FrameType.REPLY:
             if short > _STATUS_MAX:
                 raise MalformedFrameError(f"reply {id} has unknown status {short}")
-            payload = self._open_payload(body, flags, None)
+            payload = self._decompress_payload(body, flags, None)
             return ReplyFrame(id, short, payload, word, flags & RETRYABLE != 0)
         return self._decode_control(type, word, id, body)
 
@@ -261,7 +261,7 @@ class Version3Codec(Codec):
             return CancelFrame(id)
         return PingFrame(id) if kind == FrameType.PING else PongFrame(id)
 
-    def _open_payload(self, packed: bytes, flags: int, request_id: int | None) -> bytes:
+    def _decompress_payload(self, packed: bytes, flags: int, request_id: int | None) -> bytes:
         if not flags & COMPRESSED:
             return packed
         if self.compression is None:

@@ -37,7 +37,7 @@ class ZeebeCodec(LegacyCodec):
 
     def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:
         end = len(data)
-        self.need = 1
+        self.bytes_needed = 1
         while position < end:
             kind = data[position]
             if kind != REQUEST and kind != REPLY:
@@ -46,7 +46,7 @@ class ZeebeCodec(LegacyCodec):
                 id, start = decode_varint64(data, position + 1)
                 length, start = decode_varint32(data, start)
             except IndexError:
-                self.need = end - position + 1
+                self.bytes_needed = end - position + 1
                 break
             check_frame_size(length, self.frame_bytes_max)
             stop = start + length
@@ -55,7 +55,7 @@ class ZeebeCodec(LegacyCodec):
             else:
                 after = self._decode_request(data, id, start, stop, frames)
             if after > end:
-                self.need = after - position
+                self.bytes_needed = after - position
                 break
             position = after
         return position
@@ -98,7 +98,7 @@ class ZeebeCodec(LegacyCodec):
         one_way: bool,
     ) -> None:
         if not self._is_introduced:
-            self._introduce(out)
+            self._encode_sender_once(out)
         encoded = subject.encode()
         header = _REQUEST + encode_varint64(id) + encode_varint32(len(payload))
         trailer = _SUBJECT_LENGTH.pack(len(encoded)) + encoded
@@ -111,6 +111,6 @@ class ZeebeCodec(LegacyCodec):
         self, out: list[bytes], id: int, status: int, payload: bytes, code: int, retryable: bool
     ) -> None:
         if not self._is_introduced:
-            self._introduce(out)
+            self._encode_sender_once(out)
         header = _REPLY + encode_varint64(id) + encode_varint32(len(payload))
         out += (header, payload, bytes([status]))

@@ -87,7 +87,7 @@ class Echo(Cell):
     def __init__(self) -> None:
         super().__init__("echo", consume=["shouts"], subscribe=["news"])
 
-    def received(self, message: CellMessage) -> Any:
+    def handle(self, message: CellMessage) -> Any:
         return message.body
 
     @command("twice", "WORD", help="Says a word twice.")

@@ -67,7 +67,7 @@ async def test_cells_of_another_domain(alpha: Operator, beta: Operator) -> None:
     for name, params in (("run", {"command": "twice hey"}), ("kill", {}), ("drain", {})):
         with pytest.raises(Forbidden, match="domain beta lets others only look"):
             await alpha.do(f"cells.{name}", cell="echo@beta", **params)
-    beta.office.node.domain.exchange.remote_commands = "change"
+    beta.office.node.domain.dispatcher.remote_commands = "change"
     text = (await alpha.do("cells.run", cell="echo@beta", command="twice hey")).text
     assert text == "hey hey"
     await alpha.do("cells.kill", cell="echo@beta")

@@ -19,22 +19,22 @@ class Planted(SeedDiscovery):
         self._hangs = hangs
         self.withdrawals = 0
 
-    async def _search(self) -> None:
+    async def _discover(self) -> None:
         if self._hangs:
             await asyncio.Event().wait()
         if self._failures_left:
             self._failures_left -= 1
             raise KeyError("defect")
-        self._tell([OTHER, OWN])
+        self._publish_addresses([OTHER, OWN])
 
-    async def _withdraw(self) -> None:
+    async def _deregister(self) -> None:
         self.withdrawals += 1
 
     def find(self, *addresses: Address) -> None:
-        self._tell(addresses)
+        self._publish_addresses(addresses)
 
     def complain(self, text: str) -> None:
-        self._complain("key", "%s", text)
+        self._warn("key", "%s", text)
 
 
 async def test_a_defect_is_logged_and_the_search_goes_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -29,8 +29,8 @@ def make_contacts(
 ) -> tuple[StateSync, MembershipContext]:
     voice = voice or make_voice(config=CONFIG)
     contacts = StateSync(voice)
-    contacts.begin(NOW)
-    contacts.set([address_of(place) for place in places], NOW)
+    contacts.start(NOW)
+    contacts.set_seeds([address_of(place) for place in places], NOW)
     return contacts, voice
 
 
@@ -48,12 +48,12 @@ def answer(
     request: SyncRequestPacket, name: str, *news_of: str, agrees: bool = False
 ) -> SyncReplyPacket:
     return SyncReplyPacket(
-        number=request.number,
+        nonce=request.nonce,
         agrees=agrees,
         name=name,
         instance=instance_of(name),
         is_member=True,
-        news=[make_record(it) for it in news_of],
+        records=[make_record(it) for it in news_of],
     )
 
 
@@ -68,8 +68,8 @@ def test_the_own_address_is_no_contact() -> None:
     assert NOW + 0.8 <= contacts.deadline() <= NOW + 1.2
     contacts.tick(contacts.deadline())
     assert take_said(voice) == []
-    assert not contacts.set([voice.roster.own.address], NOW)
-    assert contacts.set([voice.roster.own.address, address_of("b")], NOW)
+    assert not contacts.set_seeds([voice.roster.local.address], NOW)
+    assert contacts.set_seeds([voice.roster.local.address, address_of("b")], NOW)
     contacts.tick(NOW)
     assert asked(take_said(voice)) == [address_of("b")]
 
@@ -79,11 +79,11 @@ def test_a_contact_is_asked_at_once_and_introduced_to_a_member() -> None:
     assert contacts.deadline() == NOW
     request = ask_one(contacts, voice)
     assert request.digest == voice.roster.digest()
-    assert request.news == [make_record("self")]
+    assert request.records == [make_record("self")]
 
     contacts, voice = make_contacts("b")
     voice.is_member = False
-    assert ask_one(contacts, voice).news == []
+    assert ask_one(contacts, voice).records == []
 
 
 def test_a_few_contacts_are_asked_at_a_time_and_by_chance() -> None:
@@ -122,7 +122,7 @@ def test_contacts_that_stay_keep_their_patience_and_others_are_forgotten() -> No
     contacts, voice = make_contacts("b", "c")
     contacts.tick(NOW)
     take_said(voice)
-    contacts.set([address_of("b"), address_of("d")], NOW)
+    contacts.set_seeds([address_of("b"), address_of("d")], NOW)
     contacts.tick(NOW + _BATCH_PAUSE_S)
     assert asked(take_said(voice)) == [address_of("d")]
 
@@ -143,7 +143,7 @@ def test_this_very_node_or_another_spelling_is_known_once_it_has_answered() -> N
     request = ask_one(contacts, voice)
     voice.roster.add(make_record("b"), NOW)
     assert contacts.deadline() < NOW + 0.6, "nobody knows yet that it is b"
-    assert contacts.on_answer(answer(request, "b", agrees=True))
+    assert contacts.on_reply(answer(request, "b", agrees=True))
     contacts.tick(NOW + 0.7)
     assert take_said(voice) == []
 
@@ -151,16 +151,16 @@ def test_this_very_node_or_another_spelling_is_known_once_it_has_answered() -> N
     contacts.tick(NOW)
     requests = {it.address: request_of(it) for it in take_said(voice)}
     own = answer(requests[address_of("alias")], "self", agrees=True)
-    assert not contacts.on_answer(own), "though it is a member, as far as it says"
-    assert contacts.on_answer(answer(requests[address_of("b")], "b", agrees=True))
+    assert not contacts.on_reply(own), "though it is a member, as far as it says"
+    assert contacts.on_reply(answer(requests[address_of("b")], "b", agrees=True))
 
     contacts, voice = make_contacts("b", "c")
     contacts.tick(NOW)
     first, second = (request_of(it) for it in take_said(voice))
     is_joining = msgspec.structs.replace(answer(first, "b", agrees=True), is_member=False)
-    assert not contacts.on_answer(is_joining)
+    assert not contacts.on_reply(is_joining)
     also_joining = msgspec.structs.replace(answer(second, "c", agrees=True), is_member=False)
-    assert contacts.on_answer(also_joining), "nobody is left who could know more"
+    assert contacts.on_reply(also_joining), "nobody is left who could know more"
 
 
 @pytest.mark.parametrize("answers", [False, True], ids=["silent", "this very node"])
@@ -174,7 +174,7 @@ def test_a_contact_that_is_nobody_new_is_asked_ever_less_often(answers: bool) ->
         (said,) = take_said(voice)
         assert said.address == address_of("alias")
         if answers:
-            assert contacts.on_answer(answer(request_of(said), "self", agrees=True))
+            assert contacts.on_reply(answer(request_of(said), "self", agrees=True))
         pauses.append(contacts.deadline() - now)
         now = contacts.deadline()
     assert 0.25 <= pauses[0] <= 0.5
@@ -184,15 +184,15 @@ def test_a_contact_that_is_nobody_new_is_asked_ever_less_often(answers: bool) ->
 def test_a_stranger_that_speaks_up_is_asked_but_not_at_every_word_and_no_member() -> None:
     contacts, voice = make_contacts()
     for later in (0.0, 0.5, 0.99):
-        contacts.meet(address_of("b"), NOW + later)
-    contacts.meet(address_of("c"), NOW)
+        contacts.query_unknown(address_of("b"), NOW + later)
+    contacts.query_unknown(address_of("c"), NOW)
     assert asked(take_said(voice)) == [address_of("b"), address_of("c")]
-    contacts.meet(address_of("b"), NOW + 1.0)
+    contacts.query_unknown(address_of("b"), NOW + 1.0)
     assert asked(take_said(voice)) == [address_of("b")]
 
     contacts, voice = make_contacts()
     voice.roster.add(make_record("b"), NOW)
-    contacts.meet(address_of("b"), NOW)
+    contacts.query_unknown(address_of("b"), NOW)
     assert take_said(voice) == []
 
 
@@ -200,17 +200,17 @@ def test_strangers_without_number_are_neither_asked_nor_remembered_without_numbe
     contacts, voice = make_contacts()
     for later in (0.0, 0.99):
         for port in range(1, 301):
-            contacts.meet(Address("stranger", port), NOW + later)
+            contacts.query_unknown(Address("stranger", port), NOW + later)
     assert len(take_said(voice)) == 8
     assert len(contacts._met) == 8
     for port in range(301, 601):
-        contacts.meet(Address("stranger", port), NOW + CONFIG.probe_interval_s)
+        contacts.query_unknown(Address("stranger", port), NOW + CONFIG.probe_interval_s)
     assert len(take_said(voice)) == 8, "in the next interval others have their turn"
 
     contacts, voice = make_contacts()
     for second in range(20):
         for port in range(1, 9):
-            contacts.meet(Address(f"stranger-{second}", port), NOW + second)
+            contacts.query_unknown(Address(f"stranger-{second}", port), NOW + second)
     assert len(take_said(voice)) == 160
     assert len(contacts._questions) == 64
 
@@ -238,40 +238,40 @@ def test_views_are_compared_ever_less_often_with_members_and_the_dead() -> None:
 def test_a_view_is_told_to_who_does_not_agree_and_tells_of_a_member_itself() -> None:
     contacts, voice = make_contacts()
     voice.roster.add(make_record("b"), NOW)
-    request = SyncRequestPacket(number=5, digest=voice.roster.digest())
+    request = SyncRequestPacket(nonce=5, digest=voice.roster.digest())
     assert contacts.on_request(request) == SyncReplyPacket(
-        number=5, agrees=True, name="self", instance=instance_of("self"), is_member=True, news=[]
+        nonce=5, agrees=True, name="self", instance=instance_of("self"), is_member=True, records=[]
     )
 
     contacts, voice = make_contacts()
     records = [make_record("b"), make_record("x", MemberState.DEAD)]
     for record in records:
         voice.roster.add(record, NOW)
-    sync = contacts.on_request(SyncRequestPacket(number=5, digest=b""))
+    sync = contacts.on_request(SyncRequestPacket(nonce=5, digest=b""))
     assert not sync.agrees
-    assert sync.news == [make_record("self"), *records]
+    assert sync.records == [make_record("self"), *records]
 
     contacts, voice = make_contacts()
     voice.is_member = False
     voice.roster.add(make_record("b"), NOW)
-    sync = contacts.on_request(SyncRequestPacket(number=5, digest=b""))
-    assert sync.news == [make_record("b")]
+    sync = contacts.on_request(SyncRequestPacket(nonce=5, digest=b""))
+    assert sync.records == [make_record("b")]
 
 
 def test_an_answer_is_taken_once_from_somebody_who_was_asked() -> None:
     contacts, voice = make_contacts("b")
     request = ask_one(contacts, voice)
-    assert not contacts.on_answer(
-        SyncReplyPacket(number=1, agrees=False, name="b", instance=1, is_member=True)
+    assert not contacts.on_reply(
+        SyncReplyPacket(nonce=1, agrees=False, name="b", instance=1, is_member=True)
     )
-    assert contacts.on_answer(answer(request, "b", agrees=True))
-    assert not contacts.on_answer(answer(request, "b")), "once is enough"
+    assert contacts.on_reply(answer(request, "b", agrees=True))
+    assert not contacts.on_reply(answer(request, "b")), "once is enough"
     assert take_said(voice) == []
 
     contacts, voice = make_contacts()
-    contacts.meet(address_of("b"), NOW)
+    contacts.query_unknown(address_of("b"), NOW)
     request = request_of(take_said(voice)[0])
-    assert contacts.on_answer(answer(request, "b", agrees=True))
+    assert contacts.on_reply(answer(request, "b", agrees=True))
 
 
 def test_the_other_is_told_what_it_lacks() -> None:
@@ -289,23 +289,23 @@ def test_the_other_is_told_what_it_lacks() -> None:
     request = ask_one(contacts, voice)
     sync = answer(request, "b", "b", "d", "e", "f", "g")
     later = make_record("h", start=1, incarnation=INCARNATION + 1)
-    contacts.on_answer(msgspec.structs.replace(sync, news=[*sync.news, later]))
+    contacts.on_reply(msgspec.structs.replace(sync, records=[*sync.records, later]))
 
     (said,) = take_said(voice)
     assert (said.address, said.is_stream) == (address_of("b"), True)
-    assert said.packet == GossipPacket(news=[make_record("self"), *newer])
+    assert said.packet == GossipPacket(records=[make_record("self"), *newer])
 
 
 def test_the_other_is_told_nothing_if_it_lacks_nothing_or_by_who_is_joining() -> None:
     contacts, voice = make_contacts("b")
     request = ask_one(contacts, voice)
-    contacts.on_answer(answer(request, "b", "self"))
+    contacts.on_reply(answer(request, "b", "self"))
     assert take_said(voice) == []
 
     contacts, voice = make_contacts("b")
     voice.is_member = False
     voice.roster.add(make_record("c"), NOW)
-    contacts.on_answer(answer(ask_one(contacts, voice), "b"))
+    contacts.on_reply(answer(ask_one(contacts, voice), "b"))
     assert take_said(voice) == []
 
 
@@ -315,7 +315,7 @@ def test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time() -> No
     names = {f"node-{number}" for number in range(60)}
     for name in names:
         voice.roster.add(make_record(name), NOW)
-    request = SyncRequestPacket(number=5, digest=b"")
-    parts = [{it.name for it in contacts.on_request(request).news} for _ in range(60)]
+    request = SyncRequestPacket(nonce=5, digest=b"")
+    parts = [{it.name for it in contacts.on_request(request).records} for _ in range(60)]
     assert all(1 < len(part) < 60 for part in parts)
     assert set().union(*parts) == names | {"self"}

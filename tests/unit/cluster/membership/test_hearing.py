@@ -51,12 +51,12 @@ class Ear:
     ) -> None:
         teller = Teller(Address("somewhere", 1), in_stream, is_trusted)
         for record in records:
-            self.hearing.hear(record, now, teller)
+            self.hearing.apply_record(record, now, teller)
         self.hearing.tick(now)
 
     @property
     def own(self) -> MemberRecord:
-        return self.voice.roster.own
+        return self.voice.roster.local
 
     @property
     def refused(self) -> dict[str, int]:
@@ -128,14 +128,14 @@ def test_an_objection_is_repeated_to_who_has_not_heard_it(state: MemberState) ->
     assert ear.own.state is MemberState.ALIVE
     assert ear.voice.counters.refutations == 1
     assert ear.voice.health.score == 1
-    assert ear.voice.news() == [ear.own]
+    assert ear.voice.gossip_records() == [ear.own]
 
     ear = Ear("b")
     ear.hear(make_record("self", state, witness="b"))
-    while ear.voice.news():
+    while ear.voice.gossip_records():
         assert len(ear.voice.rumours) <= 1
     ear.hear(make_record("self", state, witness="c"))
-    assert ear.voice.news() == [ear.own], "told with the very answer"
+    assert ear.voice.gossip_records() == [ear.own], "told with the very answer"
     assert ear.voice.counters.refutations == 1
 
 
@@ -145,17 +145,17 @@ def test_a_node_outranks_forged_properties_and_farewells_of_itself() -> None:
     ear.hear(forged)
     assert ear.own.version > forged.version
     assert ear.own.properties == {}
-    assert ear.voice.news() == [ear.own]
+    assert ear.voice.gossip_records() == [ear.own]
 
     # Who has met only the forger of it would else believe that this node has left for ever.
     ear = Ear()
     forged = msgspec.structs.replace(
-        make_record("self", MemberState.LEFT, incarnation=INCARNATION + 5), farewell=b"f" * 16
+        make_record("self", MemberState.LEFT, incarnation=INCARNATION + 5), leave_digest=b"f" * 16
     )
     ear.hear(forged)
     assert ear.refused == {"forged farewell": 1}
     assert ear.own.incarnation == INCARNATION + 6
-    assert ear.voice.news() == [ear.own]
+    assert ear.voice.gossip_records() == [ear.own]
 
 
 def test_another_process_of_the_own_name_is_outranked_and_asked(
@@ -288,7 +288,7 @@ def test_who_is_said_to_live_but_thought_dead_hears_of_it(start: int, place: Add
     ear.hear(claim)
     (said,) = take_said(ear.voice)
     assert (said.address, said.is_stream) == (place, start != 0)
-    assert [record.state for record in said.packet.news] == [MemberState.DEAD]
+    assert [record.state for record in said.packet.records] == [MemberState.DEAD]
     ear.hear(claim, now=NOW + 0.1)
     assert take_said(ear.voice) == [], "not at every word"
     ear.hear(claim, now=NOW + 1.0)
@@ -323,11 +323,11 @@ def test_whoever_answers_under_many_names_at_one_address_fills_no_roster() -> No
     roster = ear.voice.roster
     records = [make_record(f"n{number}", address=address) for number in range(100)]
     verdicts = [roster.admit(record, NOW) for record in records]
-    assert verdicts == [MergeResult.NEWS] * 8 + [MergeResult.CROWDED] * 92
+    assert verdicts == [MergeResult.APPLIED] * 8 + [MergeResult.TABLE_FULL] * 92
     assert roster.size == 9
-    assert roster.merge(records[-1], NOW) is MergeResult.CROWDED
+    assert roster.merge(records[-1], NOW) is MergeResult.TABLE_FULL
     # Others are not concerned, and who goes makes room for the next one there.
-    assert roster.admit(make_record("b"), NOW) is MergeResult.NEWS
+    assert roster.admit(make_record("b"), NOW) is MergeResult.APPLIED
     roster.merge(make_record("n0", MemberState.LEFT, address=address), NOW)
     assert roster.merge(records[-1], NOW) is MergeResult.UNPROVEN
-    assert roster.admit(records[-1], NOW) is MergeResult.NEWS
+    assert roster.admit(records[-1], NOW) is MergeResult.APPLIED

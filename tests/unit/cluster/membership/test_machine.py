@@ -44,9 +44,9 @@ def test_a_machine_that_has_not_started_does_nothing() -> None:
     machine = make_machine("a")
     assert machine.phase is MembershipPhase.NEW
     assert machine.deadline() == float("inf")
-    assert ask(machine, ProbePacket(number=1, name="b", instance=1)) is None
+    assert ask(machine, ProbePacket(nonce=1, name="b", instance=1)) is None
     machine.tick(START)
-    assert machine.take_outgoing() == []
+    assert machine.drain_outgoing() == []
     assert machine.counters.packets_received == 0
 
     with pytest.raises(ConfigError):
@@ -56,8 +56,8 @@ def test_a_machine_that_has_not_started_does_nothing() -> None:
 def test_a_node_without_contacts_is_a_member_at_once_and_with_silent_ones_later() -> None:
     machine = join_alone()
     assert phase_of(machine) is MembershipPhase.MEMBER
-    assert machine.members() == [machine.own]
-    assert machine.take_changes() == []
+    assert machine.members() == [machine.local_member]
+    assert machine.drain_events() == []
 
     machine = make_machine("a")
     machine.start(START)
@@ -85,7 +85,7 @@ def test_a_contact_that_answers_makes_a_member_at_once_and_a_late_one_is_found()
     assert names_of(first) == ["a", "b"]
     (change,) = wire.changes["a"]
     assert isinstance(change, MembershipEvent)
-    assert (change.kind, change.member) == (MembershipEventType.ADDED, second.own)
+    assert (change.kind, change.member) == (MembershipEventType.ADDED, second.local_member)
 
     wire = Wire()
     second = wire.add(make_machine("b"), ["a"])
@@ -95,7 +95,7 @@ def test_a_contact_that_answers_makes_a_member_at_once_and_a_late_one_is_found()
 
     wire = Wire()
     first, second = wire.add(make_machine("a")), wire.add(make_machine("b"))
-    first.meet(second.own.address, wire.clock())
+    first.contact(second.local_member.address, wire.clock())
     wire.pump()
     assert names_of(first) == names_of(second) == ["a", "b"]
 
@@ -149,7 +149,7 @@ def test_many_nodes_or_two_halves_find_each_other_through_one() -> None:
 def test_members_are_found_by_name_and_by_address() -> None:
     wire, machines = make_cluster("a", "b")
     machine = machines["a"]
-    assert machine.member("a") == machine.own == machine.members()[0]
+    assert machine.member("a") == machine.local_member == machine.members()[0]
     member = machine.member("b")
     assert member == machine.members()[1]
     assert machine.member("nobody") is None
@@ -234,7 +234,7 @@ def test_who_leaves_while_joining_says_nothing() -> None:
     machine.start(START)
     machine.leave()
     assert machine.phase is MembershipPhase.LEFT
-    assert machine.take_outgoing() == []
+    assert machine.drain_outgoing() == []
     assert [phase for phase in MembershipPhase if phase.is_running] == [
         MembershipPhase.JOINING,
         MembershipPhase.MEMBER,
@@ -247,10 +247,12 @@ def use_after_leaving() -> dict[str, Callable[[Membership], object]]:
         "tick": lambda machine: machine.tick(now),
         "leave": lambda machine: machine.leave(),
         "receive": lambda machine: tell(machine, make_record("c"), now=now),
-        "meet": lambda machine: machine.meet(address_of("c"), now),
-        "namesake": lambda machine: machine.hear_of_namesake(address_of("c"), 1, now),
+        "meet": lambda machine: machine.contact(address_of("c"), now),
+        "namesake": lambda machine: machine.on_duplicate_name_caller(address_of("c"), 1, now),
         "contacts": lambda machine: machine.set_contacts([address_of("c")], now),
-        "same name": lambda machine: machine.on_same_name(address_of("c"), 1, now, is_member=True),
+        "same name": lambda machine: machine.on_duplicate_name_peer(
+            address_of("c"), 1, now, is_member=True
+        ),
     }
 
 
@@ -259,20 +261,20 @@ def test_a_machine_that_left_stays_silent(use: str) -> None:
     machine = join_alone()
     tell(machine, make_record("b"), now=START)
     machine.leave()
-    machine.take_outgoing()
-    machine.take_changes()
+    machine.drain_outgoing()
+    machine.drain_events()
     use_after_leaving()[use](machine)
     assert machine.phase is MembershipPhase.LEFT
-    assert machine.take_outgoing() == []
-    assert machine.take_changes() == []
+    assert machine.drain_outgoing() == []
+    assert machine.drain_events() == []
     assert machine.deadline() == float("inf")
 
 
 def test_changes_are_told_once_and_trips_only_if_measured() -> None:
     machine = join_alone()
     tell(machine, make_record("b"), now=START)
-    first = machine.take_changes()
+    first = machine.drain_events()
     assert len(first) == 1
     assert not isinstance(first[0], NameConflictDetected | NameConflictLost)
-    assert machine.take_changes() == []
+    assert machine.drain_events() == []
     assert machine.round_trips_s() == {}

@@ -210,7 +210,7 @@ def notices(wire: Wire, name: str) -> list[NameConflictDetected | NameConflictLo
 def test_who_joins_under_a_taken_name_is_refused_and_nobody_loses_the_holder() -> None:
     wire, machines = make_cluster("a", "b", "c")
     second = wire.add(make_second("c"), ["a"])
-    assert wire.run_until(lambda: second.phase is MembershipPhase.REFUSED, limit_s=3)
+    assert wire.run_until(lambda: second.phase is MembershipPhase.NAME_LOST, limit_s=3)
     assert NameConflictLost(address_of("c")) in notices(wire, "c")
     assert NameConflictDetected(ELSEWHERE) in notices(wire, "c"), "the holder is told"
     wire.run(30)
@@ -222,9 +222,9 @@ def test_who_joins_under_a_taken_name_is_refused_and_nobody_loses_the_holder() -
 def test_who_joins_with_the_holder_for_a_contact_is_refused() -> None:
     wire, _machines = make_cluster("a", "c")
     second = wire.add(make_second("c"), ["c"])
-    assert second.phase is MembershipPhase.REFUSED
+    assert second.phase is MembershipPhase.NAME_LOST
     assert second.deadline() == float("inf")
-    assert second.take_outgoing() == []
+    assert second.drain_outgoing() == []
 
 
 def test_who_joins_under_the_name_of_a_dead_process_waits_until_that_is_sure() -> None:
@@ -253,47 +253,51 @@ def test_where_two_halves_merge_the_elder_keeps_the_name(start: int) -> None:
     assert first.phase is second.phase is MembershipPhase.MEMBER
     bridge = wire.add(make_machine("d"), ["a", "b"])
     elder, younger = (first, second) if start > 0 else (second, first)
-    assert wire.run_until(lambda: younger.phase is MembershipPhase.REFUSED, limit_s=30)
+    assert wire.run_until(lambda: younger.phase is MembershipPhase.NAME_LOST, limit_s=30)
     wire.stop(younger)
     assert wire.run_until(wire.agree, limit_s=60)
     assert elder.phase is MembershipPhase.MEMBER
     assert names_of(bridge) == ["a", "b", "c", "d"]
     member = bridge.member("c")
     assert member is not None
-    assert member.address == elder.own.address
+    assert member.address == elder.local_member.address
 
 
 def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
     subtests: pytest.Subtests,
 ) -> None:
-    for age, phase in [(1, MembershipPhase.MEMBER), (-1, MembershipPhase.REFUSED)]:
+    for age, phase in [(1, MembershipPhase.MEMBER), (-1, MembershipPhase.NAME_LOST)]:
         with subtests.test(age=age):
             machine = make_machine("a")
             machine.start(START)
             machine.set_contacts([], START)
             machine.set_contacts([address_of("b")], START)
-            machine.on_same_name(
+            machine.on_duplicate_name_peer(
                 address_of("b"), instance_of("a", start=age), START, is_member=True
             )
             assert machine.phase is phase
             kind = NameConflictDetected if phase is MembershipPhase.MEMBER else NameConflictLost
-            assert machine.take_changes() == [kind(address_of("b"))]
+            assert machine.drain_events() == [kind(address_of("b"))]
 
     machine = make_machine("a")
     machine.start(START)
     machine.set_contacts([address_of("b")], START)
-    machine.on_same_name(address_of("b"), instance_of("a", start=1), START, is_member=True)
-    assert machine.phase is MembershipPhase.REFUSED
-    assert machine.take_changes() == [NameConflictLost(address_of("b"))]
-    machine.on_same_name(address_of("c"), instance_of("a", start=1), START, is_member=True)
-    assert machine.take_changes() == [], "once is enough"
+    machine.on_duplicate_name_peer(
+        address_of("b"), instance_of("a", start=1), START, is_member=True
+    )
+    assert machine.phase is MembershipPhase.NAME_LOST
+    assert machine.drain_events() == [NameConflictLost(address_of("b"))]
+    machine.on_duplicate_name_peer(
+        address_of("c"), instance_of("a", start=1), START, is_member=True
+    )
+    assert machine.drain_events() == [], "once is enough"
 
     machine = make_machine("a")
     machine.start(START)
     machine.set_contacts([], START)
-    machine.hear_of_namesake(address_of("b"), instance_of("a", start=-1), START)
+    machine.on_duplicate_name_caller(address_of("b"), instance_of("a", start=-1), START)
     assert machine.phase is MembershipPhase.MEMBER
-    assert {send.address for send in machine.take_outgoing()} == {address_of("b")}
+    assert {send.address for send in machine.drain_outgoing()} == {address_of("b")}
     machine.tick(START + 60)
     assert machine.phase is MembershipPhase.MEMBER
 
@@ -373,7 +377,9 @@ def test_a_node_whose_clock_was_never_set_finds_the_others() -> None:
 def doubt(machine: Membership, name: str, now: float) -> None:
     """Let a machine hear an honest doubt about a member as it knows it."""
     known = machine._roster.entries[name].record
-    tell(machine, msgspec.structs.replace(known, state=MemberState.SUSPECT, witness="c"), now=now)
+    tell(
+        machine, msgspec.structs.replace(known, state=MemberState.SUSPECT, reported_by="c"), now=now
+    )
 
 
 @pytest.mark.parametrize("what", ["incarnation", "version"])
@@ -403,10 +409,10 @@ def test_who_was_asked_to_try_cannot_speak_for_a_member() -> None:
     (ping,) = [it.packet for it in take_said(asker) if isinstance(it.packet, ProbePacket)]
     asker._prober.tick(wire.clock() + asker.config.indirect_after_s)
     forged = ProbeAckPacket(
-        number=ping.number,
+        nonce=ping.nonce,
         name="b",
         instance=known.instance,
-        farewell=known.farewell,
+        leave_digest=known.leave_digest,
         incarnation=CLAIM_MAX + 5,
         is_member=True,
     )

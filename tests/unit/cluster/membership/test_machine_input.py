@@ -43,9 +43,9 @@ from tests.support.cluster.membership import (
 
 def test_a_ping_is_answered_with_who_is_here_and_a_stranger_is_asked_back() -> None:
     machine = join_alone()
-    answer = ask(machine, ProbePacket(number=7, name="b", instance=1))
+    answer = ask(machine, ProbePacket(nonce=7, name="b", instance=1))
     assert isinstance(answer, ProbeAckPacket)
-    assert (answer.number, answer.name, answer.instance) == (7, "a", instance_of("a"))
+    assert (answer.nonce, answer.name, answer.instance) == (7, "a", instance_of("a"))
     (said,) = take_said(machine)
     assert said.address == address_of("b")
     assert isinstance(said.packet, SyncRequestPacket)
@@ -56,20 +56,20 @@ def test_who_pings_and_is_doubted_hears_of_it(state: MemberState) -> None:
     machine = join_alone()
     doubt = make_record("b", state, witness="c")
     machine._roster.add(doubt, START)
-    answer = ask(machine, ProbePacket(number=7, name="b", instance=instance_of("b")))
+    answer = ask(machine, ProbePacket(nonce=7, name="b", instance=instance_of("b")))
     assert isinstance(answer, ProbeAckPacket)
-    assert doubt in answer.news
+    assert doubt in answer.records
 
 
 def test_a_pull_is_answered_with_the_own_record_and_outnumbers_versions_it_never_had() -> None:
     machine = join_alone()
     answer = ask(machine, PropertiesRequestPacket(version=0, instance=instance_of("a")))
-    assert answer == GossipPacket(news=[make_record("a")])
+    assert answer == GossipPacket(records=[make_record("a")])
     earlier_process = PropertiesRequestPacket(version=99, instance=instance_of("a", start=-1))
     assert ask(machine, earlier_process) == answer
     machine.set_properties({"role": "x"}, START)
     answer = ask(machine, PropertiesRequestPacket(version=99, instance=instance_of("a")))
-    assert answer == GossipPacket(news=[make_record("a", version=100, properties={"role": "x"})])
+    assert answer == GossipPacket(records=[make_record("a", version=100, properties={"role": "x"})])
     assert ask(machine, PropertiesRequestPacket(version=99, instance=instance_of("a"))) == answer, (
         "once is enough"
     )
@@ -79,7 +79,7 @@ def test_a_pull_is_answered_with_the_own_record_and_outnumbers_versions_it_never
 def test_a_pull_of_a_version_out_of_range_gets_no_answer(version: int) -> None:
     machine = join_alone()
     assert ask(machine, PropertiesRequestPacket(version=version, instance=instance_of("a"))) is None
-    assert machine.own.version == 0
+    assert machine.local_member.version == 0
 
 
 @pytest.mark.parametrize("is_member", [True, False])
@@ -88,23 +88,23 @@ def test_answers_tell_whether_this_node_is_a_member(is_member: bool) -> None:
     machine.start(START)
     if is_member:
         machine.set_contacts([], START)
-    ack = ask(machine, ProbePacket(number=7, name="b", instance=1))
-    sync = ask(machine, SyncRequestPacket(number=8, digest=b""))
+    ack = ask(machine, ProbePacket(nonce=7, name="b", instance=1))
+    sync = ask(machine, SyncRequestPacket(nonce=8, digest=b""))
     assert isinstance(ack, ProbeAckPacket)
     assert isinstance(sync, SyncReplyPacket)
     assert ack.is_member is sync.is_member is is_member
-    assert ack.farewell == make_record("a").farewell
+    assert ack.leave_digest == make_record("a").leave_digest
 
 
 def test_a_machine_that_joins_answers_but_does_not_speak_of_itself() -> None:
     machine = make_machine("a")
     machine.start(START)
     assert ask(machine, PropertiesRequestPacket(version=0, instance=instance_of("a"))) is None
-    answer = ask(machine, SyncRequestPacket(number=3, digest=b""))
+    answer = ask(machine, SyncRequestPacket(nonce=3, digest=b""))
     assert isinstance(answer, SyncReplyPacket)
-    assert answer.news == []
-    assert isinstance(ask(machine, ProbePacket(number=7, name="b", instance=1)), ProbeAckPacket)
-    ask(machine, SyncReplyPacket(number=1, agrees=True, name="b", instance=1, is_member=True))
+    assert answer.records == []
+    assert isinstance(ask(machine, ProbePacket(nonce=7, name="b", instance=1)), ProbeAckPacket)
+    ask(machine, SyncReplyPacket(nonce=1, agrees=True, name="b", instance=1, is_member=True))
     assert machine.phase is MembershipPhase.JOINING
 
 
@@ -112,12 +112,12 @@ def test_a_machine_that_joins_answers_but_does_not_speak_of_itself() -> None:
     "packet",
     [
         ProbeAckPacket(
-            number=1, name="b", instance=1, farewell=b"f", incarnation=0, is_member=True
+            nonce=1, name="b", instance=1, leave_digest=b"f", incarnation=0, is_member=True
         ),
-        ProbeNackPacket(number=1),
+        ProbeNackPacket(nonce=1),
         GossipPacket(),
-        ProbeRequestPacket(number=1, target="b"),
-        SyncReplyPacket(number=1, agrees=False, name="b", instance=1, is_member=True),
+        ProbeRequestPacket(nonce=1, target="b"),
+        SyncReplyPacket(nonce=1, agrees=False, name="b", instance=1, is_member=True),
     ],
     ids=lambda packet: type(packet).__name__,
 )
@@ -132,7 +132,7 @@ def test_news_go_to_suspects_too_and_many_of_them_by_stream() -> None:
     machine.tick(START)
     (said,) = [it for it in take_said(machine) if isinstance(it.packet, GossipPacket)]
     assert said.address == address_of("b")
-    assert suspected in said.packet.news
+    assert suspected in said.packet.records
 
     wire, machines = make_cluster("a", "b")
     for number in range(100):
@@ -140,7 +140,7 @@ def test_news_go_to_suspects_too_and_many_of_them_by_stream() -> None:
     machines["a"].tick(wire.clock())
     first, *_ = [it for it in take_said(machines["a"]) if isinstance(it.packet, GossipPacket)]
     assert first.is_stream
-    assert len(first.packet.news) == 100
+    assert len(first.packet.records) == 100
 
 
 def test_packets_are_counted() -> None:
@@ -184,7 +184,7 @@ def test_a_forged_death_is_refuted(state: MemberState, ahead: int) -> None:
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
     assert machines["b"].counters.refutations >= 1
-    assert machines["b"].own.incarnation > lie.incarnation
+    assert machines["b"].local_member.incarnation > lie.incarnation
     assert wire.agree()
 
 
@@ -218,13 +218,13 @@ def test_a_forged_farewell_is_refused(subtests: pytest.Subtests) -> None:
     wire, machines = make_cluster("a", "b")
     forged = msgspec.structs.replace(
         make_record("c", MemberState.LEFT, incarnation=INCARNATION + 9, secret=b"forged"),
-        farewell=leave_digest(b"forged"),
+        leave_digest=leave_digest(b"forged"),
     )
     for machine in machines.values():
         tell(machine, forged, now=wire.clock())
     late = wire.add(make_machine("c"), ["a"])
     assert wire.run_until(lambda: wire.agree() and names_of(late) == ["a", "b", "c"], limit_s=30)
-    assert late.own.incarnation < forged.incarnation
+    assert late.local_member.incarnation < forged.incarnation
 
 
 @pytest.mark.parametrize("state", MemberState)
@@ -267,8 +267,8 @@ def test_a_forged_version_or_address_of_a_member_is_corrected() -> None:
     lie = make_record("b", version=99).without_properties()
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
-    assert not any(machine._roster.lacking for machine in machines.values())
-    assert machines["b"].own.version == 100
+    assert not any(machine._roster.missing_properties for machine in machines.values())
+    assert machines["b"].local_member.version == 100
     assert wire.agree()
 
     wire, machines = live_through(make_record("b", incarnation=INCARNATION + 1, address=EVIL))
@@ -309,12 +309,12 @@ def test_claims_to_the_own_name_do_not_drive_a_node_out() -> None:
     ]
     wire, machines = live_through(*lies)
     assert_all_live(wire, machines)
-    assert machines["a"].own.incarnation > INCARNATION + 7
+    assert machines["a"].local_member.incarnation > INCARNATION + 7
 
     wire, machines = make_cluster(*NAMES)
     for number in range(100):
         ack = ProbeAckPacket(
-            number=number, name="a", instance=1, farewell=b"", incarnation=0, is_member=True
+            nonce=number, name="a", instance=1, leave_digest=b"", incarnation=0, is_member=True
         )
         ask(machines["a"], ack, now=wire.clock())
     assert_all_live(wire, machines)
@@ -349,7 +349,7 @@ def oversized_records() -> dict[str, MemberRecord]:
         "witness": {"witness": "w" * 5_000},
         "secret": {"secret": b"s" * 5_000},
         "properties": {"properties": {"key": "x" * 20_000}},
-        "farewell": {"farewell": b"f" * 1_000},
+        "leave_digest": {"leave_digest": b"f" * 1_000},
         "version": {"version": -1},
     }
     return {name: msgspec.structs.replace(record, **it) for name, it in changes.items()}
@@ -382,7 +382,7 @@ def test_the_longest_honest_record_holds_up_nothing() -> None:
     wire.add(longest, ["a"])
     wire.add(make_machine("e"), ["a"])
     accusation = make_record(
-        "n" * 255, MemberState.SUSPECT, address=longest.own.address, witness="w" * 255
+        "n" * 255, MemberState.SUSPECT, address=longest.local_member.address, witness="w" * 255
     )
     tell(machines["a"], accusation, now=wire.clock())
     assert_passes_on(wire, machines, "e", "n" * 255)
@@ -419,7 +419,7 @@ def test_garbage_is_counted(data: bytes) -> None:
 def test_a_packet_with_a_member_twice_or_too_many_members_is_refused_unread() -> None:
     machine = join_alone()
     twice = [make_record("b"), make_record("c"), make_record("b", incarnation=INCARNATION + 1)]
-    machine.receive(encode_packet(GossipPacket(news=twice)), EVIL, START)
+    machine.receive(encode_packet(GossipPacket(records=twice)), EVIL, START)
     assert refused(machine) == {"malformed packet": 1}
     assert names_of(machine) == ["a"]
 
@@ -433,9 +433,9 @@ def test_a_packet_with_a_member_twice_or_too_many_members_is_refused_unread() ->
 @pytest.mark.parametrize(
     "packet",
     [
-        ProbePacket(number=1, name="stranger", instance=1),
-        SyncRequestPacket(number=1, digest=b""),
-        SyncReplyPacket(number=1, agrees=False, name="stranger", instance=1, is_member=True),
+        ProbePacket(nonce=1, name="stranger", instance=1),
+        SyncRequestPacket(nonce=1, digest=b""),
+        SyncReplyPacket(nonce=1, agrees=False, name="stranger", instance=1, is_member=True),
         GossipPacket(),
     ],
     ids=lambda packet: type(packet).__name__,
@@ -444,12 +444,12 @@ def test_a_small_packet_provokes_few_datagrams(packet: MembershipPacket) -> None
     wire, machines = make_cluster(*NAMES)
     for _ in range(50):
         machines["a"].receive(encode_packet(packet), EVIL, wire.clock())
-    assert len(machines["a"].take_outgoing()) <= 1
+    assert len(machines["a"].drain_outgoing()) <= 1
 
 
 def test_numbers_as_large_as_they_get_do_no_harm() -> None:
     machine = join_alone()
     for number in (2**64 - 1, -(2**63), 0):
-        answer = ask(machine, ProbePacket(number=number, name="", instance=number))
+        answer = ask(machine, ProbePacket(nonce=number, name="", instance=number))
         assert isinstance(answer, ProbeAckPacket)
-        assert answer.number == number
+        assert answer.nonce == number

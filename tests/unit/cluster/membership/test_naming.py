@@ -57,7 +57,7 @@ def asked(voice: MembershipContext) -> ProbePacket:
     assert datagram.address == stream.address
     assert isinstance(datagram.packet, ProbePacket)
     assert isinstance(stream.packet, ProbePacket)
-    assert datagram.packet.number == stream.packet.number
+    assert datagram.packet.nonce == stream.packet.nonce
     assert datagram.peer == stream.peer is not None
     return datagram.packet
 
@@ -65,9 +65,9 @@ def asked(voice: MembershipContext) -> ProbePacket:
 def contest(
     naming: NameConflictResolver, voice: MembershipContext, challenger: MemberRecord = CHALLENGER
 ) -> int:
-    assert voice.roster.merge(challenger, NOW) is MergeResult.CONTESTED
-    naming.contest(challenger, NOW)
-    return asked(voice).number
+    assert voice.roster.merge(challenger, NOW) is MergeResult.NAME_CONFLICT
+    naming.challenge(challenger, NOW)
+    return asked(voice).nonce
 
 
 def ack(number: int, name: str, instance: int, *, is_member: bool = True) -> ProbeAckPacket:
@@ -84,14 +84,14 @@ REPLACED = [MembershipEventType.REMOVED, MembershipEventType.ADDED]
 
 def test_the_holder_is_asked_and_told_of_the_challenger() -> None:
     naming, voice = make_naming("b")
-    naming.contest(CHALLENGER, NOW)
+    naming.challenge(CHALLENGER, NOW)
     datagram, stream = take_said(voice)
     for it in (datagram, stream):
         assert it.address == address_of("b")
         assert isinstance(it.packet, ProbePacket)
-        assert (it.peer, it.packet.name, it.packet.joins) == ("b", "self", False)
-        assert it.packet.news == [CHALLENGER]
-    assert voice.news() == [], "who has not answered is not told on"
+        assert (it.peer, it.packet.name, it.packet.is_joining) == ("b", "self", False)
+        assert it.packet.records == [CHALLENGER]
+    assert voice.gossip_records() == [], "who has not answered is not told on"
     assert voice.counters.names_contested == 1
     assert naming.deadline() == NOW + TIMEOUT_S
     assert not naming.has_rivals
@@ -99,7 +99,7 @@ def test_the_holder_is_asked_and_told_of_the_challenger() -> None:
     names = [f"node-{number}" for number in range(65)]
     naming, voice = make_naming(*names)
     for name in names:
-        naming.contest(make_record(name, start=1), NOW)
+        naming.challenge(make_record(name, start=1), NOW)
     assert voice.counters.names_contested == 64
     assert len(take_said(voice)) == 2 * 64
 
@@ -150,7 +150,9 @@ def test_an_answer_with_a_digest_nobody_told_of_moves_nobody(instance: int) -> N
     """Process numbers are known to all; only the digest tells a process from a pretender."""
     naming, voice = make_naming("b")
     number = contest(naming, voice)
-    forged = msgspec.structs.replace(ack(number, "b", instance), farewell=leave_digest(b"forged"))
+    forged = msgspec.structs.replace(
+        ack(number, "b", instance), leave_digest=leave_digest(b"forged")
+    )
     assert naming.on_ack(forged, NOW + 1) is None
     assert kinds(voice) == []
     assert naming.deadline() == float("inf")
@@ -160,8 +162,8 @@ def test_the_newest_challenger_counts_in_whatever_order_they_come() -> None:
     naming, voice = make_naming("b")
     contest(naming, voice)
     newer = make_record("b", start=2, incarnation=INCARNATION + 2)
-    naming.contest(newer, NOW + 1)
-    naming.contest(CHALLENGER, NOW + 1)
+    naming.challenge(newer, NOW + 1)
+    naming.challenge(CHALLENGER, NOW + 1)
     assert take_said(voice) == [], "one question is enough"
     assert voice.counters.names_contested == 1
     naming.tick(NOW + TIMEOUT_S)
@@ -173,7 +175,7 @@ def test_the_newest_challenger_counts_in_whatever_order_they_come() -> None:
     for order in ((first, second), (second, first)):
         naming, voice = make_naming("b")
         for challenger in order:
-            naming.contest(challenger, NOW)
+            naming.challenge(challenger, NOW)
         take_said(voice)
         naming.tick(NOW + TIMEOUT_S)
         answer_question(voice, naming, second)
@@ -188,7 +190,7 @@ def test_a_holder_is_given_longer_by_patience_and_standing_still() -> None:
 
     naming, voice = make_naming("b")
     contest(naming, voice)
-    naming.look_into(make_record("self", start=1, address=ELSEWHERE), NOW, is_vouched=True)
+    naming.probe_rival(make_record("self", start=1, address=ELSEWHERE), NOW, is_vouched=True)
     naming.postpone(5.0)
     assert naming.deadline() == NOW + 5.0 + TIMEOUT_S
     naming.tick(NOW + TIMEOUT_S)
@@ -208,7 +210,7 @@ def look_into(
     *,
     is_vouched: bool = True,
 ) -> ProbePacket:
-    naming.look_into(rival, NOW, is_vouched=is_vouched)
+    naming.probe_rival(rival, NOW, is_vouched=is_vouched)
     assert naming.has_rivals is is_vouched
     return asked_rival(voice)
 
@@ -221,7 +223,7 @@ def answer_question(
     assert isinstance(said.packet, ProbePacket)
     assert (said.address, said.peer) == (record.address, record.name)
     told = msgspec.structs.replace(
-        ack(said.packet.number, record.name, record.instance), incarnation=record.incarnation
+        ack(said.packet.nonce, record.name, record.instance), incarnation=record.incarnation
     )
     is_vetting, answered = naming._vetting.on_ack(told, NOW)
     assert is_vetting
@@ -233,11 +235,11 @@ def answer_question(
 def test_a_node_asks_its_rival_and_tells_who_it_is_once_it_is_a_member() -> None:
     naming, voice = make_naming()
     ping = look_into(naming, voice, make_rival(YOUNGER))
-    assert (ping.joins, ping.news) == (False, [voice.roster.own])
+    assert (ping.is_joining, ping.records) == (False, [voice.roster.local])
 
     naming, voice = make_naming(is_member=False)
     ping = look_into(naming, voice, make_rival(YOUNGER))
-    assert (ping.joins, ping.news) == (True, [])
+    assert (ping.is_joining, ping.records) == (True, [])
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,7 @@ def test_members_go_before_who_is_joining_and_then_the_elder_keeps_the_name(
 ) -> None:
     naming, voice = make_naming(is_member=is_member)
     rival = make_rival(age)
-    number = 0 if way == "unexpected connection" else look_into(naming, voice, rival).number
+    number = 0 if way == "unexpected connection" else look_into(naming, voice, rival).nonce
     if way == "answer":
         told = ack(number, "self", rival.instance, is_member=rival_is_member)
         ruling = naming.on_ack(told, NOW + 1)
@@ -268,7 +270,7 @@ def test_members_go_before_who_is_joining_and_then_the_elder_keeps_the_name(
         ruling = naming.on_same_name(
             ELSEWHERE, rival.instance, NOW, is_member=rival_is_member, is_vouched=True
         )
-    assert ruling == NameResolution(ELSEWHERE, yields=yields)
+    assert ruling == NameResolution(ELSEWHERE, must_leave=yields)
     assert not naming.has_rivals
 
 
@@ -287,7 +289,7 @@ def test_an_answer_of_another_place_or_to_no_question_leaves_questions_open() ->
 @pytest.mark.parametrize("name", ["self", "somebody"])
 def test_an_answer_by_this_node_or_by_another_name_is_no_rival(name: str) -> None:
     naming, voice = make_naming()
-    number = look_into(naming, voice, make_rival(ELDER)).number
+    number = look_into(naming, voice, make_rival(ELDER)).nonce
     assert naming.on_ack(ack(number, name, instance_of(name)), NOW + 1) is None
     assert not naming.has_rivals
 
@@ -301,11 +303,11 @@ def test_a_rival_is_asked_once_at_a_time_and_silent_does_not_exist() -> None:
 
     naming, voice = make_naming()
     look_into(naming, voice, make_rival(ELDER))
-    naming.look_into(make_rival(ELDER), NOW, is_vouched=True)
+    naming.probe_rival(make_rival(ELDER), NOW, is_vouched=True)
     assert take_said(voice) == []
     for number in range(100):
         rival = make_record("self", start=1, address=address_of(f"at-{number}"))
-        naming.look_into(rival, NOW, is_vouched=True)
+        naming.probe_rival(rival, NOW, is_vouched=True)
     assert len(take_said(voice)) == 63
 
 
@@ -320,19 +322,19 @@ def test_nobody_yields_to_a_rival_that_no_member_vouches_for(
     if way == "unexpected connection":
         number = 0
     else:
-        number = look_into(naming, voice, rival, is_vouched=False).number
+        number = look_into(naming, voice, rival, is_vouched=False).nonce
     if way == "answer":
         ruling = naming.on_ack(ack(number, "self", rival.instance), NOW)
     else:
         ruling = naming.on_same_name(
             ELSEWHERE, rival.instance, NOW, is_member=True, is_vouched=False
         )
-    assert ruling == NameResolution(ELSEWHERE, yields=False, is_known=False)
+    assert ruling == NameResolution(ELSEWHERE, must_leave=False, is_known=False)
     # It is left alone for a while, unless somebody vouches for it after all.
-    naming.look_into(rival, NOW + 1, is_vouched=False)
+    naming.probe_rival(rival, NOW + 1, is_vouched=False)
     assert take_said(voice) == []
     look_into(naming, voice, rival)
-    naming.look_into(rival, NOW, is_vouched=False)
+    naming.probe_rival(rival, NOW, is_vouched=False)
     assert naming.has_rivals, "what was vouched for once stays so"
 
 
@@ -341,7 +343,7 @@ def test_who_proves_its_name_needs_nobody_to_vouch_for_it() -> None:
     naming = NameConflictResolver(voice, Vetting(voice), proves_names=True)
     instance = make_rival(ELDER).instance
     ruling = naming.on_same_name(ELSEWHERE, instance, NOW, is_member=True, is_vouched=False)
-    assert ruling == NameResolution(ELSEWHERE, yields=True)
+    assert ruling == NameResolution(ELSEWHERE, must_leave=True)
 
 
 def test_the_elder_yields_where_all_members_take_the_younger_for_it() -> None:
@@ -351,7 +353,7 @@ def test_the_elder_yields_where_all_members_take_the_younger_for_it() -> None:
     def rule(now: float) -> bool:
         ruling = naming.on_same_name(ELSEWHERE, rival, now, is_member=True, is_vouched=True)
         assert ruling is not None
-        return ruling.yields
+        return ruling.must_leave
 
     assert not rule(NOW)
     naming.note_holder(address_of("b"), rival, NOW)

@@ -35,8 +35,8 @@ def test_a_node_begins_alive_and_announces_itself() -> None:
     voice = make_voice()
     own = LocalMember(voice, secret_of("self"))
     own.announce()
-    assert own.is_urgent
-    assert voice.news() == [make_record("self")]
+    assert own.gossip_now
+    assert voice.gossip_records() == [make_record("self")]
 
 
 def test_what_others_cannot_keep_is_refused(subtests: pytest.Subtests) -> None:
@@ -59,7 +59,7 @@ def test_what_others_cannot_keep_is_refused(subtests: pytest.Subtests) -> None:
     voice = make_voice(config=CONFIG)
     with pytest.raises(ConfigError):
         LocalMember(voice, secret_of("self")).change_properties({"role": "x" * 100})
-    assert voice.roster.own == make_record("self")
+    assert voice.roster.local == make_record("self")
 
 
 def test_who_is_no_member_yet_says_nothing_of_itself() -> None:
@@ -69,13 +69,13 @@ def test_who_is_no_member_yet_says_nothing_of_itself() -> None:
     voice.rumours.drop("b")
     own = LocalMember(voice, secret_of("self"))
     own.announce()
-    own.outrank(make_record("self", MemberState.SUSPECT))
+    own.refute(make_record("self", MemberState.SUSPECT))
     own.change_properties({"role": "x"})
-    own.say_goodbye()
-    assert not own.is_urgent
-    assert voice.news() == []
+    own.send_leave()
+    assert not own.gossip_now
+    assert voice.gossip_records() == []
     assert take_said(voice) == []
-    assert voice.roster.own.incarnation == INCARNATION + 1
+    assert voice.roster.local.incarnation == INCARNATION + 1
 
 
 @pytest.mark.parametrize("ahead", [-5, 0, 7])
@@ -83,10 +83,10 @@ def test_having_the_last_word(ahead: int) -> None:
     voice = make_voice()
     own = LocalMember(voice, secret_of("self"))
     rumour = make_record("self", MemberState.DEAD, incarnation=INCARNATION + ahead)
-    own.outrank(rumour)
-    assert voice.roster.own.rank > rumour.rank
-    assert voice.roster.own.incarnation == INCARNATION + max(ahead, 0) + 1
-    assert voice.news() == [voice.roster.own]
+    own.refute(rumour)
+    assert voice.roster.local.precedence > rumour.precedence
+    assert voice.roster.local.incarnation == INCARNATION + max(ahead, 0) + 1
+    assert voice.gossip_records() == [voice.roster.local]
 
 
 def test_changed_properties_are_a_new_version(subtests: pytest.Subtests) -> None:
@@ -94,34 +94,36 @@ def test_changed_properties_are_a_new_version(subtests: pytest.Subtests) -> None
     own = LocalMember(voice, secret_of("self"))
     own.change_properties({"role": "leader", "zone": "north"})
     own.change_properties({"role": None, "zone": "south"})
-    assert voice.roster.own.properties == {"zone": "south"}
-    assert voice.roster.own.version == 2
+    assert voice.roster.local.properties == {"zone": "south"}
+    assert voice.roster.local.version == 2
     assert [change.kind for change in voice.roster.changes] == [MembershipEventType.METADATA] * 2
     assert voice.roster.changes[1].previous == voice.roster.changes[0].member
-    assert voice.news() == [voice.roster.own]
+    assert voice.gossip_records() == [voice.roster.local]
 
     for changes in [{}, {"role": None}]:
         with subtests.test(changes=changes):
             voice = make_voice()
             LocalMember(voice, secret_of("self")).change_properties(changes)
-            assert voice.roster.own.version == 0
+            assert voice.roster.local.version == 0
             assert voice.roster.changes == []
 
     for heard, counts in [(3, 3), (2, 3), (0, 3), (4, 5), (99, 100)]:
         with subtests.test(heard=heard):
             voice = make_voice()
-            voice.roster.change_own(make_record("self", version=3, properties={"role": "x"}))
+            voice.roster.set_local(make_record("self", version=3, properties={"role": "x"}))
             own = LocalMember(voice, secret_of("self"))
-            own.outnumber(heard)
-            assert voice.roster.own == make_record("self", version=counts, properties={"role": "x"})
-            assert own.is_urgent is (counts > 3), "who heard of another must hear of this one"
+            own.raise_properties_version(heard)
+            assert voice.roster.local == make_record(
+                "self", version=counts, properties={"role": "x"}
+            )
+            assert own.gossip_now is (counts > 3), "who heard of another must hear of this one"
 
 
 def test_goodbye_is_said_to_suspects_too() -> None:
     """They may live; and where all are suspected, nobody else would hear of it."""
     voice = make_voice()
     voice.roster.add(make_record("b", MemberState.SUSPECT, witness="c"), NOW)
-    LocalMember(voice, secret_of("self")).say_goodbye()
+    LocalMember(voice, secret_of("self")).send_leave()
     (said,) = take_said(voice)
     assert (said.address, said.is_stream) == (address_of("b"), True)
 
@@ -130,12 +132,12 @@ def test_goodbye_proves_itself_to_some_members_and_to_few_in_a_way_that_arrives(
     voice = make_voice()
     for number in range(30):
         voice.roster.add(make_record(f"node-{number}"), NOW)
-    LocalMember(voice, secret_of("self")).say_goodbye()
+    LocalMember(voice, secret_of("self")).send_leave()
     said = take_said(voice)
     assert [it.is_stream for it in said] == [True] * 3 + [False] * 8
     assert len({it.address for it in said}) == 11
     for it in said:
         assert isinstance(it.packet, GossipPacket)
-        (farewell,) = it.packet.news
+        (farewell,) = it.packet.records
         assert farewell.state is MemberState.LEFT
-        assert is_authentic_leave(farewell, voice.roster.own.farewell)
+        assert is_authentic_leave(farewell, voice.roster.local.leave_digest)

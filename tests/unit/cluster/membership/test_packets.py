@@ -30,15 +30,15 @@ NEWS = [
     make_record("c", MemberState.LEFT).without_properties(),
 ]
 PACKETS: list[MembershipPacket] = [
-    ProbePacket(number=1, name="a", instance=7, joins=True),
+    ProbePacket(nonce=1, name="a", instance=7, is_joining=True),
     ProbeAckPacket(
-        number=2**62, name="b", instance=0, farewell=b"f" * 16, incarnation=0, is_member=True
+        nonce=2**62, name="b", instance=0, leave_digest=b"f" * 16, incarnation=0, is_member=True
     ),
-    ProbeRequestPacket(number=3, target="c"),
-    ProbeNackPacket(number=4),
+    ProbeRequestPacket(nonce=3, target="c"),
+    ProbeNackPacket(nonce=4),
     GossipPacket(),
-    SyncRequestPacket(number=5, digest=b"12345678"),
-    SyncReplyPacket(number=6, agrees=True, name="a", instance=1, is_member=True),
+    SyncRequestPacket(nonce=5, digest=b"12345678"),
+    SyncReplyPacket(nonce=6, agrees=True, name="a", instance=1, is_member=True),
     PropertiesRequestPacket(version=0, instance=1),
 ]
 
@@ -48,12 +48,12 @@ def test_every_packet_survives_its_bytes(subtests: pytest.Subtests) -> None:
 
     for packet in PACKETS:
         with subtests.test(packet=packet):
-            for it in (packet, msgspec.structs.replace(packet, news=NEWS)):
+            for it in (packet, msgspec.structs.replace(packet, records=NEWS)):
                 assert decode_packet(encode_packet(it), news_max=10) == it
 
     fields = [*msgspec.structs.astuple(make_record("a")), "more"]
     packet = decode_packet(msgspec.msgpack.encode([5, [fields], "more"]), news_max=10)
-    assert packet == GossipPacket(news=[make_record("a")])
+    assert packet == GossipPacket(records=[make_record("a")])
 
 
 def test_garbage_is_malformed(subtests: pytest.Subtests) -> None:
@@ -81,7 +81,7 @@ def test_garbage_is_malformed(subtests: pytest.Subtests) -> None:
     with pytest.raises(MalformedPayloadError):
         decode_packet(msgspec.msgpack.encode([5, [fields]]), news_max=10)
 
-    full = GossipPacket(news=[make_record(name) for name in "abcd"])
+    full = GossipPacket(records=[make_record(name) for name in "abcd"])
     assert decode_packet(encode_packet(full), news_max=3) == full
     with pytest.raises(MalformedPayloadError, match="4 records"):
         decode_packet(encode_packet(full), news_max=2)
@@ -91,13 +91,13 @@ def test_garbage_is_malformed(subtests: pytest.Subtests) -> None:
             twice = [make_record("a"), make_record("b"), make_record("a", MemberState.SUSPECT)]
             with pytest.raises(MalformedPayloadError, match="twice"):
                 decode_packet(
-                    encode_packet(msgspec.structs.replace(packet, news=twice)), news_max=10
+                    encode_packet(msgspec.structs.replace(packet, records=twice)), news_max=10
                 )
 
 
 def test_what_fits_is_taken_in_order_without_long_properties() -> None:
     for record in NEWS:
-        alone = len(encode_packet(GossipPacket(news=[record])))
+        alone = len(encode_packet(GossipPacket(records=[record])))
         assert alone - len(encode_packet(GossipPacket())) == record_size(record)
 
     sizes = [record_size(record) for record in NEWS]

@@ -47,17 +47,17 @@ def begin(prober: Prober, voice: MembershipContext, name: str = "b", now: float 
     (said,) = take_said(voice)
     assert isinstance(said.packet, ProbePacket)
     assert (said.address, said.is_stream) == (address_of(name), False)
-    return said.packet.number
+    return said.packet.nonce
 
 
 def ack(number: int, name: str = "b", *, start: int = 0) -> ProbeAckPacket:
     farewell = leave_digest(secret_of(name))
     instance = instance_of(name, start=start)
     return ProbeAckPacket(
-        number=number,
+        nonce=number,
         name=name,
         instance=instance,
-        farewell=farewell,
+        leave_digest=farewell,
         incarnation=0,
         is_member=True,
     )
@@ -72,7 +72,7 @@ def test_nodes_that_start_together_do_not_ask_together() -> None:
     starts = []
     for seed in range(5):
         prober = Prober(make_voice(config=CONFIG, seed=seed))
-        prober.begin(NOW)
+        prober.start(NOW)
         starts.append(prober.deadline())
     assert all(NOW <= it <= NOW + 1.0 for it in starts)
     assert len(set(starts)) == 5
@@ -80,13 +80,13 @@ def test_nodes_that_start_together_do_not_ask_together() -> None:
 
 def test_a_prober_alone_asks_nobody_and_in_doubt_less_often() -> None:
     prober, voice = make_prober()
-    prober.begin(NOW)
+    prober.start(NOW)
     prober.tick(NOW + 1)
     assert take_said(voice) == []
     assert prober.deadline() == NOW + 2
 
     prober, voice = make_prober("b")
-    prober.begin(NOW)
+    prober.start(NOW)
     voice.health.worsen()
     prober.tick(NOW + 1)
     prober._probes.clear()
@@ -95,20 +95,20 @@ def test_a_prober_alone_asks_nobody_and_in_doubt_less_often() -> None:
 
 def test_everybody_comes_once_before_anybody_comes_twice() -> None:
     prober, voice = make_prober(*"bcdef")
-    prober.begin(NOW)
+    prober.start(NOW)
     asked = []
     for turn in range(10):
         prober.tick(NOW + 1 + turn)
         said = only(take_said(voice))
         assert isinstance(said.packet, ProbePacket)
-        prober.on_ack(ack(said.packet.number, said.peer or ""), NOW + 1 + turn, in_stream=False)
+        prober.on_ack(ack(said.packet.nonce, said.peer or ""), NOW + 1 + turn, in_stream=False)
         asked.append(said.address)
     everybody = sorted(map(address_of, "bcdef"))
     assert sorted(asked[:5]) == everybody
     assert sorted(asked[5:]) == everybody
 
     prober, voice = make_prober("b", "c")
-    prober.begin(NOW)
+    prober.start(NOW)
     prober.tick(NOW + 1)
     first = only(take_said(voice)).address.host[0]
     other = "c" if first == "b" else "b"
@@ -129,7 +129,7 @@ def test_an_answer_ends_the_question_and_tells_the_distance() -> None:
     assert prober.deadline() == float("inf")
     assert (voice.counters.probes, voice.counters.probes_failed) == (1, 0)
     assert not prober.on_ack(ack(number), NOW + 0.2, in_stream=False), "a duplicate"
-    prober.on_nack(ProbeNackPacket(number=number))
+    prober.on_nack(ProbeNackPacket(nonce=number))
 
     prober, voice = make_prober("b")
     number = begin(prober, voice)
@@ -153,7 +153,7 @@ def test_a_suspected_member_is_told_so_and_says_nothing_of_this_node() -> None:
     voice.roster.add(suspected, NOW)
     voice.rumours.drop("b")
     prober.probe(voice.roster.active["b"], NOW)
-    assert only(take_said(voice)).packet.news == [suspected]
+    assert only(take_said(voice)).packet.records == [suspected]
 
     prober, voice = make_prober("b")
     voice.roster.add(make_record("b", MemberState.SUSPECT, witness="c"), NOW)
@@ -170,14 +170,14 @@ def test_after_a_while_the_stream_and_others_are_tried() -> None:
     prober.tick(NOW + 0.5)
     stream, *requests = take_said(voice)
     assert isinstance(stream.packet, ProbePacket)
-    assert (stream.address, stream.is_stream, stream.packet.number) == (
+    assert (stream.address, stream.is_stream, stream.packet.nonce) == (
         address_of("b"),
         True,
         number,
     )
     assert stream.peer == "b", "whoever else is there by now must not answer for it"
     assert [it.packet for it in requests] == [
-        ProbeRequestPacket(number=number, target="b", padding=padding_for("b"))
+        ProbeRequestPacket(nonce=number, target="b", padding=padding_for("b"))
     ] * 3
     assert address_of("b") not in [it.address for it in requests]
     assert prober.deadline() == NOW + 2.0
@@ -256,7 +256,7 @@ def test_a_suspect_is_told_once_more_and_only_once() -> None:
     prober.tick(half_way)
     said = only([it for it in take_said(voice) if it.address == address_of("b")])
     assert isinstance(said.packet, ProbePacket)
-    assert [record.state for record in said.packet.news] == [MemberState.SUSPECT]
+    assert [record.state for record in said.packet.records] == [MemberState.SUSPECT]
     prober.tick(half_way + 0.1)
     assert [it for it in take_said(voice) if it.address == address_of("b")] == []
 
@@ -269,7 +269,7 @@ def test_a_node_doubts_itself_unless_all_its_helpers_answer(
     number = begin(prober, voice)
     prober.tick(NOW + 0.5)
     for _ in range(nacks):
-        prober.on_nack(ProbeNackPacket(number=number))
+        prober.on_nack(ProbeNackPacket(nonce=number))
     prober.tick(NOW + 2.0)
     assert voice.health.score == score
     assert list(voice.roster.suspects) == ["b"]
@@ -299,21 +299,21 @@ def test_patience_and_distance_lengthen_the_times(
 def test_standing_still_counts_neither_as_distance_nor_as_silence() -> None:
     prober, voice = make_prober("b", "c")
     number = begin(prober, voice)
-    prober.postpone(3.0)
+    prober.extend_deadlines(3.0)
     assert prober.deadline() == NOW + 3.5
     prober.tick(NOW + 3.5)
-    prober.postpone(10.0)
+    prober.extend_deadlines(10.0)
     assert prober.deadline() == NOW + 15.0
-    prober.on_request(ProbeRequestPacket(number=1, target="c"), address_of("x"), NOW, bytes_max=200)
+    prober.on_request(ProbeRequestPacket(nonce=1, target="c"), address_of("x"), NOW, bytes_max=200)
     before = prober.deadline()
-    prober.postpone(1.0)
+    prober.extend_deadlines(1.0)
     assert prober.deadline() == before + 1.0
     prober.on_ack(ack(number), NOW + 14.1, in_stream=False)
 
     prober, voice = make_prober("b", "c")
     number = begin(prober, voice)
     begin(prober, voice, "c")
-    prober.postpone(3.0)
+    prober.extend_deadlines(3.0)
     prober.on_ack(ack(number), NOW + 3.1, in_stream=False)
     assert voice.roster.entries["b"].round_trip.smoothed_s == pytest.approx(0.1)
     prober.tick(NOW + 5.0)
@@ -323,13 +323,13 @@ def test_standing_still_counts_neither_as_distance_nor_as_silence() -> None:
 def test_a_member_is_asked_for_another_and_its_answer_passed_on() -> None:
     prober, voice = make_prober("b")
     prober.on_request(
-        ProbeRequestPacket(number=7, target="b"), address_of("asker"), NOW, bytes_max=200
+        ProbeRequestPacket(nonce=7, target="b"), address_of("asker"), NOW, bytes_max=200
     )
     ping = only(take_said(voice))
     assert isinstance(ping.packet, ProbePacket)
     assert ping.address == address_of("b")
-    assert ping.packet.number != 7
-    assert prober.on_ack(ack(ping.packet.number), NOW + 0.1, in_stream=False)
+    assert ping.packet.nonce != 7
+    assert prober.on_ack(ack(ping.packet.nonce), NOW + 0.1, in_stream=False)
     passed_on = only(take_said(voice))
     assert passed_on == Said(address_of("asker"), ack(7), is_stream=False)
     prober.tick(NOW + 10)
@@ -337,42 +337,42 @@ def test_a_member_is_asked_for_another_and_its_answer_passed_on() -> None:
 
     # An answer that is too long for its question is kept back.
     prober.on_request(
-        ProbeRequestPacket(number=7, target="b"), address_of("asker"), NOW, bytes_max=20
+        ProbeRequestPacket(nonce=7, target="b"), address_of("asker"), NOW, bytes_max=20
     )
     ping = only(take_said(voice))
     assert isinstance(ping.packet, ProbePacket)
-    assert prober.on_ack(ack(ping.packet.number), NOW + 0.1, in_stream=False)
+    assert prober.on_ack(ack(ping.packet.nonce), NOW + 0.1, in_stream=False)
     assert take_said(voice) == []
 
 
 def test_a_request_for_a_favour_is_answered_before_the_asker_gives_up() -> None:
     prober, voice = make_prober("b")
     prober.on_request(
-        ProbeRequestPacket(number=7, target="b"), address_of("asker"), NOW, bytes_max=200
+        ProbeRequestPacket(nonce=7, target="b"), address_of("asker"), NOW, bytes_max=200
     )
     take_said(voice)
     assert NOW < prober.deadline() < NOW + CONFIG.probe_timeout_s - CONFIG.indirect_after_s
     prober.tick(prober.deadline())
     assert only(take_said(voice)) == Said(
-        address_of("asker"), ProbeNackPacket(number=7), is_stream=False
+        address_of("asker"), ProbeNackPacket(nonce=7), is_stream=False
     )
     assert voice.roster.suspects == {}, "that is for the asker to say"
 
     prober, voice = make_prober()
     prober.on_request(
-        ProbeRequestPacket(number=7, target="b"), address_of("asker"), NOW, bytes_max=200
+        ProbeRequestPacket(nonce=7, target="b"), address_of("asker"), NOW, bytes_max=200
     )
     assert only(take_said(voice)) == Said(
-        address_of("asker"), ProbeNackPacket(number=7), is_stream=False
+        address_of("asker"), ProbeNackPacket(nonce=7), is_stream=False
     )
 
     prober, voice = make_prober("b")
     for number in range(257):
-        request = ProbeRequestPacket(number=number, target="b")
+        request = ProbeRequestPacket(nonce=number, target="b")
         prober.on_request(request, address_of("asker"), NOW, bytes_max=200)
     packets = [it.packet for it in take_said(voice)]
     assert all(isinstance(packet, ProbePacket) for packet in packets[:256])
-    assert packets[256:] == [ProbeNackPacket(number=256)]
+    assert packets[256:] == [ProbeNackPacket(nonce=256)]
 
 
 def test_a_member_is_asked_once_at_a_time_and_again_by_who_has_patience() -> None:

@@ -22,14 +22,14 @@ def check(record: MemberRecord) -> None:
 
 def test_a_higher_incarnation_or_later_state_is_newer_and_goodbye_the_newest() -> None:
     newer = make_record("a", MemberState.ALIVE, incarnation=INCARNATION + 1)
-    assert newer.rank > make_record("a", MemberState.DEAD).rank
+    assert newer.precedence > make_record("a", MemberState.DEAD).precedence
 
-    ranks = [make_record("a", state).rank for state in MemberState]
+    ranks = [make_record("a", state).precedence for state in MemberState]
     assert ranks == sorted(set(ranks))
 
     left = make_record("a", MemberState.LEFT, incarnation=1)
-    assert left.rank > make_record("a", MemberState.DEAD, incarnation=2**61).rank
-    assert left.rank == make_record("a", MemberState.LEFT, incarnation=5).rank
+    assert left.precedence > make_record("a", MemberState.DEAD, incarnation=2**61).precedence
+    assert left.precedence == make_record("a", MemberState.LEFT, incarnation=5).precedence
 
 
 def test_the_public_form_tells_what_is_known() -> None:
@@ -81,7 +81,7 @@ def test_impossible_records_are_malformed(subtests: pytest.Subtests) -> None:
         "incarnation": [-1, 1 << 63],
         "version": [-1, 1 << 63],
         "instance": [-1, 1 << 63],
-        "farewell": [b"", b"x" * 17],
+        "leave_digest": [b"", b"x" * 17],
         "properties": [{"key": "x" * 100}],
     }
     # Such a record would stand at the head of the news for ever, with everything behind it.

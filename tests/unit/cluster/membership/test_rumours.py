@@ -9,7 +9,7 @@ ROOM = 100_000
 
 
 def take(rumours: GossipQueue, room: int = ROOM, *, times_max: int = 100) -> list[MemberRecord]:
-    return rumours.take(room, times_max=times_max, full_bytes_max=room)
+    return rumours.pop_batch(room, times_max=times_max, full_bytes_max=room)
 
 
 def names(records: list[MemberRecord]) -> list[str]:
@@ -93,5 +93,5 @@ def test_no_more_is_told_than_fits() -> None:
     rumours = GossipQueue()
     large = make_record("a", properties={"key": "x" * 1_000})
     rumours.add(large)
-    assert rumours.take(1_200, times_max=9, full_bytes_max=600) == [large.without_properties()]
-    assert rumours.take(2_400, times_max=9, full_bytes_max=1_200) == [large]
+    assert rumours.pop_batch(1_200, times_max=9, full_bytes_max=600) == [large.without_properties()]
+    assert rumours.pop_batch(2_400, times_max=9, full_bytes_max=1_200) == [large]

@@ -24,12 +24,12 @@ def hear(state: MemberState) -> Callable[[MemberTable], object]:
 EVENTS: dict[StateChangeCause, Callable[[MemberTable], object]] = {
     **{cause: hear(state) for state, cause in GOSSIP_CAUSES.items()},
     StateChangeCause.PROBE_FAILED: lambda roster: roster.suspect("b", INCARNATION, since=NOW),
-    StateChangeCause.TIMED_OUT: lambda roster: roster.bury_silent(LATER),
+    StateChangeCause.TIMED_OUT: lambda roster: roster.expire_suspects(LATER),
     StateChangeCause.ANSWERED: lambda roster: roster.admit(
         make_record("b", incarnation=INCARNATION + 1), NOW
     ),
     StateChangeCause.REPLACED: lambda roster: roster.admit(make_record("b", start=1), NOW),
-    StateChangeCause.FORGOTTEN: lambda roster: roster.forget_old(LATER),
+    StateChangeCause.REAPED: lambda roster: roster.reap_tombstones(LATER),
 }
 
 
@@ -81,7 +81,7 @@ def test_the_table_says_what_happens(subtests: pytest.Subtests) -> None:
     removals = [
         pair
         for pair, after in TRANSITIONS.items()
-        if pair[1] is StateChangeCause.HEARD_DEAD
+        if pair[1] is StateChangeCause.GOSSIP_DEAD
         and pair[0] in (MemberState.ALIVE, MemberState.SUSPECT)
         if after is None or not after.is_active
     ]

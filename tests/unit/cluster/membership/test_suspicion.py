@@ -63,12 +63,12 @@ def test_standing_still_does_not_count_and_a_death_elsewhere_hastens() -> None:
     suspicion = suspect()
     suspicion.postpone(3.0)
     assert left_s(suspicion) == LONGEST_S + 3.0
-    assert suspicion.reminder == 53.0 + SHORTEST_S / 2
+    assert suspicion.renotify_at == 53.0 + SHORTEST_S / 2
 
     suspicion = suspect()
-    assert suspicion.hasten()
+    assert suspicion.use_min_timeout()
     assert left_s(suspicion) == SHORTEST_S
-    assert not suspicion.hasten()
+    assert not suspicion.use_min_timeout()
 
     assert left_s(suspect()) == LONGEST_S
 
@@ -76,8 +76,8 @@ def test_standing_still_does_not_count_and_a_death_elsewhere_hastens() -> None:
 def test_the_member_is_reminded_once_half_way_of_the_shortest_time() -> None:
     suspicion = suspect()
     half_way = 50.0 + SHORTEST_S / 2
-    assert suspicion.reminder == half_way
+    assert suspicion.renotify_at == half_way
     assert not suspicion.is_reminder_due(half_way - 0.01)
     assert suspicion.is_reminder_due(half_way)
     assert not suspicion.is_reminder_due(half_way)
-    assert suspicion.reminder == math.inf
+    assert suspicion.renotify_at == math.inf

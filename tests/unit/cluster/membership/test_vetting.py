@@ -47,7 +47,7 @@ def answers(
     """Have the node answer if it is asked."""
     for said, ping in take_questions(voice):
         if said.peer == record.name:
-            return vetting.on_ack(ack_of(record, ping.number), NOW)[1]
+            return vetting.on_ack(ack_of(record, ping.nonce), NOW)[1]
     return None
 
 
@@ -57,11 +57,11 @@ def test_a_node_is_asked_where_it_is_said_to_be_with_few_words() -> None:
     vetting.consider(make_record("b", MemberState.SUSPECT, witness="c"), SOMEBODY, NOW)
     ((said, ping),) = take_questions(voice)
     assert (said.address, said.peer, said.is_stream) == (address_of("b"), "b", False)
-    assert ping.news == [], "no rumours for who may be anybody"
-    answered = vetting.on_ack(ack_of(make_record("b"), ping.number), NOW)
+    assert ping.records == [], "no rumours for who may be anybody"
+    answered = vetting.on_ack(ack_of(make_record("b"), ping.nonce), NOW)
     assert answered == (True, make_record("b"))
     assert vetting.deadline() == float("inf")
-    assert vetting.on_ack(ack_of(make_record("b"), ping.number), NOW) == (False, None)
+    assert vetting.on_ack(ack_of(make_record("b"), ping.nonce), NOW) == (False, None)
 
 
 def test_who_is_thought_dead_hears_of_it_so_that_it_can_object() -> None:
@@ -70,7 +70,7 @@ def test_who_is_thought_dead_hears_of_it_so_that_it_can_object() -> None:
     voice.roster.add(dead, NOW)
     vetting.consider(make_record("b", incarnation=INCARNATION + 1), SOMEBODY, NOW)
     ((_, ping),) = take_questions(voice)
-    assert ping.news == [dead.without_properties()]
+    assert ping.records == [dead.without_properties()]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_who_is_thought_dead_hears_of_it_so_that_it_can_object() -> None:
     [
         {"name": "c"},
         {"instance": 5},
-        {"farewell": leave_digest(b"another")},
+        {"leave_digest": leave_digest(b"another")},
         {"is_member": False},
         {"incarnation": -1},
         {"incarnation": (1 << 63) - 1},
@@ -91,7 +91,7 @@ def test_an_answer_of_another_or_of_who_has_not_joined_counts_nobody(
     vetting, voice = make_vetting()
     vetting.consider(make_record("b"), SOMEBODY, NOW)
     ((_, ping),) = take_questions(voice)
-    ack = msgspec.structs.replace(ack_of(make_record("b"), ping.number), **changes)
+    ack = msgspec.structs.replace(ack_of(make_record("b"), ping.nonce), **changes)
     assert vetting.on_ack(ack, NOW) == (True, None)
 
 

@@ -196,7 +196,7 @@ def test_connecting_waits_for_the_end_of_a_partition_or_gives_up_like_a_kernel(p
 
 
 def test_cancelled_connect_is_closed_at_the_other_side(pair: Pair) -> None:
-    pair.network.disturb(delay_s=(1.0, 1.0))
+    pair.network.set_conditions(delay_s=(1.0, 1.0))
     task = pair.sim.spawn(pair.dial(), pair.alpha)
     pair.sim.run_for(1.5)
     task.cancel()
@@ -210,19 +210,19 @@ def test_cancelled_connect_is_closed_at_the_other_side(pair: Pair) -> None:
 def test_reset_breaks_both_ends_and_delay_is_what_was_asked_for(pair: Pair) -> None:
     near, far = pair.connect()
     local, _ = pair.connect(to="alpha")
-    assert pair.network.reset("beta", "alpha") == 1
+    assert pair.network.reset_connections("beta", "alpha") == 1
     pair.sim.run_for(1.0)
     assert [type(it) for it in near.losses + far.losses] == 2 * [ConnectionResetError]
     assert local.losses == []
-    assert pair.network.reset("beta", "alpha") == 0
+    assert pair.network.reset_connections("beta", "alpha") == 0
 
     near, far = pair.connect()
-    pair.network.disturb(delay_s=(0.2, 0.3), between=("beta", "alpha"))
+    pair.network.set_conditions(delay_s=(0.2, 0.3), between=("beta", "alpha"))
     sent = pair.sim.now
     near.transport.write(b"x")
     pair.sim.run_for(1.0)
     assert 0.2 <= far.times[0] - sent <= 0.3
-    pair.network.calm()
+    pair.network.reset_conditions()
     sent = pair.sim.now
     near.transport.write(b"y")
     pair.sim.run_for(1.0)
@@ -242,7 +242,7 @@ def test_datagrams_suffer(
     pair: Pair, fault: str | None, holds: Callable[[list[int]], bool]
 ) -> None:
     if fault is not None:
-        pair.network.disturb(**{fault: 0.5})  # type: ignore[arg-type]  # One of its options.
+        pair.network.set_conditions(**{fault: 0.5})  # type: ignore[arg-type]  # One of its options.
     pair.post(200)
     pair.sim.run_for(1.0)
     got = [int(it) for it in pair.mailboxes["beta"].received]
@@ -252,7 +252,7 @@ def test_datagrams_suffer(
 def test_wrong_faults_are_refused(pair: Pair) -> None:
     for wrong in ({"loss": 1.5}, {"delay_s": (2.0, 1.0)}, {"between": ("alpha", "nobody")}):
         with pytest.raises(ConfigError):
-            pair.network.disturb(**wrong)
+            pair.network.set_conditions(**wrong)
     with pytest.raises(ConfigError, match="alpha, beta"):
         pair.network.partition("alpha", "nobody")
     with pytest.raises(ConfigError, match="more than 0"):
@@ -358,7 +358,7 @@ def test_silent_peer_is_found_out_only_by_writing_and_a_killed_one_by_a_reset(pa
 
 
 def test_process_killed_while_dialing_leaves_no_connection(pair: Pair) -> None:
-    pair.network.disturb(delay_s=(1.0, 1.0))
+    pair.network.set_conditions(delay_s=(1.0, 1.0))
     for moment in (0.5, 1.5):
         pair.accepted.clear()
         pair.sim.spawn(pair.dial(), pair.alpha)
@@ -453,7 +453,7 @@ def test_log_tells_of_connections_and_faults(pair: Pair) -> None:
     pair.connect()
     pair.network.partition({"alpha"}, {"beta"}, one_way=True)
     pair.network.heal()
-    pair.network.reset("alpha", "beta")
+    pair.network.reset_connections("alpha", "beta")
     pair.sim.run_for(1.0)
     told = str(pair.sim.log)
     for text in (

@@ -125,7 +125,9 @@ class Storm:
         elif kind == "slow":
             network.slow_reader("beta", self.rng.choice([None, 1_000.0, 1_000_000.0]))
         else:
-            network.disturb(delay_s=self.rng.choice([(0.0, 0.0), (0.0001, 0.001), (0.01, 0.2)]))
+            network.set_conditions(
+                delay_s=self.rng.choice([(0.0, 0.0), (0.0001, 0.001), (0.01, 0.2)])
+            )
 
     def _use(self, side: Side) -> None:
         node = next(node for node in self.nodes if side in self._sides_of(node))
@@ -137,7 +139,7 @@ class Storm:
     def calm(self) -> None:
         """End all disturbance, and let everything arrive."""
         self.sim.network.heal()
-        self.sim.network.calm()
+        self.sim.network.reset_conditions()
         self.sim.network.slow_reader("beta", None)
         for node in self.nodes:
             node.resume()
@@ -160,7 +162,7 @@ def test_storm(seed: int) -> None:
         storm = Storm(sim)
         for _ in range(3):
             storm.connect()
-        sim.every(1.0, lambda: check_order(storm))
+        sim.call_every(1.0, lambda: check_order(storm))
         for _ in range(STEPS):
             storm.disturb()
             sim.run_for(sim.rng.uniform(0.0, 0.1))

@@ -121,12 +121,12 @@ def test_every_prefix_is_waited_for_and_need_leads_to_the_end(form: Form) -> Non
         frames: list[Frame] = []
         for size in range(len(data)):
             assert codec.decode(data[:size], frames) == 0, size
-            assert size < codec.need <= len(data), size
+            assert size < codec.bytes_needed <= len(data), size
         assert codec.decode(data + data[:1], frames) == len(data)
         assert len(frames) == 1
         codec, have, steps = form.codec(), 0, 0
         while codec.decode(data[:have], frames) == 0:
-            have, steps = codec.need, steps + 1
+            have, steps = codec.bytes_needed, steps + 1
         assert (have, steps <= form.steps_max) == (len(data), True)
 
 

@@ -101,6 +101,6 @@ def test_a_context_is_no_longer_than_allowed_and_announced() -> None:
     assert len(encode_trace_context(longer)) == TRACE_BYTES_MAX
 
     hello = make_config().hello
-    reader = msgspec.structs.replace(hello, reads_traces=True)
+    reader = msgspec.structs.replace(hello, accepts_traces=True)
     assert encode_hello(reader) == encode_hello(hello) + bytes.fromhex("000e 0001 01")
     assert decode_hello(encode_hello(reader)) == reader
