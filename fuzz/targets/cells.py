@@ -159,7 +159,7 @@ class Pipe:
         self.posted: list[tuple[str, bytes]] = []
         self.closed_because: str | None = None
 
-    def post(self, subject: str, payload: bytes) -> None:
+    def send_nowait(self, subject: str, payload: bytes) -> None:
         if self.closed_because is not None:
             raise ConnectionClosedError(self.closed_because)
         self.posted.append((subject, payload))
@@ -283,7 +283,7 @@ def _request(destination: str, domain: str, **fields: object) -> Envelope:
 
 
 def _envelopes() -> list[bytes]:
-    echo = _request("echo@C1", "X", payload=b"hello", content="text", ttl_ms=1_000)
+    echo = _request("echo@C1", "X", payload=b"hello", content_type="text", ttl_ms=1_000)
     failure = DeliveryFailure.of(NoRouteError, "nowhere", hop=CellAddress("b", "S2"), at="S2")
     walked = CellPath.of("echo@C1").advanced()
     envelopes = [

@@ -17,7 +17,7 @@ from tests.docs.pages import ROOT
 from tests.support.source_tree import package_files
 
 MEMBERSHIP = (ROOT / "docs" / "membership.md").read_text(encoding="utf-8")
-REFUSAL = re.compile(r'\brefuse\("([^"]+)"\)')
+REFUSAL = re.compile(r'\bcount_rejection\("([^"]+)"\)')
 
 
 def labels_of(picture: str) -> list[str]:

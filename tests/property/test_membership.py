@@ -74,7 +74,7 @@ def tales(
         start=draw(st.integers(0, starts)),
         version=version,
         properties={"version": str(version)} if version else {},
-        witness=draw(others),
+        reported_by=draw(others),
     )
     return record if draw(st.booleans()) else record.without_properties()
 
@@ -263,38 +263,43 @@ any_records = st.builds(
     version=numbers,
     leave_digest=st.binary(max_size=20),
     properties=st.none() | st.dictionaries(texts, texts, max_size=3),
-    witness=texts,
-    secret=st.binary(max_size=20),
+    reported_by=texts,
+    leave_secret=st.binary(max_size=20),
 )
 news = st.lists(any_records | tales(starts=1), max_size=4, unique_by=lambda it: it.name)
 packets: st.SearchStrategy[MembershipPacket] = st.one_of(
     st.builds(
-        ProbePacket, number=numbers, name=texts, instance=numbers, joins=st.booleans(), news=news
+        ProbePacket,
+        nonce=numbers,
+        name=texts,
+        instance=numbers,
+        is_joining=st.booleans(),
+        records=news,
     ),
     st.builds(
         ProbeAckPacket,
-        number=numbers,
+        nonce=numbers,
         name=texts,
         instance=numbers,
         leave_digest=st.binary(max_size=20),
         incarnation=numbers,
         is_member=st.booleans(),
-        news=news,
+        records=news,
     ),
-    st.builds(ProbeRequestPacket, number=numbers, target=others | texts, news=news),
-    st.builds(ProbeNackPacket, number=numbers, news=news),
-    st.builds(GossipPacket, news=news),
-    st.builds(SyncRequestPacket, number=numbers, digest=st.binary(), news=news),
+    st.builds(ProbeRequestPacket, nonce=numbers, target=others | texts, records=news),
+    st.builds(ProbeNackPacket, nonce=numbers, records=news),
+    st.builds(GossipPacket, records=news),
+    st.builds(SyncRequestPacket, nonce=numbers, digest=st.binary(), records=news),
     st.builds(
         SyncReplyPacket,
-        number=numbers,
+        nonce=numbers,
         agrees=st.booleans(),
         name=texts,
         instance=numbers,
         is_member=st.booleans(),
-        news=news,
+        records=news,
     ),
-    st.builds(PropertiesRequestPacket, version=numbers, instance=numbers, news=news),
+    st.builds(PropertiesRequestPacket, version=numbers, instance=numbers, records=news),
 )
 
 

@@ -124,7 +124,7 @@ def plant_belief_in_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @BUGS.plant(CORRECTNESS, 5)
 def plant_late_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CellRunner, "_is_too_late", lambda self, *args: False)
+    monkeypatch.setattr(CellRunner, "_is_expired", lambda self, *args: False)
 
 
 @BUGS.replace(CellRunner, "deliver", CORRECTNESS, 1)

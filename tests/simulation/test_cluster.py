@@ -63,7 +63,7 @@ def plant_endless_suspicion(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait_on(self: MemberTable, now: float) -> None:
         """Give everybody all the time in the world."""
 
-    monkeypatch.setattr(MemberTable, "bury_silent", wait_on)
+    monkeypatch.setattr(MemberTable, "expire_suspects", wait_on)
     monkeypatch.setattr(MemberTable, "deadline", lambda self: float("inf"))
 
 

@@ -183,5 +183,5 @@ def _in_words(result: RouteCheckResult) -> Iterator[str]:
 
 
 def _as_json(result: RouteCheckResult) -> str:
-    values = {"is_good": result.is_consistent, **msgspec.structs.asdict(result)}
+    values = {"is_consistent": result.is_consistent, **msgspec.structs.asdict(result)}
     return msgspec.json.encode(values).decode()

@@ -92,12 +92,12 @@ class TestBroker(Broker):
                 mail = broker.stub("mail.send", returns="sent")
                 assert await broker.call("shop.order", {"item": "tea"}) == "tea is on its way"
                 assert mail.calls[0].params == {"about": "tea"}
-                assert broker.emitted("shop.*")[0].data == {"item": "tea"}
+                assert broker.events_named("shop.*")[0].data == {"item": "tea"}
 
     Services, validation, policies and middlewares are those of any broker. Handlers of events run
-    on their own: `settle` waits for them. A service that another one waits for when it starts can
-    be stood in for by a stub of one of its actions, made before the broker is started. Durable
-    events are emitted like others, so their handlers have no transaction.
+    on their own: `wait_for_handlers` waits for them. A service that another one waits for when it
+    starts can be stood in for by a stub of one of its actions, made before the broker is started.
+    Durable events are emitted like others, so their handlers have no transaction.
 
     Args:
         services: to be tested.
@@ -198,7 +198,7 @@ class TestBroker(Broker):
             await super().wait_for_services(missing, timeout_s=timeout_s)
 
     def record_failure(self, error: Exception) -> None:
-        """A handler of events failed; `settle` will tell."""
+        """A handler of events failed; `wait_for_handlers` will tell."""
         self._failures.append(error)
 
 

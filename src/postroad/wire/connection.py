@@ -303,7 +303,9 @@ class WireConnection:
         elif isinstance(frame, Proof):
             self._on_proof(frame, events, now)
         elif verdict is FrameAction.IGNORE:
-            events.append(FrameIgnored(type(frame).__name__, getattr(frame, "id", 0)))
+            events.append(
+                FrameIgnored(type(frame).__name__.removesuffix("Frame"), getattr(frame, "id", 0))
+            )
         else:
             if isinstance(frame, GoodbyeFrame):
                 self.phase = ConnectionState.DRAINING

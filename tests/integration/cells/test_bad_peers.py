@@ -217,16 +217,18 @@ async def test_undecodable_payload_is_answered() -> None:
     async with beside_others() as (domains, forged):
         domains["C1"].add_function("reader", lambda message: message.body)
         for content, payload in (("text", b"\xff"), ("pickle", b"cos\nsystem\n"), ("json", b"{")):
-            failure = await forged.failure_of(forged.send("reader@C1", payload, content=content))
+            failure = await forged.failure_of(
+                forged.send("reader@C1", payload, content_type=content)
+            )
             assert failure.code == MalformedPayloadError.code
 
 
 async def test_commands_and_pings_that_are_none_are_answered() -> None:
     async with beside_others() as (_domains, forged):
         for content, payload in (("command", b"\xff"), ("command", b"no such thing")):
-            answer = await forged.answer_to(forged.send("System@C1", payload, content=content))
+            answer = await forged.answer_to(forged.send("System@C1", payload, content_type=content))
             assert answer.kind is MessageKind.ERROR
-        pong = await forged.answer_to(forged.send("echo@C1", b"\xff", content="postroad.ping"))
+        pong = await forged.answer_to(forged.send("echo@C1", b"\xff", content_type="postroad.ping"))
         assert pong.kind is MessageKind.REPLY
 
 

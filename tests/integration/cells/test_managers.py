@@ -59,9 +59,9 @@ async def test_cores_that_agree() -> None:
         for cell in ("RoutingMgr@S1", "RoutingMgr@C1", "RoutingMgr@C2"):
             assert await domains["S1"].run_command(cell, "check") == "C1, C2 agree on 4 domains"
         assert json.loads(await domains["S1"].run_command("RoutingMgr", "check -json")) == {
-            "is_good": True,
+            "is_consistent": True,
             "cores": ["C1", "C2"],
-            "silent": {},
+            "unreachable": {},
             "domains": 4,
             "differences": [],
         }
@@ -80,7 +80,7 @@ async def test_a_domain_without_a_tunnel_to_one_core() -> None:
                 ["S9", "C2", "has", "no", "tunnel", "to", "it"]
             ]
             result = json.loads(await domains["C2"].run_command("RoutingMgr", "check -json"))
-            assert not result["is_good"]
+            assert not result["is_consistent"]
             assert result["differences"] == [
                 {"domain": "S9", "core": "C2", "problem": "has no tunnel to it"}
             ]

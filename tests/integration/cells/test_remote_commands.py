@@ -122,8 +122,8 @@ async def test_commands_of_others_are_answered_as_far_as_it_is_allowed(
         async with forged_domain(domains["C1"], role=Role.CORE) as forged:
             for source in ("p@X:*@X", "System@C1:*@C1:p@X:*@X", "*@X", "p:*@X"):
                 way = CellPath.parse(source)
-                forged.send("System@C1", b"kill till", content="command", source=way)
-            await forged.answer_to(forged.send("System@C1", b"id", content="command"))
+                forged.send("System@C1", b"kill till", content_type="command", source=way)
+            await forged.answer_to(forged.send("System@C1", b"id", content_type="command"))
         assert till.amount == 100
         assert "till" in domains["C1"].cells
         assert domains["C1"].table == table

@@ -89,7 +89,7 @@ async def test_a_new_tunnel_does_not_begin_anew() -> None:
         await eventually(lambda: not routes_by(core, "X"))
         async with forged_domain(core) as forged:
             forged.tell(AdvertisementUpdate(forged.service.incarnation, 1, offer_of("b", 2_000)))
-            forged.send("System@C1", b"id", content="command")
+            forged.send("System@C1", b"id", content_type="command")
             await eventually(lambda: forged.envelopes)
             assert not routes_by(core, "X")
             assert core.propagator._intake.deadline() > core.dispatcher.loop.time()

@@ -201,7 +201,9 @@ async def test_forged_death() -> None:
         for ahead in (0, 1, 1_000):
             local = b.agent.local_member
             incarnation = local.incarnation + ahead
-            death = enemy.forge("b", state=MemberState.DEAD, incarnation=incarnation, witness="c")
+            death = enemy.forge(
+                "b", state=MemberState.DEAD, incarnation=incarnation, reported_by="c"
+            )
             for node in (a, c):
                 enemy.say(node, GossipPacket(records=[death]))
             for node in (a, c):
@@ -221,7 +223,7 @@ async def test_forged_farewell() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a, b, _c = nodes
         for secret in (b"", b"guess", bytes(64)):
-            farewell = enemy.forge("b", state=MemberState.LEFT, secret=secret)
+            farewell = enemy.forge("b", state=MemberState.LEFT, leave_secret=secret)
             enemy.say(a, GossipPacket(records=[farewell]))
             enemy.say(b, GossipPacket(records=[farewell]))
         await eventually(lambda: refused(a, "forged farewell") == 3)
@@ -257,7 +259,7 @@ async def test_forged_answers() -> None:
         local = b.agent.local_member
         before = a.agent.statistics().counters.packets_received
         for number in range(100):
-            rest: dict[str, Any] = {"farewell": b"", "incarnation": 0, "is_member": True}
+            rest: dict[str, Any] = {"leave_digest": b"", "incarnation": 0, "is_member": True}
             for name, instance in (("b", local.instance + 1), ("a", 1)):
                 enemy.say(a, ProbeAckPacket(nonce=number, name=name, instance=instance, **rest))
         enemy.say(a, ProbePacket(nonce=1, name="a", instance=7, is_joining=True))
@@ -275,9 +277,9 @@ IMPOSSIBLE_RECORDS: list[dict[str, object]] = [
     {"host": "h" * 300},
     {"name": ""},
     {"version": -1},
-    {"farewell": b""},
-    {"secret": bytes(60_000)},
-    {"witness": "w" * 1_000},
+    {"leave_digest": b""},
+    {"leave_secret": bytes(60_000)},
+    {"reported_by": "w" * 1_000},
     {"properties": {"k": "x" * 20_000}},
 ]
 
@@ -338,7 +340,7 @@ async def test_bad_packets_in_streams() -> None:
         many = [enemy.forge("b")] * 10_000
         assert await ask(service, a, encode_packet(GossipPacket(records=many))) == b""
         assert refused(a, "malformed packet") == 6
-        death = enemy.forge("b", state=MemberState.DEAD, witness="c")
+        death = enemy.forge("b", state=MemberState.DEAD, reported_by="c")
         await ask(service, a, encode_packet(GossipPacket(records=[death])))
         await a.until(lambda it: it.see("b").is_reachable, "b has objected")
         with pytest.raises(MessagingError):

@@ -124,7 +124,7 @@ async def test_envelopes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async with Domains(1, 1) as domains:
         domains["C1"].add_function("inbox", inbox := Inbox())
-        monkeypatch.setattr(Tunnel, "post", overhear)
+        monkeypatch.setattr(Tunnel, "send_nowait", overhear)
         await domains["S1"].call("inbox@C1", b"tea", timeout=5)
         (request, _) = sent
         route = b"inbox@C1\x000\x00System@S1:*@S1"

@@ -76,7 +76,7 @@ def make_record(
     address: Address | None = None,
     version: int = 0,
     properties: dict[str, str] | None = None,
-    witness: str = "",
+    reported_by: str = "",
     secret: bytes | None = None,
 ) -> MemberRecord:
     """What somebody says of the node of that name; goodbyes are genuine unless a secret is given.
@@ -96,7 +96,7 @@ def make_record(
         version=version,
         leave_digest=leave_digest(secret_of(name)),
         properties={} if properties is None else properties,
-        reported_by=witness,
+        reported_by=reported_by,
         leave_secret=secret,
     )
 

@@ -162,7 +162,7 @@ def test_what_no_envelope_may_have_is_refused(subtests: pytest.Subtests) -> None
         ({"ttl_ms": -1}, "ttl_ms=-1"),
         ({"session": "s" * (SESSION_BYTES_MAX + 1)}, "session of 1025 bytes"),
         ({"session": "\ud800"}, "UTF-8"),
-        ({"content": "c" * (CONTENT_BYTES_MAX + 1)}, "content of 129 bytes"),
+        ({"content_type": "c" * (CONTENT_BYTES_MAX + 1)}, "content of 129 bytes"),
         ({"headers": {str(n): "" for n in range(HEADERS_MAX + 1)}}, "33 headers"),
         ({"headers": {"n" * (HEADER_NAME_BYTES_MAX + 1): ""}}, "header name of 129"),
         ({"headers": {"n": "v" * (HEADER_VALUE_BYTES_MAX + 1)}}, "header 'n' of 4097"),

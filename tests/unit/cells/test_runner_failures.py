@@ -151,8 +151,8 @@ async def test_a_payload_that_cannot_be_read_is_the_callers_fault() -> None:
     shop = Workshop()
     shop.add("a", lambda message: message.body)
     dock = shop.connect("C1")
-    shop.arrive("a@S1", b"\xff", content="text")
-    shop.arrive("a@S1", b"", content="pickle")
+    shop.arrive("a@S1", b"\xff", content_type="text")
+    shop.arrive("a@S1", b"", content_type="pickle")
     assert [it.code for it in dock.failures()] == [MalformedPayloadError.code] * 2
     assert all(type(it.to_error()) is RemoteDecodeError for it in dock.failures())
 

@@ -32,7 +32,7 @@ PROGRAM = """
         def __init__(self) -> None:
             super().__init__("echo")
 
-        def received(self, message):
+        def handle(self, message):
             return message.body
 
 

@@ -44,7 +44,7 @@ for seed in range(3):
         nodes = [sim.add(name, serve) for name in NAMES]
         for node in nodes:
             node.start()
-        sim.network.disturb(loss=0.1, duplicate=0.1, reorder=0.1, delay_s=(0.001, 0.05))
+        sim.network.set_conditions(loss=0.1, duplicate=0.1, reorder=0.1, delay_s=(0.001, 0.05))
         for step in range(12):
             sim.run_for(sim.rng.random())
             victim = sim.rng.choice(nodes)

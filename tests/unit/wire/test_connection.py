@@ -141,8 +141,8 @@ def test_older_versions_cannot_be_told_stopping_cancel_or_goodbye(name: str) -> 
     pair.client.machine.reply(5, ReplyStatus.OK, b"")
     pair.server.machine.request(6, "echo", b"", 0)
     pair.settle()
-    assert pair.server.events == [FrameIgnored("ReplyFrame", 5)]
-    assert pair.client.events == [FrameIgnored("RequestFrame", 6)]
+    assert pair.server.events == [FrameIgnored("Reply", 5)]
+    assert pair.client.events == [FrameIgnored("Request", 6)]
     assert pair.client.failure is pair.server.failure is None
 
 
@@ -246,7 +246,7 @@ def test_a_frame_that_does_not_end_is_given_up() -> None:
     server = slow_server(Limits(frame_timeout_s=30))
     server.give(b"\x01")
     run_until(server, 29)
-    server.machine.excuse(100, 129)
+    server.machine.extend_deadlines(100, 129)
     server.tick(129)
     assert server.failure is None
     run_until(server, 129 + 1.5 * 30)

@@ -188,7 +188,9 @@ def test_usual_messages_are_handed_over_as_they_were_decoded(
     """Each frame that is looked at once more costs as much as decoding it."""
     side = tunnel_side(receiver)
     looked_at: list[object] = []
-    monkeypatch.setattr(type(side.machine), "_admit", lambda _, frame, *__: looked_at.append(frame))
+    monkeypatch.setattr(
+        type(side.machine), "_process_frame", lambda _, frame, *__: looked_at.append(frame)
+    )
     assert len(side.give(REQUEST * 100)) == 100
     assert looked_at == []
     side.give(REQUEST + version3_frame(5, id=3))
@@ -269,9 +271,9 @@ def test_a_silent_end_is_given_up_and_messages_survive_a_goodbye(role: Connectio
     side.machine.ping(1.0)
     assert side.take() == b"", "it would only pile up"
     side.machine.is_writable = True
-    side.machine.answer_held()
+    side.machine.flush_held_pong()
     assert side.take() == version3_frame(6, id=4)
-    side.machine.answer_held()
+    side.machine.flush_held_pong()
     assert side.take() == b""
 
 

@@ -278,7 +278,7 @@ def test_the_other_is_told_what_it_lacks() -> None:
     contacts, voice = make_contacts("b")
     newer = [
         make_record("c"),
-        make_record("d", MemberState.SUSPECT, witness="e"),
+        make_record("d", MemberState.SUSPECT, reported_by="e"),
         make_record("e", version=1, properties={"role": "x"}),
         make_record("f", start=1),
     ]

@@ -123,7 +123,7 @@ def test_a_node_does_not_object_to_what_is_known_true_or_old() -> None:
 @pytest.mark.parametrize("state", [MemberState.SUSPECT, MemberState.DEAD])
 def test_an_objection_is_repeated_to_who_has_not_heard_it(state: MemberState) -> None:
     ear = Ear("b")
-    ear.hear(make_record("self", state, witness="b"))
+    ear.hear(make_record("self", state, reported_by="b"))
     assert ear.own.incarnation == INCARNATION + 1
     assert ear.own.state is MemberState.ALIVE
     assert ear.voice.counters.refutations == 1
@@ -131,10 +131,10 @@ def test_an_objection_is_repeated_to_who_has_not_heard_it(state: MemberState) ->
     assert ear.voice.gossip_records() == [ear.own]
 
     ear = Ear("b")
-    ear.hear(make_record("self", state, witness="b"))
+    ear.hear(make_record("self", state, reported_by="b"))
     while ear.voice.gossip_records():
         assert len(ear.voice.rumours) <= 1
-    ear.hear(make_record("self", state, witness="c"))
+    ear.hear(make_record("self", state, reported_by="c"))
     assert ear.voice.gossip_records() == [ear.own], "told with the very answer"
     assert ear.voice.counters.refutations == 1
 
@@ -283,7 +283,7 @@ def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
 )
 def test_who_is_said_to_live_but_thought_dead_hears_of_it(start: int, place: Address) -> None:
     ear = Ear()
-    ear.voice.roster.add(make_record("b", MemberState.DEAD, witness="c"), NOW)
+    ear.voice.roster.add(make_record("b", MemberState.DEAD, reported_by="c"), NOW)
     claim = make_record("b", start=start, incarnation=INCARNATION - 1, address=ELSEWHERE)
     ear.hear(claim)
     (said,) = take_said(ear.voice)
@@ -299,7 +299,7 @@ def test_members_thought_dead_are_told_so_but_not_all_at_once() -> None:
     ear = Ear()
     names = [f"node-{number}" for number in range(40)]
     for name in names:
-        ear.voice.roster.add(make_record(name, MemberState.DEAD, witness="c"), NOW)
+        ear.voice.roster.add(make_record(name, MemberState.DEAD, reported_by="c"), NOW)
     claims = [make_record(name, incarnation=INCARNATION - 1) for name in names]
     ear.hear(*claims)
     first = {it.address for it in take_said(ear.voice)}

@@ -314,7 +314,7 @@ TODAY = 1_790_000_000_000
 )
 def test_a_leap_told_to_another_or_to_the_member_is_outranked(to: str, leap: int) -> None:
     wire, machines = make_cluster(*NAMES)
-    lie = make_record("b", MemberState.DEAD, incarnation=INCARNATION + leap, witness="c")
+    lie = make_record("b", MemberState.DEAD, incarnation=INCARNATION + leap, reported_by="c")
     tell(machines[to], lie, now=wire.clock())
     wire.run(60)
     assert wire.removals("b") == []
@@ -329,7 +329,7 @@ def test_a_leap_told_to_a_node_that_began_later_is_outranked() -> None:
     highest = INCARNATION + 500 + LEAP_MAX
     tell(
         later,
-        make_record("b", MemberState.DEAD, incarnation=highest, witness="c"),
+        make_record("b", MemberState.DEAD, incarnation=highest, reported_by="c"),
         now=wire.clock(),
     )
     wire.run(60)
@@ -343,7 +343,7 @@ def test_a_member_that_leapt_twice_at_once_is_still_believed(to: str) -> None:
     wire, machines = make_cluster(*NAMES)
     for leaps in (1, 2):
         high = INCARNATION + leaps * LEAP_MAX
-        lie = make_record("b", MemberState.SUSPECT, incarnation=high, witness="c")
+        lie = make_record("b", MemberState.SUSPECT, incarnation=high, reported_by="c")
         tell(machines[to], lie, now=wire.clock())
     wire.run(20)
     wire.isolate("b")

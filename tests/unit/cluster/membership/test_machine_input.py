@@ -54,7 +54,7 @@ def test_a_ping_is_answered_with_who_is_here_and_a_stranger_is_asked_back() -> N
 @pytest.mark.parametrize("state", [MemberState.SUSPECT, MemberState.DEAD])
 def test_who_pings_and_is_doubted_hears_of_it(state: MemberState) -> None:
     machine = join_alone()
-    doubt = make_record("b", state, witness="c")
+    doubt = make_record("b", state, reported_by="c")
     machine._roster.add(doubt, START)
     answer = ask(machine, ProbePacket(nonce=7, name="b", instance=instance_of("b")))
     assert isinstance(answer, ProbeAckPacket)
@@ -127,7 +127,7 @@ def test_what_nobody_asked_for_gets_no_answer(packet: MembershipPacket) -> None:
 
 def test_news_go_to_suspects_too_and_many_of_them_by_stream() -> None:
     machine = join_alone()
-    suspected = make_record("b", MemberState.SUSPECT, witness="c")
+    suspected = make_record("b", MemberState.SUSPECT, reported_by="c")
     tell(machine, suspected, now=START)
     machine.tick(START)
     (said,) = [it for it in take_said(machine) if isinstance(it.packet, GossipPacket)]
@@ -180,7 +180,7 @@ def refused(machine: Membership) -> dict[str, int]:
 @pytest.mark.parametrize("ahead", [0, 1, 1_000_000])
 @pytest.mark.parametrize("state", [MemberState.SUSPECT, MemberState.DEAD])
 def test_a_forged_death_is_refuted(state: MemberState, ahead: int) -> None:
-    lie = make_record("b", state, incarnation=INCARNATION + ahead, witness="c")
+    lie = make_record("b", state, incarnation=INCARNATION + ahead, reported_by="c")
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
     assert machines["b"].counters.refutations >= 1
@@ -191,7 +191,7 @@ def test_a_forged_death_is_refuted(state: MemberState, ahead: int) -> None:
 def test_forged_deaths_told_to_all_or_again_and_again_are_refuted() -> None:
     wire, machines = make_cluster(*NAMES)
     for name in "acd":
-        lie = make_record("b", MemberState.DEAD, witness=name)
+        lie = make_record("b", MemberState.DEAD, reported_by=name)
         tell(machines[name], lie, now=wire.clock())
     wire.run(60)
     assert_all_live(wire, machines)
@@ -200,7 +200,9 @@ def test_forged_deaths_told_to_all_or_again_and_again_are_refuted() -> None:
     for _ in range(30):
         member = machines["a"].member("b")
         assert member is not None
-        lie = make_record("b", MemberState.DEAD, incarnation=member.incarnation + 3, witness="c")
+        lie = make_record(
+            "b", MemberState.DEAD, incarnation=member.incarnation + 3, reported_by="c"
+        )
         tell(machines["a"], lie, now=wire.clock())
         wire.run(1)
     assert_all_live(wire, machines)
@@ -293,7 +295,7 @@ def test_stale_records_change_nothing(state: MemberState) -> None:
     wire, machines = make_cluster(*NAMES)
     before = wire.view(machines["a"])
     for name in NAMES:
-        old = make_record(name, state, incarnation=INCARNATION - 1, witness="c")
+        old = make_record(name, state, incarnation=INCARNATION - 1, reported_by="c")
         tell(machines["a"], old, now=wire.clock())
     wire.run(30)
     assert_all_live(wire, machines)
@@ -346,8 +348,8 @@ def oversized_records() -> dict[str, MemberRecord]:
         "host": {"host": "h" * 1_000},
         "wide host": {"host": "\N{SNOWMAN}" * 255},
         "name": {"name": "n" * 300},
-        "witness": {"witness": "w" * 5_000},
-        "secret": {"secret": b"s" * 5_000},
+        "reported_by": {"reported_by": "w" * 5_000},
+        "leave_secret": {"leave_secret": b"s" * 5_000},
         "properties": {"properties": {"key": "x" * 20_000}},
         "leave_digest": {"leave_digest": b"f" * 1_000},
         "version": {"version": -1},
@@ -382,7 +384,7 @@ def test_the_longest_honest_record_holds_up_nothing() -> None:
     wire.add(longest, ["a"])
     wire.add(make_machine("e"), ["a"])
     accusation = make_record(
-        "n" * 255, MemberState.SUSPECT, address=longest.local_member.address, witness="w" * 255
+        "n" * 255, MemberState.SUSPECT, address=longest.local_member.address, reported_by="w" * 255
     )
     tell(machines["a"], accusation, now=wire.clock())
     assert_passes_on(wire, machines, "e", "n" * 255)

@@ -122,7 +122,7 @@ def test_changed_properties_are_a_new_version(subtests: pytest.Subtests) -> None
 def test_goodbye_is_said_to_suspects_too() -> None:
     """They may live; and where all are suspected, nobody else would hear of it."""
     voice = make_voice()
-    voice.roster.add(make_record("b", MemberState.SUSPECT, witness="c"), NOW)
+    voice.roster.add(make_record("b", MemberState.SUSPECT, reported_by="c"), NOW)
     LocalMember(voice, secret_of("self")).send_leave()
     (said,) = take_said(voice)
     assert (said.address, said.is_stream) == (address_of("b"), True)

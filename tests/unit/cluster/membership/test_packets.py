@@ -25,7 +25,7 @@ from tests.support.cluster.membership import make_record
 NEWS = [
     make_record("a"),
     make_record(
-        "größe", MemberState.SUSPECT, witness="b", version=3, properties={"role": "leader"}
+        "größe", MemberState.SUSPECT, reported_by="b", version=3, properties={"role": "leader"}
     ),
     make_record("c", MemberState.LEFT).without_properties(),
 ]

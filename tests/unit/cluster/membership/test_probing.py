@@ -149,14 +149,14 @@ def test_somebody_else_at_the_address_makes_the_member_suspected(name: str, star
 
 def test_a_suspected_member_is_told_so_and_says_nothing_of_this_node() -> None:
     prober, voice = make_prober("b")
-    suspected = make_record("b", MemberState.SUSPECT, witness="c")
+    suspected = make_record("b", MemberState.SUSPECT, reported_by="c")
     voice.roster.add(suspected, NOW)
     voice.rumours.drop("b")
     prober.probe(voice.roster.active["b"], NOW)
     assert only(take_said(voice)).packet.records == [suspected]
 
     prober, voice = make_prober("b")
-    voice.roster.add(make_record("b", MemberState.SUSPECT, witness="c"), NOW)
+    voice.roster.add(make_record("b", MemberState.SUSPECT, reported_by="c"), NOW)
     voice.rumours.drop("b")
     prober.probe(voice.roster.active["b"], NOW)
     prober.tick(NOW + 2.0)
@@ -248,7 +248,7 @@ def test_no_answer_in_time_makes_suspected_and_more_patience_later() -> None:
 def test_a_suspect_is_told_once_more_and_only_once() -> None:
     """The way by others may have failed, and its objection may have got lost."""
     prober, voice = make_prober("b", "c")
-    voice.roster.add(make_record("b", MemberState.SUSPECT, witness="c"), NOW)
+    voice.roster.add(make_record("b", MemberState.SUSPECT, reported_by="c"), NOW)
     half_way = NOW + CONFIG.confirmed_failure_timeout_s / 2
     prober.tick(half_way - 0.01)
     take_said(voice)

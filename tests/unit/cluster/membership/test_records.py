@@ -86,8 +86,8 @@ def test_impossible_records_are_malformed(subtests: pytest.Subtests) -> None:
     }
     # Such a record would stand at the head of the news for ever, with everything behind it.
     too_long_for_a_datagram: dict[str, list[object]] = {
-        "witness": ["w" * 2_000],
-        "secret": [b"s" * 2_000],
+        "reported_by": ["w" * 2_000],
+        "leave_secret": [b"s" * 2_000],
         "host": ["\N{SNOWMAN}" * 255],
     }
     longest_name = make_record("n" * 255, address=Address("10.0.0.1", 26_502))

@@ -53,7 +53,7 @@ def make_crowd(*records: MemberRecord, config: MembershipConfig | None = None) -
 @pytest.mark.parametrize("state", MemberState)
 def test_a_stranger_is_unproven_and_one_that_is_gone_nothing_new(state: MemberState) -> None:
     roster = make_roster()
-    verdict = merge(roster, make_record("b", state, witness="c"))
+    verdict = merge(roster, make_record("b", state, reported_by="c"))
     assert verdict is (MergeResult.UNPROVEN if state.is_active else MergeResult.STALE)
     assert roster.entries == {}
     assert (take_news(roster), take_kinds(roster)) == ([], [])
@@ -73,7 +73,7 @@ def test_a_stranger_that_answered_is_added_and_told_on() -> None:
 
 
 def test_a_suspect_is_given_time_and_no_stranger_leaves_without_its_secret() -> None:
-    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, reported_by="c"))
     assert roster.deadline() == NOW + CONFIG.failure_timeout_s
     roster.expire_suspects(roster.deadline() - 0.01)
     assert "b" in roster.active
@@ -90,20 +90,20 @@ def test_a_suspect_is_given_time_and_no_stranger_leaves_without_its_secret() -> 
 
 @pytest.mark.parametrize("state", [MemberState.ALIVE, MemberState.SUSPECT, MemberState.DEAD])
 def test_the_same_or_an_older_incarnation_is_stale(state: MemberState) -> None:
-    record = make_record("b", state, witness="c")
+    record = make_record("b", state, reported_by="c")
     roster = make_crowd(record)
     assert merge(roster, record) is MergeResult.STALE
     assert take_kinds(roster) == []
     assert take_news(roster) == []
 
     roster = make_crowd(make_record("b"))
-    older = make_record("b", state, incarnation=INCARNATION - 1, witness="c")
+    older = make_record("b", state, incarnation=INCARNATION - 1, reported_by="c")
     assert merge(roster, older) is MergeResult.STALE
     assert roster.entries["b"].record == make_record("b")
 
 
 def test_a_suspected_or_dead_member_that_speaks_up_is_alive_again() -> None:
-    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, reported_by="c"))
     alive = make_record("b", incarnation=INCARNATION + 1)
     assert merge(roster, make_record("b")) is MergeResult.STALE
     assert merge(roster, alive) is MergeResult.APPLIED
@@ -148,7 +148,7 @@ def test_an_incarnation_out_of_range_is_refused() -> None:
 
 
 def test_what_a_member_says_itself_needs_no_proof_and_goodbye_is_final() -> None:
-    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, reported_by="c"))
     entry = roster.entries["b"]
     roster.confirm_alive(entry, INCARNATION, NOW)
     assert entry.state is MemberState.SUSPECT, "that is what was suspected"
@@ -183,7 +183,7 @@ def test_a_failed_probe_makes_suspected_unless_it_is_of_an_earlier_incarnation()
     assert roster.suspect("b", INCARNATION, since=NOW - 2)
     assert roster.entries["b"].record.reported_by == "self"
     assert take_kinds(roster) == [MembershipEventType.REACHABILITY]
-    assert take_news(roster) == [make_record("b", MemberState.SUSPECT, witness="self")]
+    assert take_news(roster) == [make_record("b", MemberState.SUSPECT, reported_by="self")]
     assert roster.deadline() == NOW - 2 + CONFIG.failure_timeout_s
 
     roster = make_crowd(make_record("b", incarnation=INCARNATION + 1))
@@ -198,32 +198,38 @@ def test_other_witnesses_shorten_the_time_and_are_told_on() -> None:
     roster.suspect("b", INCARNATION, since=NOW)
     deadlines = [roster.deadline()]
     take_news(roster)
-    for witness in ("c", "d", "e"):
-        accusation = make_record("b", MemberState.SUSPECT, witness=witness)
+    for reported_by in ("c", "d", "e"):
+        accusation = make_record("b", MemberState.SUSPECT, reported_by=reported_by)
         assert merge(roster, accusation) is MergeResult.APPLIED
         assert take_news(roster) == [accusation]
         assert merge(roster, accusation) is MergeResult.STALE
         deadlines.append(roster.deadline())
     assert deadlines == sorted(set(deadlines), reverse=True)
     assert deadlines[-1] == pytest.approx(NOW + CONFIG.confirmed_failure_timeout_s)
-    assert merge(roster, make_record("b", MemberState.SUSPECT, witness="f")) is MergeResult.STALE
+    assert (
+        merge(roster, make_record("b", MemberState.SUSPECT, reported_by="f")) is MergeResult.STALE
+    )
 
 
 def test_accusations_confirm_a_suspicion_of_their_incarnation() -> None:
     roster = make_crowd(*(make_record(name) for name in "bcdef"))
-    merge(roster, make_record("b", MemberState.SUSPECT, witness="c"))
+    merge(roster, make_record("b", MemberState.SUSPECT, reported_by="c"))
     before = roster.deadline()
     assert roster.suspect("b", INCARNATION, since=NOW)
     assert roster.deadline() < before
     assert not roster.suspect("b", INCARNATION, since=NOW), "once is enough"
 
     roster = make_crowd(*(make_record(name) for name in "bcdef"))
-    merge(roster, make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 1, witness="c"))
-    assert merge(roster, make_record("b", MemberState.SUSPECT, witness="d")) is MergeResult.STALE
+    merge(
+        roster, make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 1, reported_by="c")
+    )
+    assert (
+        merge(roster, make_record("b", MemberState.SUSPECT, reported_by="d")) is MergeResult.STALE
+    )
     assert roster.deadline() == NOW + CONFIG.failure_timeout_s
 
-    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
-    later = make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 1, witness="d")
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, reported_by="c"))
+    later = make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 1, reported_by="d")
     assert merge(roster, later, now=NOW + 5) is MergeResult.APPLIED
     assert roster.deadline() == NOW + 5 + CONFIG.failure_timeout_s
     assert take_kinds(roster) == []
@@ -231,7 +237,7 @@ def test_accusations_confirm_a_suspicion_of_their_incarnation() -> None:
 
 def test_a_rumour_of_death_makes_suspected_and_hastens_but_never_removes() -> None:
     roster = make_crowd(make_record("b"))
-    death = make_record("b", MemberState.DEAD, witness="c")
+    death = make_record("b", MemberState.DEAD, reported_by="c")
     assert merge(roster, death) is MergeResult.APPLIED
     assert take_kinds(roster) == [MembershipEventType.REACHABILITY]
     assert roster.deadline() == NOW + CONFIG.confirmed_failure_timeout_s
@@ -239,21 +245,21 @@ def test_a_rumour_of_death_makes_suspected_and_hastens_but_never_removes() -> No
     assert merge(roster, death) is MergeResult.STALE
     assert take_kinds(roster) == []
 
-    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, reported_by="c"))
     assert (
-        merge(roster, make_record("b", MemberState.DEAD, witness="d"), now=NOW + 1)
+        merge(roster, make_record("b", MemberState.DEAD, reported_by="d"), now=NOW + 1)
         is MergeResult.APPLIED
     )
     assert roster.deadline() == NOW + CONFIG.confirmed_failure_timeout_s
 
-    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
-    death = make_record("b", MemberState.DEAD, incarnation=INCARNATION + 1, witness="d")
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, reported_by="c"))
+    death = make_record("b", MemberState.DEAD, incarnation=INCARNATION + 1, reported_by="d")
     assert merge(roster, death, now=NOW + 4) is MergeResult.APPLIED
     assert roster.deadline() == NOW + 4 + CONFIG.confirmed_failure_timeout_s
 
 
 def test_a_suspect_that_does_not_speak_up_in_time_is_dead_and_that_is_told() -> None:
-    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"), make_record("d"))
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, reported_by="c"), make_record("d"))
     roster.extend_deadlines(7.0)
     assert roster.deadline() == NOW + CONFIG.failure_timeout_s + 7.0
 
@@ -261,13 +267,13 @@ def test_a_suspect_that_does_not_speak_up_in_time_is_dead_and_that_is_told() -> 
     assert take_kinds(roster) == []
     roster.expire_suspects(NOW + CONFIG.failure_timeout_s + 7.0)
     assert take_kinds(roster) == [MembershipEventType.REMOVED]
-    assert take_news(roster) == [make_record("b", MemberState.DEAD, witness="self")]
+    assert take_news(roster) == [make_record("b", MemberState.DEAD, reported_by="self")]
     assert list(roster.active) == ["d"]
 
 
 @pytest.mark.parametrize("before", [MemberState.ALIVE, MemberState.SUSPECT, MemberState.DEAD])
 def test_goodbye_with_the_secret_is_believed_at_any_incarnation(before: MemberState) -> None:
-    roster = make_crowd(make_record("b", before, incarnation=INCARNATION + 5, witness="c"))
+    roster = make_crowd(make_record("b", before, incarnation=INCARNATION + 5, reported_by="c"))
     goodbye = make_record("b", MemberState.LEFT)
     assert merge(roster, goodbye) is MergeResult.APPLIED
     assert roster.entries["b"].state is MemberState.LEFT
@@ -305,7 +311,7 @@ def test_properties_are_taken_in_the_order_of_their_versions_whatever_the_state(
             assert roster.merge(other, NOW) is MergeResult.STALE
             assert roster.entries["b"].record == known
 
-    roster = make_crowd(make_record("b", MemberState.SUSPECT, witness="c"))
+    roster = make_crowd(make_record("b", MemberState.SUSPECT, reported_by="c"))
     assert (
         roster.merge(make_record("b", version=1, properties={"role": "x"}), NOW)
         is MergeResult.APPLIED
@@ -335,7 +341,7 @@ def test_a_version_without_its_text_is_remembered_as_missing() -> None:
 
     entry = MemberEntry(make_record("b").without_properties(), NOW)
     assert entry.lacks_properties
-    assert entry.take_properties(make_record("b", properties={"role": "x"}))
+    assert entry.update_properties(make_record("b", properties={"role": "x"}))
     assert not entry.lacks_properties
 
     roster = make_crowd(make_record("b"))

@@ -17,7 +17,7 @@ STATES: list[MemberState | None] = [None, *MemberState]
 
 
 def hear(state: MemberState) -> Callable[[MemberTable], object]:
-    news = make_record("b", state, incarnation=INCARNATION + 1, witness="c")
+    news = make_record("b", state, incarnation=INCARNATION + 1, reported_by="c")
     return lambda roster: roster.merge(news, NOW)
 
 
@@ -37,7 +37,7 @@ def bring_about(state: MemberState | None) -> MemberTable:
     """A roster that thinks so of the process b."""
     roster = make_roster()
     if state is not None:
-        roster.add(make_record("b", state, witness="c"), NOW)
+        roster.add(make_record("b", state, reported_by="c"), NOW)
     return roster
 
 

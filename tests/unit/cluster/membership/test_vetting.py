@@ -54,7 +54,7 @@ def answers(
 def test_a_node_is_asked_where_it_is_said_to_be_with_few_words() -> None:
     vetting, voice = make_vetting()
     voice.roster.add(make_record("c", properties={"text": "x" * 500}), NOW)
-    vetting.consider(make_record("b", MemberState.SUSPECT, witness="c"), SOMEBODY, NOW)
+    vetting.consider(make_record("b", MemberState.SUSPECT, reported_by="c"), SOMEBODY, NOW)
     ((said, ping),) = take_questions(voice)
     assert (said.address, said.peer, said.is_stream) == (address_of("b"), "b", False)
     assert ping.records == [], "no rumours for who may be anybody"
@@ -66,7 +66,7 @@ def test_a_node_is_asked_where_it_is_said_to_be_with_few_words() -> None:
 
 def test_who_is_thought_dead_hears_of_it_so_that_it_can_object() -> None:
     vetting, voice = make_vetting()
-    dead = make_record("b", MemberState.DEAD, witness="c")
+    dead = make_record("b", MemberState.DEAD, reported_by="c")
     voice.roster.add(dead, NOW)
     vetting.consider(make_record("b", incarnation=INCARNATION + 1), SOMEBODY, NOW)
     ((_, ping),) = take_questions(voice)
@@ -97,7 +97,7 @@ def test_an_answer_of_another_or_of_who_has_not_joined_counts_nobody(
 
 def test_what_the_node_says_itself_counts_and_not_what_was_told_of_it() -> None:
     vetting, voice = make_vetting()
-    told = make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 9, witness="c")
+    told = make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 9, reported_by="c")
     vetting.consider(told, SOMEBODY, NOW)
     assert answers(vetting, voice, make_record("b")) == make_record("b")
 

@@ -84,7 +84,7 @@ def test_the_address_is_read_once(codec: type[LegacyCodec]) -> None:
     frames = []
     for size in range(len(HOST)):
         assert receiving.decode(HOST[:size], frames) == 0
-        assert receiving.need == size + 1
+        assert receiving.bytes_needed == size + 1
     assert receiving.decode(HOST, frames) == len(HOST)
     assert receiving.sender == SENDER
 
