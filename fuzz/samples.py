@@ -22,8 +22,12 @@ from postroad.wire import (
 from postroad.wire.codecs import Codec
 from postroad.wire.compression import load_algorithm
 from postroad.wire.frames import PingFrame, PongFrame
-from postroad.wire.heartbeat import BEAT_SUBJECT, SETUP_SUBJECT
-from postroad.wire.sbe import HeartbeatSetupRequest, encode_heartbeat, encode_setup_request
+from postroad.wire.heartbeats import BEAT_SUBJECT, SETUP_SUBJECT
+from postroad.wire.zeebe_heartbeats import (
+    HeartbeatSetupRequest,
+    encode_heartbeat,
+    encode_setup_request,
+)
 
 CLUSTER = "fuzzed"
 PREAMBLE = encode_preamble(CLUSTER)

@@ -15,10 +15,10 @@ from fuzz.target import require
 from postroad.core.errors import RemoteProtocolError
 from postroad.core.limits import HELLO_BYTES_MAX, MIB, SUBJECT_BYTES_MAX
 from postroad.wire import BufferCache, Frame, HelloFrame, ReplyFrame, RequestFrame
-from postroad.wire import reader as reader_module
+from postroad.wire import frame_reader as reader_module
 from postroad.wire.codecs import Codec
+from postroad.wire.frame_reader import FrameReader
 from postroad.wire.hello import encode_hello
-from postroad.wire.reader import FrameReader
 
 MakeCodec = Callable[[], Codec]
 

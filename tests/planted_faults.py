@@ -67,14 +67,14 @@ FAULTS = {
     ),
     "skip-the-certificate-name": Fault(
         "a peer is who its certificate says",
-        "wire/meeting.py",
+        "wire/hello.py",
         "    if certificate_names is not None and theirs.name not in certificate_names:\n",
         "    if certificate_names is not None and not theirs.name:\n",
         ("tests/unit/wire", "tests/integration/test_tls.py"),
     ),
     "route-to-a-withdrawn-consumer": Fault(
         "a cell that was removed gets nothing any more",
-        "cells/directory.py",
+        "cells/delivery/cell_registry.py",
         "        self.table = self.table.without_target(self.domain.cell(name))\n",
         "",
         ("tests/integration/cells", "tests/simulation/test_cells.py"),

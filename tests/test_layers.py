@@ -19,11 +19,9 @@ CONFIG = ROOT / "importlinter.ini"
 # Parts of layers that have rules of their own. Here each is a package, whatever it is otherwise.
 PARTS = (
     "admin/http",
-    "cells/address", "cells/altering", "cells/announcing", "cells/choice", "cells/content",
-    "cells/decision", "cells/domain", "cells/envelope", "cells/envelope_form", "cells/errors",
-    "cells/failure", "cells/fair_queue", "cells/learning", "cells/message", "cells/path",
-    "cells/pings", "cells/plans", "cells/resends", "cells/route", "cells/routes", "cells/routing",
-    "cells/snapshots", "cells/statistics", "cells/surroundings", "cells/switch",
+    "cells/addresses", "cells/config", "cells/delivery", "cells/delivery/envelope",
+    "cells/delivery/envelope_codec", "cells/delivery/failure", "cells/delivery/fair_queue",
+    "cells/errors", "cells/messages", "cells/routing", "cells/statistics",
     "cluster/discovery", "cluster/membership", "durable/chain", "durable/config", "durable/control",
     "durable/dedup", "durable/exchange", "durable/letters", "durable/names", "durable/outflow",
     "durable/frontier", "durable/shelf", "durable/statistics", "durable/store",
@@ -70,10 +68,10 @@ PLANTED = [
     ("cluster.membership", "asyncio"),
     ("cluster.membership", "random"),
     ("cluster.membership", "time"),
-    ("cells.announcing", "time"),
-    ("cells.choice", "random"),
-    ("cells.envelope", "secrets"),
-    ("cells.learning", "asyncio"),
+    ("cells.addresses", "time"),
+    ("cells.messages", "random"),
+    ("cells.delivery.envelope", "secrets"),
+    ("cells.delivery.failure", "asyncio"),
     ("cells.routing", "threading"),
     ("durable.chain", "asyncio"),
     ("durable.config", "concurrent"),
@@ -184,7 +182,7 @@ ALLOWED = [
 # Modules that alone may import something.
 EXEMPT = [
     ("admin.http.server", "uvicorn"),
-    ("cluster.discovery.zookeeper", "kazoo"),
+    ("cluster.discovery.zookeeper_session", "kazoo"),
     ("durable.store.orm", "sqlalchemy"),
     ("durable.store.postgres", "psycopg"),
     ("pipeline.connectors.jetstream.client", "nats"),

@@ -20,7 +20,7 @@ def test_every_module_has_tests_that_guard_it() -> None:
     ("module", "first"),
     [
         ("durable/chain.py", "tests/unit/durable/test_chain.py"),
-        ("net/pool.py", "tests/unit/net/test_pool.py"),
+        ("net/connections/pool.py", "tests/unit/net/test_pool.py"),
     ],
 )
 @pytest.mark.slow

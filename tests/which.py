@@ -1,4 +1,4 @@
-"""Which tests guard a module: `python -m tests.which src/postroad/net/pool.py`.
+"""Which tests guard a module: `python -m tests.which src/postroad/net/connections/pool.py`.
 
 Printed are the test files that import the module or one of its names, themselves or through what
 tests share; where there are none, those of the modules that use it, or of its whole package. Its

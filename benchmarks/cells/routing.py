@@ -27,7 +27,7 @@ from postroad.cells import (
     make_reply,
     route_message,
 )
-from postroad.cells.switch import RoutingDecisionCache
+from postroad.cells.routing.decision_cache import RoutingDecisionCache
 
 if TYPE_CHECKING:
     from benchmarks.harness import Settings

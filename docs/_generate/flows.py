@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from postroad import flows
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import PostroadError
 from postroad.flows import FlowError, life, scheduling, session
 from postroad.flows.hospital import STAFF, Diagnosis

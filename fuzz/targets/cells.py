@@ -35,20 +35,19 @@ from postroad.cells import (
     make_error_reply,
     make_reply,
 )
-from postroad.cells.content import decode_body
-from postroad.cells.envelope_form import decode_fast, route_prefix
-from postroad.cells.exchange import MessageDispatcher
-from postroad.cells.intake import Intake
-from postroad.cells.links import MESSAGE, ROUTES, DomainLink, DomainLinks
-from postroad.cells.pings import PongBody, decode_pong
-from postroad.cells.route_check import (
+from postroad.cells.delivery.cell_runner import CellRunner
+from postroad.cells.delivery.dispatcher import MessageDispatcher
+from postroad.cells.delivery.domain_links import MESSAGE, ROUTES, DomainLink, DomainLinks
+from postroad.cells.delivery.envelope_codec import decode_fast, route_prefix
+from postroad.cells.delivery.propagator import RoutePropagator
+from postroad.cells.delivery.update_intake import Intake
+from postroad.cells.messages import PongBody, decode_body, decode_pong
+from postroad.cells.routing.route_check import (
     CoreReport,
     KnownAdvertisement,
     compare_reports,
     decode_report,
 )
-from postroad.cells.runner import CellRunner
-from postroad.cells.spreading import RoutePropagator
 from postroad.core import Address
 from postroad.core.errors import ConnectionClosedError, MalformedPayloadError
 from postroad.net import Tunnel

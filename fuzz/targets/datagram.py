@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fuzz.samples import PREAMBLE
 from fuzz.target import Target, prefixes, require
-from postroad.core.address import Address
 from postroad.core.errors import RemoteProtocolError
+from postroad.core.names import Address
 from postroad.core.secret import PROOF_BYTES, ClusterSecret
 from postroad.wire import Datagram, decode_datagram, encode_datagram
 from postroad.wire.sealing import EPOCH_BYTES, Seal

@@ -6,7 +6,7 @@ from random import Random
 
 from fuzz.target import Target, prefixes, require
 from postroad.cluster.membership import MemberRecord, Membership, MembershipConfig, MemberState
-from postroad.cluster.membership.packets import (
+from postroad.cluster.membership.gossip import (
     GossipPacket,
     MembershipPacket,
     ProbeAckPacket,
@@ -19,7 +19,7 @@ from postroad.cluster.membership.packets import (
     decode_packet,
     encode_packet,
 )
-from postroad.cluster.membership.records import leave_digest
+from postroad.cluster.membership.members import leave_digest
 from postroad.core import Address
 from postroad.core.errors import MalformedPayloadError
 

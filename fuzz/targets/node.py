@@ -17,7 +17,7 @@ from postroad.admin.http.wishes import wish_from_body
 from postroad.admin.operations import OPERATIONS
 from postroad.admin.problems import CONTENT_TYPE, make_problem
 from postroad.cells import CellPath, Envelope, MessageKind, encode_envelope
-from postroad.cluster.communication import decode_with
+from postroad.cluster.messaging import decode_with
 from postroad.core.errors import PostroadError, Reject
 from postroad.node import content, durable_events
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fuzz.target import Target, prefixes, require
-from postroad.cells.locations import zookeeper
-from postroad.cells.locations.locations import CoreLocation
-from postroad.cluster.discovery import registry
+from postroad.cells.core_discovery import zookeeper
+from postroad.cells.core_discovery.core_discovery import CoreLocation
+from postroad.cluster.discovery import zookeeper as registry
 from postroad.core import Address
 from postroad.services.transporters.udp_discovery import read_datagram
 

@@ -20,7 +20,7 @@ from postroad.core.errors import MalformedFrameError
 from postroad.core.tracing import SpanContext
 from postroad.wire import ConnectionRole, Frame
 from postroad.wire.codecs import Codec, Version3Codec
-from postroad.wire.codecs.trace_form import encode_trace_context, split_trace_context
+from postroad.wire.codecs.version3 import encode_trace_context, split_trace_context
 
 _FRAMES: list[Frame] = [
     make_hello(ConnectionRole.CLIENT, ("zstd", "zlib")),

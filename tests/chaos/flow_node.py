@@ -47,7 +47,7 @@ from typing import Any
 import msgspec
 
 from postroad import run
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import NotRunningError, PostroadError, StoreUnavailableError
 from postroad.durable import Mail, StaticDirectory
 from postroad.flows import FlowHandle, Flows, FlowsConfig

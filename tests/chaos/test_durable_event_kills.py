@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import postroad.node  # noqa: F401 - it declares fault points
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from tests.chaos.event_node import GROUPS
 from tests.chaos.kills import Kill, kill_cases, live_through, store_of, storm_of_kills
 from tests.support.durable.mail_processes import (

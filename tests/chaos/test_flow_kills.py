@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 import postroad.flows  # noqa: F401 - it declares fault points
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from tests.chaos.flow_plots import PLOTS, Plot, Town
 from tests.chaos.flow_processes import Died, all_ended, flow_nodes
 from tests.chaos.kills import cover

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import postroad.node  # noqa: F401 - it declares fault points
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from tests.chaos.guaranteed_processes import domain_nodes
 from tests.chaos.kills import (
     COUNT,

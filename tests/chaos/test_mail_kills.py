@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from tests.chaos.kills import COUNT, Kill, kill_cases, live_through, start_again
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_processes import (

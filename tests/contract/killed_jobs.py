@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.durable import SqliteStore
 from postroad.pipeline import Job, LocalRunner, Task, TaskType
 from postroad.pipeline.connectors import make_input, make_output

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Store
 from postroad.durable.store import queries as query

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import OutboxFullError, StoreUnavailableError, TransactionAbortedError
 from postroad.durable import MailConfig, Store
 from postroad.durable.handling import Handling

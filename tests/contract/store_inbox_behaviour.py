@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Letter, MailConfig, Reason, Store
 from postroad.durable.exchange import Refusal, SentPage, Verdict, Window

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Reason, Store
 from postroad.durable.handling import Handling

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError, UsageError
 from postroad.durable import MailConfig, Store
 from postroad.durable.letters import NEVER_MS, bind_page, encode_letter

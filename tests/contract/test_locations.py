@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.cells.locations import (
+from postroad.cells.core_discovery import (
     CoreLocation,
     MembershipCoreDiscovery,
     StaticCoreDiscovery,
     ZooKeeperCoreDiscovery,
 )
-from postroad.cells.locations.membership import ROLE, ZONE
+from postroad.cells.core_discovery.membership import ROLE, ZONE
 from postroad.core import Address
 from tests.support.cells.locations_behaviour import (
     ChangingLocationsBehaviour,

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import (
     StoreUnavailableError,
 )

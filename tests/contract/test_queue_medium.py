@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Letter, MemoryDisk, MemoryStore, PostgresStore, SqliteStore, Store
 from postroad.durable.store import queries as query

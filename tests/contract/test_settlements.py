@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Mail, MailConfig, MemoryDisk, MemoryStore, StaticDirectory
 from postroad.durable.settlement import Settlement

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import TransactionAbortedError, UsageError
 from postroad.durable import (
     Mail,

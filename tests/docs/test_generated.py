@@ -10,8 +10,8 @@ from docs._generate import drawing, flow_drawings
 from docs._generate import flows as flow_tables
 from postroad.cluster import MembershipEventType, MemberState
 from postroad.cluster.membership import TRANSITIONS, StateChangeCause
-from postroad.cluster.membership.roster import MergeResult
-from postroad.core import faults
+from postroad.cluster.membership.member_table import MergeResult
+from postroad.core import fault_points as faults
 from postroad.flows import life, session
 from tests.docs.pages import ROOT
 from tests.support.source_tree import package_files

@@ -10,8 +10,8 @@ import struct
 
 import pytest
 
-from postroad.core.address import Address
 from postroad.core.errors import HandshakeRejectedError, MalformedFrameError
+from postroad.core.names import Address
 from postroad.wire import (
     DOCUMENTED,
     ConnectionOpened,

@@ -24,7 +24,7 @@ from postroad.wire import (
     encode_preamble,
     java_string_hash,
 )
-from postroad.wire.varint import (
+from postroad.wire.codecs.zeebe import (
     decode_varint32,
     decode_varint64,
     encode_varint32,

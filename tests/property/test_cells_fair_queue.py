@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from postroad.cells.fair_queue import FairQueue
+from postroad.cells.delivery.fair_queue import FairQueue
 from tests.support.tiers import by_tier
 
 ITEMS_MAX = 12

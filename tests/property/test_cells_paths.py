@@ -23,7 +23,7 @@ from postroad.cells import (
     make_error_reply,
     make_reply,
 )
-from postroad.cells.path import HOPS_MAX
+from postroad.cells.addresses import HOPS_MAX
 from postroad.core.errors import ConfigError, LocalProtocolError, MalformedPayloadError
 
 any_names = st.text(

@@ -22,8 +22,8 @@ from postroad.cells import (
     RoutingDecision,
     route_message,
 )
-from postroad.cells.routing import SOURCE_HOPS_MAX
-from postroad.cells.switch import RoutingDecisionCache
+from postroad.cells.routing.decision_cache import RoutingDecisionCache
+from postroad.cells.routing.router import SOURCE_HOPS_MAX
 from tests.support.tiers import by_tier
 
 NAMES = ("a", "b", "n", "m")

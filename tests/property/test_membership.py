@@ -15,8 +15,9 @@ from postroad.cluster.membership import (
     MembershipEventType,
     MemberState,
 )
-from postroad.cluster.membership.packets import (
+from postroad.cluster.membership.gossip import (
     GossipPacket,
+    GossipQueue,
     MembershipPacket,
     ProbeAckPacket,
     ProbeNackPacket,
@@ -30,7 +31,6 @@ from postroad.cluster.membership.packets import (
     fit_records,
     record_size,
 )
-from postroad.cluster.membership.rumours import GossipQueue
 from postroad.core import Address
 from postroad.core.errors import MalformedPayloadError
 from tests.support.cluster.membership import (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, MemoryInput, MemoryOutput, Segment, TriggerType

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from postroad.core.address import Address
 from postroad.core.errors import (
     HandshakeRejectedError,
     MalformedFrameError,
     MalformedPayloadError,
     RemoteProtocolError,
 )
+from postroad.core.names import Address
 from postroad.wire import (
     NEVER,
     CancelFrame,
@@ -33,19 +33,19 @@ from postroad.wire import (
     java_string_hash,
 )
 from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
-from postroad.wire.codecs.sender import decode_sender_host, decode_sender_ip
-from postroad.wire.compression import compress_payload, decompress_payload, load_algorithm
-from postroad.wire.frames import PingFrame, PongFrame
-from postroad.wire.handshake import Handshake
-from postroad.wire.hello import decode_hello, encode_hello
-from postroad.wire.reader import BufferCache, FrameReader
-from postroad.wire.sbe import decode_setup_request, decode_setup_response
-from postroad.wire.varint import (
+from postroad.wire.codecs.legacy import decode_sender_host, decode_sender_ip
+from postroad.wire.codecs.zeebe import (
     decode_varint32,
     decode_varint64,
     encode_varint32,
     encode_varint64,
 )
+from postroad.wire.compression import compress_payload, decompress_payload, load_algorithm
+from postroad.wire.frame_reader import BufferCache, FrameReader
+from postroad.wire.frames import PingFrame, PongFrame
+from postroad.wire.handshake import Handshake
+from postroad.wire.hello import decode_hello, encode_hello
+from postroad.wire.zeebe_heartbeats import decode_setup_request, decode_setup_response
 from tests.support.tiers import by_tier
 from tests.support.wire.pairs import (
     Pair,

@@ -1,4 +1,4 @@
-"""Command line of the simulations; `postroad.testing.runner` tells of exit codes."""
+"""Command line of the simulations; `postroad.testing.simulation.runner` tells of exit codes."""
 
 from __future__ import annotations
 

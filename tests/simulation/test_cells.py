@@ -14,16 +14,16 @@ from postroad.cells import (
     RouteTable,
     build_advertisement,
 )
-from postroad.cells import spreading as spreading_module
-from postroad.cells.calls import CellCallTracker
-from postroad.cells.dialing import CoreDialer
-from postroad.cells.directory import ForwardedMessage
-from postroad.cells.domain import DomainInfo
-from postroad.cells.exchange import MessageDispatcher
-from postroad.cells.fair_queue import FairQueue
-from postroad.cells.learning import RouteChanges
-from postroad.cells.neighbors import Neighbors
-from postroad.cells.runner import CellRunner
+from postroad.cells.addresses import DomainInfo
+from postroad.cells.delivery import propagator as spreading_module
+from postroad.cells.delivery.cell_registry import ForwardedMessage
+from postroad.cells.delivery.cell_runner import CellRunner
+from postroad.cells.delivery.core_dialer import CoreDialer
+from postroad.cells.delivery.dispatcher import MessageDispatcher
+from postroad.cells.delivery.fair_queue import FairQueue
+from postroad.cells.delivery.requests import CellCallTracker
+from postroad.cells.routing.neighbors import Neighbors
+from postroad.cells.routing.route_learner import RouteChanges
 from postroad.testing import CRASH
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 

@@ -7,10 +7,10 @@ import pytest
 
 from postroad.cluster import MembershipEventType
 from postroad.cluster.membership import MemberRecord, Membership, MemberState
-from postroad.cluster.membership.hearing import GossipHandler
-from postroad.cluster.membership.naming import NameConflictResolver
-from postroad.cluster.membership.probing import Probe, Prober
-from postroad.cluster.membership.roster import MemberEntry, MemberTable
+from postroad.cluster.membership.gossip_handler import GossipHandler
+from postroad.cluster.membership.member_table import MemberEntry, MemberTable
+from postroad.cluster.membership.name_conflicts import NameConflictResolver
+from postroad.cluster.membership.prober import Probe, Prober
 from postroad.cluster.membership.suspicion import Suspicion
 from postroad.testing import CRASH
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds

@@ -7,8 +7,7 @@ import msgspec
 
 from postroad.cluster import MembershipEvent, MembershipEventType, MemberState
 from postroad.cluster.membership import MemberRecord, Membership
-from postroad.cluster.membership.own import new_local_record
-from postroad.cluster.membership.packets import (
+from postroad.cluster.membership.gossip import (
     GossipPacket,
     MembershipPacket,
     ProbeAckPacket,
@@ -17,6 +16,7 @@ from postroad.cluster.membership.packets import (
     decode_packet,
     encode_packet,
 )
+from postroad.cluster.membership.local_member import new_local_record
 from postroad.core import Address
 from postroad.testing import SimCluster, SimNode
 

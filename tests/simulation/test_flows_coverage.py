@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from tests.simulation import test_flows, test_flows_faults, test_flows_troubles
 from tests.simulation.flows.coverage import COVERAGE
 from tests.simulation.flows.plan import POINTS

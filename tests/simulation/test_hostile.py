@@ -6,9 +6,9 @@ import pytest
 
 from postroad.cluster.agent import SUBJECT, ClusterAgent
 from postroad.cluster.membership import MemberRecord
-from postroad.cluster.membership.hearing import GossipHandler
-from postroad.cluster.membership.naming import NameConflictResolver
-from postroad.cluster.membership.roster import MergeResult
+from postroad.cluster.membership.gossip_handler import GossipHandler
+from postroad.cluster.membership.member_table import MergeResult
+from postroad.cluster.membership.name_conflicts import NameConflictResolver
 from postroad.cluster.membership.vetting import Teller
 from postroad.core.secret import ClusterSecret
 from postroad.net import RawMessage

@@ -7,8 +7,8 @@ import pytest
 from postroad.core.errors import PeerTimeoutError
 from postroad.testing import CRASH
 from postroad.wire import NEVER, DeadlineMap, WireConnection
-from postroad.wire.heartbeat import Heartbeats, PingHeartbeats
-from postroad.wire.reader import FrameReader
+from postroad.wire.frame_reader import FrameReader
+from postroad.wire.heartbeats import Heartbeats, PingHeartbeats
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 
 BUGS = Bugs()
@@ -84,7 +84,7 @@ def plant_exception(receive: Any, self: WireConnection, data: bytes, now: float)
 
 @BUGS.plant(LIVENESS, 0)
 def plant_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroad.testing.timeline.ACTIONS_MAX", 5_000)
+    monkeypatch.setattr("postroad.testing.simulation.timeline.ACTIONS_MAX", 5_000)
     monkeypatch.setattr(WireConnection, "deadline", lambda self: 0.0)
 
 

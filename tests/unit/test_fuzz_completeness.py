@@ -42,7 +42,7 @@ OWN = {
     "admin.remote.open": "likewise",
     "admin.watchers": "files of this user",
     "node.jobs._replace_on": "settings that were read already",
-    "cells.choice": "a digest of names",
+    "cells.routing.rendezvous": "a digest of names",
     "cli": "what a person wrote in a terminal",
     "core.secret._join": "writes",
     "durable.letters.decode_letter": "the node's own store",
@@ -70,8 +70,8 @@ OWN = {
     "services.serializers.cbor_writer": "writes",
     "services.transporters.tcp_frames.encode_header": "writes",
     "services.validation": "parameters that were read already",
-    "wire.codecs.trace_form.encode_trace_context": "writes",
-    "wire.preamble.encode_preamble": "writes",
+    "wire.codecs.version3.encode_trace_context": "writes",
+    "wire.handshake.encode_preamble": "writes",
 }
 
 

@@ -14,16 +14,19 @@ from fuzz.replay import find_error, shrink
 from fuzz.target import BrokenInvariant, Target
 from fuzz.targets import TARGETS
 from fuzz.terminal import render_table
-from postroad.cluster.membership import TRANSITIONS, MemberState, StateChangeCause, packets, roster
+from postroad.cluster.membership import TRANSITIONS, MemberState, StateChangeCause
+from postroad.cluster.membership import gossip as packets
+from postroad.cluster.membership import member_table as roster
 from postroad.core.errors import Reject
 from postroad.durable import letters
 from postroad.durable.dedup import FreshPage
 from postroad.durable.exchange import Window
 from postroad.flows import messages
-from postroad.wire import Frame, WireConnection, datagram, sbe
+from postroad.wire import Frame, WireConnection, datagram
+from postroad.wire import zeebe_heartbeats as sbe
 from postroad.wire.codecs import DocumentedCodec, Version3Codec, documented, zeebe
 from postroad.wire.compression import ZlibCompression
-from postroad.wire.reader import FrameReader
+from postroad.wire.frame_reader import FrameReader
 from tests.support.tiers import by_tier, seed_for
 
 MUTATIONS = by_tier(test=100, nightly=5_000)
@@ -92,7 +95,7 @@ def plant_borrowed_payload(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_copy(data: bytes | bytearray | memoryview) -> bytes | memoryview:
         return data if isinstance(data, memoryview) else bytes(data)
 
-    monkeypatch.setattr("postroad.wire.reader.bytes", without_copy, raising=False)
+    monkeypatch.setattr("postroad.wire.frame_reader.bytes", without_copy, raising=False)
 
 
 def plant_changed_reply(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +134,8 @@ def plant_unchecked_port(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_lawless_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from postroad.wire import connection, legality
+    from postroad.wire import connection
+    from postroad.wire import frame_rules as legality
 
     monkeypatch.setattr(connection, "frame_action", lambda *situation: legality.FrameAction.ACCEPT)
 

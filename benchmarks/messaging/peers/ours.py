@@ -37,12 +37,11 @@ async def connect(job: Job, address: str) -> AsyncIterator[Call]:
 
 def greeting() -> bytes:
     """The opening bytes of a version 3 connection, for clients made of raw sockets."""
-    from postroad.core.address import Address
     from postroad.core.limits import Limits
+    from postroad.core.names import Address
     from postroad.wire.codecs.version3 import Version3Codec
     from postroad.wire.frames import ConnectionRole, HelloFrame
-    from postroad.wire.handshake import DOCUMENTED, Handshake
-    from postroad.wire.preamble import encode_preamble
+    from postroad.wire.handshake import DOCUMENTED, Handshake, encode_preamble
 
     limits = Limits()
     hello = HelloFrame(

@@ -1,29 +1,29 @@
 """Cells: messages to names, over several domains."""
 
-from .address import (
+from postroad.cells.addresses import (
     LOCAL,
     CellAddress,
+    CellPath,
+    DomainInfo,
+    Role,
     validate_cell_name,
     validate_domain_name,
     validate_zone,
 )
-from .announcing import RouteAdvertiser, RouteAdvertiserConfig, build_advertisement
-from .cell import Cell, CellHandler, FunctionCell
-from .choice import rendezvous_rank, rendezvous_rank_by
-from .commands import Command, command, run_command
-from .config import CellsConfig
-from .decision import (
-    LOCAL_ORIGIN,
-    REMOTE_ONLY_ORIGIN,
-    Forward,
-    LocalDelivery,
-    MessageOrigin,
-    RoutingDecision,
+from postroad.cells.cell import Cell, CellHandler, FunctionCell
+from postroad.cells.config import CellsConfig
+from postroad.cells.core_discovery import (
+    CoreDiscovery,
+    CoreLocation,
+    MembershipCoreDiscovery,
+    StaticCoreDiscovery,
+    ZooKeeperCoreDiscovery,
 )
-from .domain import DomainInfo, Role
-from .envelope import Envelope, MessageKind, make_reply
-from .envelope_form import decode_envelope, encode_envelope
-from .errors import (
+from postroad.cells.delivery.envelope import Envelope, MessageKind, make_reply
+from postroad.cells.delivery.envelope_codec import decode_envelope, encode_envelope
+from postroad.cells.delivery.failure import DeliveryFailure, decode_failure, make_error_reply
+from postroad.cells.domain import CellDomain
+from postroad.cells.errors import (
     CellBusyError,
     CellNotFoundError,
     CommandRefused,
@@ -35,23 +35,8 @@ from .errors import (
     RouteRejectedError,
     RoutingError,
 )
-from .failure import DeliveryFailure, decode_failure, make_error_reply
-from .learning import RouteChanges, RouteLearner, RouteLearnerConfig
-from .locations import (
-    CoreDiscovery,
-    CoreLocation,
-    MembershipCoreDiscovery,
-    StaticCoreDiscovery,
-    ZooKeeperCoreDiscovery,
-)
-from .message import CellMessage
-from .path import CellPath
-from .route import Route, RouteType
-from .routes import RouteTable, check_route_target, filter_routes, format_routes
-from .routing import route_message
-from .runtime import CellDomain
-from .sending import Destination, DurableSender
-from .snapshots import (
+from postroad.cells.messages import CellMessage
+from postroad.cells.routing.advertisements import (
     AdvertisementAck,
     AdvertisementQuery,
     AdvertisementUpdate,
@@ -61,7 +46,32 @@ from .snapshots import (
     decode_routing_update,
     encode_routing_update,
 )
-from .statistics import DomainStatistics
+from postroad.cells.routing.advertiser import (
+    RouteAdvertiser,
+    RouteAdvertiserConfig,
+    build_advertisement,
+)
+from postroad.cells.routing.decision import (
+    LOCAL_ORIGIN,
+    REMOTE_ONLY_ORIGIN,
+    Forward,
+    LocalDelivery,
+    MessageOrigin,
+    RoutingDecision,
+)
+from postroad.cells.routing.rendezvous import rendezvous_rank, rendezvous_rank_by
+from postroad.cells.routing.route import Route, RouteType
+from postroad.cells.routing.route_learner import RouteChanges, RouteLearner, RouteLearnerConfig
+from postroad.cells.routing.route_table import (
+    RouteTable,
+    check_route_target,
+    filter_routes,
+    format_routes,
+)
+from postroad.cells.routing.router import route_message
+from postroad.cells.sender import Destination, DurableSender
+from postroad.cells.shell.commands import Command, command, run_command
+from postroad.cells.statistics import DomainStatistics
 
 __all__ = [
     "LOCAL",

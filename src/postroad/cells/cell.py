@@ -6,15 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from postroad.cells.addresses import CellAddress, validate_cell_name
+from postroad.cells.messages import CellMessage
+from postroad.cells.shell.commands import is_read_command, run_command
 from postroad.core.errors import ConfigError, UsageError
 
-from .address import CellAddress, validate_cell_name
-from .commands import is_read_command, run_command
-from .message import CellMessage
-
 if TYPE_CHECKING:
-    from .runtime import CellDomain
-    from .sending import Destination
+    from postroad.cells.domain import CellDomain
+    from postroad.cells.sender import Destination
 
 CellHandler: TypeAlias = Callable[[CellMessage], Any | Awaitable[Any]]
 """What a plain function that is a cell looks like."""

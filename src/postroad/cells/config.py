@@ -7,11 +7,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from postroad.cells.routing.advertiser import RouteAdvertiserConfig
+from postroad.cells.routing.route_learner import RouteLearnerConfig
 from postroad.core.errors import ConfigError
 from postroad.core.limits import MIB
-
-from .announcing import RouteAdvertiserConfig
-from .learning import RouteLearnerConfig
 
 RemoteCommands: TypeAlias = Literal["off", "read", "change"]
 """Which commands of other domains are answered: none, those that only look, or all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .domain import DomainInfo
+from postroad.cells.addresses import DomainInfo
 
 
 class DomainStatistics(msgspec.Struct):

@@ -1,17 +1,23 @@
 """Who is alive, and messages by member name."""
 
-from .agent import ClusterAgent, ClusterStatistics
-from .communication import ClusterMessaging, ClusterMessagingStatistics
-from .discovery import (
+from postroad.cluster.agent import ClusterAgent, ClusterStatistics
+from postroad.cluster.discovery import (
     Discovery,
     DiscoveryStatistics,
     DnsDiscovery,
     StaticDiscovery,
     ZooKeeperDiscovery,
 )
-from .events import MembershipEventStream
-from .membership import Member, MembershipConfig, MembershipEvent, MembershipEventType, MemberState
-from .topics import ClusterTopics
+from postroad.cluster.events import MembershipEventStream
+from postroad.cluster.membership import (
+    Member,
+    MembershipConfig,
+    MembershipEvent,
+    MembershipEventType,
+    MemberState,
+)
+from postroad.cluster.messaging import ClusterMessaging, ClusterMessagingStatistics
+from postroad.cluster.topics import ClusterTopics
 
 __all__ = [
     "ClusterAgent",

@@ -15,20 +15,9 @@ from collections.abc import Awaitable, Mapping
 
 import msgspec
 
-from postroad.core import Address, Lifecycle, ThrottledLogger
-from postroad.core.errors import (
-    ConfigError,
-    DuplicateNamePeerError,
-    MemberNotFoundError,
-    NameConflictError,
-    NotRunningError,
-    UsageError,
-)
-from postroad.net import DatagramService, MessagingService, RawMessage
-
-from .discovery import Discovery, DiscoveryStatistics, StaticDiscovery
-from .events import MembershipEventStream, MembershipListener, MembershipListeners
-from .membership import (
+from postroad.cluster.discovery import Discovery, DiscoveryStatistics, StaticDiscovery
+from postroad.cluster.events import MembershipEventStream, MembershipListener, MembershipListeners
+from postroad.cluster.membership import (
     NEVER,
     Member,
     Membership,
@@ -43,7 +32,17 @@ from .membership import (
     NameConflictLost,
     validate_properties,
 )
-from .transmission import DatagramListener, PacketTransport
+from postroad.cluster.transport import DatagramListener, PacketTransport
+from postroad.core import Address, Lifecycle, ThrottledLogger
+from postroad.core.errors import (
+    ConfigError,
+    DuplicateNamePeerError,
+    MemberNotFoundError,
+    NameConflictError,
+    NotRunningError,
+    UsageError,
+)
+from postroad.net import DatagramService, MessagingService, RawMessage
 
 logger = logging.getLogger("postroad.cluster")
 

@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self, TypeAlias
 
+from postroad.cluster.membership import MembershipEvent
 from postroad.core.errors import PostroadError, SlowConsumerError
-
-from .membership import MembershipEvent
 
 logger = logging.getLogger("postroad.cluster")
 

@@ -7,10 +7,8 @@ import logging
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from postroad.core import PostroadError, ThrottledLogger
-from postroad.core.errors import ConfigError
-
-from .communication import (
+from postroad.cluster.membership import Member
+from postroad.cluster.messaging import (
     ClusterMessaging,
     Decoder,
     Encoder,
@@ -19,7 +17,8 @@ from .communication import (
     decode_with,
     raw_bytes,
 )
-from .membership import Member
+from postroad.core import PostroadError, ThrottledLogger
+from postroad.core.errors import ConfigError
 
 logger = logging.getLogger("postroad.cluster")
 

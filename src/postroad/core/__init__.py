@@ -1,12 +1,12 @@
 """Errors, limits, names, addresses, life cycles, fault points, traces: for every layer. Pure."""
 
-from . import errors, faults, tracing
-from .address import Address, to_address
-from .errors import Outcome, PostroadError
-from .lifecycle import Lifecycle
-from .limits import Limits
-from .names import validate_cluster_name, validate_node_name
-from .throttle import LogThrottle, ThrottledLogger
+from postroad.core import errors, tracing
+from postroad.core import fault_points as faults
+from postroad.core.errors import Outcome, PostroadError
+from postroad.core.lifecycle import Lifecycle
+from postroad.core.limits import Limits
+from postroad.core.log_throttle import LogThrottle, ThrottledLogger
+from postroad.core.names import Address, to_address, validate_cluster_name, validate_node_name
 
 __all__ = [
     "Address",

@@ -60,8 +60,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from .durations import format_duration
-from .outcome import Outcome as Outcome
+from postroad.core.outcome import Outcome as Outcome
+from postroad.core.timing import format_duration
 
 
 class PostroadError(Exception):

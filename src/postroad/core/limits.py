@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from .errors import ConfigError
+from postroad.core.errors import ConfigError
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -6,8 +6,8 @@ import hmac
 import struct
 from collections.abc import Iterable
 
-from .errors import ConfigError
-from .limits import SECRET_CHARACTERS_MIN, SECRETS_MAX
+from postroad.core.errors import ConfigError
+from postroad.core.limits import SECRET_CHARACTERS_MIN, SECRETS_MAX
 
 PROOF_BYTES = 32
 """Size of an HMAC-SHA256."""

@@ -10,8 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from postroad.core import Address, faults
-from postroad.core.backoff import backoff
+from postroad.core import Address
+from postroad.core import fault_points as faults
 from postroad.core.errors import (
     FencedError,
     MessageTooLargeError,
@@ -20,6 +20,7 @@ from postroad.core.errors import (
     StoreUnavailableError,
     StreamMismatchError,
 )
+from postroad.core.timing import backoff
 from postroad.net import MessagingService
 
 from .config import MailConfig

@@ -6,9 +6,9 @@ import math
 
 import msgspec
 
-from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError
 from postroad.core.limits import KIB, MIB
+from postroad.core.timing import backoff
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from postroad.core import tracing
 from postroad.core.errors import StoreError, TransactionAbortedError
-from postroad.core.throttle import ThrottledLogger
+from postroad.core.log_throttle import ThrottledLogger
 
 from .consumption import Consumption
 from .message import Message

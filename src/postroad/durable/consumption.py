@@ -13,9 +13,9 @@ import logging
 import random
 from collections.abc import Sequence
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import Reject, StoreError, TransactionAbortedError
-from postroad.core.throttle import ThrottledLogger
+from postroad.core.log_throttle import ThrottledLogger
 
 from .config import MailConfig, Retry
 from .exchange import Reason

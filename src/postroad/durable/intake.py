@@ -8,9 +8,9 @@ import time
 
 import msgspec
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, MalformedPayloadError, UsageError
-from postroad.core.throttle import ThrottledLogger
+from postroad.core.log_throttle import ThrottledLogger
 from postroad.net import MessagingService, RawMessage
 
 from .chain import CHAIN_BYTES, genesis

@@ -9,8 +9,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from postroad.core.backoff import backoff
 from postroad.core.errors import StoreError
+from postroad.core.timing import backoff
 
 from .config import MailConfig, Retry
 from .frontier import Frontier

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from postroad.core.errors import ConfigError, UsageError
-from postroad.core.json_schemas import json_schema
+from postroad.core.json_schema import json_schema
 
 from . import values
 from .awaited_signals import Signals, find_signals

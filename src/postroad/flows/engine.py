@@ -16,8 +16,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from postroad.core import faults
-from postroad.core.backoff import backoff
+from postroad.core import fault_points as faults
 from postroad.core.errors import (
     NotRunningError,
     OutboxFullError,
@@ -26,6 +25,7 @@ from postroad.core.errors import (
     TransactionAbortedError,
     UsageError,
 )
+from postroad.core.timing import backoff
 from postroad.durable import Mail, Transaction
 from postroad.durable.store.ledger import Ledger
 

@@ -11,9 +11,10 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import msgspec
 
-from postroad.core import Lifecycle, faults
-from postroad.core.backoff import backoff
+from postroad.core import Lifecycle
+from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageError
+from postroad.core.timing import backoff
 from postroad.durable import Mail
 from postroad.durable.store.turn import check_not_inside, outside
 

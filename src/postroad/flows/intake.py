@@ -7,7 +7,7 @@ import logging
 import os
 from functools import partial
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import Reject, StoreError
 from postroad.core.tracing import SpanLike
 from postroad.durable.consumption import Consumption

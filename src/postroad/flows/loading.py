@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import UsageError
 
 from . import tables

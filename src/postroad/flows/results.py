@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import NotRunningError
 
 from .events import Transition

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageError
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger

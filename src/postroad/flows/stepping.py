@@ -9,7 +9,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from postroad.core import faults, tracing
+from postroad.core import fault_points as faults
+from postroad.core import tracing
 from postroad.core.errors import StoreError, TransactionAbortedError
 from postroad.core.tracing import SpanKind, SpanLike
 from postroad.durable import Transaction

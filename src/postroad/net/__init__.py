@@ -1,14 +1,13 @@
 """Messages between nodes over TCP and UDP: asyncio around the pure machines of `wire`."""
 
-from .counters import MessagingStatistics
-from .identity import ProtocolConfig
-from .loop import run
-from .message import MessageHandler, RawMessage
-from .service import MessagingService
-from .tls import TlsConfig
-from .tunnel import Tunnel, TunnelAcceptor
-from .tunnel_user import TunnelHandler
-from .unicast import DatagramService, DatagramStatistics
+from postroad.net.connections.tunnel import Tunnel, TunnelAcceptor, TunnelHandler
+from postroad.net.datagrams import DatagramService, DatagramStatistics
+from postroad.net.dispatch import MessageHandler, RawMessage
+from postroad.net.event_loop import run
+from postroad.net.identity import ProtocolConfig
+from postroad.net.service import MessagingService
+from postroad.net.statistics import MessagingStatistics
+from postroad.net.tls import TlsConfig
 
 __all__ = [
     "DatagramService",

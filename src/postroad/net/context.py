@@ -10,12 +10,11 @@ import msgspec
 
 from postroad.core import Address, Limits, ThrottledLogger, tracing
 from postroad.core.errors import RemoteProtocolError
+from postroad.net.statistics import NetworkCounters
 from postroad.wire import UnfinishedFrames, WireConfig
 
-from .counters import NetworkCounters
-
 if TYPE_CHECKING:
-    from .tunnel import TunnelAcceptor
+    from postroad.net.connections.tunnel import TunnelAcceptor
 
 logger = logging.getLogger("postroad.net")
 

@@ -24,24 +24,28 @@ from postroad.core.errors import (
     WrongPeerError,
 )
 from postroad.core.secret import ClusterSecret
-
-from .accepted import ServerConnection
-from .attempt import Payload, RequestAttempt, check_size, validate_message, validate_timeout
-from .context import ConnectionContext
-from .counters import MessagingStatistics, collect_statistics
-from .dialed import ClientConnection
-from .dispatch import SubscriptionTable
-from .identity import ProtocolConfig, ServiceIdentity, choose_advertised_address
-from .local import LoopbackTransport
-from .message import MessageHandler
-from .pool import ConnectionPool
-from .reception import ConnectionAcceptor
-from .results import RequestResult, error_from_result
-from .tls import TlsConfig
-from .traces import start_send_span
-from .tunnel import Tunnel
-from .tunnel_calls import TunnelCalls
-from .tunnel_dialer import TunnelDialer
+from postroad.net.connections.client import ClientConnection
+from postroad.net.connections.listener import ConnectionAcceptor
+from postroad.net.connections.pool import ConnectionPool
+from postroad.net.connections.server import ServerConnection
+from postroad.net.connections.tunnel import Tunnel
+from postroad.net.connections.tunnel_dialer import TunnelCalls, TunnelDialer
+from postroad.net.context import ConnectionContext
+from postroad.net.dispatch import MessageHandler, SubscriptionTable
+from postroad.net.identity import ProtocolConfig, ServiceIdentity, choose_advertised_address
+from postroad.net.loopback import LoopbackTransport
+from postroad.net.requests import (
+    Payload,
+    RequestAttempt,
+    RequestResult,
+    check_size,
+    error_from_result,
+    validate_message,
+    validate_timeout,
+)
+from postroad.net.statistics import MessagingStatistics, collect_statistics
+from postroad.net.tls import TlsConfig
+from postroad.net.tracing import start_send_span
 
 # Addresses and subjects remembered with their link; forgetting them all costs one look-up each.
 _ROUTES_MAX = 4_096

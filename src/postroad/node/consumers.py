@@ -28,9 +28,10 @@ from postroad.cells import (
     rendezvous_rank_by,
     validate_domain_name,
 )
-from postroad.core import faults, tracing
-from postroad.core.backoff import backoff
+from postroad.core import fault_points as faults
+from postroad.core import tracing
 from postroad.core.errors import ConfigError, MalformedPayloadError, MessagingError
+from postroad.core.timing import backoff
 
 from .config import GuaranteedConfig
 from .content import CELL

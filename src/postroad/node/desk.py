@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 import msgspec
 
 from postroad.cells import CellBusyError, CellDomain, Envelope, NoRouteError
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import Reject, RemoteDecodeError, RemoteHandlerError
 from postroad.durable import Mail, Message, Retry, Transaction
 

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from postroad.cells import rendezvous_rank
-from postroad.core import Lifecycle, faults
+from postroad.core import Lifecycle
+from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, Outcome, Reject, UsageError
 from postroad.durable import Draft, Mail, Message, Retry, Transaction
 from postroad.durable.names import validate_key

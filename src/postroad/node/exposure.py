@@ -6,7 +6,7 @@ import logging
 from typing import NamedTuple
 
 from postroad.core import Address
-from postroad.core.address import is_loopback, to_address
+from postroad.core.names import is_loopback, to_address
 
 from .settings import Layer, NodeConfig
 

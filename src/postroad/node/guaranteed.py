@@ -15,7 +15,7 @@ from postroad.cells import (
     Envelope,
     validate_cell_name,
 )
-from postroad.cells.content import encode_body
+from postroad.cells.messages import encode_body
 from postroad.core import Lifecycle
 from postroad.core.errors import ConfigError, NotRunningError, UsageError
 from postroad.durable import Mail, Retry, Transaction

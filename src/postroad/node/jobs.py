@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from postroad.core import Lifecycle
-from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError
+from postroad.core.timing import backoff
 
 from .settings import JobSettings, Layer
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from postroad.cells.pinboard import LOG_BUFFER, LogBufferHandler
+from postroad.cells.shell.log_buffer import LOG_BUFFER, LogBufferHandler
 
 from .settings import LogSettings
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from typing import TypeVar
 
 from postroad.cells import CellDomain, MembershipCoreDiscovery
-from postroad.cells.pinboard import LOG_BUFFER
+from postroad.cells.shell.log_buffer import LOG_BUFFER
 from postroad.cluster import (
     ClusterAgent,
     ClusterMessaging,

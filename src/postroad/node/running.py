@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from postroad.core import Lifecycle
 from postroad.core.errors import ConfigError
-from postroad.net.loop import loop_factory
+from postroad.net.event_loop import loop_factory
 
 from .app import App, load_app
 from .node import Node

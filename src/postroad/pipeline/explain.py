@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from postroad.core.durations import format_duration
+from postroad.core.timing import format_duration
 from postroad.pipeline.graph import JobGraph, Stage
 from postroad.pipeline.job import (
     ALL,

@@ -12,8 +12,8 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError, MissingExtraError
+from postroad.core.timing import backoff
 from postroad.durable.store import MemoryStore, Store
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from postroad.core.errors import ConfigError
-from postroad.core.json_schemas import json_schema
+from postroad.core.json_schema import json_schema
 
 from .describing import NO_SERVICE_NAME_PREFIX
 from .method_params import MethodHandler

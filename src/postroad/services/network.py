@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from postroad.core.backoff import backoff
 from postroad.core.errors import PostroadError
+from postroad.core.timing import backoff
 
 from .config import BrokerConfig
 from .eventing import Eventing

@@ -1,23 +1,22 @@
 """For tests: a simulator of whole nodes under virtual time, and a broker for unit tests."""
 
-from .broker import RecordedCall, RecordedEvent, Stub, TestBroker
-from .clock import ManualClock
-from .cluster import PeriodicCheck, SimCluster
-from .disk import SimDisk
-from .event_log import EventLog
-from .failures import (
+from postroad.testing.broker import RecordedCall, RecordedEvent, Stub, TestBroker
+from postroad.testing.clock import ManualClock
+from postroad.testing.simulation.cluster import PeriodicCheck, SimCluster
+from postroad.testing.simulation.disk import SimDisk
+from postroad.testing.simulation.failures import (
     CRASH,
     LivenessFailure,
     SafetyFailure,
     SimulationFailure,
     require,
 )
-from .loop import SimLoop
-from .network import MemoryNetwork
-from .node import NodeProgram, SimNode
-from .runner import RunResult, main, run_seed, shorten
-from .simulation import Scenario, Simulation
-from .timeline import ScheduledAction, Timeline
+from postroad.testing.simulation.loop import SimLoop
+from postroad.testing.simulation.network import MemoryNetwork
+from postroad.testing.simulation.node import NodeProgram, SimNode
+from postroad.testing.simulation.runner import RunResult, main, run_seed, shorten
+from postroad.testing.simulation.simulation import EventLog, Scenario, Simulation
+from postroad.testing.simulation.timeline import ScheduledAction, Timeline
 
 __all__ = [
     "CRASH",

@@ -13,9 +13,9 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from .clock import ManualClock
-from .cluster import SimCluster
-from .network import MemoryNetwork
+from postroad.testing.clock import ManualClock
+from postroad.testing.simulation.cluster import SimCluster
+from postroad.testing.simulation.network import MemoryNetwork
 
 _RUN = pytest.StashKey[SimCluster]()
 

@@ -1,27 +1,35 @@
 """The protocol between two nodes, pure: bytes to frames, handshake, connection machine."""
 
-from .codecs.codec import JOIN_BYTES_MAX
-from .config import WireConfig
-from .connection import WireConnection
-from .datagram import Datagram, decode_datagram, encode_datagram
-from .events import ConnectionEvent, ConnectionOpened, FrameIgnored
-from .frames import (
+from postroad.wire.codecs.codec import JOIN_BYTES_MAX
+from postroad.wire.config import WireConfig
+from postroad.wire.connection import WireConnection
+from postroad.wire.datagram import Datagram, decode_datagram, encode_datagram
+from postroad.wire.frame_reader import BufferCache
+from postroad.wire.frame_rules import ConnectionState
+from postroad.wire.frames import (
     CancelFrame,
+    ConnectionEvent,
+    ConnectionOpened,
     ConnectionRole,
     Frame,
+    FrameIgnored,
     GoodbyeFrame,
     HelloFrame,
     ReplyFrame,
     ReplyStatus,
     RequestFrame,
 )
-from .handshake import DOCUMENTED, PROFILES, ZEEBE, ProtocolProfile
-from .legality import ConnectionState
-from .pending import NEVER, DeadlineMap
-from .preamble import encode_preamble, java_string_hash
-from .reader import BufferCache
-from .sealing import Seal
-from .unfinished import Share, UnfinishedFrames
+from postroad.wire.handshake import (
+    DOCUMENTED,
+    PROFILES,
+    ZEEBE,
+    ProtocolProfile,
+    encode_preamble,
+    java_string_hash,
+)
+from postroad.wire.pending import NEVER, DeadlineMap
+from postroad.wire.sealing import Seal
+from postroad.wire.unfinished import Share, UnfinishedFrames
 
 __all__ = [
     "DOCUMENTED",

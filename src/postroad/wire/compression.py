@@ -13,8 +13,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from postroad.core.errors import ConfigError, MalformedFrameError, MissingExtraError
-
-from .checks import check_frame_size
+from postroad.wire.frames import check_frame_size
 
 _SIZE = struct.Struct(">I")
 

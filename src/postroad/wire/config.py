@@ -9,20 +9,19 @@ import msgspec
 from postroad.core.errors import ConfigError
 from postroad.core.limits import Limits
 from postroad.core.secret import ClusterSecret
-
-from .codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
-from .compression import CompressionAlgorithm
-from .frames import ConnectionRole, HelloFrame
-from .handshake import ZEEBE, ProtocolProfile
-from .heartbeat import (
+from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
+from postroad.wire.compression import CompressionAlgorithm
+from postroad.wire.frame_reader import BufferCache
+from postroad.wire.frames import ConnectionRole, HelloFrame
+from postroad.wire.handshake import ZEEBE, ProtocolProfile
+from postroad.wire.heartbeats import (
     Heartbeats,
     NextId,
     WallClock,
     ZeebeClientHeartbeats,
     ZeebeServerHeartbeats,
 )
-from .proving import Proving
-from .reader import BufferCache
+from postroad.wire.proving import Proving
 
 
 class WireConfig(msgspec.Struct, frozen=True, kw_only=True):

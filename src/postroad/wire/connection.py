@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from postroad.core.address import Address
 from postroad.core.errors import (
     HandshakeRejectedError,
     PeerTimeoutError,
@@ -19,16 +18,20 @@ from postroad.core.errors import (
     UnexpectedFrameError,
 )
 from postroad.core.limits import HELLO_BYTES_MAX
+from postroad.core.names import Address
 from postroad.core.tracing import SpanContext
-
-from .codecs import TRACE_BYTES_MAX, Version3Codec
-from .compression import negotiate_compression
-from .config import WireConfig, make_codec, make_heartbeats, make_proving
-from .events import ConnectionEvent, ConnectionOpened, FrameIgnored
-from .frames import (
+from postroad.wire.codecs import TRACE_BYTES_MAX, Version3Codec
+from postroad.wire.compression import negotiate_compression
+from postroad.wire.config import WireConfig, make_codec, make_heartbeats, make_proving
+from postroad.wire.frame_reader import FrameReader, FrameWatch
+from postroad.wire.frame_rules import ConnectionState, FrameAction, frame_action
+from postroad.wire.frames import (
     CancelFrame,
+    ConnectionEvent,
+    ConnectionOpened,
     ConnectionRole,
     Frame,
+    FrameIgnored,
     GoodbyeFrame,
     HelloFrame,
     Proof,
@@ -36,13 +39,11 @@ from .frames import (
     ReplyStatus,
     RequestFrame,
 )
-from .handshake import PROVING_VERSION, Handshake
-from .heartbeat import NextId, PingHeartbeats
-from .legality import ConnectionState, FrameAction, frame_action
-from .meeting import check_name, check_peer_hello, check_tunnel_hello
-from .pending import NEVER
-from .reader import FrameReader, FrameWatch
-from .unfinished import Share
+from postroad.wire.handshake import PROVING_VERSION, Handshake
+from postroad.wire.heartbeats import NextId, PingHeartbeats
+from postroad.wire.hello import check_name, check_peer_hello, check_tunnel_hello
+from postroad.wire.pending import NEVER
+from postroad.wire.unfinished import Share
 
 # What the usual traffic of a side consists of.
 _NONE: frozenset[type] = frozenset()

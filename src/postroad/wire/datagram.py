@@ -11,7 +11,6 @@ import struct
 
 import msgspec
 
-from postroad.core.address import Address
 from postroad.core.errors import (
     FrameTooLargeError,
     HandshakeRejectedError,
@@ -19,8 +18,8 @@ from postroad.core.errors import (
     MalformedFrameError,
 )
 from postroad.core.limits import DATAGRAM_BYTES_MAX
-
-from .sealing import MARK
+from postroad.core.names import Address
+from postroad.wire.sealing import MARK
 
 _LENGTH = struct.Struct(">i")
 _PREAMBLE_BYTES = 4

@@ -11,9 +11,8 @@ import msgspec
 
 from postroad.core.errors import HandshakeRejectedError
 from postroad.core.secret import ClusterSecret
-
-from .frames import ConnectionRole, HelloFrame, Proof
-from .hello import encode_hello
+from postroad.wire.frames import ConnectionRole, HelloFrame, Proof
+from postroad.wire.hello import encode_hello
 
 _PURPOSES = {
     ConnectionRole.CLIENT: b"hello of a client",

@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from postroad.core.address import Address
 from postroad.core.errors import HandshakeRejectedError, MalformedFrameError
+from postroad.core.names import Address
 from postroad.core.secret import PROOF_BYTES, ClusterSecret
 
 Key = TypeVar("Key")

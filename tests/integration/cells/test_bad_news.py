@@ -15,7 +15,7 @@ from postroad.cells import (
     ShutdownNotice,
     encode_routing_update,
 )
-from postroad.cells.links import ROUTES
+from postroad.cells.delivery.domain_links import ROUTES
 from tests.support.cells.nodes import Domains, Inbox, beside_others, forged_domain
 from tests.support.deadlines import eventually
 

@@ -97,7 +97,7 @@ async def test_what_waited_too_long_in_a_mailbox_is_answered_and_not_handled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Half of its time is for the way back, so that the answer is in time on any machine.
-    monkeypatch.setattr("postroad.cells.envelope._RETURN_SHARE", 2)
+    monkeypatch.setattr("postroad.cells.delivery.envelope._RETURN_SHARE", 2)
     async with Domains(1, 2) as domains:
         gate = Gate()
         domains["S2"].add_function("slow", gate)

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from postroad.cells import CellAddress, CellNotFoundError, NoRouteError, Route, RouteRejectedError
-from postroad.cells.snapshots import NAMES_MAX
+from postroad.cells.routing.advertisements import NAMES_MAX
 from postroad.core.errors import RemoteHandlerError
 from tests.support.cells.nodes import Domains, Inbox, link_of
 from tests.support.deadlines import eventually

@@ -15,7 +15,7 @@ from postroad.cells import (
     RouteAdvertisement,
     decode_routing_update,
 )
-from postroad.cells.links import MESSAGE, DomainLink
+from postroad.cells.delivery.domain_links import MESSAGE, DomainLink
 from tests.support.cells.nodes import Domains, ForgedDomain, Inbox, forged_domain, link_of
 from tests.support.deadlines import eventually
 

@@ -16,8 +16,8 @@ from postroad.cells import (
     Route,
     RouteAdvertisement,
 )
-from postroad.cells import links as cell_links
-from postroad.cells.links import MESSAGE
+from postroad.cells.delivery import domain_links as cell_links
+from postroad.cells.delivery.domain_links import MESSAGE
 from tests.support.cells.nodes import Domains, Gate, Inbox, cut, forged_domain, link_of, quick
 from tests.support.deadlines import DEADLINE_S, eventually
 

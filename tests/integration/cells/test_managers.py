@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from postroad.cells import CellDomain, CellMessage, Role, StaticCoreDiscovery
-from postroad.cells.routing_manager import RoutingManager
+from postroad.cells.shell.routing_manager import RoutingManager
 from postroad.core.errors import RemoteHandlerError
 from postroad.net import MessagingService
 from tests.support.cells.nodes import LIMITS, QUICK, Domains, Inbox

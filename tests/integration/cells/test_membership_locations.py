@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from postroad.cells import DomainInfo, Role
-from postroad.cells.locations import CoreLocation, MembershipCoreDiscovery
+from postroad.cells.core_discovery import CoreLocation, MembershipCoreDiscovery
 from postroad.cluster import MembershipConfig, MembershipEventType, MemberState, events
 from postroad.cluster.membership import NameConflictLost
 from postroad.core import Address

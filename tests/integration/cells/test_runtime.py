@@ -200,7 +200,7 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_up_the_end() -> 
 async def test_a_cell_that_never_ends_does_not_hold_up_the_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroad.cells.runtime._CLEAN_UP_S", 0.05)
+    monkeypatch.setattr("postroad.cells.domain._CLEAN_UP_S", 0.05)
     let_go = asyncio.Event()
 
     class Endless(Cell):

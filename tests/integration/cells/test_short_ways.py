@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postroad.cells import CellDomain, CellMessage
-from postroad.cells.short_ways import DeliverFastPath, ForwardFastPath, ReplyFastPath
+from postroad.cells.delivery.fast_paths import DeliverFastPath, ForwardFastPath, ReplyFastPath
 from postroad.core.errors import MessagingError
 from tests.support.cells.nodes import Domains, Gate, Inbox, cut, link_of, quick
 from tests.support.deadlines import DEADLINE_S, eventually

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from postroad.cells import AdvertisementUpdate, CellBusyError, NoRouteError
-from postroad.cells.links import MESSAGE, ROUTES
+from postroad.cells.delivery.domain_links import MESSAGE, ROUTES
 from postroad.core.errors import ReplyTimeoutError
 from postroad.core.limits import KIB, MIB
 from tests.support.cells.children import child_domain

@@ -12,8 +12,8 @@ from postroad.cells import (
     Route,
     RouteAdvertisement,
 )
-from postroad.cells import spreading as spreading_module
-from postroad.cells.snapshots import NAMES_MAX
+from postroad.cells.delivery import propagator as spreading_module
+from postroad.cells.routing.advertisements import NAMES_MAX
 from postroad.core.limits import ROUTES_AT_ONCE_MAX
 from tests.support.cells.nodes import Domains, ForgedDomain, Inbox, forged_domain
 from tests.support.deadlines import eventually

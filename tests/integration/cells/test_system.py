@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from postroad.cells import Cell, CellMessage, command
-from postroad.cells.pinboard import LogBuffer
+from postroad.cells.shell.log_buffer import LogBuffer
 from postroad.core.errors import ConfigError, RemoteHandlerError
 from tests.support.cells.nodes import Domains, Inbox
 from tests.support.deadlines import eventually

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from postroad.cells import DomainInfo, Role
-from postroad.cells.locations import CoreLocation, ZooKeeperCoreDiscovery
+from postroad.cells.core_discovery import CoreLocation, ZooKeeperCoreDiscovery
 from postroad.core import Address
 from tests.support.cells.locations_behaviour import Told
 from tests.support.cells.registrants import CLUSTER, Place, own_place

@@ -18,7 +18,7 @@ from postroad import Address, MessagingService
 from postroad.cluster import MembershipEventType, MemberState
 from postroad.cluster.agent import SUBJECT
 from postroad.cluster.membership import MemberRecord
-from postroad.cluster.membership.packets import (
+from postroad.cluster.membership.gossip import (
     GossipPacket,
     MembershipPacket,
     ProbeAckPacket,

@@ -10,8 +10,8 @@ import pytest
 from postroad import DatagramService, Outcome
 from postroad.cluster import Member, MembershipConfig, MemberState
 from postroad.cluster.agent import SUBJECT
-from postroad.cluster.communication import raw_bytes
-from postroad.cluster.membership.packets import GossipPacket, encode_packet
+from postroad.cluster.membership.gossip import GossipPacket, encode_packet
+from postroad.cluster.messaging import raw_bytes
 from postroad.core.errors import (
     MalformedPayloadError,
     MemberNotFoundError,

@@ -13,7 +13,7 @@ import pytest
 from postroad import Address
 from postroad.cluster import ClusterAgent, MembershipEvent
 from postroad.cluster.discovery import DiscoveryStatistics
-from postroad.cluster.discovery.contacts import SeedsCallback
+from postroad.cluster.discovery.discovery import SeedsCallback
 from postroad.core.errors import NameConflictError
 from tests.support.cluster.nodes import (
     QUICK,

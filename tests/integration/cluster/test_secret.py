@@ -9,13 +9,13 @@ import pytest
 from postroad.cluster import MemberState
 from postroad.cluster.agent import SUBJECT
 from postroad.cluster.membership import MemberRecord
-from postroad.cluster.membership.packets import (
+from postroad.cluster.membership.gossip import (
     GossipPacket,
     MembershipPacket,
     ProbePacket,
     encode_packet,
 )
-from postroad.cluster.membership.records import leave_digest
+from postroad.cluster.membership.members import leave_digest
 from postroad.core.errors import NameConflictError
 from postroad.wire import Datagram, encode_datagram, encode_preamble
 from tests.support.cluster.nodes import (

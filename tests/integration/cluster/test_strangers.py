@@ -15,7 +15,7 @@ from postroad import Address, MessagingService
 from postroad.cluster import MemberState
 from postroad.cluster.agent import SUBJECT
 from postroad.cluster.membership import MemberRecord
-from postroad.cluster.membership.packets import (
+from postroad.cluster.membership.gossip import (
     GossipPacket,
     MembershipPacket,
     ProbeAckPacket,
@@ -26,7 +26,7 @@ from postroad.cluster.membership.packets import (
     decode_packet,
     encode_packet,
 )
-from postroad.cluster.membership.records import leave_digest
+from postroad.cluster.membership.members import leave_digest
 from postroad.wire import Datagram, HelloFrame, encode_datagram, encode_preamble
 from postroad.wire.hello import encode_hello
 from tests.support.cluster.nodes import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import Reject, StoreUnavailableError
 from postroad.durable import (
     Draft,

@@ -12,7 +12,7 @@ import msgspec
 import psycopg
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import Message, PostgresStore, Retry, SqliteStore, Store, Transaction
 from postroad.durable.handling import Handling

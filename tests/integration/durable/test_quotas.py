@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import OutboxFullError, Reject, StoreUnavailableError
 from postroad.durable import MailConfig, Message, Transaction
 from tests.support.deadlines import eventually

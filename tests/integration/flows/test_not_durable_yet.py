@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import UsageError
 from postroad.flows import Flow, Session, Status, flow, responds_to
 from tests.support.deadlines import DEADLINE_S

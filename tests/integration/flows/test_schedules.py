@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, StoreUnavailableError, UsageError
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.units import Work

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from postroad.core.errors import ConnectionClosedError, NoHandlerError, ReplyTimeoutError
-from postroad.net.loop import run
+from postroad.net.event_loop import run
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
     NEWEST,

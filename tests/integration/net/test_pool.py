@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from postroad import Address, Outcome, RawMessage
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import (
     ConnectError,
     ConnectionClosedError,

@@ -10,7 +10,7 @@ import pytest
 
 from postroad import Limits, MessagingService
 from postroad.core.limits import KIB, MIB
-from postroad.net import link as link_module
+from postroad.net.connections import connection as link_module
 from postroad.wire import unfinished
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import CLUSTER, RawPeer, both_loops, echo_on, raw_client

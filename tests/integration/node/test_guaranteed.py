@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from postroad.cells import CellBusyError, CellMessage, CellPath, Envelope, encode_envelope
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import IdempotencyConflictError, NotRunningError, UsageError
 from postroad.node import ID_HEADER, KEY_HEADER, GuaranteedQueues
 from tests.support.cells.nodes import Gate, Inbox, quick

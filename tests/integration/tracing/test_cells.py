@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from postroad.cells import CellMessage, NoRouteError
-from postroad.cells.envelope import HEADERS_MAX
+from postroad.cells.delivery.envelope import HEADERS_MAX
 from postroad.core import tracing
 from postroad.core.errors import RemoteHandlerError
 from postroad.core.tracing import SpanKind

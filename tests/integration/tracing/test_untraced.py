@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from postroad import MessagingService
-from postroad.cells.links import MESSAGE
+from postroad.cells.delivery.domain_links import MESSAGE
 from postroad.core import tracing
 from postroad.durable import MailConfig
 from postroad.durable.posting import Clerk, Draft

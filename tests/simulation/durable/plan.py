@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.durable import MailConfig
 from tests.simulation.durable.slips import (
     CLOSED,

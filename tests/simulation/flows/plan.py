@@ -9,7 +9,7 @@ import msgspec
 
 # For the names of its fault points.
 import postroad.flows  # noqa: F401
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.flows import CatchUp, FlowsConfig
 from postroad.flows.messages import QUEUE
 from tests.simulation.durable import plan as mail

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.durable import Mail
 from postroad.flows import Definition, Flows
 from postroad.flows.messages import (
@@ -23,7 +23,7 @@ from postroad.flows.messages import (
     encode_letter,
 )
 from postroad.testing import SimCluster
-from postroad.testing.surroundings import EPOCH_S
+from postroad.testing.simulation.environment import EPOCH_S
 from tests.simulation.durable.clerks import operate
 from tests.simulation.durable.process import Machine
 from tests.simulation.durable.traps import ProcessEnded, Traps

@@ -15,7 +15,8 @@ import msgspec
 from postroad.cluster import ClusterAgent, ClusterMessaging, Member, StaticDiscovery
 from postroad.core import Address
 from postroad.core.errors import NameConflictError
-from postroad.net import MessagingService, unicast
+from postroad.net import MessagingService
+from postroad.net import datagrams as unicast
 from postroad.testing import LivenessFailure, SimCluster, SimNode, Simulation, require
 from tests.simulation.hostile.stranger import PORT, Stranger
 from tests.simulation.plans import Agenda

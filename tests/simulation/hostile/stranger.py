@@ -10,7 +10,7 @@ import msgspec
 
 from postroad.cluster.agent import SUBJECT
 from postroad.cluster.membership import MemberRecord, MemberState
-from postroad.cluster.membership.packets import (
+from postroad.cluster.membership.gossip import (
     GossipPacket,
     MembershipPacket,
     ProbeAckPacket,
@@ -21,7 +21,7 @@ from postroad.cluster.membership.packets import (
     decode_packet,
     encode_packet,
 )
-from postroad.cluster.membership.records import leave_digest
+from postroad.cluster.membership.members import leave_digest
 from postroad.core import Address
 from postroad.core.errors import MalformedPayloadError
 from postroad.testing import SimNode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from postroad.testing import Simulation
-from postroad.testing.timeline import Action, ScheduledAction
+from postroad.testing.simulation.timeline import Action, ScheduledAction
 from tests.simulation.wire.plan import LATENESS_S_MAX
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from postroad.cells import CellDomain, DomainInfo, Role, StaticCoreDiscovery
-from postroad.cells.locations import MembershipCoreDiscovery, ZooKeeperCoreDiscovery
+from postroad.cells.core_discovery import MembershipCoreDiscovery, ZooKeeperCoreDiscovery
 from postroad.cluster.discovery import ZooKeeperDiscovery
 from postroad.core import Address
 from postroad.net import MessagingService

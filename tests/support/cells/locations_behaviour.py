@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 
 from postroad.cells import DomainInfo, Role
-from postroad.cells.locations import CoreDiscovery, CoreLocation
+from postroad.cells.core_discovery import CoreDiscovery, CoreLocation
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 from tests.support.cluster.discovery_behaviour import SearchBehaviour

@@ -37,7 +37,7 @@ from postroad.cells import (
     encode_routing_update,
 )
 from postroad.cells.config import RemoteCommands
-from postroad.cells.links import MESSAGE, ROUTES, DomainLink
+from postroad.cells.delivery.domain_links import MESSAGE, ROUTES, DomainLink
 from postroad.core import Address, Limits
 from postroad.net import MessagingService, TlsConfig, Tunnel
 from postroad.wire import RequestFrame

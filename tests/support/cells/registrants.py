@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from postroad.cells import DomainInfo, Role
-from postroad.cells.locations import CoreLocation, ZooKeeperCoreDiscovery
+from postroad.cells.core_discovery import CoreLocation, ZooKeeperCoreDiscovery
 from postroad.cluster.discovery import ZooKeeperDiscovery
 from postroad.core import Address
 from tests.support.cells.children import Child, registered_core, registered_node

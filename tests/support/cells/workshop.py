@@ -22,10 +22,10 @@ from postroad.cells import (
     Route,
     decode_failure,
 )
-from postroad.cells.directory import ForwardedMessage
-from postroad.cells.exchange import MessageDispatcher
-from postroad.cells.runner import CellRunner
-from postroad.cells.sending import CellMessaging, DomainState
+from postroad.cells.delivery.cell_registry import ForwardedMessage
+from postroad.cells.delivery.cell_runner import CellRunner
+from postroad.cells.delivery.dispatcher import MessageDispatcher
+from postroad.cells.sender import CellMessaging, DomainState
 from postroad.core.limits import MIB
 
 

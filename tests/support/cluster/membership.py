@@ -25,8 +25,10 @@ from postroad.cluster.membership import (
     MemberState,
     OutgoingPacket,
 )
-from postroad.cluster.membership.packets import (
+from postroad.cluster.membership.context import MembershipContext
+from postroad.cluster.membership.gossip import (
     GossipPacket,
+    GossipQueue,
     MembershipPacket,
     ProbeAckPacket,
     ProbePacket,
@@ -37,10 +39,8 @@ from postroad.cluster.membership.packets import (
     encode_packet,
     padding_for,
 )
-from postroad.cluster.membership.records import leave_digest
-from postroad.cluster.membership.roster import MemberTable
-from postroad.cluster.membership.rumours import GossipQueue
-from postroad.cluster.membership.voice import MembershipContext
+from postroad.cluster.membership.member_table import MemberTable
+from postroad.cluster.membership.members import leave_digest
 from postroad.core import Address
 from postroad.testing import ManualClock
 

@@ -22,9 +22,9 @@ from postroad.cluster import (
 )
 from postroad.cluster.agent import SUBJECT
 from postroad.cluster.membership import MemberRecord
-from postroad.cluster.membership.packets import SyncRequestPacket, decode_packet, encode_packet
-from postroad.core.address import to_address
+from postroad.cluster.membership.gossip import SyncRequestPacket, decode_packet, encode_packet
 from postroad.core.errors import MessagingError
+from postroad.core.names import to_address
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import LOOPBACK
 

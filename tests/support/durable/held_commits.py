@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.durable.store.units import Unit
 from tests.support.deadlines import DEADLINE_S
 

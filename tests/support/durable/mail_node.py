@@ -30,7 +30,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from postroad import Limits, MessagingService, run
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import (
     Draft,

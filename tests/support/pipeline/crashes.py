@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.durable import MemoryDisk
 from postroad.pipeline import LocalRunner
 from tests.support.deadlines import DEADLINE_S

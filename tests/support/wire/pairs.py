@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from postroad.core.address import Address
 from postroad.core.limits import Limits
+from postroad.core.names import Address
 from postroad.core.secret import ClusterSecret
 from postroad.wire import (
     DOCUMENTED,

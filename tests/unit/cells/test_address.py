@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from postroad.cells import CellAddress, validate_cell_name, validate_domain_name, validate_zone
-from postroad.cells.address import validate_cell_names, validate_domain_names
+from postroad.cells.addresses import validate_cell_names, validate_domain_names
 from postroad.core.errors import ConfigError
 
 

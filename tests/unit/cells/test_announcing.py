@@ -18,7 +18,7 @@ from postroad.cells import (
     ShutdownNotice,
     build_advertisement,
 )
-from postroad.cells.announcing import NEVER
+from postroad.cells.routing.advertiser import NEVER
 from postroad.core.errors import ConfigError
 
 CONFIG = RouteAdvertiserConfig(resend_first_s=1, resend_max_s=4, check_interval_s=30)

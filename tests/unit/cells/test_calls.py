@@ -16,7 +16,7 @@ from postroad.cells import (
     NoRouteError,
     Route,
 )
-from postroad.cells.failure import _encoder as failure_encoder
+from postroad.cells.delivery.failure import _encoder as failure_encoder
 from postroad.core.errors import (
     ConfigError,
     MessageTooLargeError,

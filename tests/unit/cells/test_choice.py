@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from postroad.cells import rendezvous_rank, rendezvous_rank_by
-from postroad.cells.choice import rank_for_message
+from postroad.cells.routing.rendezvous import rank_for_message
 
 KEYS = [f"cell-{number}@S".encode() for number in range(1_000)]
 

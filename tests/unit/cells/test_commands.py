@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.cells.arguments import bind_arguments
-from postroad.cells.commands import command, commands_of, run_command
+from postroad.cells.shell.commands import bind_arguments, command, commands_of, run_command
 from postroad.core.errors import ConfigError
 
 

@@ -8,15 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.cells.content import (
-    BYTES,
-    COMMAND,
-    JSON,
-    MSGPACK,
-    TEXT,
-    decode_body,
-    encode_body,
-)
+from postroad.cells.messages import BYTES, COMMAND, JSON, MSGPACK, TEXT, decode_body, encode_body
 from postroad.core.errors import ConfigError, MalformedPayloadError
 from tests.support.cells.workshop import UnreliableZone
 

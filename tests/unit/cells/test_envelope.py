@@ -15,7 +15,7 @@ from postroad.cells import (
     encode_envelope,
     make_reply,
 )
-from postroad.cells.envelope import (
+from postroad.cells.delivery.envelope import (
     CONTENT_BYTES_MAX,
     HEADER_NAME_BYTES_MAX,
     HEADER_VALUE_BYTES_MAX,
@@ -23,7 +23,7 @@ from postroad.cells.envelope import (
     SESSION_BYTES_MAX,
     TTL_MS_MAX,
 )
-from postroad.cells.envelope_form import encode_route, is_expired, route_prefix
+from postroad.cells.delivery.envelope_codec import encode_route, is_expired, route_prefix
 from postroad.core.errors import (
     ConfigError,
     LocalProtocolError,

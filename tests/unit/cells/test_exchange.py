@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from postroad.cells import LOCAL_ORIGIN, CellBusyError, CellPath, CellsConfig, MessageOrigin, Role
-from postroad.cells.envelope import ID_BYTES
+from postroad.cells.delivery.envelope import ID_BYTES
 from tests.support.cells.nodes import Gate, Inbox
 from tests.support.cells.workshop import Workshop, make_request
 from tests.support.deadlines import eventually

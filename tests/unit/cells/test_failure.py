@@ -16,7 +16,7 @@ from postroad.cells import (
     decode_failure,
     make_error_reply,
 )
-from postroad.cells.failure import FAILURE_BYTES_MAX, FAILURE_CONTENT, TEXT_CHARACTERS_MAX
+from postroad.cells.delivery.failure import FAILURE_BYTES_MAX, FAILURE_CONTENT, TEXT_CHARACTERS_MAX
 from postroad.core.errors import (
     LocalProtocolError,
     MalformedPayloadError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from postroad.cells.fair_queue import FairQueue
+from postroad.cells.delivery.fair_queue import FairQueue
 
 SIZE = 10
 

@@ -1,7 +1,7 @@
 """Snapshots that wait for their turn."""
 
 from postroad.cells import AdvertisementQuery, AdvertisementUpdate, RouteAdvertisement
-from postroad.cells.intake import NEVER, Intake
+from postroad.cells.delivery.update_intake import NEVER, Intake
 
 
 def snapshot(number: int) -> AdvertisementUpdate:

@@ -1,6 +1,6 @@
 """Text for people."""
 
-from postroad.cells.layout import (
+from postroad.cells.shell.views import (
     format_fields,
     format_milliseconds,
     format_names,

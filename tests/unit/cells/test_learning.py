@@ -16,7 +16,7 @@ from postroad.cells import (
     RouteLearnerConfig,
     ShutdownNotice,
 )
-from postroad.cells.learning import NEVER
+from postroad.cells.routing.route_learner import NEVER
 from postroad.core.errors import ConfigError
 
 C1, C2 = DomainInfo("C1", Role.CORE, "east"), DomainInfo("C2", Role.CORE, "west")

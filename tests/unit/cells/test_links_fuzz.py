@@ -10,11 +10,12 @@ from fuzz.mutation import mutate
 from fuzz.replay import find_error
 from fuzz.target import BrokenInvariant, Target
 from fuzz.targets import TARGETS
-from postroad.cells import Envelope, links
-from postroad.cells.envelope_form import _BEGIN, _FIXED, _KINDS, _decoder, _read_route
-from postroad.cells.exchange import MessageDispatcher
-from postroad.cells.links import DomainLink
-from postroad.cells.spreading import RoutePropagator
+from postroad.cells import Envelope
+from postroad.cells.delivery import domain_links as links
+from postroad.cells.delivery.dispatcher import MessageDispatcher
+from postroad.cells.delivery.domain_links import DomainLink
+from postroad.cells.delivery.envelope_codec import _BEGIN, _FIXED, _KINDS, _decoder, _read_route
+from postroad.cells.delivery.propagator import RoutePropagator
 from tests.support.tiers import by_tier
 
 MUTATIONS = 200

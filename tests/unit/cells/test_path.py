@@ -3,7 +3,7 @@
 import pytest
 
 from postroad.cells import CellAddress, CellPath
-from postroad.cells.path import HOPS_MAX
+from postroad.cells.addresses import HOPS_MAX
 from postroad.core.errors import ConfigError, LocalProtocolError
 
 

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from postroad.cells.pinboard import LINES_MAX, LogBuffer
+from postroad.cells.shell.log_buffer import LINES_MAX, LogBuffer
 
 _numbers = count(1)
 

@@ -4,9 +4,8 @@ import msgspec
 import pytest
 
 from postroad.cells import CellMessage, CellPath
-from postroad.cells.content import PING, encode_body
-from postroad.cells.path import HOPS_MAX
-from postroad.cells.pings import PongBody, build_pong, decode_pong
+from postroad.cells.addresses import HOPS_MAX
+from postroad.cells.messages import PING, PongBody, build_pong, decode_pong, encode_body
 from postroad.core.errors import MalformedPayloadError
 
 

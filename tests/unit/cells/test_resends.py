@@ -1,7 +1,7 @@
 """Messages that are kept a while."""
 
 from postroad.cells import Envelope
-from postroad.cells.resends import ResendBuffer, SentMessage
+from postroad.cells.delivery.requests import ResendBuffer, SentMessage
 from tests.support.cells.workshop import make_request
 
 AVOID = frozenset({"*@C1"})

@@ -15,7 +15,7 @@ from postroad.cells import (
     Route,
     rendezvous_rank,
 )
-from postroad.cells.routing import SOURCE_HOPS_MAX, STEPS_MAX
+from postroad.cells.routing.router import SOURCE_HOPS_MAX, STEPS_MAX
 from tests.support.cells.networks import Network, make_envelope
 from tests.unit.cells.decisions import (
     DEFAULTS,

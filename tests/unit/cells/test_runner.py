@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from postroad.cells import CellBusyError, CellMessage, CellPath, CellsConfig, MessageExpiredError
-from postroad.cells.sending import _CALLS_IN_A_ROW
+from postroad.cells.sender import _CALLS_IN_A_ROW
 from tests.support.cells.nodes import Gate, Inbox
 from tests.support.cells.workshop import Workshop, make_request
 from tests.support.deadlines import DEADLINE_S, eventually

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from postroad.cells import Cell, CellMessage, CellPath, HopLimitExceededError, NoRouteError
-from postroad.cells.runner import CellRunner
+from postroad.cells.delivery.cell_runner import CellRunner
 from postroad.core.errors import (
     ConfigError,
     MalformedPayloadError,

@@ -13,7 +13,7 @@ from postroad.cells import (
     decode_routing_update,
     encode_routing_update,
 )
-from postroad.cells.snapshots import DIGEST_BYTES, NAMES_MAX
+from postroad.cells.routing.advertisements import DIGEST_BYTES, NAMES_MAX
 from postroad.core.errors import ConfigError, MalformedPayloadError
 
 OFFER = RouteAdvertisement.of(["q2", "q1", "q2"], ["t"], "east")

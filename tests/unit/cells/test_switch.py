@@ -16,8 +16,8 @@ from postroad.cells import (
     RoutingDecision,
     route_message,
 )
-from postroad.cells.routing import SOURCE_HOPS_MAX
-from postroad.cells.switch import RoutingDecisionCache
+from postroad.cells.routing.decision_cache import RoutingDecisionCache
+from postroad.cells.routing.router import SOURCE_HOPS_MAX
 from tests.support.cells.networks import make_envelope
 from tests.unit.cells.decisions import (
     CELLS,

@@ -7,7 +7,7 @@ import pytest
 
 from postroad import MessagingService, RawMessage
 from postroad.cluster import ClusterAgent, StaticDiscovery
-from postroad.cluster.discovery.contacts import SeedsCallback
+from postroad.cluster.discovery.discovery import SeedsCallback
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 from postroad.testing import SimCluster, SimNode

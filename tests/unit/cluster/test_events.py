@@ -9,7 +9,7 @@ import pytest
 
 from postroad.cluster.events import _UNREAD_MAX, MembershipEventStream, MembershipListeners
 from postroad.cluster.membership import MembershipEvent, MembershipEventType
-from postroad.cluster.membership.records import to_member
+from postroad.cluster.membership.members import to_member
 from postroad.core.errors import NameConflictError, SlowConsumerError
 from tests.support.cluster.membership import make_record
 

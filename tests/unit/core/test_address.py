@@ -2,8 +2,8 @@
 
 import pytest
 
-from postroad.core.address import Address, to_address
 from postroad.core.errors import ConfigError
+from postroad.core.names import Address, to_address
 
 
 def test_an_address_is_parsed_and_printed() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from postroad.core.backoff import backoff
+from postroad.core.timing import backoff
 
 
 def test_pauses_double_up_to_the_maximum_and_spread_over_their_upper_half(

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from postroad.core import errors
-from postroad.core.durations import format_duration
 from postroad.core.errors import (
     ClusterError,
     ConfigError,
@@ -49,6 +48,7 @@ from postroad.core.errors import (
     UsageError,
     WrongPeerError,
 )
+from postroad.core.timing import format_duration
 
 
 def descendants(root: type[PostroadError]) -> Iterator[type[PostroadError]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import UsageError
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from postroad.core.json_schemas import json_schema
+from postroad.core.json_schema import json_schema
 
 
 class Item(msgspec.Struct):

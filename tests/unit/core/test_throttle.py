@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from postroad.core.throttle import KEYS_MAX, LogThrottle, ThrottledLogger
+from postroad.core.log_throttle import KEYS_MAX, LogThrottle, ThrottledLogger
 
 
 def test_the_first_of_each_key_is_told_and_the_next_are_counted() -> None:

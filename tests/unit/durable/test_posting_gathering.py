@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import OutboxFullError, StoreUnavailableError
 from postroad.durable import MailConfig, MemoryStore, Store
 from postroad.durable.posting import Clerk, Gathering, gather

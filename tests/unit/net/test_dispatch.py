@@ -20,6 +20,10 @@ from postroad.net.dispatch import (
     HANDLER_TIMEOUT_REPLY,
     STOPPING_REPLY,
     HandlerReply,
+    HandlerReturn,
+    MessageHandler,
+    RawMessage,
+    Subscription,
     SubscriptionTable,
     call_handler,
     error_reply,
@@ -28,7 +32,6 @@ from postroad.net.dispatch import (
     reply_from_task,
     to_payload,
 )
-from postroad.net.message import HandlerReturn, MessageHandler, RawMessage, Subscription
 from postroad.wire import ReplyStatus
 
 MESSAGE = RawMessage(b"payload", "subject", Address("127.0.0.1", 7))

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from postroad.net.handlers import Backlog, HandlerTask, HandlerTasks
+from postroad.net.connections.handler_tasks import Backlog, HandlerTask, HandlerTasks
 from postroad.wire import RequestFrame
 
 # The smallest and largest ids of all versions, and those next to where own keys begin.

@@ -5,12 +5,12 @@ from itertools import count
 
 import pytest
 
-from postroad.net.accepted import ServerConnection
+from postroad.net.connections.client import ClientConnection
+from postroad.net.connections.connection import LargeFrameProtocol, PeerConnection
+from postroad.net.connections.server import ServerConnection
+from postroad.net.connections.tunnel import Tunnel
 from postroad.net.context import ConnectionContext
-from postroad.net.dialed import ClientConnection
 from postroad.net.dispatch import SubscriptionTable
-from postroad.net.link import LargeFrameProtocol, PeerConnection
-from postroad.net.tunnel import Tunnel
 from postroad.wire import ConnectionRole
 from tests.support.wire.pairs import SERVER_ADDRESS, make_config
 

@@ -5,7 +5,7 @@ import importlib.util
 
 import pytest
 
-from postroad.net import loop
+from postroad.net import event_loop as loop
 
 
 def test_run_returns_the_result() -> None:

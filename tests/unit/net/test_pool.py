@@ -1,6 +1,6 @@
 """Which subjects share a connection."""
 
-from postroad.net.pool import subject_class
+from postroad.net.connections.pool import subject_class
 
 
 def test_subject_class() -> None:

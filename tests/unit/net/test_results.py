@@ -12,7 +12,12 @@ from postroad.core.errors import (
     RemoteHandlerError,
     ReplyTimeoutError,
 )
-from postroad.net.results import EXPIRED, ConnectionDown, error_from_result, stopped_while_in_flight
+from postroad.net.requests import (
+    EXPIRED,
+    ConnectionDown,
+    error_from_result,
+    stopped_while_in_flight,
+)
 from postroad.wire import ReplyFrame, ReplyStatus
 
 

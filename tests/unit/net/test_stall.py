@@ -1,6 +1,6 @@
 """When a peer that does not read is given up."""
 
-from postroad.net.stall import WriteStallDetector
+from postroad.net.connections.disconnect import WriteStallDetector
 from postroad.wire import NEVER
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from postroad.cells.pinboard import LogBuffer
+from postroad.cells.shell.log_buffer import LogBuffer
 from postroad.node.logs import set_up_logs
 from postroad.node.settings import LogSettings
 

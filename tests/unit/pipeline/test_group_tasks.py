@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import InvalidJobError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, JobBuilder, LocalRunner, MemoryInput, MemoryOutput, Segment

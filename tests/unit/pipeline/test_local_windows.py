@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import StoreUnavailableError
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, LocalRunner, MemoryInput, MemoryOutput, RetryPolicy, Segment

@@ -4,8 +4,8 @@ import asyncio
 from contextvars import Context
 
 from postroad.testing import SimLoop
-from postroad.testing.lanes import SimProcess
-from postroad.testing.network import SimHost
+from postroad.testing.simulation.network import SimHost
+from postroad.testing.simulation.process import SimProcess
 
 COUNT = 20
 

@@ -17,7 +17,7 @@ from postroad.testing import (
     main,
     run_seed,
 )
-from postroad.testing.runner import STOPPED
+from postroad.testing.simulation.runner import STOPPED
 from tests.support.source_tree import ROOT
 
 USER_PROGRAM = """

@@ -13,8 +13,9 @@ from random import Random
 
 import pytest
 
-from postroad.testing import SimCluster, SimNode, surroundings
-from postroad.testing.surroundings import EPOCH_S
+from postroad.testing import SimCluster, SimNode
+from postroad.testing.simulation import environment as surroundings
+from postroad.testing.simulation.environment import EPOCH_S
 
 CLOCKS = ["time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from postroad.core.errors import FrameTooLargeError, MalformedFrameError
-from postroad.wire.checks import check_frame_size, decode_utf8, frame_too_large_error
+from postroad.wire.frames import check_frame_size, decode_utf8, frame_too_large_error
 
 
 def test_text_is_decoded_or_named_with_its_field_and_request(subtests: pytest.Subtests) -> None:

@@ -6,7 +6,7 @@ from postroad.core.limits import Limits
 from postroad.wire import DOCUMENTED, ZEEBE, ConnectionRole
 from postroad.wire.codecs import DocumentedCodec, Version3Codec, ZeebeCodec
 from postroad.wire.config import make_codec, make_heartbeats
-from postroad.wire.heartbeat import Heartbeats, ZeebeClientHeartbeats, ZeebeServerHeartbeats
+from postroad.wire.heartbeats import Heartbeats, ZeebeClientHeartbeats, ZeebeServerHeartbeats
 from tests.support.wire.pairs import make_config
 
 

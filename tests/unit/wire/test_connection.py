@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from postroad.core.address import Address
 from postroad.core.errors import PeerTimeoutError
 from postroad.core.limits import Limits
+from postroad.core.names import Address
 from postroad.wire import (
     DOCUMENTED,
     NEVER,

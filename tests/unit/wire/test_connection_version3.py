@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from postroad.core.address import Address
 from postroad.core.errors import (
     DuplicateNameHandshakeError,
     HandshakeRejectedError,
@@ -13,6 +12,7 @@ from postroad.core.errors import (
     UnexpectedFrameError,
 )
 from postroad.core.limits import Limits
+from postroad.core.names import Address
 from postroad.wire import (
     CancelFrame,
     ConnectionOpened,

@@ -5,7 +5,6 @@ import struct
 import msgspec
 import pytest
 
-from postroad.core.address import Address
 from postroad.core.errors import (
     FrameTooLargeError,
     HandshakeRejectedError,
@@ -13,6 +12,7 @@ from postroad.core.errors import (
     MalformedFrameError,
 )
 from postroad.core.limits import DATAGRAM_BYTES_MAX
+from postroad.core.names import Address
 from postroad.wire.datagram import Datagram, decode_datagram, encode_datagram
 
 PREAMBLE = b"\xeb\x6e\xec\x8a"

@@ -14,7 +14,7 @@ from postroad.wire.frames import (
     ReplyStatus,
     RequestFrame,
 )
-from postroad.wire.heartbeat import (
+from postroad.wire.heartbeats import (
     BEAT_SUBJECT,
     SETUP_SUBJECT,
     Heartbeats,

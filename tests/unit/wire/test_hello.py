@@ -5,9 +5,9 @@ import struct
 import msgspec
 import pytest
 
-from postroad.core.address import Address
 from postroad.core.errors import MalformedFrameError
 from postroad.core.limits import HELLO_BYTES_MAX
+from postroad.core.names import Address
 from postroad.wire.frames import HelloFrame
 from postroad.wire.hello import HelloField, decode_hello, encode_hello
 from tests.support.wire.pairs import hello_fields

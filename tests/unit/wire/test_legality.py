@@ -12,8 +12,8 @@ from postroad.wire import (
     ReplyFrame,
     RequestFrame,
 )
+from postroad.wire.frame_rules import LENIENT, STRICT, TUNNEL, FrameAction, frame_action
 from postroad.wire.frames import CancelFrame, Frame, PingFrame, PongFrame, Proof
-from postroad.wire.legality import LENIENT, STRICT, TUNNEL, FrameAction, frame_action
 from tests.support.wire.pairs import (
     Side,
     cut_version3,

@@ -1,6 +1,6 @@
 """The cluster's mark."""
 
-from postroad.wire.preamble import encode_preamble, java_string_hash
+from postroad.wire.handshake import encode_preamble, java_string_hash
 
 
 def test_preamble_is_the_hash_over_utf16_units_as_four_bytes() -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from postroad.core.address import Address
 from postroad.core.errors import FrameTooLargeError, MalformedFrameError, RemoteProtocolError
+from postroad.core.names import Address
 from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
+from postroad.wire.frame_reader import BufferCache, FrameReader
 from postroad.wire.frames import CancelFrame, Frame, ReplyFrame, RequestFrame
-from postroad.wire.reader import BufferCache, FrameReader
 from tests.support.wire.pairs import byte_by_byte, cut_at, version3_frame
 
 KIB = 1024

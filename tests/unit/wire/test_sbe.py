@@ -3,7 +3,7 @@
 import pytest
 
 from postroad.core.errors import MalformedPayloadError
-from postroad.wire.sbe import (
+from postroad.wire.zeebe_heartbeats import (
     HeartbeatSetupRequest,
     HeartbeatSetupResponse,
     decode_setup_request,

@@ -6,8 +6,8 @@ from itertools import count
 
 import pytest
 
-from postroad.core.address import Address
 from postroad.core.errors import HandshakeRejectedError, MalformedFrameError
+from postroad.core.names import Address
 from postroad.core.secret import ClusterSecret
 from postroad.wire import sealing
 from postroad.wire.sealing import MARK, SEAL_BYTES, Seal, Unsealed

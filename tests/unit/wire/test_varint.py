@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from postroad.core.errors import MalformedFrameError
-from postroad.wire.varint import (
+from postroad.wire.codecs.zeebe import (
     decode_varint32,
     decode_varint64,
     encode_varint32,

@@ -19,7 +19,7 @@ from postroad.admin.operations import OPERATIONS
 from postroad.admin.operations.office import Office
 from postroad.admin.problems import make_problem
 from postroad.admin.remote import RemoteOffice
-from postroad.core.address import is_loopback
+from postroad.core.names import is_loopback
 from postroad.node import Node
 
 from .answers import answer, refusal

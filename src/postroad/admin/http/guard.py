@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from postroad.admin.errors import Forbidden
 from postroad.admin.problems import Problem, make_problem
-from postroad.core.address import is_loopback
+from postroad.core.names import is_loopback
 
 from .answers import refusal
 from .errors import Unauthorized

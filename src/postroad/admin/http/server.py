@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 
 from postroad.admin.listening import take_address
 from postroad.core import Address, Lifecycle
-from postroad.net.identity_files import load_certificate, load_trust
+from postroad.net.tls import load_certificate, load_trust
 from postroad.node.settings import AdminSettings
 
 from .accepting import Acceptor, Room

@@ -18,9 +18,9 @@ from postroad.cells import (
     RouteType,
     filter_routes,
 )
-from postroad.cells.cell_views import CellView, cell_view
-from postroad.cells.probes import domains_of
-from postroad.cells.probes import ping as send_ping
+from postroad.cells.shell.ping_commands import domains_of
+from postroad.cells.shell.ping_commands import ping as send_ping
+from postroad.cells.shell.views import CellView, cell_view
 from postroad.core.errors import (
     ConfigError,
     MessagingError,

@@ -11,7 +11,7 @@ from postroad.admin.jobs import JobView, jobs_of
 from postroad.admin.pipeline import load_job
 from postroad.admin.vitals import vitals_of
 from postroad.cells import CellDomain
-from postroad.cells.cell_views import cell_view
+from postroad.cells.shell.views import cell_view
 from postroad.core.errors import PostroadError
 from postroad.durable import MailStatistics, PeerStatistics, QueueStatistics
 from postroad.node import Layer, Node

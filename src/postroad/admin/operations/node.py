@@ -13,7 +13,7 @@ from postroad._version import __version__
 from postroad.admin.jobs import jobs_of
 from postroad.admin.troubles import CheckView, TroubleView, find_troubles, summarize
 from postroad.admin.vitals import vitals_of
-from postroad.cells.pinboard import LOG_BUFFER
+from postroad.cells.shell.log_buffer import LOG_BUFFER
 from postroad.node import Layer, Node
 from postroad.node.keys import settings_keys, without_passwords
 

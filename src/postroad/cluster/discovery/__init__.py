@@ -4,15 +4,24 @@ What is shared with other searches in the background is here too: their life, wh
 entries in ZooKeeper.
 """
 
-from .background import BackgroundDiscovery
-from .checks import validate_list, validate_port
-from .contacts import Discovery, DiscoveryStatistics, SeedsCallback
-from .dns import DnsDiscovery
-from .entries import LocalRegistration, ZooKeeperRegistry
-from .paths import decode_znode_name, registry_path
-from .registry import ZooKeeperDiscovery
-from .reports import BackgroundDiscoveryStatistics, DiscoveryReporter
-from .static import StaticDiscovery
+from postroad.cluster.discovery.background import BackgroundDiscovery, StaticDiscovery
+from postroad.cluster.discovery.discovery import (
+    BackgroundDiscoveryStatistics,
+    Discovery,
+    DiscoveryReporter,
+    DiscoveryStatistics,
+    SeedsCallback,
+    validate_list,
+    validate_port,
+)
+from postroad.cluster.discovery.dns import DnsDiscovery
+from postroad.cluster.discovery.zookeeper import ZooKeeperDiscovery
+from postroad.cluster.discovery.zookeeper_registry import (
+    LocalRegistration,
+    ZooKeeperRegistry,
+    decode_znode_name,
+    registry_path,
+)
 
 __all__ = [
     "BackgroundDiscovery",

@@ -15,13 +15,16 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from postroad.core import Address, validate_node_name
-from postroad.core.backoff import backoff
+from postroad.cluster.discovery.discovery import (
+    DiscoveryReporter,
+    DiscoveryStatistics,
+    SeedsCallback,
+    validate_list,
+    validate_port,
+)
+from postroad.core import Address, to_address, validate_node_name
 from postroad.core.errors import UsageError
-
-from .checks import validate_port
-from .contacts import DiscoveryStatistics, SeedsCallback
-from .reports import DiscoveryReporter
+from postroad.core.timing import backoff
 
 logger = logging.getLogger("postroad.cluster.discovery")
 
@@ -199,3 +202,28 @@ def retry_delay_s(attempt: int, max_s: float = RETRY_MAX_S) -> float:
     """Seconds to wait before the given repeat."""
     first_s = min(RETRY_FIRST_S, max_s)
     return backoff(attempt, first_s=first_s, max_s=max_s, chance=random.random())
+
+
+class StaticDiscovery(SeedDiscovery):
+    """Knows the addresses it is given, and no others.
+
+    Args:
+        addresses: where nodes may be found, `host:port`; the own one may be among them in the
+            same spelling, so that all nodes can share one list. May be empty, for the first node.
+    """
+
+    def __init__(self, addresses: Iterable[Address | str] = ()) -> None:
+        listed = validate_list("addresses", addresses)
+        self._addresses = frozenset(validate_port(to_address(address)) for address in listed)
+        super().__init__(_describe(self._addresses), first_answer_s=1.0)
+
+    async def _discover(self) -> None:
+        self._set_connected(True)
+        self._publish_addresses(self._addresses)
+
+    async def _deregister(self) -> None:
+        """Nothing is registered anywhere."""
+
+
+def _describe(addresses: Iterable[Address]) -> str:
+    return ",".join(sorted(map(str, addresses))) or "nobody"

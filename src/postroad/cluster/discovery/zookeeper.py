@@ -1,267 +1,91 @@
-"""A ZooKeeper session for asyncio: kazoo's threads behind coroutines. kazoo is known here alone.
+"""Contacts from ZooKeeper: every node enters its address below a common path and reads the rest.
 
-kazoo reconnects by itself and starts a new session when the old one expired. What it tells in its
-own threads is handed to the loop; nothing of ours runs in them. Failures come out as `OSError`:
-`TimeoutError`, `PermissionError` when ZooKeeper refuses, else `ConnectionError`.
+The path is `<root>/<cluster>/members/<name>`; the entry is ephemeral, its data is JSON. An entry
+ends with its owner's session; a ZooKeeper that is away removes nobody.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
-from kazoo import exceptions
-from kazoo.client import KazooClient, KazooState
-from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.hosts import collect_hosts
 
+from postroad.cluster.discovery.background import SeedDiscovery
+from postroad.cluster.discovery.discovery import validate_port
+from postroad.cluster.discovery.zookeeper_registry import (
+    LocalRegistration,
+    ZooKeeperRegistry,
+    registry_path,
+)
+from postroad.core import Address
 from postroad.core.errors import ConfigError
 
-# Pauses between attempts to connect, doubling in between. The longest is not longer than the
-# session, so that a node is back soon after its ZooKeeper.
-_RECONNECT_FIRST_S = 0.1
-_RECONNECT_MAX_S = 5.0
 
-# What kazoo warns of after each line that tells the cause.
-_CONSEQUENCE = "Transition to CONNECTING"
+class _NodeRegistration(msgspec.Struct):
+    """What a node says of itself. Fields that are not known here are ignored."""
 
-_REFUSALS = (
-    exceptions.AuthFailedError,
-    exceptions.InvalidACLError,
-    exceptions.NoAuthError,
-)
+    address: str
 
 
-class Znode(msgspec.Struct, frozen=True):
-    """A node of ZooKeeper as it was read."""
-
-    data: bytes
-    owner: int
-    """The session it ends with; 0 if with none."""
-    version: int
-
-
-class ZooKeeperSession:
-    """One kazoo client. Methods and callbacks belong to the loop.
+class ZooKeeperDiscovery(SeedDiscovery):
+    """Enters this node in ZooKeeper and finds the others there. Needs the extra `zookeeper`.
 
     Args:
-        hosts: `host:port,host:port/chroot`.
-        auth: pairs of scheme and credential.
-        on_change: called when the connection came or went.
-        on_watch: called with the path when something watched may have changed.
+        hosts: servers of one ensemble, `host:port,host:port`, and a path that exists there if
+            everything is to be kept below it: `host:port,host:port/path`.
+        cluster: nodes of other clusters are not found.
+        root: the path under which all clusters are kept; made if it does not exist.
+        session_timeout_s: how long ZooKeeper keeps the entry of a node that is gone.
+        connect_timeout_s: how long `start` waits for a server before it goes on without.
+        request_timeout_s: how long one answer, or the end of the session, is waited for.
+        auth: pairs of scheme and credential, such as `("digest", "user:password")`.
+
+    Raises:
+        ConfigError: a setting is wrong.
+        MissingExtraError: the extra is not installed.
     """
 
     def __init__(
         self,
         hosts: str,
+        cluster: str,
+        root: str = "/postroad",
+        session_timeout_s: float = 10.0,
         *,
-        timeout_s: float,
-        request_timeout_s: float,
-        auth: Sequence[tuple[str, str]],
-        on_change: Callable[[], None],
-        on_watch: Callable[[str], None],
+        connect_timeout_s: float = 3.0,
+        request_timeout_s: float = 3.0,
+        auth: Iterable[tuple[str, str]] = (),
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._request_timeout_s = request_timeout_s
-        self._on_change = on_change
-        self._on_watch = on_watch
-        self._log = _KazooLogAdapter(logging.getLogger("postroad.cluster.discovery.kazoo"))
-        self._handler = SequentialThreadingHandler()
-        self._client = KazooClient(
-            hosts=hosts,
-            timeout=timeout_s,
-            handler=self._handler,
-            auth_data=list(auth),
-            connection_retry={
-                "max_tries": -1,
-                "delay": _RECONNECT_FIRST_S,
-                "max_delay": min(_RECONNECT_MAX_S, timeout_s),
-            },
-            logger=self._log,
+        self._entries = ZooKeeperRegistry(
+            hosts,
+            registry_path(root, cluster, "members"),
+            _read_address,
+            purpose="discovery by ZooKeeper",
+            session_timeout_s=session_timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            request_timeout_s=request_timeout_s,
+            auth=auth,
         )
-        self._client.add_listener(self._on_state)
-        self._is_closed = False
-        self.is_connected = False
-        # When that changed last.
-        self.changed_at = self._loop.time()
-        # Counts lost connections. Watches die with one, so what was read before is not watched.
-        self.losses = 0
+        super().__init__(self._entries.source, first_answer_s=self._entries.first_answer_s)
 
-    # Life.
+    async def _discover(self) -> None:
+        data = msgspec.json.encode(_NodeRegistration(str(self._address)))
+        own = LocalRegistration(self._name, data, self._is_own)
+        async for members in self._entries.watch(own, self._report):
+            self._answered.set()
+            if members is not None:
+                self._publish_addresses(members.values())
 
-    def open(self) -> None:
-        """Begin to connect; does not wait for it."""
-        self._client.start_async()
+    def _is_own(self, address: Address) -> bool:
+        return address == self._address
 
-    async def close(self, timeout_s: float) -> bool:
-        """End the session and its nodes; False if that takes longer and goes on by itself."""
-        self._is_closed = True
-        closed = self._loop.create_future()
-        # Not the loop's executor: a thread of that which hangs would keep the program from ending.
-        threading.Thread(target=self._close, args=(closed,), daemon=True).start()
-        done, _ = await asyncio.wait({closed}, timeout=timeout_s)
-        return bool(done)
-
-    def _close(self, closed: asyncio.Future[None]) -> None:
-        try:
-            self._client.stop()
-            self._client.close()
-        except Exception as error:
-            self._log.debug("closing failed: %r", error)
-        self._call_soon_threadsafe(_settle, closed, None, None)
-
-    @property
-    def id(self) -> int | None:
-        """The session's number while connected."""
-        client_id = self._client.client_id
-        return client_id[0] if client_id else None
-
-    @property
-    def last_error(self) -> str:
-        """What kazoo complained about last."""
-        return self._log.complaint
-
-    # Nodes.
-
-    async def create(self, path: str, data: bytes) -> bool:
-        """Make a node that ends with this session, and what is above it; False if it exists."""
-        try:
-            await self._await_kazoo(
-                self._client.create_async, path, data, ephemeral=True, makepath=True
-            )
-        except exceptions.NodeExistsError:
-            return False
-        return True
-
-    async def read(self, path: str) -> Znode | None:
-        """Read and watch a node; None if it does not exist, and then it is not watched."""
-        try:
-            data, stat = await self._await_kazoo(self._client.get_async, path, watch=self._on_event)
-        except exceptions.NoNodeError:
-            return None
-        return Znode(data, stat.ephemeralOwner, stat.version)
-
-    async def children(self, path: str) -> list[str]:
-        """List what is directly below a node, nothing if it does not exist; watched in any case."""
-        while True:
-            try:
-                children = self._client.get_children_async
-                names: list[str] = await self._await_kazoo(children, path, watch=self._on_event)
-            except exceptions.NoNodeError:
-                # Of a node that is not there, only its coming can be watched.
-                exists = self._client.exists_async
-                if await self._await_kazoo(exists, path, watch=self._on_event) is None:
-                    return []
-            else:
-                return names
-
-    async def replace(self, path: str, data: bytes, version: int) -> bool:
-        """Put a node that ends with this session in the place of another; nobody sees a gap.
-
-        False if the other changed or went meanwhile, and then nothing was done.
-        """
-        transaction = self._client.transaction()
-        transaction.delete(path, version)
-        transaction.create(path, data, ephemeral=True)
-        results = await self._await_kazoo(lambda _path: transaction.commit_async(), path)
-        for refusal in results:
-            if isinstance(refusal, _REFUSALS):
-                raise _refused(path, refusal) from refusal
-        return not any(isinstance(result, Exception) for result in results)
-
-    async def _await_kazoo(
-        self, call: Callable[..., Any], path: str, *args: Any, **options: Any
-    ) -> Any:
-        """Wait on the loop for what kazoo answers in a thread of its own."""
-        answer = self._loop.create_future()
-        result = call(path, *args, **options)
-        result.rawlink(
-            lambda result: self._call_soon_threadsafe(
-                _settle, answer, result.value, result.exception
-            )
-        )
-        try:
-            async with asyncio.timeout(self._request_timeout_s):
-                return await answer
-        except TimeoutError:
-            raise TimeoutError(f"no answer within {self._request_timeout_s:g} s") from None
-        except _REFUSALS as error:
-            raise _refused(path, error) from error
-        except (exceptions.NoNodeError, exceptions.NodeExistsError):
-            raise
-        except exceptions.KazooException as error:
-            raise ConnectionError(f"{type(error).__name__} at {path}") from error
-
-    # From kazoo's threads.
-
-    def _on_state(self, state: str) -> None:
-        self._call_soon_threadsafe(self._change_state, state == KazooState.CONNECTED)
-
-    def _on_event(self, event: Any) -> None:
-        # An event without a path says that the watches are gone, as the loss already did.
-        if event.path is not None:
-            self._call_soon_threadsafe(self._pass_event, event.path)
-
-    def _call_soon_threadsafe(self, call: Callable[..., None], *args: object) -> None:
-        """Have something called on the loop."""
-        try:
-            self._loop.call_soon_threadsafe(call, *args)
-        except RuntimeError:
-            self._log.debug("the loop is closed: nobody is left to be told")
-
-    # On the loop again.
-
-    def _change_state(self, is_connected: bool) -> None:
-        self.is_connected = is_connected
-        self.changed_at = self._loop.time()
-        self.losses += not is_connected
-        if not self._is_closed:
-            self._on_change()
-
-    def _pass_event(self, path: str) -> None:
-        if not self._is_closed:
-            self._on_watch(path)
+    async def _deregister(self) -> None:
+        await self._entries.close()
 
 
-class _KazooLogAdapter(logging.LoggerAdapter[logging.Logger]):
-    """Passes kazoo's lines on for debugging only: it warns at every attempt to connect."""
-
-    def __init__(self, logger: logging.Logger) -> None:
-        super().__init__(logger)
-        self.complaint = ""
-
-    def log(self, level: int, msg: object, *args: Any, **options: Any) -> None:
-        """Log one of kazoo's lines and remember it if it says what is wrong."""
-        if level >= logging.WARNING and msg != _CONSEQUENCE:
-            self.complaint = (str(msg) % args if args else str(msg)).rstrip(": ")
-        super().log(min(level, logging.DEBUG), msg, *args, **options)
-
-
-def _settle(answer: asyncio.Future[Any], value: object, exception: BaseException | None) -> None:
-    """Answer whoever waits, if anybody still does."""
-    if answer.done():
-        return
-    if exception is not None:
-        answer.set_exception(exception)
-    else:
-        answer.set_result(value)
-
-
-def _refused(path: str, error: Exception) -> PermissionError:
-    return PermissionError(f"access to {path} refused ({type(error).__name__})")
-
-
-def validate_hosts(hosts: str) -> str:
-    """Return the connection string if kazoo can use it, else raise ConfigError."""
+def _read_address(_node: str, data: bytes) -> Address | None:
     try:
-        servers, _ = collect_hosts(hosts)
-        is_usable = all(host and not host.isspace() for host, _ in servers)
-    except (TypeError, ValueError):
-        is_usable = False
-    if not is_usable:
-        raise ConfigError(f"ZooKeeper hosts {hosts!r} are not of the form host:port,host:port")
-    return hosts
+        registration = msgspec.json.decode(data, type=_NodeRegistration)
+        return validate_port(Address.parse(registration.address))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError):
+        return None

@@ -1,12 +1,25 @@
 """Who is alive: a SWIM state machine without I/O, run by `postroad.cluster.ClusterAgent`."""
 
-from .changes import MembershipEvent, MembershipEventType, NameConflictDetected, NameConflictLost
-from .config import MembershipConfig
-from .machine import NEVER, Membership, MembershipPhase, MembershipUpdate
-from .own import validate_properties
-from .records import Member, MemberRecord
-from .states import TRANSITIONS, MemberState, StateChangeCause
-from .voice import MembershipCounters, OutgoingPacket, RandomSource
+from postroad.cluster.membership.config import MembershipConfig
+from postroad.cluster.membership.context import MembershipCounters, OutgoingPacket, RandomSource
+from postroad.cluster.membership.local_member import validate_properties
+from postroad.cluster.membership.members import (
+    TRANSITIONS,
+    Member,
+    MemberRecord,
+    MembershipEvent,
+    MembershipEventType,
+    MemberState,
+    NameConflictDetected,
+    NameConflictLost,
+    StateChangeCause,
+)
+from postroad.cluster.membership.membership import (
+    NEVER,
+    Membership,
+    MembershipPhase,
+    MembershipUpdate,
+)
 
 __all__ = [
     "NEVER",

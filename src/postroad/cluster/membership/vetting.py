@@ -15,12 +15,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from postroad.cluster.membership.context import MembershipContext
+from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket, padding_for, record_size
+from postroad.cluster.membership.members import NUMBER_MAX, MemberRecord, MemberState
 from postroad.core import Address
-
-from .packets import ProbeAckPacket, ProbePacket, padding_for, record_size
-from .records import NUMBER_MAX, MemberRecord
-from .states import MemberState
-from .voice import MembershipContext
 
 # Who tells share so many lanes.
 _LANES = 64

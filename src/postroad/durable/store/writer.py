@@ -13,8 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from postroad.core import faults
-from postroad.core.backoff import backoff
+from postroad.core import fault_points as faults
 from postroad.core.errors import (
     NotRunningError,
     PostroadError,
@@ -22,6 +21,7 @@ from postroad.core.errors import (
     StoreUnavailableError,
     TransactionAbortedError,
 )
+from postroad.core.timing import backoff
 from postroad.durable.config import MailConfig
 
 from .audience import Audience

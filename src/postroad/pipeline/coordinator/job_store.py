@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.core.backoff import backoff
+from postroad.core.timing import backoff
 from postroad.durable.store.database import Database
 from postroad.pipeline.connectors.connector import Committable, Position, Split
 from postroad.pipeline.coordinator.records import (

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError
+from postroad.core.timing import backoff
 from postroad.durable.store import Store
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.connectors.connector import InputConnector, OutputConnector

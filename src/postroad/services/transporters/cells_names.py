@@ -10,7 +10,7 @@ from hashlib import sha256
 from urllib.parse import quote, unquote
 
 from postroad.cells import LOCAL, validate_cell_name, validate_domain_name
-from postroad.cells.address import CELL_NAME_BYTES_MAX
+from postroad.cells.addresses import CELL_NAME_BYTES_MAX
 from postroad.services.topics import PREFIX
 
 # None of these is left as it is in what they separate.

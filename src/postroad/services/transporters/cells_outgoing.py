@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from postroad.cells import CellAddress, CellBusyError, CellDomain, NoRouteError
-from postroad.cells.content import PING
+from postroad.cells.messages import PING
 from postroad.core import PostroadError, ThrottledLogger, tracing
 from postroad.core.limits import MIB
 from postroad.services.errors import QueueIsFullError

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 
 from postroad.core.errors import ConfigError
-from postroad.core.throttle import ThrottledLogger
+from postroad.core.log_throttle import ThrottledLogger
 from postroad.services.kinds import Kind
 from postroad.services.topics import SEPARATOR, Topics
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from postroad.core.errors import MalformedPayloadError
-from postroad.core.throttle import ThrottledLogger
+from postroad.core.log_throttle import ThrottledLogger
 from postroad.services.errors import BrokerDisconnectedError, QueueIsFullError
 
 from .nats_protocol import (

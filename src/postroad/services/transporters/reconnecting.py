@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from postroad.core.backoff import backoff
+from postroad.core.timing import backoff
 
 from .transporter import Transporter
 

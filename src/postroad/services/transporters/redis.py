@@ -9,7 +9,7 @@ from typing import Any
 
 from postroad.core.errors import ConfigError
 from postroad.core.limits import KIB, MIB
-from postroad.core.throttle import ThrottledLogger
+from postroad.core.log_throttle import ThrottledLogger
 from postroad.services.kinds import Kind
 
 from .reconnecting import CONNECT_TIMEOUT_S

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from postroad.core import ThrottledLogger
-from postroad.core.backoff import backoff
+from postroad.core.timing import backoff
 from postroad.services.errors import BrokerDisconnectedError
 from postroad.services.kinds import GOSSIP, Kind
 

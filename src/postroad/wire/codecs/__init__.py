@@ -1,9 +1,8 @@
 """Frames to bytes and back, one codec per layout."""
 
-from .codec import Codec
-from .documented import DocumentedCodec
-from .trace_form import TRACE_BYTES_MAX
-from .version3 import Version3Codec
-from .zeebe import ZeebeCodec
+from postroad.wire.codecs.codec import Codec
+from postroad.wire.codecs.documented import DocumentedCodec
+from postroad.wire.codecs.version3 import TRACE_BYTES_MAX, Version3Codec
+from postroad.wire.codecs.zeebe import ZeebeCodec
 
 __all__ = ["TRACE_BYTES_MAX", "Codec", "DocumentedCodec", "Version3Codec", "ZeebeCodec"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from postroad.core.address import Address
-from postroad.wire.checks import Bytes
-from postroad.wire.frames import Frame, ReplyFrame, RequestFrame
+from postroad.core.names import Address
+from postroad.wire.frames import Bytes, Frame, ReplyFrame, RequestFrame
 
 # A payload of this size is handed to the socket as it is; copying a smaller one into its frame
 # costs less than a separate write.

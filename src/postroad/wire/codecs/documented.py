@@ -10,10 +10,8 @@ import struct
 
 from postroad.core.errors import FrameTooLargeError, MalformedFrameError
 from postroad.core.limits import SUBJECT_BYTES_MAX
-from postroad.wire.checks import Bytes, check_frame_size, decode_utf8, frame_too_large_error
-from postroad.wire.frames import Frame, ReplyFrame, RequestFrame
-
-from .addressed import (
+from postroad.wire.codecs.codec import JOIN_BYTES_MAX
+from postroad.wire.codecs.legacy import (
     REPLY,
     REQUEST,
     STATUS_MAX,
@@ -21,7 +19,15 @@ from .addressed import (
     unknown_status_error,
     unknown_type_error,
 )
-from .codec import JOIN_BYTES_MAX
+from postroad.wire.frames import (
+    Bytes,
+    Frame,
+    ReplyFrame,
+    RequestFrame,
+    check_frame_size,
+    decode_utf8,
+    frame_too_large_error,
+)
 
 _HEADER = struct.Struct(">Bqi")
 _HEADER_BYTES = _HEADER.size

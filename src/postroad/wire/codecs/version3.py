@@ -15,14 +15,15 @@ from __future__ import annotations
 import enum
 import struct
 
-from postroad.core.address import Address
 from postroad.core.errors import LocalProtocolError, MalformedFrameError
 from postroad.core.limits import HELLO_BYTES_MAX, SUBJECT_BYTES_MAX
+from postroad.core.names import Address
 from postroad.core.secret import PROOF_BYTES
-from postroad.core.tracing import SpanContext
-from postroad.wire.checks import Bytes, check_frame_size, decode_utf8
+from postroad.core.tracing import SAMPLED, TRACESTATE_CHARS_MAX, SpanContext, parse_traceparent
+from postroad.wire.codecs.codec import JOIN_BYTES_MAX, Codec, encode_application_frame
 from postroad.wire.compression import CompressionAlgorithm, compress_payload, decompress_payload
 from postroad.wire.frames import (
+    Bytes,
     CancelFrame,
     Frame,
     GoodbyeFrame,
@@ -33,11 +34,42 @@ from postroad.wire.frames import (
     ReplyFrame,
     ReplyStatus,
     RequestFrame,
+    check_frame_size,
+    decode_utf8,
 )
 from postroad.wire.hello import decode_hello, encode_hello
 
-from .codec import JOIN_BYTES_MAX, Codec, encode_application_frame
-from .trace_form import encode_trace_context, split_trace_context
+_TRACE = struct.Struct(">16s8sBH")
+
+_NO_TRACE, _NO_SPAN = bytes(16), bytes(8)
+
+TRACE_BYTES_MAX = _TRACE.size + TRACESTATE_CHARS_MAX
+
+
+def encode_trace_context(context: SpanContext) -> bytes:
+    """The bytes that stand before the payload."""
+    state = context.tracestate.encode("ascii", "ignore")[:TRACESTATE_CHARS_MAX]
+    trace_id, span_id = bytes.fromhex(context.trace_id), bytes.fromhex(context.span_id)
+    return _TRACE.pack(trace_id, span_id, context.flags, len(state)) + state
+
+
+def split_trace_context(body: bytes, request_id: int) -> tuple[SpanContext | None, bytes]:
+    """The context and what follows it; None if the peer wrote one that is not valid."""
+    if len(body) < _TRACE.size:
+        raise MalformedFrameError(f"request {request_id} is shorter than its trace", request_id)
+    trace_id, span_id, flags, size = _TRACE.unpack_from(body)
+    stop = _TRACE.size + size
+    if stop > len(body):
+        raise MalformedFrameError(f"request {request_id} is shorter than its trace", request_id)
+    if size:
+        state = body[_TRACE.size : stop].decode("ascii", "replace")
+        context = parse_traceparent(f"00-{trace_id.hex()}-{span_id.hex()}-{flags:02x}", state)
+    elif trace_id == _NO_TRACE or span_id == _NO_SPAN:
+        context = None
+    else:
+        context = SpanContext(trace_id.hex(), span_id.hex(), flags & SAMPLED)
+    return context, body[stop:]
+
 
 HEADER = struct.Struct(">IIIQ")
 _HEADER_BYTES = HEADER.size

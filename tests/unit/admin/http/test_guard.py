@@ -1,7 +1,7 @@
 """Names of hosts, and which of them lead to this machine alone."""
 
 from postroad.admin.http.guard import own_hosts
-from postroad.core.address import is_loopback
+from postroad.core.names import is_loopback
 
 
 def test_loopback_hosts_are_this_machine_alone() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.cluster.discovery import decode_znode_name
-from postroad.cluster.discovery.paths import encode_znode_name
+from postroad.cluster.discovery.zookeeper_registry import encode_znode_name
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))

@@ -9,7 +9,7 @@ from postroad.core.errors import MissingExtraError
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "postroad.cluster.discovery.zookeeper", raising=False)
+    monkeypatch.delitem(sys.modules, "postroad.cluster.discovery.zookeeper_session", raising=False)
     monkeypatch.setitem(sys.modules, "kazoo", None)
     with pytest.raises(MissingExtraError, match=r"pip install '\.\[zookeeper\]'"):
         ZooKeeperDiscovery("127.0.0.1:2181", "demo")

@@ -1,7 +1,7 @@
 """Changes as people read them."""
 
 from postroad.cluster.membership import MembershipEvent, MembershipEventType, MemberState
-from postroad.cluster.membership.records import to_member
+from postroad.cluster.membership.members import to_member
 from tests.support.cluster.membership import make_record
 
 

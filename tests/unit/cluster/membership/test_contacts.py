@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from postroad.cluster.membership import MembershipConfig, MemberState
-from postroad.cluster.membership.contacts import _ASKED_MAX, _BATCH_PAUSE_S, StateSync
-from postroad.cluster.membership.packets import GossipPacket, SyncReplyPacket, SyncRequestPacket
-from postroad.cluster.membership.voice import MembershipContext
+from postroad.cluster.membership.context import MembershipContext
+from postroad.cluster.membership.gossip import GossipPacket, SyncReplyPacket, SyncRequestPacket
+from postroad.cluster.membership.state_sync import _ASKED_MAX, _BATCH_PAUSE_S, StateSync
 from postroad.core import Address
 from tests.support.cluster.membership import (
     INCARNATION,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from postroad.cluster.membership.health import LocalHealth, RoundTripEstimator
+from postroad.cluster.membership.suspicion import LocalHealth, RoundTripEstimator
 
 
 def test_doubts_rise_to_the_maximum_and_fall_one_by_one() -> None:

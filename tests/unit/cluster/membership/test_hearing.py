@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 from postroad.cluster.membership import MemberRecord, MembershipConfig, MemberState
-from postroad.cluster.membership.contacts import StateSync
-from postroad.cluster.membership.hearing import GossipHandler
-from postroad.cluster.membership.naming import NameConflictResolver
-from postroad.cluster.membership.own import LocalMember
-from postroad.cluster.membership.packets import ProbePacket, PropertiesRequestPacket
-from postroad.cluster.membership.probing import Prober
-from postroad.cluster.membership.records import CLAIM_MAX
-from postroad.cluster.membership.roster import LEAP_MAX, MergeResult
+from postroad.cluster.membership.gossip import ProbePacket, PropertiesRequestPacket
+from postroad.cluster.membership.gossip_handler import GossipHandler
+from postroad.cluster.membership.local_member import LocalMember
+from postroad.cluster.membership.member_table import LEAP_MAX, MergeResult
+from postroad.cluster.membership.members import CLAIM_MAX
+from postroad.cluster.membership.name_conflicts import NameConflictResolver
+from postroad.cluster.membership.prober import Prober
+from postroad.cluster.membership.state_sync import StateSync
 from postroad.cluster.membership.vetting import Teller, Vetting
 from postroad.core import Address
 from tests.support.cluster.membership import (

@@ -14,7 +14,7 @@ from postroad.cluster.membership import (
     NameConflictDetected,
     NameConflictLost,
 )
-from postroad.cluster.membership.packets import ProbePacket
+from postroad.cluster.membership.gossip import ProbePacket
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 from tests.support.cluster.membership import (

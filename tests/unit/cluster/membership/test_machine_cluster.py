@@ -12,9 +12,9 @@ from postroad.cluster.membership import (
     NameConflictDetected,
     NameConflictLost,
 )
-from postroad.cluster.membership.packets import ProbeAckPacket, ProbePacket, PropertiesRequestPacket
-from postroad.cluster.membership.records import CLAIM_MAX
-from postroad.cluster.membership.roster import LEAP_MAX
+from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket, PropertiesRequestPacket
+from postroad.cluster.membership.member_table import LEAP_MAX
+from postroad.cluster.membership.members import CLAIM_MAX
 from tests.support.cluster.membership import (
     INCARNATION,
     START,

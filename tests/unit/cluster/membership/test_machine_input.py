@@ -10,7 +10,7 @@ from postroad.cluster.membership import (
     MembershipPhase,
     MemberState,
 )
-from postroad.cluster.membership.packets import (
+from postroad.cluster.membership.gossip import (
     GossipPacket,
     MembershipPacket,
     ProbeAckPacket,
@@ -22,7 +22,7 @@ from postroad.cluster.membership.packets import (
     SyncRequestPacket,
     encode_packet,
 )
-from postroad.cluster.membership.records import CLAIM_MAX, leave_digest
+from postroad.cluster.membership.members import CLAIM_MAX, leave_digest
 from postroad.core import Address
 from tests.support.cluster.membership import (
     INCARNATION,

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from postroad.cluster.membership import MemberRecord, MembershipConfig, MembershipEventType
-from postroad.cluster.membership.naming import NameConflictResolver, NameResolution
-from postroad.cluster.membership.packets import ProbeAckPacket, ProbePacket
-from postroad.cluster.membership.records import leave_digest
-from postroad.cluster.membership.roster import MergeResult
+from postroad.cluster.membership.context import MembershipContext
+from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket
+from postroad.cluster.membership.member_table import MergeResult
+from postroad.cluster.membership.members import leave_digest
+from postroad.cluster.membership.name_conflicts import NameConflictResolver, NameResolution
 from postroad.cluster.membership.vetting import Vetting
-from postroad.cluster.membership.voice import MembershipContext
 from tests.support.cluster.membership import (
     INCARNATION,
     address_of,

@@ -3,9 +3,13 @@
 import pytest
 
 from postroad.cluster.membership import MembershipConfig, MembershipEventType, MemberState
-from postroad.cluster.membership.own import LocalMember, new_local_record, validate_properties
-from postroad.cluster.membership.packets import GossipPacket
-from postroad.cluster.membership.records import is_authentic_leave
+from postroad.cluster.membership.gossip import GossipPacket
+from postroad.cluster.membership.local_member import (
+    LocalMember,
+    new_local_record,
+    validate_properties,
+)
+from postroad.cluster.membership.members import is_authentic_leave
 from postroad.core.errors import ConfigError
 from tests.support.cluster.membership import (
     INCARNATION,

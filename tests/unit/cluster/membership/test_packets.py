@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from postroad.cluster.membership import MemberState
-from postroad.cluster.membership.packets import (
+from postroad.cluster.membership.gossip import (
     GossipPacket,
     MembershipPacket,
     ProbeAckPacket,

@@ -3,16 +3,16 @@
 import pytest
 
 from postroad.cluster.membership import MembershipConfig, MemberState
-from postroad.cluster.membership.packets import (
+from postroad.cluster.membership.context import MembershipContext
+from postroad.cluster.membership.gossip import (
     ProbeAckPacket,
     ProbeNackPacket,
     ProbePacket,
     ProbeRequestPacket,
     padding_for,
 )
-from postroad.cluster.membership.probing import Prober
-from postroad.cluster.membership.records import leave_digest
-from postroad.cluster.membership.voice import MembershipContext
+from postroad.cluster.membership.members import leave_digest
+from postroad.cluster.membership.prober import Prober
 from tests.support.cluster.membership import (
     INCARNATION,
     Said,

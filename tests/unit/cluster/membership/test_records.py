@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from postroad.cluster.membership import MemberRecord, MemberState
-from postroad.cluster.membership.records import (
+from postroad.cluster.membership.members import (
     check_record,
     is_authentic_leave,
     leave_digest,

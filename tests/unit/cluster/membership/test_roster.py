@@ -8,8 +8,8 @@ from postroad.cluster.membership import (
     MembershipEventType,
     MemberState,
 )
-from postroad.cluster.membership.roster import LEAP_MAX, MemberEntry, MemberTable, MergeResult
-from postroad.cluster.membership.rumours import GossipQueue
+from postroad.cluster.membership.gossip import GossipQueue
+from postroad.cluster.membership.member_table import LEAP_MAX, MemberEntry, MemberTable, MergeResult
 from tests.support.cluster.membership import (
     INCARNATION,
     address_of,

@@ -1,8 +1,7 @@
 """News on their way."""
 
 from postroad.cluster.membership import MemberRecord, MemberState
-from postroad.cluster.membership.packets import record_size
-from postroad.cluster.membership.rumours import GossipQueue, retransmit_limit
+from postroad.cluster.membership.gossip import GossipQueue, record_size, retransmit_limit
 from tests.support.cluster.membership import make_record
 
 ROOM = 100_000

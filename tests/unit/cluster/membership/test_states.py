@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from postroad.cluster.membership import TRANSITIONS, MembershipConfig, MemberState, StateChangeCause
-from postroad.cluster.membership.roster import MemberTable
-from postroad.cluster.membership.states import GOSSIP_CAUSES
+from postroad.cluster.membership.member_table import MemberTable
+from postroad.cluster.membership.members import GOSSIP_CAUSES
 from tests.support.cluster.membership import INCARNATION, instance_of, make_record, make_roster
 
 NOW = 100.0

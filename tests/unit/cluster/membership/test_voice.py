@@ -1,8 +1,8 @@
 """What a node adds to whatever it says, whom it chooses, and what it counts."""
 
 from postroad.cluster.membership import MembershipConfig, MemberState
-from postroad.cluster.membership.packets import GossipPacket, ProbeNackPacket, encode_packet
-from postroad.cluster.membership.voice import MembershipContext
+from postroad.cluster.membership.context import MembershipContext
+from postroad.cluster.membership.gossip import GossipPacket, ProbeNackPacket, encode_packet
 from tests.support.cluster.membership import address_of, make_record, make_voice, take_said
 
 NOW = 100.0

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from postroad.core import faults
+from postroad.core import fault_points as faults
 from postroad.core.errors import NotRunningError, StoreUnavailableError
 from postroad.durable import MemoryDisk, MemoryStore, Store
 from postroad.durable.store import writer

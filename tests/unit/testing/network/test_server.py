@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from postroad.testing import SimLoop
-from postroad.testing.network.server import MemoryServer
+from postroad.testing.simulation.network.server import MemoryServer
 
 T = TypeVar("T")
 

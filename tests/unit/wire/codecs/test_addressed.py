@@ -2,10 +2,10 @@
 
 import pytest
 
-from postroad.core.address import Address
 from postroad.core.errors import LocalProtocolError, MalformedFrameError
+from postroad.core.names import Address
 from postroad.wire.codecs import DocumentedCodec, ZeebeCodec
-from postroad.wire.codecs.addressed import LegacyCodec
+from postroad.wire.codecs.legacy import LegacyCodec
 from postroad.wire.frames import (
     CancelFrame,
     Frame,

@@ -6,8 +6,8 @@ from typing import NamedTuple, get_args
 
 import pytest
 
-from postroad.core.address import Address
 from postroad.core.errors import FrameTooLargeError, MalformedFrameError
+from postroad.core.names import Address
 from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
 from postroad.wire.codecs.codec import encode_application_frame
 from postroad.wire.frames import (

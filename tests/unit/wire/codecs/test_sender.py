@@ -2,9 +2,9 @@
 
 import pytest
 
-from postroad.core.address import Address
 from postroad.core.errors import ConfigError, MalformedFrameError
-from postroad.wire.codecs.sender import (
+from postroad.core.names import Address
+from postroad.wire.codecs.legacy import (
     decode_sender_host,
     decode_sender_ip,
     encode_sender_host,

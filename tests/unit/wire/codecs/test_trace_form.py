@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from postroad.core.errors import MalformedFrameError
 from postroad.core.tracing import SpanContext
 from postroad.wire.codecs import Version3Codec
-from postroad.wire.codecs.trace_form import (
+from postroad.wire.codecs.version3 import (
+    COMPRESSED,
+    ONE_WAY,
     TRACE_BYTES_MAX,
+    TRACED,
     encode_trace_context,
     split_trace_context,
 )
-from postroad.wire.codecs.version3 import COMPRESSED, ONE_WAY, TRACED
 from postroad.wire.compression import load_algorithm
 from postroad.wire.frames import Frame, RequestFrame
 from postroad.wire.hello import decode_hello, encode_hello

@@ -1,0 +1,367 @@
+"""Runs one cell: what waits for it, what it works on, and what becomes of the results.
+
+An idle cell handles a message at once, within the turn of the loop that brought it. Otherwise the
+message waits in the mailbox; a full one refuses. A message whose time is over when its turn comes
+is answered with an error, not handled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from postroad.cells.addresses import LOCAL
+from postroad.cells.cell import Cell
+from postroad.cells.delivery.envelope import Envelope
+from postroad.cells.delivery.fair_queue import FairQueue
+from postroad.cells.errors import (
+    CommandRefused,
+    HopLimitExceededError,
+    MessageExpiredError,
+    NoRouteError,
+)
+from postroad.cells.messages import COMMAND, EMPTY_REPLY, PING, CellMessage, build_pong
+from postroad.cells.routing.decision import LocalDelivery
+from postroad.cells.routing.router import SOURCE_HOPS_MAX
+from postroad.cells.tracing import start_handle_span
+from postroad.core import tracing
+from postroad.core.tracing import NOOP_SPAN, SpanLike
+
+if TYPE_CHECKING:
+    from postroad.cells.delivery.dispatcher import MessageDispatcher
+
+# How long cancelled handlers may take to clean up.
+_CANCEL_S = 1.0
+# Messages handled before others on the loop get their turn.
+_TURN_MESSAGES = 64
+
+
+class _MailboxItem(NamedTuple):
+    """A message in the mailbox."""
+
+    delivery: LocalDelivery
+    arrived: float
+    transaction: Any = None
+
+
+class CellRunner:
+    """A cell of a domain at work."""
+
+    __slots__ = (
+        "_exchange",
+        "_handler",
+        "_idle",
+        "_is_inside",
+        "_is_scheduled",
+        "_tasks",
+        "_transactional",
+        "cell",
+        "handled",
+        "mailbox",
+        "name",
+    )
+
+    def __init__(self, cell: Cell, exchange: MessageDispatcher) -> None:
+        self.cell = cell
+        self.name = cell.name
+        self._exchange = exchange
+        self._handler = cell.handle
+        config = exchange.config
+        self.mailbox: FairQueue[_MailboxItem] = FairQueue(
+            config.mailbox_messages_max, config.mailbox_bytes_max
+        )
+        # Results of the handler that are still awaited, the oldest first.
+        self._tasks: dict[asyncio.Future[Any], None] = {}
+        # Messages that came with a transaction, and the tasks at work on them.
+        self._transactional: dict[bytes, asyncio.Future[Any] | None] = {}
+        self._is_inside = False
+        self._is_scheduled = False
+        self._idle: asyncio.Future[None] | None = None
+        # Messages it has begun with, for statistics.
+        self.handled = 0
+
+    # Messages come in.
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a message would be handled at once."""
+        return not (self._is_inside or self.mailbox or len(self._tasks) >= self.cell.concurrency)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits or is worked on."""
+        return not (self._is_inside or self.mailbox or self._tasks)
+
+    @property
+    def running(self) -> int:
+        """How many messages it works on."""
+        return len(self._tasks) + self._is_inside
+
+    @property
+    def waiting_since(self) -> float | None:
+        """When the message came that waits longest; None if none waits."""
+        oldest = self.mailbox.oldest
+        return None if oldest is None else oldest.arrived
+
+    def deliver(
+        self,
+        delivery: LocalDelivery,
+        arrived: float,
+        source: str,
+        transaction: Any = None,
+        *,
+        via: str | None = None,
+    ) -> bool:
+        """Take a message; False if the mailbox is full."""
+        if self.is_free and not self._exchange.depth:
+            self._handle(delivery, arrived, transaction)
+            return True
+        weight = delivery.envelope.memory_bytes
+        waiting = _MailboxItem(delivery, arrived, transaction)
+        if not self.mailbox.try_put(waiting, weight, source, via=via):
+            return False
+        if transaction is not None:
+            self._transactional[delivery.envelope.id] = None
+        self._schedule()
+        return True
+
+    def cancel(self, id: bytes) -> None:
+        """Whoever brought a message with a transaction gave up: nobody shall work on it."""
+        task = self._transactional.pop(id, None)
+        if task is not None:
+            task.cancel()
+
+    def invoke(self, message: CellMessage) -> Any:
+        """Have the handler called, on the spot; the caller has checked that it is free."""
+        exchange = self._exchange
+        self._is_inside = True
+        exchange.depth += 1
+        try:
+            return self._handler(message)
+        finally:
+            self._is_inside = False
+            exchange.depth -= 1
+            if self.mailbox:
+                self._schedule()
+
+    def track(self, result: Awaitable[Any]) -> asyncio.Future[Any]:
+        """Wait for a coroutine of the handler, which counts as work until it ends."""
+        task = asyncio.ensure_future(result)
+        self._tasks[task] = None
+        task.add_done_callback(self._on_done)
+        return task
+
+    # Messages are handled.
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._exchange.loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        """Handle what waits, as much as its turn allows."""
+        self._is_scheduled = False
+        left = _TURN_MESSAGES
+        while self.mailbox and not self._is_inside and len(self._tasks) < self.cell.concurrency:
+            if not left:
+                self._schedule()
+                return
+            left -= 1
+            waiting = self.mailbox.pop()
+            if self._is_abandoned(waiting):
+                continue
+            if self._is_expired(waiting):
+                self._reject_expired(waiting.delivery.envelope)
+            else:
+                self._handle(*waiting)
+        self._notify_idle()
+
+    def _handle(self, delivery: LocalDelivery, arrived: float, transaction: Any = None) -> None:
+        envelope = delivery.envelope
+        message = _message_of(delivery, arrived, transaction)
+        self.handled += 1
+        span: SpanLike = NOOP_SPAN
+        if tracing.tracer is not None and envelope.headers:
+            span = start_handle_span(self._exchange.domain.name, self.name, envelope)
+        try:
+            if not envelope.destination.is_complete:
+                lain_s = self._exchange.loop.time() - arrived
+                self._relay(envelope.with_elapsed(int(lain_s * 1000)), message)
+                return
+            result = (
+                self._invoke_by_content_type(message)
+                if span is NOOP_SPAN
+                else self._react_in(span, message)
+            )
+        except BaseException as error:
+            span.end(error)
+            raise_if_fatal(error)
+            self._fail(envelope, error, transaction)
+            return
+        if isinstance(result, Awaitable):
+            task = self.reply_with(envelope, result, transaction)
+            if transaction is not None:
+                self._transactional[envelope.id] = task
+        else:
+            self._succeed(envelope, result, transaction)
+
+    def reply_with(
+        self, envelope: Envelope, result: Awaitable[Any], transaction: Any = None
+    ) -> asyncio.Future[Any]:
+        """Wait for a coroutine of the handler, and do with its result what is to be done."""
+        task = self.track(result)
+        task.add_done_callback(lambda done: self._on_result(envelope, done, transaction))
+        return task
+
+    def _succeed(self, envelope: Envelope, result: Any, transaction: Any) -> None:
+        if transaction is not None:
+            # Who brought it waits for its end here, and nobody for a reply.
+            self._transactional.pop(envelope.id, None)
+            self._exchange.on_reply(envelope.id, EMPTY_REPLY)
+        elif envelope.wants_reply:
+            self._exchange.reply(envelope, result, self.name)
+
+    def _fail(self, envelope: Envelope, error: BaseException, transaction: Any) -> None:
+        if transaction is not None:
+            self._transactional.pop(envelope.id, None)
+            failure = self._exchange.failure_of(error, self.name)
+            self._exchange.statistics.failed += 1
+            self._exchange.on_reply(envelope.id, failure)
+        else:
+            self._exchange.fail(envelope, error, self.name)
+
+    def _is_abandoned(self, waiting: _MailboxItem) -> bool:
+        if waiting.transaction is None:
+            return False
+        return waiting.delivery.envelope.id not in self._transactional
+
+    def _is_expired(self, waiting: _MailboxItem) -> bool:
+        left_ms = waiting.delivery.envelope.handling_budget_ms
+        if left_ms is None:
+            return False
+        return self._exchange.loop.time() - waiting.arrived > left_ms / 1000
+
+    def _reject_expired(self, envelope: Envelope) -> None:
+        self._exchange.statistics.expired += 1
+        text = f"it waited too long for cell {self.name}"
+        self._exchange.refuse(envelope, MessageExpiredError, text)
+
+    def _invoke_by_content_type(self, message: CellMessage) -> Any:
+        if message.content_type == PING:
+            return build_pong(message)
+        if message.content_type == COMMAND:
+            line = message.body
+            self._check_command(line, message)
+            return self.cell.on_command(line)
+        return self.invoke(message)
+
+    def _check_command(self, line: str, message: CellMessage) -> None:
+        """Refuse a command that came from another domain, be it by a cell of this one."""
+        own, allowed = self._exchange.domain.name, self._exchange.remote_commands
+        if allowed == "change" or all(hop.domain in (own, LOCAL) for hop in message.path.hops):
+            return
+        if allowed == "off" or not self.cell.is_read(line):
+            may = "give no commands" if allowed == "off" else "only look"
+            raise CommandRefused(
+                f"domain {own} lets others {may}: say it there, or allow more "
+                "(remote_commands of the domain, admin.remote of a node)"
+            )
+
+    def _react_in(self, span: SpanLike, message: CellMessage) -> Any:
+        """The same inside of a span, which ends with what the handler does."""
+        with span.scope:
+            result = self._invoke_by_content_type(message)
+            if not isinstance(result, Awaitable):
+                span.end()
+                return result
+            task = asyncio.ensure_future(result)
+        task.add_done_callback(lambda it: span.end(None if it.cancelled() else it.exception()))
+        return task
+
+    def _relay(self, envelope: Envelope, message: CellMessage) -> None:
+        """Send on what has further hops to go."""
+        if not self.cell.should_forward(message):
+            self._exchange.refuse(envelope, NoRouteError, f"cell {self.name} sends nothing on")
+        elif len(envelope.source) > SOURCE_HOPS_MAX:
+            text = f"{len(envelope.source)} hops at cell {self.name}"
+            self._exchange.refuse(envelope, HopLimitExceededError, text)
+        else:
+            self._exchange.forward_from_cell(envelope.with_source_hop(self.cell.address))
+
+    def _on_result(self, envelope: Envelope, task: asyncio.Future[Any], transaction: Any) -> None:
+        try:
+            result = task.result()
+        except BaseException as error:
+            self._fail(envelope, error, transaction)
+        else:
+            self._succeed(envelope, result, transaction)
+
+    def _on_done(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled():
+            # Asked for, or it would be reported as never looked at if its caller went away.
+            task.exception()
+        if self.mailbox:
+            self._schedule()
+        else:
+            self._notify_idle()
+
+    # The end.
+
+    def _notify_idle(self) -> None:
+        if self._idle is not None and self.is_idle and not self._idle.done():
+            self._idle.set_result(None)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether whoever asks is a handler of this cell."""
+        return asyncio.current_task() in self._tasks
+
+    async def wait_idle(self) -> None:
+        """Return once nothing waits or is worked on."""
+        while not self.is_idle:
+            if self._idle is None or self._idle.done():
+                self._idle = self._exchange.loop.create_future()
+            await asyncio.shield(self._idle)
+
+    async def stop(self) -> None:
+        """Refuse what waits and cancel what is worked on."""
+        for waiting in self.mailbox.pop_all():
+            text = f"cell {self.name} stopped"
+            self._exchange.refuse(waiting.delivery.envelope, NoRouteError, text)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, stubborn = await asyncio.wait(tasks, timeout=_CANCEL_S)
+            if stubborn:
+                self._exchange.warn(f"end {self.name}", "cell %s does not end", self.name)
+
+    def __repr__(self) -> str:
+        waiting, running = len(self.mailbox), len(self._tasks)
+        return f"<CellRunner {self.name}: {waiting} waiting, {running} running>"
+
+
+def raise_if_fatal(error: BaseException) -> None:
+    """Let pass what ends the whole program; everything else concerns one message alone."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        raise error
+
+
+def _message_of(delivery: LocalDelivery, arrived: float, transaction: Any) -> CellMessage:
+    envelope = delivery.envelope
+    ttl_ms = envelope.ttl_ms
+    return CellMessage(
+        envelope.payload,
+        envelope.content_type,
+        envelope.source.sender,
+        delivery.route_name,
+        envelope.id,
+        envelope.wants_reply,
+        None if ttl_ms is None else arrived + ttl_ms / 1000,
+        envelope.session,
+        envelope.headers,
+        envelope.source,
+        transaction,
+    )

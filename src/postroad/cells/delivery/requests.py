@@ -1,0 +1,338 @@
+"""Sending and calling: who waits for which answer, and what to try when there is no route.
+
+When a core knows no route, the next one is tried at once. When all were tried, a call waits for
+the routes to change and tries again, until its time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from postroad.cells.delivery.dispatcher import MessageDispatcher
+from postroad.cells.delivery.envelope import Envelope
+from postroad.cells.delivery.failure import DeliveryFailure
+from postroad.cells.delivery.fast_paths import CallFastPath
+from postroad.cells.errors import CellBusyError, NoRouteError
+from postroad.cells.messages import CellReply
+from postroad.cells.routing.decision import LOCAL_ORIGIN, LocalDelivery, MessageOrigin
+from postroad.core.errors import MessagingError, NotRunningError, Outcome, ReplyTimeoutError
+
+
+class SentMessage(NamedTuple):
+    """A message and the choices that were tried."""
+
+    envelope: Envelope
+    avoid: frozenset[str]
+    at: float
+    """When it was sent."""
+
+
+class ResendBuffer:
+    """The messages sent last."""
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._sent: dict[bytes, SentMessage] = {}
+        self._bytes = 0
+
+    def put(self, sent: SentMessage) -> None:
+        """Remember a message, and forget the oldest if there are too many."""
+        weight = sent.envelope.memory_bytes
+        if weight > self._bytes_max:
+            return
+        self.pop(sent.envelope.id)
+        self._sent[sent.envelope.id] = sent
+        self._bytes += weight
+        while len(self._sent) > self._messages_max or self._bytes > self._bytes_max:
+            self.pop(next(iter(self._sent)))
+
+    def pop(self, id: bytes) -> SentMessage | None:
+        """Give and forget a message."""
+        sent = self._sent.pop(id, None)
+        if sent is not None:
+            self._bytes -= sent.envelope.memory_bytes
+        return sent
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+
+_NOBODY: frozenset[str] = frozenset()
+# Subscribers got their copies the first time.
+_AGAIN = MessageOrigin(allow_fan_out=False)
+
+EnvelopeFactory: TypeAlias = Callable[[int | None], Envelope]
+"""Makes the message of each attempt, with an id of its own, from the milliseconds left."""
+
+_Result: TypeAlias = CellReply | DeliveryFailure | MessagingError
+
+
+class FailedRequest(NamedTuple):
+    """A first attempt that failed."""
+
+    result: DeliveryFailure | MessagingError
+    choices: list[str]
+    """What was chosen among routes."""
+    started: float
+
+
+class CellCallTracker:
+    """The messages of a domain's own cells on their way."""
+
+    def __init__(self, exchange: MessageDispatcher) -> None:
+        self._exchange = exchange
+        self._loop = exchange.loop
+        self._now = exchange.loop.time
+        # Who waits for the answer to which message, and until when.
+        self._waiting: dict[bytes, tuple[asyncio.Future[_Result], float]] = {}
+        # Calls that have not ended, those included that wait for routes.
+        self._active = 0
+        self._is_closed = False
+        # One timer for all of them, at the earliest deadline there may be.
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._resends = ResendBuffer(
+            exchange.config.resend_messages_max, exchange.config.resend_bytes_max
+        )
+        # Calls that wait for other routes, in the order in which they are told.
+        self._route_waiters: dict[asyncio.Future[None], None] = {}
+        exchange.on_reply = self._on_answer
+        exchange.on_change.append(self._on_change)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    # Sending.
+
+    def send(self, envelope: Envelope, avoid: frozenset[str] = _NOBODY) -> None:
+        """Send a message nobody waits for; raises what is known at once to be wrong."""
+        failure = self._send(envelope, avoid)
+        if failure is not None:
+            raise failure.to_error()
+
+    def _send(self, envelope: Envelope, avoid: frozenset[str]) -> DeliveryFailure | None:
+        choices: list[str] = []
+        origin = _AGAIN if avoid else LOCAL_ORIGIN
+        failure = self._exchange.dispatch(envelope, origin, avoid, choices=choices)
+        if failure is None and choices and not envelope.suppress_errors:
+            self._resends.put(SentMessage(envelope, avoid.union(choices), self._now()))
+        return failure
+
+    def _resend(self, id: bytes, failure: DeliveryFailure) -> bool:
+        """A message came back: try the choices that are left."""
+        sent = self._resends.pop(id)
+        if sent is None:
+            return False
+        if is_routing_failure(failure):
+            self._exchange.statistics.resent += 1
+            lain_s = self._now() - sent.at
+            if self._send(sent.envelope.with_elapsed(int(lain_s * 1000)), sent.avoid) is None:
+                return True
+        self._exchange.log_undelivered(sent.envelope, failure)
+        return True
+
+    # Calling.
+
+    async def call(
+        self,
+        draft: EnvelopeFactory,
+        timeout_s: float,
+        *,
+        wait: bool,
+        first: FailedRequest | None = None,
+    ) -> CellReply:
+        """Send a request until it is answered, fails, or its time is over.
+
+        `first` is a first attempt that was made already.
+        """
+        envelope = draft(round(timeout_s * 1000))
+        self._active += 1
+        try:
+            if first is None:
+                started, choices = self._now(), list[str]()
+                result = await self._attempt(envelope, started + timeout_s, _NOBODY, choices)
+            else:
+                result, choices, started = first
+            if type(result) is CellReply:
+                return result
+            return await self._retry(draft, envelope, result, choices, started, timeout_s, wait)
+        finally:
+            self._active -= 1
+
+    async def call_fast(
+        self, departure: CallFastPath, payload: bytes, timeout_s: float
+    ) -> CellReply | FailedRequest | None:
+        """Send a request by a way that is known; None if it could not be sent.
+
+        What ends without an answer is for `call` to go on with.
+        """
+        started = self._now()
+        id = self._exchange.new_id()
+        answer = self._expect(id, started + timeout_s)
+        self._active += 1
+        try:
+            if not departure.send(id, round(timeout_s * 1000), payload):
+                return None
+            self._exchange.statistics.forwarded += 1
+            result = await answer
+        finally:
+            del self._waiting[id]
+            self._active -= 1
+        if isinstance(result, CellReply):
+            return result
+        choices = [] if departure.selected_target is None else [departure.selected_target]
+        return FailedRequest(result, choices, started)
+
+    async def _retry(
+        self,
+        draft: EnvelopeFactory,
+        envelope: Envelope,
+        result: _Result,
+        choices: list[str],
+        started: float,
+        timeout_s: float,
+        wait: bool,
+    ) -> CellReply:
+        """Go on after a first failure, if there is another way or there may be one soon."""
+        deadline = started + timeout_s
+        avoid = _NOBODY
+        telling: DeliveryFailure | None = None
+        while not isinstance(result, CellReply):
+            if not isinstance(result, DeliveryFailure) or not is_routing_failure(result):
+                raise self._error(result, envelope, started, timeout_s)
+            # What a core says tells more than that no core is left to be asked.
+            if telling is None or result.domain != self._exchange.domain.name:
+                telling = result
+            last = envelope.destination.last
+            is_final = last is not None and result.domain == last.domain
+            if choices and not is_final:
+                avoid = avoid.union(choices)
+            elif wait and await self._wait_for_route_change(deadline):
+                avoid = _NOBODY
+            else:
+                raise self._error(telling, envelope, started, timeout_s)
+            envelope = draft(max(1, round((deadline - self._now()) * 1000)))
+            choices = []
+            result = await self._attempt(envelope, deadline, avoid, choices)
+        return result
+
+    async def _attempt(
+        self, envelope: Envelope, deadline: float, avoid: frozenset[str], choices: list[str]
+    ) -> _Result:
+        answer = self._expect(envelope.id, deadline)
+        try:
+            origin = _AGAIN if avoid else LOCAL_ORIGIN
+            failure = self._exchange.dispatch(envelope, origin, avoid, choices=choices)
+            return failure if failure is not None else await answer
+        finally:
+            del self._waiting[envelope.id]
+
+    async def deliver_local(
+        self, delivery: LocalDelivery, timeout_s: float, transaction: Any
+    ) -> CellReply:
+        """Have a cell of this domain handle a message that did not come by a route."""
+        started = self._now()
+        envelope = delivery.envelope
+        answer = self._expect(envelope.id, started + timeout_s)
+        runner = self._exchange.runners[delivery.cell]
+        try:
+            if not runner.deliver(delivery, started, self._exchange.domain.name, transaction):
+                raise CellBusyError(
+                    f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait"
+                )
+            result = await answer
+        finally:
+            del self._waiting[envelope.id]
+            runner.cancel(envelope.id)
+        if isinstance(result, CellReply):
+            return result
+        raise self._error(result, envelope, started, timeout_s)
+
+    async def _wait_for_route_change(self, deadline: float) -> bool:
+        """Wait for other routes, or a while; False if the time of the call is over first."""
+        now = self._now()
+        pause_s = min(self._exchange.config.route_retry_s, deadline - now)
+        if pause_s <= 0 or self._is_closed:
+            return False
+        hope = self._loop.create_future()
+        self._route_waiters[hope] = None
+        try:
+            await asyncio.wait({hope}, timeout=pause_s)
+        finally:
+            del self._route_waiters[hope]
+        return self._now() < deadline
+
+    def _error(
+        self, result: _Result, envelope: Envelope, started: float, timeout_s: float
+    ) -> MessagingError:
+        error = result.to_error() if isinstance(result, DeliveryFailure) else result
+        assert isinstance(error, MessagingError)
+        return error.with_context(
+            peer=str(envelope.destination.last),
+            subject=str(envelope.destination),
+            elapsed_s=self._now() - started,
+            timeout_s=timeout_s,
+        )
+
+    # What happens meanwhile.
+
+    def _expect(self, id: bytes, deadline: float) -> asyncio.Future[_Result]:
+        answer: asyncio.Future[_Result] = self._loop.create_future()
+        self._waiting[id] = answer, deadline
+        if deadline < self._timer_at:
+            self._arm(deadline)
+        return answer
+
+    def _on_answer(self, id: bytes, answer: CellReply | DeliveryFailure) -> bool:
+        entry = self._waiting.get(id)
+        if entry is None:
+            return isinstance(answer, DeliveryFailure) and self._resend(id, answer)
+        if not entry[0].done():
+            entry[0].set_result(answer)
+        return True
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self._loop.call_at(when, self._expire) if when < math.inf else None
+
+    def _expire(self) -> None:
+        """Tell those whose time is over, and wait for the next."""
+        now = self._now()
+        next_deadline = math.inf
+        for answer, deadline in self._waiting.values():
+            if deadline > now:
+                next_deadline = min(next_deadline, deadline)
+            elif not answer.done():
+                answer.set_result(ReplyTimeoutError("no reply in time"))
+        self._arm(next_deadline)
+
+    def _on_change(self) -> None:
+        for hope in self._route_waiters:
+            if not hope.done():
+                hope.set_result(None)
+
+    async def wait_finished(self) -> None:
+        """Return once all calls have ended; they do within a few turns when this is closed."""
+        while self._active:  # noqa: ASYNC110 - they tell nobody when they end
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        """Fail whatever still waits: the domain stops."""
+        self._is_closed = True
+        text = "the domain stopped while the call was in flight"
+        for answer, _ in self._waiting.values():
+            if not answer.done():
+                answer.set_result(NotRunningError(text, outcome=Outcome.UNKNOWN))
+        self._arm(math.inf)
+        self._on_change()
+
+
+def is_routing_failure(failure: DeliveryFailure) -> bool:
+    """Whether a message did not arrive because nobody knew the way."""
+    return failure.code == NoRouteError.code and not failure.is_handler_error

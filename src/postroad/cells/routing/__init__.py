@@ -1,0 +1,3 @@
+"""How messages of cells are routed: table, decisions, advertisements. Without I/O."""
+
+__all__: list[str] = []

@@ -1,0 +1,447 @@
+"""Sending messages: what to send as, to whom, and the short way to cells of the same domain."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from postroad.cells.addresses import LOCAL, SYSTEM, CellAddress, CellPath, DomainInfo
+from postroad.cells.config import CellsConfig
+from postroad.cells.delivery.cell_runner import CellRunner, raise_if_fatal
+from postroad.cells.delivery.dispatcher import MessageDispatcher
+from postroad.cells.delivery.domain_links import DomainLink
+from postroad.cells.delivery.envelope import ENVELOPE_BYTES_MAX, Envelope
+from postroad.cells.delivery.envelope_codec import encode_route
+from postroad.cells.delivery.fast_paths import CallFastPath
+from postroad.cells.delivery.requests import CellCallTracker, FailedRequest
+from postroad.cells.errors import NoRouteError
+from postroad.cells.messages import BYTES, COMMAND, CellMessage, CellReply, decode_body, encode_body
+from postroad.cells.routing.decision import LocalDelivery
+from postroad.cells.tracing import inject_trace_headers, start_send_span
+from postroad.core import tracing
+from postroad.core.errors import (
+    ConfigError,
+    MessageTooLargeError,
+    MessagingError,
+    NotRunningError,
+    ReplyTimeoutError,
+    UsageError,
+)
+from postroad.core.limits import KIB
+from postroad.core.tracing import NOOP_SPAN, SpanKind, SpanLike
+from postroad.net.requests import validate_timeout
+
+Destination: TypeAlias = str | CellAddress | CellPath
+"""`cell@domain`, the name of a cell or queue, or several of them with `:` in between."""
+DurableSender: TypeAlias = Callable[[Envelope], Awaitable[None]]
+"""Takes a message for a guaranteed queue; returns once it cannot be lost."""
+
+# What paths, headers and the like may need of a message's size.
+_HEAD_BYTES = 128 * KIB
+_CALLS_IN_A_ROW = 64
+# Destinations remembered as texts; forgetting them all costs one look at each.
+_KNOWN_MAX = 4_096
+
+
+class DomainState(enum.Enum):
+    """Where a domain stands in its life."""
+
+    NEW = "not started"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+class CellMessaging:
+    """The half of a domain that sends messages."""
+
+    def __init__(self, identity: DomainInfo, config: CellsConfig, frame_bytes_max: int) -> None:
+        self.identity = identity
+        self.config = config
+        message_bytes_max = min(frame_bytes_max, ENVELOPE_BYTES_MAX)
+        self._payload_bytes_max = message_bytes_max - min(_HEAD_BYTES, message_bytes_max // 2)
+        self._state = DomainState.NEW
+        self._own_sender = identity.cell(SYSTEM)
+        # Destinations by their text, and those of them that are cells of this domain.
+        self._paths: dict[str, CellPath] = {}
+        self._local_cells: dict[Destination, CellRunner | None] = {}
+        # How calls to cells elsewhere left before.
+        self._call_fast_paths: dict[Destination, CallFastPath | None] = {}
+        # Queues whose messages are carried by something else than tunnels.
+        self._durable_senders: dict[CellPath, DurableSender] = {}
+        # Set when the domain starts.
+        self._exchange: MessageDispatcher
+        self._calls: CellCallTracker
+
+    @property
+    def name(self) -> str:
+        """The domain's name."""
+        return self.identity.name
+
+    def _start_sending(self) -> MessageDispatcher:
+        """Be ready to send."""
+        self._exchange = exchange = MessageDispatcher(self.identity, self.config)
+        exchange.on_change += [self._local_cells.clear, self._call_fast_paths.clear]
+        self._calls = CellCallTracker(exchange)
+        return exchange
+
+    def _running(self) -> MessageDispatcher:
+        if self._state in (DomainState.NEW, DomainState.STOPPED):
+            raise NotRunningError(f"domain {self.name!r} is {self._state.value}")
+        return self._exchange
+
+    async def send(
+        self,
+        destination: Destination,
+        body: Any = b"",
+        *,
+        sender: CellAddress | None = None,
+        timeout: float | None = None,
+        session: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a message that nobody answers.
+
+        To a queue that is guaranteed here, it returns once the message cannot be lost any more.
+        Otherwise it returns once it is on its way, which is no promise: it may be lost with a node.
+
+        Raises:
+            NoRouteError: this domain knows of nobody who takes it.
+            CellBusyError: too many messages wait.
+        """
+        guarantee = self._durable_senders.get(self._to_path(destination))
+        if guarantee is None:
+            self.tell(
+                destination, body, sender=sender, timeout=timeout, session=session, headers=headers
+            )
+            return
+        # What carries it tells the span, so that the message is the same when it is sent again.
+        with start_send_span(self.name, "send", destination, headers, SpanKind.PRODUCER):
+            draft = self._envelope_factory(
+                destination, body, sender, session=session, headers=headers
+            )
+            await guarantee(draft(_to_ms(timeout)))
+
+    def tell(
+        self,
+        destination: Destination,
+        body: Any = b"",
+        *,
+        sender: CellAddress | None = None,
+        timeout: float | None = None,
+        session: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a message that nobody answers, without waiting for anything."""
+        span: SpanLike = NOOP_SPAN
+        if tracing.tracer is not None:
+            span = start_send_span(self.name, "send", destination, headers, SpanKind.PRODUCER)
+            headers = inject_trace_headers(headers, span.context)
+        with span:
+            draft = self._envelope_factory(
+                destination, body, sender, session=session, headers=headers
+            )
+            envelope = draft(_to_ms(timeout))
+            if envelope.destination in self._durable_senders:
+                text = f"queue {destination} is guaranteed here: use send, and wait for it"
+                raise UsageError(text)
+            self._calls.send(envelope)
+
+    def set_durable_sender(self, queue: str, carrier: DurableSender | None) -> None:
+        """Have messages that are sent to a queue from here carried by something that loses none."""
+        path = CellPath((CellAddress(queue),))
+        if carrier is None:
+            self._durable_senders.pop(path, None)
+        else:
+            self._durable_senders[path] = carrier
+
+    def publish(
+        self,
+        topic: str,
+        body: Any = b"",
+        *,
+        sender: CellAddress | None = None,
+        session: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a copy to every subscriber of a topic; it is no error if there is none."""
+        destination = CellAddress(topic)
+        span: SpanLike = NOOP_SPAN
+        if tracing.tracer is not None:
+            span = start_send_span(self.name, "publish", topic, headers, SpanKind.PRODUCER)
+            headers = inject_trace_headers(headers, span.context)
+        with span:
+            draft = self._envelope_factory(
+                destination, body, sender, session=session, headers=headers, suppress_errors=True
+            )
+            self._calls.send(draft(None))
+
+    async def call(
+        self,
+        destination: Destination,
+        body: Any = b"",
+        *,
+        timeout: float | None = None,
+        wait: bool = True,
+        sender: CellAddress | None = None,
+        session: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Send a request and return the reply.
+
+        Args:
+            destination: a cell, a queue, or a path of several hops.
+            body: bytes, text, or plain values.
+            timeout: seconds for everything.
+            wait: keep trying until the timeout while nobody takes it, instead of failing at once.
+            sender: the cell it is sent by.
+            session: what logs shall know this conversation as.
+            headers: the trace it belongs to, and the like.
+
+        Raises:
+            NoRouteError: nobody takes the request.
+            CellBusyError: too many messages wait for the cell, or on the way to it.
+            ReplyTimeoutError: there was no reply in time.
+            MessageExpiredError: the time was over before the request was handled.
+            RemoteHandlerError: the cell failed; `remote_code` tells with which error.
+            RemoteDecodeError: the cell could not decode the request.
+        """
+        timeout_s = self.config.call_timeout_s if timeout is None else validate_timeout(timeout)
+        if tracing.tracer is not None:
+            return await self._call_traced(
+                destination, body, timeout_s, wait, sender, session, headers
+            )
+        first: CellReply | FailedRequest | None = None
+        is_small = type(body) is bytes and len(body) <= self._payload_bytes_max
+        if is_small and session is None and headers is None:
+            runner = self._local_cells.get(destination)
+            if runner is not None and runner.is_free:
+                return await self._call_local(runner, body, sender, timeout_s)
+            departure = self._call_fast_paths.get(destination)
+            if departure is not None and departure.sender is sender:
+                first = await self._calls.call_fast(departure, body, timeout_s)
+        if isinstance(first, CellReply):
+            return decode_body(first.content, first.payload)
+        draft = self._envelope_factory(
+            destination, body, sender, session=session, headers=headers, wants_reply=True
+        )
+        answer = await self._calls.call(draft, timeout_s, wait=wait, first=first)
+        if type(destination) is str and destination not in self._call_fast_paths:
+            self._remember_departure(destination, sender, draft)
+        return decode_body(answer.content, answer.payload)
+
+    async def _call_traced(
+        self,
+        destination: Destination,
+        body: Any,
+        timeout_s: float,
+        wait: bool,
+        sender: CellAddress | None,
+        session: str | None,
+        headers: Mapping[str, str] | None,
+    ) -> Any:
+        with start_send_span(self.name, "call", destination, headers, SpanKind.CLIENT) as span:
+            told = inject_trace_headers(headers, span.context)
+            draft = self._envelope_factory(
+                destination, body, sender, session=session, headers=told, wants_reply=True
+            )
+            answer = await self._calls.call(draft, timeout_s, wait=wait)
+            return decode_body(answer.content, answer.payload)
+
+    def _remember_departure(
+        self, destination: str, sender: CellAddress | None, draft: Callable[[int | None], Envelope]
+    ) -> None:
+        """Note how requests to a cell elsewhere leave, until anything changes."""
+        self._call_fast_paths[destination] = None
+        forward = self._exchange.outgoing_forward(draft(None))
+        link = None if forward is None else self._exchange.gateways.get(forward.gateway)
+        if forward is not None and isinstance(link, DomainLink):
+            leaving = forward.envelope
+            begin = encode_route(leaving.destination, leaving.source)
+            self._call_fast_paths[destination] = CallFastPath(
+                link, begin, forward.selected_target, sender
+            )
+
+    async def run_command(
+        self, destination: Destination, line: str, *, timeout: float | None = None
+    ) -> str:
+        """Have a cell run an operator's command, and return the text it answers."""
+        draft = self._envelope_factory(destination, line, None, content=COMMAND, wants_reply=True)
+        timeout_s = self.config.call_timeout_s if timeout is None else validate_timeout(timeout)
+        answer = await self._calls.call(draft, timeout_s, wait=False)
+        return str(decode_body(answer.content, answer.payload))
+
+    async def ping(
+        self, destination: Destination, content: str, payload: bytes, timeout: float
+    ) -> CellReply:
+        """Send a ping and return the answer with the way it took."""
+        draft = self._envelope_factory(
+            destination, payload, None, content=content, wants_reply=True
+        )
+        return await self._calls.call(draft, timeout, wait=False)
+
+    async def deliver_local(
+        self, cell: str, message: Envelope, *, name: str | None, timeout: float, transaction: Any
+    ) -> None:
+        """Have a cell of this domain handle a message that something else than a tunnel brought.
+
+        Returns once it is handled, and raises what `call` would. The cell finds the transaction in
+        the message.
+        """
+        if cell not in self._running().runners:
+            raise NoRouteError(f"no cell {cell!r} in domain {self.name}")
+        envelope = msgspec.structs.replace(
+            message,
+            id=self._exchange.new_id(),
+            destination=CellPath((self.identity.cell(cell),)).advanced(),
+            wants_reply=True,
+            headers=inject_trace_headers(message.headers, tracing.current_span_context()),
+        )
+        await self._calls.deliver_local(LocalDelivery(cell, envelope, name), timeout, transaction)
+
+    async def _call_local(
+        self, runner: CellRunner, body: bytes, sender: CellAddress | None, timeout_s: float
+    ) -> Any:
+        """Call an idle cell of this domain without an envelope."""
+        exchange = self._exchange
+        sender = sender or self._own_sender
+        message = CellMessage(
+            body,
+            BYTES,
+            sender,
+            None,
+            exchange.new_id(),
+            True,
+            exchange.loop.time() + timeout_s,
+            path=CellPath((sender,)),
+        )
+        exchange.statistics.delivered += 1
+        runner.handled += 1
+        try:
+            result = runner.invoke(message)
+        except BaseException as error:
+            raise self._near_error(runner, error) from None
+        if isinstance(result, Awaitable):
+            result = await self._await_near(runner, result, timeout_s)
+        elif not runner.handled % _CALLS_IN_A_ROW:
+            # Whoever calls on and on must not keep everything else waiting.
+            await asyncio.sleep(0)
+        if type(result) is bytes:
+            return result
+        try:
+            return decode_body(*encode_body(result))
+        except ConfigError as error:
+            raise self._near_error(runner, error) from None
+
+    async def _await_near(
+        self, runner: CellRunner, result: Awaitable[Any], timeout_s: float
+    ) -> Any:
+        work = runner.track(result)
+        try:
+            await asyncio.wait({work}, timeout=timeout_s)
+        finally:
+            if not work.done():
+                work.add_done_callback(self._on_late)
+        if not work.done():
+            raise ReplyTimeoutError(
+                "no reply in time", subject=str(runner.cell.address), timeout_s=timeout_s
+            )
+        try:
+            return work.result()
+        except BaseException as error:
+            raise self._near_error(runner, error) from None
+
+    def _on_late(self, work: asyncio.Future[Any]) -> None:
+        """A handler ended whose caller had given up."""
+        if not work.cancelled() and work.exception() is not None:
+            self._exchange.statistics.failed += 1
+
+    def _near_error(self, runner: CellRunner, error: BaseException) -> MessagingError:
+        """What a caller is told of an error in a handler."""
+        raise_if_fatal(error)
+        self._exchange.statistics.failed += 1
+        return self._exchange.failure_of(error, runner.name).to_error()
+
+    def _envelope_factory(
+        self,
+        destination: Destination,
+        body: Any,
+        sender: CellAddress | None,
+        *,
+        content: str | None = None,
+        session: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        wants_reply: bool = False,
+        suppress_errors: bool = False,
+    ) -> Callable[[int | None], Envelope]:
+        """Check a message and give what makes its envelope, each time with another id."""
+        if sender is not None and sender.domain not in (LOCAL, self.name):
+            raise ConfigError(f"sender {sender} is no cell of domain {self.name}: name one that is")
+        path = self._to_path(destination)
+        natural, payload = encode_body(body)
+        if len(payload) > self._payload_bytes_max:
+            raise MessageTooLargeError(
+                f"a message of {len(payload)} bytes; {self._payload_bytes_max} is the most",
+                subject=str(path),
+            )
+        source = CellPath((sender or self._own_sender,))
+        told = _check_headers(headers) if headers else None
+
+        def make(ttl_ms: int | None) -> Envelope:
+            return Envelope(
+                id=self._running().new_id(),
+                destination=path,
+                source=source,
+                session=session,
+                ttl_ms=ttl_ms,
+                suppress_errors=suppress_errors,
+                wants_reply=wants_reply,
+                headers=told,
+                content_type=natural if content is None else content,
+                payload=payload,
+            )
+
+        return make
+
+    def _to_path(self, destination: Destination) -> CellPath:
+        if isinstance(destination, CellAddress):
+            destination = str(destination)
+        if isinstance(destination, CellPath):
+            return destination
+        path = self._paths.get(destination)
+        if path is None:
+            path = CellPath.parse(destination)
+            if not path:
+                raise ConfigError("a message needs a destination")
+            if len(self._paths) >= _KNOWN_MAX:
+                self._paths.clear()
+                self._local_cells.clear()
+                self._call_fast_paths.clear()
+            self._paths[destination] = path
+        if destination not in self._local_cells:
+            self._remember_near(destination, path)
+        return path
+
+    def _remember_near(self, destination: str, path: CellPath) -> None:
+        """Note whether a destination is a cell of this domain, until anything changes."""
+        address = path.current
+        runner = self._running().runners.get(address.cell)
+        is_hidden = address.is_local and address.cell in self._exchange.draining
+        is_here = len(path) == 1 and address.domain in (LOCAL, self.name) and not is_hidden
+        self._local_cells[destination] = runner if is_here else None
+
+
+def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        for text in (name, value):
+            if type(text) is not str:
+                raise ConfigError(f"header {name!r} with {value!r}: both must be text")
+    return dict(headers)
+
+
+def _to_ms(timeout_s: float | None) -> int | None:
+    return None if timeout_s is None else round(validate_timeout(timeout_s) * 1000)

@@ -1,0 +1,162 @@
+"""Commands that find out how far away cells are, and by which way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroad.cells.addresses import CellPath
+from postroad.cells.messages import PING, decode_pong
+from postroad.cells.shell.commands import check_range, check_seconds, command, parse_path
+from postroad.cells.shell.views import format_milliseconds, format_names, format_table, one_line
+from postroad.core import PostroadError
+from postroad.core.errors import MessagingError
+from postroad.core.limits import MIB
+
+if TYPE_CHECKING:
+    from postroad.cells.cell import Cell
+    from postroad.cells.domain import CellDomain
+
+_COUNT_MAX = 100
+# Somebody waits for the answer: whoever does not answer so often in a row is not asked again.
+_LOST_MAX = 3
+
+
+class PingTrip(NamedTuple):
+    """A ping that was answered."""
+
+    seconds: float
+    out: CellPath
+    """Everybody who sent the ping on, the cell first that sent it."""
+    back: CellPath
+    """Everybody who sent the answer on, the cell first that gave it; empty if it is a cell here."""
+
+
+async def ping(
+    domain: CellDomain, destination: CellPath, payload: bytes, timeout_s: float
+) -> PingTrip:
+    """Send a ping and wait for the answer.
+
+    Raises:
+        MessagingError: it did not arrive, or was not answered in time.
+        MalformedPayloadError: what came back is no answer to a ping.
+    """
+    # The time of a loop may be that of its current turn: much too coarse.
+    started = time.perf_counter()
+    answer = await domain.ping(destination, PING, payload, timeout_s)
+    return PingTrip(time.perf_counter() - started, decode_pong(answer.payload), answer.path)
+
+
+def domains_of(trip: PingTrip, here: str) -> tuple[list[str], list[str]]:
+    """The domains of the way out and of the way back, both ends included."""
+    end = here if trip.back.first is None else trip.back.first.domain
+    out = _each_once((*(hop.domain for hop in trip.out.hops), end))
+    back = _each_once((end, *(hop.domain for hop in trip.back.hops), here))
+    return out, back
+
+
+class PingCommands:
+    """`ping` and `traceroute`."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    @command(
+        "ping",
+        "PATH [-count=N] [-size=BYTES] [-timeout=S]",
+        help="How long a cell, or whoever takes the messages of a queue, needs to answer.\n"
+        f"Pings of BYTES go out one after the other, each for S seconds; after {_LOST_MAX} that\n"
+        "were lost in a row no more are sent.",
+        is_read=True,
+    )
+    async def ping(self, path: str, *, count: int = 1, size: int = 0, timeout: float = 2.0) -> str:
+        """Send pings one after the other."""
+        destination = parse_path(path)
+        check_range("-count", count, 1, _COUNT_MAX)
+        check_range("-size", size, 0, MIB)
+        check_seconds(timeout)
+        trips: list[PingTrip] = []
+        losses: list[str] = []
+        lost_in_a_row = 0
+        while len(trips) + len(losses) < count and lost_in_a_row < _LOST_MAX:
+            trip = await self._ping(destination, bytes(size), timeout)
+            if isinstance(trip, PingTrip):
+                trips.append(trip)
+                lost_in_a_row = 0
+            else:
+                losses.append(trip)
+                lost_in_a_row += 1
+        return _report(path, trips, losses)
+
+    @command(
+        "traceroute",
+        "PATH [-timeout=S]",
+        help="The domains on the way to a cell and back, and how far away each is.\n"
+        "Messages to another name may go another way; so may the pings that measure each domain.",
+        is_read=True,
+    )
+    async def traceroute(self, path: str, *, timeout: float = 2.0) -> str:
+        """Send a ping, and another to each domain it came through."""
+        destination = parse_path(path)
+        check_seconds(timeout)
+        trip = await self._ping(destination, b"", timeout)
+        if not isinstance(trip, PingTrip):
+            return f"no answer from {path}: {trip}"
+        out, back = domains_of(trip, self._cell.domain.name)
+        passed = list(dict.fromkeys((*out, *back)))
+        trips = await asyncio.gather(*(self._measure(name, timeout) for name in passed))
+        return "\n".join(
+            (
+                f"{path} answered after {format_milliseconds(trip.seconds)}",
+                f"out:   {' -> '.join(out)}",
+                f"back:  {' -> '.join(back)}",
+                "",
+                format_table(("DOMAIN", "ROUND TRIP"), zip(passed, trips, strict=True)),
+            )
+        )
+
+    async def _measure(self, domain: str, timeout_s: float) -> str:
+        system = CellPath.of(f"{self._cell.name}@{domain}")
+        trip = await self._ping(system, b"", timeout_s)
+        return (
+            format_milliseconds(trip.seconds)
+            if isinstance(trip, PingTrip)
+            else f"no answer: {trip}"
+        )
+
+    async def _ping(
+        self, destination: CellPath, payload: bytes, timeout_s: float
+    ) -> PingTrip | str:
+        """A trip, or why there was none."""
+        try:
+            return await ping(self._cell.domain, destination, payload, timeout_s)
+        except MessagingError as error:
+            return one_line(error.detail)
+        except PostroadError as error:
+            return one_line(error)
+
+
+def _each_once(domains: Iterable[str]) -> list[str]:
+    """The names without repetitions in a row: a cell and the router of one domain."""
+    return [name for name, _ in groupby(domains)]
+
+
+def _report(path: str, trips: list[PingTrip], losses: list[str]) -> str:
+    lines = [f"{path}: {len(trips) + len(losses)} sent, {len(trips)} answered{_by(trips)}"]
+    if trips:
+        times = [trip.seconds for trip in trips]
+        least, mean, most = map(
+            format_milliseconds, (min(times), sum(times) / len(times), max(times))
+        )
+        lines.append(f"round trip: min {least}, avg {mean}, max {most}")
+    lines += [f"no answer: {text}" for text in dict.fromkeys(losses)]
+    return "\n".join(lines)
+
+
+def _by(trips: list[PingTrip]) -> str:
+    """Who answered, as far as the answers came from other domains."""
+    cells = sorted({str(it.back.first) for it in trips if it.back})
+    return f" by {format_names(cells)}" if cells else ""

@@ -1,0 +1,124 @@
+"""Commands about the routing table of a domain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from postroad.cells.addresses import CellAddress, CellPath
+from postroad.cells.delivery.envelope import Envelope
+from postroad.cells.routing.decision import LOCAL_ORIGIN, MessageOrigin
+from postroad.cells.routing.route import Route, RouteType
+from postroad.cells.routing.route_table import filter_routes, format_routes
+from postroad.cells.routing.router import route_message
+from postroad.cells.shell.commands import command, parse_path, quote
+from postroad.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from postroad.cells.cell import Cell
+
+_TYPES = ", ".join(it.value for it in RouteType)
+_ROUTE = "[-type=TYPE] [-zone=ZONE] [DESTINATION] TARGET"
+_ROUTE_HELP = (
+    f"TYPE is one of {_TYPES}. Without it the destination tells:\n"
+    "a is a queue, *@d a domain, a@b an address, none the default. TARGET is a cell of this\n"
+    "domain, *@d for another domain, or any address for an alias."
+)
+
+
+class RouteCommands:
+    """`route ls`, `route add`, `route delete` and `route find`."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    @command(
+        "route ls",
+        "[-type=TYPE] [-destination=PATTERN] [-target=PATTERN]",
+        help=f"The routing table.\nTYPE is one of {_TYPES}; patterns have * and ?.",
+        is_read=True,
+    )
+    def show(
+        self,
+        *,
+        type: str | None = None,
+        destination: str | None = None,
+        target: str | None = None,
+    ) -> str:
+        """The routes that fit."""
+        chosen = filter_routes(
+            self._cell.domain.table, type=_read_type(type), destination=destination, target=target
+        )
+        return format_routes(chosen) if chosen else "no routes"
+
+    @command("route add", _ROUTE, help=f"Add a route.\n{_ROUTE_HELP}")
+    def add(self, *words: str, type: str | None = None, zone: str | None = None) -> str:
+        """Add a route that leads somewhere."""
+        domain = self._cell.domain
+        route = self._read(words, type, zone)
+        domain.change_routes(added=[route])
+        return f"added {route}"
+
+    @command(
+        "route delete", _ROUTE, help=f"Delete a route; its zone does not matter.\n{_ROUTE_HELP}"
+    )
+    def delete(self, *words: str, type: str | None = None, zone: str | None = None) -> str:
+        """Delete a route."""
+        route = self._read(words, type, zone)
+        self._cell.domain.change_routes(deleted=[route])
+        return f"deleted {route}"
+
+    @command(
+        "route find",
+        "PATH [-from=DOMAIN]",
+        help="What becomes of a message, step by step; none is sent.\n"
+        "It is sent by a cell of this domain, or comes out of the tunnel to DOMAIN. Which of\n"
+        "several consumers of a queue gets it differs from message to message.",
+        is_read=True,
+    )
+    def find(self, path: str, *, from_: str | None = None) -> str:
+        """The decision about a message."""
+        domain = self._cell.domain
+        exchange = domain.dispatcher
+        origin, source = LOCAL_ORIGIN, CellPath((self._cell.address,))
+        if from_ is not None:
+            origin, source = self._origin(from_), CellPath.of(f"System@{from_}", f"*@{from_}")
+        envelope = Envelope(id=exchange.new_id(), destination=parse_path(path), source=source)
+        decision = route_message(
+            envelope,
+            origin,
+            table=domain.table,
+            cells=domain.cells,
+            domain=domain.identity,
+            hidden=exchange.draining,
+        )
+        return decision.explain()
+
+    def _read(self, words: tuple[str, ...], type: str | None, zone: str | None) -> Route:
+        """A route as it is written; cells without a domain are those of this one."""
+        if not 1 <= len(words) <= 2:
+            raise ConfigError(f"a route is written {_ROUTE}")
+        *destination, target = words
+        route = Route.parse(_read_type(type), "".join(destination), target, zone)
+        if route.type is RouteType.ALIAS or not route.target.is_local:
+            return route
+        own = self._cell.domain.identity.cell(route.target.cell)
+        return msgspec.structs.replace(route, target=own)
+
+    def _origin(self, name: str) -> MessageOrigin:
+        links = self._cell.domain.links.by_domain
+        link = links.get(CellAddress.of_domain(name).domain)
+        if link is None:
+            known = ", ".join(sorted(links)) or "nobody"
+            raise ConfigError(f"no tunnel to domain {quote(name)}; there are tunnels to {known}")
+        return MessageOrigin.from_peer(name, link.domain.role)
+
+
+def _read_type(text: str | None) -> RouteType | None:
+    if text is None:
+        return None
+    try:
+        return RouteType(text.lower())
+    except ValueError:
+        raise ConfigError(f"no type {quote(text)} of routes; there are {_TYPES}") from None

@@ -1,0 +1,185 @@
+"""The cell that tells what domains offer each other, and checks whether all cores know the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from postroad.cells.addresses import Role
+from postroad.cells.cell import Cell
+from postroad.cells.messages import CellMessage
+from postroad.cells.routing.advertiser import build_advertisement
+from postroad.cells.routing.route_check import (
+    CoreReport,
+    KnownAdvertisement,
+    RouteCheckResult,
+    compare_reports,
+    decode_report,
+)
+from postroad.cells.shell.commands import check_seconds, command, quote
+from postroad.cells.shell.views import format_fields, format_names, format_table, one_line
+from postroad.core import PostroadError
+from postroad.core.errors import ConfigError, MessagingError, UsageError
+
+_CONCURRENCY = 64
+_REPORT = "report"
+"""What one routing manager says to another to be told what that one knows."""
+# News are on their way all the time: what differs is looked at again after this time.
+_AGAIN_AFTER_S = 1.0
+
+
+class RoutingManager(Cell):
+    """What domains offer, and who knows."""
+
+    is_system = True
+
+    def __init__(self, name: str = "RoutingMgr") -> None:
+        super().__init__(name, concurrency=_CONCURRENCY)
+
+    def handle(self, message: CellMessage) -> Any:
+        """Tell another routing manager what this one knows."""
+        if message.body != _REPORT:
+            raise UsageError(f"{self.name} takes commands only; try 'help'")
+        return self._report()
+
+    def _report(self) -> CoreReport:
+        domain = self.domain
+        learner = domain.propagator.learner
+        offer = build_advertisement(domain.table, domain.identity)
+        return CoreReport(
+            KnownAdvertisement(domain.service.incarnation, 0, offer.digest()),
+            {name: self._known(name) for name in learner.advertisements()},
+        )
+
+    def _known(self, name: str) -> KnownAdvertisement:
+        have = self.domain.propagator.learner.ack_for(name)
+        return KnownAdvertisement(have.incarnation, have.number, have.digest)
+
+    # What is offered.
+
+    @command(
+        "ls",
+        "[DOMAIN]",
+        help="What the domains offer that have a tunnel to this one.\n"
+        "BEHIND are those that do not know yet what this one offers. With DOMAIN, all names.",
+        is_read=True,
+    )
+    def show_advertisements(self, domain: str | None = None) -> str:
+        """A line for each domain, or all about one."""
+        if domain is not None:
+            return self._all_of(domain)
+        peers = self.domain.propagator.learner.advertisements()
+        if not peers:
+            return "no tunnels"
+        headings = ("DOMAIN", "ROLE", "ZONE", "SNAPSHOT", "BEHIND", "QUEUES", "TOPICS")
+        return format_table(headings, map(self._row, peers))
+
+    def _row(self, name: str) -> tuple[object, ...]:
+        spreader = self.domain.propagator
+        offer, have = spreader.learner.advertisements()[name], spreader.learner.ack_for(name)
+        is_behind = name in spreader.announcer.unacknowledged()
+        return (
+            name,
+            self._role_of(name),
+            offer.zone,
+            f"#{have.number}" if have.number else None,
+            "yes" if is_behind else "no",
+            format_names(offer.queues),
+            format_names(offer.topics),
+        )
+
+    def _role_of(self, name: str) -> str | None:
+        link = self.domain.links.by_domain.get(name)
+        return None if link is None else link.domain.role.value
+
+    def _all_of(self, name: str) -> str:
+        learner = self.domain.propagator.learner
+        offer = learner.advertisements().get(name)
+        if offer is None:
+            raise ConfigError(f"no tunnel to domain {quote(name)}; see 'ls'")
+        have = learner.ack_for(name)
+        head = format_fields(
+            (
+                ("domain", name),
+                ("role", self._role_of(name)),
+                ("zone", offer.zone),
+                ("incarnation", have.incarnation),
+                ("snapshot", f"#{have.number}"),
+                ("digest", have.digest.hex()),
+            )
+        )
+        rows = [*(("queue", it) for it in offer.queues), *(("topic", it) for it in offer.topics)]
+        rows += [("tunnel to", it) for it in offer.domains]
+        return f"{head}\n\n{format_table(('OFFERS', 'NAME'), rows)}" if rows else head
+
+    # Whether all know the same.
+
+    @command(
+        "check",
+        "[-json] [-timeout=S]",
+        help="Whether all cores know the same of every domain.\n"
+        "Each core is asked, S seconds at most; what differs is looked at again a second later.",
+        is_read=True,
+    )
+    async def check(self, *, json: bool = False, timeout: float = 3.0) -> str:
+        """Compare what the cores know."""
+        check_seconds(timeout)
+        result = await self._compare(timeout)
+        if result.differences:
+            await asyncio.sleep(_AGAIN_AFTER_S)
+            result = await self._compare(timeout)
+        return _as_json(result) if json else "\n".join(_in_words(result))
+
+    async def _compare(self, timeout_s: float) -> RouteCheckResult:
+        cores = self._cores()
+        answers = await asyncio.gather(*(self._ask(core, timeout_s) for core in cores))
+        reports: dict[str, CoreReport] = {}
+        silent: dict[str, str] = {}
+        for core, answer in zip(cores, answers, strict=True):
+            if isinstance(answer, CoreReport):
+                reports[core] = answer
+            else:
+                silent[core] = answer
+        return compare_reports(reports, silent)
+
+    def _cores(self) -> list[str]:
+        """All cores that are known: by a tunnel, by somebody who tells of them, or by being one."""
+        domain = self.domain
+        cores = {*domain.propagator.cores(), *domain.dialer.cores}
+        if domain.identity.role is Role.CORE:
+            cores.add(domain.name)
+        return sorted(cores)
+
+    async def _ask(self, core: str, timeout_s: float) -> CoreReport | str:
+        """What a core knows, or why it does not tell."""
+        if core == self.domain.name:
+            return self._report()
+        try:
+            answer = await self.call(f"{self.name}@{core}", _REPORT, timeout=timeout_s, wait=False)
+            return decode_report(answer)
+        except MessagingError as error:
+            return one_line(error.detail)
+        except PostroadError as error:
+            return one_line(error)
+
+
+def _in_words(result: RouteCheckResult) -> Iterator[str]:
+    if not (result.cores or result.unreachable):
+        yield "no cores are known"
+        return
+    for core, why in result.unreachable.items():
+        yield f"core {core} did not answer: {why}"
+    if result.differences:
+        rows = ((it.domain, it.core, it.problem) for it in result.differences)
+        yield format_table(("DOMAIN", "CORE", "PROBLEM"), rows)
+    elif result.cores:
+        agree = "agree on" if len(result.cores) > 1 else "alone tells of"
+        yield f"{', '.join(result.cores)} {agree} {result.domains} domains"
+
+
+def _as_json(result: RouteCheckResult) -> str:
+    values = {"is_consistent": result.is_consistent, **msgspec.structs.asdict(result)}
+    return msgspec.json.encode(values).decode()

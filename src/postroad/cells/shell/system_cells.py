@@ -1,0 +1,302 @@
+"""The cells that exist in every domain, and the one that stands for the domain itself."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from postroad.cells.addresses import SYSTEM, Role
+from postroad.cells.cell import Cell
+from postroad.cells.messages import CellMessage
+from postroad.cells.shell.commands import command, quote
+from postroad.cells.shell.log_buffer import LOG_BUFFER, LogCommands
+from postroad.cells.shell.ping_commands import PingCommands
+from postroad.cells.shell.route_commands import RouteCommands
+from postroad.cells.shell.routing_manager import RoutingManager
+from postroad.cells.shell.views import (
+    CellView,
+    cell_view,
+    format_fields,
+    format_milliseconds,
+    format_table,
+    one_line,
+)
+from postroad.core.errors import ConfigError, HandshakeRejectedError, UsageError
+from postroad.core.timing import format_duration
+
+if TYPE_CHECKING:
+    from postroad.cells.delivery.domain_links import DomainLink
+    from postroad.cells.domain import CellDomain
+
+
+class TunnelCell(Cell):
+    """The tunnel to another domain."""
+
+    is_system = True
+
+    def __init__(self, link: DomainLink) -> None:
+        super().__init__(link.gateway)
+        self._link = link
+
+    def handle(self, message: CellMessage) -> Any:
+        """Messages go through a tunnel, not to it."""
+        raise UsageError(f"{self.name} is a tunnel; it takes commands only: info")
+
+    def describe(self) -> str:
+        """Where it leads."""
+        domain = self._link.domain
+        zone = "" if domain.zone is None else f" of zone {domain.zone}"
+        return f"tunnel to {domain.role.value} {domain.name}{zone}"
+
+    @command("info", help="What went through the tunnel, and what waits.", is_read=True)
+    def info(self) -> str:
+        """Everything that is known of the tunnel."""
+        now = self._link.statistics()
+        trip = "not measured" if now.round_trip_s is None else f"{now.round_trip_s * 1000:.2f} ms"
+        return "\n".join(
+            (
+                self.describe(),
+                f"address:     {self._link.tunnel.peer.address}",
+                f"incarnation: {now.incarnation}",
+                f"round trip:  {trip}",
+                f"sent:        {now.sent} messages",
+                f"received:    {now.received} messages, {now.malformed} malformed",
+                f"waiting:     {now.waiting} messages, {now.waiting_bytes} bytes",
+                f"refused:     {now.refused} messages",
+            )
+        )
+
+
+def make_tunnel_cell(link: DomainLink) -> TunnelCell:
+    """Make the cell of a tunnel; raises HandshakeRejectedError if none can be called like that."""
+    try:
+        return TunnelCell(link)
+    except ConfigError as error:
+        raise HandshakeRejectedError(
+            f"the name of domain {link.domain.name} is no good: {error}"
+        ) from None
+
+
+_HEADINGS = ("CORE", "ZONE", "TUNNEL", "ROUND TRIP", "DIALED BY", "ENDPOINTS", "STATE")
+
+
+class LocationManager(Cell):
+    """Where the cores are."""
+
+    is_system = True
+
+    def __init__(self, name: str = "lm") -> None:
+        super().__init__(name)
+
+    def handle(self, message: CellMessage) -> Any:
+        """It takes commands only."""
+        raise UsageError(f"{self.name} takes commands only; try 'help'")
+
+    @command("ls", help="The cores that are known, and the tunnels to them.", is_read=True)
+    def show_cores(self) -> str:
+        """A line for each core, and why it could not be reached."""
+        links = self.domain.links.by_domain
+        untold = {name for name, link in links.items() if link.domain.role is Role.CORE}
+        known = sorted(untold | self.domain.dialer.cores.keys())
+        return format_table(_HEADINGS, map(self._row, known)) if known else "no cores are known"
+
+    def _row(self, name: str) -> tuple[object, ...]:
+        domain = self.domain
+        location = domain.dialer.cores.get(name)
+        link = domain.links.by_domain.get(name)
+        zone = location.zone if location is not None else None
+        if zone is None and link is not None:
+            zone = link.domain.zone
+        return (
+            name,
+            zone,
+            "no" if link is None else "yes",
+            format_milliseconds(None if link is None else link.tunnel.round_trip_s),
+            "us" if domain.dialer.should_dial(name) else "it",
+            location,
+            self._state_of(name),
+        )
+
+    def _state_of(self, name: str) -> str:
+        """What is wrong, if anything."""
+        dialer = self.domain.dialer
+        failure = dialer.failures.get(name)
+        troubles = []
+        if name not in dialer.cores:
+            troubles.append("nobody told of it")
+        elif (missing_s := dialer.unlisted_s(name)) is not None:
+            troubles.append(f"nobody has told of it for {format_duration(missing_s)}")
+        if failure is not None:
+            troubles.append(failure)
+        return "; ".join(troubles) or "ok"
+
+    @command("info", help="Where this domain hears of cores, and how that goes.", is_read=True)
+    def info(self) -> str:
+        """The statistics of the locations."""
+        locations = self.domain.core_discovery
+        counts = msgspec.structs.asdict(locations.statistics())
+        told = ((name.removeprefix("is_").replace("_", " "), it) for name, it in counts.items())
+        return format_fields(
+            [("source", type(locations).__name__), *((k, _said(v)) for k, v in told)]
+        )
+
+
+def _said(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return None if value == "" else value
+
+
+# Commands may wait for other domains, which may wait for this one: they must not stand in line.
+_CONCURRENCY = 64
+_CELL_HEADINGS = (
+    *("NAME", "STATE", "WAITING", "OLDEST WAIT"),
+    *("RUNNING", "HANDLED", "CLASS", "WHAT IT DOES"),
+)
+
+
+class SystemCell(Cell):
+    """The domain itself."""
+
+    is_system = True
+
+    def __init__(self, name: str = SYSTEM) -> None:
+        super().__init__(name, concurrency=_CONCURRENCY)
+        self.command_sets = (RouteCommands(self), PingCommands(self), LogCommands())
+        # Set when it starts.
+        self._started_at = 0.0
+
+    def handle(self, message: CellMessage) -> Any:
+        """It takes commands only."""
+        raise UsageError(f"{self.name} takes commands only; try 'help'")
+
+    async def on_start(self) -> None:
+        """Keep log lines from now on."""
+        LOG_BUFFER.attach(self)
+        self._started_at = asyncio.get_running_loop().time()
+
+    async def on_stop(self) -> None:
+        """Keep them no more."""
+        LOG_BUFFER.detach(self)
+
+    # What there is.
+
+    @command("id", help="The name of this domain.", is_read=True)
+    def id(self) -> str:
+        """The domain's name."""
+        return self.domain.name
+
+    @command("info", help="This domain: what it is, what it did, and its tunnels.", is_read=True)
+    def info(self) -> str:
+        """All about the domain."""
+        domain = self.domain
+        identity, counts = domain.identity, msgspec.structs.asdict(domain.statistics())
+        uptime_s = asyncio.get_running_loop().time() - self._started_at
+        known = (
+            ("domain", identity.name),
+            ("role", identity.role.value),
+            ("zone", identity.zone),
+            ("incarnation", domain.service.incarnation),
+            ("address", domain.service.address),
+            ("uptime", timedelta(seconds=round(uptime_s))),
+            ("cells", len(domain.cells)),
+            ("routes", len(domain.table)),
+        )
+        messages = ((name.replace("_", " "), count) for name, count in counts.items())
+        return "\n\n".join((format_fields(known), format_fields(messages), self._tunnels()))
+
+    def _tunnels(self) -> str:
+        links = sorted(self.domain.links.by_domain.items())
+        if not links:
+            return "no tunnels"
+        headings = ("TUNNEL TO", "ROLE", "ZONE", "ROUND TRIP", "SENT", "RECEIVED", "WAITING")
+        return format_table(headings, (_tunnel_row(link) for _, link in links))
+
+    @command(
+        "ps",
+        "[-f] [PATTERN...]",
+        help="The cells of this domain, or those whose names fit.\n"
+        "-f tells what each is and does; patterns have * and ?.",
+        is_read=True,
+    )
+    def show_cells(self, *patterns: str, f: bool = False) -> str:
+        """The names of cells, or all about them."""
+        chosen = [it for it in self.domain.cells if not patterns or _fits(it, patterns)]
+        if not chosen:
+            raise ConfigError(f"no cell is called {' or '.join(map(quote, patterns[:5]))}")
+        if not f:
+            return "\n".join(chosen)
+        return format_table(
+            _CELL_HEADINGS, (_cell_row(cell_view(self.domain, it)) for it in chosen)
+        )
+
+    # What can be done.
+
+    @command("kill", "CELL", help="Stop a cell, or close a tunnel; answers when it is gone.")
+    async def kill(self, cell: str) -> str:
+        """Let a cell finish what it has, and end it."""
+        link = self._link_of(cell)
+        if link is not None:
+            link.tunnel.close("closed by an operator")
+            await link.tunnel.wait_closed()
+            return f"{cell} is closed; whoever dialed it will do so again"
+        self._refuse_system(cell, "killed")
+        await self.domain.remove_cell(cell)
+        return f"{cell} is gone"
+
+    @command(
+        "drain",
+        "CELL",
+        help="Take a cell out of all queues and topics and wait until it has nothing to do.\n"
+        "It can still be reached as CELL@DOMAIN.",
+    )
+    async def drain(self, cell: str) -> str:
+        """Let a cell get nothing new."""
+        self._refuse_system(cell, "drained")
+        if await self.domain.drain_cell(cell):
+            return f"{cell} is drained"
+        return f"{cell} is taken out, but still at work, or others do not know yet; see 'ps -f'"
+
+    @command(
+        "send", "PATH TEXT...", help="Send a text as a message; whether it arrives is not told."
+    )
+    async def send_text(self, path: str, text: str, *more: str) -> str:
+        """Send a message that nobody answers."""
+        await self.send(path, " ".join((text, *more)))
+        return f"sent to {one_line(path)}"
+
+    def _link_of(self, gateway: str) -> DomainLink | None:
+        links = self.domain.links.by_domain.values()
+        return next((link for link in links if link.gateway == gateway), None)
+
+    def _refuse_system(self, cell: str, what: str) -> None:
+        if cell_view(self.domain, cell).is_system:
+            raise ConfigError(f"{cell} belongs to the domain itself and cannot be {what}")
+
+
+def builtin_cells(domain: CellDomain) -> list[Cell]:
+    """The cells of a domain that come with it."""
+    return [SystemCell(), RoutingManager(), LocationManager()]
+
+
+def _fits(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _cell_row(view: CellView) -> tuple[object, ...]:
+    wait = format_milliseconds(view.oldest_wait_s)
+    return (
+        *(view.name, view.state, view.waiting, wait),
+        *(view.running, view.handled, view.kind, view.description),
+    )
+
+
+def _tunnel_row(link: DomainLink) -> tuple[object, ...]:
+    now = link.statistics()
+    domain = now.domain
+    trip = format_milliseconds(now.round_trip_s)
+    return domain.name, domain.role.value, domain.zone, trip, now.sent, now.received, now.waiting

@@ -1,0 +1,141 @@
+"""What operators see of a cell: what it is, what it takes, what waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from postroad.cells.errors import CellNotFoundError
+from postroad.cells.routing.route import RouteType
+
+if TYPE_CHECKING:
+    from postroad.cells.cell import Cell
+    from postroad.cells.domain import CellDomain
+
+# What is longer is cut: names and error texts come from other domains, too.
+_CELL_CHARACTERS_MAX = 300
+_MARK = "..."
+
+
+def format_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows in columns as wide as need be, below a line of headings."""
+    lines = [tuple(headings), *(tuple(map(one_line, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def format_fields(pairs: Iterable[tuple[str, object]]) -> str:
+    """A line for each name and value."""
+    listed = [(f"{name}:", one_line(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in listed), default=0)
+    return "\n".join(f"{name.ljust(width)}  {value}".rstrip() for name, value in listed)
+
+
+def one_line(value: object, characters_max: int = _CELL_CHARACTERS_MAX) -> str:
+    """A value as a short text without line breaks or control characters; None is a dash."""
+    if value is None:
+        return "-"
+    text = " ".join(str(value).split())
+    shown = "".join(it if it.isprintable() else "?" for it in text)
+    return shown if len(shown) <= characters_max else shown[: characters_max - len(_MARK)] + _MARK
+
+
+def format_names(values: Iterable[str], count_max: int = 5) -> str:
+    """Some names in a row, and how many more there are; a dash if there are none."""
+    listed = list(values)
+    shown = ", ".join(listed[:count_max])
+    more = len(listed) - count_max
+    return f"{shown} and {more} more" if more > 0 else shown or "-"
+
+
+def format_milliseconds(seconds: float | None) -> str:
+    """A round trip; a dash if it was not measured."""
+    return "-" if seconds is None else f"{seconds * 1000:.2f} ms"
+
+
+class CellView(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell at one moment."""
+
+    name: str
+    domain: str
+    state: str
+    """`idle`, `busy`, or `draining`: taken out of all queues and topics."""
+    waiting: int
+    waiting_bytes: int
+    oldest_wait_s: float | None
+    """How long the message has waited that came first."""
+    running: int
+    handled: int
+    kind: str
+    """Its class."""
+    description: str
+    """What it does."""
+    is_system: bool
+    """Whether it comes with every domain, or is a tunnel."""
+    consumes: list[str]
+    """Queues of cells that it takes messages of."""
+    subscribes: list[str]
+    """Topics that it gets copies of."""
+
+
+def cell_view(domain: CellDomain, name: str) -> CellView:
+    """Return the view of a cell; raises CellNotFoundError if the domain has none of that name."""
+    exchange = domain.dispatcher
+    runner = exchange.runners.get(name)
+    if runner is None:
+        raise CellNotFoundError(f"domain {domain.name} has no cell {name!r}")
+    since = runner.waiting_since
+    busy = "idle" if runner.is_idle else "busy"
+    return CellView(
+        name=name,
+        domain=domain.name,
+        state="draining" if name in exchange.draining else busy,
+        waiting=len(runner.mailbox),
+        waiting_bytes=runner.mailbox.bytes,
+        oldest_wait_s=None if since is None else exchange.loop.time() - since,
+        running=runner.running,
+        handled=runner.handled,
+        kind=type(runner.cell).__name__,
+        description=_describe(runner.cell),
+        is_system=runner.cell.is_system,
+        consumes=_taken_by(domain, name, RouteType.QUEUE),
+        subscribes=_taken_by(domain, name, RouteType.TOPIC),
+    )
+
+
+def _describe(cell: Cell) -> str:
+    """What a cell says of itself; somebody else wrote that, and it must not hide the others."""
+    try:
+        return str(cell.describe())
+    except Exception as error:
+        return f"cannot describe itself: {type(error).__name__}"
+
+
+def describe_cell(cell: Cell) -> str:
+    """What `info` says of a cell that says nothing else."""
+    domain = cell.domain
+    view = cell_view(domain, cell.name)
+    return format_fields(
+        (
+            ("cell", cell.address),
+            ("class", view.kind),
+            ("what", view.description),
+            ("state", view.state),
+            ("queues", format_names(view.consumes, 50)),
+            ("topics", format_names(view.subscribes, 50)),
+            ("waiting", f"{view.waiting} messages, {view.waiting_bytes} bytes"),
+            ("running", f"{view.running} of {cell.concurrency} at a time"),
+            ("handled", view.handled),
+        )
+    )
+
+
+def _taken_by(domain: CellDomain, name: str, type: RouteType) -> list[str]:
+    """The queues or topics whose messages a cell gets now."""
+    address = domain.identity.cell(name)
+    return sorted(it.cell for it in domain.table if it.type is type and it.target == address)

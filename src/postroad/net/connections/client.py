@@ -1,0 +1,342 @@
+"""The client's end of a connection: requests out, replies in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from postroad.core import Address
+from postroad.core.errors import WrongPeerError
+from postroad.core.tracing import SpanContext
+from postroad.net.connections.connection import (
+    FRAME_BYTES,
+    LARGE_BYTES,
+    LINGER_S,
+    QUEUED_BYTES_MAX,
+    PeerConnection,
+)
+from postroad.net.connections.disconnect import DisconnectReason, is_rejection
+from postroad.net.context import ConnectionContext
+from postroad.net.requests import EXPIRED, ConnectionDown, RequestResult
+from postroad.wire import (
+    NEVER,
+    ConnectionEvent,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
+    DeadlineMap,
+    FrameIgnored,
+    GoodbyeFrame,
+    ReplyFrame,
+)
+
+
+class ClientConnection(PeerConnection):
+    """A connection this node opened."""
+
+    __slots__ = (
+        "_encode_request",
+        "_ended",
+        "_is_refused",
+        "_is_retired",
+        "_new_future",
+        "_next_id",
+        "_peer_reason",
+        "_waiting",
+        "_was_open",
+        "address",
+        "can_send",
+        "is_shared",
+        "last_used",
+        "opened",
+        "pending",
+        "pending_max",
+        "send_bytes_max",
+    )
+
+    role = ConnectionRole.CLIENT
+
+    def __init__(
+        self, context: ConnectionContext, loop: asyncio.AbstractEventLoop, address: Address
+    ) -> None:
+        super().__init__(context, loop)
+        self.address = address
+        # Whether a request may be written now; callers wait while it is False.
+        self.can_send = False
+        self.pending: DeadlineMap[asyncio.Future[RequestResult]] = DeadlineMap()
+        self.pending_max = context.limits.requests_pending_max
+        # Ends with None once the handshake is done, or with what prevented it.
+        self.opened: asyncio.Future[ConnectionDown | None] = loop.create_future()
+        # Largest payload and subject the peer accepts, known once the link is open.
+        self.send_bytes_max = 0
+        # Whether everybody may use it now, and nobody is owed an earlier turn.
+        self.is_shared = False
+        self.last_used = loop.time()
+        self._next_id = context.next_id
+        self._new_future = loop.create_future
+        # Requests that are no longer pending, however they ended.
+        self._ended = 0
+        # Set once the version is known.
+        self._encode_request: Callable[[list[bytes], int, str, bytes, int, bool], None]
+        self._was_open = False
+        self._is_retired = False
+        # Whether the peer wants nothing to do with this node.
+        self._is_refused = False
+        # What the peer gave as its reason to close.
+        self._peer_reason: str | None = None
+        # Callers waiting until this link can take another message.
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    # Sending.
+
+    def request(
+        self,
+        subject: str,
+        payload: bytes,
+        now: float,
+        timeout: float,
+        trace: SpanContext | None = None,
+    ) -> tuple[int, asyncio.Future[RequestResult]]:
+        """Write a request; the caller has checked `can_send` and awaits the future."""
+        id = self._next_id()
+        timeout_ms = int(timeout * 1000) or 1
+        if trace is None:
+            self._encode_request(self._out, id, subject, payload, timeout_ms, False)
+        else:
+            self.wire.request(id, subject, payload, timeout_ms, False, trace)
+        pending = self.pending
+        entries = pending.entries
+        self._queued_bytes += len(payload) + FRAME_BYTES
+        if not self._flush_scheduled or self._queued_bytes >= QUEUED_BYTES_MAX:
+            self.last_used = now
+            if entries or self._last_batch > 1 or len(payload) >= LARGE_BYTES:
+                self._flush_soon(payload)
+            else:
+                # Hardly anything is going on: waiting for company would only add latency.
+                self._flush()
+        future = self._new_future()
+        deadline = now + timeout
+        entries[id] = (future, deadline)
+        if deadline < pending.next_deadline:
+            pending.next_deadline = deadline
+            if deadline < self._timer_at:
+                self._set_timer(deadline)
+        if len(entries) >= self.pending_max:
+            self.can_send = False
+        return id, future
+
+    def send_one_way(
+        self, subject: str, payload: bytes, now: float, trace: SpanContext | None = None
+    ) -> None:
+        """Write a one-way message; the caller has checked `can_send`."""
+        self.wire.request(self._next_id(), subject, payload, 0, True, trace)
+        self.last_used = now
+        self._context.counters.messages_sent += 1
+        self._queued_bytes += len(payload) + FRAME_BYTES
+        self._flush_soon(payload)
+
+    def _flush_soon(self, payload: bytes) -> None:
+        """Send at the end of this turn of the loop, or at once if much is queued already."""
+        is_large = len(payload) >= LARGE_BYTES
+        self._has_large |= is_large
+        if is_large or self._queued_bytes >= QUEUED_BYTES_MAX:
+            self._flush()
+        else:
+            self._schedule_flush()
+
+    @property
+    def has_pending_flush(self) -> bool:
+        """Whether something is queued that will be written at the end of this turn."""
+        return self._flush_scheduled
+
+    @property
+    def requests_sent(self) -> int:
+        """How many requests were written, for the statistics."""
+        return self._ended + len(self.pending.entries)
+
+    def cancel_request(self, id: int) -> None:
+        """The caller no longer waits for this request."""
+        if self.pending.pop(id) is not None:
+            self._ended += 1
+            self._context.counters.requests_cancelled += 1
+            if self.is_open:
+                self.wire.cancel(id)
+                self._schedule_flush()
+            self._wake_next_waiter()
+
+    def is_peer(self, name: str) -> bool:
+        """Whether the node at the other end has that name, as far as it can be known."""
+        if self.wire.peer is not None:
+            return self.wire.peer.name == name
+        names = self.wire.certificate_names
+        return names is None or name in names
+
+    def check_peer(self, name: str | None) -> None:
+        """Raise unless the node at the other end has that name, or any will do."""
+        if name is not None and not self.is_peer(name):
+            raise WrongPeerError(
+                f"expected node {name!r}, but {self.describe_peer()} answers there"
+            )
+
+    async def wait_for_capacity(self) -> bool:
+        """Wait in line; True if the caller may send now, False if this link takes no more.
+
+        Only the first in line is ever called, and keeps its place until it gets what it needs, so
+        messages leave in the order in which they were made.
+        """
+        turn = self._loop.create_future()
+        self._waiting.append(turn)
+        try:
+            while True:
+                await turn
+                if self._has_capacity or not self._takes_requests:
+                    return self._has_capacity
+                turn = self._waiting[0] = self._loop.create_future()
+        finally:
+            self._waiting.remove(turn)
+            # Whoever is next may look once this caller has sent, or has not.
+            self._loop.call_soon(self._wake_next_waiter)
+
+    @property
+    def _takes_requests(self) -> bool:
+        return self.is_open and not self._is_retired
+
+    @property
+    def _has_capacity(self) -> bool:
+        has_slot = len(self.pending.entries) < self.pending_max
+        return has_slot and self._is_writable and self._takes_requests
+
+    def _wake_next_waiter(self) -> None:
+        """Call the first in line if it can go on, or must look elsewhere."""
+        self.can_send = self._has_capacity and not self._waiting
+        if self._waiting and (self._has_capacity or not self._takes_requests):
+            turn = self._waiting[0]
+            if not turn.done():
+                turn.set_result(None)
+
+    # Receiving.
+
+    def _on_events(self, events: list[ConnectionEvent], now: float) -> None:
+        take = self.pending.entries.pop
+        received = 0
+        for event in events:
+            if type(event) is ReplyFrame:
+                entry = take(event.id, None)
+                if entry is not None:
+                    received += 1
+                    if not entry[0].done():
+                        entry[0].set_result(event)
+                else:
+                    self._on_unmatched_reply(event, now)
+            else:
+                self._on_event(event, now)
+        self._ended += received
+        self._context.counters.replies_received += received
+        if not self.can_send:
+            self._wake_next_waiter()
+            self._close_when_drained()
+
+    def _on_event(self, event: ConnectionEvent, now: float) -> None:
+        if isinstance(event, ConnectionOpened):
+            self._was_open = True
+            self._context.counters.connections_opened += 1
+            if self.wire.peer is not None:
+                self.pending_max = min(self.pending_max, self.wire.peer.requests_pending_max)
+            self.send_bytes_max = self.wire.send_bytes_max
+            self._encode_request = self.wire.codec.encode_request
+            self._wake_next_waiter()
+            self.opened.set_result(None)
+        elif isinstance(event, GoodbyeFrame):
+            self._peer_reason = event.reason
+            self._is_refused = is_rejection(event)
+            self._wake_next_waiter()
+            self._close_when_drained()
+        elif isinstance(event, FrameIgnored):
+            self._log_ignored_frame(event, now)
+
+    def _on_unmatched_reply(self, reply: ReplyFrame, now: float) -> None:
+        """A reply to a request that was given up, or that never was."""
+        if 0 < reply.id < self._next_id():
+            self._context.counters.replies_late += 1
+            return
+        self._context.counters.frames_ignored += 1
+        self.wire.on_unmatched_reply(reply)
+        self._context.warn(
+            "unasked", now, "%s replied to request %d, which was never sent", self.remote, reply.id
+        )
+
+    # The life of the link.
+
+    def _on_writable(self, is_writable: bool) -> None:
+        self._wake_next_waiter()
+
+    def close(self, reason: str, linger_s: float = LINGER_S) -> None:
+        """Close; requests still waiting fail when the socket is gone."""
+        super().close(reason, linger_s)
+        self._wake_next_waiter()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether closing it would disturb nobody."""
+        is_written = self.transport is None or not self.transport.get_write_buffer_size()
+        return is_written and not (self.pending.entries or self._waiting or self._out)
+
+    def _own_deadline(self) -> float:
+        idle_at = NEVER
+        if not self.pending.entries and self._was_open:
+            idle_at = self.last_used + self._context.limits.idle_close_s
+        return min(self.pending.next_deadline, idle_at)
+
+    def _on_timer(self, now: float) -> None:
+        for id, future in self.pending.pop_expired(now):
+            self._ended += 1
+            if not future.done():
+                self._context.counters.requests_timed_out += 1
+                future.set_result(EXPIRED)
+            if self.is_open:
+                self.wire.cancel(id)
+        self._wake_next_waiter()
+        self._close_when_drained()
+        if self._own_deadline() <= now and not self.pending.entries and self.is_open:
+            self.wire.goodbye("idle")
+            self.close("idle")
+
+    def drain(self) -> None:
+        """Take no more requests; those in flight go on."""
+        self._is_retired = True
+        self._wake_next_waiter()
+
+    def _close_when_drained(self) -> None:
+        if self.wire.phase is ConnectionState.DRAINING and not self.pending.entries:
+            self.close(f"the peer said goodbye: {self._peer_reason}")
+
+    def fail_pending(self, result: ConnectionDown) -> None:
+        """End every request in flight the same way."""
+        self._ended += len(self.pending)
+        for _, future in self.pending.pop_all():
+            if not future.done():
+                future.set_result(result)
+
+    def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
+        self.can_send = False
+        loss = DisconnectReason(
+            wire=self.wire,
+            exc=exc,
+            was_open=self._was_open,
+            close_reason=self._close_reason,
+            peer_reason=self._peer_reason,
+            is_refused=self._is_refused,
+        )
+        down = ConnectionDown(loss.error())
+        if self._was_open and self._close_reason is None and self._peer_reason is None:
+            self._context.counters.connections_lost += 1
+        if not self.opened.done():
+            self.opened.set_result(down)
+        self.fail_pending(down)
+        self._context.counters.requests_sent += self._ended
+        self._wake_next_waiter()
+
+    def __repr__(self) -> str:
+        state = self.wire.phase.value if self.transport is not None else "closed"
+        return f"<ClientConnection {self.address} {state}, {len(self.pending)} pending>"

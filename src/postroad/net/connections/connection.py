@@ -1,0 +1,480 @@
+"""One TCP connection: asyncio's callbacks on one side, the wire machine on the other.
+
+The rule of the glue: after anything happened, send what the machine has queued, look at its
+failure, keep one timer. Sub-classes add what a client or a server does with events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import cast
+
+from postroad.core import Address
+from postroad.core.errors import FrameTooLargeError, RemoteProtocolError
+from postroad.net.connections.sockets import describe_remote, enable_keepalive, remote_host
+from postroad.net.context import ConnectionContext
+from postroad.net.tls import certificate_names
+from postroad.wire import (
+    JOIN_BYTES_MAX,
+    NEVER,
+    ConnectionEvent,
+    ConnectionRole,
+    ConnectionState,
+    FrameIgnored,
+    Share,
+    WireConfig,
+    WireConnection,
+)
+
+# So much is queued before it is written even within a turn of the loop: about a hundred small
+# messages save nearly all system calls, and the peer can begin with them while more are made.
+QUEUED_BYTES_MAX = 16 * 1024
+# What a message weighs beside its payload, so that many empty ones count too.
+FRAME_BYTES = 64
+# What a link that has ended reads to while its socket closes.
+_IDLE_READ_BYTES = 4 * 1024
+# How long a closing link may take to write what is still buffered.
+LINGER_S = 1.0
+# Payloads from this size on are written apart from the small frames around them, as encoded.
+LARGE_BYTES = JOIN_BYTES_MAX
+# Timers closer than this are not worth a wake-up of their own.
+_TIMER_STEP_S = 0.001
+# A timer that is later than this tells that the process was held up, and read nothing meanwhile.
+_STALL_THRESHOLD_S = 0.05
+# Peers of a process that is always late must have an end too: most of the time counts.
+_EXCUSED_SHARE = 3
+# How often a link that waits for room looks whether those who have it go on.
+_ROOM_LOOK_S = 1.0
+# The other end of a link that is not connected yet.
+NOT_CONNECTED = "nobody"
+
+
+class PeerConnection(asyncio.Protocol):
+    """Base of dialed and accepted links, and of tunnels."""
+
+    __slots__ = (
+        "_close_reason",
+        "_closed",
+        "_context",
+        "_excused_at",
+        "_flush_scheduled",
+        "_has_large",
+        "_is_writable",
+        "_last_batch",
+        "_linger",
+        "_loop",
+        "_out",
+        "_queued_bytes",
+        "_reads",
+        "_room_timer",
+        "_share",
+        "_timer",
+        "_timer_at",
+        "bytes_received",
+        "bytes_sent",
+        "remote",
+        "transport",
+        "wire",
+    )
+
+    role: ConnectionRole
+    # Whether it has something to do in time when its socket is gone.
+    outlives_socket = False
+
+    def __init__(self, context: ConnectionContext, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+        # Made by connection_made, which knows the peer's certificate; and what it has queued.
+        self.wire: WireConnection
+        self._out: list[bytes]
+        # Counted here, and added to the service's counters when the link is gone.
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        # Set by connection_made, None before and after.
+        self.transport: asyncio.Transport | None = None
+        # The socket's other end, for texts.
+        self.remote = NOT_CONNECTED
+        # Why this side closed the link, if it did.
+        self._close_reason: str | None = None
+        self._closed: asyncio.Future[None] = loop.create_future()
+        self._flush_scheduled = False
+        self._has_large = False
+        # How many pieces the last write had: one means that hardly anything is going on.
+        self._last_batch = 1
+        # Bytes of payloads since the last write; they must not pile up either.
+        self._queued_bytes = 0
+        self._is_writable = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        # When the time that this process was held up was last taken from what counts.
+        self._excused_at = -NEVER
+        self._linger: asyncio.TimerHandle | None = None
+        self._reads = True
+        # What it holds of frames that are not whole; and set while it waits for more room.
+        self._share: Share
+        self._room_timer: asyncio.TimerHandle | None = None
+
+    # Called by asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, because transports of other loops need not derive from asyncio's.
+        transport = cast("asyncio.Transport", transport)
+        self.transport = transport
+        self.remote = describe_remote(transport)
+        names = certificate_names(transport)
+        # A name that is only claimed could be another's.
+        peer = ", ".join(sorted(names)) if names else remote_host(transport)
+        self._share = self._context.unfinished.share(peer, self)
+        self.wire = WireConnection(
+            self.role,
+            self._wire_config(),
+            self._loop.time(),
+            next_id=self._context.next_id,
+            certificate_names=names,
+            share=self._share,
+        )
+        self._out = self.wire.outgoing
+        transport.set_write_buffer_limits(high=self._context.limits.write_buffer_bytes_max)
+        enable_keepalive(transport, self._context.limits)
+        self._flush_and_rearm()
+
+    def data_received(self, data: bytes) -> None:
+        now = self._loop.time()
+        machine = self.wire
+        events = machine.receive_data(data, now)
+        self.bytes_received += len(data)
+        if machine.wants_buffer:
+            self._switch_protocol(LargeFrameProtocol(self))
+        if events:
+            self._on_events(events, now)
+        if self._out:
+            self._flush()
+        if machine.needs_attention:
+            self._flush_and_rearm()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        was_open = self.is_open
+        self.wire.close()
+        self.transport = None
+        self._is_writable = False
+        for timer in (self._timer, self._linger, self._room_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._linger = self._room_timer = None
+        self._count_bytes()
+        self._on_connection_lost(exc, was_open=was_open)
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._is_writable = self.wire.is_writable = False
+        self._on_writable(False)
+
+    def resume_writing(self) -> None:
+        self._is_writable = self.wire.is_writable = True
+        self._on_writable(True)
+
+    # For sub-classes.
+
+    @abstractmethod
+    def _on_events(self, events: list[ConnectionEvent], now: float) -> None:
+        """Act on what the machine made of the bytes that arrived."""
+
+    @abstractmethod
+    def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
+        """The connection is gone."""
+
+    @abstractmethod
+    def _on_writable(self, is_writable: bool) -> None:
+        """The socket's buffer filled up, or has room again."""
+
+    def _wire_config(self) -> WireConfig:
+        """What the machine is made of."""
+        return self._context.wire_config()
+
+    def _count_bytes(self) -> None:
+        """Add what went through the link to the totals."""
+        self._context.counters.bytes_sent += self.bytes_sent
+        self._context.counters.bytes_received += self.bytes_received
+        self.bytes_sent = self.bytes_received = 0
+
+    def _on_timer(self, now: float) -> None:
+        """Time passed; called before the machine's own tick."""
+
+    def _own_deadline(self) -> float:
+        """When `_on_timer` must be called."""
+        return NEVER
+
+    def _extend_deadlines(self, held_up_s: float, now: float) -> None:
+        """This process was held up: it is not the peer's fault that nothing went on."""
+        self.wire.extend_deadlines(held_up_s, now)
+
+    # Large frames.
+
+    def receive_buffer(self) -> memoryview:
+        """Where the next bytes of a large frame belong."""
+        room = self.wire.receive_buffer()
+        # A link that has ended reads on until its socket is closed, to no effect.
+        return memoryview(bytearray(_IDLE_READ_BYTES)) if room is None else room
+
+    def buffer_updated(self, size: int) -> None:
+        """The loop has read that many bytes to the room."""
+        now = self._loop.time()
+        events = self.wire.buffer_updated(size, now)
+        self.bytes_received += size
+        if not self.wire.wants_buffer:
+            self._switch_protocol(self)
+        if events:
+            self._on_events(events, now)
+        self._flush_and_rearm()
+
+    def _switch_protocol(self, reader: asyncio.BaseProtocol) -> None:
+        """Let another protocol read; loops choose how to read when they begin to."""
+        transport = self.transport
+        if transport is None:
+            return
+        is_reading = transport.is_reading()
+        if is_reading:
+            transport.pause_reading()
+        transport.set_protocol(reader)
+        if is_reading:
+            transport.resume_reading()
+
+    def _wait_for_room(self) -> None:
+        """Read nothing until there is room for the large frame that has begun."""
+        if self._room_timer is None:
+            self._look_later()
+            self._update_backpressure()
+
+    def _look_later(self) -> None:
+        self._room_timer = self._loop.call_later(_ROOM_LOOK_S, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        assert self._room_timer is not None
+        now = self._loop.time()
+        late_s = now - self._room_timer.when()
+        if not self.wire.awaits_room:
+            # What was read before it could wait has made the frame whole.
+            self.on_room()
+            return
+        self._look_later()
+        if late_s < _ROOM_LOOK_S / 2:
+            # Else it is this process that stood still, not the others.
+            self._share.look(now)
+
+    def on_room(self) -> None:
+        """There is room: read on."""
+        if self._room_timer is not None:
+            self._room_timer.cancel()
+            self._room_timer = None
+        self.wire.go_on_large()
+        if self.wire.wants_buffer:
+            self._switch_protocol(LargeFrameProtocol(self))
+        self._update_backpressure()
+
+    def give_up_frame(self, reason: str) -> None:
+        """Others need the room that this link's frame takes."""
+        self.wire.refuse(FrameTooLargeError(reason))
+        self._flush_and_rearm()
+
+    def _update_backpressure(self) -> None:
+        """Read from the peer only while there is room for more."""
+        self._read(self._room_timer is None)
+
+    def _read(self, should_read: bool) -> None:
+        if should_read == self._reads or self.transport is None or self._linger is not None:
+            return
+        self._reads = should_read
+        if should_read:
+            self.wire.resume_reading(self._loop.time())
+            self.transport.resume_reading()
+        else:
+            self.wire.pause_reading()
+            self.transport.pause_reading()
+
+    def adopt(self, link: PeerConnection) -> None:
+        """Go on with the connection of another link, which is done with it."""
+        self.transport, link.transport = link.transport, None
+        self.wire, self._out, self.remote = link.wire, link._out, link.remote
+        self._share = link._share
+        self._share.owner = self
+        self.bytes_sent, self.bytes_received = link.bytes_sent, link.bytes_received
+        self._is_writable = link._is_writable
+        if link._timer is not None:
+            link._timer.cancel()
+            link._timer = None
+        self._switch_protocol(LargeFrameProtocol(self) if self.wire.wants_buffer else self)
+
+    # What all do.
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames can be sent."""
+        return self.wire.phase is ConnectionState.OPEN and self.transport is not None
+
+    @property
+    def peer_name(self) -> str | None:
+        """The peer's node name, as far as it is known."""
+        return self.wire.peer_name
+
+    def describe_peer(self, address: Address | None = None) -> str:
+        """Address and name for texts."""
+        where = str(address) if address is not None else self.remote
+        return f"{where} ({self.peer_name})" if self.peer_name else where
+
+    def close(self, reason: str, linger_s: float = LINGER_S) -> None:
+        """Close after writing what is queued; gives up on a peer that does not read in time."""
+        if self._close_reason is None:
+            self._close_reason = reason
+        transport = self.transport
+        if transport is None or self._linger is not None:
+            return
+        if self._out:
+            self._flush()
+        self.wire.close()
+        self._linger = self._loop.call_later(linger_s, self._on_linger_timeout)
+        transport.close()
+
+    def _on_linger_timeout(self) -> None:
+        transport = self.transport
+        if transport is None:
+            return
+        unwritten = transport.get_write_buffer_size()
+        if unwritten:
+            self._context.warn(
+                "unwritten",
+                self._loop.time(),
+                "%d bytes for %s were not written: it does not read",
+                unwritten,
+                self.remote,
+            )
+        transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Return once the socket is gone."""
+        await asyncio.shield(self._closed)
+
+    def _fail(self, error: RemoteProtocolError) -> None:
+        """The peer broke the protocol: tell, count, close this connection alone."""
+        if self._close_reason is not None:
+            return
+        self._context.count_protocol_error(error)
+        self._context.warn(
+            f"{self.role.value} {type(error).__name__}",
+            self._loop.time(),
+            "closing the connection %s %s: %s: %s",
+            "to" if self.role is ConnectionRole.CLIENT else "from",
+            self.remote,
+            type(error).__name__,
+            error,
+        )
+        self.close(f"{type(error).__name__}: {error}")
+
+    def _log_ignored_frame(self, event: FrameIgnored, now: float) -> None:
+        self._context.counters.frames_ignored += 1
+        self._context.warn("ignored", now, "ignored a %s frame from %s", event.kind, self.remote)
+
+    def _schedule_flush(self) -> None:
+        """Send at the end of this turn of the loop, together with what else is queued by then."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write everything that is queued."""
+        self._flush_scheduled = False
+        self._queued_bytes = 0
+        queued = self._out
+        self._last_batch = len(queued)
+        transport = self.transport
+        if not queued or transport is None:
+            return
+        self.wire.last_write = self._loop.time()
+        if self._has_large:
+            self._has_large = False
+            for piece in queued:
+                self.bytes_sent += len(piece)
+                transport.write(piece)
+        else:
+            data = queued[0] if len(queued) == 1 else b"".join(queued)
+            self.bytes_sent += len(data)
+            transport.write(data)
+        queued.clear()
+
+    def _flush_and_rearm(self) -> None:
+        """Send, look at the failure, set the timer."""
+        if self._out:
+            self._flush()
+        self.wire.needs_attention = False
+        if self.wire.failure is not None:
+            self._fail(self.wire.failure)
+        elif self.wire.awaits_room:
+            self._wait_for_room()
+        self._set_timer(min(self.wire.deadline(), self._own_deadline()))
+
+    def _bytes_flushed(self) -> int:
+        """How much of what was written has left for the peer."""
+        assert self.transport is not None
+        return self.bytes_sent - self.transport.get_write_buffer_size()
+
+    def _set_timer_by(self, when: float) -> None:
+        """Have the timer go off by then, if it would only later."""
+        if when < self._timer_at:
+            self._set_timer(when)
+
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = when
+        if when < NEVER and (self.transport is not None or self.outlives_socket):
+            self._timer_at = max(when, self._loop.time() + _TIMER_STEP_S)
+            self._timer = self._loop.call_at(self._timer_at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        late_s = now - self._timer_at
+        if late_s > _STALL_THRESHOLD_S and now - self._excused_at > _EXCUSED_SHARE * late_s:
+            self._excused_at = now
+            self._extend_deadlines(late_s, now)
+        try:
+            self._on_timer(now)
+            if self.wire.deadline() <= now:
+                self.wire.tick(now)
+        finally:
+            self._flush_and_rearm()
+
+
+class LargeFrameProtocol(asyncio.BufferedProtocol):
+    """Stands in for a link while a large frame arrives, whose bytes are read into place.
+
+    Small frames go to the link itself: for them this way of reading costs more than it saves.
+    """
+
+    __slots__ = ("_link",)
+
+    def __init__(self, link: PeerConnection) -> None:
+        self._link = link
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._link.receive_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._link.buffer_updated(nbytes)
+
+    def eof_received(self) -> bool:
+        return self._link.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._link.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._link.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._link.resume_writing()

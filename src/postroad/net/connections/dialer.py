@@ -1,0 +1,90 @@
+"""Opening connections: TCP and TLS in time, and dials that end with whoever wanted them."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from postroad.core import Address
+from postroad.core import fault_points as faults
+from postroad.core.errors import ConnectError, NotRunningError, TlsError
+from postroad.net.connections.connection import PeerConnection
+from postroad.net.context import ConnectionContext
+
+BEFORE_CONNECT = faults.declare_fault_point("net.dial.before_connect")
+
+LinkT = TypeVar("LinkT", bound=PeerConnection)
+
+
+async def connect(
+    context: ConnectionContext,
+    address: Address,
+    tls: ssl.SSLContext | None,
+    factory: Callable[[], LinkT],
+) -> LinkT:
+    """TCP and TLS; the time limit covers name look-up as well."""
+    limit_s = context.limits.connect_timeout_s
+    BEFORE_CONNECT.hit(address=address)
+    try:
+        async with asyncio.timeout(limit_s):
+            _, link = await asyncio.get_running_loop().create_connection(
+                factory, address.host, address.port, ssl=tls
+            )
+    except TimeoutError:
+        detail = f"no connection within {limit_s:.3g} s"
+        raise ConnectError(detail, peer=str(address)) from None
+    except ssl.SSLError as error:
+        raise TlsError(f"TLS failed: {error}", peer=str(address)) from None
+    except (ConnectionAbortedError, ConnectionResetError) as error:
+        # It may not speak TLS, or may just be going down; the second is worth another try.
+        kind = TlsError if tls is not None else ConnectError
+        detail = str(error) or "the peer closed the connection; does it use TLS?"
+        raise kind(f"cannot connect: {detail}", peer=str(address), retryable=True) from None
+    except (OSError, OverflowError, UnicodeError, ValueError) as error:
+        raise ConnectError(f"cannot connect: {error}", peer=str(address)) from None
+    return link
+
+
+class DialTasks(Generic[LinkT]):
+    """Dials that one caller each waits for; they end when the caller or the service does."""
+
+    def __init__(self, release: Callable[[LinkT], None]) -> None:
+        # Closes a link that nobody waits for any more.
+        self._release = release
+        self._tasks: dict[asyncio.Task[LinkT], None] = {}
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def run(self, dial: Coroutine[Any, Any, LinkT]) -> LinkT:
+        """Wait for the dial."""
+        task = asyncio.get_running_loop().create_task(dial)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                # The caller was cancelled in the very turn in which the dial succeeded.
+                self._release(task.result())
+            # Either the caller was cancelled, or the dial, because the service stops.
+            if self._is_closed and task.cancelled() and not is_being_cancelled():
+                raise NotRunningError("the service stopped while connecting") from None
+            raise
+
+    def cancel(self) -> list[asyncio.Task[LinkT]]:
+        """The service stops: end all of them; returns what to wait for."""
+        self._is_closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+
+def is_being_cancelled() -> bool:
+    """Whether somebody asked the current task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

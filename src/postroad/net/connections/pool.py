@@ -1,0 +1,271 @@
+"""Connections to other nodes: opened on first use, shared, closed when idle, limited in number.
+
+A connection is shared by the subjects of one class to one address. The class of a subject is what
+stands before its first dot, so `bulk.upload` and `bulk.copy` share a connection, and neither
+delays `ping`. Requests of one subject to one node are written in the order they were made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+import ssl
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from postroad.core import Address
+from postroad.core.errors import (
+    ConnectError,
+    ConnectionClosedError,
+    MessagingError,
+    NotRunningError,
+    Outcome,
+)
+from postroad.core.timing import backoff
+from postroad.net.connections.client import ClientConnection
+from postroad.net.connections.connection import LINGER_S
+from postroad.net.connections.dialer import DialTasks, connect
+from postroad.net.connections.tunnel import Tunnel
+from postroad.net.context import ConnectionContext
+from postroad.net.requests import ConnectionDown, stopped_while_in_flight
+
+# Failures remembered for texts; forgetting them all costs nothing but detail.
+_FAILURES_MAX = 1_024
+
+PoolKey: TypeAlias = tuple[Address, str]
+
+
+def subject_class(subject: str) -> str:
+    """The class whose connection carries the subject; subjects without a dot share one."""
+    head, dot, _ = subject.partition(".")
+    return head if dot else ""
+
+
+class _Dial(NamedTuple):
+    """A connection under way, and who waits for it."""
+
+    task: asyncio.Task[ClientConnection]
+    waiters: list[asyncio.Future[ClientConnection | MessagingError]]
+
+
+class ConnectionPool:
+    """All connections this node has opened."""
+
+    def __init__(self, context: ConnectionContext, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+        # Replaced when certificates are reloaded.
+        self.tls: ssl.SSLContext | None = None
+        self._links: dict[PoolKey, ClientConnection] = {}
+        # Connections under way; those who need one share it.
+        self._dialing: dict[PoolKey, _Dial] = {}
+        self._dialing_alone: DialTasks[ClientConnection] = DialTasks(
+            partial(self.release, reason="given up")
+        )
+        # Open links that are not for sharing: transient ones, and those that are draining.
+        self._unshared: dict[ClientConnection, None] = {}
+        # Tunnels this node has opened or is opening: they count as connections.
+        self.tunnels: dict[Tunnel, None] = {}
+        # Why the last attempt of a waiting caller failed, for the text when its time is over.
+        self._failures: dict[Address, str] = {}
+        self._is_closed = False
+
+    @property
+    def links(self) -> list[ClientConnection]:
+        """Every open connection."""
+        return [*self._links.values(), *self._unshared]
+
+    async def acquire(self, address: Address, subject: str, *, wait: bool) -> ClientConnection:
+        """An open connection for the subject; with `wait`, tries until it succeeds."""
+        key = self._key(address, subject)
+        return await self._dial_with_retry(address, partial(self._shared_dial, key), wait=wait)
+
+    async def acquire_exclusive(self, address: Address, *, wait: bool) -> ClientConnection:
+        """A connection of the caller's own, which closes it."""
+        return await self._dial_with_retry(
+            address, partial(self._dial_exclusive, address), wait=wait
+        )
+
+    async def _dial_with_retry(
+        self, address: Address, dial: Callable[[], Awaitable[ClientConnection]], *, wait: bool
+    ) -> ClientConnection:
+        """Dial, with `wait` again and again while that can help, until the caller gives up."""
+        limits = self._context.limits
+        attempt = 0
+        while True:
+            try:
+                link = await dial()
+                if link.is_open:
+                    return link
+                raise ConnectionClosedError("closed after the handshake", outcome=Outcome.NOT_SENT)
+            except MessagingError as error:
+                if not (wait and error.retryable):
+                    raise
+                self._remember_failure(address, error.detail)
+            attempt += 1
+            pause_s = backoff(
+                attempt,
+                first_s=limits.backoff_first_s,
+                max_s=limits.backoff_max_s,
+                chance=random.random(),
+            )
+            await asyncio.sleep(pause_s)
+
+    def last_failure(self, address: Address) -> str | None:
+        """Why the last attempt to reach the address failed, if no later one succeeded."""
+        return self._failures.get(address)
+
+    def _remember_failure(self, address: Address, detail: str) -> None:
+        if len(self._failures) >= _FAILURES_MAX:
+            self._failures.clear()
+        self._failures[address] = detail
+
+    async def _dial_exclusive(self, address: Address) -> ClientConnection:
+        self.evict_idle()
+        link = await self._dialing_alone.run(self._dial(address))
+        self._unshared[link] = None
+        return link
+
+    def release(self, link: ClientConnection, reason: str) -> None:
+        """Close a transient connection."""
+        self._unshared.pop(link, None)
+        if link.is_open:
+            link.wire.goodbye(reason)
+        link.close(reason)
+
+    def _key(self, address: Address, subject: str) -> PoolKey:
+        key = (address, subject_class(subject))
+        if key in self._links or key in self._dialing:
+            return key
+        open_keys = [key for key, link in self._links.items() if link.transport is not None]
+        lanes = sum(1 for other in (*open_keys, *self._dialing) if other[0] == address)
+        # The last one is for the class that takes in all further ones.
+        return key if lanes < self._context.limits.lanes_per_peer_max - 1 else (address, "")
+
+    async def _shared_dial(self, key: PoolKey) -> ClientConnection:
+        link = self._links.get(key)
+        if link is not None and link.is_open:
+            return link
+        dial = self._dialing.get(key)
+        if dial is None:
+            self._retire(key)
+            self.evict_idle()
+            dial = self._dialing[key] = _Dial(self._loop.create_task(self._dial(key[0])), [])
+            dial.task.add_done_callback(partial(self._on_dialed, key))
+        waiter: asyncio.Future[ClientConnection | MessagingError] = self._loop.create_future()
+        dial.waiters.append(waiter)
+        outcome = await waiter
+        if isinstance(outcome, MessagingError):
+            # Others wait for the same dial; one error would hold the frames of them all.
+            raise copy.copy(outcome)
+        return outcome
+
+    def _on_dialed(self, key: PoolKey, task: asyncio.Task[ClientConnection]) -> None:
+        if task.cancelled():
+            self._publish(key, NotRunningError("the service stopped while connecting"))
+            return
+        error = task.exception()
+        if isinstance(error, MessagingError):
+            self._publish(key, error)
+        elif error is not None:
+            self._publish(key, ConnectError(f"cannot connect: {error!r}"))
+        else:
+            self._unshared[task.result()] = None
+            self._failures.pop(key[0], None)
+            self._publish(key, task.result())
+
+    def _publish(self, key: PoolKey, outcome: ClientConnection | MessagingError) -> None:
+        """Give the outcome of a dial to those who wait for it, in their order.
+
+        A link is published only when nobody waits any more: whoever comes between joins them, so
+        that nobody overtakes a caller who was there before.
+        """
+        dial = self._dialing[key]
+        waiters = [waiter for waiter in dial.waiters if not waiter.done()]
+        dial.waiters.clear()
+        for waiter in waiters:
+            waiter.set_result(outcome)
+        if waiters and isinstance(outcome, ClientConnection):
+            self._loop.call_soon(self._publish, key, outcome)
+            return
+        del self._dialing[key]
+        if isinstance(outcome, ClientConnection):
+            self._unshared.pop(outcome, None)
+            self._links[key] = outcome
+            outcome.is_shared = True
+
+    def _retire(self, key: PoolKey) -> None:
+        """A shared link that is no longer open finishes what it has, unshared."""
+        link = self._links.pop(key, None)
+        if link is not None and link.transport is not None:
+            self._unshared[link] = None
+
+    def evict_idle(self) -> None:
+        """Have room for one more; at the limit, close the idle link unused for longest."""
+        if self._is_closed:
+            raise NotRunningError("the service is stopping")
+        self._links = {key: it for key, it in self._links.items() if it.transport is not None}
+        self._unshared = {it: None for it in self._unshared if it.transport is not None}
+        limit = self._context.limits.connections_max
+        dialing = len(self._dialing) + len(self._dialing_alone)
+        if len(self._links) + len(self._unshared) + len(self.tunnels) + dialing < limit:
+            return
+        idle = [key for key, it in self._links.items() if it.is_idle]
+        if not idle:
+            raise ConnectError(
+                f"all {limit} connections are in use; raise the limit connections_max"
+            )
+        oldest = min(idle, key=lambda key: self._links[key].last_used)
+        link = self._links.pop(oldest)
+        link.wire.goodbye("making way for another connection")
+        link.close("made way for another connection")
+
+    async def _dial(self, address: Address) -> ClientConnection:
+        link: ClientConnection | None = None
+        try:
+            link = await connect(
+                self._context,
+                address,
+                self.tls,
+                lambda: ClientConnection(self._context, self._loop, address),
+            )
+            down = await asyncio.shield(link.opened)
+        except BaseException:
+            self._context.counters.connections_failed += 1
+            if link is not None:
+                link.close("given up")
+            raise
+        if isinstance(down, ConnectionDown):
+            self._context.counters.connections_failed += 1
+            raise down.error
+        return link
+
+    async def close(self, grace_s: float) -> None:
+        """Let requests in flight finish for a while, then fail them and close everything."""
+        self._is_closed = True
+        shared = [dial.task for dial in self._dialing.values()]
+        for task in shared:
+            task.cancel()
+        dialing = [*shared, *self._dialing_alone.cancel()]
+        await asyncio.gather(*dialing, return_exceptions=True)
+        links = self.links
+        for link in links:
+            link.drain()
+        deadline = self._loop.time() + grace_s
+        await self._wait_until_idle(links, grace_s)
+        left_s = max(deadline - self._loop.time(), LINGER_S)
+        for link in links:
+            link.fail_pending(stopped_while_in_flight())
+            if link.is_open:
+                link.wire.goodbye("the node is stopping")
+            link.close("the service stopped", left_s)
+        await asyncio.gather(*(link.wait_closed() for link in links))
+        self._links.clear()
+        self._unshared.clear()
+
+    async def _wait_until_idle(self, links: list[ClientConnection], grace_s: float) -> None:
+        waiting = [entry[0] for link in links for entry in link.pending.entries.values()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=grace_s)

@@ -1,0 +1,480 @@
+"""The server's end of a connection: requests in, handlers run, replies out.
+
+Synchronous handlers answer within the turn of the loop that read their requests, and all replies of
+a turn leave in one write. Asynchronous ones get a task each, up to a limit; beyond it, or while the
+peer does not read its replies, nothing more is read from the peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeAlias
+
+from postroad.core import Address, tracing
+from postroad.core.errors import DuplicateNameHandshakeError, PeerTimeoutError, RemoteProtocolError
+from postroad.net.connections.connection import (
+    FRAME_BYTES,
+    LARGE_BYTES,
+    LINGER_S,
+    QUEUED_BYTES_MAX,
+    PeerConnection,
+)
+from postroad.net.connections.disconnect import WriteStallDetector
+from postroad.net.connections.handler_tasks import Backlog, HandlerTask, HandlerTasks
+from postroad.net.connections.tunnel import Tunnel
+from postroad.net.context import ConnectionContext, logger
+from postroad.net.dispatch import (
+    HANDLER_TIMEOUT_REPLY,
+    STOPPING_REPLY,
+    HandlerReply,
+    HandlerResult,
+    HandlerReturn,
+    RawMessage,
+    Subscription,
+    SubscriptionTable,
+    call_handler,
+    error_reply,
+    no_handler_reply,
+    one_way_handler_reply,
+    oversized_reply,
+    reply_from_task,
+    to_handler_result,
+)
+from postroad.net.tracing import call_handler_traced
+from postroad.wire import (
+    CancelFrame,
+    ConnectionEvent,
+    ConnectionOpened,
+    ConnectionRole,
+    ConnectionState,
+    FrameIgnored,
+    ReplyStatus,
+    RequestFrame,
+)
+
+OpenConnections: TypeAlias = "dict[ServerConnection | Tunnel, None]"
+
+_UNKNOWN_SENDER = Address("", 0)
+
+
+class ServerConnection(PeerConnection):
+    """A connection some peer opened to this node."""
+
+    __slots__ = (
+        "_backlog",
+        "_can_serve",
+        "_encode_reply",
+        "_fast_path_bytes_max",
+        "_finished",
+        "_goodbye_timer",
+        "_is_stopping",
+        "_peer_name",
+        "_registry",
+        "_sender",
+        "_stall",
+        "_subscriptions",
+        "replies_sent",
+        "requests_received",
+        "running",
+    )
+
+    role = ConnectionRole.SERVER
+    # Handlers of one-way messages work on when the peer is gone, and must end in time too.
+    outlives_socket = True
+
+    def __init__(
+        self,
+        context: ConnectionContext,
+        loop: asyncio.AbstractEventLoop,
+        subscriptions: SubscriptionTable,
+        registry: OpenConnections,
+    ) -> None:
+        super().__init__(context, loop)
+        self._subscriptions = subscriptions.by_subject
+        # All connections peers opened that are open or still at work; this one adds itself.
+        self._registry = registry
+        # Requests not yet begun, because handlers or the socket are full.
+        self._backlog = Backlog()
+        self.running = HandlerTasks(context.limits.handlers_running_max)
+        # Set when the first request is served: versions 1 and 2 tell it no earlier.
+        self._sender: Address | None = None
+        self._peer_name: str | None = None
+        # Whether the next request may begin at once.
+        self._can_serve = True
+        self._stall = WriteStallDetector(context.limits.frame_timeout_s)
+        # Replies up to this size need no closer look; known once the link is open.
+        self._fast_path_bytes_max = 0
+        # Set once the version is known.
+        self._encode_reply: Callable[[list[bytes], int, int, bytes, int, bool], None]
+        # Counted here, and added to the service's counters when the link is gone.
+        self.requests_received = 0
+        self.replies_sent = 0
+        self._is_stopping = False
+        # Closes the link if the peer does not after this side's goodbye.
+        self._goodbye_timer: asyncio.TimerHandle | None = None
+        # Ends when the socket is gone and no handler is at work.
+        self._finished: asyncio.Future[None] = loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._context.is_stopped:
+            # TLS was agreed only after the service had stopped.
+            self.abort()
+        elif len(self._registry) >= self._context.limits.accepted_max:
+            self._reject()
+        else:
+            self._context.counters.connections_accepted += 1
+            self._registry[self] = None
+
+    def _reject(self) -> None:
+        """One too many: close it at once."""
+        self._context.counters.connections_rejected += 1
+        self._context.warn(
+            "accepted_max",
+            self._loop.time(),
+            "closed a new connection: %d are open, the limit accepted_max",
+            len(self._registry),
+        )
+        self.abort()
+
+    # Receiving.
+
+    def _fail(self, error: RemoteProtocolError) -> None:
+        on_namesake = self._context.on_duplicate_name
+        if isinstance(error, DuplicateNameHandshakeError) and on_namesake is not None:
+            try:
+                on_namesake(Address(error.host, error.port), error.incarnation)
+            except (Exception, asyncio.CancelledError) as failure:
+                logger.error("whoever watches nodes of this name failed", exc_info=failure)
+        super()._fail(error)
+
+    def _on_events(self, events: list[ConnectionEvent], now: float) -> None:
+        if self.wire.is_tunnel:
+            self._upgrade_to_tunnel(events, now)
+            return
+        for event in events:
+            if type(event) is not RequestFrame:
+                self._on_event(event, now)
+            elif self._can_serve:
+                self._handle_request(event, now)
+            else:
+                self._backlog.add(event, now)
+        if not self._can_serve:
+            self._process_backlog()
+
+    def _upgrade_to_tunnel(self, events: list[ConnectionEvent], now: float) -> None:
+        """The client wants a tunnel, which takes this link's connection and its place."""
+        accept = self._context.accept_tunnel
+        registry = self._registry
+        tunnel = Tunnel(self._context, self._loop, ConnectionRole.SERVER, accept, registry.pop)
+        registry[tunnel] = None
+        self._report_over()
+        tunnel.adopt_connection(self, events, now)
+
+    def _on_event(self, event: ConnectionEvent, now: float) -> None:
+        if isinstance(event, ConnectionOpened):
+            self._peer_name = self.peer_name
+            self._encode_reply = self.wire.codec.encode_reply
+            self._fast_path_bytes_max = min(LARGE_BYTES - 1, self.wire.send_bytes_max)
+        elif isinstance(event, CancelFrame):
+            self._cancel(event.id)
+        elif isinstance(event, FrameIgnored):
+            self._log_ignored_frame(event, now)
+        elif self.wire.phase is ConnectionState.DRAINING:
+            self._close_when_drained()
+
+    def _cancel(self, id: int) -> None:
+        if self.running.cancel(id) or self._backlog.cancel(id):
+            self._context.counters.requests_cancelled += 1
+
+    # Handling.
+
+    def _handle_request(self, request: RequestFrame, arrived: float) -> None:
+        self.requests_received += 1
+        subject = request.subject
+        subscription = self._subscriptions.get(subject)
+        if subscription is None or (self._is_stopping and not self._is_one_way(request)):
+            self._reply_no_handler(request)
+            return
+        sender = self._sender
+        if sender is None:
+            sender = self._sender = self.wire.sender or _UNKNOWN_SENDER
+        timeout_ms = request.timeout_ms
+        deadline = arrived + timeout_ms / 1000 if timeout_ms else None
+        message = RawMessage(request.payload, subject, sender, self._peer_name, deadline)
+        if request.one_way or subscription.one_way or tracing.tracer is not None:
+            self._handle_slow_path(request, subscription, message, arrived)
+            return
+        try:
+            result = subscription.handler(message)
+        except (Exception, asyncio.CancelledError) as error:
+            self._send_reply(request, subscription, error_reply(error, subscription))
+            return
+        if type(result) is bytes and len(result) <= self._fast_path_bytes_max:
+            self.replies_sent += 1
+            self._encode_reply(self._out, request.id, 0, result, 0, False)
+            self._queued_bytes += len(result) + FRAME_BYTES
+            if self._queued_bytes > QUEUED_BYTES_MAX:
+                self._flush()
+        else:
+            self._complete(request, subscription, to_handler_result(result, subscription), arrived)
+
+    def _handle_slow_path(
+        self, request: RequestFrame, subscription: Subscription, message: RawMessage, now: float
+    ) -> None:
+        """Handle a message that wants no reply, whose handler gives none, or that is traced."""
+        if subscription.one_way and not request.one_way and self.wire.version >= 3:
+            self._context.counters.no_handler += 1
+            self._reply(request.id, one_way_handler_reply(request.subject))
+        elif tracing.tracer is None:
+            self._complete(request, subscription, call_handler(subscription, message), now)
+        else:
+            node = self._context.config.hello.name
+            reaction = call_handler_traced(subscription, message, request.trace, node=node)
+            self._complete(request, subscription, reaction, now)
+
+    def _complete(
+        self, request: RequestFrame, subscription: Subscription, reaction: HandlerResult, now: float
+    ) -> None:
+        if isinstance(reaction, bytes | HandlerReply):
+            self._send_reply(request, subscription, reaction)
+        else:
+            self._spawn(request, subscription, reaction, now)
+
+    def _reply_no_handler(self, request: RequestFrame) -> None:
+        """Nobody handles this request: it says so unless it wants no answer."""
+        is_told = self._is_stopping and self.wire.version >= 3
+        answer = STOPPING_REPLY if is_told else no_handler_reply(request.subject)
+        self._context.counters.no_handler += 1
+        if request.one_way:
+            self._context.warn(
+                "no handler",
+                self._loop.time(),
+                "dropped a message from %s: no handler for %r",
+                self.describe_peer(),
+                request.subject,
+            )
+        else:
+            self._reply(request.id, answer)
+
+    def _send_reply(
+        self, request: RequestFrame, subscription: Subscription, answer: bytes | HandlerReply
+    ) -> None:
+        """Reply, unless the request or its handler is one-way."""
+        if isinstance(answer, HandlerReply):
+            self._context.counters.handlers_failed += 1
+        elif len(answer) > self.wire.send_bytes_max:
+            answer = oversized_reply(len(answer), self.wire.send_bytes_max)
+        else:
+            answer = HandlerReply(ReplyStatus.OK, answer)
+        if request.one_way or subscription.one_way:
+            if answer.status != ReplyStatus.OK:
+                self._warn_of_failure(request, answer)
+        else:
+            self._reply(request.id, answer)
+
+    def _reply(self, id: int, answer: HandlerReply) -> None:
+        if self.transport is None:
+            return
+        self.replies_sent += 1
+        payload = answer.payload[: self.wire.send_bytes_max]
+        self.wire.reply(id, answer.status, payload, answer.code, answer.retryable)
+        self._queued_bytes += len(payload) + FRAME_BYTES
+        is_large = len(answer.payload) >= LARGE_BYTES
+        self._has_large |= is_large
+        if is_large or self._queued_bytes > QUEUED_BYTES_MAX:
+            self._flush()
+
+    def _warn_of_failure(self, request: RequestFrame, answer: HandlerReply) -> None:
+        self._context.warn(
+            "one-way",
+            self._loop.time(),
+            "the handler of one-way %r failed: %s",
+            request.subject,
+            answer.payload.decode(),
+        )
+
+    # Asynchronous handlers.
+
+    def _spawn(
+        self,
+        request: RequestFrame,
+        subscription: Subscription,
+        awaitable: Awaitable[HandlerReturn],
+        arrived: float,
+    ) -> None:
+        future = asyncio.ensure_future(awaitable, loop=self._loop)
+        run = HandlerTask(future, request, request.one_way or subscription.one_way)
+        handler_s = self._context.limits.handler_timeout_s
+        if run.is_one_way:
+            # Nobody waits for it, so nobody may say how long it takes, and it has all its time when
+            # it begins, however long it waited for others.
+            deadline = self._loop.time() + handler_s
+        else:
+            deadline = arrived + (request.timeout_ms / 1000 or handler_s)
+        key = self.running.add(run, deadline)
+        future.add_done_callback(partial(self._on_handled, key, request, subscription))
+        self._set_timer_by(self.running.next_deadline)
+        self._update_can_serve()
+
+    def _on_handled(
+        self,
+        key: int,
+        request: RequestFrame,
+        subscription: Subscription,
+        future: asyncio.Future[HandlerReturn],
+    ) -> None:
+        if self.running.finish(key, future):
+            self._send_reply(request, subscription, reply_from_task(future, subscription))
+        self._process_backlog()
+
+    def _on_timer(self, now: float) -> None:
+        self._check_write_stall(now)
+        for run in self.running.expire(now):
+            self._context.counters.handlers_timed_out += 1
+            # A caller that told its deadline has given up by itself.
+            if not run.is_one_way and not run.request.timeout_ms:
+                self._reply(run.request.id, HANDLER_TIMEOUT_REPLY)
+        self._process_backlog()
+
+    def _extend_deadlines(self, held_up_s: float, now: float) -> None:
+        super()._extend_deadlines(held_up_s, now)
+        self._stall.extend_until(now + held_up_s)
+
+    def _own_deadline(self) -> float:
+        return min(self.running.next_deadline, self._stall.deadline)
+
+    # Back-pressure.
+
+    @property
+    def _has_capacity(self) -> bool:
+        return self.running.has_capacity and (self._is_writable or self.transport is None)
+
+    def _update_can_serve(self) -> None:
+        self._can_serve = self._has_capacity and not self._backlog
+
+    def _process_backlog(self) -> None:
+        """Begin what waited, as far as there is room."""
+        now = self._loop.time()
+        while self._backlog and self._has_capacity:
+            request, arrived = self._backlog.take_first()
+            if request.timeout_ms and arrived + request.timeout_ms / 1000 <= now:
+                self._context.counters.requests_expired += 1
+            else:
+                self._handle_request(request, arrived)
+        self._update_can_serve()
+        if self.transport is None:
+            self._report_over()
+            return
+        if self._out:
+            self._schedule_flush()
+        self._update_backpressure()
+        self._close_when_drained()
+
+    def _update_backpressure(self) -> None:
+        """Read from the peer only while there is room for more."""
+        should_read = self._can_serve and self._room_timer is None
+        if should_read != self._reads:
+            self._read(should_read)
+
+    def _on_writable(self, is_writable: bool) -> None:
+        if is_writable:
+            self._stall.stop()
+        else:
+            self._stall.start(self._bytes_flushed(), self._loop.time())
+            self._set_timer_by(self._stall.deadline)
+        self._update_can_serve()
+        if is_writable:
+            self._process_backlog()
+        else:
+            self._update_backpressure()
+
+    def _check_write_stall(self, now: float) -> None:
+        """Give up a client that does not read its replies."""
+        if self.transport is None or now < self._stall.deadline:
+            return
+        if self._stall.is_stalled(self._bytes_flushed(), now):
+            allowed = self._context.limits.frame_timeout_s
+            self._fail(PeerTimeoutError(f"the peer read none of its replies for {allowed:.3g} s"))
+            self.transport.abort()
+
+    # The life of the link.
+
+    def drain(self) -> None:
+        """Take no new requests, finish those begun, then close."""
+        self._is_stopping = True
+        self.wire.goodbye("the node is stopping")
+        # Nobody can be told of a one-way message, so those are still handled.
+        for request in self._backlog.keep(self._is_one_way):
+            self._reply_no_handler(request)
+        if self._out:
+            self._flush()
+        if self.wire.phase is ConnectionState.CLOSED:
+            self.close("stopped before the handshake was done")
+        self._close_when_drained()
+
+    def _close_when_drained(self) -> None:
+        if self.is_busy or self.wire.phase is not ConnectionState.DRAINING:
+            return
+        if not self._is_stopping:
+            self.close("the peer said goodbye")
+        elif self.wire.version < 3:
+            self.close("stopped")
+        elif self._goodbye_timer is None:
+            # What the peer had sent before it heard the goodbye must still be told that this node
+            # is stopping; the peer closes when it has nothing in flight any more.
+            self._goodbye_timer = self._loop.call_later(LINGER_S, self.close, "stopped")
+
+    def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
+        # Versions 1 and 2 have no goodbye, so their closing is no loss.
+        has_goodbye = self.wire.version >= 3
+        if self._close_reason is None and was_open and (exc is not None or has_goodbye):
+            self._context.counters.connections_lost += 1
+        if self._goodbye_timer is not None:
+            self._goodbye_timer.cancel()
+        # Nobody waits for replies any more; one-way messages were received and are handled.
+        self._backlog.keep(self._is_one_way)
+        self.running.cancel_requests()
+        self._stall.stop()
+        self._process_backlog()
+        if self.running:
+            self._set_timer(self._own_deadline())
+
+    def _is_one_way(self, request: RequestFrame) -> bool:
+        """Whether nobody waits for the reply; versions 1 and 2 do not tell, but handlers do."""
+        subscription = self._subscriptions.get(request.subject)
+        return request.one_way or (subscription is not None and subscription.one_way)
+
+    def abort(self) -> None:
+        """Give up on everything: the node's time to stop is over."""
+        self._backlog.clear()
+        self.running.cancel_all()
+        if self.transport is not None:
+            self.transport.abort()
+        else:
+            self._report_over()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests are waiting or handlers at work."""
+        return bool(self.running or self._backlog)
+
+    async def wait_finished(self) -> None:
+        """Return once the socket is gone and no handler is at work."""
+        await asyncio.shield(self._finished)
+
+    def _report_over(self) -> None:
+        if not self.is_busy and self in self._registry:
+            self._registry.pop(self, None)
+            self._finished.set_result(None)
+            if self._timer is not None and self.transport is None:
+                self._timer.cancel()
+                self._timer = None
+            self._context.counters.requests_received += self.requests_received
+            self._context.counters.replies_sent += self.replies_sent
+
+    def __repr__(self) -> str:
+        state = self.wire.phase.value if self.transport is not None else "closed"
+        return f"<ServerConnection {self.describe_peer()} {state}, {len(self.running)} running>"

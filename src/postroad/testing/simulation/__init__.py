@@ -1,0 +1,3 @@
+"""Deterministic simulation of a cluster: loop, network, disks and processes."""
+
+__all__: list[str] = []

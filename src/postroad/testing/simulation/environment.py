@@ -1,0 +1,132 @@
+"""The world outside of the loop: clocks, chance, the host and its load, garbage.
+
+While a simulation runs, code that asks the operating system gets answers that follow from the
+seed. Out of reach are names that a module imported itself (`from time import monotonic`), and what
+reads a clock without asking `time`: `datetime.now()`, `time.localtime()`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from random import Random
+from typing import Any
+
+from postroad.testing.simulation.loop import SimLoop
+from postroad.testing.simulation.process import CURRENT_PROCESS
+
+EPOCH_S = 1_767_225_600
+"""What wall clocks show when a simulation begins: the first second of 2026, UTC."""
+
+_NS = 1_000_000_000
+# Young garbage is collected at every sweep of the loop, older garbage more rarely.
+_SWEEPS_PER_GENERATION = 20
+
+
+@contextmanager
+def simulated_environment(loop: SimLoop, rng: Random) -> Iterator[None]:
+    """Have clocks and chance come from the simulation, and restore everything afterwards."""
+    with ExitStack() as stack:
+        _replace_clocks(stack, loop)
+        _replace_chance(stack, rng)
+        _replace_host(stack, loop)
+        stack.enter_context(_collecting_at_sweeps(loop))
+        yield
+
+
+def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    stack.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, value)
+
+
+def _replace_host(stack: ExitStack, loop: SimLoop) -> None:
+    _replace(stack, socket, "gethostname", lambda: loop.current_process.host.name)
+    _replace(stack, socket, "getaddrinfo", loop.network.names.getaddrinfo)
+    # Processors are infinitely fast.
+    _replace(stack, os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+
+
+def _replace_clocks(stack: ExitStack, loop: SimLoop) -> None:
+    now = loop.time
+
+    def wall_clock() -> float:
+        lane = CURRENT_PROCESS.get()
+        return EPOCH_S + now() + (0.0 if lane is None else lane.clock_offset_s)
+
+    def in_ns(clock: Callable[[], float]) -> Callable[[], int]:
+        return lambda: round(clock() * _NS)
+
+    def wall_clock_ns() -> int:
+        # Apart from the epoch, so that no digit of the seconds is lost.
+        lane = CURRENT_PROCESS.get()
+        offset_s = 0.0 if lane is None else lane.clock_offset_s
+        return EPOCH_S * _NS + round((now() + offset_s) * _NS)
+
+    _replace(stack, time, "time", wall_clock)
+    _replace(stack, time, "time_ns", wall_clock_ns)
+    for name in ("monotonic", "perf_counter"):
+        _replace(stack, time, name, now)
+        _replace(stack, time, f"{name}_ns", in_ns(now))
+
+
+def _replace_chance(stack: ExitStack, rng: Random) -> None:
+    seed_of_system = Random.seed
+
+    def seed(self: Random, a: Any = None, version: int = 2) -> None:
+        seed_of_system(self, rng.getrandbits(256) if a is None else a, version)
+
+    stack.callback(random.setstate, random.getstate())
+    random.seed(rng.getrandbits(256))
+    _replace(stack, os, "urandom", rng.randbytes)
+    # What `secrets` and SystemRandom call.
+    _replace(stack, random, "_urandom", rng.randbytes)
+    _replace(stack, Random, "seed", seed)
+
+
+class _Frozen:
+    """Whether the program that simulates has frozen its objects itself.
+
+    Counting them takes as long as looking at all of them: once there are some, they stay.
+    """
+
+    by_others = False
+
+
+def _is_frozen_by_others() -> bool:
+    _Frozen.by_others = _Frozen.by_others or gc.get_freeze_count() > 0
+    return _Frozen.by_others
+
+
+@contextmanager
+def _collecting_at_sweeps(loop: SimLoop) -> Iterator[None]:
+    """Collect garbage after fixed numbers of callbacks: what it finds may act."""
+    was_enabled = gc.isenabled()
+    # What exists already need not be looked at again and again.
+    does_freeze = not _is_frozen_by_others()
+    sweeps = 0
+
+    def sweep() -> None:
+        nonlocal sweeps
+        sweeps += 1
+        gc.collect(1 if sweeps % _SWEEPS_PER_GENERATION else 2)
+
+    gc.disable()
+    if does_freeze:
+        # What is garbage by now would be kept with it.
+        gc.collect()
+        gc.freeze()
+    loop.on_sweep = sweep
+    try:
+        yield
+    finally:
+        loop.on_sweep = None
+        gc.collect()
+        if does_freeze:
+            gc.unfreeze()
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,325 @@
+"""An asyncio event loop with virtual time, seeded scheduling and a network in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from functools import partial
+from random import Random
+from typing import Any, TypeVar, TypeVarTuple, cast
+from weakref import WeakValueDictionary
+
+from postroad.core.errors import UsageError
+from postroad.testing.simulation.failures import LivenessFailure
+from postroad.testing.simulation.loop_network import SimLoopNetwork
+from postroad.testing.simulation.loop_scheduler import CALLBACKS_PER_MOMENT_MAX, SimScheduler
+from postroad.testing.simulation.network import MemoryNetwork
+from postroad.testing.simulation.process import CURRENT_PROCESS, ExceptionHandler, SimProcess
+from postroad.testing.simulation.simulation import EventLog
+
+logger = logging.getLogger("asyncio")
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+# How long a function given to an executor seems to take, at most.
+_EXECUTOR_S_MAX = 0.001
+
+
+class SimLoop(SimScheduler, SimLoopNetwork):
+    """Runs unchanged asyncio code in no time, the same way for the same seed.
+
+        with asyncio.Runner(loop_factory=lambda: SimLoop(seed=7)) as runner:
+            runner.run(main())
+
+    Args:
+        seed: decides everything that is left to chance.
+        log: where the network writes what happens; a log of its own by default.
+        callbacks_per_moment_max: more callbacks without time passing are a LivenessFailure.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        log: EventLog | None = None,
+        callbacks_per_moment_max: int = CALLBACKS_PER_MOMENT_MAX,
+    ) -> None:
+        super().__init__(Random(f"{seed}/loop"), callbacks_per_moment_max)
+        self._is_running = False
+        self.slow_callback_duration = 0.1
+        self._debug = False
+        # Called for exceptions nobody handles, instead of logging them.
+        self.on_unhandled: Callable[[dict[str, Any]], object] | None = None
+        self._task_factory: Callable[..., asyncio.Future[Any]] | None = None
+        self._async_generators: WeakValueDictionary[int, AsyncGenerator[Any, Any]]
+        self._async_generators = WeakValueDictionary()
+        self._generator_count = 0
+        self._executor_rng = Random(f"{seed}/executor")
+        self.log = EventLog(self.time) if log is None else log
+        self.network = MemoryNetwork(self, Random(f"{seed}/network"), self.log)
+        self.own = self._active = SimProcess("test", self.network.own_host, self.fail)
+        self.network.context = self.own.context
+
+    @property
+    def current_process(self) -> SimProcess:
+        """The process of the code that runs."""
+        return CURRENT_PROCESS.get() or self._active
+
+    # Running.
+
+    def run_forever(self) -> None:
+        """Run until stopped; nothing left to run is a LivenessFailure."""
+        self.run_until_time(math.inf)
+
+    def run_until_time(self, deadline: float) -> None:
+        """Run until stopped, or until nothing more is to happen before the deadline."""
+        self._check_closed()
+        with self._running():
+            while not self._is_halted:
+                self._run_ready()
+                if self._is_halted:
+                    break
+                moment = self.next_moment()
+                if moment is None:
+                    raise LivenessFailure("deadlock: everybody waits and nothing is planned")
+                if moment > deadline:
+                    self._pass_time(deadline)
+                    return
+                self._move_time(moment)
+            if self._failure is None:
+                self._run_last_batch()
+        self.raise_failure()
+
+    def advance(self, until: float) -> None:
+        """Run everything planned up to a moment, and make it that moment."""
+        self._check_closed()
+        with self._running():
+            while True:
+                self._is_halted = False
+                self._run_ready()
+                if self._failure is not None:
+                    break
+                moment = self.next_moment()
+                if moment is None or moment > until:
+                    self._pass_time(until)
+                    break
+                self._move_time(moment)
+        self.raise_failure()
+
+    def _run_last_batch(self) -> None:
+        """Run what was ready when the loop was stopped, as asyncio does, and nothing newer."""
+        for lane in list(self._ready):
+            for _ in range(len(lane.queue)):
+                if not lane.is_listed or not lane.queue:
+                    break  # It was paused or killed meanwhile.
+                handle = lane.queue.popleft()
+                if not handle.cancelled():
+                    self.callbacks += 1
+                    self._active = lane
+                    handle._run()
+            if not lane.queue:
+                self._mark_idle(lane)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        if self._is_running:
+            raise RuntimeError("This event loop is already running")
+        if asyncio._get_running_loop() is not None:
+            raise UsageError(
+                "another event loop runs in this thread: drive a simulation from plain functions"
+            )
+        hooks = sys.get_asyncgen_hooks()
+        self._is_running = True
+        asyncio._set_running_loop(self)
+        sys.set_asyncgen_hooks(self._begin_generator, self._finalize_generator)
+        try:
+            yield
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+            asyncio._set_running_loop(None)
+            self._is_running = self._is_halted = False
+            self._active = self.own
+
+    def raise_failure(self) -> None:
+        """Raise what the run failed with, if anything did."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def run_until_complete(
+        self, future: Generator[Any, None, T] | Awaitable[T] | Coroutine[Any, Any, T]
+    ) -> T:
+        """Run until the future is done, and return its result."""
+        self._check_closed()
+        is_ours = not asyncio.isfuture(future)
+        waited = asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
+        waited.add_done_callback(self._stop_after)
+        try:
+            self.run_forever()
+        except BaseException:
+            if is_ours and waited.done() and not waited.cancelled():
+                waited.exception()  # The caller sees another one; this one counts as seen.
+            raise
+        finally:
+            waited.remove_done_callback(self._stop_after)
+        if not waited.done():
+            raise RuntimeError("Event loop stopped before Future completed.")
+        return waited.result()
+
+    def _stop_after(self, future: asyncio.Future[Any]) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End `run_forever` after the callbacks that are ready."""
+        self._is_halted = True
+
+    def is_running(self) -> bool:
+        """Whether it runs now."""
+        return self._is_running
+
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
+    def close(self) -> None:
+        """Forget everything; nothing can be scheduled any more."""
+        if self._is_running:
+            raise RuntimeError("Cannot close a running event loop")
+        self._is_closed = True
+        self._timers.clear()
+        for lane in list(self._ready):
+            self._mark_idle(lane)
+            lane.queue.clear()
+
+    # Futures, tasks, executors.
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+        **options: Any,
+    ) -> asyncio.Task[T]:
+        """Run a coroutine in the process of its context."""
+        self._check_closed()
+        if context is not None:
+            options["context"] = context
+        if self._task_factory is None:
+            task = asyncio.Task(
+                cast("Coroutine[Any, Any, T]", coro), loop=self, name=name, **options
+            )
+        else:
+            task = cast("asyncio.Task[T]", self._task_factory(self, coro, **options))
+            if name is not None:
+                task.set_name(name)
+        ((context and context.get(CURRENT_PROCESS)) or self.current_process).track(task)
+        return task
+
+    def set_task_factory(self, factory: Callable[..., asyncio.Future[Any]] | None) -> None:
+        """Have tasks made by something else."""
+        self._task_factory = factory
+
+    def get_task_factory(self) -> Any:
+        """What makes tasks; None stands for asyncio's own."""
+        return self._task_factory
+
+    def run_in_executor(
+        self, executor: object, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """Run the function now; its result comes a little later, as from another thread."""
+        self._check_closed()
+        future: asyncio.Future[T] = self.create_future()
+        # As in another thread, no loop runs where the function runs.
+        asyncio._set_running_loop(None)
+        try:
+            settle = partial(future.set_result, func(*args))
+        except Exception as error:
+            settle = partial(future.set_exception, error)
+        finally:
+            asyncio._set_running_loop(self if self._is_running else None)
+        delay_s = self._executor_rng.uniform(0, _EXECUTOR_S_MAX)
+        self.call_later(delay_s, lambda: None if future.done() else settle())
+        return future
+
+    def set_default_executor(self, executor: object) -> None:
+        """Accepted and not used: functions run in the loop's own thread."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """There is none."""
+
+    # Asynchronous generators.
+
+    def _begin_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generator_count += 1
+        self._async_generators[self._generator_count] = generator
+
+    def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        if not (self._is_closed or self.current_process.is_dead):
+            self.create_task(generator.aclose())
+
+    async def shutdown_asyncgens(self) -> None:
+        """Close the asynchronous generators that were begun and not ended."""
+        generators = list(self._async_generators.values())
+        self._async_generators.clear()
+        await asyncio.gather(*(it.aclose() for it in generators), return_exceptions=True)
+
+    # Errors and debugging.
+
+    def get_exception_handler(self) -> ExceptionHandler | None:
+        """What the process of the caller has set for exceptions nobody handles."""
+        return self.current_process.exception_handler
+
+    def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
+        """Have something else called for exceptions nobody handles in the caller's process."""
+        self.current_process.exception_handler = handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """Log them; in a cluster they fail the run."""
+        if self.on_unhandled is not None:
+            self.on_unhandled(context)
+            return
+        lines = [str(context.get("message") or "Unhandled exception in event loop")]
+        lines += [f"{key}: {context[key]!r}" for key in sorted(context) if key != "message"]
+        logger.error("\n".join(lines), exc_info=context.get("exception"))
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Called by asyncio for exceptions nobody handles."""
+        handler = self.current_process.exception_handler
+        if handler is None:
+            self.default_exception_handler(context)
+            return
+        try:
+            handler(self, context)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            self.default_exception_handler(
+                {"message": "Unhandled error in exception handler", "exception": error}
+            )
+
+    def get_debug(self) -> bool:
+        """Whether asyncio's debug mode is on."""
+        return self._debug
+
+    def set_debug(self, enabled: bool) -> None:
+        """Turn asyncio's debug mode on or off."""
+        self._debug = enabled
+
+    def add_signal_handler(self, sig: int, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Have the process of the caller react to a signal that the test sends it."""
+        self.current_process.signal_handlers[int(sig)] = (callback, args)
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        """Forget what `add_signal_handler` set."""
+        return self.current_process.signal_handlers.pop(int(sig), None) is not None

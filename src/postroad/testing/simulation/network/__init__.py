@@ -1,0 +1,7 @@
+"""A network in memory with the transports of real sockets, and faults on demand."""
+
+from postroad.testing.simulation.network.conditions import LinkConditions
+from postroad.testing.simulation.network.hosts import SimHost
+from postroad.testing.simulation.network.network import MemoryNetwork
+
+__all__ = ["LinkConditions", "MemoryNetwork", "SimHost"]

@@ -1,0 +1,197 @@
+"""Datagram sockets of the memory network: no order, no guarantee."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import deque
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any
+
+from postroad.core.limits import DATAGRAM_BYTES_MAX
+from postroad.testing.simulation.network.hosts import WILDCARD, SimHost, SocketAddress, is_address
+
+if TYPE_CHECKING:
+    from postroad.testing.simulation.network.network import MemoryNetwork
+
+# What a socket keeps for a process that does not read; more is dropped, as by a kernel.
+_INBOX_BYTES_MAX = 208 * 1024
+# What a kernel counts for a datagram beside its bytes.
+_DATAGRAM_COST_BYTES = 256
+
+
+class MemoryDatagramTransport(asyncio.DatagramTransport):
+    """One datagram socket; `remote` is set for one that talks to a single peer."""
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        host: SimHost,
+        local: SocketAddress,
+        remote: SocketAddress | None,
+    ) -> None:
+        port = host.datagrams.take(*local, self)
+        self.local = (local[0], port)
+        super().__init__({"sockname": self.local, "peername": remote, "socket": None})
+        self._network = network
+        self._loop = network.loop
+        self.host = host
+        self.remote = remote
+        self._context: Context = copy_context()
+        self._protocol: asyncio.DatagramProtocol | None = None
+        self._inbox: deque[tuple[bytes, SocketAddress] | OSError] = deque()
+        self._inbox_bytes = 0
+        self._is_read_planned = False
+        self._is_closing = False
+        # When the last datagram to each target arrives.
+        self._latest: dict[SocketAddress, float] = {}
+        host.sockets[self] = None
+
+    def begin(self, protocol: Any, ready: asyncio.Future[None]) -> None:
+        """Tell the protocol; `ready` is done after that."""
+        self._protocol = protocol
+        self._loop.call_soon(protocol.connection_made, self, context=self._context)
+        self._loop.call_soon(_settle, ready, context=self._context)
+
+    # What asyncio's transports have.
+
+    def sendto(self, data: Any, addr: Any = None) -> None:
+        """Send one datagram; whether it arrives is never known."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"data argument must be a bytes-like object, not {type(data).__name__!r}"
+            )
+        if self.remote is not None:
+            if addr not in (None, self.remote):
+                raise ValueError(f"Invalid address: must be None or {self.remote}")
+            addr = self.remote
+        if self._is_closing:
+            return
+        if addr is None:
+            raise ValueError("this socket has no remote address: name one")
+        if len(data) > DATAGRAM_BYTES_MAX:
+            self._report(OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE)))
+            return
+        try:
+            target = self._resolve(addr)
+        except OSError as error:
+            self._report(error)
+            return
+        self._network.send_datagram(self, bytes(data), target)
+
+    def _resolve(self, addr: Any) -> SocketAddress:
+        host, port = str(addr[0]), int(addr[1])
+        return (host if is_address(host) else self._network.names.resolve(host)[0], port)
+
+    def abort(self) -> None:
+        """Close; there is nothing to wait for."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the port back."""
+        if self._is_closing:
+            return
+        self._release()
+        self._loop.call_soon(self._notify_closed, context=self._context)
+
+    def is_closing(self) -> bool:
+        """Whether it is closed or about to be."""
+        return self._is_closing
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Who is told."""
+        assert self._protocol is not None
+        return self._protocol
+
+    def set_protocol(self, protocol: Any) -> None:
+        """Have another protocol told from now on."""
+        self._protocol = protocol
+
+    def get_write_buffer_size(self) -> int:
+        """Nothing is buffered."""
+        return 0
+
+    def _notify_closed(self) -> None:
+        if self._protocol is not None:
+            self._protocol.connection_lost(None)
+
+    def _report(self, error: OSError) -> None:
+        if self._protocol is not None:
+            self._protocol.error_received(error)
+
+    # Called by the network.
+
+    def source_for(self, target: str) -> SocketAddress:
+        """Where the receiver sees a datagram come from."""
+        address = self.local[0]
+        return (
+            self.host.source_address(target) if address == WILDCARD else address,
+            self.local[1],
+        )
+
+    def in_order(self, target: SocketAddress, when: float) -> float:
+        """When a datagram arrives that does not overtake those before it."""
+        self._latest[target] = when = max(when, self._latest.get(target, 0.0))
+        return when
+
+    def on_datagram(self, data: bytes, source: SocketAddress) -> None:
+        """One arrived."""
+        if self.remote is not None and source != self.remote:
+            return
+        cost = len(data) + _DATAGRAM_COST_BYTES
+        if self._inbox_bytes + cost > _INBOX_BYTES_MAX:
+            return
+        self._inbox_bytes += cost
+        self._inbox.append((data, source))
+        self._plan_read()
+
+    def on_unreachable(self) -> None:
+        """Nobody has the port; only sockets with a single peer are told, as by a kernel."""
+        if self.remote is not None and not self._is_closing:
+            text = os.strerror(errno.ECONNREFUSED)
+            self._inbox.append(ConnectionRefusedError(errno.ECONNREFUSED, text))
+            self._plan_read()
+
+    def close_by_kernel(self) -> None:
+        """The process is gone."""
+        self._release()
+
+    def power_off(self) -> None:
+        """The power is gone."""
+        self._release()
+
+    def _release(self) -> None:
+        self._is_closing = True
+        self._inbox.clear()
+        if self.host.sockets.pop(self, self) is None:
+            self.host.datagrams.release(*self.local)
+
+    def _plan_read(self) -> None:
+        if not self._is_read_planned:
+            self._is_read_planned = True
+            self._loop.call_soon(self._read, context=self._context)
+
+    def _read(self) -> None:
+        """Hand over one datagram in each turn, as a loop over real sockets does."""
+        self._is_read_planned = False
+        if not self._inbox or self._protocol is None:
+            return
+        received = self._inbox.popleft()
+        if self._inbox:
+            self._plan_read()
+        if isinstance(received, OSError):
+            self._protocol.error_received(received)
+        else:
+            data, source = received
+            self._inbox_bytes -= len(data) + _DATAGRAM_COST_BYTES
+            self._protocol.datagram_received(data, source)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closing else "open"
+        return f"<MemoryDatagramTransport {self.local} {state}>"
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

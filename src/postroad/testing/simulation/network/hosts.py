@@ -1,0 +1,220 @@
+"""Machines of the memory network: addresses, ports, and what is open at them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from postroad.testing.simulation.network.datagram import MemoryDatagramTransport
+    from postroad.testing.simulation.network.server import MemoryListener
+
+_KINDS = ((socket.SOCK_STREAM, 6), (socket.SOCK_DGRAM, 17))
+
+
+class NameService:
+    """The name service."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, tuple[str, ...]] = {}
+
+    def set(self, name: str, addresses: Sequence[str]) -> None:
+        """Have the name mean these addresses, the first one first."""
+        self._addresses[name.lower()] = tuple(addresses)
+
+    def remove(self, name: str) -> None:
+        """Have nobody know the name."""
+        self._addresses.pop(name.lower(), None)
+
+    def resolve(self, name: str) -> tuple[str, ...]:
+        """The addresses of a host; raises what the system raises for an unknown one."""
+        if is_address(name):
+            return (name,)
+        if name.lower() in ("localhost", "::1"):
+            return (LOOPBACK,)
+        known = self._addresses.get(name.lower())
+        if not known:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return known
+
+    def name_of(self, address: str) -> str:
+        """The first name that means the address, else the address."""
+        for name, addresses in self._addresses.items():
+            if address in addresses:
+                return name
+        return "localhost" if address == LOOPBACK else address
+
+    def getaddrinfo(
+        self,
+        host: bytes | str | None,
+        port: bytes | str | int | None,
+        family: int = 0,
+        type: int = 0,
+        proto: int = 0,
+        flags: int = 0,
+    ) -> list[tuple[Any, ...]]:
+        """What `socket.getaddrinfo` would say."""
+        if family not in (0, socket.AF_INET):
+            raise socket.gaierror(socket.EAI_FAMILY, "ai_family not supported")
+        if isinstance(host, bytes):
+            host = host.decode("idna")
+        if not host:
+            found: tuple[str, ...] = (WILDCARD if flags & socket.AI_PASSIVE else LOOPBACK,)
+        else:
+            found = self.resolve(host)
+        number = _port_number(port)
+        return [
+            (socket.AF_INET, kind, protocol, "", (address, number))
+            for address in found
+            for kind, protocol in _KINDS
+            if type in (0, kind) and proto in (0, protocol)
+        ]
+
+
+def is_address(text: str) -> bool:
+    """Whether the text is an IPv4 address and not a name."""
+    try:
+        socket.inet_pton(socket.AF_INET, text)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _port_number(port: bytes | str | int | None) -> int:
+    try:
+        return int(port or 0)
+    except ValueError:
+        raise socket.gaierror(
+            socket.EAI_SERVICE, "Servname not supported for ai_socktype"
+        ) from None
+
+
+SocketAddress: TypeAlias = tuple[str, int]
+"""An IPv4 address and a port."""
+
+WILDCARD = "0.0.0.0"
+LOOPBACK = "127.0.0.1"
+_WILDCARDS = (None, "", WILDCARD, "::")
+_LOOPBACKS = ("localhost", "::1")
+# Where the search for a free port begins; those who dial must not meet those who listen.
+_FIRST_LISTENING = 32_768
+_FIRST_DIALED = 45_000
+_LAST_PORT = 65_535
+
+T = TypeVar("T")
+
+
+class KernelResource(Protocol):
+    """Something open at a host, as its kernel sees it."""
+
+    def close_by_kernel(self) -> None:
+        """The process is gone: close as the kernel does."""
+
+    def power_off(self) -> None:
+        """The power is gone: be no more, without a word to anybody."""
+
+
+class PortTable(Generic[T]):
+    """Who has which port of one protocol."""
+
+    def __init__(self, first_free: int = _FIRST_LISTENING) -> None:
+        self._taken: dict[SocketAddress, T] = {}
+        self._first_free = self._next_free = first_free
+
+    def take(self, address: str, port: int, owner: T) -> int:
+        """Bind; port 0 chooses one. Returns the port."""
+        port = port or self._choose(address)
+        if self._is_taken(address, port):
+            raise OSError(
+                errno.EADDRINUSE,
+                f"error while attempting to bind on address {(address, port)}: "
+                f"{os.strerror(errno.EADDRINUSE).lower()}",
+            )
+        self._taken[address, port] = owner
+        return port
+
+    def release(self, address: str, port: int) -> None:
+        """Forget who has it."""
+        self._taken.pop((address, port), None)
+
+    def find(self, address: str, port: int) -> T | None:
+        """Who gets what arrives there."""
+        exact = self._taken.get((address, port))
+        return self._taken.get((WILDCARD, port)) if exact is None else exact
+
+    def clear(self) -> None:
+        """Release all."""
+        self._taken.clear()
+
+    def _choose(self, address: str) -> int:
+        while True:
+            port = self._next_free
+            self._next_free = self._first_free if port == _LAST_PORT else port + 1
+            if not self._is_taken(address, port):
+                return port
+
+    def _is_taken(self, address: str, port: int) -> bool:
+        if address == WILDCARD:
+            return any(taken == port for _, taken in self._taken)
+        return (address, port) in self._taken or (WILDCARD, port) in self._taken
+
+
+class SimHost:
+    """One machine: name, address, and the sockets that are open on it."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        # Whether it has power; without, it answers nothing.
+        self.is_on = True
+        # Bytes per second its processes read from each connection; None is no limit.
+        self.read_rate: float | None = None
+        self.listeners: PortTable[MemoryListener] = PortTable()
+        self.datagrams: PortTable[MemoryDatagramTransport] = PortTable()
+        # Source ports of connections that are dialed from here.
+        self.dialed: PortTable[object] = PortTable(_FIRST_DIALED)
+        # Everything open, oldest first.
+        self.sockets: dict[KernelResource, None] = {}
+
+    def own_address(self, wanted: str | None) -> str:
+        """The address to bind for what the caller named; only its own can be bound."""
+        if wanted in _WILDCARDS:
+            return WILDCARD
+        if wanted in _LOOPBACKS or (wanted and wanted.startswith("127.")):
+            return LOOPBACK if wanted in _LOOPBACKS else str(wanted)
+        if wanted in (self.name, self.address):
+            return self.address
+        raise OSError(
+            errno.EADDRNOTAVAIL,
+            f"error while attempting to bind on address {wanted!r}: "
+            f"{os.strerror(errno.EADDRNOTAVAIL).lower()}; this is host {self.name}",
+        )
+
+    def source_address(self, target: str) -> str:
+        """The address that what leaves for the target comes from."""
+        return LOOPBACK if target.startswith("127.") else self.address
+
+    def end_processes(self) -> None:
+        """Close everything as the kernel does when its process is killed."""
+        for each in list(self.sockets):
+            each.close_by_kernel()
+        self._forget()
+
+    def lose_power(self) -> None:
+        """Be off: everything open is gone, and nobody hears of it."""
+        self.is_on = False
+        for each in list(self.sockets):
+            each.power_off()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.sockets.clear()
+        self.listeners.clear()
+        self.datagrams.clear()
+        self.dialed.clear()
+
+    def __repr__(self) -> str:
+        return f"<Host {self.name} {self.address} {'on' if self.is_on else 'off'}>"

@@ -1,0 +1,172 @@
+"""Listening at the memory network."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any
+
+from postroad.testing.simulation.network.hosts import SimHost, SocketAddress
+from postroad.testing.simulation.network.transport import MemoryTransport, reset_error
+
+if TYPE_CHECKING:
+    from postroad.testing.simulation.network.network import MemoryNetwork
+
+
+class BoundSocket:
+    """What a server shows of its sockets: the address."""
+
+    family = socket.AF_INET
+
+    def __init__(self, name: SocketAddress, kind: int) -> None:
+        self._name = name
+        self.type = kind
+
+    def getsockname(self) -> SocketAddress:
+        """The address and port that are bound."""
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"<BoundSocket {self._name[0]}:{self._name[1]}>"
+
+
+class MemoryListener:
+    """One port that a server listens at, as the host's kernel sees it."""
+
+    def __init__(self, host: SimHost, server: MemoryServer, address: str, port: int) -> None:
+        self._host = host
+        self.server = server
+        self.address = address
+        self.port = host.listeners.take(address, port, self)
+        host.sockets[self] = None
+
+    def release(self) -> None:
+        """Give the port back."""
+        if self._host.sockets.pop(self, self) is None:
+            self._host.listeners.release(self.address, self.port)
+
+    def close_by_kernel(self) -> None:
+        """The process is gone, and its server with it."""
+        self.server.end()
+
+    def power_off(self) -> None:
+        """The power is gone, and the server with it."""
+        self.server.end()
+
+
+class MemoryServer(asyncio.AbstractServer):
+    """What `create_server` returns."""
+
+    def __init__(
+        self, network: MemoryNetwork, host: SimHost, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
+        self._network = network
+        self._host = host
+        self._factory = factory
+        self._context = copy_context()
+        self._listeners: list[MemoryListener] = []
+        self._is_serving = False
+        self._is_closed = False
+        # Connections that were accepted and are open, oldest first.
+        self._open: dict[MemoryTransport, None] = {}
+        self._all_closed: asyncio.Future[None] = network.loop.create_future()
+        self._forever: asyncio.Future[None] | None = None
+
+    def bind(self, addresses: list[str], port: int) -> None:
+        """Take the port at each address, or none."""
+        try:
+            for address in addresses:
+                listener = MemoryListener(self._host, self, address, port)
+                self._listeners.append(listener)
+                port = port or listener.port
+        except OSError:
+            self.close()
+            raise
+
+    # What asyncio.Server has.
+
+    @property
+    def sockets(self) -> tuple[Any, ...]:
+        """The bound addresses; empty once closed."""
+        return tuple(
+            BoundSocket((it.address, it.port), socket.SOCK_STREAM) for it in self._listeners
+        )
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The simulated loop."""
+        return self._network.loop
+
+    def is_serving(self) -> bool:
+        """Whether connections are accepted."""
+        return self._is_serving
+
+    async def start_serving(self) -> None:
+        """Accept connections from now on."""
+        self._is_serving = bool(self._listeners)
+
+    async def serve_forever(self) -> None:
+        """Serve until cancelled or closed."""
+        await self.start_serving()
+        self._forever = self._network.loop.create_future()
+        try:
+            await self._forever
+        finally:
+            self._forever = None
+            self.close()
+
+    def close(self) -> None:
+        """Listen no more; connections stay open."""
+        self._is_serving = False
+        self._is_closed = True
+        for listener in self._listeners:
+            listener.release()
+        self._listeners = []
+        if self._forever is not None and not self._forever.done():
+            self._forever.cancel()
+        self._settle()
+
+    def close_clients(self) -> None:
+        """Close every connection that was accepted."""
+        for transport in list(self._open):
+            transport.close()
+
+    def abort_clients(self) -> None:
+        """Abort every connection that was accepted."""
+        for transport in list(self._open):
+            transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Return when the server and every connection it accepted are closed."""
+        await asyncio.shield(self._all_closed)
+
+    def on_transport_closed(self, transport: MemoryTransport) -> None:
+        """A connection was closed."""
+        self._open.pop(transport, None)
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._is_closed and not self._open and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+    # Called by the network.
+
+    def end(self) -> None:
+        """Its process is no more."""
+        self._is_serving = False
+
+    def new_context(self) -> Context:
+        """What a connection's callbacks run in."""
+        return self._context.copy()
+
+    def accept(self, transport: MemoryTransport, context: Context) -> None:
+        """A connection came in; the process takes it when it runs."""
+        self._network.loop.call_soon(self._take, transport, context=context)
+
+    def _take(self, transport: MemoryTransport) -> None:
+        if self._is_serving:
+            self._open[transport] = None
+            transport.begin(self._factory(), None)
+        elif not transport.is_gone:
+            self._network.break_connection(transport, reset_error())

@@ -1,0 +1,419 @@
+"""A transport of the memory network: what asyncio's transports of real sockets do."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from abc import abstractmethod
+from collections import deque
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, cast
+
+from postroad.testing.simulation.network.hosts import SimHost, SocketAddress
+from postroad.testing.simulation.network.pipe import Pipe, StreamEnd
+
+if TYPE_CHECKING:
+    from postroad.testing.simulation.loop import SimLoop
+    from postroad.testing.simulation.network.network import MemoryNetwork
+    from postroad.testing.simulation.network.server import MemoryServer
+
+_READ_BYTES_MAX = 256 * 1024
+# A host that reads slowly reads so often.
+_SLOW_READ_S = 0.05
+
+
+def reset_error() -> ConnectionResetError:
+    """What the system says of a connection that the peer reset."""
+    return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+
+class ReadingHalf(asyncio.Transport):
+    """Hands what arrives to a protocol, plain or buffered."""
+
+    incoming: Pipe
+
+    def __init__(
+        self, loop: SimLoop, host: SimHost, context: Context, names: dict[str, Any]
+    ) -> None:
+        super().__init__(names)
+        self._loop = loop
+        self.host = host
+        self._context = context
+        self._protocol: asyncio.BaseProtocol | None = None
+        # Reading begins once the protocol knows of the connection.
+        self._has_begun = False
+        self._is_paused = False
+        self._is_read_planned = False
+        # A host that reads slowly reads no earlier.
+        self._next_read = 0.0
+        self._saw_eof = False
+        self._is_closing = False
+
+    @abstractmethod
+    def _lose(self, error: Exception | None) -> None:
+        """End the connection for this reason."""
+
+    def _begin_reading(self) -> None:
+        self._has_begun = True
+        self.on_readable()
+
+    def is_reading(self) -> bool:
+        """Whether what arrives is handed to the protocol."""
+        return not self._is_closing and not self._is_paused
+
+    def pause_reading(self) -> None:
+        """Leave what arrives where it is."""
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        """Hand what arrives to the protocol again."""
+        if self._is_paused and not self._is_closing:
+            self._is_paused = False
+            self.on_readable()
+
+    def _read(self) -> None:
+        self._is_read_planned = False
+        if not self._has_begun or not self.is_reading():
+            return
+        incoming = self.incoming
+        if incoming.arrived_bytes:
+            size = self._hand_over()
+            if self.host.read_rate is not None:
+                self._next_read = self._loop.time() + size / self.host.read_rate
+            if incoming.arrived_bytes or incoming.end is not None:
+                self._plan_read()
+        elif incoming.end is StreamEnd.RESET:
+            self._lose(reset_error())
+        elif incoming.end is StreamEnd.FIN and not self._saw_eof:
+            self._saw_eof = True
+            self._tell_eof()
+
+    def _hand_over(self) -> int:
+        """Give the protocol what has arrived; returns how much."""
+        size_max = _READ_BYTES_MAX
+        if self.host.read_rate is not None:
+            size_max = max(1, int(self.host.read_rate * _SLOW_READ_S))
+        protocol = self._protocol
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            return self._fill(protocol, size_max)
+        data = self.incoming.take(size_max)
+        try:
+            cast("asyncio.Protocol", protocol).data_received(data)
+        except Exception as error:
+            self._fail(error, "data_received")
+        return len(data)
+
+    def _fill(self, protocol: asyncio.BufferedProtocol, size_max: int) -> int:
+        what = "get_buffer"
+        data = b""
+        try:
+            buffer = memoryview(protocol.get_buffer(-1)).cast("B")
+            if not buffer:
+                raise RuntimeError("get_buffer() returned an empty buffer")
+            data = self.incoming.take(min(len(buffer), size_max))
+            buffer[: len(data)] = data
+            what = "buffer_updated"
+            protocol.buffer_updated(len(data))
+        except Exception as error:
+            self._fail(error, what)
+        return len(data)
+
+    def _tell_eof(self) -> None:
+        try:
+            stays_open = cast("asyncio.Protocol", self._protocol).eof_received()
+        except Exception as error:
+            self._fail(error, "eof_received")
+            return
+        if not stays_open:
+            self.close()
+
+    def _plan_read(self) -> None:
+        if self._is_read_planned:
+            return
+        self._is_read_planned = True
+        if self._next_read <= self._loop.time():
+            self._plan(self._read)
+        else:
+            self._loop.call_at(self._next_read, self._read, context=self._context)
+
+    def _fail(self, error: BaseException, what: str) -> None:
+        """The protocol raised: say so, and close."""
+        self._loop.call_exception_handler(
+            {
+                "message": f"Fatal error: protocol.{what}() call failed.",
+                "exception": error,
+                "transport": self,
+                "protocol": self._protocol,
+            }
+        )
+        self._lose(error if isinstance(error, Exception) else None)
+
+    # Called by the network.
+
+    def on_readable(self) -> None:
+        """Something arrived, or the end did."""
+        if self.incoming.end is StreamEnd.RESET and (
+            self._is_closing or self.get_write_buffer_size()
+        ):
+            # What is still to be written cannot be any more.
+            self._plan(self._lose, reset_error())
+        if self._has_begun and not self._is_paused and not self._is_closing:
+            self._plan_read()
+
+    def _plan(self, callback: Any, *args: Any) -> None:
+        self._loop.call_soon(callback, *args, context=self._context)
+
+
+_HIGH_WATER_BYTES = 64 * 1024
+
+
+class MemoryTransport(ReadingHalf):
+    """One end of a connection.
+
+    `on_...`, `break_off`, `end_by_kernel` and `vanish` are for the network, which calls them from
+    outside of the process; everything else happens within it.
+    """
+
+    outgoing: Pipe
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        host: SimHost,
+        context: Context,
+        local: SocketAddress,
+        remote: SocketAddress,
+        server: MemoryServer | None = None,
+    ) -> None:
+        names = {"sockname": local, "peername": remote, "socket": None}
+        super().__init__(network.loop, host, context, names)
+        self._network = network
+        self.local, self.remote = local, remote
+        self._server = server
+        self._buffer: deque[memoryview] = deque()
+        self._buffered_bytes = 0
+        self._high_bytes = _HIGH_WATER_BYTES
+        self._low_bytes = _HIGH_WATER_BYTES // 4
+        self._is_protocol_paused = False
+        self._is_write_planned = False
+        self._is_eof_wanted = False
+        self._is_end_sent = False
+        # Set when `connection_lost` is planned; and when the socket is closed.
+        self._is_lost = False
+        self.is_gone = False
+        # Whether the protocol has been told of the connection.
+        self._is_made = False
+        host.sockets[self] = None
+
+    # Life.
+
+    def begin(self, protocol: asyncio.BaseProtocol, ready: asyncio.Future[None] | None) -> None:
+        """Tell the protocol of the connection, then read; `ready` is done after that."""
+        self._protocol = protocol
+        self._plan(self._make)
+        self._plan(self._begin_reading)
+        if ready is not None:
+            self._plan(_settle, ready)
+
+    def _make(self) -> None:
+        self._is_made = True
+        self.get_protocol().connection_made(self)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Have another protocol told from now on."""
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Who is told."""
+        assert self._protocol is not None
+        return self._protocol
+
+    def is_closing(self) -> bool:
+        """Whether it is closed or about to be."""
+        return self._is_closing
+
+    def close(self) -> None:
+        """Read no more, write what is buffered, then close."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if not self._buffer:
+            self._lose(None)
+
+    def abort(self) -> None:
+        """Close at once; what is buffered is lost."""
+        self._lose(None)
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._is_lost:
+            return
+        self._is_closing = self._is_lost = True
+        self._buffer.clear()
+        self._buffered_bytes = 0
+        self._plan(self._report_loss, error)
+
+    def _report_loss(self, error: Exception | None) -> None:
+        if self._protocol is not None and not self._is_made:
+            # It is reset before its process got to run: that is told of the connection first.
+            self._plan(self._report_loss, error)
+            return
+        if isinstance(error, OSError):
+            where = f"{self.remote[0]}:{self.remote[1]}"
+            self._network.log(self.host, "lost", f"the connection with {where}: {error.strerror}")
+        try:
+            if self._protocol is not None:
+                self._protocol.connection_lost(error)
+        finally:
+            self._close_socket()
+            if self._server is not None:
+                self._server.on_transport_closed(self)
+
+    def _close_socket(self) -> None:
+        """Close as the kernel does: a peer whose data nobody read is told by a reset."""
+        if self.is_gone:
+            return
+        self.is_gone = True
+        self._release()
+        self._send_end(StreamEnd.RESET if self.incoming.arrived_bytes else StreamEnd.FIN)
+
+    def _send_end(self, mark: StreamEnd) -> None:
+        if mark is StreamEnd.RESET or not self._is_end_sent:
+            self._is_end_sent = True
+            self.outgoing.finish(mark)
+
+    def _release(self) -> None:
+        self.host.sockets.pop(self, None)
+        if self._server is None:
+            self.host.dialed.release(*self.local)
+
+    # Writing.
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send, or buffer what the connection does not take now."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"data argument must be a bytes-like object, not {type(data).__name__!r}"
+            )
+        if self._is_eof_wanted:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self._is_lost or not data:
+            return
+        if self.incoming.end is StreamEnd.RESET:
+            self._lose(reset_error())
+            return
+        data = bytes(data)
+        sent = 0 if self._buffer else self.outgoing.send(data)
+        if sent < len(data):
+            self._buffer.append(memoryview(data)[sent:])
+            self._buffered_bytes += len(data) - sent
+            self._pause_protocol()
+
+    def writelines(self, list_of_data: Any) -> None:
+        """Write all of them."""
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        """It can."""
+        return True
+
+    def write_eof(self) -> None:
+        """Say that nothing more comes, after what is buffered; reading goes on."""
+        if self._is_closing or self._is_eof_wanted:
+            return
+        self._is_eof_wanted = True
+        if not self._buffer:
+            self._send_end(StreamEnd.FIN)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes the connection has not taken yet."""
+        return self._buffered_bytes
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """When the protocol is told to go on, and when to pause."""
+        return (self._low_bytes, self._high_bytes)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set when the protocol is told to pause, and when to go on."""
+        if high is None:
+            high = _HIGH_WATER_BYTES if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+        self._high_bytes, self._low_bytes = high, low
+        self._pause_protocol()
+
+    def _flush(self) -> None:
+        self._is_write_planned = False
+        while self._buffer:
+            data = self._buffer[0]
+            sent = self.outgoing.send(data)
+            self._buffered_bytes -= sent
+            if sent < len(data):
+                self._buffer[0] = data[sent:]
+                break
+            self._buffer.popleft()
+        self._resume_protocol()
+        if not self._buffer and not self._is_lost:
+            if self._is_eof_wanted:
+                self._send_end(StreamEnd.FIN)
+            if self._is_closing:
+                self._lose(None)
+
+    def _pause_protocol(self) -> None:
+        if self._buffered_bytes > self._high_bytes and not self._is_protocol_paused:
+            self._is_protocol_paused = True
+            self._tell("pause_writing")
+
+    def _resume_protocol(self) -> None:
+        if self._is_protocol_paused and self._buffered_bytes <= self._low_bytes:
+            self._is_protocol_paused = False
+            self._tell("resume_writing")
+
+    def _tell(self, what: str) -> None:
+        try:
+            getattr(self._protocol, what)()
+        except Exception as error:
+            self._loop.call_exception_handler(
+                {
+                    "message": f"protocol.{what}() failed",
+                    "exception": error,
+                    "transport": self,
+                    "protocol": self._protocol,
+                }
+            )
+
+    # Called by the network.
+
+    def on_room(self) -> None:
+        """The connection takes more."""
+        if self._buffer and not self._is_write_planned:
+            self._is_write_planned = True
+            self._plan(self._flush)
+
+    def reset_by_kernel(self, error: OSError) -> None:
+        """The kernel gave the connection up; the process hears of it."""
+        if not self.is_gone:
+            self.is_gone = True
+            self._release()
+            self._lose(error)
+
+    def close_by_kernel(self) -> None:
+        """The process is gone: what it had not handed to the kernel is lost."""
+        self._is_closing = self._is_lost = True
+        self._close_socket()
+
+    def power_off(self) -> None:
+        """The power is gone: nothing is sent any more, nobody is told."""
+        self._is_closing = self._is_lost = self.is_gone = True
+        self.outgoing.discard_in_flight()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_gone else "closing" if self._is_closing else "open"
+        return f"<MemoryTransport {self.local} to {self.remote} {state}>"
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,138 @@
+"""Simulated processes as the loop sees them: each has its own queue of callbacks.
+
+A handle belongs to the lane that its context names. Within a lane callbacks run in the order in
+which they were scheduled, as asyncio promises; between lanes chance decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from postroad.testing.simulation.failures import REPORTER, Reporter
+
+if TYPE_CHECKING:
+    from postroad.testing.simulation.network.hosts import SimHost
+
+# A coroutine that still waits after so many attempts to close it is given up.
+_CLOSE_ATTEMPTS_MAX = 100
+
+_never_ending: list[object] = []
+
+
+def close_tasks(tasks: dict[asyncio.Future[Any], object]) -> None:
+    """Close the coroutines of unfinished tasks; what their `finally` does goes nowhere.
+
+    There may be more of them meanwhile: such code can make new tasks.
+    """
+    with _silence():
+        while tasks:
+            task = next(iter(tasks))
+            if isinstance(task, asyncio.Task):
+                _close(task)
+            tasks.pop(task, None)
+
+
+def _close(task: asyncio.Task[Any]) -> None:
+    # Read by asyncio when a task is forgotten before it is done.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    if task.done():
+        return
+    coroutine: Any = task.get_coro()
+    for _ in range(_CLOSE_ATTEMPTS_MAX):
+        try:
+            coroutine.close()
+        except BaseException:
+            # It waits again or raised while ending: from there it is closed once more.
+            continue
+        return
+    _never_ending.append(task)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """No log, no warning, no report of what nobody can see any more."""
+    hook, disabled = sys.unraisablehook, logging.root.manager.disable
+    sys.unraisablehook = lambda _: None
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+        sys.unraisablehook = hook
+
+
+ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
+
+
+class SimProcess:
+    """One process: its callbacks, its tasks, and where it runs."""
+
+    __slots__ = (
+        "clock_offset_s",
+        "context",
+        "exception_handler",
+        "host",
+        "is_dead",
+        "is_listed",
+        "is_paused",
+        "name",
+        "queue",
+        "signal_handlers",
+        "tasks",
+    )
+
+    def __init__(self, name: str, host: SimHost, report: Reporter | None = None) -> None:
+        self.name = name
+        self.host = host
+        self.queue: deque[asyncio.Handle] = deque()
+        # Whether the loop has it among those with something to run.
+        self.is_listed = False
+        self.is_paused = False
+        self.is_dead = False
+        # What the wall clock shows beyond the simulation's.
+        self.clock_offset_s = 0.0
+        # Set by code of the process; None has the loop's default handler called.
+        self.exception_handler: ExceptionHandler | None = None
+        self.signal_handlers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
+        # Held until they are done: what is forgotten would be closed at a moment of its own.
+        self.tasks: dict[asyncio.Future[Any], object] = {}
+        # What everything in the lane begins with.
+        self.context = Context()
+        self.context.run(CURRENT_PROCESS.set, self)
+        self.context.run(REPORTER.set, report)
+
+    def track(self, task: asyncio.Future[Any]) -> None:
+        """Keep a task alive until it is done."""
+        self.tasks[task] = None
+        # In the lane itself, so that a failure nobody asked for is told as this process's.
+        task.add_done_callback(self.tasks.pop, context=self.context)
+
+    def forget_finished(self) -> None:
+        """Hold only what is not done."""
+        for task in [it for it in self.tasks if it.done()]:
+            task.remove_done_callback(self.tasks.pop)
+            del self.tasks[task]
+
+    def kill(self) -> None:
+        """Drop everything that was to run; nothing runs any more."""
+        self.is_dead = True
+        # Takes callbacks and keeps none, so that scheduling one needs no check.
+        self.queue = deque(maxlen=0)
+
+    def __repr__(self) -> str:
+        state = "dead" if self.is_dead else "paused" if self.is_paused else "running"
+        return f"<Lane {self.name} {state}>"
+
+
+CURRENT_PROCESS: ContextVar[SimProcess | None] = ContextVar("postroad_lane", default=None)
+"""The lane of the code that runs."""

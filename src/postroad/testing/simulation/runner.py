@@ -1,0 +1,241 @@
+"""Runs scenarios over seeds, and tells how to see a failing one again, as short as it can be.
+
+Exit codes: 0 all seeds passed, 127 something crashed, 128 something that had to happen did not,
+129 something happened that must not, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from postroad.core.errors import UsageError
+from postroad.testing.simulation.failures import CRASH, SimulationFailure
+from postroad.testing.simulation.shrinking import SECONDS, TRIES, format_keep, parse_keep, shrink
+from postroad.testing.simulation.simulation import Keep, Scenario, Simulation
+
+SEEDS = 100
+STOPPED = 130
+# Long runs tell this often how far they are.
+PROGRESS_S = 15.0
+
+
+class RunResult(NamedTuple):
+    """How a run ended. `exit_code` is 0 when all went well."""
+
+    name: str
+    seed: int
+    exit_code: int
+    reason: str
+    log: str
+    actions: int
+    virtual_s: float
+    program: str
+    place: str
+    """Where in the code the failure was found."""
+    keep: Keep
+    """What was left of optional lists, as far as they were not whole."""
+    optional_items: Mapping[str, int]
+    """By name, how long they are as a whole."""
+
+    @property
+    def finding(self) -> tuple[int, str]:
+        """What runs that fail in the same way have in common."""
+        return self.exit_code, self.place
+
+    @property
+    def replay_command(self) -> str:
+        """What a person types to see this run again."""
+        command = f"{self.program} --only {self.name} --seeds 1 --first-seed {self.seed}"
+        return f"{command} --keep '{format_keep(self.keep)}'" if self.keep else command
+
+    def describe(self) -> str:
+        """Everything needed to look into a failed run."""
+        kept = ", ".join(
+            f"{len(it)} of {self.optional_items.get(name, 0)} {name}"
+            for name, it in self.keep.items()
+        )
+        return (
+            f"{self.log}\n\n{self.name} failed with seed {self.seed}"
+            f"{f', with {kept}' if kept else ''}\n{self.reason}\nreplay  {self.replay_command}"
+        )
+
+
+def run_seed(
+    name: str,
+    scenario: Scenario,
+    seed: int,
+    *,
+    program: str | None = None,
+    keep: Keep | None = None,
+) -> RunResult:
+    """Run a scenario once; never raises for what happens inside.
+
+    Args:
+        name: the scenario's name.
+        scenario: what to run.
+        seed: decides everything.
+        program: how a person starts the scenarios; this program by default.
+        keep: what is left of optional lists; everything by default.
+    """
+    simulation = Simulation(seed, keep)
+    exit_code, reason, place = 0, "", ""
+    try:
+        scenario(simulation)
+    except SimulationFailure as failure:
+        exit_code, reason = failure.exit_code, f"{failure.kind}: {failure}"
+        place = _place_of(failure)
+    except (Exception, asyncio.CancelledError, SystemExit) as error:
+        trace = "".join(traceback.format_exception(error))
+        exit_code, reason = CRASH, f"crash: {error!r}\n\n{trace}"
+        place = _place_of(error)
+    return RunResult(
+        name=name,
+        seed=seed,
+        exit_code=exit_code,
+        reason=reason,
+        log=str(simulation.log),
+        actions=simulation.actions,
+        virtual_s=simulation.now,
+        program=program or this_program(),
+        place=place,
+        keep=simulation.keep,
+        optional_items=simulation.optional_items,
+    )
+
+
+def shorten(
+    failed: RunResult, scenario: Scenario, *, tries: int = TRIES, seconds: float = SECONDS
+) -> RunResult:
+    """Look for a shorter run that fails in the same way, with less of what is optional.
+
+    Args:
+        failed: how a run with everything ended.
+        scenario: what it ran.
+        tries: how many runs there may be.
+        seconds: how long they may take together.
+    """
+
+    def run(keep: Keep) -> RunResult:
+        return run_seed(failed.name, scenario, failed.seed, program=failed.program, keep=keep)
+
+    return shrink(failed, run, tries=tries, seconds=seconds)
+
+
+def _place_of(error: BaseException) -> str:
+    """The innermost line on the way to an error that is not the simulator's own."""
+    simulator = Path(__file__).parent
+    frames = traceback.extract_tb(error.__traceback__)
+    others = [it for it in frames if simulator not in Path(it.filename).parents]
+    where = f" at {others[-1].filename}:{others[-1].lineno}" if others else ""
+    return f"{type(error).__name__}{where}"
+
+
+def main(
+    scenarios: Mapping[str, Scenario],
+    argv: Sequence[str] | None = None,
+    *,
+    program: str | None = None,
+    first_seed: int = 0,
+) -> int:
+    """Run each scenario with a range of seeds, up to the first that fails; returns the exit code.
+
+    For a program of your own, `mytests/simulation/__main__.py`:
+
+        sys.exit(main({"restart": run_restart}))
+
+    Args:
+        scenarios: by name, in the order in which they run.
+        argv: the arguments; those of the command line by default.
+        program: how a person starts it; found out by default.
+        first_seed: where seeds begin if the arguments do not say it.
+    """
+    program = program or this_program()
+    options = _parse(scenarios, argv, program, first_seed)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    chosen = {options.only: scenarios[options.only]} if options.only else scenarios
+    try:
+        for name, scenario in chosen.items():
+            if exit_code := _run(name, scenario, seeds, program, options):
+                return exit_code
+    except KeyboardInterrupt:
+        _say("\nstopped")
+        return STOPPED
+    return 0
+
+
+def this_program() -> str:
+    """The command that started this process, without its arguments."""
+    started = sys.modules["__main__"]
+    if started.__spec__ is not None:
+        return f"python -m {started.__spec__.name.removesuffix('.__main__')}"
+    return f"python {sys.argv[0]}"
+
+
+def _parse(
+    scenarios: Mapping[str, Scenario], argv: Sequence[str] | None, program: str, first_seed: int
+) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=program, description="Run each scenario with a range of seeds."
+    )
+    parser.add_argument(
+        "--only", choices=list(scenarios), help="run one scenario; the default is all"
+    )
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many (default: %(default)d)")
+    parser.add_argument(
+        "--first-seed", type=int, default=first_seed, help="the first (default: %(default)d)"
+    )
+    parser.add_argument("--log", action="store_true", help="print the events of every run")
+    parser.add_argument(
+        "--tries",
+        type=int,
+        default=TRIES,
+        help="runs to find a shorter one that fails like the first (default: %(default)d)",
+    )
+    parser.add_argument("--keep", default="", help="what is left of a plan, as a replay says it")
+    options = parser.parse_args(argv)
+    if options.seeds < 1:
+        parser.error("--seeds must be 1 or more")
+    try:
+        options.keep = parse_keep(options.keep)
+    except UsageError as error:
+        parser.error(f"--keep: {error}")
+    return options
+
+
+def _run(
+    name: str, scenario: Scenario, seeds: range, program: str, options: argparse.Namespace
+) -> int:
+    started = time.monotonic()
+    told = started
+    actions, virtual_s = 0, 0.0
+    for seed in seeds:
+        if time.monotonic() - told > PROGRESS_S:
+            told = time.monotonic()
+            _say(f"{name:<10}  seeds {seeds[0]} to {seed - 1}  ok so far, of {len(seeds):,}")
+        outcome = run_seed(name, scenario, seed, program=program, keep=options.keep)
+        actions += outcome.actions
+        virtual_s += outcome.virtual_s
+        if outcome.exit_code:
+            if not options.keep:
+                outcome = shorten(outcome, scenario, tries=options.tries)
+            _say(outcome.describe())
+            return outcome.exit_code
+        if options.log:
+            _say(f"{outcome.log}\n")
+    _say(
+        f"{name:<10}  seeds {seeds[0]} to {seeds[-1]}  ok  {actions:,} events, "
+        f"{virtual_s:,.0f} s of virtual time in {time.monotonic() - started:.1f} s"
+    )
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,144 @@
+"""What versions 1 and 2 share in either profile: the sender's address stands before all frames."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from abc import abstractmethod
+
+from postroad.core.errors import ConfigError, LocalProtocolError, MalformedFrameError
+from postroad.core.names import Address
+from postroad.wire.codecs.codec import Codec, encode_application_frame
+from postroad.wire.frames import Bytes, Frame, decode_utf8
+
+_LENGTH_16 = struct.Struct(">h")
+_PORT = struct.Struct(">i")
+_IP_LENGTHS = (4, 16)
+
+
+def encode_sender_host(address: Address) -> bytes:
+    """Version 2: 16-bit length, host name, 32-bit port."""
+    host = address.host.encode()
+    return _LENGTH_16.pack(len(host)) + host + _PORT.pack(address.port)
+
+
+def encode_sender_ip(ip: str, port: int, *, has_short_length: bool) -> bytes:
+    """Version 1: length of 8 or 16 bits, raw IP, 32-bit port."""
+    try:
+        packed = ipaddress.ip_address(ip).packed
+    except ValueError:
+        raise ConfigError(f"version 1 needs an IP address to advertise, not {ip!r}") from None
+    length = bytes([len(packed)]) if has_short_length else _LENGTH_16.pack(len(packed))
+    return length + packed + _PORT.pack(port)
+
+
+def decode_sender_host(data: Bytes) -> tuple[Address, int] | None:
+    """Version 2 sender and the bytes it took, or None while incomplete."""
+    if len(data) < _LENGTH_16.size:
+        return None
+    (length,) = _LENGTH_16.unpack_from(data)
+    if length < 0:
+        raise MalformedFrameError(f"sender host has a negative length, {length}")
+    end = _LENGTH_16.size + length
+    if len(data) < end + _PORT.size:
+        return None
+    host = decode_utf8(data[_LENGTH_16.size : end], "sender host")
+    return Address(host, _decode_port(data, end)), end + _PORT.size
+
+
+def decode_sender_ip(data: Bytes, *, has_short_length: bool) -> tuple[Address, int] | None:
+    """Version 1 sender and the bytes it took, or None while incomplete."""
+    start = 1 if has_short_length else _LENGTH_16.size
+    if len(data) < start:
+        return None
+    length = data[0] if has_short_length else _LENGTH_16.unpack_from(data)[0]
+    if length not in _IP_LENGTHS:
+        raise MalformedFrameError(f"sender address of {length} bytes is no IP address")
+    end = start + length
+    if len(data) < end + _PORT.size:
+        return None
+    host = str(ipaddress.ip_address(bytes(data[start:end])))
+    return Address(host, _decode_port(data, end)), end + _PORT.size
+
+
+def _decode_port(data: Bytes, position: int) -> int:
+    (port,) = _PORT.unpack_from(data, position)
+    if not 0 <= port <= 65535:
+        raise MalformedFrameError(f"sender port {port} is not 0 to 65535")
+    return int(port)
+
+
+REQUEST = 1
+REPLY = 2
+
+# Ids of the reply statuses these versions know.
+STATUS_MAX = 3
+
+
+class LegacyCodec(Codec):
+    """Sender addresses of both directions; subclasses lay out the frames."""
+
+    # Whether version 1 always has the 8-bit length that real nodes of the source system use.
+    has_short_length = False
+
+    def __init__(
+        self, version: int, advertised: Address, advertised_ip: str, frame_bytes_max: int
+    ) -> None:
+        self._version = version
+        self._advertised = advertised
+        self._advertised_ip = advertised_ip
+        # Whether our own address has left already.
+        self._is_introduced = False
+        # Form of the version 1 address; a server answers in the form it was addressed in.
+        self._has_short_length = self.has_short_length
+        self.frame_bytes_max = frame_bytes_max
+        self.sender: Address | None = None
+        self.bytes_needed = 1
+
+    def decode(self, data: Bytes, frames: list[Frame]) -> int:
+        position = 0
+        if self.sender is None:
+            found = self._decode_sender(data)
+            if found is None:
+                self.bytes_needed = len(data) + 1
+                return 0
+            self.sender, position = found
+        return self._decode_frames(data, position, frames)
+
+    def encode(self, out: list[bytes], frame: Frame) -> None:
+        if not encode_application_frame(self, out, frame):
+            raise LocalProtocolError(
+                f"version {self._version} has no frame for {type(frame).__name__}"
+            )
+
+    @abstractmethod
+    def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:
+        """Append every complete frame from the position on; returns where the rest begins."""
+
+    def _encode_sender_once(self, out: list[bytes]) -> None:
+        """Put our address in front of our first frame."""
+        if self._version == 1:
+            ip, port = self._advertised_ip, self._advertised.port
+            out.append(encode_sender_ip(ip, port, has_short_length=self._has_short_length))
+        else:
+            out.append(encode_sender_host(self._advertised))
+        self._is_introduced = True
+
+    def _decode_sender(self, data: Bytes) -> tuple[Address, int] | None:
+        if self._version != 1:
+            return decode_sender_host(data)
+        if len(data) == 0:
+            return None
+        # The high byte of a 16-bit length is 0, which no 8-bit length of an IP address is.
+        self._has_short_length = self.has_short_length or data[0] != 0
+        return decode_sender_ip(data, has_short_length=self._has_short_length)
+
+
+def unknown_type_error(kind: int) -> MalformedFrameError:
+    """The error for a frame that is neither request nor reply."""
+    return MalformedFrameError(f"unknown frame type {kind}; 1 is a request, 2 a reply")
+
+
+def unknown_status_error(status: int, request_id: int) -> MalformedFrameError:
+    """The error for a reply whose status no version knows."""
+    return MalformedFrameError(f"reply {request_id} has unknown status {status}")
