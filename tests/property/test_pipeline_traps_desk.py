@@ -301,7 +301,7 @@ async def run_rounds(rounds: list[Round]) -> None:
             chosen = (await it.desk.uncommitted())[: round.settles]
             await it.settle(chosen, failed=await it.fail(chosen) if round.fails else [])
             pending, again = await it.see(
-                lambda pen: (pen.pending("in"), pen.pending_retries("in"))
+                lambda pen: (pen.pending("in"), pen.pending("in", only_retries=True))
             )
             event(f"again: {again}")
             assert again <= share

@@ -8,7 +8,6 @@ delivered like a split of an input. Everything here runs inside the transaction 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ from postroad.pipeline.job import RetryPolicy
 from postroad.pipeline.windows import decode_pane_window
 from postroad.pipeline.windows.compiled import NO_TIME
 from postroad.pipeline.windows.partials import PartialWindow
-
-logger = logging.getLogger("postroad.pipeline")
 
 # The version of the schema that brought the tables.
 _VERSION = 2
@@ -130,14 +127,11 @@ class WindowDeltas:
                     f"window {name!r} was changed, and Spark keeps contents of it: undo that, or "
                     "give the window another name"
                 )
-            if before is not None and before[0] != run:
-                logger.warning(
-                    "what window %r held is gone with the checkpoint of an earlier run", name
-                )
-                self._execute(
-                    database,
-                    "DELETE FROM postroad_pipeline_window_deltas WHERE job = ? AND name = ?",
-                    name,
+            if before is not None and before[0] != run and self._has_contents(database, name):
+                raise ConfigError(
+                    f"Spark keeps the contents of window {name!r} in the checkpoint of run "
+                    f"{before[0]}, and this is that of run {run}: bring the other back, or, to go "
+                    "on without what the window held, give it another name"
                 )
             if before is None or before[0] != run:
                 database.execute(
@@ -149,6 +143,15 @@ class WindowDeltas:
                 )
             chosen.append(window)
         self.windows = {window.name: PartialWindow(window) for window in chosen}
+
+    def _has_contents(self, database: Database, name: str) -> bool:
+        """Whether something was ever added to a window."""
+        rows = self._execute(
+            database,
+            "SELECT latest_s FROM postroad_pipeline_spark_windows WHERE job = ? AND name = ?",
+            name,
+        )
+        return rows[0][0] is not None
 
     def _definition(self, name: str) -> str:
         window = self._program.windows.by_name[name]
