@@ -227,7 +227,7 @@ class JobCoordinator:
             deliveries += pen.take_due_retries(name, now_ms, room, latest_ms)
             if name in self._program.windowed_tasks:
                 room = self._tasks[name].max_pending - pen.pending(name)
-                deliveries += self.spark_windows.deltas.take_results(pen, name, room, now_ms)
+                deliveries += self.spark_windows.take_results(pen, name, room, now_ms)
         return deliveries
 
     async def _admit_new(self, task: Task, connector: InputConnector) -> list[InputDelivery]:
@@ -425,7 +425,7 @@ class JobCoordinator:
             if unpublished is not None:
                 writes.append(pen.add_pending_commit(name, unpublished))
         if outcome.window_files:
-            self.spark_windows.deltas.add(pen, outcome.window_files)
+            self.spark_windows.add(pen, outcome.window_files)
         if outcome.delta.windows:
             self._windows.apply(pen, outcome.delta, now_ms)
         for root, task, segment in outcome.emitted:
@@ -482,7 +482,7 @@ class JobCoordinator:
             pen.deliveries()
             or pen.count(RootState.WAITING)
             or pen.pending_commits()
-            or self.spark_windows.deltas.has_results(database)
+            or self.spark_windows.has_results(database)
         )
 
 

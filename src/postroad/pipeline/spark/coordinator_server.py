@@ -277,7 +277,7 @@ class CoordinatorServer:
 
     async def are_windows_idle(self) -> bool:
         """Whether Spark has taken all that was added to windows, and emitted what was due."""
-        for name in self._desk.spark_windows.deltas.windows:
+        for name in self._desk.spark_windows.windows:
             polls, after = self._window_polls.get(name, (0, 0))
             # After the first it may have found that the watermark has moved.
             if polls < _WINDOW_POLLS or after < await self._desk.spark_windows.last_number(name):

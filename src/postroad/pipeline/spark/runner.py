@@ -163,7 +163,7 @@ class SparkRunner:
     async def _place_windows(self, context: WorkerContext) -> None:
         """Decide which windows Spark keeps."""
         windows = self.coordinator.spark_windows
-        names = windows.deltas.candidates() if self._can_keep_windows else []
+        names = windows.candidates() if self._can_keep_windows else []
         context.spark_windows = tuple(await windows.assign(context.run, names))
         if self._checkpoint is not None and context.spark_windows:
             context.window_files = self._checkpoint.window_files
