@@ -33,6 +33,7 @@ from tests.support.pipeline.desk_jobs import (
     numbers,
     open_desk,
 )
+from tests.support.pipeline.read_roots import read_roots
 
 PATIENT = RetryPolicy(attempts=1_000, first_s=0.0, max_s=0.0)
 BATCHES_BETWEEN = 3
@@ -136,7 +137,7 @@ class Zombies:
 
     async def _have(self, it: OpenDesk, deliveries: Iterable[InputDelivery]) -> None:
         for delivery in deliveries:
-            roots = list(await it.desk.read(delivery))
+            roots = await read_roots(it.desk, delivery)
             self._had[delivery.number] = delivery, roots
             for root in roots:
                 assert self._ids.setdefault(encode_segment(root.segment), root.root) == root.root

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 import pyarrow.dataset
@@ -218,17 +218,24 @@ async def test_task_that_runs_twice_at_a_time_has_its_outputs_once(
             session=cluster.session,
         )
         await asyncio.wait_for(runner.run(), LIMIT_S)
-        written = {"database": [n for (n,) in database.execute("SELECT n FROM numbers")]}
+        written = await read_outputs(tmp_path, database)
     assert (tmp_path / "attempt-0").exists() and (tmp_path / "staged-1").exists()
-    with closing(sqlite3.connect(tmp_path / "rows.db")) as rows:
-        written["rows"] = [n for (n,) in rows.execute("SELECT n FROM numbers")]
-    table = pyarrow.dataset.dataset(tmp_path / "parquet").to_table()
-    written["parquet"] = table["n"].to_pylist()
-    lines = [it.read_text() for it in (tmp_path / "lines").glob("*.jsonl")]
-    written["lines"] = [json.loads(line)["n"] for text in lines for line in text.splitlines()]
-    written["queue"] = await read_queue(tmp_path / "twice.db")
     assert {name: sorted(those) for name, those in written.items()} == dict.fromkeys(names, numbers)
     assert (runner.coordinator.counts.acked, runner.restarts) == (len(numbers), 0)
+
+
+async def read_outputs(place: Path, database: psycopg.Connection[Any]) -> dict[str, list[int]]:
+    statement = "SELECT n FROM numbers"
+    with closing(sqlite3.connect(place / "rows.db")) as rows:
+        in_file = [n for (n,) in rows.execute(statement)]
+    lines = [it.read_text() for it in (place / "lines").glob("*.jsonl")]
+    return {
+        "queue": await read_queue(place / "twice.db"),
+        "rows": in_file,
+        "database": [n for (n,) in database.execute(statement)],
+        "parquet": pyarrow.dataset.dataset(place / "parquet").to_table()["n"].to_pylist(),
+        "lines": [json.loads(line)["n"] for text in lines for line in text.splitlines()],
+    }
 
 
 async def read_queue(path: Path) -> list[int]:

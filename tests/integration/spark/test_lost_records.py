@@ -80,8 +80,10 @@ def windows(here: Path) -> Job:
     )
     job = job.function("sums", FUNCTIONS + "same", group_by="part")
     job = job.output("out", connector="jsonl", options={"path": str(here / "out")})
-    window = {"type": "fixed", "aggregation": "count", "time_key": "n", "range_s": 10}
-    return job.window("tens", task="sums", **window).trigger("tens", on="watermark").build()
+    job = job.window(
+        "tens", task="sums", type="fixed", aggregation="count", time_key="n", range_s=10
+    )
+    return job.trigger("tens", on="watermark").build()
 
 
 class Place:

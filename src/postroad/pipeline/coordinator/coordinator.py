@@ -37,11 +37,8 @@ from postroad.pipeline.coordinator.progress import (
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     InputDelivery,
-    RootInput,
+    RetryRoot,
     RootState,
-    StoredRoot,
-    decode_or_reject,
-    to_retry_input,
 )
 from postroad.pipeline.coordinator.schema import create_tables
 from postroad.pipeline.coordinator.spark_windows import SparkWindows
@@ -260,21 +257,6 @@ class JobCoordinator:
 
         return await self._store.write(admit)
 
-    async def read(self, delivery: InputDelivery) -> Iterator[RootInput]:
-        """The roots of a delivery: the same whenever it is read."""
-        if delivery.position is not None:
-            return self._read_slice(delivery, delivery.position)
-        roots = await self._store.read(lambda it: self._pen(it).delivery_roots(delivery.number))
-        return (to_retry_input(root) for root in roots)
-
-    def _read_slice(self, delivery: InputDelivery, place: Position) -> Iterator[RootInput]:
-        task, bits, connector = delivery.task, self._program.ack_ids, self.sources[delivery.task]
-        for chunk in connector.read(place):
-            for position, raw in zip(chunk.positions, chunk.raws, strict=True):
-                root = bits.root(task, chunk.source, position)
-                segment = decode_or_reject(raw, connector.decode)
-                yield RootInput(root, task, delivery.generation, segment, raw=raw)
-
     async def read_chunks(self, delivery: InputDelivery) -> list[RawRecords]:
         """What a slice has, as the input has it."""
         place = delivery.position
@@ -283,9 +265,14 @@ class JobCoordinator:
         connector = self.sources[delivery.task]
         return await asyncio.to_thread(lambda: list(connector.read(place)))
 
-    async def retry_roots(self, number: int, after: int | None, limit: int) -> list[StoredRoot]:
+    async def retry_roots(self, number: int, after: int | None, limit: int) -> list[RetryRoot]:
         """Some of the roots that come again with a delivery; `after` is the last one before."""
-        return await self._store.read(lambda it: self._pen(it).delivery_roots(number, after, limit))
+
+        def read(database: Database) -> list[RetryRoot]:
+            roots = self._pen(database).delivery_roots(number, after, limit)
+            return [RetryRoot(it.root, it.generation, it.segment, it.published) for it in roots]
+
+        return await self._store.read(read)
 
     async def uncommitted(self, after: int = 0, upto: int | None = None) -> list[InputDelivery]:
         """What was delivered and not settled, in order."""

@@ -14,7 +14,7 @@ from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.batch_result import BatchResult
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.progress import add_counts
-from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot, merge_failures
+from postroad.pipeline.coordinator.records import InputDelivery, merge_failures
 from postroad.pipeline.spark.certificate import DESK, CertificateFiles, make_certificate
 from postroad.pipeline.spark.coordinator_client import (
     CLUSTER,
@@ -164,8 +164,7 @@ class CoordinatorServer:
             case ReadSplit():
                 return await self._read_slice(question.number)
             case ReadRetries():
-                roots = await self._desk.retry_roots(question.number, question.after, _AGAIN_ROOTS)
-                return [RetryRoot(it.root, it.generation, it.segment, it.published) for it in roots]
+                return await self._desk.retry_roots(question.number, question.after, _AGAIN_ROOTS)
             case ReadStates():
                 return list((await self._desk.read_states(question.task, question.keys)).items())
             case GetIsolationMode():
