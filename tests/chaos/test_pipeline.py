@@ -189,7 +189,8 @@ class Storm:
                 self._wait(strike.gone_s)
                 cluster.start_master()
             case "cut":
-                name = f"worker-{worker}"
+                hosts = [*cluster.network.hosts]
+                name = hosts[strike.number % len(hosts)]
                 cluster.network.cut(name)
                 self._wait(5 * strike.gone_s)
                 cluster.network.mend(name)
