@@ -51,9 +51,9 @@ async def _doomed_commit_batch(
     return result
 
 
-def _doomed_count(self: JobCoordinator, outcome: BatchResult) -> None:
+def _doomed_count(self: JobCoordinator, outcome: BatchResult, writes: Sequence[int]) -> None:
     _reach(self, COMMITTED)
-    _count(self, outcome)
+    _count(self, outcome, writes)
 
 
 async def _doomed_finish_write(self: JobCoordinator, id: int, failed: Sequence[FailedRoot]) -> None:

@@ -36,7 +36,6 @@ STORM_S = float(os.environ.get("POSTROAD_CHAOS_SECONDS") or by_tier(test=120, ni
 STILL_S = 150.0
 """So long no job may stand still; what starts anew on a quiet machine takes a third of it."""
 DONE_S = 300.0
-_POLL_S = 0.1
 
 EXECUTOR, WORKER, MASTER, CUT = "executor", "worker", "master", "cut"
 DRIVER, JVM, NODE, POINT, PAUSE = "driver", "JVM", "node", "point", "pause"
@@ -141,19 +140,32 @@ class Storm:
     def settle_more(self, deadline: float = float("inf")) -> None:
         """Return when each job has settled one more batch, or when the storm is over."""
         before = self._settled.copy()
-        while any(self._settled[job] == before[job] for job in before):
-            self._look()
-            if time.monotonic() >= deadline:
-                return
+        self._watch_until(
+            lambda: (
+                all(self._settled[job] != before[job] for job in before)
+                or time.monotonic() >= deadline
+            ),
+            "each job settles a batch",
+        )
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            self._look()
+        self._watch_until(lambda: time.monotonic() >= until, "time passes")
 
-    def _look(self, *, is_alive: bool = True) -> None:
-        if is_alive:
-            self._jobs.check_running()
+    def _watch_until(
+        self, is_so: Callable[[], bool], what: str, *, are_jobs_alive: bool = True
+    ) -> None:
+        """Feed the jobs and see that they move, until a condition holds."""
+
+        def look() -> bool:
+            if are_jobs_alive:
+                self._jobs.check_running()
+            self._look()
+            return is_so()
+
+        self._cluster.wait(look, what, STORM_S + DONE_S)
+
+    def _look(self) -> None:
         self._jobs.load.feed()
         now = time.monotonic()
         for job, program in self._jobs.programs.items():
@@ -163,7 +175,6 @@ class Storm:
             assert still_s < STILL_S, f"{job} stands still:\n{program.last_words()}"
             if settled != self._settled[job]:
                 self._settled[job], self._moved[job] = settled, now
-        time.sleep(_POLL_S)
 
     def _strike(self, strike: Strike) -> None:
         jobs, cluster, worker = self._jobs, self._cluster, strike.number % WORKERS
@@ -178,7 +189,8 @@ class Storm:
                 self._wait(strike.gone_s)
                 cluster.start_master()
             case "cut":
-                name = f"worker-{worker}"
+                hosts = [*cluster.network.hosts]
+                name = hosts[strike.number % len(hosts)]
                 cluster.network.cut(name)
                 self._wait(5 * strike.gone_s)
                 cluster.network.mend(name)
@@ -202,10 +214,11 @@ class Storm:
         """Have the process of a job die at a point of a batch."""
         program = self._jobs.programs[job]
         self._jobs.arm(job, point)
-        while self._jobs.is_armed:
-            self._look(is_alive=False)
-        while program.process.status is None:
-            time.sleep(_POLL_S)
+        self._watch_until(
+            lambda: not self._jobs.is_armed and program.process.status is not None,
+            f"{job} dies at {point}",
+            are_jobs_alive=False,
+        )
         program.kill()
         program.start()
         self._say(f"       died at {job} {point}")

@@ -37,6 +37,7 @@ from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.records import InputDelivery, RootInput, StoredRoot
 from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.pipeline.read_roots import read_roots
 
 # How long a connector on a server may take until it gives what was just put there.
 PAUSE_S = 0.02
@@ -154,7 +155,7 @@ class Process:
         return deliveries
 
     async def read(self, deliveries: Iterable[InputDelivery]) -> list[RootInput]:
-        return [it for delivery in deliveries for it in await self.desk.read(delivery)]
+        return [it for delivery in deliveries for it in await read_roots(self.desk, delivery)]
 
     async def settle(self, deliveries: Sequence[InputDelivery]) -> None:
         delivered = await self.read(deliveries)

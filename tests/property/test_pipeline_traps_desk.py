@@ -33,6 +33,7 @@ from tests.support.pipeline.desk_jobs import (
     numbers,
     open_desk,
 )
+from tests.support.pipeline.read_roots import read_roots
 
 PATIENT = RetryPolicy(attempts=1_000, first_s=0.0, max_s=0.0)
 BATCHES_BETWEEN = 3
@@ -136,7 +137,7 @@ class Zombies:
 
     async def _have(self, it: OpenDesk, deliveries: Iterable[InputDelivery]) -> None:
         for delivery in deliveries:
-            roots = list(await it.desk.read(delivery))
+            roots = await read_roots(it.desk, delivery)
             self._had[delivery.number] = delivery, roots
             for root in roots:
                 assert self._ids.setdefault(encode_segment(root.segment), root.root) == root.root
@@ -301,7 +302,7 @@ async def run_rounds(rounds: list[Round]) -> None:
             chosen = (await it.desk.uncommitted())[: round.settles]
             await it.settle(chosen, failed=await it.fail(chosen) if round.fails else [])
             pending, again = await it.see(
-                lambda pen: (pen.pending("in"), pen.pending_retries("in"))
+                lambda pen: (pen.pending("in"), pen.pending("in", only_retries=True))
             )
             event(f"again: {again}")
             assert again <= share

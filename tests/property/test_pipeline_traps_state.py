@@ -25,10 +25,10 @@ from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.progress import JobCounters
 from postroad.pipeline.coordinator.records import RootState
 from postroad.pipeline.functions import Function
-from postroad.pipeline.windows import JobWindowState
 from tests.property.pipeline_strategies import SOME
 from tests.support.deadlines import DEADLINE_S
 from tests.support.pipeline.acker import Acker
+from tests.support.pipeline.seen_windows import SeenWindowState
 
 QUICK = {"attempts": 3, "first_s": 0.0, "max_s": 0.0}
 
@@ -110,7 +110,7 @@ async def run_late(times: list[int], batch_size: int) -> None:
     )
     panes = await ran.look(lambda database: JobStore(database, "job").panes())
     program = CompiledJob(windowed_job(batch_size, allowed_lateness_s=0.0), lambda _: same)
-    late = JobWindowState(program.windows, panes).late("w")
+    late = SeenWindowState(program.windows, panes).late("w")
     event(f"late: {bool(late)}")
     assert sum(it["value"] for it in ran.output.segments) + late == len(times)
     found = await ran.look(lambda it: [JobStore(it, "job").count(state) for state in RootState])

@@ -15,12 +15,12 @@ from postroad.pipeline.windows import (
     CompiledWindows,
     Extent,
     JobWindowDelta,
-    JobWindowState,
     WindowDeltaBuilder,
 )
 from postroad.pipeline.windows.aggregations import BUILT_IN, Aggregation
 from postroad.pipeline.windows.assigners import assignment_of
 from postroad.pipeline.windows.panes import Pane, decode_row
+from tests.support.pipeline.seen_windows import SeenWindowState, decode_delta, encode_delta
 from tests.support.pipeline.window_model import Emission, Model, is_punctuation
 
 TASK = "gathering"
@@ -123,8 +123,8 @@ def in_parts(plan: CompiledWindows, events: list[Event], parts: int, seed: int) 
     makers = [gathered(plan, share) for share in shares]
     while len(makers) > 1:
         chance.shuffle(makers)
-        encoded = makers.pop().delta.encode()
-        makers[0].merge(JobWindowDelta.decode(encoded))
+        encoded = encode_delta(makers.pop().delta)
+        makers[0].merge(decode_delta(encoded))
     return makers[0].delta
 
 
@@ -147,15 +147,15 @@ class Stored:
 
     def __init__(self, plan: CompiledWindows) -> None:
         self._plan = plan
-        self.state = JobWindowState(plan)
+        self.state = SeenWindowState(plan)
         self._rows: dict[bytes, bytes] = {}
 
-    def _copy(self) -> JobWindowState:
+    def _copy(self) -> SeenWindowState:
         rows = list(self._rows.items())
         random.Random(len(rows)).shuffle(rows)
-        return JobWindowState(self._plan, rows)
+        return SeenWindowState(self._plan, rows)
 
-    def _settle(self, copy: JobWindowState) -> None:
+    def _settle(self, copy: SeenWindowState) -> None:
         changes = self.state.take_changes()
         assert copy.take_changes() == changes
         for key, value in changes.items():
@@ -166,10 +166,10 @@ class Stored:
         assert self.state.take_changes() == {}
 
     def apply(self, delta: JobWindowDelta, now_s: float) -> list[Extent]:
-        copy, encoded = self._copy(), delta.encode()
+        copy, encoded = self._copy(), encode_delta(delta)
         extents = self.state.apply(delta, now_s)
-        assert delta.encode() == encoded, "it was only read"
-        assert copy.apply(JobWindowDelta.decode(encoded), now_s) == extents
+        assert encode_delta(delta) == encoded, "it was only read"
+        assert copy.apply(decode_delta(encoded), now_s) == extents
         self._settle(copy)
         return extents
 
@@ -273,8 +273,8 @@ def test_a_delta_is_the_same_however_it_was_put_together(
         window, [Trigger(window="w", on=TriggerType.PUNCTUATION, predicate="is_punctuation")]
     )
     whole = gathered(plan, events).delta
-    assert in_parts(plan, events, parts, seed).encode() == whole.encode()
-    assert JobWindowDelta.decode(whole.encode()) == whole
+    assert encode_delta(in_parts(plan, events, parts, seed)) == encode_delta(whole)
+    assert decode_delta(encode_delta(whole)) == whole
 
 
 @given(windows(), st.lists(EVENTS, max_size=20), st.integers(1, 5), st.integers(0, 2**32))
@@ -283,7 +283,7 @@ def test_panes_are_the_same_however_batches_are_cut(
 ) -> None:
     plan = plan_of(msgspec.structs.replace(window, allowed_lateness_s=None), [DRAINED])
     chance = random.Random(seed)
-    at_once, bit_by_bit = JobWindowState(plan), JobWindowState(plan)
+    at_once, bit_by_bit = SeenWindowState(plan), SeenWindowState(plan)
     at_once.apply(gathered(plan, events).delta, 0.0)
     numbers = [chance.randrange(batches) for _ in events]
     for batch in range(batches):

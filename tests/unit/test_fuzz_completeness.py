@@ -59,6 +59,7 @@ OWN = {
     "pipeline.coordinator.job_store": "the node's own store",
     "pipeline.coordinator.records.to_root_input": "the node's own store",
     "pipeline.coordinator.standalone": "the node's own store",
+    "pipeline.coordinator.spark_windows": "the node's own store and the job's checkpoint",
     "pipeline.coordinator.window_deltas": "the node's own store and the job's checkpoint",
     "pipeline.job_files": "the job itself",
     "pipeline.spark": "the job's own coordinator and checkpoint",

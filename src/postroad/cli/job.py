@@ -23,7 +23,7 @@ from postroad.admin import pipeline_runs as runs
 from postroad.admin.errors import NotFound
 
 from .helping import Group, argument
-from .job_progress import ShownProgress, tell_progress
+from .job_progress import ProgressDisplay, format_progress
 from .values import tell_count
 from .verbs import ask
 
@@ -159,7 +159,7 @@ def run(
       postroad job run clearing.toml --master spark://host:7077 --conf spark.executor.cores=2
     """
     sys.path.insert(0, str(Path.cwd()))
-    shown = ShownProgress()
+    display = ProgressDisplay()
     if until_eof:
         from .node_start import read_to_end
         from .running import stop_after
@@ -167,10 +167,10 @@ def run(
         stop_after(read_to_end)
     try:
         result = asyncio.run(
-            runs.run_job(job, _place(**spark), shown.show, store=store, config=config)
+            runs.run_job(job, _place(**spark), display.show, store=store, config=config)
         )
     finally:
-        shown.end()
+        display.end()
     if result is None:
         click.echo("stopped; run again, the job goes on where it was", err=True)
         return
@@ -294,19 +294,19 @@ def show(
     host = None if store else queues.find_node_of(job, config)
     while (progress := _find_progress(job, host)) is not None:
         who = f"process {progress.pid}" if host is None else f"node {host[1].node.name}"
-        told = f"{who}: {tell_progress(progress)}"
+        line = f"{who}: {format_progress(progress)}"
         if progress.spark_ui_url:
-            told += f"; Spark UI {progress.spark_ui_url}"
-        click.echo(msgspec.json.encode(progress) if as_json else told)
+            line += f"; Spark UI {progress.spark_ui_url}"
+        click.echo(msgspec.json.encode(progress) if as_json else line)
         if not watch:
             return
         time.sleep(runs.PROGRESS_S)
     standing = asyncio.run(admin.look(job, _location(job, store, config)))
-    told = (
+    line = (
         f"it does not run: {standing.pending:,} pending, {standing.waiting:,} waiting,"
         f" {standing.dead:,} dead, {standing.unpublished:,} unpublished"
     )
-    click.echo(msgspec.json.encode(standing) if as_json else told)
+    click.echo(msgspec.json.encode(standing) if as_json else line)
 
 
 def _find_progress(job: Path, host: queues.Host | None) -> runs.JobProgress | None:

@@ -9,7 +9,7 @@ import click
 from postroad.admin.pipeline_runs import JobProgress
 
 
-class ShownProgress:
+class ProgressDisplay:
     """Progress on a terminal: one line that changes; elsewhere, a line when something has."""
 
     def __init__(self) -> None:
@@ -17,20 +17,27 @@ class ShownProgress:
         self._last: tuple[int, ...] = ()
         self._spark_ui_url: str | None = None
 
-    def show(self, it: JobProgress) -> None:
-        """Show it, if it is new."""
-        if it.spark_ui_url not in (None, self._spark_ui_url):
+    def show(self, progress: JobProgress) -> None:
+        """Show progress, if it is new."""
+        if progress.spark_ui_url not in (None, self._spark_ui_url):
             # A new session may be at another port.
-            self._spark_ui_url = it.spark_ui_url
+            self._spark_ui_url = progress.spark_ui_url
             self._erase()
-            click.echo(f"Spark UI: {it.spark_ui_url}", err=True)
-        told = (it.acked, it.pending, it.waiting, it.dead, it.unpublished, it.restarts)
+            click.echo(f"Spark UI: {progress.spark_ui_url}", err=True)
+        counts = (
+            progress.acked,
+            progress.pending,
+            progress.waiting,
+            progress.dead,
+            progress.unpublished,
+            progress.restarts,
+        )
         if self._is_terminal:
             self._erase()
-            click.echo(tell_progress(it), nl=False, err=True)
-        elif told != self._last:
-            click.echo(tell_progress(it), err=True)
-        self._last = told
+            click.echo(format_progress(progress), nl=False, err=True)
+        elif counts != self._last:
+            click.echo(format_progress(progress), err=True)
+        self._last = counts
 
     def _erase(self) -> None:
         if self._is_terminal:
@@ -42,19 +49,21 @@ class ShownProgress:
             click.echo(err=True)
 
 
-def tell_progress(it: JobProgress) -> str:
+def format_progress(progress: JobProgress) -> str:
     """Progress in one line."""
-    late = sum(it.late.values())
+    late = sum(progress.late.values())
     tasks = ", ".join(
         f"{name} {task.per_s:,.0f}/s {task.latency_s * 1000:,.2f} ms"
-        for name, task in it.tasks.items()
+        for name, task in progress.tasks.items()
     )
-    return (
-        f"{it.acked:,} acknowledged ({it.acked_per_s:,.0f}/s), {it.pending:,} pending"
-        f" (oldest {it.oldest_s:.1f} s), {it.replayed:,} retried, {it.waiting:,} waiting,"
-        f" {it.dead:,} dead, {it.batches:,} batches of {it.batch_s * 1000:.0f} ms"
-        + (f", {late:,} late" if late else "")
-        + (f", {it.unpublished:,} unpublished" if it.unpublished else "")
-        + (f", {it.restarts:,} restarts" if it.restarts else "")
-        + (f"; {tasks}" if tasks else "")
-    )
+    parts = [
+        f"{progress.acked:,} acknowledged ({progress.acked_per_s:,.0f}/s)",
+        f"{progress.pending:,} pending (oldest {progress.oldest_s:.1f} s)",
+        f"{progress.replayed:,} retried",
+        f"{progress.waiting:,} waiting",
+        f"{progress.dead:,} dead",
+        f"{progress.batches:,} batches of {progress.batch_s * 1000:.0f} ms",
+    ]
+    optional = {"late": late, "unpublished": progress.unpublished, "restarts": progress.restarts}
+    parts += [f"{count:,} {name}" for name, count in optional.items() if count]
+    return ", ".join(parts) + (f"; {tasks}" if tasks else "")

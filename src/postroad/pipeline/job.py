@@ -88,7 +88,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     their types as Spark calls them."""
     time_limit_s: float | None = None
     """Time for one segment; a function that takes longer has failed with it. By default it is the
-    `pending_timeout_s` of the input."""
+    `pending_timeout_s` of the input. For kind `dataframe` it is the time for a batch, and by
+    default there is no limit."""
     concurrency: int = 64
     """For functions that are `async def`: segments they are called with at a time, at most."""
 

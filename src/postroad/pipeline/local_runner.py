@@ -138,19 +138,12 @@ class LocalRunner:
 
     async def _run_batch(self, deliveries: Sequence[InputDelivery]) -> None:
         self._batch += 1
-        retries = {
+        again = {
             delivery.number: await self.coordinator.retry_roots(
                 delivery.number, None, delivery.segments
             )
             for delivery in deliveries
             if delivery.position is None
-        }
-        again = {
-            number: [
-                RetryRoot(root.root, root.generation, root.segment, root.published)
-                for root in roots
-            ]
-            for number, roots in retries.items()
         }
         await self._thread.run(self._program.before_batch)
         part = await self._insist_on_reading(deliveries, again)

@@ -72,6 +72,19 @@ def test_stream_goes_on_where_it_was_and_writes_nothing_twice(
     assert sorted(written(tmp_path)) == list(range(SEGMENTS + 1))
 
 
+def test_stream_whose_store_was_deleted_is_an_error(
+    session: SparkSession, lines: Path, tmp_path: Path
+) -> None:
+    """It would wait for numbers that the new store gives to others, and lose what they are for."""
+    copy(session, lines, tmp_path)
+    for path in tmp_path.glob("read.db*"):
+        path.unlink()
+    (lines / "b.jsonl").write_text(f'{{"n": {SEGMENTS}}}\n')
+    with pytest.raises(Exception, match=r"is at delivery \d+, and the last .* knows is 0"):
+        copy(session, lines, tmp_path)
+    assert sorted(written(tmp_path)) == list(range(SEGMENTS))
+
+
 def copy(session: SparkSession, lines: Path, tmp_path: Path) -> None:
     """Copy what is there now, by a stream that ends then."""
     frame = (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from postroad.pipeline import (
 from postroad.pipeline.coordinator.batch_result import BatchResult, CommitResult
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.records import StoredRoot
+from postroad.pipeline.spark import dataframes
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import LIMIT_S, dead_of, outputs_of
 
@@ -217,6 +220,61 @@ async def test_row_that_spark_fails_with_is_dead_and_harms_no_other(
     (dead,) = done.dead
     assert "DIVIDE_BY_ZERO" in dead.history[-1].error
     assert done.restarts == 2
+
+
+def hang_in_spark(frame: DataFrame) -> DataFrame:
+    def sleep(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+
+        time.sleep(3600)
+        yield from batches
+
+    return frame.mapInArrow(sleep, "n bigint, currency string")
+
+
+def hang_in_an_action(frame: DataFrame) -> DataFrame:
+    hang_in_spark(frame).count()
+    return frame
+
+
+def hang_in_python(frame: DataFrame) -> DataFrame:
+    time.sleep(3600)
+    return frame
+
+
+def loop_in_python(frame: DataFrame) -> DataFrame:
+    while True:
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fn", [hang_in_spark, hang_in_an_action, hang_in_python, loop_in_python])
+async def test_function_that_takes_too_long_fails_for_its_segments_and_no_others(
+    fn: Any, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataframes, "_CANCEL_S", 1.0)
+    job = job_of(fn, time_limit_s=1.0).output("out", connector="memory", after="frame")
+    job = job.output("aside", connector="memory", after="in")
+    segments = [{"n": n, "currency": "EUR"} for n in range(5)]
+    done = await run(job.build(), segments, spark, tmp_path / "c")
+    assert (done.restarts, len(done.dead)) == (0, 5)
+    for it in done.dead:
+        assert "task 'frame' took more than 1 s for a batch" in it.history[-1].error
+        assert len(it.history) == 2
+    assert sorted(it["n"] for it in done.outputs["aside"]) == [0, 1, 2, 3, 4]
+    assert done.outputs["out"] == []
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
+
+
+async def test_function_within_its_time_is_not_disturbed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = job_of(total, time_limit_s=100.0).output("out", connector="memory").build()
+    done = await run(job, SEGMENTS[:30], spark, tmp_path / "c")
+    assert {it["currency"]: it["count"] for it in done.outputs["out"]} == dict.fromkeys(
+        ("EUR", "USD", "CHF"), 10
+    )
+    assert (done.restarts, done.dead) == (0, [])
 
 
 async def test_spark_writes_what_frames_make(spark: SparkSession, tmp_path: Path) -> None:

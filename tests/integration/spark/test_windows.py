@@ -115,7 +115,7 @@ async def test_windows_in_spark_emit_and_drop_what_those_of_plain_python_do(
     account = Account(spark, tmp_path)
     runner = await account.run(job, given)
     assert runner.restarts == 0
-    assert list(runner.coordinator.spark_windows.deltas.windows) == ["w"]
+    assert list(runner.coordinator.spark_windows.windows) == ["w"]
     assert sorted(map(repr, account.out.segments)) == emitted
     assert len(emitted) > 5
     assert await dropped_of(account, job) == dropped > 5
@@ -163,7 +163,7 @@ async def test_windows_stay_where_their_contents_are(spark: SparkSession, tmp_pa
     await LocalRunner(job, inputs, outputs, MemoryStore(disk)).run()
     there = SparkRunner(job, inputs, outputs, MemoryStore(disk), tmp_path / "other", session=spark)
     await asyncio.wait_for(there.run(), LIMIT_S)
-    assert not there.coordinator.spark_windows.deltas.windows
+    assert not there.coordinator.spark_windows.windows
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ async def test_windows_are_not_kept_by_a_spark_that_shall_not(
         session=spark,
     )
     await asyncio.wait_for(runner.run(), LIMIT_S)
-    assert not runner.coordinator.spark_windows.deltas.windows
+    assert not runner.coordinator.spark_windows.windows
 
 
 BEFORE, AFTER = "before", "after"

@@ -22,6 +22,7 @@ from postroad.pipeline.functions import Function
 from postroad.pipeline.vectorized.partition import SingleStagePartition
 from postroad.pipeline.windows import JobWindowDelta
 from tests.support.pipeline.plain_batch import PlainBatchExecutor, write_batch_output
+from tests.support.pipeline.seen_windows import encode_delta
 
 NOW_MS = 1_700_000_000_000
 
@@ -190,7 +191,9 @@ def comparable(
     """What must be the same, whichever way a batch was run."""
     by_root = {it.root: to_failed(it) for it in failed}
     assert len(by_root) == len(failed)
-    return Comparable({name: it.written for name, it in outputs.items()}, by_root, delta.encode())
+    return Comparable(
+        {name: it.written for name, it in outputs.items()}, by_root, encode_delta(delta)
+    )
 
 
 def to_failed(it: FailedRoot) -> Failed:

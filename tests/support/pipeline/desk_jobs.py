@@ -29,6 +29,7 @@ from postroad.pipeline.coordinator.records import (
     SegmentAttempt,
     StoredRoot,
 )
+from tests.support.pipeline.read_roots import read_roots
 
 T = TypeVar("T")
 
@@ -133,7 +134,7 @@ class OpenDesk:
         """Stage what some deliveries have, for the output."""
         stager = self.output.create_writer(name)
         for delivery in deliveries:
-            for it in await self.desk.read(delivery):
+            for it in await read_roots(self.desk, delivery):
                 assert isinstance(it.segment, dict)
                 stager.write([it.root], [it.segment])
         staged = stager.prepare_commit()
@@ -151,7 +152,7 @@ class OpenDesk:
                 [],
             )
             for delivery in deliveries
-            for it in await self.desk.read(delivery)
+            for it in await read_roots(self.desk, delivery)
         ]
 
 

@@ -214,8 +214,9 @@ class SparkCluster:
             )
 
     def _address(self, name: str) -> str:
-        """Where a master or worker listens."""
-        return _HOST
+        """Where a master or worker listens; to Spark, each worker is on a host of its own."""
+        kind, _, number = name.partition("-")
+        return f"127.0.0.{int(number) + 2}" if kind == "worker" else _HOST
 
     def _at(self, name: str, command: list[str]) -> list[str]:
         """A command line that becomes this command where a master or worker belongs."""

@@ -11,7 +11,7 @@ import pytest
 
 from postroad.admin import pipeline_runs as runs
 from postroad.admin.pipeline import count_dead
-from postroad.cli.job_progress import ShownProgress
+from postroad.cli.job_progress import ProgressDisplay
 from postroad.cli.main import run
 from postroad.core.errors import ConfigError
 from postroad.durable import SqliteStore
@@ -241,8 +241,8 @@ def test_progress_tells_rate_and_latency_of_each_task(capsys: pytest.CaptureFixt
         tasks={"parse": TaskProgress(processed=8, failed=0, per_s=1200.0, latency_s=0.0005)},
         late={"per_minute": 3},
     )
-    shown = ShownProgress()
-    shown.show(progress)
+    display = ProgressDisplay()
+    display.show(progress)
     assert ", 3 late; parse 1,200/s 0.50 ms" in capsys.readouterr().err
 
 
@@ -251,10 +251,10 @@ def test_address_of_the_spark_ui_is_shown_once(
     is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-    shown = ShownProgress()
+    display = ProgressDisplay()
     for batches, url in enumerate((None, "http://127.0.0.1:4040", "http://127.0.0.1:4040")):
         numbers = ("clearing", 1, 0.0, 9, batches, 0, 0, batches, 0, 0, 0, 0, 0.0, 0.0, 8.0, 0.1)
-        shown.show(JobProgress(*numbers, spark_ui_url=url))
+        display.show(JobProgress(*numbers, spark_ui_url=url))
     lines = capsys.readouterr().err.replace("\r\x1b[K", "\n").splitlines()
     assert [it for it in lines if "4040" in it] == ["Spark UI: http://127.0.0.1:4040"]
     assert len([it for it in lines if "acknowledged" in it]) == 3

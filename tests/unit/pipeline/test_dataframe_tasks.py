@@ -57,7 +57,7 @@ def test_it_is_drawn() -> None:
     ("builder", "complaint"),
     [
         (job_of(group_by="key"), "kind 'dataframe' has no group_by: group its DataFrame"),
-        (job_of(time_limit_s=3), "time_limit_s is for one segment"),
+        (job_of(time_limit_s=-3), "time_limit_s=-3.0 must be a finite number above 0"),
         (job_of(columns={}), "kind 'dataframe' needs at least one column"),
         (job_of(columns={"_postroad_x": "int"}), "names that begin so are reserved"),
         (job_of(expressions={"n": "1"}), "expressions are for kind 'sql' only"),

@@ -33,6 +33,7 @@ from tests.support.pipeline.desk_jobs import (
     open_desk,
     total,
 )
+from tests.support.pipeline.read_roots import read_roots
 
 
 @pytest.fixture
@@ -313,10 +314,10 @@ async def test_a_delivery_is_the_same_whenever_it_is_read(clock: Clock) -> None:
         first = await it.desk.next_deliveries()
         await it.settle(first[:1], failed=await it.fail(first[:1]))
         admitted = [*first[1:], *await it.desk.next_deliveries()]
-        read = [list(await it.desk.read(delivery)) for delivery in admitted]
+        read = [await read_roots(it.desk, delivery) for delivery in admitted]
     async with open_desk(job, inputs, disk) as it:
         assert await it.desk.uncommitted() == admitted
-        assert [list(await it.desk.read(delivery)) for delivery in admitted] == read
+        assert [await read_roots(it.desk, delivery) for delivery in admitted] == read
         assert [len(roots) for roots in read] == [10, 10, 10]
         assert len({root.root for roots in read for root in roots}) == 30
 

@@ -197,7 +197,7 @@ def test_run_task_in_another_thread_when_some_hang_isolates_them() -> None:
 
 
 PROFILED = """
-import asyncio, ctypes, sys
+import asyncio, ctypes, sys, threading
 from postroad.pipeline.function_thread import FunctionThread, StuckFunctionError
 from postroad.pipeline.task_functions import map_function
 from postroad.pipeline.time_limits import TimeLimit
@@ -222,8 +222,9 @@ async def main():
     except StuckFunctionError:
         pass
     stuck = FunctionThread(0.01)
-    stopped = asyncio.create_task(stuck.run(lambda: hang_in_c(0)))
-    await asyncio.sleep(0.1)
+    is_called = threading.Event()
+    stopped = asyncio.create_task(stuck.run(lambda: (is_called.set(), hang_in_c(0))))
+    await asyncio.to_thread(is_called.wait)
     stopped.cancel()
     await asyncio.wait([stopped])
     sys.setprofile(lambda *details: None)

@@ -24,6 +24,7 @@ from postroad.pipeline.connectors.connector import (
     decode_segment,
 )
 from postroad.pipeline.coordinator.job_store import JobStore
+from postroad.pipeline.coordinator.progress import PendingAcks
 from postroad.pipeline.coordinator.records import FailedRoot, SegmentAttempt, StoredRoot
 from postroad.pipeline.job import RetryPolicy, Segment
 
@@ -50,6 +51,7 @@ class OutputCommitter:
         outputs: by the names of their tasks.
         complain: called with the name of an output and what is wrong with it, or None.
         policies: how often, and when, outputs try again what they refused.
+        acks: told what is published, and what was refused.
     """
 
     def __init__(
@@ -58,13 +60,15 @@ class OutputCommitter:
         job: str,
         outputs: Mapping[str, OutputConnector],
         complain: Callable[[str, str | None], None],
-        policies: Mapping[str, RetryPolicy] | None = None,
+        policies: Mapping[str, RetryPolicy],
+        acks: PendingAcks,
     ) -> None:
         self._store = store
         self._job = job
         self._outputs = outputs
         self._complain = complain
-        self._policies = policies or {name: RetryPolicy() for name in outputs}
+        self._policies = policies
+        self._acks = acks
         # When the batch before the last one was settled, the last one, and when it was cleaned up.
         self._settled_s: tuple[float, float] = (0.0, 0.0)
         self._cleaned_s = time.time()
@@ -144,6 +148,8 @@ class OutputCommitter:
                 self._pen(ledger.database).remove_pending_commit(id)
 
         await self._store.write(record)
+        for id, _ in pending:
+            self._acks.on_published(id)
         return True
 
     async def _record_commit(self, id: int, name: str, rejected: Sequence[RejectedSegment]) -> None:
@@ -173,6 +179,7 @@ class OutputCommitter:
                 rejected[0].reason,
             )
         await self._store.write(record)
+        self._acks.on_published(id, len(rejected))
 
     async def _quietly(self, name: str, removing: Awaitable[None]) -> None:
         """Remove something; where that is not possible, another time will do."""
@@ -220,17 +227,17 @@ class OutputCommitter:
             if root.root in reasons
         ]
 
-        def settle(ledger: Ledger) -> None:
+        def settle(ledger: Ledger) -> list[int]:
             pen = self._pen(ledger.database)
-            if staged is not None:
-                unpublished = output.commit_in_transaction(ledger, staged)
-                if unpublished is not None:
-                    pen.add_pending_commit(name, unpublished)
             # Those that are refused once more keep their history.
             pen.retire([root.root for root in due if root.root not in reasons])
             pen.record_failures(failed, self._policies, now_ms, random.random)
+            unpublished = None
+            if staged is not None:
+                unpublished = output.commit_in_transaction(ledger, staged)
+            return [] if unpublished is None else [pen.add_pending_commit(name, unpublished)]
 
-        await self._store.write(settle)
+        self._acks.add(len(due) - len(failed), await self._store.write(settle))
         await self.commit()
 
     # Removal.

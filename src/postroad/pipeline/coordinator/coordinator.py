@@ -30,17 +30,15 @@ from postroad.pipeline.coordinator.job_store import JobStore
 from postroad.pipeline.coordinator.progress import (
     JobCounters,
     JobStatus,
+    PendingAcks,
     add_counts,
     read_job_status,
 )
 from postroad.pipeline.coordinator.records import (
     FailedRoot,
     InputDelivery,
-    RootInput,
+    RetryRoot,
     RootState,
-    StoredRoot,
-    decode_or_reject,
-    to_retry_input,
 )
 from postroad.pipeline.coordinator.schema import create_tables
 from postroad.pipeline.coordinator.spark_windows import SparkWindows
@@ -96,8 +94,10 @@ class JobCoordinator:
         for name in program.graph.inputs[:1]:
             # Only inputs say how often to try: what outputs refuse came by one of them.
             self._policies |= dict.fromkeys(program.graph.outputs, self._policies[name])
-        committer = OutputCommitter(store, self._job, outputs, self._warn_once, self._policies)
-        self._publisher = committer
+        self._acks = PendingAcks(self.counts)
+        self._publisher = OutputCommitter(
+            store, self._job, outputs, self._warn_once, self._policies, self._acks
+        )
         # What comes next is planned while something else is settled.
         self._planning = asyncio.Lock()
         # What is being settled must not be thrown away meanwhile.
@@ -219,12 +219,12 @@ class JobCoordinator:
             before_ms = now_ms - round(self._tasks[name].pending_timeout_s * 1000)
             deliveries += pen.redeliver_expired(name, before_ms, settled - _BATCHES_BETWEEN, now_ms)
             room = max(round(self._tasks[name].max_pending * _REPLAYS_SHARE), 1)
-            room -= pen.pending_retries(name)
+            room -= pen.pending(name, only_retries=True)
             latest_ms = now_ms + round(1000 * self._tasks[name].retry.max_s) + 1
             deliveries += pen.take_due_retries(name, now_ms, room, latest_ms)
             if name in self._program.windowed_tasks:
                 room = self._tasks[name].max_pending - pen.pending(name)
-                deliveries += self.spark_windows.deltas.take_results(pen, name, room, now_ms)
+                deliveries += self.spark_windows.take_results(pen, name, room, now_ms)
         return deliveries
 
     async def _admit_new(self, task: Task, connector: InputConnector) -> list[InputDelivery]:
@@ -257,21 +257,6 @@ class JobCoordinator:
 
         return await self._store.write(admit)
 
-    async def read(self, delivery: InputDelivery) -> Iterator[RootInput]:
-        """The roots of a delivery: the same whenever it is read."""
-        if delivery.position is not None:
-            return self._read_slice(delivery, delivery.position)
-        roots = await self._store.read(lambda it: self._pen(it).delivery_roots(delivery.number))
-        return (to_retry_input(root) for root in roots)
-
-    def _read_slice(self, delivery: InputDelivery, place: Position) -> Iterator[RootInput]:
-        task, bits, connector = delivery.task, self._program.ack_ids, self.sources[delivery.task]
-        for chunk in connector.read(place):
-            for position, raw in zip(chunk.positions, chunk.raws, strict=True):
-                root = bits.root(task, chunk.source, position)
-                segment = decode_or_reject(raw, connector.decode)
-                yield RootInput(root, task, delivery.generation, segment, raw=raw)
-
     async def read_chunks(self, delivery: InputDelivery) -> list[RawRecords]:
         """What a slice has, as the input has it."""
         place = delivery.position
@@ -280,9 +265,14 @@ class JobCoordinator:
         connector = self.sources[delivery.task]
         return await asyncio.to_thread(lambda: list(connector.read(place)))
 
-    async def retry_roots(self, number: int, after: int | None, limit: int) -> list[StoredRoot]:
+    async def retry_roots(self, number: int, after: int | None, limit: int) -> list[RetryRoot]:
         """Some of the roots that come again with a delivery; `after` is the last one before."""
-        return await self._store.read(lambda it: self._pen(it).delivery_roots(number, after, limit))
+
+        def read(database: Database) -> list[RetryRoot]:
+            roots = self._pen(database).delivery_roots(number, after, limit)
+            return [RetryRoot(it.root, it.generation, it.segment, it.published) for it in roots]
+
+        return await self._store.read(read)
 
     async def uncommitted(self, after: int = 0, upto: int | None = None) -> list[InputDelivery]:
         """What was delivered and not settled, in order."""
@@ -329,12 +319,12 @@ class JobCoordinator:
     async def commit_batch(self, run: str, batch: int, outcome: BatchResult) -> CommitResult:
         """Account for a batch, once, and publish what it wrote."""
         async with self._settling:
-            settled, again = await self._store.write(
+            settled, again, writes = await self._store.write(
                 lambda ledger: self._settle(ledger, run, batch, outcome)
             )
         self._again += again
         if settled is CommitResult.NOW:
-            self._count(outcome)
+            self._count(outcome, writes)
             for it in outcome.deliveries:
                 if it.position is not None:
                     await self._tell_settled(it.task, it.position)
@@ -347,9 +337,9 @@ class JobCoordinator:
         self._spans.end(self._store.owner, batch, segments=segments, failed=failed, result=result)
         return settled
 
-    async def is_committed(self, run: str, batch: int) -> bool:
-        """Whether a batch was accounted for before."""
-        return await self._store.read(lambda it: self._pen(it).last_committed_batch(run) >= batch)
+    async def last_committed_batch(self, run: str) -> int:
+        """The last batch of a run that was accounted for; -1 if none was."""
+        return await self._store.read(lambda it: self._pen(it).last_committed_batch(run))
 
     async def pending_writes(self) -> list[PendingWrite]:
         """What was settled and whoever runs the batches is still to write."""
@@ -365,8 +355,7 @@ class JobCoordinator:
             pen.remove_pending_commit(id)
 
         await self._store.write(finish)
-        self.counts.failed += len(failed)
-        self.counts.acked -= len(failed)
+        self._acks.on_published(id, len(failed))
 
     async def _tell_settled(self, task: str, place: Position) -> None:
         try:
@@ -394,10 +383,11 @@ class JobCoordinator:
 
     def _settle(
         self, ledger: Ledger, run: str, batch: int, outcome: BatchResult
-    ) -> tuple[CommitResult, list[InputDelivery]]:
+    ) -> tuple[CommitResult, list[InputDelivery], list[int]]:
+        """Also returns what was delivered again, and the ids of what is to be published."""
         pen, now_ms = self._pen(ledger.database), _now_ms()
         if pen.last_committed_batch(run) >= batch:
-            return CommitResult.BEFORE, []
+            return CommitResult.BEFORE, [], []
         if self._publisher.has_discarded(outcome.staged):
             # Whoever said so does the batch again.
             raise RuntimeError(f"what batch {batch} wrote was thrown away")
@@ -408,7 +398,7 @@ class JobCoordinator:
             # Some of it was delivered again meanwhile, and is accounted for there. The rest has to
             # come again too: nobody else has it.
             rest = [it for it in outcome.deliveries if pen.is_current(it)]
-            return CommitResult.TOO_LATE, [pen.redeliver(it, now_ms) for it in rest]
+            return CommitResult.TOO_LATE, [pen.redeliver(it, now_ms) for it in rest], []
         pen.record_batch(run, batch)
         # Before they are settled, because those that failed before have a history there.
         pen.record_failures(outcome.failed, self._policies, now_ms, random.random)
@@ -416,25 +406,26 @@ class JobCoordinator:
             pen.complete_delivery(it)
             if it.position is not None:
                 self.sources[it.task].commit(ledger, it.position)
+        writes = []
         for name, staged in outcome.staged:
             unpublished = self._outputs[name].commit_in_transaction(ledger, staged)
             if unpublished is not None:
-                pen.add_pending_commit(name, unpublished)
+                writes.append(pen.add_pending_commit(name, unpublished))
         if outcome.window_files:
-            self.spark_windows.deltas.add(pen, outcome.window_files)
+            self.spark_windows.add(pen, outcome.window_files)
         if outcome.delta.windows:
             self._windows.apply(pen, outcome.delta, now_ms)
         for root, task, segment in outcome.emitted:
             pen.insert_root(root, task, segment, now_ms)
         StateStore(ledger.database, self._job).write(outcome.states)
-        return CommitResult.NOW, []
+        return CommitResult.NOW, [], writes
 
-    def _count(self, outcome: BatchResult) -> None:
+    def _count(self, outcome: BatchResult, writes: Sequence[int]) -> None:
         self.counts.batches += 1
         self.counts.failed += len(outcome.failed)
         delivered = sum(it.segments for it in outcome.deliveries)
         self.counts.delivered += outcome.read
-        self.counts.acked += delivered + outcome.read + outcome.made - len(outcome.failed)
+        self._acks.add(delivered + outcome.read + outcome.made - len(outcome.failed), writes)
         add_counts(self.counts.tasks, outcome.tasks)
 
     # Looks.
@@ -478,7 +469,7 @@ class JobCoordinator:
             pen.deliveries()
             or pen.count(RootState.WAITING)
             or pen.pending_commits()
-            or self.spark_windows.deltas.has_results(database)
+            or self.spark_windows.has_results(database)
         )
 
 

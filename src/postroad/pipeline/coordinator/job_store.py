@@ -72,18 +72,25 @@ class JobStore:
         )
         return {key: msgspec.json.decode(value) for key, value in rows}
 
-    def pending(self, task: str, which: str = "1 = 1") -> int:
+    def write_input_state(self, task: str, state: Mapping[str, Any]) -> None:
+        """Record something for an input."""
+        self.database.execute_many(
+            "INSERT INTO postroad_pipeline_input_state (job, task, key, value) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (job, task, key) DO UPDATE SET value = excluded.value",
+            [
+                (self.job, task, key, msgspec.json.encode(value).decode())
+                for key, value in state.items()
+            ],
+        )
+
+    def pending(self, task: str, *, only_retries: bool = False) -> int:
         """Segments that were delivered by an input and are not settled."""
         rows = self._execute(
             "SELECT COALESCE(SUM(segments), 0) FROM postroad_pipeline_deliveries"
-            f" WHERE job = ? AND task = ? AND {which}",
+            f" WHERE job = ? AND task = ?{' AND place IS NULL' if only_retries else ''}",
             task,
         )
         return int(rows[0][0])
-
-    def pending_retries(self, task: str) -> int:
-        """Those of them that come again."""
-        return self.pending(task, "place IS NULL")
 
     def counters(self) -> tuple[int, int]:
         """Number of the last delivery, and how many batches were settled."""
@@ -114,14 +121,7 @@ class JobStore:
             " excluded.position",
             (self.job, task, msgspec.json.encode(split.next_position).decode()),
         )
-        self.database.execute_many(
-            "INSERT INTO postroad_pipeline_input_state (job, task, key, value) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (job, task, key) DO UPDATE SET value = excluded.value",
-            [
-                (self.job, task, key, msgspec.json.encode(value).decode())
-                for key, value in split.state.items()
-            ],
-        )
+        self.write_input_state(task, split.state)
         return self.deliver(task, split.position, split.estimated_segments, 0, now_ms)
 
     def take_due_retries(
@@ -369,13 +369,15 @@ class JobStore:
 
     # Outputs.
 
-    def add_pending_commit(self, task: str, staged: Committable) -> None:
-        """Note that something was staged, and is to be published for certain."""
-        self._execute(
-            "INSERT INTO postroad_pipeline_publications (job, task, staged) VALUES (?, ?, ?)",
+    def add_pending_commit(self, task: str, staged: Committable) -> int:
+        """Note that something was staged, and is to be published for certain; returns its id."""
+        rows = self._execute(
+            "INSERT INTO postroad_pipeline_publications (job, task, staged) VALUES (?, ?, ?)"
+            " RETURNING id",
             task,
             msgspec.msgpack.encode(staged),
         )
+        return int(rows[0][0])
 
     def pending_commits(self) -> list[tuple[int, str, Committable]]:
         """What is to be published: ids, output tasks and what they staged, in order."""

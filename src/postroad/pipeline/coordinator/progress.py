@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -48,6 +48,43 @@ class JobCounters(msgspec.Struct):
     batches: int = 0
     tasks: dict[str, TaskCounts] = {}
     """By the name of the task."""
+
+
+class _BatchOutput(msgspec.Struct):
+    """What a batch acknowledges once all that it wrote is published."""
+
+    writes: int
+    segments: int
+
+
+class PendingAcks:
+    """Counts segments as acknowledged when outputs have taken what was made of them, not before.
+
+    What writes of an earlier process acknowledge was for that process to count.
+    """
+
+    def __init__(self, counters: JobCounters) -> None:
+        self._counters = counters
+        # By the ids of what is to be published.
+        self._batches: dict[int, _BatchOutput] = {}
+
+    def add(self, segments: int, writes: Collection[int]) -> None:
+        """Something is done but for what is still to be published."""
+        if writes:
+            self._batches |= dict.fromkeys(writes, _BatchOutput(len(writes), segments))
+        else:
+            self._counters.acked += segments
+
+    def on_published(self, id: int, rejected: int = 0) -> None:
+        """Something is published, but for segments that the output refused."""
+        self._counters.failed += rejected
+        if (batch := self._batches.pop(id, None)) is None:
+            return
+        batch.writes -= 1
+        batch.segments -= rejected
+        if not batch.writes:
+            # Several of the refused ones may come from one segment.
+            self._counters.acked += max(batch.segments, 0)
 
 
 class JobStatus(msgspec.Struct, frozen=True):

@@ -141,11 +141,6 @@ def decode_or_reject(
         return UndecodableRecord(raw, str(error))
 
 
-def to_retry_input(root: StoredRoot) -> RootInput:
-    """A root that failed before."""
-    return to_root_input(root.root, root.task, root.generation, root.segment, root.published)
-
-
 def to_root_input(
     root: int, task: str, generation: int, kept: bytes, published: Iterable[int]
 ) -> RootInput:

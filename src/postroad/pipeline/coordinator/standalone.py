@@ -97,20 +97,34 @@ class StandaloneCoordinator:
         return self._call(JobCoordinator.committed_offset)
 
     def poll(self, after: int, wait_s: float) -> int:
-        """The number of the last delivery, after waiting for one if there is none."""
+        """The number of the last delivery, after waiting for one if there is none.
+
+        Raises:
+            ConfigError: the store has never given out the number to wait after.
+        """
+
+        async def poll(coordinator: JobCoordinator) -> int:
+            await _check_offset(coordinator, after)
+            return await coordinator.poll_after(after, 0.0 if self._is_node_store else wait_s)
+
         if not self._is_node_store:
-            return self._call(lambda it: it.poll_after(after, wait_s), wait_s)
+            return self._call(poll, wait_s)
         deadline_s = time.monotonic() + wait_s
         while True:
-            latest = self._call(lambda it: it.poll_after(after, 0.0))
+            latest = self._call(poll)
             if latest > after or time.monotonic() >= deadline_s:
                 return latest
             # Others may have the store meanwhile.
             time.sleep(_POLL_INTERVAL_S)
 
     def list_deliveries(self, after: int, upto: int) -> list[InputDelivery]:
-        """What of a range of deliveries is to be read."""
-        return self._call(lambda it: it.uncommitted(after, upto))
+        """What of a range of deliveries is to be read; raises ConfigError likewise."""
+
+        async def find(coordinator: JobCoordinator) -> list[InputDelivery]:
+            await _check_offset(coordinator, upto)
+            return await coordinator.uncommitted(after, upto)
+
+        return self._call(find)
 
     def commit_input(self, upto: int) -> None:
         """Everything up to a delivery is done with."""
@@ -234,6 +248,16 @@ class StandaloneCoordinator:
                 await coordinator.close()
             finally:
                 await self._store.close()
+
+
+async def _check_offset(coordinator: JobCoordinator, number: int) -> None:
+    last = await coordinator.last_delivery()
+    if number > last:
+        raise ConfigError(
+            f"the checkpoint of the query is at delivery {number}, and the last that its store"
+            f" knows is {last}: the store was deleted or replaced; bring it back, or use a fresh"
+            " checkpoint, and everything that the store does not know is read again"
+        )
 
 
 def _make_job(

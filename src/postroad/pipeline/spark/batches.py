@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import Committable
 from postroad.pipeline.spark.coordinator_client import CoordinatorClient, PartitionResults
 from postroad.pipeline.spark.dataframes import BatchInParts
@@ -211,7 +212,14 @@ class BatchProcessor:
         """Remove what attempts have staged that nobody committed; before the first batch."""
         if self._context.spark_outputs or self._context.dataframe_tasks:
             pending = self._context.coordinator.list_writes()
-            keep_directories(session, self._stage, [str(it.committable["path"]) for it in pending])
+            staged = {str(it.committable["path"]): it.task for it in pending}
+            missing = keep_directories(session, self._stage, [*staged])
+            if missing:
+                raise ConfigError(
+                    f"what was done for output {staged[missing[0]]!r} and is not written was in "
+                    f"{missing[0]}, which is gone with the job's checkpoint: bring that back, or "
+                    "delete the job's store and its outputs, and the job starts from the beginning"
+                )
 
     def write_pending(self, session: SparkSession, coordinator: CoordinatorClient) -> None:
         """Write what was committed and is not written."""

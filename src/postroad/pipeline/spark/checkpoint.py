@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from postroad.core.errors import ConfigError
+from postroad.durable.store import Store
+from postroad.durable.store.ledger import Ledger
+from postroad.pipeline.coordinator.job_store import JobStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,11 +23,15 @@ _SPARK = "spark"
 _STAGED = "staged"
 _WINDOW_FILES = "window-files"
 _WINDOW_STATE = "window-state"
+# Under this key the state of an input that Spark reads has the run.
+_RUN = "run"
 
 
 class _CheckpointOwner(msgspec.Struct):
     job: str
     run: str
+    store: str = ""
+    """The id of the job's store; empty in what older versions wrote."""
 
 
 class Checkpoint:
@@ -68,24 +76,25 @@ class Checkpoint:
         """Where in it Spark keeps the contents of windows."""
         return f"{self._url}/{_WINDOW_STATE}"
 
-    def open(self, job: str, session: SparkSession | None = None) -> str:
+    def open(self, job: str, store: str, session: SparkSession | None = None) -> str:
         """Make the directory, or find it again; returns the name of its run.
 
         A run ends with the files that Spark has there: without them Spark counts from 0 again.
 
         Args:
             job: the job's name.
+            store: the id of the job's store, which has the other half of what is to be known.
             session: reaches a remote one.
 
         Raises:
-            ConfigError: it is another job's, or not ours at all.
+            ConfigError: it is another job's, or of another store, or not ours at all.
         """
         files = _RemoteFiles(session, self._url) if self.is_remote else _LocalFiles(self._url)
         content = files.read(_FILE)
         if content is None:
             if files.has_any():
                 raise ConfigError(f"{self._url} is no checkpoint of a job, and not empty")
-            return _mark(files, job)
+            return _mark(files, job, store)
         try:
             owner = msgspec.json.decode(content, type=_CheckpointOwner)
         except msgspec.DecodeError as error:
@@ -94,7 +103,37 @@ class Checkpoint:
             raise ConfigError(
                 f"{self._url} is the checkpoint of the job {owner.job!r}, not of {job!r}"
             )
-        return owner.run if files.has(_SPARK) else _mark(files, job)
+        if not files.has(_SPARK):
+            return _mark(files, job, store)
+        if owner.store and owner.store != store:
+            raise ConfigError(
+                f"the checkpoint {self._url} was made with another store of the job {job!r} (id "
+                f"{owner.store}, now {store}), which was deleted or replaced: bring that store "
+                "back, or delete the checkpoint too, and the job starts from the beginning"
+            )
+        return owner.run if owner.store else _mark(files, job, store, owner.run)
+
+
+async def claim_inputs(store: Store, job: str, run: str, inputs: Sequence[str]) -> None:
+    """Note that how far Spark's own readers are is in the checkpoint of a run, and only there.
+
+    Raises:
+        ConfigError: it is in another one, and they would read everything a second time.
+    """
+
+    def claim(ledger: Ledger) -> None:
+        records = JobStore(ledger.database, job)
+        for name in inputs:
+            before = records.input_state(name).get(_RUN, run)
+            if before != run and (batch := records.last_committed_batch(before)) >= 0:
+                raise ConfigError(
+                    f"how far Spark has read input {name!r} of job {job!r} is in the checkpoint of "
+                    f"run {before}, up to its batch {batch}, and this is that of run {run}: bring "
+                    "the other back, or delete the job's store too, and everything is read again"
+                )
+            records.write_input_state(name, {_RUN: run})
+
+    await store.write(claim)
 
 
 class _LocalFiles:
@@ -169,7 +208,7 @@ class _RemoteFiles:
             opened.close()
 
 
-def _mark(files: _LocalFiles | _RemoteFiles, job: str) -> str:
-    run = secrets.token_hex(8)
-    files.write(_FILE, msgspec.json.encode(_CheckpointOwner(job, run)))
+def _mark(files: _LocalFiles | _RemoteFiles, job: str, store: str, run: str = "") -> str:
+    run = run or secrets.token_hex(8)
+    files.write(_FILE, msgspec.json.encode(_CheckpointOwner(job, run, store)))
     return run

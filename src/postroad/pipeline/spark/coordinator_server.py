@@ -14,7 +14,7 @@ from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.batch_result import BatchResult
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.coordinator.progress import add_counts
-from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot, merge_failures
+from postroad.pipeline.coordinator.records import InputDelivery, merge_failures
 from postroad.pipeline.spark.certificate import DESK, CertificateFiles, make_certificate
 from postroad.pipeline.spark.coordinator_client import (
     CLUSTER,
@@ -158,14 +158,13 @@ class CoordinatorServer:
             case GetInitialOffset():
                 return await self._desk.committed_offset()
             case PlanPartitions():
-                await self._resume(question.after)
+                await self._resume(question.after, question.upto)
                 deliveries = await self._desk.uncommitted(question.after, question.upto)
                 return balance_partitions(deliveries, self._desk.parallelism)
             case ReadSplit():
                 return await self._read_slice(question.number)
             case ReadRetries():
-                roots = await self._desk.retry_roots(question.number, question.after, _AGAIN_ROOTS)
-                return [RetryRoot(it.root, it.generation, it.segment, it.published) for it in roots]
+                return await self._desk.retry_roots(question.number, question.after, _AGAIN_ROOTS)
             case ReadStates():
                 return list((await self._desk.read_states(question.task, question.keys)).items())
             case GetIsolationMode():
@@ -226,12 +225,26 @@ class CoordinatorServer:
         self._is_resumed = False
         self._is_in_batch, self._alive_s = False, None
 
-    async def _resume(self, after: int) -> None:
+    async def _resume(self, after: int, upto: int = 0) -> None:
         """Spark goes on behind a delivery: what it takes for done, and was not settled, was lost
         on the way here."""
-        if not self._is_resumed:
-            self._is_resumed = True
-            await self._desk.redeliver_lost(after)
+        if self._is_resumed:
+            return
+        known = max(after, upto)
+        if known > (last := await self._desk.last_delivery()):
+            # It would wait for numbers that were given to others.
+            self._refuse_store("delivery", known, last)
+        self._is_resumed = True
+        await self._desk.redeliver_lost(after)
+
+    def _refuse_store(self, what: str, in_checkpoint: int, in_store: int) -> None:
+        """End the job: its store was replaced by one that knows less than Spark's checkpoint."""
+        self.fatal_error = (
+            f"the store of the job is older than Spark's checkpoint: Spark is at {what} "
+            f"{in_checkpoint}, and the store's last is {in_store}; bring the newer store back, or "
+            "delete the store and the checkpoint, and the job starts from the beginning"
+        )
+        raise LookupError(self.fatal_error)
 
     def _note_life(self) -> None:
         if self._is_in_batch:
@@ -263,7 +276,7 @@ class CoordinatorServer:
 
     async def are_windows_idle(self) -> bool:
         """Whether Spark has taken all that was added to windows, and emitted what was due."""
-        for name in self._desk.spark_windows.deltas.windows:
+        for name in self._desk.spark_windows.windows:
             polls, after = self._window_polls.get(name, (0, 0))
             # After the first it may have found that the watermark has moved.
             if polls < _WINDOW_POLLS or after < await self._desk.spark_windows.last_number(name):
@@ -284,7 +297,16 @@ class CoordinatorServer:
         self._stored_before, self._stored = self._stored, {}
         if self._ahead is None or self._ahead.done():
             self._ahead = asyncio.create_task(self._admit_ahead())
-        return not await self._desk.is_committed(run, batch)
+        committed = await self._desk.last_committed_batch(run)
+        if batch > committed + 1 and self._has_spark_inputs:
+            # Spark goes on with its readers only after a batch is committed.
+            self._refuse_store("batch", batch, committed)
+        return batch > committed
+
+    @property
+    def _has_spark_inputs(self) -> bool:
+        tasks = self._program.graph.tasks
+        return any(tasks[name].connector == "spark" for name in self._program.graph.inputs)
 
     @property
     def _batch_segments(self) -> int:

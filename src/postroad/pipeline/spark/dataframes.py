@@ -9,24 +9,35 @@ A function that raises fails for all segments that it was called with. If Spark 
 returned, nobody knows whether Spark or a segment is to blame. So the batch is done again; if it
 fails again and again, the function is called with ever smaller shares of the segments, and fails
 for those with which nothing else helps.
+
+A function with a time limit has that time for a call and for what Spark does with its result. Then
+the Spark jobs of both are cancelled, and the segments of the call fail.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from postroad.pipeline.connectors.connector import Committable
 from postroad.pipeline.functions import InvalidResultError
 from postroad.pipeline.spark.heartbeat import BEAT_S
 from postroad.pipeline.spark.job_pass import add_passes, fail_gathered
 from postroad.pipeline.spark.result_rows import output_label, result_ddl
+from postroad.pipeline.spark.session import activate
 from postroad.pipeline.spark.spark_inputs import to_input_rows
 from postroad.pipeline.spark.watching import summarize_failure
 from postroad.pipeline.spark.worker_context import WorkerContext
+from postroad.pipeline.time_limits import (
+    FunctionTimeoutError,
+    forget_interruption,
+    interrupt_thread,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +47,11 @@ logger = logging.getLogger("postroad.pipeline")
 # So often a function is called for one batch to find the segments that it fails with: enough to
 # find one among as many as fit into a batch.
 _CALLS_MAX = 64
+# So long a call may take to end when its Spark jobs were cancelled, and when it was interrupted.
+_CANCEL_S = 5.0
+_INTERRUPT_S = 1.0
+
+T = TypeVar("T")
 
 
 class BatchInParts:
@@ -52,6 +68,7 @@ class BatchInParts:
         self._context = context
         self._staged = staged
         self._parts: list[str] = staged.setdefault("parts", [])
+        self._writes = 0
         self._functions = context.compile().functions
 
     def run(self, results: DataFrame) -> DataFrame:
@@ -73,14 +90,18 @@ class BatchInParts:
             if count > 1 and share.isEmpty():
                 continue
             calls += 1
+            clock = _BatchClock(self._session, name, self._context.graph.tasks[name].time_limit_s)
             try:
-                rows = self._call(name, share)
+                rows = clock.run(lambda share=share: self._call(name, share))  # type: ignore[misc]
             except Exception as error:
                 self._check_session(error)
                 self._fail(share, error)
                 continue
             try:
-                self._write(add_passes(rows, self._context))
+                self._write(add_passes(rows, self._context), clock)
+            except FunctionTimeoutError as error:
+                self._check_session(error)
+                self._fail(share, error)
             except Exception as error:
                 if not self._context.coordinator.is_isolated():
                     raise
@@ -124,17 +145,86 @@ class BatchInParts:
         except Exception:
             raise error from None
 
-    def _write(self, rows: DataFrame) -> None:
+    def _write(self, rows: DataFrame, clock: _BatchClock | None = None) -> None:
         """Write a part: all of it, or nothing that anybody reads."""
-        name = f"part={len(self._parts)}"
+        # One that was given up may still be written to.
+        self._writes += 1
+        name = f"part={self._writes}"
         path = f"{self._staged['path']}/{name}"
-        rows.write.mode("overwrite").partitionBy("task").parquet(path)
+        writer = rows.write.mode("overwrite").partitionBy("task")
+        if clock is None:
+            writer.parquet(path)
+        else:
+            clock.run(lambda: writer.parquet(path))
         self._parts.append(name)
 
     def _read(self) -> DataFrame:
         base = str(self._staged["path"])
         reader = self._session.read.schema(result_ddl(self._context)).option("basePath", base)
         return reader.parquet(*(f"{base}/{name}" for name in self._parts))
+
+
+class _BatchClock:
+    """The time that a function of DataFrames has for a batch.
+
+    Args:
+        session: that of the batch.
+        task: the name of the task.
+        limit_s: its time limit, if it has one.
+    """
+
+    def __init__(self, session: SparkSession, task: str, limit_s: float | None) -> None:
+        self._session = session
+        self._task = task
+        self._limit_s = limit_s
+        self._started_s = time.monotonic()
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Call something that may start jobs of Spark; if it takes too long these are cancelled.
+
+        Raises:
+            FunctionTimeoutError: the time is over.
+        """
+        if self._limit_s is None:
+            return call()
+        from pyspark.util import InheritableThread
+
+        results: list[T] = []
+        errors: list[BaseException] = []
+        tag, context = f"postroad-{secrets.token_hex(8)}", getattr(self._session, "_sc", None)
+
+        def run_tagged() -> None:
+            try:
+                activate(self._session)
+                # Through Spark Connect there is no context.
+                (self._session.addTag if context is None else context.addJobTag)(tag)
+                results.append(call())
+            except BaseException as error:
+                errors.append(error)
+
+        # Of its own: nobody can end a call into C. Tags leave the job group of the query as it is.
+        thread = InheritableThread(run_tagged, session=self._session, daemon=True)
+        thread.start()
+        thread.join(max(self._started_s + self._limit_s - time.monotonic(), 0.0))
+        if thread.is_alive():
+            (self._session.interruptTag if context is None else context.cancelJobsWithTag)(tag)
+            _end(thread)
+            raise FunctionTimeoutError(
+                f"task {self._task!r} took more than {self._limit_s:g} s for a batch"
+            )
+        if errors:
+            raise errors[0]
+        return results[0]
+
+
+def _end(thread: threading.Thread) -> None:
+    """Have a thread end whose Spark jobs were cancelled; one that does not is left alone."""
+    thread.join(_CANCEL_S)
+    if thread.is_alive() and thread.ident is not None:
+        interrupt_thread(thread.ident)
+        thread.join(_INTERRUPT_S)
+        if thread.is_alive():
+            forget_interruption(thread.ident)
 
 
 def _share(rows: DataFrame, count: int, number: int) -> DataFrame:

@@ -142,7 +142,7 @@ class StreamingQueryRunner(QueryRunner):
     def _start_all(self, queries: list[StreamingQuery]) -> None:
         """Start all queries; those that are started are in the list, whatever happens."""
         queries.append(self._start())
-        windows = self._coordinator.spark_windows.deltas.windows.values()
+        windows = self._coordinator.spark_windows.windows.values()
         queries.extend(map(self._start_window, windows))
 
     def _start_window(self, window: PartialWindow) -> StreamingQuery:

@@ -26,7 +26,7 @@ from postroad.pipeline.spark.addresses import place_driver
 from postroad.pipeline.spark.batches import (
     BatchProcessor,
 )
-from postroad.pipeline.spark.checkpoint import Checkpoint
+from postroad.pipeline.spark.checkpoint import Checkpoint, claim_inputs
 from postroad.pipeline.spark.config import SparkConfig
 from postroad.pipeline.spark.coordinator_server import CoordinatorServer
 from postroad.pipeline.spark.job_data_source import bind_data_source
@@ -117,13 +117,14 @@ class SparkRunner:
 
     async def run(self) -> None:
         """Run until bounded inputs are drained; for ever if one of them has no end."""
-        run = secrets.token_hex(8)
-        if self._checkpoint is not None and not self._checkpoint.is_remote:
-            run = await asyncio.to_thread(self._checkpoint.open, self._program.job.name)
+        run, name = secrets.token_hex(8), self._program.job.name
         is_ours = not self._store.is_open
         if is_ours:
-            await self._store.open(self._program.job.name)
+            await self._store.open(name)
         try:
+            if self._checkpoint is not None and not self._checkpoint.is_remote:
+                store = self._store.id.hex()
+                run = await asyncio.to_thread(self._checkpoint.open, name, store)
             await self.coordinator.open()
             try:
                 await self._run_hosted(run)
@@ -162,7 +163,7 @@ class SparkRunner:
     async def _place_windows(self, context: WorkerContext) -> None:
         """Decide which windows Spark keeps."""
         windows = self.coordinator.spark_windows
-        names = windows.deltas.candidates() if self._can_keep_windows else []
+        names = windows.candidates() if self._can_keep_windows else []
         context.spark_windows = tuple(await windows.assign(context.run, names))
         if self._checkpoint is not None and context.spark_windows:
             context.window_files = self._checkpoint.window_files
@@ -229,6 +230,9 @@ class SparkRunner:
             Whether the job is done; otherwise the session is.
         """
         queries = await asyncio.to_thread(self._make_queries, session, order)
+        if self._checkpoint is not None and order.spark_inputs:
+            name = self._program.job.name
+            await claim_inputs(self._store, name, order.run, order.spark_inputs)
         watch = Watch(session, self._program.job.name, may_stop=self._session is None)
         failures = barren = 0
         while True:
@@ -267,7 +271,8 @@ class SparkRunner:
         activate(session)
         self.ui_url = getattr(getattr(session, "_sc", None), "uiWebUrl", None)
         if self._checkpoint is not None and self._checkpoint.is_remote:
-            context.run = self._checkpoint.open(self._program.job.name, session)
+            store = self._store.id.hex()
+            context.run = self._checkpoint.open(self._program.job.name, store, session)
         name = f"postroad_{context.run}"
         context.columns = find_columns(session, self._program.job)
         context.output_types = find_output_types(session, self._program.job)

@@ -168,15 +168,20 @@ def move_directory(session: SparkSession, path: str, target: str | None) -> None
         raise OSError(f"{path} cannot be moved to {target}")
 
 
-def keep_directories(session: SparkSession, path: str, kept: Collection[str]) -> None:
-    """Remove all directories below a path but for some, which are given by their paths."""
+def keep_directories(session: SparkSession, path: str, kept: Collection[str]) -> list[str]:
+    """Remove all directories below a path but for some, which are given by their paths.
+
+    Returns:
+        Those of them that are not there.
+    """
     if getattr(session, "_jvm", None) is None:
-        return
+        return []
     parent, files = _find_files(session, path)
     names = {it.rpartition("/")[2] for it in kept}
     for status in files.listStatus(parent) if files.exists(parent) else ():
         if status.getPath().getName() not in names:
             files.delete(status.getPath(), True)
+    return [it for it in kept if not files.exists(_find_files(session, it)[0])]
 
 
 def _find_files(session: SparkSession, path: str) -> tuple[Any, Any]:

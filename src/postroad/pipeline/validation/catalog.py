@@ -118,9 +118,6 @@ def _dataframe_problems(label: str, task: Task) -> Iterator[JobIssue]:
     if task.group_by is not None:
         text = "kind 'dataframe' has no group_by: group its DataFrame"
         yield JobIssue(label, text, ("kind", "group_by"))
-    if task.time_limit_s is not None:
-        text = "time_limit_s is for one segment, and kind 'dataframe' takes all of a batch"
-        yield JobIssue(label, text, ("kind", "time_limit_s"))
     if task.side_inputs:
         text = "kind 'dataframe' has no side_inputs: have Spark read what its function joins"
         yield JobIssue(label, text, ("kind", "side_inputs"))

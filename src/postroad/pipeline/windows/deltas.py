@@ -6,7 +6,7 @@ same, to the byte with the built-in aggregations.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -40,19 +40,6 @@ class JobWindowDelta(msgspec.Struct, array_like=True):
     """What a batch, or a part of one, adds to the windows of a job."""
 
     windows: dict[str, WindowDelta] = {}
-
-    def encode(self) -> bytes:
-        """The delta as bytes; the same for equal ones."""
-        windows = {
-            name: WindowDelta(window.latest, dict(sorted(window.groups.items())))
-            for name, window in sorted(self.windows.items())
-        }
-        return msgspec.msgpack.encode(JobWindowDelta(windows))
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """The delta that was encoded."""
-        return msgspec.msgpack.decode(data, type=cls)
 
 
 class WindowDeltaBuilder:

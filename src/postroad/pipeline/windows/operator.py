@@ -44,9 +44,6 @@ class WindowOperator:
 
     # Finding.
 
-    def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
-
     def _find(self, key: PaneKey) -> Pane | None:
         line = self._lines.get(key.group, ())
         # Any latest time will do: it is the lower bound that is looked for.

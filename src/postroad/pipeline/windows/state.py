@@ -32,10 +32,6 @@ class JobWindowState:
             if row.window in self._windows:
                 self._windows[row.window].load(row.group, row.content)
 
-    def __len__(self) -> int:
-        """How many panes there are."""
-        return sum(map(len, self._windows.values()))
-
     def apply(self, delta: JobWindowDelta, now_s: float) -> list[Extent]:
         """Add all that a batch brings, and emit what it sets off.
 
@@ -49,26 +45,12 @@ class JobWindowState:
         ]
 
     def on_time(self, now_s: float) -> list[Extent]:
-        """Emit what timers set off; to be called at `next_timer_s`, or at any time."""
+        """Emit what timers set off; to be called at any time."""
         return [extent for contents in self._windows.values() for extent in contents.on_time(now_s)]
 
     def on_drained(self) -> list[Extent]:
         """There will be no more segments: emit what waits for that."""
         return [extent for contents in self._windows.values() for extent in contents.on_drained()]
-
-    @property
-    def next_timer_s(self) -> float | None:
-        """When the next timer goes off; None if none waits for anything."""
-        times = [time for one in self._windows.values() for time in one.head.due_s.values()]
-        return min(times, default=None)
-
-    def late(self, window: str) -> int:
-        """How many segments a window has dropped; one counts for each of its extents."""
-        return self._windows[window].head.late
-
-    def latest_s(self, window: str) -> float:
-        """The latest time a window has seen; minus infinity before the first."""
-        return self._windows[window].head.latest
 
     def take_changes(self) -> dict[bytes, bytes | None]:
         """The rows that have changed since the last call; None for those to be deleted.

@@ -52,7 +52,7 @@ def test_worker_that_sees_it_runs_the_job(tmp_path: Path, monkeypatch: pytest.Mo
     # Of a worker, which ends with its memory; these tests go on.
     monkeypatch.setattr("resource.setrlimit", lambda *_: None)
     checkpoint = Checkpoint(tmp_path)
-    checkpoint.open("shared")
+    checkpoint.open("shared", "store")
     context = make_context()
     context.shared_file = checkpoint.marker
     assert context.program.job.name == "shared"

@@ -10,9 +10,9 @@ from postroad.pipeline.windows import (
     CompiledWindows,
     Extent,
     JobWindowDelta,
-    JobWindowState,
     WindowDeltaBuilder,
 )
+from tests.support.pipeline.seen_windows import SeenWindowState
 
 FIXED = Window(
     name="w", task="t", type=WindowType.FIXED, aggregation="count", time_key="at", range_s=10
@@ -37,7 +37,7 @@ class Bench:
         self.plan = CompiledWindows(
             [window], triggers, lambda path: lambda segment: segment["is_last"]
         )
-        self.state = JobWindowState(self.plan)
+        self.state = SeenWindowState(self.plan)
 
     def delta(self, segments: list[Segment], group: Any = "g") -> JobWindowDelta:
         maker = WindowDeltaBuilder(self.plan)
@@ -297,10 +297,10 @@ class TestRows:
         bench.feed(1)
         rows = [(key, row) for key, row in bench.state.take_changes().items() if row is not None]
         other = CompiledWindows([msgspec.structs.replace(FIXED, name="v")], [], lambda path: None)
-        state = JobWindowState(other, rows)
+        state = SeenWindowState(other, rows)
         assert len(state) == 0
         assert state.take_changes() == {}
 
     def test_a_foreign_row_is_refused(self) -> None:
         with pytest.raises(ValueError, match="not the key of a row"):
-            JobWindowState(Bench(FIXED).plan, [(msgspec.msgpack.encode([1, 2]), b"")])
+            SeenWindowState(Bench(FIXED).plan, [(msgspec.msgpack.encode([1, 2]), b"")])
