@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.source_tree import (
+    PACKAGE,
     code_files,
     module_name,
     package_files,
@@ -23,6 +24,15 @@ from tests.support.source_tree import (
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 GENERIC_NAMES = {"base", "common", "helper", "helpers", "manager", "misc", "util", "utils"}
+
+# Packages whose words are those of docs/glossary.md.
+PLAIN_SPOKEN = ("core", "wire", "net", "cluster", "cells", "testing")
+# Variables that say nothing of what they hold.
+EMPTY_NAMES = {
+    *("asked", "found", "given", "heard", "it", "kept", "known", "left", "made", "said", "told"),
+    "wanted",
+}
+RETIRED_NAMES = frozenset((Path(__file__).parent / "support/retired_names.txt").read_text().split())
 
 UNFINISHED = "NotImplementedError"
 PROMISE = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
@@ -130,6 +140,27 @@ def missing_docstring(_text: str, tree: ast.Module) -> Iterator[str]:
         yield "has no docstring"
 
 
+def empty_names(source: str, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        else:
+            continue
+        if name in EMPTY_NAMES:
+            yield f"{node.lineno}: {name!r} does not say what it is; name the thing"
+
+
+def retired_names(source: str, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        name = getattr(node, "id", None) or getattr(node, "attr", None)
+        name = name or getattr(node, "arg", None) or getattr(node, "name", None)
+        if name in RETIRED_NAMES:
+            line = getattr(node, "lineno", 0)
+            yield f"{line}: {name} has another name now; CHANGELOG.md and docs/glossary.md tell"
+
+
 def breaches(rule: Rule, paths: Iterable[Path]) -> list[str]:
     return [
         f"{relative(path)}: {breach}"
@@ -162,6 +193,18 @@ def test_sizes(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", [unfinished_code, missing_docstring])
 def test_package(rule: Rule) -> None:
     found = breaches(rule, package_files())
+    assert not found, report(found)
+
+
+def test_finished_packages_have_no_empty_names() -> None:
+    paths = [path for path in package_files() if path.relative_to(PACKAGE).parts[0] in PLAIN_SPOKEN]
+    found = breaches(empty_names, paths)
+    assert not found, report(found)
+
+
+@pytest.mark.slow  # It reads all files first.
+def test_retired_names_do_not_come_back() -> None:
+    found = breaches(retired_names, code_files())
     assert not found, report(found)
 
 
@@ -215,6 +258,10 @@ COMMENTED_FUNCTION = 'def short():\n    """Say.\n\n    More.\n    """\n' + "    
         (unfinished_code, 'async def f():\n    """Say."""\n    ...'),
         (unfinished_code, "class A(asyncio.Protocol):\n    def f(self): pass"),
         (missing_docstring, "x = 1"),
+        (empty_names, "[it for it in members]"),
+        (empty_names, "def f(told): return 1"),
+        (retired_names, "from postroad.core.errors import NoSuchMember"),
+        (retired_names, "table.bury_silent()"),
     ],
 )
 def test_rule_reports(rule: Rule, source: str) -> None:
@@ -231,6 +278,8 @@ def test_rule_reports(rule: Rule, source: str) -> None:
         (unfinished_code, "class A:\n    @abc.abstractmethod\n    def f(self): ..."),
         (unfinished_code, 'def f():\n    """Do nothing: the null observer."""'),
         (missing_docstring, '"""Say."""'),
+        (empty_names, "[member for member in members]"),
+        (retired_names, "table.expire_suspects()"),
     ],
 )
 def test_rule_accepts(rule: Rule, source: str) -> None:
