@@ -186,9 +186,13 @@ async def test_server_empty_setup_closes_the_connection(caplog: pytest.LogCaptur
 
 
 @virtual_time
-async def test_server_without_setup_has_no_handler_and_allows_silence() -> None:
+async def test_server_without_setup_sends_heartbeats_of_its_own_and_allows_silence() -> None:
     async with client_of(QUICK) as client:
-        assert await client.ask(BEAT) == (1, 1, BEAT.encode())
+        assert (await client.ask("echo", b"x")).payload == b"x"
+        client.peer.send(ZEEBE.request(2, BEAT))
+        heartbeat = await ZEEBE.take_request(client.peer)
+        assert (heartbeat.subject, heartbeat.payload) == (BEAT, b"")
+        assert client.server.statistics().no_handler == 0
         await client.is_kept_for(10)
 
 
@@ -301,8 +305,6 @@ async def test_client_agrees_with_the_server_on_the_payload(answer: bytes, wants
 
 
 ANSWERS_WITHOUT_HEARTBEATS = {
-    "no handler": ZEEBE.reply(1, SETUP.encode(), status=1),
-    "no handler, no text": ZEEBE.reply(1, b"", status=1),
     "handler failed": ZEEBE.reply(1, b"boom", status=2),
     "not enabled": ZEEBE.reply(1, bytes.fromhex("0200 0200 0a00 0200 00 01")),
     "unreadable": ZEEBE.reply(1, b"?"),
@@ -382,3 +384,21 @@ async def test_client_reply_that_looks_like_a_heartbeat_is_delivered() -> None:
     async with zeebe_node("server", BEATING) as server, zeebe_node("client", BEATING) as client:
         for payload in (beat(4), beat(3), DEFAULT_ANSWER, DEFAULT_SETUP):
             assert await client.request(server.address, "echo", payload) == payload
+
+
+@virtual_time
+@pytest.mark.parametrize("text", [SETUP.encode(), b""], ids=["subject", "no text"])
+async def test_client_whose_set_up_is_rejected_keeps_an_idle_server_awake(text: bytes) -> None:
+    beats: list[bytes] = []
+
+    async def script(peer: RawPeer) -> None:
+        await take_setup(peer)
+        peer.send(ZEEBE.introduction(), ZEEBE.reply(1, text, status=1))
+        await serve(peer, beats, answers_beats=False)
+
+    async with zeebe_node("client", QUICK) as client, raw_server(script) as server:
+        assert await client.request(server.address, "echo", b"x") == b"x"
+        await eventually(lambda: len(beats) >= 20, "heartbeats are sent")
+        assert set(beats) == {b""}
+        assert await client.request(server.address, "echo", b"y") == b"y"
+        assert server.connections == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import secrets
 import socket
@@ -23,6 +24,8 @@ from postroad.wire import (
 )
 from postroad.wire.compression import load_algorithm
 from postroad.wire.hello import NONCE_BYTES
+
+logger = logging.getLogger("postroad.net")
 
 # Of the nanoseconds a process began at, about 65 microseconds.
 _CHANCE_BITS = 16
@@ -78,8 +81,17 @@ class ServiceIdentity:
         self._heartbeat_payload = protocol.heartbeat_payload
 
     async def wire_config_for(self, address: Address) -> WireConfig:
-        """The configuration of a service that advertises the address."""
+        """The configuration of a service that advertises the address.
+
+        Raises:
+            ConfigError: version 1 alone is configured, and the address has no IP address.
+        """
         limits = self._limits
+        profile, ip = self._profile, ""
+        if 1 in profile.versions:
+            ip = await _resolve(address.host)
+            if not ip:
+                profile = _without_version_1(profile, address.host)
         hello = HelloFrame(
             cluster=self._cluster,
             name=self._name,
@@ -91,10 +103,10 @@ class ServiceIdentity:
             compressions=tuple(self._algorithms),
         )
         return WireConfig(
-            profile=self._profile,
+            profile=profile,
             preamble=encode_preamble(self._cluster),
             hello=hello,
-            advertised_ip=await _resolve(address.host) if 1 in self._profile.versions else "",
+            advertised_ip=ip,
             limits=limits,
             wall_clock=_epoch_ms,
             buffer_cache=BufferCache(),
@@ -113,6 +125,17 @@ def _choose_versions(protocol: ProtocolConfig, *, is_secure: bool) -> ProtocolPr
         # Older versions do not tell a name that could be compared with the certificate.
         oldest = _NAMING_VERSION
     return profile.since(oldest)
+
+
+def _without_version_1(profile: ProtocolProfile, host: str) -> ProtocolProfile:
+    """Version 1 sends this node's IP address, so it cannot be spoken without one."""
+    remedy = "advertise an IP address or a name that resolves"
+    if profile.versions == (1,):
+        raise ConfigError(
+            f"cannot speak protocol version 1: host {host!r} has no IP address; {remedy}"
+        )
+    logger.warning("protocol version 1 is off: host %r has no IP address; %s", host, remedy)
+    return profile.since(2)
 
 
 def choose_advertised_address(wanted: Address | None, bound: Address) -> Address:

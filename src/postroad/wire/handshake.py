@@ -135,14 +135,30 @@ class Handshake:
             return self._profile.versions[-1]
         if self._received.startswith(_TLS_RECORDS):
             raise HandshakeRejectedError(self._describe_unknown_protocol())
+        is_preamble = self._received[: _VERSION.size] == self._preamble[: _VERSION.size]
+        if is_preamble and not self._profile.answers_preamble:
+            raise HandshakeRejectedError(
+                f"the peer repeats the preamble, as profile {ZEEBE.name!r} does; this node is "
+                f"configured with profile {self._profile.name!r}"
+            )
         known = ", ".join(map(str, self._profile.versions))
         raise HandshakeRejectedError(f"the peer answered version {offered}; known here are {known}")
 
     def _describe_unknown_protocol(self) -> str:
         if self._received.startswith(_TLS_RECORDS):
             return "the peer speaks TLS, this side does not"
+        if self._role is ConnectionRole.CLIENT and self._answers_version_alone():
+            return (
+                f"the peer answers without the preamble, as profile {DOCUMENTED.name!r} does; this "
+                f"node is configured with profile {self._profile.name!r}"
+            )
         start = self._received[:_PREAMBLE_BYTES].hex(" ")
         return (
             f"preamble {start} is not {self._preamble.hex(' ')}: "
             "another cluster name, another profile, or no Postroad node"
         )
+
+    def _answers_version_alone(self) -> bool:
+        if len(self._received) < _VERSION.size:
+            return False
+        return _VERSION.unpack_from(self._received)[0] in DOCUMENTED.versions

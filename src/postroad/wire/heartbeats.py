@@ -128,7 +128,9 @@ class PingHeartbeats(Heartbeats):
 class ZeebeClientHeartbeats(Heartbeats):
     """The dialing side: asks for heartbeats in its first frame, then sends them when quiet.
 
-    The peer is given up when it is silent although a heartbeat awaits its answer.
+    The peer is given up when it is silent although a heartbeat awaits its answer. Servers of
+    versions 8.5 to 8.7 reject the set-up: they expect heartbeats without answers, and send their
+    own.
     """
 
     uses_request_frames = True
@@ -152,6 +154,8 @@ class ZeebeClientHeartbeats(Heartbeats):
         self._asked: deque[int] = deque(maxlen=2 * _UNANSWERED_MAX)
         # Ids and times of the heartbeats that await an answer, oldest first.
         self._unanswered: deque[tuple[int, float]] = deque()
+        # Whether the server rejected the set-up.
+        self._is_one_way = False
 
     def open(self, now: float) -> None:
         interval_s, timeout_s = self._wanted
@@ -162,8 +166,10 @@ class ZeebeClientHeartbeats(Heartbeats):
             self.outgoing.append(RequestFrame(self._setup_id, SETUP_SUBJECT, payload))
 
     def consume(self, frame: Frame, now: float) -> bool:
-        # Some older servers send heartbeat requests of their own, which want no answer.
         if isinstance(frame, RequestFrame):
+            if frame.subject == BEAT_SUBJECT and self._is_one_way:
+                # A server that sends heartbeats is alive as long as they come.
+                self.timeout_s = self._wanted[1]
             return frame.subject == BEAT_SUBJECT
         if not isinstance(frame, ReplyFrame):
             return False
@@ -183,12 +189,16 @@ class ZeebeClientHeartbeats(Heartbeats):
 
     def _quiet_since(self, last_read: float, last_write: float) -> float:
         """Whoever writes and never gets an answer must ask for one too, but need not insist."""
+        if self._is_one_way:
+            return last_write
         if not self._unanswered:
             return min(last_read, last_write)
         return last_write if len(self._unanswered) < _UNANSWERED_MAX else NEVER
 
     def _timeout_at(self, last_read: float) -> float:
         """Silence counts only as far as the peer had time to answer a heartbeat."""
+        if self._is_one_way:
+            return last_read + self.timeout_s
         if not self._unanswered:
             return NEVER
         patience_s = self.timeout_s - self.interval_s
@@ -201,6 +211,11 @@ class ZeebeClientHeartbeats(Heartbeats):
         return id
 
     def _on_setup_reply(self, reply: ReplyFrame) -> None:
+        if reply.status == ReplyStatus.NO_HANDLER:
+            self._is_one_way = True
+            self._sends_payload = False
+            self.interval_s = self._wanted[0]
+            return
         try:
             answer = sbe.decode_setup_response(reply.payload)
         except MalformedPayloadError:
@@ -211,7 +226,8 @@ class ZeebeClientHeartbeats(Heartbeats):
 
     def _send_heartbeat(self, now: float) -> None:
         id = self._next_request_id()
-        self._unanswered.append((id, now))
+        if not self._is_one_way:
+            self._unanswered.append((id, now))
         payload = sbe.encode_heartbeat(self._wall_clock()) if self._sends_payload else b""
         self.outgoing.append(RequestFrame(id, BEAT_SUBJECT, payload))
 
@@ -229,6 +245,8 @@ class ZeebeServerHeartbeats(Heartbeats):
         super().__init__()
         self._sends_payload = sends_payload
         self._wall_clock = wall_clock
+        # Whether the client has sent a set-up, as those of version 8.8 and newer do.
+        self._was_asked = False
         # Id of the last heartbeat or set-up, the one to answer again.
         self._last_id = 0
 
@@ -236,10 +254,17 @@ class ZeebeServerHeartbeats(Heartbeats):
         if not isinstance(frame, RequestFrame):
             return False
         if frame.subject == SETUP_SUBJECT:
+            self._was_asked = True
             self._last_id = frame.id
             self.outgoing.append(ReplyFrame(frame.id, ReplyStatus.OK, self._set_up(frame.payload)))
             return True
-        if frame.subject == BEAT_SUBJECT and self.timeout_s < NEVER:
+        if frame.subject != BEAT_SUBJECT:
+            return False
+        if not self._was_asked:
+            # Clients of versions 8.5 to 8.7 send it without set-up, and expect the same of us.
+            self.outgoing.append(RequestFrame(frame.id, BEAT_SUBJECT, b""))
+            return True
+        if self.timeout_s < NEVER:
             self._last_id = frame.id
             self._send_heartbeat(now)
             return True

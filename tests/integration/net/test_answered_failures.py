@@ -298,9 +298,15 @@ async def test_peer_of_another_name_gets_nothing(speech: Speech) -> None:
 
 
 @older_speech
-async def test_peer_of_an_older_version_does_not_tell_its_name(speech: Speech) -> None:
+async def test_request_whose_peer_cannot_be_checked_is_not_sent(speech: Speech) -> None:
     async with running_pair(speech) as pair:
-        assert await pair.ask("echo", b"1", peer="whoever") == b"1"
+        await pair.fails(
+            *(WrongPeerError, Outcome.NOT_SENT),
+            match=r"cannot check that node 'server' answers there: .* use TLS or version 3",
+            peer="server",
+        )
+        assert await pair.ask("echo", b"1") == b"1"
+        assert pair.server.statistics().requests_received == 1
 
 
 async def test_peer_of_the_same_name_is_refused() -> None:

@@ -112,3 +112,16 @@ def test_a_wrong_preamble_is_refused_at_its_first_wrong_byte(
         assert side.feed(byte) is None
     with pytest.raises(HandshakeRejectedError, match="is not eb 6e ec 8a"):
         side.feed(bytes([PREAMBLE[wrong] ^ 1]))
+
+
+def test_client_names_the_profiles_when_the_server_has_the_other_one() -> None:
+    client = Handshake(ConnectionRole.CLIENT, DOCUMENTED, PREAMBLE)
+    with pytest.raises(
+        HandshakeRejectedError, match="profile 'zeebe' does; this node is configured"
+    ):
+        client.feed(PREAMBLE + b"\x00\x02")
+    client = Handshake(ConnectionRole.CLIENT, ZEEBE, PREAMBLE)
+    with pytest.raises(
+        HandshakeRejectedError, match="profile 'documented' does; this node is conf"
+    ):
+        client.feed(b"\x00\x02")

@@ -158,7 +158,6 @@ def test_the_client_asks_first_and_waits_for_the_answer() -> None:
 
 def test_without_agreement_the_client_runs_without_heartbeats(subtests: pytest.Subtests) -> None:
     for reply in [
-        ReplyFrame(1, ReplyStatus.NO_HANDLER, SETUP_SUBJECT.encode()),
         ReplyFrame(1, ReplyStatus.HANDLER_FAILED, AGREED),
         ReplyFrame(1, ReplyStatus.OK, b""),
         ReplyFrame(1, ReplyStatus.OK, bytes.fromhex("02 00 02 00 0a 00 02 00 00 01")),
@@ -265,5 +264,32 @@ def test_the_server_answers_a_set_up_with_nothing_to_do_enabled(subtests: pytest
     with pytest.raises(MalformedFrameError, match="without payload"):
         zeebe_server().consume(RequestFrame(1, SETUP_SUBJECT, b""), 0)
 
+
+def test_zeebe_server_answers_heartbeats_without_set_up_by_its_own() -> None:
     heartbeats = zeebe_server()
-    assert not heartbeats.consume(RequestFrame(1, BEAT_SUBJECT, b""), 0)
+    assert heartbeats.consume(RequestFrame(7, BEAT_SUBJECT, b""), 0)
+    assert heartbeats.outgoing == [RequestFrame(7, BEAT_SUBJECT, b"")]
+    assert heartbeats.deadline(0, 0) == NEVER
+
+
+def test_zeebe_client_whose_set_up_is_rejected_sends_heartbeats_and_awaits_no_reply() -> None:
+    heartbeats = zeebe_client()
+    heartbeats.consume(ReplyFrame(1, ReplyStatus.NO_HANDLER, SETUP_SUBJECT.encode()), 0)
+    heartbeats.outgoing.clear()
+    interval_s = heartbeats.interval_s
+    for number in range(1, 20):
+        assert heartbeats.deadline(0, number * interval_s) == (number + 1) * interval_s
+        heartbeats.tick((number + 1) * interval_s, 0, number * interval_s)
+    assert len(heartbeats.outgoing) == 19
+    assert {frame.payload for frame in heartbeats.outgoing if isinstance(frame, RequestFrame)} == {
+        b""
+    }
+
+
+def test_zeebe_client_gives_up_a_server_whose_own_heartbeats_cease() -> None:
+    heartbeats = zeebe_client()
+    heartbeats.consume(ReplyFrame(1, ReplyStatus.NO_HANDLER, SETUP_SUBJECT.encode()), 0)
+    heartbeats.consume(RequestFrame(0, BEAT_SUBJECT, b""), 1)
+    heartbeats.tick(1 + heartbeats.timeout_s / 2, 1, 1 + heartbeats.timeout_s / 2)
+    with pytest.raises(PeerTimeoutError):
+        heartbeats.tick(1 + heartbeats.timeout_s, 1, 1 + heartbeats.timeout_s)

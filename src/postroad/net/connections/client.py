@@ -166,18 +166,23 @@ class ClientConnection(PeerConnection):
             self._wake_next_waiter()
 
     def is_peer(self, name: str) -> bool:
-        """Whether the node at the other end has that name, as far as it can be known."""
+        """Whether the node at the other end is known to have that name."""
         if self.wire.peer is not None:
             return self.wire.peer.name == name
         names = self.wire.certificate_names
-        return names is None or name in names
+        return names is not None and name in names
 
     def check_peer(self, name: str | None) -> None:
         """Raise unless the node at the other end has that name, or any will do."""
-        if name is not None and not self.is_peer(name):
+        if name is None or self.is_peer(name):
+            return
+        if self.wire.peer is None and self.wire.certificate_names is None:
             raise WrongPeerError(
-                f"expected node {name!r}, but {self.describe_peer()} answers there"
+                f"cannot check that node {name!r} answers there: protocol version "
+                f"{self.wire.version} without TLS does not tell names; use TLS or version 3, or "
+                "leave out the expected peer"
             )
+        raise WrongPeerError(f"expected node {name!r}, but {self.describe_peer()} answers there")
 
     async def wait_for_capacity(self) -> bool:
         """Wait in line; True if the caller may send now, False if this link takes no more.

@@ -14,6 +14,8 @@ from postroad.wire.frames import Bytes, Frame, decode_utf8
 _LENGTH_16 = struct.Struct(">h")
 _PORT = struct.Struct(">i")
 _IP_LENGTHS = (4, 16)
+# The longest name that DNS has.
+_HOST_BYTES_MAX = 255
 
 
 def encode_sender_host(address: Address) -> bytes:
@@ -39,6 +41,11 @@ def decode_sender_host(data: Bytes) -> tuple[Address, int] | None:
     (length,) = _LENGTH_16.unpack_from(data)
     if length < 0:
         raise MalformedFrameError(f"sender host has a negative length, {length}")
+    if length > _HOST_BYTES_MAX:
+        raise MalformedFrameError(
+            f"sender host of {length} bytes, at most {_HOST_BYTES_MAX} are allowed; "
+            "a peer that compresses its connection looks like this: turn its compression off"
+        )
     end = _LENGTH_16.size + length
     if len(data) < end + _PORT.size:
         return None

@@ -108,3 +108,17 @@ def test_frames_of_version_3_cannot_be_sent(
     with pytest.raises(LocalProtocolError, match=f"version {version} has no frame for"):
         make(codec, version).encode(out, frame)
     assert out == []
+
+
+@pytest.mark.parametrize("codec", [DocumentedCodec, ZeebeCodec])
+def test_sender_host_longer_than_a_name_can_be_is_rejected_at_its_length(
+    codec: type[LegacyCodec],
+) -> None:
+    longest = b"\x00\xff" + b"h" * 255 + b"\x00\x00\x00\x50"
+    decoder = codec(2, Address("here", 1), "", 1_000)
+    decoder.decode(longest, [])
+    assert decoder.sender == Address("h" * 255, 80)
+    # The first bytes of gzip, as of a peer that compresses its connection.
+    for start in (b"\x01\x00", b"\x1f\x8b"):
+        with pytest.raises(MalformedFrameError, match=r"at most 255 are allowed.*compression"):
+            codec(2, Address("here", 1), "", 1_000).decode(start, [])
