@@ -114,8 +114,8 @@ def test_json_by_sparks_reader_to_parquet_by_its_writer(
 
 
 def two_outputs(here: Path, format_: str, **keys: Any) -> Job:
-    def place(name: str) -> dict[str, str]:
-        return {"format": format_, "path": str(here / name)}
+    def place(name: str) -> dict[str, Any]:
+        return {"format": format_, "path": str(here / name), "partition_by": ["name"]}
 
     return (
         new_job("two")
@@ -142,6 +142,8 @@ def test_two_outputs_by_sparks_writer(
     assert runs.numbers("doubled") == [2 * n for n in range(50)]
     names = sorted(row["name"] for row in spark.read.parquet(str(tmp_path / "every")).collect())
     assert names == sorted(f"é{n}" for n in range(50))
+    directories = {it.name for it in (tmp_path / "every").glob("batch=*/*") if it.is_dir()}
+    assert len(directories) == 50 and all(it.startswith("name=") for it in directories)
     # Nothing is left of what was staged.
     assert list((tmp_path / "checkpoint" / "staged").iterdir()) == []
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.records import RetryRoot, merge_failures
 from postroad.pipeline.job import Segment
-from postroad.pipeline.spark.input_rows import InputRowKind, RowRun, runs_of
+from postroad.pipeline.spark.input_rows import InputRowKind, RowRun, read_columns, runs_of
 from postroad.pipeline.spark.result_rows import (
     WrittenRows,
     decode_gathered,
@@ -55,13 +55,20 @@ if TYPE_CHECKING:
 _INLINE_BYTES_MAX = 64 * 1024
 
 Operator = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+Report = Callable[[bytes], None]
 
 decode_json: Callable[[bytes], Segment] = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def add_passes(rows: DataFrame, context: WorkerContext) -> DataFrame:
-    """Have the tasks of a job run over input rows; gives rows as `RESULT_DDL` has them."""
-    rows = _add_stages(rows, context)
+def add_passes(rows: DataFrame, context: WorkerContext, report: Report | None = None) -> DataFrame:
+    """Have the tasks of a job run over input rows; gives rows as `result_ddl` has them.
+
+    Args:
+        rows: as they come in.
+        context: the job.
+        report: takes what partitions came to; otherwise they are rows as well.
+    """
+    rows = _add_stages(rows, context, report)
     if context.group_tasks:
         # Rows for them have the hash of their group there.
         rows = rows.repartition(context.partitions, "id")
@@ -69,10 +76,10 @@ def add_passes(rows: DataFrame, context: WorkerContext) -> DataFrame:
     return rows
 
 
-def _add_stages(rows: DataFrame, context: WorkerContext) -> DataFrame:
+def _add_stages(rows: DataFrame, context: WorkerContext, report: Report | None) -> DataFrame:
     graph = context.graph
     if len(graph.stages) == 1:
-        return rows.mapInArrow(_single_stage(context), result_ddl(context))
+        return rows.mapInArrow(_single_stage(context, report), result_ddl(context))
     tasks = [[graph.tasks[name] for name in stage.computed] for stage in graph.stages] + [[]]
     rows = rows.mapInArrow(_first_stage(context), ddl_with_columns(tasks[1]))
     for stage in graph.stages[1:]:
@@ -83,7 +90,7 @@ def _add_stages(rows: DataFrame, context: WorkerContext) -> DataFrame:
         rows = rows.mapInArrow(_later_stage(context, stage.index), ddl)
     # At last all rows of a root meet.
     rows = rows.repartition(context.partitions, "shard")
-    return rows.mapInArrow(_last_stage(context), result_ddl(context))
+    return rows.mapInArrow(_last_stage(context, report), result_ddl(context))
 
 
 class _RowReader:
@@ -104,7 +111,7 @@ class _RowReader:
 
     def decode(self, run: RowRun) -> Iterator[DecodedRoots]:
         task = self.task_of(run)
-        count = len(run.raws)
+        count = len(run.roots)
         match run.kind:
             case InputRowKind.RECORD:
                 decode = self._context.inputs[task].decode
@@ -116,13 +123,16 @@ class _RowReader:
                     for at, (root, raw) in enumerate(roots)
                 )
                 yield from decode_retries(task, retries)
-            case InputRowKind.JSON:
+            case InputRowKind.JSON | InputRowKind.COLUMNS:
                 if task in self._program.dataframe_tasks:
                     self.made[task] = self.made.get(task, 0) + count
                 else:
                     self.read += count
                 may_meet = self._program.is_multi_stage or self._program.gathering_tasks
                 ids = self._tell_apart(run.roots) if may_meet else run.roots
+                if run.columns is not None:
+                    yield _of_columns(run.columns, run.generation, ids)
+                    return
                 yield decode_roots(self._program, task, run.generation, decode_json, ids, run.raws)
                 return
         self._counts[run.delivery] = self._counts.get(run.delivery, 0) + count
@@ -158,7 +168,17 @@ class _RowReader:
         return roots
 
 
-def _single_stage(context: WorkerContext) -> Operator:
+def _of_columns(columns: pa.RecordBatch, generation: int, roots: Ids) -> DecodedRoots:
+    """Roots whose segments are in columns, where those that come again are read once more."""
+
+    def decode(place: int) -> Segment:
+        return read_columns(columns.slice(place, 1))[0]
+
+    segments = read_columns(columns)
+    return DecodedRoots(generation, roots, range(len(segments)), segments, [], decode)
+
+
+def _single_stage(context: WorkerContext, report: Report | None = None) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, name = context.prepare(), secrets.token_hex(8)
         outputs, written = outputs_with_rows(context)
@@ -182,7 +202,7 @@ def _single_stage(context: WorkerContext) -> Operator:
             partition.count_read(reader.read)
             partition.count_made(sum(reader.made.values()))
 
-        yield from _finish(context, program, partition, name, work(), written)
+        yield from _finish(context, program, partition, name, work(), written, report)
 
     return run
 
@@ -246,7 +266,7 @@ def _split(batch: pa.RecordBatch, tasks: Sequence[str]) -> tuple[pa.RecordBatch,
     return batch.filter(is_mine), others
 
 
-def _last_stage(context: WorkerContext) -> Operator:
+def _last_stage(context: WorkerContext, report: Report | None) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, name = context.prepare(), secrets.token_hex(8)
         outputs, written = outputs_with_rows(context)
@@ -258,7 +278,7 @@ def _last_stage(context: WorkerContext) -> Operator:
             partition.take_rows(ShuffleColumns.concat(list(map(ShuffleColumns.of_batch, batches))))
             yield from written.take()
 
-        yield from _finish(context, program, partition, name, work(), written)
+        yield from _finish(context, program, partition, name, work(), written, report)
 
     return run
 
@@ -311,6 +331,7 @@ def _finish(
     name: str,
     work: Iterator[pa.RecordBatch],
     written: WrittenRows,
+    report: Report | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Do the work of a partition, and say what it came to."""
     try:
@@ -328,7 +349,10 @@ def _finish(
     except BaseException:
         partition.abort()
         raise
-    yield outcome_row(context, outcome)
+    if report is None:
+        yield outcome_row(context, outcome)
+    else:
+        report(outcome)
 
 
 def _keep_small(context: WorkerContext, name: str, outcome: bytes) -> bytes:

@@ -20,6 +20,7 @@ from postroad.pipeline.connectors.connector import Committable
 from postroad.pipeline.coordinator.records import FailedRoot
 from postroad.pipeline.job import Task
 from postroad.pipeline.spark.jdbc import write_jdbc
+from postroad.pipeline.spark.result_rows import OUTPUT_COLUMN
 from postroad.pipeline.spark.spark_inputs import format_of, spark_options
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class Published(NamedTuple):
 
     @property
     def staged_path(self) -> str:
-        """Where its rows are."""
-        return f"{self.staged['path']}/task={self.label}"
+        """Where its files are, if they only have to be moved."""
+        return f"{self.staged['path']}/{OUTPUT_COLUMN}={self.label}"
 
     @property
     def path(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,11 +36,12 @@ class DecodedRoots(NamedTuple):
 
     generation: int
     roots: Ids
-    raws: Sequence[bytes]
+    raws: Sequence[Any]
+    """What `decode` takes."""
     segments: list[Segment]
     rejected: list[FailedRoot]
     """Besides: what is no segment, or none that can go on."""
-    decode: Callable[[bytes], Segment]
+    decode: Callable[[Any], Segment]
     """What made segments of what was read."""
     published: Mapping[int, list[int]] = {}
     """Of roots that come again, by their places: the ids of outputs that are written already."""
