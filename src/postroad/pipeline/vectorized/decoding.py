@@ -45,6 +45,8 @@ class DecodedRoots(NamedTuple):
     """What made segments of what was read."""
     published: Mapping[int, list[int]] = {}
     """Of roots that come again, by their places: the ids of outputs that are written already."""
+    kept: list[bytes] | None = None
+    """All as the holding pen keeps them, where that is known."""
 
     @property
     def total(self) -> int:
@@ -116,25 +118,26 @@ def decode_roots(
     segments, raised = map_function(decode, raws)
     odd = {place: str(error) for place, error in raised.items()}
     drop_tracebacks(*raised.values())
+    kept: list[bytes] | None = None
     # Other formats than MsgPack have numbers, or whatever else, that rows cannot carry.
     if program.is_multi_stage and decode is not decode_segment:
-        _, unkept = map_function(encode_segment, segments)
+        kept, unkept = map_function(encode_segment, segments)
         odd |= dict.fromkeys(unkept, "it cannot go from one stage to the next")
         drop_tracebacks(*unkept.values())
     if not odd:
-        return DecodedRoots(generation, roots, raws, segments, [], decode)
+        return DecodedRoots(generation, roots, raws, segments, [], decode, kept=kept)
     rejected = [
         reject_undecodable(
             int(roots[place]), task, generation, UndecodableRecord(raws[place], reason), now_ms()
         )
         for place, reason in odd.items()
     ]
-    kept = [place for place in range(len(raws)) if place not in odd]
+    good = [place for place in range(len(raws)) if place not in odd]
     return DecodedRoots(
         generation,
-        roots[kept],
-        [raws[place] for place in kept],
-        [segments[place] for place in kept],
+        roots[good],
+        [raws[place] for place in good],
+        [segments[place] for place in good],
         rejected,
         decode,
     )

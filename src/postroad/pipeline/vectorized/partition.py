@@ -351,8 +351,9 @@ class ShuffledPartition(PartitionExecutor):
                 is_written[at] = False
                 failures = roots.account(int(owners[at])).failures
                 failures += [(task, f"TypeError: it cannot be written: {it}") for it in reasons]
-        written = [[id for id, _ in those if id not in refused] for those in made]
-        roots.written.append((owners, written))
+        if refused:
+            made = [[it for it in those if it[0] not in refused] for those in made]
+        roots.written.append((owners, made))
         roots.acknowledge(places[is_written])
 
     def _close(self, id: int, root: RootAccount) -> None:
