@@ -12,7 +12,9 @@ Which writer keeps that promise, and how:
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroad.core.errors import ConfigError
@@ -156,6 +158,10 @@ def move_directory(session: SparkSession, path: str, target: str | None) -> None
         # Through Spark Connect nobody can.
         return
     source, files = _find_files(session, path)
+    if files.getUri().getScheme() == "file":
+        goal = None if target is None else jvm.org.apache.hadoop.fs.Path(target).toUri().getPath()
+        _move_on_disk(Path(source.toUri().getPath()), goal)
+        return
     if not files.exists(source):
         return
     if target is None:
@@ -167,6 +173,20 @@ def move_directory(session: SparkSession, path: str, target: str | None) -> None
     files.mkdirs(goal.getParent())
     if not files.rename(source, goal):
         raise OSError(f"{path} cannot be moved to {target}")
+
+
+def _move_on_disk(source: Path, target: str | None) -> None:
+    """The same on this machine, where Hadoop starts a program for each directory it makes."""
+    if not source.exists():
+        return
+    if target is None:
+        shutil.rmtree(source)
+        return
+    goal = Path(target)
+    if goal.exists():
+        shutil.rmtree(goal)
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(source, goal)
 
 
 def keep_directories(session: SparkSession, path: str, kept: Collection[str]) -> None:

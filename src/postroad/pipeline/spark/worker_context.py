@@ -157,6 +157,8 @@ class WorkerContext:
             gc.set_threshold(_COLLECT_AFTER, 20, 20)
             program.start()
             atexit.register(program.stop)
+            # After each task pyspark has all objects looked through, and most are of modules.
+            gc.freeze()
             _programs[key] = program
         return program
 
