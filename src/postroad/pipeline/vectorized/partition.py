@@ -351,9 +351,12 @@ class ShuffledPartition(PartitionExecutor):
                 is_written[at] = False
                 failures = roots.account(int(owners[at])).failures
                 failures += [(task, f"TypeError: it cannot be written: {it}") for it in reasons]
+        of_ids = np.repeat(owners, np.fromiter(map(len, made), np.intp, len(made)))
+        all_ids = np.array(ids, dtype=np.uint64)
         if refused:
-            made = [[it for it in those if it[0] not in refused] for those in made]
-        roots.written.append((owners, made))
+            kept = np.isin(all_ids, np.array(list(refused), dtype=np.uint64), invert=True)
+            of_ids, all_ids = of_ids[kept], all_ids[kept]
+        roots.written.append((of_ids, all_ids))
         roots.acknowledge(places[is_written])
 
     def _close(self, id: int, root: RootAccount) -> None:

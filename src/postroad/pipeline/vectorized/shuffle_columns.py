@@ -28,11 +28,12 @@ _TYPES: dict[str, type[Any]] = {
     **dict.fromkeys(_ARRAYS, np.int64),
     **dict.fromkeys(_UNSIGNED, np.uint64),
     "kind": np.int8,
+    "task": np.intp,
 }
 # As many as make what is done for each pack small, and packs small enough to go from hand to hand.
 _PACK_ROWS = 4096
 _encode_packed = msgspec.msgpack.Encoder().encode
-_decode_packed = msgspec.msgpack.Decoder(tuple[list[str], bytes, list[bytes], list[bytes]]).decode
+_decode_packed = msgspec.msgpack.Decoder(tuple[list[str], list[bytes], list[bytes]]).decode
 # Odd numbers without a pattern: rows that differ hardly ever have the same sum.
 _WEIGHTS = (
     0x9E3779B97F4A7C15,
@@ -172,18 +173,18 @@ class ShuffleColumns:
         return pa.RecordBatch.from_arrays(columns, names=["part", "is_for_stage", "packed"])
 
     def _encode(self) -> bytes:
-        arrays = [getattr(self, name).tobytes() for name in _ARRAYS]
-        return _encode_packed((self.tasks, self.task.tobytes(), arrays, self.payload))
+        arrays = [_to_bytes(it) for it in (self.task, *(getattr(self, name) for name in _ARRAYS))]
+        return _encode_packed((self.tasks, arrays, self.payload))
 
     @classmethod
     def unpack(cls, packed: bytes) -> ShuffleColumns:
         """The rows that one has, of those that `pack` gave."""
-        tasks, task, arrays, payload = _decode_packed(packed)
+        tasks, arrays, payload = _decode_packed(packed)
         columns = {
-            name: np.frombuffer(array, _TYPES[name])
-            for name, array in zip(_ARRAYS, arrays, strict=True)
+            name: _of_bytes(array, _TYPES[name], len(payload))
+            for name, array in zip(("task", *_ARRAYS), arrays, strict=True)
         }
-        return cls(tasks, np.frombuffer(task, np.intp), columns, payload)
+        return cls(tasks, columns.pop("task"), columns, payload)
 
     @classmethod
     def concat(cls, parts: Sequence[ShuffleColumns]) -> ShuffleColumns:
@@ -257,6 +258,15 @@ class ShuffleColumns:
 
     def __iter__(self) -> Iterator[ShuffleRow]:
         return map(self.row, range(len(self)))
+
+
+def _to_bytes(values: NDArray[Any]) -> bytes:
+    """A column of at least one row; what is the same in all of them, once."""
+    return (values[:1] if (values == values[0]).all() else values).tobytes()
+
+
+def _of_bytes(data: bytes, type_: type[Any], rows: int) -> NDArray[Any]:
+    return np.broadcast_to(np.frombuffer(data, type_), rows)
 
 
 def to_columns(rows: Iterable[ShuffleRow]) -> ShuffleColumns:
