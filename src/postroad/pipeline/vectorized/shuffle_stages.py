@@ -112,9 +112,9 @@ class ShuffleSink:
         keys = self._program.graph.tasks[task].group_by
         groups = [group_key(keys, segment) for segment in segments]
         types = set(map(type, groups))
-        if len(types) > 1 or not types <= {str, int}:
+        if len(types) != 1 or not types <= {str, int}:
             return [self._find_shard(task, group) for group in groups]
-        shards = self._shards.setdefault((task, *types), {})
+        shards = self._shards.setdefault((task, types.pop()), {})
         for group in dict.fromkeys(groups):
             if group not in shards:
                 if len(shards) >= _SHARDS_KEPT:
