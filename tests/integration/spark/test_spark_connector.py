@@ -148,6 +148,31 @@ def test_two_outputs_by_sparks_writer(
     assert list((tmp_path / "checkpoint" / "staged").iterdir()) == []
 
 
+def test_task_that_spark_does_again_counts_and_writes_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its worker dies with rows and a report half way: both are those of the second attempt."""
+    write_lines(tmp_path / "in" / "a.json", range(50))
+    out = {"format": "parquet", "path": str(tmp_path / "out")}
+    job = (
+        new_job("again")
+        .input(
+            "in",
+            connector="spark",
+            options={"format": "json", "path": str(tmp_path / "in")},
+            id=["n"],
+        )
+        .function("die", FUNCTIONS + "die_once", params={"marker": str(tmp_path / "died")})
+        .output("files", connector="spark", options=out, schema="n BIGINT, name STRING")
+        .build()
+    )
+    runs = Runs(spark, job, tmp_path)
+    counts = runs.run().coordinator.counts
+    assert (tmp_path / "died").exists()
+    assert (counts.acked, counts.failed) == (50, 0)
+    assert runs.numbers("out") == list(range(50))
+
+
 def test_segment_that_does_not_fit_the_schema_of_an_output_is_dead(
     spark: SparkSession, tmp_path: Path
 ) -> None:
