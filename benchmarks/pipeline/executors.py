@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks.children import Announce, running
 from benchmarks.harness import BenchmarkFailed, Comparison, Contender, Section
-from benchmarks.pipeline.jobs import FUNCTIONS, LIMIT_S, moment, write_lines
+from benchmarks.pipeline.jobs import FUNCTIONS, LIMIT_S, make_runner, moment, write_lines
 from benchmarks.pipeline.session import ROOT, end_session
 from postroad.durable import SqliteStore
-from postroad.pipeline import JobBuilder, make_input, make_output
+from postroad.pipeline import JobBuilder
 from postroad.pipeline.spark import SparkConfig
 from postroad.pipeline.spark.runner import SparkRunner
 
@@ -98,13 +98,11 @@ def _run_job(announce: Announce, scratch: str, count: int, executors: int) -> No
         .output("out", connector="jsonl", options={"path": str(place / "out")})
         .build()
     )
-    runner = SparkRunner(
+    runner = make_runner(
         job,
-        {it.name: make_input(it) for it in job.catalog if it.type == "input"},
-        {it.name: make_output(it) for it in job.catalog if it.type == "output"},
         SqliteStore(place / "job.db"),
         place / "checkpoint",
-        SparkConfig(
+        settings=SparkConfig(
             master=f"local-cluster[{executors},1,1024]",
             python_path=(str(ROOT),),
             executor_memory="512m",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import BenchmarkFailed
 from benchmarks.pipeline.bare import INPUT_SCHEMA, OUTPUT_SCHEMA
-from postroad.durable import SqliteStore
+from postroad.durable import Mail, SqliteStore, Store
 from postroad.pipeline import Job, JobBuilder, make_input, make_output
 from postroad.pipeline.spark.runner import SparkRunner
 
@@ -42,22 +42,42 @@ def write_lines(path: Path, count: int) -> Path:
     return path
 
 
+def _read_lines(source: Path, batch_size: int) -> JobBuilder:
+    return JobBuilder("bench").input(
+        "in",
+        connector="jsonl",
+        options={"path": str(source), "split_bytes": 2 << 20},
+        batch_size=batch_size,
+        max_pending=4 * batch_size,
+        retry={"attempts": 1},
+    )
+
+
+def _first(unlucky: int | None) -> dict[str, Any]:
+    if unlucky is None:
+        return {"fn": f"{FUNCTIONS}:first"}
+    return {"fn": f"{FUNCTIONS}:first_or_fail", "params": {"unlucky": unlucky}}
+
+
+def make_runner(
+    job: Job,
+    store: Store,
+    checkpoint: Path | None,
+    mail: Mail | None = None,
+    runner_class: type[SparkRunner] = SparkRunner,
+    **session: Any,
+) -> SparkRunner:
+    """A runner with the connectors of a job, and a session or settings for one."""
+    inputs = {it.name: make_input(it, mail) for it in job.catalog if it.type == "input"}
+    outputs = {it.name: make_output(it, mail) for it in job.catalog if it.type == "output"}
+    return runner_class(job, inputs, outputs, store, checkpoint, **session)
+
+
 def make_job(source: Path, target: Path, *, batch_size: int, unlucky: int | None = None) -> Job:
     """Files of lines to Parquet; with a number that segments may fail with, if one is given."""
-    first: dict[str, Any] = {"fn": f"{FUNCTIONS}:first"}
-    if unlucky is not None:
-        first = {"fn": f"{FUNCTIONS}:first_or_fail", "params": {"unlucky": unlucky}}
     return (
-        JobBuilder("bench")
-        .input(
-            "in",
-            connector="jsonl",
-            options={"path": str(source), "split_bytes": 2 << 20},
-            batch_size=batch_size,
-            max_pending=4 * batch_size,
-            retry={"attempts": 1},
-        )
-        .function("first", **first)
+        _read_lines(source, batch_size)
+        .function("first", **_first(unlucky))
         .function("left", f"{FUNCTIONS}:left", after="first")
         .function("right", f"{FUNCTIONS}:right", after="first")
         .output("out_a", connector="parquet", options={"path": str(target / "a")}, after="left")
@@ -74,9 +94,6 @@ def make_spark_job(
     unlucky: int | None = None,
 ) -> Job:
     """The same with Spark's reader and writers."""
-    first: dict[str, Any] = {"fn": f"{FUNCTIONS}:first"}
-    if unlucky is not None:
-        first = {"fn": f"{FUNCTIONS}:first_or_fail", "params": {"unlucky": unlucky}}
     a, b = (
         {"options": {"format": name, "path": str(target / place)}, "schema": OUTPUT_SCHEMA}
         for name, place in zip(formats, ("a", "b"), strict=True)
@@ -91,7 +108,7 @@ def make_spark_job(
             id=["n"],
             retry={"attempts": 1},
         )
-        .function("first", **first)
+        .function("first", **_first(unlucky))
         .function("left", f"{FUNCTIONS}:left", after="first")
         .function("right", f"{FUNCTIONS}:right", after="first")
         .output("out_a", connector="spark", after="left", **a)  # type: ignore[arg-type]
@@ -103,15 +120,7 @@ def make_spark_job(
 def make_shuffled_job(source: Path, target: Path, *, batch_size: int) -> Job:
     """Files of lines to Parquet, shuffled on the way."""
     return (
-        JobBuilder("bench")
-        .input(
-            "in",
-            connector="jsonl",
-            options={"path": str(source), "split_bytes": 2 << 20},
-            batch_size=batch_size,
-            max_pending=4 * batch_size,
-            retry={"attempts": 1},
-        )
+        _read_lines(source, batch_size)
         .function("with_key", f"{FUNCTIONS}:with_key")
         .function("first", f"{FUNCTIONS}:first", group_by="key")
         .function("left", f"{FUNCTIONS}:left")
@@ -168,12 +177,11 @@ def measure_job(
     place = scratch / f"run-{next(_numbers)}"
     place.mkdir()
     try:
-        runner = runner_class(
+        runner = make_runner(
             job,
-            {it.name: make_input(it) for it in job.catalog if it.type == "input"},
-            {it.name: make_output(it) for it in job.catalog if it.type == "output"},
             SqliteStore(place / "job.db"),
             place / "checkpoint" if is_stream else None,
+            runner_class=runner_class,
             session=session,
         )
         elapsed_s = asyncio.run(asyncio.wait_for(run_timed(runner, count), LIMIT_S))

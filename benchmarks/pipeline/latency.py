@@ -11,9 +11,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Comparison, Contender, Section
+from benchmarks.pipeline.jobs import make_runner
 from benchmarks.pipeline.nodes import NODE, QUEUE, mail_node, make_job
 from benchmarks.pipeline.session import shared_session
-from postroad.pipeline import make_input, make_output
 from postroad.pipeline.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
@@ -52,14 +52,8 @@ def _measure_job(directory: Path) -> float:
 async def _run_job(directory: Path) -> float:
     job = make_job(batch_size=1_000, bounded=False)
     async with mail_node(directory) as mail:
-        runner = SparkRunner(
-            job,
-            {it.name: make_input(it, mail) for it in job.catalog if it.type == "input"},
-            {it.name: make_output(it, mail) for it in job.catalog if it.type == "output"},
-            mail.store,
-            directory / "checkpoint",
-            session=shared_session(),
-        )
+        checkpoint = directory / "checkpoint"
+        runner = make_runner(job, mail.store, checkpoint, mail, session=shared_session())
         running = asyncio.ensure_future(runner.run())
         taken_s = []
         for number in range(WARM_UP + MESSAGES):

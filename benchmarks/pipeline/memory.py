@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import Comparison, Contender, Section
-from benchmarks.pipeline.jobs import write_lines
+from benchmarks.pipeline.jobs import make_runner, write_lines
 from benchmarks.pipeline.session import shared_session
 from postroad.durable import SqliteStore
-from postroad.pipeline import JobBuilder, make_input, make_output
-from postroad.pipeline.spark.runner import SparkRunner
+from postroad.pipeline import JobBuilder
 
 if TYPE_CHECKING:
     from benchmarks.harness import Settings
@@ -65,14 +64,8 @@ async def _run(directory: Path, samples: dict[str, float]) -> float:
         .output("out", connector="jsonl", options={"path": str(directory / "out")})
         .build()
     )
-    runner = SparkRunner(
-        job,
-        {it.name: make_input(it) for it in job.catalog if it.type == "input"},
-        {it.name: make_output(it) for it in job.catalog if it.type == "output"},
-        SqliteStore(directory / "job.db"),
-        directory / "checkpoint",
-        session=shared_session(),
-    )
+    store, checkpoint = SqliteStore(directory / "job.db"), directory / "checkpoint"
+    runner = make_runner(job, store, checkpoint, session=shared_session())
     running = asyncio.ensure_future(runner.run())
     seen = 0.0
     while not running.done():

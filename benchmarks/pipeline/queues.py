@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import BenchmarkFailed, Comparison, Contender, Section
-from benchmarks.pipeline.jobs import LIMIT_S, run_timed
+from benchmarks.pipeline.jobs import LIMIT_S, make_runner, run_timed
 from benchmarks.pipeline.nodes import NODE, PEER, QUEUE, mail_node, make_job
 from benchmarks.pipeline.session import shared_session
 from postroad.durable import Letter, SqliteStore
 from postroad.durable.letters import encode_letter
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.queries import find_peer
-from postroad.pipeline import make_input, make_output
-from postroad.pipeline.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
     from benchmarks.harness import Settings
@@ -76,14 +74,8 @@ async def _run_job(directory: Path, count: int) -> float:
     job = make_job(batch_size=min(BATCH, count), bounded=True)
     async with mail_node(directory) as mail:
         await _fill(mail.store, NODE, count)  # type: ignore[arg-type]
-        runner = SparkRunner(
-            job,
-            {it.name: make_input(it, mail) for it in job.catalog if it.type == "input"},
-            {it.name: make_output(it, mail) for it in job.catalog if it.type == "output"},
-            mail.store,
-            directory / "checkpoint",
-            session=shared_session(),
-        )
+        checkpoint = directory / "checkpoint"
+        runner = make_runner(job, mail.store, checkpoint, mail, session=shared_session())
         elapsed_s = await run_timed(runner, count)
         if runner.restarts or runner.coordinator.counts.acked != count:
             raise BenchmarkFailed(f"{runner.coordinator.counts} of {count}")

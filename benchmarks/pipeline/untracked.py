@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from postroad.pipeline.spark.batches import BatchProcessor
 from postroad.pipeline.spark.input_rows import InputRowKind, runs_of
-from postroad.pipeline.spark.job_pass import Operator
+from postroad.pipeline.spark.job_pass import Operator, Report
 from postroad.pipeline.spark.queries import QueryRunner
 from postroad.pipeline.spark.result_rows import outcome_row, outputs_with_rows, result_ddl
 from postroad.pipeline.spark.runner import SparkRunner
@@ -86,7 +86,7 @@ def _run(context: WorkerContext, batches: Iterator[pa.RecordBatch]) -> Iterator[
 class UntrackedProcessor(BatchProcessor):
     """Does batches without tracking."""
 
-    def _add_passes(self, rows: DataFrame) -> DataFrame:
+    def _add_passes(self, rows: DataFrame, report: Report | None = None) -> DataFrame:
         return rows.mapInArrow(untracked_pass(self._context), result_ddl(self._context))
 
 

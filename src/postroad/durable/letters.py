@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -65,15 +67,13 @@ def split_letters(
     encoded: Sequence[bytes], letters_max: int, bytes_max: int
 ) -> Iterator[Sequence[bytes]]:
     """Cut letters that are encoded into what makes a page each."""
-    if not encoded:
-        return
+    ends = list(accumulate(map(len, encoded)))
     start = size = 0
-    for index, letter in enumerate(encoded):
-        if index > start and (size + len(letter) > bytes_max or index - start >= letters_max):
-            yield encoded[start:index]
-            start, size = index, 0
-        size += len(letter)
-    yield encoded[start:]
+    while start < len(encoded):
+        fitting = bisect_right(ends, size + bytes_max, start)
+        stop = min(max(fitting, start + 1), start + letters_max)
+        yield encoded[start:stop]
+        start, size = stop, ends[stop - 1]
 
 
 def bind_page(encoded: Sequence[bytes]) -> bytes:

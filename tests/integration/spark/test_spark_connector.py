@@ -114,8 +114,8 @@ def test_json_by_sparks_reader_to_parquet_by_its_writer(
 
 
 def two_outputs(here: Path, format_: str, **keys: Any) -> Job:
-    def place(name: str) -> dict[str, str]:
-        return {"format": format_, "path": str(here / name)}
+    def place(name: str) -> dict[str, Any]:
+        return {"format": format_, "path": str(here / name), "partition_by": ["name"]}
 
     return (
         new_job("two")
@@ -142,8 +142,35 @@ def test_two_outputs_by_sparks_writer(
     assert runs.numbers("doubled") == [2 * n for n in range(50)]
     names = sorted(row["name"] for row in spark.read.parquet(str(tmp_path / "every")).collect())
     assert names == sorted(f"é{n}" for n in range(50))
+    directories = {it.name for it in (tmp_path / "every").glob("batch=*/*") if it.is_dir()}
+    assert len(directories) == 50 and all(it.startswith("name=") for it in directories)
     # Nothing is left of what was staged.
     assert list((tmp_path / "checkpoint" / "staged").iterdir()) == []
+
+
+def test_task_that_spark_does_again_counts_and_writes_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its worker dies with rows and a report half way: both are those of the second attempt."""
+    write_lines(tmp_path / "in" / "a.json", range(50))
+    out = {"format": "parquet", "path": str(tmp_path / "out")}
+    job = (
+        new_job("again")
+        .input(
+            "in",
+            connector="spark",
+            options={"format": "json", "path": str(tmp_path / "in")},
+            id=["n"],
+        )
+        .function("die", FUNCTIONS + "die_once", params={"marker": str(tmp_path / "died")})
+        .output("files", connector="spark", options=out, schema="n BIGINT, name STRING")
+        .build()
+    )
+    runs = Runs(spark, job, tmp_path)
+    counts = runs.run().coordinator.counts
+    assert (tmp_path / "died").exists()
+    assert (counts.acked, counts.failed) == (50, 0)
+    assert runs.numbers("out") == list(range(50))
 
 
 def test_segment_that_does_not_fit_the_schema_of_an_output_is_dead(

@@ -89,3 +89,14 @@ def hang_at_13(segment: Segment) -> Segment:
     if segment["n"] == 13:
         segment["sum"] = sum(range(10**13))
     return segment
+
+
+def die_once(segment: Segment, marker: str) -> Segment:
+    """Ends its worker at the segment 30, the first time that this comes anywhere."""
+    if segment["n"] == 30:
+        try:
+            Path(marker).touch(exist_ok=False)
+        except FileExistsError:
+            return segment
+        os._exit(1)
+    return segment

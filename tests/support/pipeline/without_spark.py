@@ -23,7 +23,7 @@ from postroad.pipeline.spark.result_rows import RESULT_DDL
 from postroad.pipeline.spark.worker_context import WorkerContext
 from postroad.pipeline.vectorized.partition import PartitionResult, decode_part
 from postroad.pipeline.vectorized.shuffle_columns import ShuffleColumns, to_columns
-from postroad.pipeline.vectorized.shuffle_rows import DDL, ShuffleRow
+from postroad.pipeline.vectorized.shuffle_rows import PACKED_DDL, ShuffleRow
 from postroad.pipeline.windows import WindowDeltaBuilder
 from tests.support.pipeline.both_ways import (
     Comparable,
@@ -152,30 +152,13 @@ class Frame:
         self._hop = hop
 
     def mapInArrow(self, operator: Callable[[Any], Iterator[Any]], schema: str) -> Frame:
-        assert schema == DDL or schema.startswith(RESULT_DDL)
+        assert schema == PACKED_DDL or schema.startswith(RESULT_DDL)
         done = [list(operator(iter(batches))) for batches in self.partitions]
         return Frame(done, self._shuffling, self._hop)
 
     def repartition(self, count: int, column: str) -> Frame:
-        if column == "id":
-            return self._repartition_results(count)
-        assert column == "shard"
-        how, chance = self._shuffling, random.Random(f"{self._shuffling.seed} {self._hop}")
-        rows = [
-            row
-            for part in self.partitions
-            for batch in part
-            for row in ShuffleColumns.of_batch(batch)
-        ]
-        divided: list[list[ShuffleRow]] = [[] for _ in range(count)]
-        for row in how.on_way(self._hop, rows):
-            divided[hash((how.seed, row.shard)) % count].append(row)
-        for part in divided:
-            chance.shuffle(part)
-        return Frame([_cut(part, how, chance) for part in divided], how, self._hop + 1)
-
-    def _repartition_results(self, count: int) -> Frame:
         """Rows of results by their id."""
+        assert column == "id"
         chance = random.Random(f"{self._shuffling.seed} {self._hop}")
         divided: list[Batches] = [[] for _ in range(count)]
         for batch in (batch for part in self.partitions for batch in part):
@@ -185,12 +168,30 @@ class Frame:
             chance.shuffle(part)
         return Frame(divided, self._shuffling, self._hop + 1)
 
+    def repartitionById(self, count: int, column: str) -> Frame:
+        """Rows that are packed, one by one, by where they meet."""
+        assert column == "part"
+        how, chance = self._shuffling, random.Random(f"{self._shuffling.seed} {self._hop}")
+        rows = [
+            row
+            for part in self.partitions
+            for batch in part
+            for packed in batch.column("packed").to_pylist()
+            for row in ShuffleColumns.unpack(packed)
+        ]
+        divided: list[list[ShuffleRow]] = [[] for _ in range(count)]
+        for row in how.on_way(self._hop, rows):
+            divided[hash((how.seed, row.shard)) % count].append(row)
+        for part in divided:
+            chance.shuffle(part)
+        return Frame([_cut(part, how, chance) for part in divided], how, self._hop + 1)
+
 
 def _cut(rows: list[ShuffleRow], how: Shuffling, chance: random.Random) -> Batches:
     batches = []
     while rows:
         size = chance.randint(1, how.batch_rows)
-        batches.append(to_columns(rows[:size]).to_batch())
+        batches.append(to_columns(rows[:size]).pack(how.partitions))
         rows = rows[size:]
     return batches
 

@@ -21,8 +21,8 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline.connectors.connector import Committable
 from postroad.pipeline.spark.coordinator_client import CoordinatorClient, PartitionResults
 from postroad.pipeline.spark.dataframes import BatchInParts
-from postroad.pipeline.spark.job_pass import add_passes, read_outcomes
-from postroad.pipeline.spark.result_rows import OUTCOME_TASK, output_label
+from postroad.pipeline.spark.job_pass import Report, add_passes, read_outcomes
+from postroad.pipeline.spark.result_rows import OUTPUT_COLUMN, OutcomeList, output_label
 from postroad.pipeline.spark.spark_inputs import format_of
 from postroad.pipeline.spark.spark_outputs import (
     Published,
@@ -41,6 +41,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger("postroad.pipeline")
 
 Commit: TypeAlias = Callable[[], None]
+
+
+def is_direct(session: SparkSession, context: WorkerContext) -> bool:
+    """Whether Spark can write what the last pass gives as it is, and files only have to be moved.
+
+    It can if all outputs are files of one format with the same columns.
+    """
+    tasks = [context.graph.tasks[name] for name in context.spark_outputs]
+    return (
+        bool(tasks)
+        and not (context.group_tasks or context.dataframe_tasks)
+        and getattr(session, "_jvm", None) is not None
+        and tasks[0].schema is not None
+        and is_file_format(tasks[0])
+        and all(
+            task.schema == tasks[0].schema and staging_options(task) == staging_options(tasks[0])
+            for task in tasks
+        )
+    )
 
 
 class BatchFailed(Exception):
@@ -121,8 +140,7 @@ class BatchProcessor:
         commit = None
         if coordinator.begin_batch(run, batch):
             _describe(session, f"{self._context.job_name}: batch {batch}")
-            results = self._add_passes(rows)
-            outcomes, writes = self._act(session, results, batch)
+            outcomes, writes = self._act(session, rows, batch)
             parts = PartitionResults(*read_outcomes(outcomes))
             commit = partial(coordinator.commit_batch, run, batch, parts, writes)
         if self.settling is None:
@@ -145,68 +163,45 @@ class BatchProcessor:
         _call(commit)
         self.write_pending(session, coordinator)
 
-    def _add_passes(self, rows: DataFrame) -> DataFrame:
-        return add_passes(rows, self._context)
+    def _add_passes(self, rows: DataFrame, report: Report | None = None) -> DataFrame:
+        return add_passes(rows, self._context, report)
 
     def _act(
-        self, session: SparkSession, results: DataFrame, batch: int
+        self, session: SparkSession, rows: DataFrame, batch: int
     ) -> tuple[list[bytes], list[tuple[str, Committable]]]:
         """Have Spark do all the work; returns what partitions came to, and what is staged."""
         context = self._context
         if not context.spark_outputs and not context.dataframe_tasks:
-            return _collect(results), []
+            return _collect(self._add_passes(rows)), []
         # Of this attempt alone: a driver that is thought dead may still write to that of its own.
         path = f"{self._stage}/{context.run}-{batch:08d}-{secrets.token_hex(4)}"
         staged: Committable = {"path": path, "run": context.run, "batch": batch}
-        if context.dataframe_tasks:
-            rows = BatchInParts(session, context, staged).run(results)
+        if context.is_direct:
+            outcomes = self._write_files(rows, path)
+            staged["direct"] = True
+        elif context.dataframe_tasks:
+            rows = BatchInParts(session, context, staged).run(self._add_passes(rows))
             outcomes = _collect(rows.where(rows["outcome"].isNotNull()))
             if not context.spark_outputs:
                 move_directory(session, path, None)
-        elif self._is_direct(session):
-            outcomes = self._write_files(results, path)
-            staged["direct"] = True
         else:
-            results.write.mode("overwrite").partitionBy("task").parquet(path)
+            self._add_passes(rows).write.mode("overwrite").partitionBy("task").parquet(path)
             rows = session.read.parquet(path)
             outcomes = _collect(rows.where(rows["outcome"].isNotNull()))
         return outcomes, [(name, staged) for name in context.spark_outputs]
 
-    def _is_direct(self, session: SparkSession) -> bool:
-        """Whether files can be written as they are to be, and only have to be moved.
-
-        They can if all outputs are files of one format with the same columns.
-        """
-        tasks = [self._context.graph.tasks[name] for name in self._context.spark_outputs]
-        first = tasks[0]
-        return (
-            getattr(session, "_jvm", None) is not None
-            and first.schema is not None
-            and is_file_format(first)
-            and all(
-                it.schema == first.schema and staging_options(it) == staging_options(first)
-                for it in tasks
-            )
-        )
-
-    def _write_files(self, results: DataFrame, path: str) -> list[bytes]:
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as f
-
-        context = self._context
-        first = context.graph.tasks[context.spark_outputs[0]]
-        labels = [output_label(context, name) for name in context.spark_outputs]
-        seen = Observation()
-        columns = f.coalesce(*map(f.col, labels)).alias("c")
-        rows = (
-            results.observe(seen, f.collect_list("outcome").alias("outcomes"))
-            .where(f.col("task") != OUTCOME_TASK)
-            .select("task", columns)
-            .select("task", "c.*")
-        )
-        writer = rows.write.format(format_of(first)).options(**staging_options(first))
-        writer.partitionBy("task").mode("overwrite").save(path)
-        return [bytes(it) for it in seen.get.get("outcomes") or []]
+    def _write_files(self, rows: DataFrame, path: str) -> list[bytes]:
+        """Write files as they are to be; returns what partitions came to."""
+        outcomes = OutcomeList(rows.sparkSession)
+        results = self._add_passes(rows, outcomes.report)
+        first = self._context.graph.tasks[self._context.spark_outputs[0]]
+        writer = results.write.format(format_of(first)).options(**staging_options(first))
+        columns = first.options.get("partition_by") or ()
+        try:
+            writer.partitionBy(OUTPUT_COLUMN, *columns).mode("overwrite").save(path)
+        finally:
+            outcomes.close()
+        return outcomes.outcomes
 
     def remove_abandoned(self, session: SparkSession) -> None:
         """Remove what attempts have staged that nobody committed; before the first batch."""

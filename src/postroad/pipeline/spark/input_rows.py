@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from postroad.pipeline.connectors.connector import RawRecords
 from postroad.pipeline.coordinator.records import InputDelivery, RetryRoot, to_signed
+from postroad.pipeline.job import Segment
 from postroad.pipeline.vectorized.acks import Ids, root_ids
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ SCHEMA = pa.schema(
 )
 BATCH_ROWS = 10_000
 
+# What Spark calls numbers that JSON has not.
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
 _encode_ids = msgspec.msgpack.Encoder().encode
 _decode_ids = msgspec.msgpack.Decoder(list[int]).decode
 
@@ -60,6 +65,8 @@ class InputRowKind(enum.IntEnum):
     """A row of one of Spark's readers."""
     END = 3
     """Nothing: all rows of the delivery came before; `root` counts them."""
+    COLUMNS = 4
+    """Nothing: the segment is in columns of its own, as `segment_column` names them."""
 
 
 def of_split(
@@ -141,6 +148,11 @@ def _batch(
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
+def segment_column(place: int, name: str) -> str:
+    """Where a value of segments is that come in by a task with that place in the job's order."""
+    return f"{place}:{name}"
+
+
 class RowRun(NamedTuple):
     """Rows one after the other that are of one kind, of one input and of one generation."""
 
@@ -152,6 +164,8 @@ class RowRun(NamedTuple):
     raws: list[bytes]
     published: dict[int, list[int]]
     """By the places of rows: ids of what is written already."""
+    columns: pa.RecordBatch | None
+    """The segments, if they are in columns."""
 
 
 def runs_of(batch: pa.RecordBatch) -> Iterator[RowRun]:
@@ -165,6 +179,7 @@ def runs_of(batch: pa.RecordBatch) -> Iterator[RowRun]:
         changes |= column[1:] != column[:-1]
     starts = [0, *(np.flatnonzero(changes) + 1).tolist(), rows]
     roots = batch.column("root").to_numpy().view(np.uint64)
+    columns = _columns_by_place(batch)
     for start, stop in pairwise(starts):
         delivery, place, kind, generation = (int(column[start]) for column in heads)
         part = batch.slice(start, stop - start)
@@ -176,12 +191,47 @@ def runs_of(batch: pa.RecordBatch) -> Iterator[RowRun]:
                 for at, packed in enumerate(published.to_pylist())
                 if packed is not None
             }
+        has_columns = kind == InputRowKind.COLUMNS
         yield RowRun(
             delivery,
             place,
             InputRowKind(kind),
             generation,
             roots[start:stop],
-            part.column("raw").to_pylist(),
+            [] if has_columns else part.column("raw").to_pylist(),
             ids,
+            columns[place].slice(start, stop - start) if has_columns else None,
         )
+
+
+def _columns_by_place(batch: pa.RecordBatch) -> dict[int, pa.RecordBatch]:
+    columns: dict[int, dict[str, pa.Array]] = {}
+    for at in range(len(SCHEMA), batch.num_columns):
+        place, _, name = batch.schema.names[at].partition(":")
+        columns.setdefault(int(place), {})[name] = batch.column(at)
+    return {
+        place: pa.RecordBatch.from_arrays(list(those.values()), names=list(those))
+        for place, those in columns.items()
+    }
+
+
+def read_columns(columns: pa.RecordBatch) -> list[Segment]:
+    """Segments from their columns, as JSON would have them."""
+    try:
+        segments: list[Segment] = columns.to_pylist()
+    except UnicodeDecodeError:
+        arrays = list(map(_as_text, columns.columns))
+        segments = pa.RecordBatch.from_arrays(arrays, names=columns.schema.names).to_pylist()
+    for name, column in zip(columns.schema.names, columns.columns, strict=True):
+        if pa.types.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is False:
+            for segment in segments:
+                segment[name] = _NOT_FINITE.get(str(segment[name]), segment[name])
+    return segments
+
+
+def _as_text(column: pa.Array) -> pa.Array:
+    """Texts in which what is no text is marked as such."""
+    if not pa.types.is_string(column.type):
+        return column
+    raws = column.cast(pa.binary()).to_pylist()
+    return pa.array([None if it is None else it.decode(errors="replace") for it in raws])

@@ -7,7 +7,7 @@ partition came to, and segments for outputs that Spark writes.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from postroad.pipeline.compiled_job import CompiledJob
 from postroad.pipeline.coordinator.records import RetryRoot, merge_failures
 from postroad.pipeline.job import Segment
-from postroad.pipeline.spark.input_rows import InputRowKind, RowRun, runs_of
+from postroad.pipeline.spark.input_rows import InputRowKind, RowRun, read_columns, runs_of
 from postroad.pipeline.spark.result_rows import (
     WrittenRows,
     decode_gathered,
@@ -44,8 +44,12 @@ from postroad.pipeline.vectorized.partition import (
     SingleStagePartition,
     encode_part,
 )
-from postroad.pipeline.vectorized.shuffle_columns import ShuffleColumns, to_batch_with_columns
-from postroad.pipeline.vectorized.shuffle_rows import ShuffleRowKind, schema
+from postroad.pipeline.vectorized.shuffle_columns import (
+    ShuffleColumns,
+    to_batch_with_columns,
+    to_columns,
+)
+from postroad.pipeline.vectorized.shuffle_rows import PACKED_DDL, ShuffleRow
 from postroad.pipeline.vectorized.shuffle_stages import ShuffleStage, SourceStage
 
 if TYPE_CHECKING:
@@ -55,13 +59,20 @@ if TYPE_CHECKING:
 _INLINE_BYTES_MAX = 64 * 1024
 
 Operator = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+Report = Callable[[bytes], None]
 
 decode_json: Callable[[bytes], Segment] = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def add_passes(rows: DataFrame, context: WorkerContext) -> DataFrame:
-    """Have the tasks of a job run over input rows; gives rows as `RESULT_DDL` has them."""
-    rows = _add_stages(rows, context)
+def add_passes(rows: DataFrame, context: WorkerContext, report: Report | None = None) -> DataFrame:
+    """Have the tasks of a job run over input rows; gives rows as `result_ddl` has them.
+
+    Args:
+        rows: as they come in.
+        context: the job.
+        report: takes what partitions came to; otherwise they are rows as well.
+    """
+    rows = _add_stages(rows, context, report)
     if context.group_tasks:
         # Rows for them have the hash of their group there.
         rows = rows.repartition(context.partitions, "id")
@@ -69,21 +80,61 @@ def add_passes(rows: DataFrame, context: WorkerContext) -> DataFrame:
     return rows
 
 
-def _add_stages(rows: DataFrame, context: WorkerContext) -> DataFrame:
+def _add_stages(rows: DataFrame, context: WorkerContext, report: Report | None) -> DataFrame:
     graph = context.graph
     if len(graph.stages) == 1:
-        return rows.mapInArrow(_single_stage(context), result_ddl(context))
-    tasks = [[graph.tasks[name] for name in stage.computed] for stage in graph.stages] + [[]]
-    rows = rows.mapInArrow(_first_stage(context), ddl_with_columns(tasks[1]))
+        return rows.mapInArrow(_single_stage(context, report), result_ddl(context))
+    transits = [_Transit(context, stage.index) for stage in graph.stages] + [_Transit(context)]
+    rows = rows.mapInArrow(_first_stage(context, transits[1]), transits[1].ddl)
     for stage in graph.stages[1:]:
+        arriving, leaving = transits[stage.index : stage.index + 2]
         if stage.shuffled:
-            rows = rows.repartition(context.partitions, "shard")
-        rows = compute(rows, tasks[stage.index])
-        ddl = ddl_with_columns(tasks[stage.index + 1])
-        rows = rows.mapInArrow(_later_stage(context, stage.index), ddl)
+            rows = arriving.shuffle(rows)
+        rows = compute(rows, arriving.tasks)
+        rows = rows.mapInArrow(_later_stage(context, stage.index, arriving, leaving), leaving.ddl)
     # At last all rows of a root meet.
-    rows = rows.repartition(context.partitions, "shard")
-    return rows.mapInArrow(_last_stage(context), result_ddl(context))
+    rows = transits[-1].shuffle(rows)
+    return rows.mapInArrow(_last_stage(context, transits[-1], report), result_ddl(context))
+
+
+class _Transit:
+    """How rows come to a stage: one by one where Spark computes something for it, else packed."""
+
+    def __init__(self, context: WorkerContext, stage: int | None = None) -> None:
+        graph = context.graph
+        self._names = () if stage is None else graph.stages[stage].computed
+        self.tasks = [graph.tasks[name] for name in self._names]
+        self._columns = {name: context.columns[name] for name in self._names}
+        self._parts = context.partitions
+
+    @property
+    def ddl(self) -> str:
+        return ddl_with_columns(self.tasks) if self._columns else PACKED_DDL
+
+    def shuffle(self, rows: DataFrame) -> DataFrame:
+        if self._columns:
+            return rows.repartition(self._parts, "shard")
+        return rows.repartitionById(self._parts, "part")
+
+    def write(self, rows: Iterable[ShuffleRow]) -> pa.RecordBatch:
+        if self._columns:
+            return to_batch_with_columns(rows, self._columns)
+        return to_columns(rows).pack(self._parts)
+
+    def read(self, batch: pa.RecordBatch) -> ShuffleColumns:
+        if self._columns:
+            return ShuffleColumns.of_batch(batch)
+        packs = batch.column("packed").to_pylist()
+        return ShuffleColumns.concat(list(map(ShuffleColumns.unpack, packs)))
+
+    def split(
+        self, batch: pa.RecordBatch, after: _Transit
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+        """What a stage has to look at, and what goes on to the next as it is."""
+        if self._columns or after._columns:
+            return batch, None
+        is_for_stage = batch.column("is_for_stage")
+        return batch.filter(is_for_stage), batch.filter(pc.invert(is_for_stage))
 
 
 class _RowReader:
@@ -104,7 +155,7 @@ class _RowReader:
 
     def decode(self, run: RowRun) -> Iterator[DecodedRoots]:
         task = self.task_of(run)
-        count = len(run.raws)
+        count = len(run.roots)
         match run.kind:
             case InputRowKind.RECORD:
                 decode = self._context.inputs[task].decode
@@ -116,13 +167,16 @@ class _RowReader:
                     for at, (root, raw) in enumerate(roots)
                 )
                 yield from decode_retries(task, retries)
-            case InputRowKind.JSON:
+            case InputRowKind.JSON | InputRowKind.COLUMNS:
                 if task in self._program.dataframe_tasks:
                     self.made[task] = self.made.get(task, 0) + count
                 else:
                     self.read += count
                 may_meet = self._program.is_multi_stage or self._program.gathering_tasks
                 ids = self._tell_apart(run.roots) if may_meet else run.roots
+                if run.columns is not None:
+                    yield _of_columns(run.columns, run.generation, ids)
+                    return
                 yield decode_roots(self._program, task, run.generation, decode_json, ids, run.raws)
                 return
         self._counts[run.delivery] = self._counts.get(run.delivery, 0) + count
@@ -158,7 +212,17 @@ class _RowReader:
         return roots
 
 
-def _single_stage(context: WorkerContext) -> Operator:
+def _of_columns(columns: pa.RecordBatch, generation: int, roots: Ids) -> DecodedRoots:
+    """Roots whose segments are in columns, where those that come again are read once more."""
+
+    def decode(place: int) -> Segment:
+        return read_columns(columns.slice(place, 1))[0]
+
+    segments = read_columns(columns)
+    return DecodedRoots(generation, roots, range(len(segments)), segments, [], decode)
+
+
+def _single_stage(context: WorkerContext, report: Report | None = None) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, name = context.prepare(), secrets.token_hex(8)
         outputs, written = outputs_with_rows(context)
@@ -182,71 +246,60 @@ def _single_stage(context: WorkerContext) -> Operator:
             partition.count_read(reader.read)
             partition.count_made(sum(reader.made.values()))
 
-        yield from _finish(context, program, partition, name, work(), written)
+        yield from _finish(context, program, partition, name, work(), written, report)
 
     return run
 
 
-def _first_stage(context: WorkerContext) -> Operator:
+def _first_stage(context: WorkerContext, leaving: _Transit) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        program, columns = context.prepare(), context.columns_of_stage(1)
+        program = context.prepare()
         stage, reader = SourceStage(program), _RowReader(context, program)
         beat = context.heartbeat
         for run in (run for batch in batches for run in runs_of(batch)):
             task = reader.task_of(run)
             if run.kind is InputRowKind.END:
                 count = reader.check_end(run)
-                yield to_batch_with_columns([stage.complete(task, run.delivery, count)], columns)
+                yield leaving.write([stage.complete(task, run.delivery, count)])
                 continue
             for roots in reader.decode(run):
                 beat.is_busy = True
                 rows = stage.process(task, roots)
                 beat.is_busy = False
                 if len(rows):
-                    yield to_batch_with_columns(rows, columns)
+                    yield leaving.write(rows)
         counts = {"": reader.read, **reader.made}
         notes = [stage.complete(task, 0, count) for task, count in counts.items() if count]
         if notes := notes + stage.finish():
-            yield to_batch_with_columns(notes, columns)
+            yield leaving.write(notes)
 
     return run
 
 
-def _later_stage(context: WorkerContext, index: int) -> Operator:
+def _later_stage(
+    context: WorkerContext, index: int, arriving: _Transit, leaving: _Transit
+) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         stage = ShuffleStage(context.prepare(), index, context.columns_of_stage(index))
-        columns, beat = context.columns_of_stage(index + 1), context.heartbeat
+        beat = context.heartbeat
         for batch in batches:
-            mine, others = _split(batch, context.graph.stages[index].tasks)
-            if others.num_rows:
-                if columns:
-                    others = to_batch_with_columns(ShuffleColumns.of_batch(others), columns)
+            mine, others = arriving.split(batch, leaving)
+            if others is not None and others.num_rows:
                 yield others
             beat.is_busy = True
-            for rows in stage.take(ShuffleColumns.of_batch(mine)):
+            for rows in stage.take(arriving.read(mine)):
                 beat.is_busy = False
                 if len(rows):
-                    yield to_batch_with_columns(rows, columns)
+                    yield leaving.write(rows)
                 beat.is_busy = True
             beat.is_busy = False
         if notes := stage.finish():
-            yield to_batch_with_columns(notes, columns)
+            yield leaving.write(notes)
 
     return run
 
 
-def _split(batch: pa.RecordBatch, tasks: Sequence[str]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Segments for some tasks, and all other rows, which stay as they are but for where they meet:
-    those of a root, in the end."""
-    is_segment = pc.equal(batch.column("kind"), ShuffleRowKind.SEGMENT)
-    is_mine = pc.and_(is_segment, pc.is_in(batch.column("task"), pa.array(tasks, pa.string())))
-    shard = pc.if_else(is_segment, batch.column("shard"), batch.column("root"))
-    columns = [shard if it.name == "shard" else batch.column(it.name) for it in schema()]
-    others = pa.RecordBatch.from_arrays(columns, schema=schema()).filter(pc.invert(is_mine))
-    return batch.filter(is_mine), others
-
-
-def _last_stage(context: WorkerContext) -> Operator:
+def _last_stage(context: WorkerContext, arriving: _Transit, report: Report | None) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program, name = context.prepare(), secrets.token_hex(8)
         outputs, written = outputs_with_rows(context)
@@ -255,10 +308,10 @@ def _last_stage(context: WorkerContext) -> Operator:
         )
 
         def work() -> Iterator[pa.RecordBatch]:
-            partition.take_rows(ShuffleColumns.concat(list(map(ShuffleColumns.of_batch, batches))))
+            partition.take_rows(ShuffleColumns.concat(list(map(arriving.read, batches))))
             yield from written.take()
 
-        yield from _finish(context, program, partition, name, work(), written)
+        yield from _finish(context, program, partition, name, work(), written, report)
 
     return run
 
@@ -311,6 +364,7 @@ def _finish(
     name: str,
     work: Iterator[pa.RecordBatch],
     written: WrittenRows,
+    report: Report | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Do the work of a partition, and say what it came to."""
     try:
@@ -328,7 +382,10 @@ def _finish(
     except BaseException:
         partition.abort()
         raise
-    yield outcome_row(context, outcome)
+    if report is None:
+        yield outcome_row(context, outcome)
+    else:
+        report(outcome)
 
 
 def _keep_small(context: WorkerContext, name: str, outcome: bytes) -> bytes:

@@ -168,7 +168,7 @@ class StreamingQueryRunner(QueryRunner):
 
 
 def _union(left: DataFrame, right: DataFrame) -> DataFrame:
-    return left.unionByName(right)
+    return left.unionByName(right, allowMissingColumns=True)
 
 
 def _find_ended(queries: Sequence[StreamingQuery]) -> StreamingQuery | None:

@@ -1,14 +1,18 @@
 """Rows that the last pass of a job gives: what partitions came to, and segments.
 
-Segments are for outputs that Spark writes, and for functions that take all of a batch.
+Segments are for outputs that Spark writes, and for functions that take all of a batch. Where Spark
+writes rows as they are, they have the columns of the output, and what partitions came to goes
+beside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+from pyspark.accumulators import AccumulatorParam, _accumulatorRegistry
 
 from postroad.pipeline.connectors.connector import (
     Committable,
@@ -22,7 +26,11 @@ from postroad.pipeline.job import Segment
 from postroad.pipeline.spark.input_rows import BATCH_ROWS
 from postroad.pipeline.spark.sql_expressions import struct_of
 from postroad.pipeline.spark.worker_context import WorkerContext
+from postroad.pipeline.validation.catalog import RESERVED_COLUMNS
 from postroad.pipeline.vectorized.groups import GatheredSegment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OUTCOME_TASK = ""
 """In the column `task`: of rows that say what a partition came to."""
@@ -30,6 +38,8 @@ RESULT_DDL = "task string, id bigint, segment string, outcome binary"
 _SCHEMA = pa.schema(
     [("task", pa.string()), ("id", pa.int64()), ("segment", pa.string()), ("outcome", pa.binary())]
 )
+OUTPUT_COLUMN = f"{RESERVED_COLUMNS}output"
+"""In rows that Spark writes as they are: the label of their output."""
 _NOT_OF_TYPE = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 _encode_gathered = msgspec.msgpack.Encoder().encode
@@ -79,6 +89,10 @@ class WrittenRows:
             UnwritableSegmentsError: some are not what the output's schema says, or no JSON.
         """
         type_ = self._context.output_types.get(task)
+        if self._context.is_direct:
+            assert type_ is not None
+            self._add_direct(output_label(self._context, task), _to_struct(type_, ids, segments))
+            return
         columns: dict[str, pa.Array] = {
             "task": pa.array([output_label(self._context, task)] * len(ids), pa.string()),
             "id": pa.array(list(map(to_signed, ids)), pa.int64()),
@@ -89,6 +103,10 @@ class WrittenRows:
         else:
             columns[output_label(self._context, task)] = _to_struct(type_, ids, segments)
         self._batches.append(_batch(self._schema, len(ids), columns))
+
+    def _add_direct(self, label: str, segments: pa.StructArray) -> None:
+        columns = [pa.repeat(label, len(segments)), *segments.flatten()]
+        self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """What was taken since the last time."""
@@ -120,6 +138,9 @@ def output_label(context: WorkerContext, task: str) -> str:
 
 def result_schema(context: WorkerContext) -> pa.Schema:
     """Of the rows that the last pass gives."""
+    if context.is_direct:
+        type_ = next(iter(context.output_types.values()))
+        return pa.schema([(OUTPUT_COLUMN, pa.string()), *type_])
     types = {**context.output_types, **{it: context.columns[it] for it in context.dataframe_tasks}}
     typed = [pa.field(output_label(context, name), type_) for name, type_ in types.items()]
     gathered = [pa.field("gathered", pa.binary())] if _has_gathered(context) else []
@@ -133,6 +154,8 @@ def _has_gathered(context: WorkerContext) -> bool:
 def result_ddl(context: WorkerContext) -> str:
     """The same, as Spark writes it."""
     tasks = context.graph.tasks
+    if context.is_direct:
+        return f"{OUTPUT_COLUMN} string, {tasks[context.spark_outputs[0]].schema}"
     types = {name: f"struct<{tasks[name].schema}>" for name in context.output_types}
     types |= {name: struct_of(tasks[name]) for name in context.dataframe_tasks}
     typed = [f"{output_label(context, name)} {type_}" for name, type_ in types.items()]
@@ -152,6 +175,38 @@ def outcome_row(context: WorkerContext, outcome: bytes) -> pa.RecordBatch:
 def _batch(schema: pa.Schema, rows: int, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     arrays = [columns.get(it.name, pa.nulls(rows, it.type)) for it in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _Together(AccumulatorParam[list[bytes]]):
+    def zero(self, value: list[bytes]) -> list[bytes]:
+        return []
+
+    def addInPlace(self, value1: list[bytes], value2: list[bytes]) -> list[bytes]:
+        value1 += value2
+        return value1
+
+
+class OutcomeList:
+    """What the partitions of one action came to, beside the rows that they give.
+
+    Of each partition it has what the attempt said that counts, as Spark's accumulators do.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._list = session.sparkContext.accumulator([], _Together())
+
+    def report(self, outcome: bytes) -> None:
+        """Say what a partition came to; called where its task runs."""
+        self._list.add([outcome])
+
+    @property
+    def outcomes(self) -> list[bytes]:
+        """All that was reported; the action must be over."""
+        return self._list.value
+
+    def close(self) -> None:
+        """Nothing more is reported; pyspark would keep it for ever."""
+        _accumulatorRegistry.pop(self._list.aid, None)
 
 
 class _RowOutput(OutputConnector):

@@ -23,9 +23,7 @@ from postroad.pipeline.connectors.connector import InputConnector, OutputConnect
 from postroad.pipeline.coordinator.coordinator import JobCoordinator
 from postroad.pipeline.job import Job
 from postroad.pipeline.spark.addresses import place_driver
-from postroad.pipeline.spark.batches import (
-    BatchProcessor,
-)
+from postroad.pipeline.spark.batches import BatchProcessor, is_direct
 from postroad.pipeline.spark.checkpoint import Checkpoint, claim_inputs
 from postroad.pipeline.spark.config import SparkConfig
 from postroad.pipeline.spark.coordinator_server import CoordinatorServer
@@ -276,6 +274,7 @@ class SparkRunner:
         name = f"postroad_{context.run}"
         context.columns = find_columns(session, self._program.job)
         context.output_types = find_output_types(session, self._program.job)
+        context.is_direct = is_direct(session, context)
         session.dataSource.register(bind_data_source(name, context))
         coordinator = self.coordinator
         self._adapt(session, context)

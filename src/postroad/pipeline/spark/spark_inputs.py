@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.job import Task
-from postroad.pipeline.spark.input_rows import InputRowKind
+from postroad.pipeline.spark.input_rows import InputRowKind, segment_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,6 +21,8 @@ _POSITIONS: Mapping[str, tuple[str, ...]] = {"kafka": ("topic", "partition", "of
 _FILES = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 _ROW_INDEX = frozenset({"parquet"})
 _REASON_CHARS_MAX = 500
+# Types whose values are the same in Arrow and in JSON, by their names in Spark.
+_PLAIN_TYPES = frozenset({"boolean", "tinyint", "smallint", "int", "bigint", "double", "string"})
 
 
 def format_of(task: Task) -> str:
@@ -125,16 +127,22 @@ def to_input_rows(rows: DataFrame, task: Task, place: int, identity: Sequence[Co
     """
     from pyspark.sql import functions as f
 
-    segment = f.struct(*(f.col(_quoted(name)) for name in rows.columns))
-    raw = f.to_json(segment, {"ignoreNullFields": "false"}).cast("binary")
+    raw, columns, kind = f.lit(None).cast("binary"), [], InputRowKind.COLUMNS
+    if all(it.dataType.simpleString() in _PLAIN_TYPES for it in rows.schema):
+        columns = [f.col(_quoted(it)).alias(segment_column(place, it)) for it in rows.columns]
+    else:
+        kind = InputRowKind.JSON
+        segment = f.struct(*(f.col(_quoted(name)) for name in rows.columns))
+        raw = f.to_json(segment, {"ignoreNullFields": "false"}).cast("binary")
     return rows.select(
         f.xxhash64(f.lit(task.name), *identity).alias("root"),
         f.lit(0).cast("bigint").alias("delivery"),
         f.lit(place).cast("smallint").alias("input"),
-        f.lit(int(InputRowKind.JSON)).cast("tinyint").alias("kind"),
+        f.lit(int(kind)).cast("tinyint").alias("kind"),
         f.lit(0).cast("bigint").alias("generation"),
         raw.alias("raw"),
         f.lit(None).cast("binary").alias("published"),
+        *columns,
     )
 
 

@@ -12,7 +12,9 @@ Which writer keeps that promise, and how:
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroad.core.errors import ConfigError
@@ -20,6 +22,7 @@ from postroad.pipeline.connectors.connector import Committable
 from postroad.pipeline.coordinator.records import FailedRoot
 from postroad.pipeline.job import Task
 from postroad.pipeline.spark.jdbc import write_jdbc
+from postroad.pipeline.spark.result_rows import OUTPUT_COLUMN
 from postroad.pipeline.spark.spark_inputs import format_of, spark_options
 
 if TYPE_CHECKING:
@@ -55,8 +58,8 @@ class Published(NamedTuple):
 
     @property
     def staged_path(self) -> str:
-        """Where its rows are."""
-        return f"{self.staged['path']}/task={self.label}"
+        """Where its files are, if they only have to be moved."""
+        return f"{self.staged['path']}/{OUTPUT_COLUMN}={self.label}"
 
     @property
     def path(self) -> str:
@@ -155,6 +158,10 @@ def move_directory(session: SparkSession, path: str, target: str | None) -> None
         # Through Spark Connect nobody can.
         return
     source, files = _find_files(session, path)
+    if files.getUri().getScheme() == "file":
+        goal = None if target is None else jvm.org.apache.hadoop.fs.Path(target).toUri().getPath()
+        _move_on_disk(Path(source.toUri().getPath()), goal)
+        return
     if not files.exists(source):
         return
     if target is None:
@@ -166,6 +173,20 @@ def move_directory(session: SparkSession, path: str, target: str | None) -> None
     files.mkdirs(goal.getParent())
     if not files.rename(source, goal):
         raise OSError(f"{path} cannot be moved to {target}")
+
+
+def _move_on_disk(source: Path, target: str | None) -> None:
+    """The same on this machine, where Hadoop starts a program for each directory it makes."""
+    if not source.exists():
+        return
+    if target is None:
+        shutil.rmtree(source)
+        return
+    goal = Path(target)
+    if goal.exists():
+        shutil.rmtree(goal)
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(source, goal)
 
 
 def keep_directories(session: SparkSession, path: str, kept: Collection[str]) -> list[str]:

@@ -61,6 +61,8 @@ class WorkerContext:
         spark_inputs: names of inputs that one of Spark's readers reads.
         spark_outputs: names of outputs that one of Spark's writers writes.
         output_types: the columns of those of them that have a schema; Spark knows.
+        is_direct: whether Spark writes what the last pass gives as it is: to files of one format
+            with one schema.
         spark_windows: names of windows whose contents Spark keeps.
         window_files: a directory that all workers reach, for what is added to these.
         poll_s: how long to wait for something new.
@@ -102,6 +104,7 @@ class WorkerContext:
         self.spark_inputs = _on_spark(job, TaskType.INPUT)
         self.spark_outputs = _on_spark(job, TaskType.OUTPUT)
         self.output_types: Mapping[str, pa.StructType] = {}
+        self.is_direct = False
         # Spark asks one source after the other: its own must not wait for ours.
         self.poll_s = _POLL_BESIDE_SPARK_S if self.spark_inputs else _POLL_S
         self.spark_windows: tuple[str, ...] = ()
@@ -154,6 +157,8 @@ class WorkerContext:
             gc.set_threshold(_COLLECT_AFTER, 20, 20)
             program.start()
             atexit.register(program.stop)
+            # After each task pyspark has all objects looked through, and most are of modules.
+            gc.freeze()
             _programs[key] = program
         return program
 

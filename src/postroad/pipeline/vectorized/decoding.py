@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,14 +36,17 @@ class DecodedRoots(NamedTuple):
 
     generation: int
     roots: Ids
-    raws: Sequence[bytes]
+    raws: Sequence[Any]
+    """What `decode` takes."""
     segments: list[Segment]
     rejected: list[FailedRoot]
     """Besides: what is no segment, or none that can go on."""
-    decode: Callable[[bytes], Segment]
+    decode: Callable[[Any], Segment]
     """What made segments of what was read."""
     published: Mapping[int, list[int]] = {}
     """Of roots that come again, by their places: the ids of outputs that are written already."""
+    kept: list[bytes] | None = None
+    """All as the holding pen keeps them, where that is known."""
 
     @property
     def total(self) -> int:
@@ -115,25 +118,26 @@ def decode_roots(
     segments, raised = map_function(decode, raws)
     odd = {place: str(error) for place, error in raised.items()}
     drop_tracebacks(*raised.values())
+    kept: list[bytes] | None = None
     # Other formats than MsgPack have numbers, or whatever else, that rows cannot carry.
     if program.is_multi_stage and decode is not decode_segment:
-        _, unkept = map_function(encode_segment, segments)
+        kept, unkept = map_function(encode_segment, segments)
         odd |= dict.fromkeys(unkept, "it cannot go from one stage to the next")
         drop_tracebacks(*unkept.values())
     if not odd:
-        return DecodedRoots(generation, roots, raws, segments, [], decode)
+        return DecodedRoots(generation, roots, raws, segments, [], decode, kept=kept)
     rejected = [
         reject_undecodable(
             int(roots[place]), task, generation, UndecodableRecord(raws[place], reason), now_ms()
         )
         for place, reason in odd.items()
     ]
-    kept = [place for place in range(len(raws)) if place not in odd]
+    good = [place for place in range(len(raws)) if place not in odd]
     return DecodedRoots(
         generation,
-        roots[kept],
-        [raws[place] for place in kept],
-        [segments[place] for place in kept],
+        roots[good],
+        [raws[place] for place in good],
+        [segments[place] for place in good],
         rejected,
         decode,
     )

@@ -351,8 +351,12 @@ class ShuffledPartition(PartitionExecutor):
                 is_written[at] = False
                 failures = roots.account(int(owners[at])).failures
                 failures += [(task, f"TypeError: it cannot be written: {it}") for it in reasons]
-        written = [[id for id, _ in those if id not in refused] for those in made]
-        roots.written.append((owners, written))
+        of_ids = np.repeat(owners, np.fromiter(map(len, made), np.intp, len(made)))
+        all_ids = np.array(ids, dtype=np.uint64)
+        if refused:
+            kept = np.isin(all_ids, np.array(list(refused), dtype=np.uint64), invert=True)
+            of_ids, all_ids = of_ids[kept], all_ids[kept]
+        roots.written.append((of_ids, all_ids))
         roots.acknowledge(places[is_written])
 
     def _close(self, id: int, root: RootAccount) -> None:

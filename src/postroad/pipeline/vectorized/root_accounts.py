@@ -9,7 +9,7 @@ import numpy as np
 
 from postroad.pipeline.connectors.connector import AnySegment
 from postroad.pipeline.coordinator.records import describe_exception
-from postroad.pipeline.vectorized.acks import Indexes, ack_values
+from postroad.pipeline.vectorized.acks import Ids, Indexes, ack_values
 from postroad.pipeline.vectorized.shuffle_columns import ShuffleColumns
 from postroad.pipeline.vectorized.shuffle_rows import ShuffleRow, ShuffleRowKind, decode_again
 from postroad.pipeline.vectorized.stage_executor import WindowInput
@@ -55,7 +55,7 @@ class RootAccounts:
         rows: without those that tell something else.
         place: of each row, the place of its root.
         published: of roots that come again, by their places: what is written already.
-        written: what was written now: the places of roots, and ids for each.
+        written: what was written now: ids, and for each the place of its root.
     """
 
     def __init__(self, rows: ShuffleColumns) -> None:
@@ -71,7 +71,7 @@ class RootAccounts:
         self._first[self.place[firsts]] = firsts
         self._accounts: dict[int, RootAccount] = {}
         self.published: dict[int, frozenset[int]] = {}
-        self.written: list[tuple[Indexes, list[list[int]]]] = []
+        self.written: list[tuple[Indexes, Ids]] = []
         special = (ShuffleRowKind.AGAIN, ShuffleRowKind.FAILURE, ShuffleRowKind.ADDITION)
         for row in np.flatnonzero(np.isin(rows.kind, special)).tolist():
             root = int(self.place[row])
@@ -108,7 +108,7 @@ class RootAccounts:
             account.bits, account.missing = int(self._bits[place]), int(self._missing[place])
         for owners, ids in self.written if places else ():
             for at in np.flatnonzero(is_odd[owners]).tolist():
-                self._accounts[int(owners[at])].put += ids[at]
+                self._accounts[int(owners[at])].put.append(int(ids[at]))
         for place in places:
             yield int(self._roots[place]), self._accounts[place]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +24,16 @@ if TYPE_CHECKING:
 
 _ARRAYS = ("shard", "kind", "root", "generation", "edge", "bits", "missing")
 _UNSIGNED = ("shard", "root", "edge", "bits")
+_TYPES: dict[str, type[Any]] = {
+    **dict.fromkeys(_ARRAYS, np.int64),
+    **dict.fromkeys(_UNSIGNED, np.uint64),
+    "kind": np.int8,
+    "task": np.intp,
+}
+# As many as make what is done for each pack small, and packs small enough to go from hand to hand.
+_PACK_ROWS = 4096
+_encode_packed = msgspec.msgpack.Encoder().encode
+_decode_packed = msgspec.msgpack.Decoder(tuple[list[str], list[bytes], list[bytes]]).decode
 # Odd numbers without a pattern: rows that differ hardly ever have the same sum.
 _WEIGHTS = (
     0x9E3779B97F4A7C15,
@@ -94,9 +106,8 @@ class ShuffleColumns:
         """Rows one by one as columns."""
         tasks = list(dict.fromkeys(row.task for row in rows))
         codes = {name: place for place, name in enumerate(tasks)}
-        types = dict.fromkeys(_UNSIGNED, np.uint64) | {"kind": np.int8}
         columns = {
-            name: np.array([getattr(row, name) for row in rows], dtype=types.get(name, np.int64))
+            name: np.array([getattr(row, name) for row in rows], dtype=_TYPES[name])
             for name in _ARRAYS
         }
         computed = [row.computed for row in rows]
@@ -140,6 +151,40 @@ class ShuffleColumns:
             for field in schema()
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema())
+
+    def pack(self, parts: int) -> pa.RecordBatch:
+        """Rows as Spark takes them where it need not look at each: those that meet are one row."""
+        import pyarrow as pa
+
+        is_segment = self.kind == ShuffleRowKind.SEGMENT
+        target = (self.shard % np.uint64(parts)).astype(np.intp) * 2 + is_segment
+        order = np.argsort(target, kind="stable")
+        ends = np.cumsum(np.bincount(target, minlength=2 * parts))
+        heads, packed = [], []
+        for head, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
+            for first in range(start, stop, _PACK_ROWS):
+                heads.append(head)
+                packed.append(self.select(order[first : min(first + _PACK_ROWS, stop)])._encode())
+        columns = [
+            pa.array([head // 2 for head in heads], pa.int32()),
+            pa.array([head % 2 == 1 for head in heads], pa.bool_()),
+            pa.array(packed, pa.binary()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=["part", "is_for_stage", "packed"])
+
+    def _encode(self) -> bytes:
+        arrays = [_to_bytes(it) for it in (self.task, *(getattr(self, name) for name in _ARRAYS))]
+        return _encode_packed((self.tasks, arrays, self.payload))
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> ShuffleColumns:
+        """The rows that one has, of those that `pack` gave."""
+        tasks, arrays, payload = _decode_packed(packed)
+        columns = {
+            name: _of_bytes(array, _TYPES[name], len(payload))
+            for name, array in zip(("task", *_ARRAYS), arrays, strict=True)
+        }
+        return cls(tasks, columns.pop("task"), columns, payload)
 
     @classmethod
     def concat(cls, parts: Sequence[ShuffleColumns]) -> ShuffleColumns:
@@ -213,6 +258,15 @@ class ShuffleColumns:
 
     def __iter__(self) -> Iterator[ShuffleRow]:
         return map(self.row, range(len(self)))
+
+
+def _to_bytes(values: NDArray[Any]) -> bytes:
+    """A column of at least one row; what is the same in all of them, once."""
+    return (values[:1] if (values == values[0]).all() else values).tobytes()
+
+
+def _of_bytes(data: bytes, type_: type[Any], rows: int) -> NDArray[Any]:
+    return np.broadcast_to(np.frombuffer(data, type_), rows)
 
 
 def to_columns(rows: Iterable[ShuffleRow]) -> ShuffleColumns:

@@ -26,6 +26,8 @@ COLUMNS = (
     ("payload", "binary"),
 )
 DDL = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS)
+PACKED_DDL = "part int, is_for_stage boolean, packed binary"
+"""Many rows as one: where they meet, whether the next stage takes them up, and the rows."""
 
 decode_again = msgspec.msgpack.Decoder(tuple[bytes, list[int]]).decode
 """A root to retry: its segment as the holding pen has it, and ids of written outputs."""

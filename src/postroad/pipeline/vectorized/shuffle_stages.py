@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -56,8 +56,9 @@ class ShuffleSink:
         self._parts: list[ShuffleColumns] = []
         # Rows that are few.
         self.rows: list[ShuffleRow] = []
-        # Where groups meet, by their keys.
-        self._shards: dict[object, int] = {}
+        # Where groups meet, by the task, the type of their keys, and the keys: what is equal may
+        # not be the same, such as 1 and 1.0.
+        self._shards: dict[tuple[str, type], dict[object, int]] = {}
 
     def add(self, rows: ShuffleColumns) -> None:
         """Keep many rows."""
@@ -70,7 +71,7 @@ class ShuffleSink:
         try:
             shards = roots
             if self._program.graph.tasks[task].group_by is not None:
-                shards = np.array([self._shard(task, it) for it in segments], dtype=np.uint64)
+                shards = np.array(self._find_shards(task, segments), dtype=np.uint64)
             payload = list(map(encode_segment, segments))
         except Exception:
             self._send_one_by_one(piece, task, edges, segments)
@@ -96,7 +97,7 @@ class ShuffleSink:
             origin = int(edges.origins[place])
             root, edge = int(piece.roots[origin]), int(edges.ids[place])
             try:
-                shard = self._shard(task, segment) if is_grouped else root
+                shard = self._find_shards(task, [segment])[0] if is_grouped else root
                 payload = encode_segment(segment)
             except Exception as error:
                 piece.failures.append(SegmentFailure(origin, task, error.with_traceback(None)))
@@ -106,19 +107,21 @@ class ShuffleSink:
             )
             self.rows.append(row)
 
-    def _shard(self, task: str, segment: Segment) -> int:
-        """Where a segment meets others of its group."""
-        group = group_key(self._program.graph.tasks[task].group_by, segment)
-        if type(group) not in (str, int):
-            # What is equal may not be the same, such as 1 and 1.0.
-            return self._find_shard(task, group)
-        key = (task, type(group), group)
-        shard = self._shards.get(key)
-        if shard is None:
-            if len(self._shards) >= _SHARDS_KEPT:
-                self._shards.clear()
-            shard = self._shards[key] = self._find_shard(task, group)
-        return shard
+    def _find_shards(self, task: str, segments: Sequence[Segment]) -> list[int]:
+        """Where segments meet others of their groups."""
+        keys = self._program.graph.tasks[task].group_by
+        groups = [group_key(keys, segment) for segment in segments]
+        types = set(map(type, groups))
+        if len(types) != 1 or not types <= {str, int}:
+            return [self._find_shard(task, group) for group in groups]
+        shards = self._shards.setdefault((task, types.pop()), {})
+        for group in dict.fromkeys(groups):
+            if group not in shards:
+                if len(shards) >= _SHARDS_KEPT:
+                    shards.clear()
+                    return [self._find_shard(task, group) for group in groups]
+                shards[group] = self._find_shard(task, group)
+        return list(map(shards.__getitem__, groups))
 
     def _find_shard(self, task: str, group: object) -> int:
         try:
@@ -300,7 +303,7 @@ class SourceStage:
                 ShuffleRow(failed.root, ShuffleRowKind.REFUSED, task, failed.root, payload=payload)
             )
         # Now, because functions may change what they are given.
-        payloads = list(map(encode_for_retry, read.segments, read.raws))
+        payloads = read.kept or list(map(encode_for_retry, read.segments, read.raws))
         piece = RootBatch(self._program, read.roots, read.generation)
         self._pass.run_roots(piece, task, read.segments)
         bits, missing = self._sink.close(piece)

@@ -308,6 +308,8 @@ def _find_strangers(
     names: Sequence[str], ids: Sequence[int], segments: Sequence[Segment]
 ) -> dict[int, str]:
     known = frozenset(names)
+    if all(map(known.issuperset, segments)):
+        return {}
     strange = ((id, segment.keys() - known) for id, segment in zip(ids, segments, strict=True))
     return {
         id: f"there is no column for {', '.join(map(repr, keys))}" for id, keys in strange if keys

@@ -45,6 +45,9 @@ _ENCODERS: Mapping[str, Callable[[Segment], bytes]] = {
     "raw": _unwrap,
 }
 
+# So many letters wait for others of their page: those of many pages, the last of which is not full.
+_LETTERS_KEPT = 8192
+
 _encode_letter = msgspec.msgpack.Encoder().encode
 
 
@@ -130,6 +133,7 @@ class _MessageWriter(OutputWriter):
         self._key = key
         self._config = config
         self._letters: list[bytes] = []
+        self._pages: list[tuple[int, bytes]] = []
 
     def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
         bodies = encode_all(self._encode, ids, segments)
@@ -148,6 +152,15 @@ class _MessageWriter(OutputWriter):
             ]
         self._check_sizes(ids, letters)
         self._letters += letters
+        # Pages are fewer objects to keep than letters.
+        if len(self._letters) >= _LETTERS_KEPT:
+            self._bind()
+
+    def _bind(self) -> None:
+        config, letters = self._config, self._letters
+        pages = split_letters(letters, config.page_letters_max, config.page_bytes_max)
+        self._pages += [(len(those), bind_page(those)) for those in pages]
+        self._letters = []
 
     def _check_sizes(self, ids: Sequence[int], letters: Sequence[bytes]) -> None:
         bytes_max = self._config.message_bytes_max
@@ -162,14 +175,11 @@ class _MessageWriter(OutputWriter):
             raise UnwritableSegmentsError(too_large)
 
     def prepare_commit(self) -> Committable | None:
-        if not self._letters:
-            return None
-        config = self._config
-        pages = split_letters(self._letters, config.page_letters_max, config.page_bytes_max)
-        return {"pages": [(len(letters), bind_page(letters)) for letters in pages]}
+        self._bind()
+        return {"pages": self._pages} if self._pages else None
 
     def abort(self) -> None:
-        self._letters = []
+        self._letters, self._pages = [], []
 
 
 def _keys_of(name: str, ids: Sequence[int], segments: Sequence[Segment]) -> list[str | None]:
