@@ -195,7 +195,7 @@ class Core:
             on_update=self.spreader.receive,
         )
         echo = FunctionCell("echo", lambda message: message.payload)
-        self.exchange.add_cell(CellRunner(echo, self.exchange), [])
+        self.exchange.registry.add_cell(CellRunner(echo, self.exchange), [])
         self.near, self.pipe = Pipe("S2", Role.SATELLITE), Pipe("X", role)
         self.near_link = self._accept(self.near)
         self.link = self._accept(self.pipe)
@@ -225,7 +225,7 @@ class Core:
     def routes_of_others(self) -> set[Route]:
         """All routes that are none of the peer's business."""
         about = (CellAddress.of_domain("X"), CellAddress("tunnel-X", "C1"))
-        return {route for route in self.exchange.table if route.target not in about}
+        return {route for route in self.exchange.registry.table if route.target not in about}
 
     def check(self) -> None:
         """It is as sane as before, and serves everybody."""

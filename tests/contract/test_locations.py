@@ -20,7 +20,7 @@ from postroad.cells.core_discovery import (
 )
 from postroad.cells.core_discovery.membership import ROLE, ZONE
 from postroad.core import Address
-from tests.support.cells.locations_behaviour import (
+from tests.support.cells.core_discovery_behavior import (
     ChangingLocationsBehaviour,
     LocationsBehaviour,
     Site,

@@ -149,7 +149,7 @@ class CellDomain(CellMessaging, Lifecycle):
         await self._await_stop("what tells of cores", self.core_discovery.stop(), deadline)
         await self.dialer.close()
         for name in self._user_cells():
-            self._exchange.withdraw_cell(name)
+            self._exchange.registry.withdraw_cell(name)
         self.propagator.announce_shutdown()
         await self.propagator.wait_acknowledged(self._remaining_s(deadline))
         await asyncio.gather(*(self._end(name, deadline) for name in self._user_cells()))
@@ -174,12 +174,12 @@ class CellDomain(CellMessaging, Lifecycle):
     @property
     def table(self) -> RouteTable:
         """All routes, as they are now."""
-        return self._running().table
+        return self._running().registry.table
 
     @property
     def cells(self) -> list[str]:
         """The names of all cells that can be reached here, tunnels included."""
-        return sorted(self._running().runners)
+        return sorted(self._running().registry.runners)
 
     def statistics(self) -> DomainStatistics:
         """A copy of the counters."""
@@ -187,7 +187,7 @@ class CellDomain(CellMessaging, Lifecycle):
 
     @property
     def _runners(self) -> dict[str, CellRunner]:
-        return self._exchange.runners
+        return self._exchange.registry.runners
 
     def _user_cells(self) -> list[str]:
         """The cells that are neither tunnels nor in every domain."""
@@ -256,16 +256,16 @@ class CellDomain(CellMessaging, Lifecycle):
         timeout_s = self.config.stop_grace_s if timeout is None else timeout
         deadline = self._exchange.loop.time() + timeout_s
         # What others sent before they knew is still welcome.
-        self._exchange.withdraw_cell(name)
+        self._exchange.registry.withdraw_cell(name)
         is_known = await self.propagator.wait_acknowledged(timeout_s)
         self._withdraw(name)
-        self._exchange.drain_cell(name)
+        self._exchange.registry.drain_cell(name)
         return await self._wait_idle(runner, deadline) and is_known
 
     def _check_vacant(self, name: str) -> None:
         if name.startswith(GATEWAY_PREFIX):
             raise ConfigError(f"cell name {name!r}: {GATEWAY_PREFIX}... is for tunnels")
-        if name in self._running().runners:
+        if name in self._running().registry.runners:
             raise ConfigError(f"domain {self.name} has a cell {name!r} already")
 
     def _check_outside(self, runner: CellRunner) -> None:
@@ -277,10 +277,10 @@ class CellDomain(CellMessaging, Lifecycle):
         zone = self.identity.zone
         routes = [Route.to_queue(queue, address, zone) for queue in cell.queues]
         routes += [Route.to_topic(topic, address, zone) for topic in cell.topics]
-        self._running().add_cell(CellRunner(cell, self._exchange), routes)
+        self._running().registry.add_cell(CellRunner(cell, self._exchange), routes)
 
     def _runner(self, name: str) -> CellRunner:
-        runner = self._running().runners.get(name)
+        runner = self._running().registry.runners.get(name)
         if runner is None:
             raise CellNotFoundError(f"domain {self.name} has no cell {name!r}")
         return runner
@@ -288,14 +288,14 @@ class CellDomain(CellMessaging, Lifecycle):
     def _withdraw(self, name: str) -> None:
         """Delete all routes that lead to a cell."""
         address = self.identity.cell(name)
-        routes = [route for route in self._exchange.table if route.target == address]
-        self._exchange.change_routes(deleted=routes)
+        routes = [route for route in self._exchange.registry.table if route.target == address]
+        self._exchange.registry.change_routes(deleted=routes)
 
     async def _end(self, name: str, deadline: float) -> None:
         runner = self._runners.get(name)
         if runner is None:
             return
-        self._exchange.remove_cell(name)
+        self._exchange.registry.remove_cell(name)
         await self._wait_idle(runner, deadline)
         await runner.stop()
         await self._await_stop(f"cell {name}", runner.cell.on_stop(), deadline)
@@ -324,24 +324,28 @@ class CellDomain(CellMessaging, Lifecycle):
     def consume(self, name: str, *queues: str) -> None:
         """Have a cell take messages of further queues."""
         target, zone = self._runner(name).cell.address, self.identity.zone
-        self._exchange.change_routes(added=[Route.to_queue(it, target, zone) for it in queues])
-        self._exchange.restore_cell(name)
+        self._exchange.registry.change_routes(
+            added=[Route.to_queue(it, target, zone) for it in queues]
+        )
+        self._exchange.registry.restore_cell(name)
 
     def stop_consuming(self, name: str, *queues: str) -> None:
         """Have a cell take messages of these queues no more."""
         target = self._runner(name).cell.address
-        self._exchange.change_routes(deleted=[Route.to_queue(it, target) for it in queues])
+        self._exchange.registry.change_routes(deleted=[Route.to_queue(it, target) for it in queues])
 
     def subscribe(self, name: str, *topics: str) -> None:
         """Have a cell get copies of what is published to further topics."""
         target, zone = self._runner(name).cell.address, self.identity.zone
-        self._exchange.change_routes(added=[Route.to_topic(it, target, zone) for it in topics])
-        self._exchange.restore_cell(name)
+        self._exchange.registry.change_routes(
+            added=[Route.to_topic(it, target, zone) for it in topics]
+        )
+        self._exchange.registry.restore_cell(name)
 
     def unsubscribe(self, name: str, *topics: str) -> None:
         """Have a cell get no copies any more."""
         target = self._runner(name).cell.address
-        self._exchange.change_routes(deleted=[Route.to_topic(it, target) for it in topics])
+        self._exchange.registry.change_routes(deleted=[Route.to_topic(it, target) for it in topics])
 
     def change_routes(self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = ()) -> None:
         """Change the table by hand; raises RouteRejectedError if that cannot be."""
@@ -349,18 +353,21 @@ class CellDomain(CellMessaging, Lifecycle):
         wanted = list(added)
         for route in wanted:
             self.check_route(route)
-        exchange.change_routes(added=wanted, deleted=deleted)
+        exchange.registry.change_routes(added=wanted, deleted=deleted)
 
     def check_route(self, route: Route) -> None:
         """Refuse a route that leads nowhere; raises CellNotFoundError."""
         exchange = self._running()
         check_route_target(
-            route, domain=self.name, cells=exchange.runners, gateways=exchange.gateways
+            route,
+            domain=self.name,
+            cells=exchange.registry.runners,
+            gateways=exchange.registry.gateways,
         )
 
     def on_routes_changed(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have a callback told of every change of the table; gives what ends that."""
-        listeners = self._running().listeners
+        listeners = self._running().registry.listeners
         listeners.append(callback)
         return lambda: listeners.remove(callback) if callback in listeners else None
 

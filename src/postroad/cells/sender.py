@@ -85,7 +85,7 @@ class CellMessaging:
     def _start_sending(self) -> MessageDispatcher:
         """Be ready to send."""
         self._exchange = exchange = MessageDispatcher(self.identity, self.config)
-        exchange.on_change += [self._local_cells.clear, self._call_fast_paths.clear]
+        exchange.registry.on_change += [self._local_cells.clear, self._call_fast_paths.clear]
         self._calls = CellCallTracker(exchange)
         return exchange
 
@@ -258,7 +258,7 @@ class CellMessaging:
         """Note how requests to a cell elsewhere leave, until anything changes."""
         self._call_fast_paths[destination] = None
         forward = self._exchange.outgoing_forward(draft(None))
-        link = None if forward is None else self._exchange.gateways.get(forward.gateway)
+        link = None if forward is None else self._exchange.registry.gateways.get(forward.gateway)
         if forward is not None and isinstance(link, DomainLink):
             leaving = forward.envelope
             begin = encode_route(leaving.destination, leaving.source)
@@ -292,7 +292,7 @@ class CellMessaging:
         Returns once it is handled, and raises what `call` would. The cell finds the transaction in
         the message.
         """
-        if cell not in self._running().runners:
+        if cell not in self._running().registry.runners:
             raise NoRouteError(f"no cell {cell!r} in domain {self.name}")
         envelope = msgspec.structs.replace(
             message,
@@ -429,8 +429,8 @@ class CellMessaging:
     def _remember_near(self, destination: str, path: CellPath) -> None:
         """Note whether a destination is a cell of this domain, until anything changes."""
         address = path.current
-        runner = self._running().runners.get(address.cell)
-        is_hidden = address.is_local and address.cell in self._exchange.draining
+        runner = self._running().registry.runners.get(address.cell)
+        is_hidden = address.is_local and address.cell in self._exchange.registry.draining
         is_here = len(path) == 1 and address.domain in (LOCAL, self.name) and not is_hidden
         self._local_cells[destination] = runner if is_here else None
 

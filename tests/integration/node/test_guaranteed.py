@@ -353,7 +353,7 @@ async def test_queues_that_stop_leave_nobody_at_work_on_their_messages(tmp_path:
         await runner.wait_idle()
         assert len(gate.begun) == 1
         # Nor does anything of them listen to routes.
-        assert not node.domain.dispatcher.listeners
+        assert not node.domain.dispatcher.registry.listeners
         gate.open()
         async with GuaranteedQueues(node.domain, node.mail, config=QUICK) as queues:
             await queues.declare(QUEUE, retry=AT_ONCE)

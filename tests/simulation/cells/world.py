@@ -197,7 +197,7 @@ def _leftovers(domain: CellDomain) -> list[str]:
     found = [f"{len(calls)} calls that wait"] if len(calls) else []
     if calls._route_waiters:
         found.append(f"{len(calls._route_waiters)} calls that hope for routes")
-    found += [f"{it!r}" for it in exchange.runners.values() if not it.is_idle]
+    found += [f"{it!r}" for it in exchange.registry.runners.values() if not it.is_idle]
     found += [f"{it!r}" for it in domain.links.by_domain.values() if not it.is_flushed]
     if exchange.depth:
         found.append(f"{exchange.depth} handlers on the stack")

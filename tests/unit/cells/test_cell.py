@@ -4,7 +4,7 @@ import pytest
 
 from postroad.cells import Cell, CellAddress, CellMessage, FunctionCell
 from postroad.core.errors import ConfigError, UsageError
-from tests.support.cells.workshop import Workshop
+from tests.support.cells.offline_domain import Workshop
 
 
 class Echo(Cell):

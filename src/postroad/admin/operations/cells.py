@@ -112,7 +112,7 @@ async def list_domains(office: Office) -> list[DomainView]:
         round_trip_ms=None,
         sent=statistics.forwarded,
         received=statistics.delivered,
-        waiting=sum(len(it.mailbox) for it in domain.dispatcher.runners.values()),
+        waiting=sum(len(it.mailbox) for it in domain.dispatcher.registry.runners.values()),
     )
     others = []
     for name, link in sorted(domain.links.by_domain.items()):

@@ -48,7 +48,7 @@ class Gateway(Protocol):
         ...
 
 
-class Directory:
+class CellRegistry:
     """The cells and routes of one domain. Whoever depends on them is told of every change."""
 
     def __init__(self, domain: DomainInfo) -> None:
@@ -63,7 +63,7 @@ class Directory:
         self.on_change: list[Callable[[], None]] = []
         # Users of the domain, who may fail.
         self.listeners: list[Callable[[], None]] = []
-        self._switch = RoutingDecisionCache(domain)
+        self.decision_cache = RoutingDecisionCache(domain)
         self._update()
 
     def change_routes(
@@ -124,9 +124,9 @@ class Directory:
             self._update()
 
     def _update(self) -> None:
-        self._switch.update(self.table, frozenset(self.runners), frozenset(self.draining))
+        self.decision_cache.update(self.table, frozenset(self.runners), frozenset(self.draining))
         # The cores that everything may be sent to; one that is about to stop is none of them.
-        self._upstream_cores = frozenset(route.target.domain for route in self.table.defaults())
+        self.upstream_cores = frozenset(route.target.domain for route in self.table.defaults())
         for callback in self.on_change:
             callback()
         for callback in list(self.listeners):

@@ -15,7 +15,12 @@ import msgspec
 
 from postroad.cells.addresses import CellPath, DomainInfo
 from postroad.cells.config import CellsConfig, RemoteCommands
-from postroad.cells.delivery.cell_registry import Directory, ForwardedMessage, gateway_name, logger
+from postroad.cells.delivery.cell_registry import (
+    CellRegistry,
+    ForwardedMessage,
+    gateway_name,
+    logger,
+)
 from postroad.cells.delivery.cell_runner import CellRunner
 from postroad.cells.delivery.envelope import ID_BYTES, Envelope, MessageKind, make_reply
 from postroad.cells.delivery.failure import (
@@ -39,11 +44,14 @@ _IDS_AT_ONCE = 256
 _NOBODY: frozenset[str] = frozenset()
 
 
-class MessageDispatcher(Directory):
+class MessageDispatcher:
     """The messages of one domain."""
 
     def __init__(self, domain: DomainInfo, config: CellsConfig) -> None:
-        super().__init__(domain)
+        self.domain = domain
+        self.registry = registry = CellRegistry(domain)
+        self._runners, self._gateways = registry.runners, registry.gateways
+        self._decision_cache = registry.decision_cache
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.statistics = DomainStatistics()
@@ -80,7 +88,7 @@ class MessageDispatcher(Directory):
         if envelope.kind is not MessageKind.MESSAGE and self._complete_call(envelope):
             return
         if tracing.tracer is not None and envelope.headers:
-            forwards = self._switch.decide(envelope, origin).forwards
+            forwards = self._decision_cache.decide(envelope, origin).forwards
             if forwards:
                 onward = ", ".join(forward.gateway for forward in forwards)
                 envelope = record_forward_span(self.domain.name, envelope, onward)
@@ -90,7 +98,7 @@ class MessageDispatcher(Directory):
 
     def direct_forward(self, envelope: Envelope, origin: MessageOrigin) -> Forward | None:
         """Where a message goes if all with the same route that come from there go the same way."""
-        decision = self._switch.decide(envelope, origin)
+        decision = self._decision_cache.decide(envelope, origin)
         if decision.deliveries or decision.failure is not None or len(decision.forwards) != 1:
             return None
         forward = decision.forwards[0]
@@ -103,7 +111,7 @@ class MessageDispatcher(Directory):
 
         None if there are others, or their answers may take different ways.
         """
-        decision = self._switch.decide(envelope, origin)
+        decision = self._decision_cache.decide(envelope, origin)
         if decision.forwards or decision.failure is not None or len(decision.deliveries) != 1:
             return None
         delivery = decision.deliveries[0]
@@ -112,13 +120,13 @@ class MessageDispatcher(Directory):
             return None
         reply = self._reply_to(request, b"", "", delivery.cell)
         back = self._reply_forward(reply, request)
-        return None if back is None else (self.runners[delivery.cell], delivery, back)
+        return None if back is None else (self._runners[delivery.cell], delivery, back)
 
     def outgoing_forward(self, envelope: Envelope) -> Forward | None:
         """How all messages of the same sender to the same cell elsewhere leave this domain."""
         if envelope.destination.current.is_local:
             return None
-        decision = self._switch.decide(envelope)
+        decision = self._decision_cache.decide(envelope)
         if decision.deliveries or decision.failure is not None or len(decision.forwards) != 1:
             return None
         return decision.forwards[0]
@@ -147,7 +155,7 @@ class MessageDispatcher(Directory):
             choices: gets what was chosen among routes.
         """
         now = self.loop.time() if arrived is None else arrived
-        decision = self._switch.decide(envelope, origin, avoid)
+        decision = self._decision_cache.decide(envelope, origin, avoid)
         failure = decision.failure if decision.should_reply else None
         if decision.failure is not None:
             self.statistics.undelivered += 1
@@ -166,7 +174,7 @@ class MessageDispatcher(Directory):
         if delivery.envelope.kind is not MessageKind.MESSAGE:
             self._route_reply(delivery)
             return None
-        runner = self.runners[delivery.cell]
+        runner = self._runners[delivery.cell]
         source, via = self.share_of(delivery.envelope, origin)
         if runner.deliver(delivery, now, source, via=via):
             self.statistics.delivered += 1
@@ -178,7 +186,7 @@ class MessageDispatcher(Directory):
         self, parcel: ForwardedMessage, choices: list[str] | None = None
     ) -> DeliveryFailure | None:
         forward = parcel.forward
-        gateway = self.gateways.get(forward.gateway)
+        gateway = self._gateways.get(forward.gateway)
         if gateway is None:
             text = f"cell {forward.gateway} is no tunnel"
             return self._failure(NoRouteError, text, parcel.envelope)
@@ -193,7 +201,7 @@ class MessageDispatcher(Directory):
         """Whether a message that was to go by one choice can go by another."""
         assert parcel.forward.selected_target is not None
         avoid = parcel.avoid | {parcel.forward.selected_target}
-        return self._switch.decide(parcel.envelope, _again(parcel), avoid).failure is None
+        return self._decision_cache.decide(parcel.envelope, _again(parcel), avoid).failure is None
 
     def reroute(
         self, parcel: ForwardedMessage, choices: list[str] | None = None
@@ -203,7 +211,7 @@ class MessageDispatcher(Directory):
         hop = parcel.envelope.destination.current
         if parcel.forward.selected_target is not None:
             avoid |= {parcel.forward.selected_target}
-        elif hop.is_local and self.table.topics(hop.cell):
+        elif hop.is_local and self.registry.table.topics(hop.cell):
             # The copy of a topic for that domain; there is no other way to its subscribers.
             self.statistics.undelivered += 1
             return None
@@ -329,8 +337,8 @@ class MessageDispatcher(Directory):
         way = request.source.last
         if (
             way is None
-            or gateway_name(way.domain) not in self.gateways
-            or way.domain not in self._upstream_cores
+            or gateway_name(way.domain) not in self._gateways
+            or way.domain not in self.registry.upstream_cores
             or answer.destination.current.domain == self.domain.name
         ):
             return None

@@ -213,7 +213,7 @@ class DomainLink:
         forward = exchange.direct_forward(envelope, self._origin)
         if forward is None:
             return None
-        link = exchange.gateways.get(forward.gateway)
+        link = exchange.registry.gateways.get(forward.gateway)
         return (
             ForwardFastPath(link, forward.envelope, exchange)
             if isinstance(link, DomainLink)
@@ -230,7 +230,7 @@ class DomainLink:
         if served is None:
             return None
         runner, delivery, back = served
-        link = exchange.gateways.get(back.gateway)
+        link = exchange.registry.gateways.get(back.gateway)
         return DeliverFastPath(self, runner, delivery, back, exchange) if link is self else None
 
     def clear_fast_paths(self) -> None:
@@ -310,7 +310,7 @@ class DomainLinks:
         self.on_update = on_update
         self._cores = cores
         self.by_domain: dict[str, DomainLink] = {}
-        exchange.on_change.append(self._forget_ways)
+        exchange.registry.on_change.append(self._forget_ways)
 
     def _forget_ways(self) -> None:
         for link in self.by_domain.values():
@@ -327,7 +327,7 @@ class DomainLinks:
                 raise HandshakeRejectedError(
                     f"another process is domain {domain.name}, and began later than this one"
                 )
-            self._exchange.remove_cell(before.gateway)
+            self._exchange.registry.remove_cell(before.gateway)
         self.by_domain[domain.name] = link
         self._register(link, cell)
         self._on_up(link)
@@ -354,15 +354,15 @@ class DomainLinks:
 
     def _register(self, link: DomainLink, cell: TunnelCell) -> None:
         runner = CellRunner(cell, self._exchange)
-        self._exchange.gateways[link.gateway] = link
+        self._exchange.registry.gateways[link.gateway] = link
         target = Route.to_domain(link.domain.name, self._own.cell(link.gateway))
-        self._exchange.add_cell(runner, [target])
+        self._exchange.registry.add_cell(runner, [target])
 
     def remove(self, link: DomainLink, reason: str) -> None:
         """A tunnel is gone; nothing is to be done if another took its place."""
         if self.by_domain.get(link.domain.name) is link:
             del self.by_domain[link.domain.name]
-            self._exchange.remove_cell(link.gateway)
+            self._exchange.registry.remove_cell(link.gateway)
             self._on_down(link.domain.name)
             logger.info("%s: lost the tunnel to %s: %s", self._own.name, link.domain.name, reason)
 

@@ -56,7 +56,7 @@ class RoutePropagator:
         self._timer: asyncio.TimerHandle | None = None
         self._settled: list[asyncio.Future[None]] = []
         self.bytes_sent = 0
-        exchange.on_change.append(self._on_change)
+        exchange.registry.on_change.append(self._on_change)
 
     # What happens.
 
@@ -193,7 +193,9 @@ class RoutePropagator:
     def _advertise(self, now: float) -> None:
         exchange = self._exchange
         try:
-            offer = build_advertisement(exchange.table, exchange.domain, without=exchange.withdrawn)
+            offer = build_advertisement(
+                exchange.registry.table, exchange.domain, without=exchange.registry.withdrawn
+            )
         except ConfigError as error:
             exchange.warn("offer", "what is offered cannot be told: %s", error)
         else:
@@ -209,7 +211,7 @@ class RoutePropagator:
                 self._intake.charge(name, count, now)
             self._is_learning = True
             try:
-                self._exchange.change_routes(
+                self._exchange.registry.change_routes(
                     added=changes.added, deleted=changes.deleted, is_strict=False
                 )
             finally:

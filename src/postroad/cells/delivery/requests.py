@@ -101,7 +101,7 @@ class CellCallTracker:
         # Calls that wait for other routes, in the order in which they are told.
         self._route_waiters: dict[asyncio.Future[None], None] = {}
         exchange.on_reply = self._on_answer
-        exchange.on_change.append(self._on_change)
+        exchange.registry.on_change.append(self._on_change)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -238,7 +238,7 @@ class CellCallTracker:
         started = self._now()
         envelope = delivery.envelope
         answer = self._expect(envelope.id, started + timeout_s)
-        runner = self._exchange.runners[delivery.cell]
+        runner = self._exchange.registry.runners[delivery.cell]
         try:
             if not runner.deliver(delivery, started, self._exchange.domain.name, transaction):
                 raise CellBusyError(

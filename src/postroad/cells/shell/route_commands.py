@@ -91,7 +91,7 @@ class RouteCommands:
             table=domain.table,
             cells=domain.cells,
             domain=domain.identity,
-            hidden=exchange.draining,
+            hidden=exchange.registry.draining,
         )
         return decision.explain()
 

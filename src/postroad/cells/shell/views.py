@@ -86,7 +86,7 @@ class CellView(msgspec.Struct, frozen=True, kw_only=True):
 def cell_view(domain: CellDomain, name: str) -> CellView:
     """Return the view of a cell; raises CellNotFoundError if the domain has none of that name."""
     exchange = domain.dispatcher
-    runner = exchange.runners.get(name)
+    runner = exchange.registry.runners.get(name)
     if runner is None:
         raise CellNotFoundError(f"domain {domain.name} has no cell {name!r}")
     since = runner.waiting_since
@@ -94,7 +94,7 @@ def cell_view(domain: CellDomain, name: str) -> CellView:
     return CellView(
         name=name,
         domain=domain.name,
-        state="draining" if name in exchange.draining else busy,
+        state="draining" if name in exchange.registry.draining else busy,
         waiting=len(runner.mailbox),
         waiting_bytes=runner.mailbox.bytes,
         oldest_wait_s=None if since is None else exchange.loop.time() - since,

@@ -8,7 +8,7 @@ import pytest
 from postroad.cells import CellBusyError, CellMessage, CellPath, CellsConfig, MessageExpiredError
 from postroad.cells.sender import _CALLS_IN_A_ROW
 from tests.support.cells.nodes import Gate, Inbox
-from tests.support.cells.workshop import Workshop, make_request
+from tests.support.cells.offline_domain import Workshop, make_request
 from tests.support.deadlines import DEADLINE_S, eventually
 
 PAYLOADS = [bytes([n]) for n in range(50)]
@@ -314,7 +314,7 @@ async def test_the_way_back_needs_time_too() -> None:
     now = shop.exchange.loop.time()
     for age_s, payload in ((8.5, b"in time"), (9.1, b"too late")):
         envelope = make_request("a@S1", payload, ttl_ms=10_000)
-        [delivery] = shop.exchange._switch.decide(envelope).deliveries
+        [delivery] = shop.exchange.registry.decision_cache.decide(envelope).deliveries
         assert runner.deliver(delivery, now - age_s, "C1")
     gate.open()
     await runner.wait_idle()
@@ -329,7 +329,7 @@ async def test_end_refuses_what_waits_and_cancels_what_is_worked_on() -> None:
     dock = shop.connect("C1")
     requests = [shop.arrive("a@S1", payload) for payload in PAYLOADS[:3]]
     await eventually(lambda: gate.begun)
-    shop.exchange.remove_cell("a")
+    shop.exchange.registry.remove_cell("a")
     await runner.stop()
 
     assert gate.begun == PAYLOADS[:1]

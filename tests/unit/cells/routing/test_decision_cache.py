@@ -19,7 +19,7 @@ from postroad.cells import (
 from postroad.cells.routing.decision_cache import RoutingDecisionCache
 from postroad.cells.routing.router import SOURCE_HOPS_MAX
 from tests.support.cells.networks import make_envelope
-from tests.unit.cells.decisions import (
+from tests.unit.cells.routing.decisions import (
     CELLS,
     DEFAULTS,
     FROM_CORE,

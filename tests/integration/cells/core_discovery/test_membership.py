@@ -13,8 +13,8 @@ from postroad.cluster import MembershipConfig, MembershipEventType, MemberState,
 from postroad.cluster.membership import NameConflictLost
 from postroad.core import Address
 from postroad.core.errors import ConfigError, UsageError
-from tests.support.cells.children import core_member
-from tests.support.cells.locations_behaviour import Told, by_name
+from tests.support.cells.child_processes import core_member
+from tests.support.cells.core_discovery_behavior import Told, by_name
 from tests.support.cluster.nodes import (
     QUICK,
     Node,

@@ -15,7 +15,7 @@ from postroad.cells import DomainInfo, Role
 from postroad.cells.core_discovery import CoreLocation, ZooKeeperCoreDiscovery
 from postroad.cluster.discovery import ZooKeeperDiscovery
 from postroad.core import Address
-from tests.support.cells.children import Child, registered_core, registered_node
+from tests.support.cells.child_processes import Child, registered_core, registered_node
 from tests.support.deadlines import eventually
 from tests.support.servers.zookeeper import (
     SESSION_TIMEOUT_S,

@@ -13,7 +13,7 @@ from itertools import product
 
 import pytest
 
-from tests.support.cells.registrants import (
+from tests.support.cells.zookeeper_registrants import (
     KINDS,
     Kind,
     Place,

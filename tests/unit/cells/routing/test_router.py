@@ -17,7 +17,7 @@ from postroad.cells import (
 )
 from postroad.cells.routing.router import SOURCE_HOPS_MAX, STEPS_MAX
 from tests.support.cells.networks import Network, make_envelope
-from tests.unit.cells.decisions import (
+from tests.unit.cells.routing.decisions import (
     DEFAULTS,
     FROM_CORE,
     FROM_SATELLITE,

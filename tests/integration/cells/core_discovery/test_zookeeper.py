@@ -12,8 +12,8 @@ import pytest
 from postroad.cells import DomainInfo, Role
 from postroad.cells.core_discovery import CoreLocation, ZooKeeperCoreDiscovery
 from postroad.core import Address
-from tests.support.cells.locations_behaviour import Told
-from tests.support.cells.registrants import CLUSTER, Place, own_place
+from tests.support.cells.core_discovery_behavior import Told
+from tests.support.cells.zookeeper_registrants import CLUSTER, Place, own_place
 from tests.support.deadlines import eventually
 from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, zookeeper_client
 

@@ -20,7 +20,7 @@ from postroad.core.errors import (
     UsageError,
 )
 from tests.support.cells.nodes import Inbox
-from tests.support.cells.workshop import UnreliableZone, Workshop
+from tests.support.cells.offline_domain import UnreliableZone, Workshop
 
 
 class Unprintable(Exception):
@@ -222,7 +222,7 @@ def add_relay(shop: Workshop, answer: bool | BaseException) -> CellRunner:
     cell = Relay(answer)
     cell.attach(shop)  # type: ignore[arg-type]  # It needs no more than a sender has.
     runner = CellRunner(cell, shop.exchange)
-    shop.exchange.add_cell(runner, [])
+    shop.exchange.registry.add_cell(runner, [])
     return runner
 
 

@@ -209,7 +209,7 @@ async def test_a_drained_cell_gets_nothing_more_and_finishes(name: str) -> None:
         domains["S3"].add_function("other", inbox, consume=["work"])
         await domains.settled()
         drain = asyncio.ensure_future(draining.drain_cell(name, 5.0))
-        await eventually(lambda: name in draining.dispatcher.draining)
+        await eventually(lambda: name in draining.dispatcher.registry.draining)
         for domain in ("S1", "S2", "S3", "C1", "C2"):
             for _ in range(5):
                 assert await domains[domain].call("work", b"later", wait=False) == b"later"

@@ -7,7 +7,7 @@ import pytest
 from postroad.cells import CellMessage, NoRouteError
 from postroad.core.errors import RemoteHandlerError, ReplyTimeoutError
 from tests.support.cells.nodes import Gate
-from tests.support.cells.workshop import Workshop, make_request
+from tests.support.cells.offline_domain import Workshop, make_request
 from tests.support.deadlines import DEADLINE_S, eventually
 
 TRANSACTION = object()

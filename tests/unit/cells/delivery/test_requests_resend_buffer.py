@@ -2,7 +2,7 @@
 
 from postroad.cells import Envelope
 from postroad.cells.delivery.requests import ResendBuffer, SentMessage
-from tests.support.cells.workshop import make_request
+from tests.support.cells.offline_domain import make_request
 
 AVOID = frozenset({"*@C1"})
 HEAD = make_request("b@S2", b"").memory_bytes

@@ -5,7 +5,7 @@ import pytest
 from postroad.cells import CellAddress, CellMessage, CellPath
 from postroad.core.errors import ConfigError, MalformedPayloadError
 from tests.support.cells.nodes import Inbox
-from tests.support.cells.workshop import Workshop
+from tests.support.cells.offline_domain import Workshop
 
 
 def test_body_is_read_from_the_payload() -> None:

@@ -55,7 +55,7 @@ async def test_message_that_finds_no_tunnel_is_answered_and_harms_no_tunnel() ->
         core = domains["C1"]
         core.add_function("echo", Inbox())
         link = link_of(core, "S1")
-        core.dispatcher.change_routes(added=ROUTES)
+        core.dispatcher.registry.change_routes(added=ROUTES)
         for domain, destination in product((core, domains["S1"]), DESTINATIONS):
             for _ in range(2):
                 with pytest.raises(NoRouteError, match="cell echo is no tunnel"):

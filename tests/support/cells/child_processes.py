@@ -21,7 +21,7 @@ from tests.support.net.processes import running_module, until_input_ends
 from tests.support.servers.zookeeper import SESSION_TIMEOUT_S
 
 Child = AbstractAsyncContextManager[asyncio.subprocess.Process]
-_MODULE = "tests.support.cells.children"
+_MODULE = "tests.support.cells.child_processes"
 
 
 def child_domain(name: str, core: str, address: Address) -> Child:

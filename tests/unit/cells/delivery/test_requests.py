@@ -27,7 +27,7 @@ from postroad.core.errors import (
     ReplyTimeoutError,
 )
 from tests.support.cells.nodes import Gate, Inbox
-from tests.support.cells.workshop import Dock, Workshop
+from tests.support.cells.offline_domain import Dock, Workshop
 from tests.support.deadlines import DEADLINE_S, eventually
 
 
@@ -203,7 +203,7 @@ async def test_no_route_of_a_handler_or_a_circle_of_aliases_is_told() -> None:
     assert len(calls) == 2
 
     shop = Workshop()
-    shop.exchange.change_routes(
+    shop.exchange.registry.change_routes(
         added=[
             Route.alias(CellAddress("x"), CellAddress("y")),
             Route.alias(CellAddress("y"), CellAddress("x")),

@@ -70,23 +70,23 @@ class Workshop(CellMessaging):
         runner = CellRunner(cell, self.exchange)
         queues = [Route.to_queue(it, cell.address) for it in cell.queues]
         topics = [Route.to_topic(it, cell.address) for it in cell.topics]
-        self.exchange.add_cell(runner, [*queues, *topics])
+        self.exchange.registry.add_cell(runner, [*queues, *topics])
         return runner
 
     def connect(self, name: str, *, is_default: bool = True) -> Dock:
-        dock = self.exchange.gateways[f"to-{name}"] = Dock()
+        dock = self.exchange.registry.gateways[f"to-{name}"] = Dock()
         self.add(f"to-{name}", lambda message: None)
         gateway = CellAddress(f"to-{name}", self.name)
         routes = [Route.to_domain(name, gateway)]
         if is_default:
             routes.append(Route.default(CellAddress.of_domain(name)))
-        self.exchange.change_routes(added=routes)
+        self.exchange.registry.change_routes(added=routes)
         return dock
 
     def disconnect(self, name: str) -> None:
         default = Route.default(CellAddress.of_domain(name))
-        self.exchange.change_routes(deleted=[default], is_strict=False)
-        self.exchange.remove_cell(f"to-{name}")
+        self.exchange.registry.change_routes(deleted=[default], is_strict=False)
+        self.exchange.registry.remove_cell(f"to-{name}")
 
     def arrive(
         self, destination: str, payload: bytes = b"", *, peer: str = "C1", **fields: Any
@@ -99,7 +99,7 @@ class Workshop(CellMessaging):
 
     def deliver(self, runner: CellRunner, payload: bytes = b"", *, source: str = "S1") -> bool:
         envelope = make_request(f"{runner.name}@S1", payload)
-        decision = self.exchange._switch.decide(envelope, LOCAL_ORIGIN)
+        decision = self.exchange.registry.decision_cache.decide(envelope, LOCAL_ORIGIN)
         return runner.deliver(decision.deliveries[0], self.exchange.loop.time(), source)
 
     def answer(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cells.registrants import (
+from tests.support.cells.zookeeper_registrants import (
     ADDRESSES,
     DomainRegistrant,
     Kind,

@@ -7,7 +7,7 @@ import pytest
 from postroad.cells import LOCAL_ORIGIN, CellBusyError, CellPath, CellsConfig, MessageOrigin, Role
 from postroad.cells.delivery.envelope import ID_BYTES
 from tests.support.cells.nodes import Gate, Inbox
-from tests.support.cells.workshop import Workshop, make_request
+from tests.support.cells.offline_domain import Workshop, make_request
 from tests.support.deadlines import eventually
 
 COUNT = 2_000

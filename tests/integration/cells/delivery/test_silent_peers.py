@@ -12,7 +12,7 @@ from postroad.cells import AdvertisementUpdate, CellBusyError, NoRouteError
 from postroad.cells.delivery.domain_links import MESSAGE, ROUTES
 from postroad.core.errors import ReplyTimeoutError
 from postroad.core.limits import KIB, MIB
-from tests.support.cells.children import child_domain
+from tests.support.cells.child_processes import child_domain
 from tests.support.cells.nodes import LIMITS, Domains, Inbox, forged_domain, link_of, quick
 from tests.support.deadlines import eventually
 from tests.support.net.peers import resident_bytes

@@ -10,7 +10,7 @@ import pytest
 
 from postroad.cells.messages import BYTES, COMMAND, JSON, MSGPACK, TEXT, decode_body, encode_body
 from postroad.core.errors import ConfigError, MalformedPayloadError
-from tests.support.cells.workshop import UnreliableZone
+from tests.support.cells.offline_domain import UnreliableZone
 
 
 class Point(msgspec.Struct):
