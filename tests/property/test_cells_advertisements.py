@@ -82,18 +82,18 @@ class Link:
 
     def start(self, higher: int) -> None:
         self.incarnation += higher
-        self.announcer = RouteAdvertiser(SENDER, incarnation=self.incarnation, config=CONFIG)
-        self.offer()
+        self.advertiser = RouteAdvertiser(SENDER, incarnation=self.incarnation, config=CONFIG)
+        self.advertisement()
         self.learner.peer_up(SENDER, self.now)
-        self.announcer.peer_up(RECEIVER.name, RECEIVER.role, self.now)
+        self.advertiser.peer_up(RECEIVER.name, RECEIVER.role, self.now)
         self.collect()
 
-    def offer(self) -> None:
-        self.announcer.advertise(RouteAdvertisement.of(self.queues, self.topics), self.now)
+    def advertisement(self) -> None:
+        self.advertiser.advertise(RouteAdvertisement.of(self.queues, self.topics), self.now)
         self.collect()
 
     def collect(self) -> None:
-        outgoing = self.announcer.drain_outgoing()
+        outgoing = self.advertiser.drain_outgoing()
         assert {name for name, _ in outgoing} <= {RECEIVER.name}
         self.to_receiver += [update for _, update in outgoing]
         changes = self.learner.drain_changes()
@@ -105,7 +105,7 @@ class Link:
     def happen(self, event: Change | Restart | Carry | Lose | Wait) -> None:
         if isinstance(event, Change):
             self.queues, self.topics = event
-            self.offer()
+            self.advertisement()
         elif isinstance(event, Restart):
             self.restart(event)
         elif isinstance(event, Wait):
@@ -122,7 +122,7 @@ class Link:
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.announcer.tick(self.now)
+        self.advertiser.tick(self.now)
         self.learner.tick(self.now)
         self.collect()
 
@@ -138,19 +138,19 @@ class Link:
                 self.bring(update)
         else:
             place -= len(self.to_receiver)
-            have = self.to_sender[place] if keeps else self.to_sender.pop(place)
+            ack = self.to_sender[place] if keeps else self.to_sender.pop(place)
             if isinstance(event, Carry):
-                self.answer(have)
+                self.answer(ack)
 
     def bring(self, update: RoutingUpdate) -> None:
         assert not isinstance(update, AdvertisementAck)
-        have = self.learner.receive(update, SENDER.name, self.now)
-        assert have is not None
-        self.to_sender.append(have)
+        ack = self.learner.receive(update, SENDER.name, self.now)
+        assert ack is not None
+        self.to_sender.append(ack)
         self.collect()
 
-    def answer(self, have: AdvertisementAck) -> None:
-        self.announcer.receive(have, RECEIVER.name, self.now)
+    def answer(self, ack: AdvertisementAck) -> None:
+        self.advertiser.receive(ack, RECEIVER.name, self.now)
         self.collect()
 
     def calm_down(self) -> None:
@@ -169,8 +169,8 @@ class Link:
         for update in updates:
             self.bring(update)
         haves, self.to_sender = self.to_sender, []
-        for have in haves:
-            self.answer(have)
+        for ack in haves:
+            self.answer(ack)
 
     def expected(self) -> set[Route]:
         zone, target = SENDER.zone, SENDER.address
@@ -185,7 +185,7 @@ def test_the_last_offer_gets_through(events: list[Change | Restart | Carry | Los
         link.happen(event)
     link.calm_down()
     assert link.installed == link.expected()
-    assert link.announcer.unacknowledged() == []
+    assert link.advertiser.unacknowledged() == []
     assert link.learner.ack_for(SENDER.name).incarnation == link.incarnation
 
 
@@ -219,4 +219,4 @@ def test_the_order_of_arrival_does_not_matter(
     for snapshot in data.draw(st.permutations(snapshots)):
         learner.receive(snapshot, SENDER.name, 0.0)
     newest = max(snapshots, key=lambda it: (it.incarnation, it.number))
-    assert learner.advertisements() == {SENDER.name: newest.offer}
+    assert learner.advertisements() == {SENDER.name: newest.advertisement}

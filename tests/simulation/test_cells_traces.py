@@ -66,7 +66,7 @@ Send = Callable[[CellDomain, str, CellAddress], Any]
 
 
 async def tell(domain: CellDomain, path: str, sender: CellAddress) -> None:
-    domain.tell(path, b"hello", sender=sender)
+    domain.send_nowait(path, b"hello", sender=sender)
 
 
 async def publish(domain: CellDomain, path: str, sender: CellAddress) -> None:
@@ -80,12 +80,12 @@ async def call(domain: CellDomain, path: str, sender: CellAddress) -> None:
 async def send_outwards(domain: CellDomain, path: str, sender: CellAddress) -> None:
     """As to a namesake elsewhere: cells of this domain do not count."""
     envelope = Envelope(
-        id=domain._exchange.new_id(),
+        id=domain._dispatcher.new_id(),
         destination=CellPath.parse(path),
         source=CellPath.of(sender),
         payload=b"hello",
     )
-    assert domain._exchange.dispatch(envelope, REMOTE_ONLY_ORIGIN) is None
+    assert domain._dispatcher.dispatch(envelope, REMOTE_ONLY_ORIGIN) is None
 
 
 class Row(NamedTuple):

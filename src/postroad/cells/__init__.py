@@ -26,7 +26,7 @@ from postroad.cells.domain import CellDomain
 from postroad.cells.errors import (
     CellBusyError,
     CellNotFoundError,
-    CommandRefused,
+    CommandRejectedError,
     DuplicateRouteError,
     HopLimitExceededError,
     MessageExpiredError,
@@ -90,7 +90,7 @@ __all__ = [
     "CellPath",
     "CellsConfig",
     "Command",
-    "CommandRefused",
+    "CommandRejectedError",
     "CoreDiscovery",
     "CoreLocation",
     "DeliveryFailure",

@@ -25,16 +25,16 @@ _set = msgspec.structs.force_setattr
 
 def copy_with(struct: S, field: str, value: object) -> S:
     """A copy with another value, which the caller knows to be valid, in one field."""
-    made: S = struct.__copy__()  # type: ignore[attr-defined]  # Left out of the stubs.
-    _set(made, field, value)
-    return made
+    copy: S = struct.__copy__()  # type: ignore[attr-defined]  # Left out of the stubs.
+    _set(copy, field, value)
+    return copy
 
 
 def copy_with_two(struct: S, field: str, value: object, other: str, other_value: object) -> S:
     """A copy with other values in two fields."""
-    made = copy_with(struct, field, value)
-    _set(made, other, other_value)
-    return made
+    copy = copy_with(struct, field, value)
+    _set(copy, other, other_value)
+    return copy
 
 
 SYSTEM = "System"
@@ -147,9 +147,9 @@ def validate_domain_names(names: Sequence[str]) -> None:
 def _are_good(names: Sequence[str], forbidden: Iterable[str]) -> bool:
     """Whether a look at all of them together finds nothing wrong, which is much quicker."""
     text = "".join(names)
-    if not text.isprintable() or any(it in text for it in forbidden):
+    if not text.isprintable() or any(character in text for character in forbidden):
         return False
-    sizes = [len(it) if it.isascii() else len(it.encode()) for it in names]
+    sizes = [len(name) if name.isascii() else len(name.encode()) for name in names]
     return not sizes or (min(sizes) > 0 and max(sizes) <= CELL_NAME_BYTES_MAX)
 
 
@@ -208,7 +208,7 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @classmethod
     def of(cls, *hops: CellAddress | str) -> CellPath:
         """A path of the given hops, at its beginning."""
-        return cls(tuple(CellAddress.parse(it) if isinstance(it, str) else it for it in hops))
+        return cls(tuple(CellAddress.parse(hop) if isinstance(hop, str) else hop for hop in hops))
 
     @classmethod
     def parse(cls, text: str) -> CellPath:
@@ -228,8 +228,8 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def next_hop(self) -> CellAddress | None:
         """The hop after the current one."""
-        place = self.position + 1
-        return self.hops[place] if place < len(self.hops) else None
+        index = self.position + 1
+        return self.hops[index] if index < len(self.hops) else None
 
     @property
     def last(self) -> CellAddress | None:
@@ -269,17 +269,17 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def with_current(self, hop: CellAddress) -> CellPath:
         """The path with another current hop, as an alias or a queue makes it."""
         self._require_hop()
-        place = self.position
-        return copy_with(self, "hops", (*self.hops[:place], hop, *self.hops[place + 1 :]))
+        index = self.position
+        return copy_with(self, "hops", (*self.hops[:index], hop, *self.hops[index + 1 :]))
 
     def delivered_to(self, cell: CellAddress) -> CellPath:
         """The path as a cell gets it: the hop is the cell's own address, and is taken."""
         self._require_hop()
-        place = self.position
-        if self.hops[place] == cell:
-            return copy_with(self, "position", place + 1)
-        hops = (*self.hops[:place], cell, *self.hops[place + 1 :])
-        return copy_with_two(self, "hops", hops, "position", place + 1)
+        index = self.position
+        if self.hops[index] == cell:
+            return copy_with(self, "position", index + 1)
+        hops = (*self.hops[:index], cell, *self.hops[index + 1 :])
+        return copy_with_two(self, "hops", hops, "position", index + 1)
 
     def appended(self, *hops: CellAddress) -> CellPath:
         """The path with further hops at its end."""
@@ -298,12 +298,12 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def trailing_domains(self) -> frozenset[str]:
         """The domains that passed a message on since the last cell did, of its source path."""
-        found = []
+        domains = []
         for hop in reversed(self.hops):
             if hop.cell != ANY:
                 break
-            found.append(hop.domain)
-        return frozenset(found)
+            domains.append(hop.domain)
+        return frozenset(domains)
 
     # As text.
 

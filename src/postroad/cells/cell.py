@@ -46,8 +46,8 @@ class Cell(ABC):
         if concurrency < 1:
             raise ConfigError(f"concurrency={concurrency} of cell {name!r} must be 1 or more")
         self.name = validate_cell_name(name)
-        self.queues = tuple(validate_cell_name(it) for it in _names(consume))
-        self.topics = tuple(validate_cell_name(it) for it in _names(subscribe))
+        self.queues = tuple(validate_cell_name(queue) for queue in _names(consume))
+        self.topics = tuple(validate_cell_name(topic) for topic in _names(subscribe))
         self.concurrency = concurrency
         self._domain: CellDomain | None = None
 
@@ -112,7 +112,7 @@ class Cell(ABC):
 
     def send_nowait(self, destination: Destination, body: Any = b"", **options: Any) -> None:
         """Send a message from this cell without waiting; see `CellDomain.tell`."""
-        self.domain.tell(destination, body, sender=self.address, **options)
+        self.domain.send_nowait(destination, body, sender=self.address, **options)
 
     def publish(self, topic: str, body: Any = b"", **options: Any) -> None:
         """Send a copy to every subscriber of a topic; see `CellDomain.publish`."""

@@ -30,7 +30,7 @@ from postroad.net import MessagingService, Tunnel
 logger = logging.getLogger("postroad.cells")
 
 # What somebody else's cleaning up may take beyond the grace.
-_CLEAN_UP_S = 1.0
+_CLEANUP_TIMEOUT_S = 1.0
 
 
 class CellDomain(CellMessaging, Lifecycle):
@@ -75,8 +75,8 @@ class CellDomain(CellMessaging, Lifecycle):
         self.cores = None if cores is None else _check_cores(cores, self.identity)
         """The names of all that may be cores; None for whoever says so."""
         if remote_commands not in get_args(RemoteCommands):
-            known = ", ".join(get_args(RemoteCommands))
-            raise ConfigError(f"remote_commands={remote_commands!r} must be one of {known}")
+            allowed_cores = ", ".join(get_args(RemoteCommands))
+            raise ConfigError(f"remote_commands={remote_commands!r} must be one of {allowed_cores}")
         self.remote_commands = remote_commands
         self._stopping: asyncio.Task[None] | None = None
         # Set by start.
@@ -90,11 +90,11 @@ class CellDomain(CellMessaging, Lifecycle):
         """Make the cells every domain has, and look for other domains."""
         if self._state is not DomainState.NEW:
             raise UsageError(f"domain {self.name!r} is {self._state.value}; make a new one")
-        exchange = self._start_sending()
-        exchange.remote_commands = self.remote_commands
-        self.propagator = RoutePropagator(exchange, incarnation=self.service.incarnation)
+        dispatcher = self._start_sending()
+        dispatcher.remote_commands = self.remote_commands
+        self.propagator = RoutePropagator(dispatcher, incarnation=self.service.incarnation)
         self.links = DomainLinks(
-            exchange,
+            dispatcher,
             on_up=self.propagator.link_up,
             on_down=self.propagator.link_down,
             on_update=self.propagator.receive,
@@ -126,8 +126,8 @@ class CellDomain(CellMessaging, Lifecycle):
         """Accept a tunnel of another domain; raises HandshakeRejectedError if it may not."""
         peer = tunnel.peer
         is_satellite = self.identity.role is Role.SATELLITE
-        known = self.dialer.cores.keys() if self.cores is None else self.cores
-        if is_satellite and peer.role == Role.CORE.value and peer.name not in known:
+        allowed_cores = self.dialer.cores.keys() if self.cores is None else self.cores
+        if is_satellite and peer.role == Role.CORE.value and peer.name not in allowed_cores:
             raise HandshakeRejectedError(
                 f"{self.name} is a satellite and knows no core {peer.name}: it dials those it knows"
             )
@@ -144,25 +144,27 @@ class CellDomain(CellMessaging, Lifecycle):
 
     async def _stop(self, grace_s: float) -> None:
         """A task of its own, so that it ends even if its caller is cancelled."""
-        deadline = self._exchange.loop.time() + grace_s
+        deadline = self._dispatcher.loop.time() + grace_s
         self.service.refuse_tunnels()
         await self._await_stop("what tells of cores", self.core_discovery.stop(), deadline)
         await self.dialer.close()
         for name in self._user_cells():
-            self._exchange.registry.withdraw_cell(name)
+            self._dispatcher.registry.withdraw_cell(name)
         self.propagator.announce_shutdown()
         await self.propagator.wait_acknowledged(self._remaining_s(deadline))
-        await asyncio.gather(*(self._end(name, deadline) for name in self._user_cells()))
+        await asyncio.gather(*(self._stop_cell(name, deadline) for name in self._user_cells()))
         await self.links.wait_flushed(self._remaining_s(deadline))
         self.propagator.close()
-        await asyncio.gather(*(it.wait_closed() for it in self.links.close("the domain stops")))
-        await asyncio.gather(*(self._end(name, 0.0) for name in list(self._runners)))
+        await asyncio.gather(
+            *(tunnel.wait_closed() for tunnel in self.links.close("the domain stops"))
+        )
+        await asyncio.gather(*(self._stop_cell(name, 0.0) for name in list(self._runners)))
         self._calls.close()
         self._state = DomainState.STOPPED
         await self._calls.wait_finished()
 
     def _remaining_s(self, deadline: float) -> float:
-        return max(0.0, deadline - self._exchange.loop.time())
+        return max(0.0, deadline - self._dispatcher.loop.time())
 
     # What it is.
 
@@ -183,26 +185,26 @@ class CellDomain(CellMessaging, Lifecycle):
 
     def statistics(self) -> DomainStatistics:
         """A copy of the counters."""
-        return self._exchange.statistics.copy()
+        return self._dispatcher.statistics.copy()
 
     @property
     def _runners(self) -> dict[str, CellRunner]:
-        return self._exchange.registry.runners
+        return self._dispatcher.registry.runners
 
     def _user_cells(self) -> list[str]:
         """The cells that are neither tunnels nor in every domain."""
-        return [name for name, it in self._runners.items() if not it.cell.is_system]
+        return [name for name, runner in self._runners.items() if not runner.cell.is_system]
 
     # Cells.
 
     async def add_cell(self, cell: Cell) -> None:
         """Let a cell in: from now on it can be reached."""
-        self._check_vacant(cell.name)
+        self._check_name_free(cell.name)
         cell.attach(self)
         try:
             await cell.on_start()
-            self._check_vacant(cell.name)
-            self._publish(cell)
+            self._check_name_free(cell.name)
+            self._register(cell)
         except BaseException:
             await self._await_stop(f"cell {cell.name}", cell.on_stop(), 0.0)
             cell.attach(None)
@@ -218,13 +220,13 @@ class CellDomain(CellMessaging, Lifecycle):
         concurrency: int = 1,
     ) -> None:
         """Let a plain function be a cell; it is called with each message and returns the reply."""
-        self._check_vacant(name)
+        self._check_name_free(name)
         cell = FunctionCell(
             name, handler, consume=consume, subscribe=subscribe, concurrency=concurrency
         )
         cell.attach(self)
         try:
-            self._publish(cell)
+            self._register(cell)
         except BaseException:
             cell.attach(None)
             raise
@@ -240,9 +242,9 @@ class CellDomain(CellMessaging, Lifecycle):
 
     async def remove_cell(self, name: str, grace: float | None = None) -> None:
         """Let a cell go: it finishes what it has, up to `grace` seconds, and is gone."""
-        self._check_outside(self._runner(name))
+        self._check_not_current(self._runner(name))
         grace_s = self.config.stop_grace_s if grace is None else grace
-        await self._end(name, self._exchange.loop.time() + grace_s)
+        await self._stop_cell(name, self._dispatcher.loop.time() + grace_s)
 
     async def drain_cell(self, name: str, timeout: float | None = None) -> bool:
         """Take a cell out of all queues and topics, and wait until it has nothing left to do.
@@ -252,32 +254,32 @@ class CellDomain(CellMessaging, Lifecycle):
         drained, but others may not know, or it is still at work.
         """
         runner = self._runner(name)
-        self._check_outside(runner)
+        self._check_not_current(runner)
         timeout_s = self.config.stop_grace_s if timeout is None else timeout
-        deadline = self._exchange.loop.time() + timeout_s
+        deadline = self._dispatcher.loop.time() + timeout_s
         # What others sent before they knew is still welcome.
-        self._exchange.registry.withdraw_cell(name)
-        is_known = await self.propagator.wait_acknowledged(timeout_s)
-        self._withdraw(name)
-        self._exchange.registry.drain_cell(name)
-        return await self._wait_idle(runner, deadline) and is_known
+        self._dispatcher.registry.withdraw_cell(name)
+        is_acknowledged = await self.propagator.wait_acknowledged(timeout_s)
+        self._delete_routes_to(name)
+        self._dispatcher.registry.drain_cell(name)
+        return await self._wait_idle(runner, deadline) and is_acknowledged
 
-    def _check_vacant(self, name: str) -> None:
+    def _check_name_free(self, name: str) -> None:
         if name.startswith(GATEWAY_PREFIX):
             raise ConfigError(f"cell name {name!r}: {GATEWAY_PREFIX}... is for tunnels")
         if name in self._running().registry.runners:
             raise ConfigError(f"domain {self.name} has a cell {name!r} already")
 
-    def _check_outside(self, runner: CellRunner) -> None:
+    def _check_not_current(self, runner: CellRunner) -> None:
         if runner.is_current:
             raise UsageError(f"cell {runner.name!r} cannot wait for itself: make a task that does")
 
-    def _publish(self, cell: Cell) -> None:
+    def _register(self, cell: Cell) -> None:
         address = cell.address
         zone = self.identity.zone
         routes = [Route.to_queue(queue, address, zone) for queue in cell.queues]
         routes += [Route.to_topic(topic, address, zone) for topic in cell.topics]
-        self._running().registry.add_cell(CellRunner(cell, self._exchange), routes)
+        self._running().registry.add_cell(CellRunner(cell, self._dispatcher), routes)
 
     def _runner(self, name: str) -> CellRunner:
         runner = self._running().registry.runners.get(name)
@@ -285,31 +287,31 @@ class CellDomain(CellMessaging, Lifecycle):
             raise CellNotFoundError(f"domain {self.name} has no cell {name!r}")
         return runner
 
-    def _withdraw(self, name: str) -> None:
+    def _delete_routes_to(self, name: str) -> None:
         """Delete all routes that lead to a cell."""
         address = self.identity.cell(name)
-        routes = [route for route in self._exchange.registry.table if route.target == address]
-        self._exchange.registry.change_routes(deleted=routes)
+        routes = [route for route in self._dispatcher.registry.table if route.target == address]
+        self._dispatcher.registry.change_routes(deleted=routes)
 
-    async def _end(self, name: str, deadline: float) -> None:
+    async def _stop_cell(self, name: str, deadline: float) -> None:
         runner = self._runners.get(name)
         if runner is None:
             return
-        self._exchange.registry.remove_cell(name)
+        self._dispatcher.registry.remove_cell(name)
         await self._wait_idle(runner, deadline)
         await runner.stop()
         await self._await_stop(f"cell {name}", runner.cell.on_stop(), deadline)
         runner.cell.attach(None)
 
-    async def _await_stop(self, what: str, end: Awaitable[None], deadline: float) -> None:
+    async def _await_stop(self, subject: str, stopping: Awaitable[None], deadline: float) -> None:
         """Wait for the end of something that is not ours: it may fail, and takes its time."""
         try:
-            async with asyncio.timeout(self._remaining_s(deadline) + _CLEAN_UP_S):
-                await end
+            async with asyncio.timeout(self._remaining_s(deadline) + _CLEANUP_TIMEOUT_S):
+                await stopping
         except TimeoutError:
-            logger.warning("%s: %s takes too long to stop", self.name, what)
+            logger.warning("%s: %s takes too long to stop", self.name, subject)
         except Exception:
-            logger.exception("%s: %s failed to stop", self.name, what)
+            logger.exception("%s: %s failed to stop", self.name, subject)
 
     async def _wait_idle(self, runner: CellRunner, deadline: float) -> bool:
         try:
@@ -324,45 +326,49 @@ class CellDomain(CellMessaging, Lifecycle):
     def consume(self, name: str, *queues: str) -> None:
         """Have a cell take messages of further queues."""
         target, zone = self._runner(name).cell.address, self.identity.zone
-        self._exchange.registry.change_routes(
-            added=[Route.to_queue(it, target, zone) for it in queues]
+        self._dispatcher.registry.change_routes(
+            added=[Route.to_queue(queue, target, zone) for queue in queues]
         )
-        self._exchange.registry.restore_cell(name)
+        self._dispatcher.registry.restore_cell(name)
 
     def stop_consuming(self, name: str, *queues: str) -> None:
         """Have a cell take messages of these queues no more."""
         target = self._runner(name).cell.address
-        self._exchange.registry.change_routes(deleted=[Route.to_queue(it, target) for it in queues])
+        self._dispatcher.registry.change_routes(
+            deleted=[Route.to_queue(queue, target) for queue in queues]
+        )
 
     def subscribe(self, name: str, *topics: str) -> None:
         """Have a cell get copies of what is published to further topics."""
         target, zone = self._runner(name).cell.address, self.identity.zone
-        self._exchange.registry.change_routes(
-            added=[Route.to_topic(it, target, zone) for it in topics]
+        self._dispatcher.registry.change_routes(
+            added=[Route.to_topic(topic, target, zone) for topic in topics]
         )
-        self._exchange.registry.restore_cell(name)
+        self._dispatcher.registry.restore_cell(name)
 
     def unsubscribe(self, name: str, *topics: str) -> None:
         """Have a cell get no copies any more."""
         target = self._runner(name).cell.address
-        self._exchange.registry.change_routes(deleted=[Route.to_topic(it, target) for it in topics])
+        self._dispatcher.registry.change_routes(
+            deleted=[Route.to_topic(topic, target) for topic in topics]
+        )
 
     def change_routes(self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = ()) -> None:
         """Change the table by hand; raises RouteRejectedError if that cannot be."""
-        exchange = self._running()
-        wanted = list(added)
-        for route in wanted:
+        dispatcher = self._running()
+        new_routes = list(added)
+        for route in new_routes:
             self.check_route(route)
-        exchange.registry.change_routes(added=wanted, deleted=deleted)
+        dispatcher.registry.change_routes(added=new_routes, deleted=deleted)
 
     def check_route(self, route: Route) -> None:
         """Refuse a route that leads nowhere; raises CellNotFoundError."""
-        exchange = self._running()
+        dispatcher = self._running()
         check_route_target(
             route,
             domain=self.name,
-            cells=exchange.registry.runners,
-            gateways=exchange.registry.gateways,
+            cells=dispatcher.registry.runners,
+            gateways=dispatcher.registry.gateways,
         )
 
     def on_routes_changed(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -380,11 +386,13 @@ class CellDomain(CellMessaging, Lifecycle):
         return f"<CellDomain {self.identity.role.value} {self.name} {self._state.value}>"
 
 
-def _check_cores(cores: Iterable[str], own: DomainInfo) -> frozenset[str]:
+def _check_cores(cores: Iterable[str], local: DomainInfo) -> frozenset[str]:
     if isinstance(cores, str):
         raise ConfigError(f"cores: several names are needed, not the text {cores!r}")
-    names = frozenset(validate_domain_name(it) for it in cores)
-    if own.role is Role.CORE and own.name not in names:
+    names = frozenset(validate_domain_name(name) for name in cores)
+    if local.role is Role.CORE and local.name not in names:
         listed = ", ".join(sorted(names)) or "nobody"
-        raise ConfigError(f"domain {own.name!r} is a core, but cores lists {listed}: add its name")
+        raise ConfigError(
+            f"domain {local.name!r} is a core, but cores lists {listed}: add its name"
+        )
     return names

@@ -6,7 +6,7 @@ ConfigError
     ├── RouteNotFoundError (LookupError)        it has no such route
     └── CellNotFoundError (LookupError)         the route's target is no cell of this domain
 UsageError
-└── CommandRefused (PermissionError)            a command of another domain, which it may not give
+└── CommandRejectedError (PermissionError)            a command of another domain, which it may not give
 MessagingError
 └── RoutingError                                abstract
     ├── NoRouteError                            nobody takes the message, here or where it got to
@@ -50,7 +50,7 @@ class CellNotFoundError(RouteRejectedError, LookupError):
     code = 7130
 
 
-class CommandRefused(UsageError, PermissionError):
+class CommandRejectedError(UsageError, PermissionError):
     """Whoever is in another domain may not give this command here; see `remote_commands`."""
 
     code = 7150

@@ -42,18 +42,18 @@ def encode_body(body: Any) -> tuple[str, bytes]:
         raise ConfigError(f"a {type(body).__name__} cannot be sent: {error}") from None
 
 
-def decode_body(content: str, payload: bytes) -> Any:
+def decode_body(content_type: str, payload: bytes) -> Any:
     """What a payload holds; raises MalformedPayloadError if it is not what its content says."""
-    if content == BYTES:
+    if content_type == BYTES:
         return payload
-    read = _READERS.get(content)
+    read = _READERS.get(content_type)
     if read is None:
-        known = ", ".join(_READERS)
-        raise MalformedPayloadError(f"content {content!r} is not known; known are {known}")
+        supported = ", ".join(_READERS)
+        raise MalformedPayloadError(f"content {content_type!r} is not known; known are {supported}")
     try:
         return read(payload)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise MalformedPayloadError(f"no {content}: {error}") from None
+        raise MalformedPayloadError(f"no {content_type}: {error}") from None
 
 
 _READERS: dict[str, Callable[[bytes], Any]] = {
@@ -64,7 +64,7 @@ _READERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-_NO_WAY = CellPath()
+_EMPTY_PATH = CellPath()
 
 
 class CellMessage(msgspec.Struct, frozen=True, gc=False):
@@ -84,7 +84,7 @@ class CellMessage(msgspec.Struct, frozen=True, gc=False):
     """Time of the event loop's clock when the sender stops caring, where it told."""
     session: str | None = None
     headers: dict[str, str] | None = None
-    path: CellPath = _NO_WAY
+    path: CellPath = _EMPTY_PATH
     """Who sent it and everybody who sent it on, oldest first; cells, and domains as `*@domain`.
 
     What is before the sender is what the sender says.
@@ -101,7 +101,7 @@ class CellMessage(msgspec.Struct, frozen=True, gc=False):
 class CellReply(NamedTuple):
     """A reply, as whoever waits for it gets it."""
 
-    content: str
+    content_type: str
     payload: bytes
     path: CellPath = CellPath()
     """The way it took; empty if it never left this domain."""

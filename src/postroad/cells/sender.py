@@ -42,9 +42,9 @@ DurableSender: TypeAlias = Callable[[Envelope], Awaitable[None]]
 
 # What paths, headers and the like may need of a message's size.
 _HEAD_BYTES = 128 * KIB
-_CALLS_IN_A_ROW = 64
+_CALLS_BEFORE_YIELD = 64
 # Destinations remembered as texts; forgetting them all costs one look at each.
-_KNOWN_MAX = 4_096
+_DESTINATIONS_MAX = 4_096
 
 
 class DomainState(enum.Enum):
@@ -65,7 +65,7 @@ class CellMessaging:
         message_bytes_max = min(frame_bytes_max, ENVELOPE_BYTES_MAX)
         self._payload_bytes_max = message_bytes_max - min(_HEAD_BYTES, message_bytes_max // 2)
         self._state = DomainState.NEW
-        self._own_sender = identity.cell(SYSTEM)
+        self._system_address = identity.cell(SYSTEM)
         # Destinations by their text, and those of them that are cells of this domain.
         self._paths: dict[str, CellPath] = {}
         self._local_cells: dict[Destination, CellRunner | None] = {}
@@ -74,7 +74,7 @@ class CellMessaging:
         # Queues whose messages are carried by something else than tunnels.
         self._durable_senders: dict[CellPath, DurableSender] = {}
         # Set when the domain starts.
-        self._exchange: MessageDispatcher
+        self._dispatcher: MessageDispatcher
         self._calls: CellCallTracker
 
     @property
@@ -84,15 +84,15 @@ class CellMessaging:
 
     def _start_sending(self) -> MessageDispatcher:
         """Be ready to send."""
-        self._exchange = exchange = MessageDispatcher(self.identity, self.config)
-        exchange.registry.on_change += [self._local_cells.clear, self._call_fast_paths.clear]
-        self._calls = CellCallTracker(exchange)
-        return exchange
+        self._dispatcher = dispatcher = MessageDispatcher(self.identity, self.config)
+        dispatcher.registry.on_change += [self._local_cells.clear, self._call_fast_paths.clear]
+        self._calls = CellCallTracker(dispatcher)
+        return dispatcher
 
     def _running(self) -> MessageDispatcher:
         if self._state in (DomainState.NEW, DomainState.STOPPED):
             raise NotRunningError(f"domain {self.name!r} is {self._state.value}")
-        return self._exchange
+        return self._dispatcher
 
     async def send(
         self,
@@ -113,20 +113,20 @@ class CellMessaging:
             NoRouteError: this domain knows of nobody who takes it.
             CellBusyError: too many messages wait.
         """
-        guarantee = self._durable_senders.get(self._to_path(destination))
-        if guarantee is None:
-            self.tell(
+        durable_sender = self._durable_senders.get(self._to_path(destination))
+        if durable_sender is None:
+            self.send_nowait(
                 destination, body, sender=sender, timeout=timeout, session=session, headers=headers
             )
             return
         # What carries it tells the span, so that the message is the same when it is sent again.
         with start_send_span(self.name, "send", destination, headers, SpanKind.PRODUCER):
-            draft = self._envelope_factory(
+            build_envelope = self._envelope_factory(
                 destination, body, sender, session=session, headers=headers
             )
-            await guarantee(draft(_to_ms(timeout)))
+            await durable_sender(build_envelope(_to_ms(timeout)))
 
-    def tell(
+    def send_nowait(
         self,
         destination: Destination,
         body: Any = b"",
@@ -142,22 +142,22 @@ class CellMessaging:
             span = start_send_span(self.name, "send", destination, headers, SpanKind.PRODUCER)
             headers = inject_trace_headers(headers, span.context)
         with span:
-            draft = self._envelope_factory(
+            build_envelope = self._envelope_factory(
                 destination, body, sender, session=session, headers=headers
             )
-            envelope = draft(_to_ms(timeout))
+            envelope = build_envelope(_to_ms(timeout))
             if envelope.destination in self._durable_senders:
                 text = f"queue {destination} is guaranteed here: use send, and wait for it"
                 raise UsageError(text)
             self._calls.send(envelope)
 
-    def set_durable_sender(self, queue: str, carrier: DurableSender | None) -> None:
+    def set_durable_sender(self, queue: str, durable_sender: DurableSender | None) -> None:
         """Have messages that are sent to a queue from here carried by something that loses none."""
         path = CellPath((CellAddress(queue),))
-        if carrier is None:
+        if durable_sender is None:
             self._durable_senders.pop(path, None)
         else:
-            self._durable_senders[path] = carrier
+            self._durable_senders[path] = durable_sender
 
     def publish(
         self,
@@ -175,10 +175,10 @@ class CellMessaging:
             span = start_send_span(self.name, "publish", topic, headers, SpanKind.PRODUCER)
             headers = inject_trace_headers(headers, span.context)
         with span:
-            draft = self._envelope_factory(
+            build_envelope = self._envelope_factory(
                 destination, body, sender, session=session, headers=headers, suppress_errors=True
             )
-            self._calls.send(draft(None))
+            self._calls.send(build_envelope(None))
 
     async def call(
         self,
@@ -221,18 +221,18 @@ class CellMessaging:
             runner = self._local_cells.get(destination)
             if runner is not None and runner.is_free:
                 return await self._call_local(runner, body, sender, timeout_s)
-            departure = self._call_fast_paths.get(destination)
-            if departure is not None and departure.sender is sender:
-                first = await self._calls.call_fast(departure, body, timeout_s)
+            fast_path = self._call_fast_paths.get(destination)
+            if fast_path is not None and fast_path.sender is sender:
+                first = await self._calls.call_fast(fast_path, body, timeout_s)
         if isinstance(first, CellReply):
-            return decode_body(first.content, first.payload)
-        draft = self._envelope_factory(
+            return decode_body(first.content_type, first.payload)
+        build_envelope = self._envelope_factory(
             destination, body, sender, session=session, headers=headers, wants_reply=True
         )
-        answer = await self._calls.call(draft, timeout_s, wait=wait, first=first)
+        reply = await self._calls.call(build_envelope, timeout_s, wait=wait, first=first)
         if type(destination) is str and destination not in self._call_fast_paths:
-            self._remember_departure(destination, sender, draft)
-        return decode_body(answer.content, answer.payload)
+            self._cache_call_fast_path(destination, sender, build_envelope)
+        return decode_body(reply.content_type, reply.payload)
 
     async def _call_traced(
         self,
@@ -245,44 +245,49 @@ class CellMessaging:
         headers: Mapping[str, str] | None,
     ) -> Any:
         with start_send_span(self.name, "call", destination, headers, SpanKind.CLIENT) as span:
-            told = inject_trace_headers(headers, span.context)
-            draft = self._envelope_factory(
-                destination, body, sender, session=session, headers=told, wants_reply=True
+            sent_headers = inject_trace_headers(headers, span.context)
+            build_envelope = self._envelope_factory(
+                destination, body, sender, session=session, headers=sent_headers, wants_reply=True
             )
-            answer = await self._calls.call(draft, timeout_s, wait=wait)
-            return decode_body(answer.content, answer.payload)
+            reply = await self._calls.call(build_envelope, timeout_s, wait=wait)
+            return decode_body(reply.content_type, reply.payload)
 
-    def _remember_departure(
-        self, destination: str, sender: CellAddress | None, draft: Callable[[int | None], Envelope]
+    def _cache_call_fast_path(
+        self,
+        destination: str,
+        sender: CellAddress | None,
+        build_envelope: Callable[[int | None], Envelope],
     ) -> None:
         """Note how requests to a cell elsewhere leave, until anything changes."""
         self._call_fast_paths[destination] = None
-        forward = self._exchange.outgoing_forward(draft(None))
-        link = None if forward is None else self._exchange.registry.gateways.get(forward.gateway)
+        forward = self._dispatcher.outgoing_forward(build_envelope(None))
+        link = None if forward is None else self._dispatcher.registry.gateways.get(forward.gateway)
         if forward is not None and isinstance(link, DomainLink):
-            leaving = forward.envelope
-            begin = encode_route(leaving.destination, leaving.source)
+            outgoing = forward.envelope
+            route = encode_route(outgoing.destination, outgoing.source)
             self._call_fast_paths[destination] = CallFastPath(
-                link, begin, forward.selected_target, sender
+                link, route, forward.selected_target, sender
             )
 
     async def run_command(
         self, destination: Destination, line: str, *, timeout: float | None = None
     ) -> str:
         """Have a cell run an operator's command, and return the text it answers."""
-        draft = self._envelope_factory(destination, line, None, content=COMMAND, wants_reply=True)
+        build_envelope = self._envelope_factory(
+            destination, line, None, content_type=COMMAND, wants_reply=True
+        )
         timeout_s = self.config.call_timeout_s if timeout is None else validate_timeout(timeout)
-        answer = await self._calls.call(draft, timeout_s, wait=False)
-        return str(decode_body(answer.content, answer.payload))
+        reply = await self._calls.call(build_envelope, timeout_s, wait=False)
+        return str(decode_body(reply.content_type, reply.payload))
 
     async def ping(
-        self, destination: Destination, content: str, payload: bytes, timeout: float
+        self, destination: Destination, content_type: str, payload: bytes, timeout: float
     ) -> CellReply:
         """Send a ping and return the answer with the way it took."""
-        draft = self._envelope_factory(
-            destination, payload, None, content=content, wants_reply=True
+        build_envelope = self._envelope_factory(
+            destination, payload, None, content_type=content_type, wants_reply=True
         )
-        return await self._calls.call(draft, timeout, wait=False)
+        return await self._calls.call(build_envelope, timeout, wait=False)
 
     async def deliver_local(
         self, cell: str, message: Envelope, *, name: str | None, timeout: float, transaction: Any
@@ -296,7 +301,7 @@ class CellMessaging:
             raise NoRouteError(f"no cell {cell!r} in domain {self.name}")
         envelope = msgspec.structs.replace(
             message,
-            id=self._exchange.new_id(),
+            id=self._dispatcher.new_id(),
             destination=CellPath((self.identity.cell(cell),)).advanced(),
             wants_reply=True,
             headers=inject_trace_headers(message.headers, tracing.current_span_context()),
@@ -307,27 +312,27 @@ class CellMessaging:
         self, runner: CellRunner, body: bytes, sender: CellAddress | None, timeout_s: float
     ) -> Any:
         """Call an idle cell of this domain without an envelope."""
-        exchange = self._exchange
-        sender = sender or self._own_sender
+        dispatcher = self._dispatcher
+        sender = sender or self._system_address
         message = CellMessage(
             body,
             BYTES,
             sender,
             None,
-            exchange.new_id(),
+            dispatcher.new_id(),
             True,
-            exchange.loop.time() + timeout_s,
+            dispatcher.loop.time() + timeout_s,
             path=CellPath((sender,)),
         )
-        exchange.statistics.delivered += 1
+        dispatcher.statistics.delivered += 1
         runner.handled += 1
         try:
             result = runner.invoke(message)
         except BaseException as error:
-            raise self._near_error(runner, error) from None
+            raise self._handler_error(runner, error) from None
         if isinstance(result, Awaitable):
-            result = await self._await_near(runner, result, timeout_s)
-        elif not runner.handled % _CALLS_IN_A_ROW:
+            result = await self._await_local(runner, result, timeout_s)
+        elif not runner.handled % _CALLS_BEFORE_YIELD:
             # Whoever calls on and on must not keep everything else waiting.
             await asyncio.sleep(0)
         if type(result) is bytes:
@@ -335,36 +340,36 @@ class CellMessaging:
         try:
             return decode_body(*encode_body(result))
         except ConfigError as error:
-            raise self._near_error(runner, error) from None
+            raise self._handler_error(runner, error) from None
 
-    async def _await_near(
+    async def _await_local(
         self, runner: CellRunner, result: Awaitable[Any], timeout_s: float
     ) -> Any:
-        work = runner.track(result)
+        task = runner.track(result)
         try:
-            await asyncio.wait({work}, timeout=timeout_s)
+            await asyncio.wait({task}, timeout=timeout_s)
         finally:
-            if not work.done():
-                work.add_done_callback(self._on_late)
-        if not work.done():
+            if not task.done():
+                task.add_done_callback(self._on_late_result)
+        if not task.done():
             raise ReplyTimeoutError(
                 "no reply in time", subject=str(runner.cell.address), timeout_s=timeout_s
             )
         try:
-            return work.result()
+            return task.result()
         except BaseException as error:
-            raise self._near_error(runner, error) from None
+            raise self._handler_error(runner, error) from None
 
-    def _on_late(self, work: asyncio.Future[Any]) -> None:
+    def _on_late_result(self, task: asyncio.Future[Any]) -> None:
         """A handler ended whose caller had given up."""
-        if not work.cancelled() and work.exception() is not None:
-            self._exchange.statistics.failed += 1
+        if not task.cancelled() and task.exception() is not None:
+            self._dispatcher.statistics.failed += 1
 
-    def _near_error(self, runner: CellRunner, error: BaseException) -> MessagingError:
+    def _handler_error(self, runner: CellRunner, error: BaseException) -> MessagingError:
         """What a caller is told of an error in a handler."""
         raise_if_fatal(error)
-        self._exchange.statistics.failed += 1
-        return self._exchange.failure_of(error, runner.name).to_error()
+        self._dispatcher.statistics.failed += 1
+        return self._dispatcher.failure_of(error, runner.name).to_error()
 
     def _envelope_factory(
         self,
@@ -372,7 +377,7 @@ class CellMessaging:
         body: Any,
         sender: CellAddress | None,
         *,
-        content: str | None = None,
+        content_type: str | None = None,
         session: str | None = None,
         headers: Mapping[str, str] | None = None,
         wants_reply: bool = False,
@@ -382,16 +387,16 @@ class CellMessaging:
         if sender is not None and sender.domain not in (LOCAL, self.name):
             raise ConfigError(f"sender {sender} is no cell of domain {self.name}: name one that is")
         path = self._to_path(destination)
-        natural, payload = encode_body(body)
+        default_content_type, payload = encode_body(body)
         if len(payload) > self._payload_bytes_max:
             raise MessageTooLargeError(
                 f"a message of {len(payload)} bytes; {self._payload_bytes_max} is the most",
                 subject=str(path),
             )
-        source = CellPath((sender or self._own_sender,))
-        told = _check_headers(headers) if headers else None
+        source = CellPath((sender or self._system_address,))
+        sent_headers = _check_headers(headers) if headers else None
 
-        def make(ttl_ms: int | None) -> Envelope:
+        def build(ttl_ms: int | None) -> Envelope:
             return Envelope(
                 id=self._running().new_id(),
                 destination=path,
@@ -400,12 +405,12 @@ class CellMessaging:
                 ttl_ms=ttl_ms,
                 suppress_errors=suppress_errors,
                 wants_reply=wants_reply,
-                headers=told,
-                content_type=natural if content is None else content,
+                headers=sent_headers,
+                content_type=default_content_type if content_type is None else content_type,
                 payload=payload,
             )
 
-        return make
+        return build
 
     def _to_path(self, destination: Destination) -> CellPath:
         if isinstance(destination, CellAddress):
@@ -417,22 +422,22 @@ class CellMessaging:
             path = CellPath.parse(destination)
             if not path:
                 raise ConfigError("a message needs a destination")
-            if len(self._paths) >= _KNOWN_MAX:
+            if len(self._paths) >= _DESTINATIONS_MAX:
                 self._paths.clear()
                 self._local_cells.clear()
                 self._call_fast_paths.clear()
             self._paths[destination] = path
         if destination not in self._local_cells:
-            self._remember_near(destination, path)
+            self._cache_local_cell(destination, path)
         return path
 
-    def _remember_near(self, destination: str, path: CellPath) -> None:
+    def _cache_local_cell(self, destination: str, path: CellPath) -> None:
         """Note whether a destination is a cell of this domain, until anything changes."""
         address = path.current
         runner = self._running().registry.runners.get(address.cell)
-        is_hidden = address.is_local and address.cell in self._exchange.registry.draining
-        is_here = len(path) == 1 and address.domain in (LOCAL, self.name) and not is_hidden
-        self._local_cells[destination] = runner if is_here else None
+        is_draining = address.is_local and address.cell in self._dispatcher.registry.draining
+        is_local_cell = len(path) == 1 and address.domain in (LOCAL, self.name) and not is_draining
+        self._local_cells[destination] = runner if is_local_cell else None
 
 
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -52,7 +52,7 @@ async def test_domain_needs_a_service_and_lives_once() -> None:
     async with MessagingService(CLUSTER, "S1", limits=LIMITS) as service:
         domain = CellDomain(service, config=QUICK)
         with pytest.raises(NotRunningError, match="not started"):
-            domain.tell("a")
+            domain.send_nowait("a")
         with pytest.raises(NotRunningError):
             domain.add_function("a", Inbox())
         await domain.stop()
@@ -200,7 +200,7 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_up_the_end() -> 
 async def test_a_cell_that_never_ends_does_not_hold_up_the_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroad.cells.domain._CLEAN_UP_S", 0.05)
+    monkeypatch.setattr("postroad.cells.domain._CLEANUP_TIMEOUT_S", 0.05)
     let_go = asyncio.Event()
 
     class Endless(Cell):

@@ -113,17 +113,17 @@ async def test_a_cell_takes_what_comes_until_others_know_that_it_drains() -> Non
 
 def told(update: object) -> tuple[str, ...] | None:
     """The queues a snapshot tells of."""
-    return update.offer.queues if isinstance(update, AdvertisementUpdate) else None
+    return update.advertisement.queues if isinstance(update, AdvertisementUpdate) else None
 
 
 # What waits for a tunnel whose other end withdraws something.
 
 
-async def offer(
+async def advertisement(
     forged: ForgedDomain, core: CellDomain, number: int, what: RouteAdvertisement
 ) -> None:
     """Have a core hear of an offer, and change its routes accordingly."""
-    forged.tell(AdvertisementUpdate(forged.service.incarnation, number, what))
+    forged.send_update(AdvertisementUpdate(forged.service.incarnation, number, what))
     await eventually(lambda: core.propagator.learner.ack_for("X").number == number)
     await asyncio.sleep(0)
 
@@ -147,8 +147,8 @@ def heard(forged: ForgedDomain, number: int) -> list[str]:
         if request.subject == MESSAGE:
             log.append("message")
         elif (
-            isinstance(have := decode_routing_update(request.payload), AdvertisementAck)
-            and have.number == number
+            isinstance(ack := decode_routing_update(request.payload), AdvertisementAck)
+            and ack.number == number
         ):
             log.append("acknowledged")
     return log
@@ -157,13 +157,13 @@ def heard(forged: ForgedDomain, number: int) -> list[str]:
 async def test_less_is_acknowledged_after_the_messages_that_wait() -> None:
     async with Domains(1, 0) as domains, forged_domain(domains["C1"]) as forged:
         core = domains["C1"]
-        await offer(forged, core, 1, RouteAdvertisement.of([QUEUE], ["news"]))
+        await advertisement(forged, core, 1, RouteAdvertisement.of([QUEUE], ["news"]))
         link = held(core)
-        core.tell(QUEUE, b"nobody else takes it")
+        core.send_nowait(QUEUE, b"nobody else takes it")
         core.publish("news", b"a copy for its subscribers")
-        core.tell("cell@X", b"for it alone")
+        core.send_nowait("cell@X", b"for it alone")
         assert link.statistics().waiting == 3
-        await offer(forged, core, 2, RouteAdvertisement())
+        await advertisement(forged, core, 2, RouteAdvertisement())
         assert not core.table.queues(QUEUE)
         assert not link.is_flushed
         release(link)
@@ -180,10 +180,10 @@ async def test_less_is_acknowledged_after_the_messages_that_wait() -> None:
 async def test_more_is_acknowledged_before_the_messages_that_wait() -> None:
     async with Domains(1, 0) as domains, forged_domain(domains["C1"]) as forged:
         core = domains["C1"]
-        await offer(forged, core, 1, RouteAdvertisement.of([QUEUE]))
+        await advertisement(forged, core, 1, RouteAdvertisement.of([QUEUE]))
         link = held(core)
-        core.tell("cell@X", b"for it alone")
-        await offer(forged, core, 2, RouteAdvertisement.of([QUEUE, "more"]))
+        core.send_nowait("cell@X", b"for it alone")
+        await advertisement(forged, core, 2, RouteAdvertisement.of([QUEUE, "more"]))
         release(link)
         await eventually(lambda: "message" in heard(forged, 2))
         assert heard(forged, 2) == ["acknowledged", "message"]
@@ -193,14 +193,14 @@ async def test_what_others_take_as_well_goes_to_them() -> None:
     """The tunnel takes nothing all the while."""
     async with Domains(1, 1) as domains, forged_domain(domains["C1"]) as forged:
         core, inbox = domains["C1"], Inbox()
-        await offer(forged, core, 1, RouteAdvertisement.of([QUEUE]))
+        await advertisement(forged, core, 1, RouteAdvertisement.of([QUEUE]))
         link = held(core)
         for n in range(5):
-            core.tell(QUEUE, b"%d" % n)
+            core.send_nowait(QUEUE, b"%d" % n)
         domains["S1"].add_function("worker", inbox, consume=[QUEUE])
         await domains["S1"].wait_routes_acknowledged()
         assert link.statistics().waiting == 5
-        await offer(forged, core, 2, RouteAdvertisement())
+        await advertisement(forged, core, 2, RouteAdvertisement())
         await eventually(lambda: len(inbox.messages) == 5)
         assert inbox.payloads == [b"%d" % n for n in range(5)]
         assert link.statistics().waiting == 0

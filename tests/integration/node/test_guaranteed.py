@@ -270,10 +270,10 @@ async def test_message_waits_while_its_cell_is_busy(tmp_path: Path) -> None:
         domain.add_function("till", slow, consume=[QUEUE])
         await nodes.declare()
         # One is handled, one waits: there is no room for the one that is guaranteed.
-        domain.tell("till", b"1")
-        domain.tell("till", b"2")
+        domain.send_nowait("till", b"1")
+        domain.send_nowait("till", b"2")
         with pytest.raises(CellBusyError):
-            domain.tell("till", b"refused")
+            domain.send_nowait("till", b"refused")
         await domain.send(QUEUE, b"3")
         await until_waiting(nodes["C1"], {"cells.in.payments": 1})
         gate.set()
@@ -294,7 +294,7 @@ async def test_what_waited_too_long_for_its_cell_is_not_handled_any_more(tmp_pat
         domain = nodes["C1"].domain
         domain.add_function("till", slow, consume=[QUEUE])
         await nodes.declare()
-        domain.tell("till", b"1")
+        domain.send_nowait("till", b"1")
         await domain.send(QUEUE, b"2")
         (dead,) = await until_dead(nodes["C1"], 1)
         assert (dead.reason, dead.failures) == ("failed", AT_ONCE.attempts)
@@ -372,7 +372,7 @@ async def test_plain_queues_and_calls_of_the_same_domains_are_as_before(tmp_path
         # A call wants an answer, and gets it or an error: it is never mail.
         assert await domain.call(QUEUE, b"3") == b"3"
         with pytest.raises(UsageError, match="guaranteed"):
-            domain.tell(QUEUE, b"4")
+            domain.send_nowait(QUEUE, b"4")
         assert inbox.payloads == [b"1", b"2", b"3"]
         assert [message.transaction for message in inbox.messages] == [None] * 3
         assert await nodes["S1"].waiting() == {}

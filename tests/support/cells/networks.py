@@ -59,7 +59,7 @@ class Node:
         self.domain = DomainInfo(name, role, zone)
         self.cells: set[str] = set()
         self.table = RouteTable()
-        self.announcer = RouteAdvertiser(self.domain, incarnation=1)
+        self.advertiser = RouteAdvertiser(self.domain, incarnation=1)
         self.learner = RouteLearner(self.domain, config=RouteLearnerConfig(default_delay_s=0))
 
     def address(self, cell: str) -> CellAddress:
@@ -134,7 +134,7 @@ class Network:
         near.cells.add(gateway)
         near.add(Route.to_domain(far.domain.name, near.address(gateway)))
         near.learner.peer_up(far.domain, NOW)
-        near.announcer.peer_up(far.domain.name, far.domain.role, NOW)
+        near.advertiser.peer_up(far.domain.name, far.domain.role, NOW)
 
     def link_all(self) -> None:
         """Each core with every other domain."""
@@ -150,7 +150,7 @@ class Network:
             node.cells.discard(f"to-{far}")
             node.table = node.table.without_target(node.address(f"to-{far}"))
             node.learner.peer_down(far, NOW)
-            node.announcer.peer_down(far)
+            node.advertiser.peer_down(far)
         self.settle()
 
     def start(self, cell: str, *, queues: Iterable[str] = (), topics: Iterable[str] = ()) -> None:
@@ -172,7 +172,7 @@ class Network:
     def settle(self) -> None:
         """Have all domains tell the others what they offer until there is nothing to tell."""
         for node in self.nodes.values():
-            node.announcer.advertise(build_advertisement(node.table, node.domain), NOW)
+            node.advertiser.advertise(build_advertisement(node.table, node.domain), NOW)
         updates = deque(self._outgoing())
         while updates:
             sender, receiver, update = updates.popleft()
@@ -185,14 +185,14 @@ class Network:
         return [
             (name, peer, update)
             for name, node in self.nodes.items()
-            for peer, update in node.announcer.drain_outgoing()
+            for peer, update in node.advertiser.drain_outgoing()
         ]
 
     def _tell(self, sender: str, receiver: str, update: RoutingUpdate) -> None:
         assert not isinstance(update, AdvertisementAck)
-        have = self.nodes[receiver].learner.receive(update, sender, NOW)
-        if have is not None:
-            self.nodes[sender].announcer.receive(have, receiver, NOW)
+        ack = self.nodes[receiver].learner.receive(update, sender, NOW)
+        if ack is not None:
+            self.nodes[sender].advertiser.receive(ack, receiver, NOW)
 
     def send(self, sender: str, path: str, *, origin: MessageOrigin = LOCAL_ORIGIN) -> Journey:
         """Send a message from `cell@domain`, and follow it and all errors to the end."""

@@ -276,7 +276,7 @@ class ForgedDomain:
         self.tunnel = await self.service.open_tunnel(address, lambda tunnel: self)
         return self
 
-    def post(self, payload: bytes, subject: str = MESSAGE) -> None:
+    def send_encoded(self, payload: bytes, subject: str = MESSAGE) -> None:
         """Say anything."""
         self.tunnel.send_nowait(subject, payload)
 
@@ -300,7 +300,7 @@ class ForgedDomain:
                 **fields,
             }  # type: ignore[arg-type]
         )
-        self.post(encode_envelope(envelope))
+        self.send_encoded(encode_envelope(envelope))
         return id
 
     def path(self, *cells: str) -> CellPath:
@@ -308,16 +308,18 @@ class ForgedDomain:
         hops = [CellAddress(cell, self.name) for cell in cells]
         return CellPath((*hops, CellAddress.of_domain(self.name)))
 
-    def tell(self, update: RoutingUpdate) -> None:
+    def send_update(self, update: RoutingUpdate) -> None:
         """Send news of routes."""
-        self.post(encode_routing_update(update), ROUTES)
+        self.send_encoded(encode_routing_update(update), ROUTES)
 
     async def acknowledge(self, peer: CellDomain) -> None:
         """Say that everything is known that the peer offers; until then it tells no more."""
         await eventually(lambda: any(isinstance(it, AdvertisementUpdate) for it in self.updates))
         told = [it for it in self.updates if isinstance(it, AdvertisementUpdate)][-1]
-        self.tell(AdvertisementAck(told.incarnation, told.number, told.offer.digest()))
-        await eventually(lambda: self.name not in peer.propagator.announcer.unacknowledged())
+        self.send_update(
+            AdvertisementAck(told.incarnation, told.number, told.advertisement.digest())
+        )
+        await eventually(lambda: self.name not in peer.propagator.advertiser.unacknowledged())
 
     # What it hears.
 

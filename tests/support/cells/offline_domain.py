@@ -33,17 +33,17 @@ class Dock:
     """A gateway that keeps what it is handed, unless it is full."""
 
     def __init__(self) -> None:
-        self.parcels: list[ForwardedMessage] = []
+        self.forwarded_messages: list[ForwardedMessage] = []
         self.is_full = False
 
-    def try_send(self, parcel: ForwardedMessage) -> bool:
+    def try_send(self, forwarded: ForwardedMessage) -> bool:
         if not self.is_full:
-            self.parcels.append(parcel)
+            self.forwarded_messages.append(forwarded)
         return not self.is_full
 
     @property
     def envelopes(self) -> list[Envelope]:
-        return [parcel.forward.envelope for parcel in self.parcels]
+        return [forwarded.forward.envelope for forwarded in self.forwarded_messages]
 
     def failures(self) -> list[DeliveryFailure]:
         """What the error replies say that went this way."""
@@ -57,7 +57,7 @@ class Workshop(CellMessaging):
         self, config: CellsConfig | None = None, *, frame_bytes_max: int = 4 * MIB
     ) -> None:
         super().__init__(DomainInfo("S1"), config or CellsConfig(), frame_bytes_max)
-        self.exchange: MessageDispatcher = self._start_sending()
+        self.dispatcher: MessageDispatcher = self._start_sending()
         self._state = DomainState.RUNNING
 
     @property
@@ -67,26 +67,26 @@ class Workshop(CellMessaging):
     def add(self, name: str, handler: CellHandler, **options: Any) -> CellRunner:
         cell = FunctionCell(name, handler, **options)
         cell.attach(self)  # type: ignore[arg-type]  # It needs no more than a sender has.
-        runner = CellRunner(cell, self.exchange)
+        runner = CellRunner(cell, self.dispatcher)
         queues = [Route.to_queue(it, cell.address) for it in cell.queues]
         topics = [Route.to_topic(it, cell.address) for it in cell.topics]
-        self.exchange.registry.add_cell(runner, [*queues, *topics])
+        self.dispatcher.registry.add_cell(runner, [*queues, *topics])
         return runner
 
     def connect(self, name: str, *, is_default: bool = True) -> Dock:
-        dock = self.exchange.registry.gateways[f"to-{name}"] = Dock()
+        dock = self.dispatcher.registry.gateways[f"to-{name}"] = Dock()
         self.add(f"to-{name}", lambda message: None)
         gateway = CellAddress(f"to-{name}", self.name)
         routes = [Route.to_domain(name, gateway)]
         if is_default:
             routes.append(Route.default(CellAddress.of_domain(name)))
-        self.exchange.registry.change_routes(added=routes)
+        self.dispatcher.registry.change_routes(added=routes)
         return dock
 
     def disconnect(self, name: str) -> None:
         default = Route.default(CellAddress.of_domain(name))
-        self.exchange.registry.change_routes(deleted=[default], is_strict=False)
-        self.exchange.registry.remove_cell(f"to-{name}")
+        self.dispatcher.registry.change_routes(deleted=[default], is_strict=False)
+        self.dispatcher.registry.remove_cell(f"to-{name}")
 
     def arrive(
         self, destination: str, payload: bytes = b"", *, peer: str = "C1", **fields: Any
@@ -94,13 +94,13 @@ class Workshop(CellMessaging):
         """A request of the cell `p` comes from a core."""
         envelope = make_request(destination, payload, peer=peer, **fields)
         origin = MessageOrigin.from_peer(peer, Role.CORE)
-        self.exchange.receive(envelope, origin, self.exchange.loop.time())
+        self.dispatcher.receive(envelope, origin, self.dispatcher.loop.time())
         return envelope
 
     def deliver(self, runner: CellRunner, payload: bytes = b"", *, source: str = "S1") -> bool:
         envelope = make_request(f"{runner.name}@S1", payload)
-        decision = self.exchange.registry.decision_cache.decide(envelope, LOCAL_ORIGIN)
-        return runner.deliver(decision.deliveries[0], self.exchange.loop.time(), source)
+        decision = self.dispatcher.registry.decision_cache.decide(envelope, LOCAL_ORIGIN)
+        return runner.deliver(decision.deliveries[0], self.dispatcher.loop.time(), source)
 
     def answer(
         self, request: Envelope, payload: bytes, *, kind: MessageKind = MessageKind.REPLY
@@ -114,8 +114,8 @@ class Workshop(CellMessaging):
             in_reply_to=request.id,
             payload=payload,
         )
-        self.exchange.receive(
-            reply, MessageOrigin.from_peer("C1", Role.CORE), self.exchange.loop.time()
+        self.dispatcher.receive(
+            reply, MessageOrigin.from_peer("C1", Role.CORE), self.dispatcher.loop.time()
         )
 
 

@@ -19,18 +19,18 @@ async def test_everything_the_sender_told_is_there() -> None:
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox)
     sender = CellAddress("p", "S1")
-    shop.tell("a", "hi", sender=sender, session="s-1", headers={"trace": "t"}, timeout=5)
+    shop.send_nowait("a", "hi", sender=sender, session="s-1", headers={"trace": "t"}, timeout=5)
     [message] = inbox.messages
     assert (message.body, message.sender, message.session) == ("hi", sender, "s-1")
     assert message.headers == {"trace": "t"}
     assert message.wants_reply is False
     assert message.route_name is None
-    now = shop.exchange.loop.time()
+    now = shop.dispatcher.loop.time()
     assert message.deadline is not None and now < message.deadline <= now + 5
 
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox)
-    shop.tell("a", b"")
+    shop.send_nowait("a", b"")
     assert inbox.messages[0].deadline is None
 
     shop, inbox = Workshop(), Inbox()
@@ -46,10 +46,10 @@ async def test_everything_the_sender_told_is_there() -> None:
 async def test_queues_and_topics_are_named_and_calls_look_the_same_either_way() -> None:
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox, consume=["work"], subscribe=["news"])
-    shop.tell("work", b"1")
+    shop.send_nowait("work", b"1")
     shop.publish("news", b"2")
-    shop.tell("a", b"3")
-    shop.tell("a@S1", b"4")
+    shop.send_nowait("a", b"3")
+    shop.send_nowait("a@S1", b"4")
     assert [(it.payload, it.route_name) for it in inbox.messages] == [
         (b"1", "work"),
         (b"2", "news"),
@@ -76,9 +76,9 @@ async def test_nobody_sends_as_a_cell_of_another_domain() -> None:
     """Other domains would not believe it."""
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox)
-    shop.tell("a", sender=CellAddress("p"))
+    shop.send_nowait("a", sender=CellAddress("p"))
     with pytest.raises(ConfigError, match="p@S2 is no cell of domain S1"):
-        shop.tell("a", sender=CellAddress("p", "S2"))
+        shop.send_nowait("a", sender=CellAddress("p", "S2"))
     with pytest.raises(ConfigError, match="p@S2"):
         await shop.call("a", "text", sender=CellAddress("p", "S2"))
     assert len(inbox.messages) == 1

@@ -35,8 +35,8 @@ def test_bytes_text_and_plain_values_come_back(subtests: pytest.Subtests) -> Non
         ("größe", TEXT, "größe".encode()),
         ("", TEXT, b""),
     ]
-    for body, content, payload in encoded:
-        assert encode_body(body) == (content, payload), content
+    for body, content_type, payload in encoded:
+        assert encode_body(body) == (content_type, payload), content_type
 
     for body, read in [
         (0, 0),
@@ -49,9 +49,9 @@ def test_bytes_text_and_plain_values_come_back(subtests: pytest.Subtests) -> Non
         (Pair(1, "b"), {"first": 1, "second": "b"}),
     ]:
         with subtests.test(body=body):
-            content, payload = encode_body(body)
-            assert content == MSGPACK
-            assert decode_body(content, payload) == read
+            content_type, payload = encode_body(body)
+            assert content_type == MSGPACK
+            assert decode_body(content_type, payload) == read
 
     assert decode_body(*encode_body("größe")) == "größe"
     assert decode_body(*encode_body(b"\xff")) == b"\xff"
@@ -79,7 +79,7 @@ def test_what_cannot_be_sent_or_is_not_what_it_says_is_refused(subtests: pytest.
         with subtests.test(body=body), pytest.raises(ConfigError, match="cannot be sent"):
             encode_body(body)
 
-    for content, payload in [
+    for content_type, payload in [
         (TEXT, b"\xff"),
         (COMMAND, b"\xff"),
         (JSON, b"{"),
@@ -92,8 +92,8 @@ def test_what_cannot_be_sent_or_is_not_what_it_says_is_refused(subtests: pytest.
         ("pickle", pickle.dumps({})),
         ("unknown", b""),
     ]:
-        with subtests.test(content=content), pytest.raises(MalformedPayloadError):
-            decode_body(content, payload)
+        with subtests.test(content_type=content_type), pytest.raises(MalformedPayloadError):
+            decode_body(content_type, payload)
 
     with pytest.raises(MalformedPayloadError, match="'pickle' is not known; known are text"):
         decode_body("pickle", b"")

@@ -11,8 +11,8 @@ from postroad.core.errors import MalformedPayloadError
 
 def test_the_answer_tells_the_way() -> None:
     way = CellPath.of("System@S1", "*@S1", "*@C1")
-    content, payload = encode_body(build_pong(CellMessage(b"", PING, path=way)))
-    assert content == "msgpack"
+    content_type, payload = encode_body(build_pong(CellMessage(b"", PING, path=way)))
+    assert content_type == "msgpack"
     assert decode_pong(payload) == way
 
 

@@ -65,7 +65,7 @@ async def test_what_a_handler_raises_is_raised() -> None:
     for when in ("later", "at once"):
         with pytest.raises(RemoteHandlerError, match=when):
             await hand_over(shop, when.encode())
-    assert shop.exchange.statistics.failed == 2
+    assert shop.dispatcher.statistics.failed == 2
     assert not dock.envelopes
 
     shop = Workshop()

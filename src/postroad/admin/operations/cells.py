@@ -13,7 +13,7 @@ from postroad.cells import (
     CellDomain,
     CellNotFoundError,
     CellPath,
-    CommandRefused,
+    CommandRejectedError,
     NoRouteError,
     RouteType,
     filter_routes,
@@ -219,7 +219,7 @@ async def run_command(office: Office, cell: str, command: str) -> CommandView:
     except NoRouteError as error:
         raise _lost(office, cell, error) from None
     except RemoteHandlerError as error:
-        if error.remote_code == CommandRefused.code:
+        if error.remote_code == CommandRejectedError.code:
             raise Forbidden(error.detail) from None
         raise
 
@@ -247,7 +247,7 @@ async def _tell_system(office: Office, command: str, cell: str) -> CommandView:
     except RemoteHandlerError as error:
         if error.remote_code == CellNotFoundError.code:
             raise NotFound(error.detail) from None
-        if error.remote_code == CommandRefused.code:
+        if error.remote_code == CommandRejectedError.code:
             raise Forbidden(error.detail) from None
         if error.remote_code == ConfigError.code:
             raise UsageError(error.detail) from None

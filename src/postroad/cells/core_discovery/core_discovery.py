@@ -69,7 +69,7 @@ class CoreDiscovery(Protocol):
     """Tells every domain where the cores are, and the others where this one is, if it is one."""
 
     async def start(
-        self, own: DomainInfo, endpoints: tuple[Address, ...], on_cores: CoresCallback
+        self, local: DomainInfo, endpoints: tuple[Address, ...], on_cores: CoresCallback
     ) -> None:
         """Register if this domain is a core, and begin to look for the others.
 
@@ -105,27 +105,27 @@ class BackgroundCoreDiscovery(BackgroundDiscovery[Mapping[str, CoreLocation]]):
         report = DiscoveryReporter(logger, source, self._counts)
         super().__init__(report, "cores", {}, first_answer_s=first_answer_s)
         # Set by start.
-        self._own: DomainInfo
+        self._local: DomainInfo
         # What is to be registered; None for a satellite.
         self._location: CoreLocation | None
 
     async def start(
-        self, own: DomainInfo, endpoints: tuple[Address, ...], on_cores: CoresCallback
+        self, local: DomainInfo, endpoints: tuple[Address, ...], on_cores: CoresCallback
     ) -> None:
         """Register if this domain is a core, and begin to look; see `Locations.start`."""
         self._require_new()
-        is_core = own.role is Role.CORE
-        self._own = own
-        self._location = CoreLocation(own.name, tuple(endpoints), own.zone) if is_core else None
+        is_core = local.role is Role.CORE
+        self._local = local
+        self._location = CoreLocation(local.name, tuple(endpoints), local.zone) if is_core else None
         self._on_start()
         await self._start(on_cores)
 
     def _on_start(self) -> None:
         """Check or do what may be refused before the search begins."""
 
-    def _publish_cores(self, found: Iterable[CoreLocation]) -> None:
+    def _publish_cores(self, cores: Iterable[CoreLocation]) -> None:
         """Pass on the cores known now, if they differ from those told last."""
-        others = {core.name: core for core in found if core.name != self._own.name}
+        others = {core.name: core for core in cores if core.name != self._local.name}
         self._publish(MappingProxyType(others))
 
     def statistics(self) -> CoreDiscoveryStatistics:
@@ -162,10 +162,10 @@ class StaticCoreDiscovery(BackgroundCoreDiscovery):
 
     async def _discover(self) -> None:
         self._set_connected(True)
-        self._counts.is_registered = self._location is not None and self._own.name in self._cores
+        self._counts.is_registered = self._location is not None and self._local.name in self._cores
         if self._location is not None and self._cores and not self._counts.is_registered:
             self._report.warn(
-                "unlisted", "the core %r is not in its own list; who dials it?", self._own.name
+                "unlisted", "the core %r is not in its own list; who dials it?", self._local.name
             )
         self._publish_cores(self._cores.values())
 

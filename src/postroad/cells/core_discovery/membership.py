@@ -35,8 +35,8 @@ class MembershipCoreDiscovery(BackgroundCoreDiscovery):
 
     def _on_start(self) -> None:
         local = self._agent.local_member
-        if self._own.name != local.name:
-            raise ConfigError(f"the domain {self._own.name!r} must be called {local.name!r}")
+        if self._local.name != local.name:
+            raise ConfigError(f"the domain {self._local.name!r} must be called {local.name!r}")
         if self._location is None:
             return
         if self._location.endpoints != (local.address,):
@@ -44,7 +44,7 @@ class MembershipCoreDiscovery(BackgroundCoreDiscovery):
                 f"endpoints {self._location} cannot be told: members are dialed at their "
                 f"address, {local.address}"
             )
-        self._agent.set_properties({ROLE: Role.CORE.value, ZONE: self._own.zone})
+        self._agent.set_properties({ROLE: Role.CORE.value, ZONE: self._local.zone})
         self._counts.registrations += 1
         self._counts.is_registered = True
 
@@ -65,20 +65,20 @@ class MembershipCoreDiscovery(BackgroundCoreDiscovery):
         # Opened before the members are read, so that no change is missed between the two.
         changes = self._agent.events()
         self._set_connected(True)
-        self._look()
+        self._scan_members()
         async for change in changes:
             if self._concerns_cores(change):
-                self._look()
+                self._scan_members()
 
     def _concerns_cores(self, change: MembershipEvent) -> bool:
         return ROLE in change.member.properties or change.member.name in self._cores
 
-    def _look(self) -> None:
+    def _scan_members(self) -> None:
         """Tell of all who are cores now, however many changes that took."""
-        self._cores = {core.name: core for core in self._find()}
+        self._cores = {core.name: core for core in self._find_cores()}
         self._publish_cores(self._cores.values())
 
-    def _find(self) -> Iterator[CoreLocation]:
+    def _find_cores(self) -> Iterator[CoreLocation]:
         for member in self._agent.members:
             if member.properties.get(ROLE, _NO_CORE) != _NO_CORE:
                 # What cannot be read changes nothing about one that was known before.

@@ -78,20 +78,22 @@ class ZooKeeperCoreDiscovery(BackgroundCoreDiscovery):
         super().__init__(self._entries.source, first_answer_s=self._entries.first_answer_s)
 
     async def _discover(self) -> None:
-        async for cores in self._entries.watch(self._own_entry(), self._report):
+        async for cores in self._entries.watch(self._local_registration(), self._report):
             self._answered.set()
             if cores is not None:
                 self._publish_cores(cores.values())
 
-    def _own_entry(self) -> LocalRegistration[CoreLocation] | None:
+    def _local_registration(self) -> LocalRegistration[CoreLocation] | None:
         if self._location is None:
             return None
-        return LocalRegistration(self._own.name, _encode(self._location), self._is_own)
+        return LocalRegistration(self._local.name, _encode(self._location), self._is_local)
 
-    def _is_own(self, location: CoreLocation) -> bool:
+    def _is_local(self, location: CoreLocation) -> bool:
         """Whether an entry of this name is of this domain, before it was started again."""
-        own = self._location
-        return own is not None and set(location.endpoints) == set(own.endpoints)
+        local_location = self._location
+        return local_location is not None and set(location.endpoints) == set(
+            local_location.endpoints
+        )
 
     async def _deregister(self) -> None:
         await self._entries.close()

@@ -43,7 +43,7 @@ class ForwardedMessage(NamedTuple):
 class Gateway(Protocol):
     """A way to another domain."""
 
-    def try_send(self, parcel: ForwardedMessage) -> bool:
+    def try_send(self, forwarded: ForwardedMessage) -> bool:
         """Take a message; False if too many wait already."""
         ...
 

@@ -39,7 +39,7 @@ class CoreDialer:
     def __init__(
         self,
         service: MessagingService,
-        own: DomainInfo,
+        local: DomainInfo,
         config: CellsConfig,
         *,
         accept: Callable[[Tunnel], DomainLink],
@@ -47,14 +47,14 @@ class CoreDialer:
         cores: frozenset[str] | None = None,
     ) -> None:
         self._service = service
-        self._own = own
+        self._local = local
         self._config = config
         self._accept = accept
         self._has_link = has_link
         self._allowed = cores
         self._cores: dict[str, CoreLocation] = {}
         # When a core was told of for the last time, of those that are told of no more.
-        self._missing_since: dict[str, float] = {}
+        self._unlisted_since: dict[str, float] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
@@ -68,36 +68,36 @@ class CoreDialer:
 
     def unlisted_s(self, name: str) -> float | None:
         """How long nobody has told of a core any more; None if somebody does."""
-        since = self._missing_since.get(name)
+        since = self._unlisted_since.get(name)
         return None if since is None else self._loop.time() - since
 
     def set_cores(self, cores: Mapping[str, CoreLocation]) -> None:
         """These are all cores that somebody tells of now."""
         now = self._loop.time()
-        cores = {name: it for name, it in cores.items() if self._may_be_core(name, now)}
+        cores = {name: location for name, location in cores.items() if self._may_be_core(name, now)}
         for name in self._cores.keys() - cores.keys():
-            self._missing_since.setdefault(name, now)
-            if name not in self._tasks and self._is_forgotten(name):
-                self._forget(name)
+            self._unlisted_since.setdefault(name, now)
+            if name not in self._tasks and self._is_core_expired(name):
+                self._remove_core(name)
         for name, location in cores.items():
-            self._missing_since.pop(name, None)
+            self._unlisted_since.pop(name, None)
             self._cores[name] = location
             if self.should_dial(name) and name not in self._tasks:
                 self._tasks[name] = self._loop.create_task(
-                    self._keep_dialing(name), name=f"postroad dial {name}"
+                    self._dial_until_expired(name), name=f"postroad dial {name}"
                 )
 
     def _may_be_core(self, name: str, now: float) -> bool:
         if self._allowed is None or name in self._allowed:
             return True
         self._log.log(
-            name, now, "%s: %s says it is a core, which may be none", self._own.name, name
+            name, now, "%s: %s says it is a core, which may be none", self._local.name, name
         )
         return False
 
     def should_dial(self, name: str) -> bool:
         """Whether it is this domain that dials."""
-        return self._own.role is Role.SATELLITE or name < self._own.name
+        return self._local.role is Role.SATELLITE or name < self._local.name
 
     async def close(self) -> None:
         """Dial no more."""
@@ -106,9 +106,9 @@ class CoreDialer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep_dialing(self, name: str) -> None:
+    async def _dial_until_expired(self, name: str) -> None:
         attempt = 0
-        while not self._is_forgotten(name):
+        while not self._is_core_expired(name):
             tunnel = await self._dial(name)
             if tunnel is not None:
                 self.failures.pop(name, None)
@@ -126,15 +126,15 @@ class CoreDialer:
                 )
             )
         del self._tasks[name]
-        self._forget(name)
+        self._remove_core(name)
 
-    def _forget(self, name: str) -> None:
-        logger.info("%s: core %s is forgotten", self._own.name, name)
-        del self._cores[name], self._missing_since[name]
+    def _remove_core(self, name: str) -> None:
+        logger.info("%s: core %s is forgotten", self._local.name, name)
+        del self._cores[name], self._unlisted_since[name]
         self.failures.pop(name, None)
 
-    def _is_forgotten(self, name: str) -> bool:
-        since = self._missing_since.get(name)
+    def _is_core_expired(self, name: str) -> bool:
+        since = self._unlisted_since.get(name)
         is_old = since is not None and self._loop.time() - since > self._config.forget_core_s
         return is_old and not self._has_link(name)
 
@@ -146,13 +146,13 @@ class CoreDialer:
             except Exception as error:
                 if not isinstance(error, PostroadError):
                     # A defect here must not cost this domain its core for ever.
-                    logger.exception("%s: dialing core %s failed", self._own.name, name)
+                    logger.exception("%s: dialing core %s failed", self._local.name, name)
                 self.failures[name] = str(error)
                 self._log.log(
                     name,
                     self._loop.time(),
                     "%s: no tunnel to core %s at %s: %s",
-                    self._own.name,
+                    self._local.name,
                     name,
                     address,
                     error,

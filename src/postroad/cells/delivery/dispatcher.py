@@ -32,7 +32,7 @@ from postroad.cells.delivery.failure import (
 from postroad.cells.errors import CellBusyError, NoRouteError, RoutingError
 from postroad.cells.messages import CellReply, encode_body
 from postroad.cells.routing.decision import LOCAL_ORIGIN, Forward, LocalDelivery, MessageOrigin
-from postroad.cells.routing.neighbors import Neighbors
+from postroad.cells.routing.neighbors import NeighborTable
 from postroad.cells.routing.router import SOURCE_HOPS_MAX
 from postroad.cells.statistics import DomainStatistics
 from postroad.cells.tracing import record_forward_span
@@ -40,8 +40,8 @@ from postroad.core import PostroadError, ThrottledLogger, tracing
 from postroad.core.errors import LocalProtocolError, MalformedPayloadError
 
 _WARN_INTERVAL_S = 5.0
-_IDS_AT_ONCE = 256
-_NOBODY: frozenset[str] = frozenset()
+_IDS_PER_READ = 256
+_NO_TARGETS: frozenset[str] = frozenset()
 
 
 class MessageDispatcher:
@@ -58,11 +58,11 @@ class MessageDispatcher:
         # How many handlers are on the stack: what they send waits for its turn.
         self.depth = 0
         # What becomes of answers to messages of this domain; True if somebody waited for it.
-        self.on_reply: Callable[[bytes, CellReply | DeliveryFailure], bool] = lambda id, answer: (
+        self.on_reply: Callable[[bytes, CellReply | DeliveryFailure], bool] = lambda id, reply: (
             False
         )
         self._address = domain.address
-        self.neighbors = Neighbors(domain)
+        self.neighbors = NeighborTable(domain)
         # Which commands of other domains cells of this one answer.
         self.remote_commands: RemoteCommands = "read"
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
@@ -73,8 +73,13 @@ class MessageDispatcher:
         for id in self._ids:
             return id
         # Many at a time: the system is asked once for all of them.
-        chance = os.urandom(_IDS_AT_ONCE * ID_BYTES)
-        self._ids = iter([chance[it : it + ID_BYTES] for it in range(0, len(chance), ID_BYTES)])
+        random_bytes = os.urandom(_IDS_PER_READ * ID_BYTES)
+        self._ids = iter(
+            [
+                random_bytes[start : start + ID_BYTES]
+                for start in range(0, len(random_bytes), ID_BYTES)
+            ]
+        )
         return next(self._ids)
 
     def warn(self, key: str, text: str, *args: object) -> None:
@@ -119,8 +124,12 @@ class MessageDispatcher:
         if not request.destination.is_complete or not request.can_reply:
             return None
         reply = self._reply_to(request, b"", "", delivery.cell)
-        back = self._reply_forward(reply, request)
-        return None if back is None else (self._runners[delivery.cell], delivery, back)
+        reply_forward = self._reply_forward(reply, request)
+        return (
+            None
+            if reply_forward is None
+            else (self._runners[delivery.cell], delivery, reply_forward)
+        )
 
     def outgoing_forward(self, envelope: Envelope) -> Forward | None:
         """How all messages of the same sender to the same cell elsewhere leave this domain."""
@@ -141,9 +150,9 @@ class MessageDispatcher:
         self,
         envelope: Envelope,
         origin: MessageOrigin = LOCAL_ORIGIN,
-        avoid: frozenset[str] = _NOBODY,
+        avoid: frozenset[str] = _NO_TARGETS,
         arrived: float | None = None,
-        choices: list[str] | None = None,
+        selected_targets: list[str] | None = None,
     ) -> DeliveryFailure | None:
         """Deliver and forward a message; gives what its sender should be told, if anything.
 
@@ -162,10 +171,10 @@ class MessageDispatcher:
         for delivery in decision.deliveries:
             failure = self._deliver(delivery, origin, now) or failure
         for forward in decision.forwards:
-            if choices is not None and forward.selected_target is not None:
-                choices.append(forward.selected_target)
-            parcel = ForwardedMessage(forward, envelope, origin, avoid, now)
-            failure = self._forward(parcel, choices) or failure
+            if selected_targets is not None and forward.selected_target is not None:
+                selected_targets.append(forward.selected_target)
+            forwarded = ForwardedMessage(forward, envelope, origin, avoid, now)
+            failure = self._forward(forwarded, selected_targets) or failure
         return failure
 
     def _deliver(
@@ -175,58 +184,65 @@ class MessageDispatcher:
             self._route_reply(delivery)
             return None
         runner = self._runners[delivery.cell]
-        source, via = self.share_of(delivery.envelope, origin)
+        source, via = self.fairness_key(delivery.envelope, origin)
         if runner.deliver(delivery, now, source, via=via):
             self.statistics.delivered += 1
             return None
         text = f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait"
-        return self._refuse_busy(delivery.envelope, text)
+        return self._reject_busy(delivery.envelope, text)
 
     def _forward(
-        self, parcel: ForwardedMessage, choices: list[str] | None = None
+        self, forwarded: ForwardedMessage, selected_targets: list[str] | None = None
     ) -> DeliveryFailure | None:
-        forward = parcel.forward
+        forward = forwarded.forward
         gateway = self._gateways.get(forward.gateway)
         if gateway is None:
             text = f"cell {forward.gateway} is no tunnel"
-            return self._failure(NoRouteError, text, parcel.envelope)
-        if gateway.try_send(parcel):
+            return self._failure(NoRouteError, text, forwarded.envelope)
+        if gateway.try_send(forwarded):
             self.statistics.forwarded += 1
             return None
-        if forward.selected_target is not None and self.has_alternative(parcel):
-            return self.reroute(parcel, choices)
-        return self._refuse_busy(parcel.envelope, f"{forward.gateway} is busy")
+        if forward.selected_target is not None and self.has_alternative(forwarded):
+            return self.reroute(forwarded, selected_targets)
+        return self._reject_busy(forwarded.envelope, f"{forward.gateway} is busy")
 
-    def has_alternative(self, parcel: ForwardedMessage) -> bool:
+    def has_alternative(self, forwarded: ForwardedMessage) -> bool:
         """Whether a message that was to go by one choice can go by another."""
-        assert parcel.forward.selected_target is not None
-        avoid = parcel.avoid | {parcel.forward.selected_target}
-        return self._decision_cache.decide(parcel.envelope, _again(parcel), avoid).failure is None
+        assert forwarded.forward.selected_target is not None
+        avoid = forwarded.avoid | {forwarded.forward.selected_target}
+        return (
+            self._decision_cache.decide(
+                forwarded.envelope, _reroute_origin(forwarded), avoid
+            ).failure
+            is None
+        )
 
     def reroute(
-        self, parcel: ForwardedMessage, choices: list[str] | None = None
+        self, forwarded: ForwardedMessage, selected_targets: list[str] | None = None
     ) -> DeliveryFailure | None:
         """Send what a gateway could not take by another route, if there is one."""
-        avoid = parcel.avoid
-        hop = parcel.envelope.destination.current
-        if parcel.forward.selected_target is not None:
-            avoid |= {parcel.forward.selected_target}
+        avoid = forwarded.avoid
+        hop = forwarded.envelope.destination.current
+        if forwarded.forward.selected_target is not None:
+            avoid |= {forwarded.forward.selected_target}
         elif hop.is_local and self.registry.table.topics(hop.cell):
             # The copy of a topic for that domain; there is no other way to its subscribers.
             self.statistics.undelivered += 1
             return None
         self.statistics.resent += 1
-        lain_ms = int((self.loop.time() - parcel.arrived) * 1000)
-        envelope = parcel.envelope.with_elapsed(lain_ms)
-        return self.dispatch(envelope, _again(parcel), avoid, choices=choices)
+        waited_ms = int((self.loop.time() - forwarded.arrived) * 1000)
+        envelope = forwarded.envelope.with_elapsed(waited_ms)
+        return self.dispatch(
+            envelope, _reroute_origin(forwarded), avoid, selected_targets=selected_targets
+        )
 
-    def reroute_or_fail(self, parcel: ForwardedMessage) -> None:
+    def reroute_or_fail(self, forwarded: ForwardedMessage) -> None:
         """A tunnel is gone with a message that was not sent: it goes another way, or fails."""
-        failure = self.reroute(parcel)
+        failure = self.reroute(forwarded)
         if failure is not None:
-            self.notify_sender(parcel.envelope, parcel.origin, failure)
+            self.notify_sender(forwarded.envelope, forwarded.origin, failure)
 
-    def _refuse_busy(self, envelope: Envelope, text: str) -> DeliveryFailure | None:
+    def _reject_busy(self, envelope: Envelope, text: str) -> DeliveryFailure | None:
         self.statistics.refused += 1
         failure = self._failure(CellBusyError, text, envelope)
         if envelope.is_reply:
@@ -234,7 +250,7 @@ class MessageDispatcher:
             self.log_undelivered(envelope, failure)
         return None if envelope.suppress_errors or not envelope.can_reply else failure
 
-    def share_of(self, envelope: Envelope, origin: MessageOrigin) -> tuple[str, str | None]:
+    def fairness_key(self, envelope: Envelope, origin: MessageOrigin) -> tuple[str, str | None]:
         """The domain that a message counts for where room is shared out, and the core it came by.
 
         A core has seen which domain it has a message from. It may also make domains up, so what
@@ -243,35 +259,39 @@ class MessageDispatcher:
         if origin.peer is None or origin.allow_remote:
             return origin.peer or self.domain.name, None
         hops = envelope.source.hops
-        is_passed_on = len(hops) > 1 and hops[-2].is_domain
-        return hops[-2].domain if is_passed_on else origin.peer, origin.peer
+        is_forwarded = len(hops) > 1 and hops[-2].is_domain
+        return hops[-2].domain if is_forwarded else origin.peer, origin.peer
 
     # Answers.
 
     def reply(self, request: Envelope, body: Any, cell: str) -> None:
         """Answer a message with what a handler returned."""
         try:
-            content, payload = encode_body(body)
+            content_type, payload = encode_body(body)
         except PostroadError as error:
             self.fail(request, error, cell)
             return
-        self.reply_encoded(request, content, payload, cell)
+        self.reply_encoded(request, content_type, payload, cell)
 
-    def reply_encoded(self, request: Envelope, content: str, payload: bytes, cell: str) -> None:
+    def reply_encoded(
+        self, request: Envelope, content_type: str, payload: bytes, cell: str
+    ) -> None:
         """Answer a message with what is encoded already."""
-        if self.on_reply(request.id, CellReply(content, payload)):
+        if self.on_reply(request.id, CellReply(content_type, payload)):
             return
         try:
-            reply = self._reply_to(request, payload, content, cell)
+            reply = self._reply_to(request, payload, content_type, cell)
         except LocalProtocolError:
             # Whoever sent it cannot be answered, and knows that.
             return
         self._send_reply(reply, request)
 
-    def _reply_to(self, request: Envelope, payload: bytes, content: str, cell: str) -> Envelope:
+    def _reply_to(
+        self, request: Envelope, payload: bytes, content_type: str, cell: str
+    ) -> Envelope:
         source = CellPath((self.domain.cell(cell),))
         return make_reply(
-            request, id=self.new_id(), payload=payload, content=content, source=source
+            request, id=self.new_id(), payload=payload, content_type=content_type, source=source
         )
 
     def fail(self, request: Envelope, error: BaseException, cell: str) -> None:
@@ -289,7 +309,7 @@ class MessageDispatcher:
         """What a caller is told of an error in a handler."""
         return DeliveryFailure.raised(error, hop=self.domain.cell(cell), at=self.domain.name)
 
-    def refuse(self, request: Envelope, error: type[RoutingError], text: str) -> None:
+    def reject(self, request: Envelope, error: type[RoutingError], text: str) -> None:
         """Tell the sender of a message that nothing came of it, if it can be told."""
         self._send_error(request, self._failure(error, text, request))
 
@@ -299,8 +319,8 @@ class MessageDispatcher:
         """Tell whoever sent a message: a cell of this domain, or one elsewhere."""
         if envelope.kind is MessageKind.REPLY:
             # The request was handled, so this is no failure to reach anybody.
-            told = msgspec.structs.replace(failure, is_handler_error=True)
-            self.dispatch(reply_to_error(envelope, told, id=self.new_id()))
+            handler_failure = msgspec.structs.replace(failure, is_handler_error=True)
+            self.dispatch(reply_to_error(envelope, handler_failure, id=self.new_id()))
         elif origin.peer is None and not self.on_reply(envelope.id, failure):
             self.log_undelivered(envelope, failure)
         elif origin.peer is not None:
@@ -317,32 +337,34 @@ class MessageDispatcher:
         if envelope.can_reply:
             self._send_reply(make_error_reply(envelope, failure, id=self.new_id()), envelope)
 
-    def _send_reply(self, answer: Envelope, request: Envelope) -> None:
+    def _send_reply(self, reply: Envelope, request: Envelope) -> None:
         """Send an answer: by the core that brought the request, if it can be."""
-        forward = self._reply_forward(answer, request)
+        forward = self._reply_forward(reply, request)
         if forward is None:
-            self.dispatch(answer)
+            self.dispatch(reply)
             return
         failure = self._forward(
-            ForwardedMessage(forward, answer, LOCAL_ORIGIN, _NOBODY, self.loop.time())
+            ForwardedMessage(forward, reply, LOCAL_ORIGIN, _NO_TARGETS, self.loop.time())
         )
         if failure is not None:
-            self.log_undelivered(answer, failure)
+            self.log_undelivered(reply, failure)
 
-    def _reply_forward(self, answer: Envelope, request: Envelope) -> Forward | None:
+    def _reply_forward(self, reply: Envelope, request: Envelope) -> Forward | None:
         """From a satellite an answer goes back by the core that brought the request.
 
         That one knows the way to who asked; another core may have lost it.
         """
-        way = request.source.last
+        last_hop = request.source.last
         if (
-            way is None
-            or gateway_name(way.domain) not in self._gateways
-            or way.domain not in self.registry.upstream_cores
-            or answer.destination.current.domain == self.domain.name
+            last_hop is None
+            or gateway_name(last_hop.domain) not in self._gateways
+            or last_hop.domain not in self.registry.upstream_cores
+            or reply.destination.current.domain == self.domain.name
         ):
             return None
-        return Forward(gateway_name(way.domain), answer.with_source_hop(self._address), way.domain)
+        return Forward(
+            gateway_name(last_hop.domain), reply.with_source_hop(self._address), last_hop.domain
+        )
 
     def _route_reply(self, delivery: LocalDelivery) -> None:
         """An answer goes to whoever waits for it, by the cells that its request went by."""
@@ -355,21 +377,21 @@ class MessageDispatcher:
     def _complete_call(self, envelope: Envelope) -> bool:
         """Give an answer to whoever waits for it here; False if nobody does."""
         assert envelope.in_reply_to is not None
-        answer: CellReply | DeliveryFailure
+        reply: CellReply | DeliveryFailure
         if envelope.kind is MessageKind.ERROR:
             try:
-                answer = decode_failure(envelope.payload)
+                reply = decode_failure(envelope.payload)
             except MalformedPayloadError as error:
                 self.statistics.malformed += 1
-                answer = self._failure(MalformedPayloadError, str(error), envelope)
+                reply = self._failure(MalformedPayloadError, str(error), envelope)
         else:
-            answer = CellReply(envelope.content_type, envelope.payload, envelope.source)
-        if self.on_reply(envelope.in_reply_to, answer):
+            reply = CellReply(envelope.content_type, envelope.payload, envelope.source)
+        if self.on_reply(envelope.in_reply_to, reply):
             return True
         last = envelope.destination.last
-        is_here = last is not None and last.domain == self.domain.name
-        self.statistics.replies_late += is_here
-        return is_here
+        is_local = last is not None and last.domain == self.domain.name
+        self.statistics.replies_late += is_local
+        return is_local
 
     def _failure(
         self, error: type[PostroadError], text: str, envelope: Envelope
@@ -377,6 +399,6 @@ class MessageDispatcher:
         return DeliveryFailure.of(error, text, hop=envelope.destination.last, at=self.domain.name)
 
 
-def _again(parcel: ForwardedMessage) -> MessageOrigin:
+def _reroute_origin(forwarded: ForwardedMessage) -> MessageOrigin:
     """Where a message came from that is sent another way: subscribers have their copies."""
-    return msgspec.structs.replace(parcel.origin, allow_fan_out=False)
+    return msgspec.structs.replace(forwarded.origin, allow_fan_out=False)

@@ -19,7 +19,7 @@ from postroad.core.limits import KIB, MIB
 
 ID_BYTES = 16
 SESSION_BYTES_MAX = 1 * KIB
-CONTENT_BYTES_MAX = 128
+CONTENT_TYPE_BYTES_MAX = 128
 HEADERS_MAX = 32
 HEADER_NAME_BYTES_MAX = 128
 HEADER_VALUE_BYTES_MAX = 4 * KIB
@@ -30,10 +30,10 @@ ENVELOPE_BYTES_MAX = 4 * MIB
 """As much as a frame carries by default."""
 
 # What the way back may need of the time that is left: a tenth, and no more than ten seconds.
-_RETURN_SHARE = 10
-_RETURN_MS_MAX = 10_000
+_REPLY_SHARE = 10
+_REPLY_MS_MAX = 10_000
 
-_NOBODY_YET = CellPath()
+_EMPTY_PATH = CellPath()
 
 # What an envelope and each of its hops are taken to weigh in memory.
 _HEAD_BYTES = 500
@@ -82,18 +82,18 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
     def __post_init__(self) -> None:
         # It is called for every message that comes in: what is nearly always so goes first.
         if len(self.id) != ID_BYTES:
-            raise ConfigError(_fault_of_id(self.id))
-        answers = self.in_reply_to
-        if (answers is None) != (self.kind is MessageKind.MESSAGE):
-            raise ConfigError(f"this {self.kind.name.lower()} answers {answers!r}")
-        if answers is not None and len(answers) != ID_BYTES:
-            raise ConfigError(_fault_of_id(answers))
+            raise ConfigError(_describe_id_fault(self.id))
+        in_reply_to = self.in_reply_to
+        if (in_reply_to is None) != (self.kind is MessageKind.MESSAGE):
+            raise ConfigError(f"this {self.kind.name.lower()} answers {in_reply_to!r}")
+        if in_reply_to is not None and len(in_reply_to) != ID_BYTES:
+            raise ConfigError(_describe_id_fault(in_reply_to))
         if self.ttl_ms is not None and not 0 <= self.ttl_ms <= TTL_MS_MAX:
             raise ConfigError(f"ttl_ms={self.ttl_ms} must be 0 to {TTL_MS_MAX}")
         if self.session is not None:
             _check_text("session", self.session, SESSION_BYTES_MAX)
         if self.content_type:
-            _check_text("content", self.content_type, CONTENT_BYTES_MAX)
+            _check_text("content", self.content_type, CONTENT_TYPE_BYTES_MAX)
         if self.headers:
             _check_headers(self.headers)
 
@@ -133,7 +133,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
         """The time left to begin with it, if the answer is to be back in time."""
         if self.ttl_ms is None:
             return None
-        return self.ttl_ms - min(self.ttl_ms // _RETURN_SHARE, _RETURN_MS_MAX)
+        return self.ttl_ms - min(self.ttl_ms // _REPLY_SHARE, _REPLY_MS_MAX)
 
     # Other envelopes made of it.
 
@@ -162,10 +162,10 @@ def make_reply(
     *,
     id: bytes,
     payload: bytes = b"",
-    content: str = "",
+    content_type: str = "",
     headers: Mapping[str, str] | None = None,
     kind: MessageKind = MessageKind.REPLY,
-    source: CellPath = _NOBODY_YET,
+    source: CellPath = _EMPTY_PATH,
 ) -> Envelope:
     """Make the answer to a message; it goes back by its source path.
 
@@ -185,12 +185,12 @@ def make_reply(
         session=request.session,
         ttl_ms=request.ttl_ms,
         headers=request.headers if headers is None else dict(headers),
-        content_type=content,
+        content_type=content_type,
         payload=payload,
     )
 
 
-def _fault_of_id(value: bytes) -> str:
+def _describe_id_fault(value: bytes) -> str:
     return f"a message id of {len(value)} bytes; it must have {ID_BYTES}"
 
 

@@ -23,14 +23,14 @@ from postroad.core.errors import (
     RemoteHandlerError,
 )
 
-FAILURE_CONTENT = "postroad.failure"
+FAILURE_CONTENT_TYPE = "postroad.failure"
 """The content of envelopes whose payload is a Failure."""
 TEXT_CHARACTERS_MAX = 1_024
 FAILURE_BYTES_MAX = 8 * 1_024
 
 _CLASSES: dict[int, type[MessagingError]] = {
-    it.code: it
-    for it in (
+    error_class.code: error_class
+    for error_class in (
         CellBusyError,
         HopLimitExceededError,
         MessageExpiredError,
@@ -96,8 +96,8 @@ class DeliveryFailure(msgspec.Struct, frozen=True, array_like=True, kw_only=True
     def _class(self) -> type[MessagingError]:
         if self.code == MalformedPayloadError.code:
             return RemoteDecodeError
-        known = None if self.is_handler_error else _CLASSES.get(self.code)
-        return known or RemoteHandlerError
+        error_class = None if self.is_handler_error else _CLASSES.get(self.code)
+        return error_class or RemoteHandlerError
 
 
 def _text_of(error: BaseException) -> str:
@@ -122,7 +122,7 @@ def make_error_reply(failed: Envelope, failure: DeliveryFailure, *, id: bytes) -
         failed,
         id=id,
         payload=_encoder.encode(failure),
-        content=FAILURE_CONTENT,
+        content_type=FAILURE_CONTENT_TYPE,
         kind=MessageKind.ERROR,
     )
     return reply.with_source_hop(CellAddress.of_domain(failure.domain))
@@ -135,7 +135,7 @@ def reply_to_error(reply: Envelope, failure: DeliveryFailure, *, id: bytes) -> E
         id=id,
         source=CellPath((CellAddress.of_domain(failure.domain),)),
         kind=MessageKind.ERROR,
-        content_type=FAILURE_CONTENT,
+        content_type=FAILURE_CONTENT_TYPE,
         payload=_encoder.encode(failure),
     )
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-_Holder: TypeAlias = str | tuple[str, str]
+_ShareKey: TypeAlias = str | tuple[str, str]
 """A source, or one that came by way of another, behind that one."""
 
 
@@ -26,53 +26,59 @@ class FairQueue(Generic[T]):
         bytes_max: how large they may be together; a single one may always enter an empty queue.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "_held", "_items", "_items_max")
+    __slots__ = ("_bytes", "_bytes_max", "_items", "_items_max", "_usage")
 
     def __init__(self, items_max: int, bytes_max: int) -> None:
         self._items_max = items_max
         self._bytes_max = bytes_max
-        self._items: deque[tuple[T, int, tuple[_Holder, ...]]] = deque()
+        self._items: deque[tuple[T, int, tuple[_ShareKey, ...]]] = deque()
         self._bytes = 0
         # Items and bytes of each holder that has any.
-        self._held: dict[_Holder, tuple[int, int]] = {}
+        self._usage: dict[_ShareKey, tuple[int, int]] = {}
 
     def try_put(
-        self, item: T, size: int, source: str, *, via: str | None = None, is_owed: bool = False
+        self,
+        item: T,
+        size: int,
+        source: str,
+        *,
+        via: str | None = None,
+        bypasses_share: bool = False,
     ) -> bool:
         """Take an item in, unless the source, or the one it came by, has its share already.
 
         What is owed, because work was done for it, needs a place but no share.
         """
-        holders: tuple[_Holder, ...] = (source,) if via is None else (via, (via, source))
-        if self._items and not self._has_room(() if is_owed else holders, size):
+        shares: tuple[_ShareKey, ...] = (source,) if via is None else (via, (via, source))
+        if self._items and not self._has_capacity(() if bypasses_share else shares, size):
             return False
-        for holder in holders:
-            items, held_bytes = self._held.get(holder, (0, 0))
-            self._held[holder] = (items + 1, held_bytes + size)
-        self._items.append((item, size, holders))
+        for share in shares:
+            items, used_bytes = self._usage.get(share, (0, 0))
+            self._usage[share] = (items + 1, used_bytes + size)
+        self._items.append((item, size, shares))
         self._bytes += size
         return True
 
-    def _has_room(self, holders: tuple[_Holder, ...], size: int) -> bool:
+    def _has_capacity(self, shares: tuple[_ShareKey, ...], size: int) -> bool:
         free, free_bytes = self._items_max - len(self._items), self._bytes_max - self._bytes
-        for holder in holders:
-            items, held_bytes = self._held.get(holder, (0, 0))
-            if items >= free or held_bytes + size > free_bytes:
+        for share in shares:
+            items, used_bytes = self._usage.get(share, (0, 0))
+            if items >= free or used_bytes + size > free_bytes:
                 return False
             # What is still free within its share.
-            free, free_bytes = free - items, free_bytes - held_bytes
+            free, free_bytes = free - items, free_bytes - used_bytes
         return free > 0 and size <= free_bytes
 
     def pop(self) -> T:
         """The oldest item; IndexError if there is none."""
-        item, size, holders = self._items.popleft()
+        item, size, shares = self._items.popleft()
         self._bytes -= size
-        for holder in holders:
-            items, held_bytes = self._held[holder]
+        for share in shares:
+            items, used_bytes = self._usage[share]
             if items == 1:
-                del self._held[holder]
+                del self._usage[share]
             else:
-                self._held[holder] = (items - 1, held_bytes - size)
+                self._usage[share] = (items - 1, used_bytes - size)
         return item
 
     @property

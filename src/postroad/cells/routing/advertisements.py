@@ -24,7 +24,7 @@ from postroad.core.limits import MIB
 
 NAMES_MAX = 8_192
 """Queues, or topics, that one domain offers."""
-OFFER_BYTES_MAX = 2 * MIB
+ADVERTISEMENT_BYTES_MAX = 2 * MIB
 """Length of all their names together: a snapshot is one message."""
 DIGEST_BYTES = 16
 
@@ -54,8 +54,8 @@ class RouteAdvertisement(msgspec.Struct, frozen=True, array_like=True, gc=False)
         validate_cell_names(self.topics)
         validate_domain_names(self.domains)
         size = len("".join((*self.queues, *self.topics, *self.domains)).encode())
-        if size > OFFER_BYTES_MAX:
-            raise ConfigError(f"names of {size} bytes are longer than {OFFER_BYTES_MAX}")
+        if size > ADVERTISEMENT_BYTES_MAX:
+            raise ConfigError(f"names of {size} bytes are longer than {ADVERTISEMENT_BYTES_MAX}")
         if self.zone is not None:
             validate_zone(self.zone)
 
@@ -89,7 +89,7 @@ class AdvertisementUpdate(msgspec.Struct, frozen=True, array_like=True, tag=1, g
 
     incarnation: Incarnation
     number: Number
-    offer: RouteAdvertisement
+    advertisement: RouteAdvertisement
 
 
 class AdvertisementQuery(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):

@@ -48,20 +48,20 @@ class RouteAdvertiserConfig(msgspec.Struct, frozen=True, kw_only=True):
 class _PeerGroup:
     """The peers of one role: they are told the same."""
 
-    def __init__(self, offer: RouteAdvertisement, number: int) -> None:
-        self.set(offer, number)
+    def __init__(self, advertisement: RouteAdvertisement, number: int) -> None:
+        self.set(advertisement, number)
 
-    def set(self, offer: RouteAdvertisement, number: int) -> None:
-        self.offer = offer
+    def set(self, advertisement: RouteAdvertisement, number: int) -> None:
+        self.advertisement = advertisement
         self.number = number
-        self.digest = offer.digest()
+        self.digest = advertisement.digest()
 
 
 class _AdvertisedPeer:
     """One peer, and how far it is."""
 
-    def __init__(self, audience: _PeerGroup, now: float, config: RouteAdvertiserConfig) -> None:
-        self.audience = audience
+    def __init__(self, group: _PeerGroup, now: float, config: RouteAdvertiserConfig) -> None:
+        self.group = group
         # What it acknowledged last, and what it was sent since; 0 if nothing.
         self.acknowledged = 0
         self.in_flight = 0
@@ -71,8 +71,8 @@ class _AdvertisedPeer:
         self.due = now
 
     @property
-    def is_settled(self) -> bool:
-        return self.acknowledged == self.audience.number
+    def is_acknowledged(self) -> bool:
+        return self.acknowledged == self.group.number
 
 
 def build_advertisement(
@@ -112,10 +112,10 @@ class RouteAdvertiser:
         self.config = config or RouteAdvertiserConfig()
         self._number = 1
         empty = RouteAdvertisement(zone=domain.zone)
-        self._audiences = {role: _PeerGroup(empty, self._number) for role in Role}
+        self._groups = {role: _PeerGroup(empty, self._number) for role in Role}
         self._peers: dict[str, _AdvertisedPeer] = {}
         # Peers that were told of the end and have not said that they heard it.
-        self._unheard: set[str] = set()
+        self._unacknowledged_shutdown: set[str] = set()
         self._outgoing: list[tuple[str, RoutingUpdate]] = []
         self._warnings: list[str] = []
 
@@ -126,7 +126,7 @@ class RouteAdvertiser:
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
-    def take_warnings(self) -> list[str]:
+    def drain_warnings(self) -> list[str]:
         """What an operator should know since the last call."""
         warnings, self._warnings = self._warnings, []
         return warnings
@@ -137,22 +137,24 @@ class RouteAdvertiser:
 
     def unacknowledged(self) -> list[str]:
         """The peers that have not acknowledged what this domain offers now."""
-        return sorted(name for name, peer in self._peers.items() if not peer.is_settled)
+        return sorted(name for name, peer in self._peers.items() if not peer.is_acknowledged)
 
     def unacknowledged_shutdown(self) -> list[str]:
         """The peers that have not acknowledged that this domain is about to stop."""
-        return sorted(self._unheard)
+        return sorted(self._unacknowledged_shutdown)
 
     # What happens.
 
-    def advertise(self, offer: RouteAdvertisement, now: float) -> None:
+    def advertise(self, advertisement: RouteAdvertisement, now: float) -> None:
         """This is what this domain offers now; the zone is the domain's."""
-        full = RouteAdvertisement(offer.queues, offer.topics, self.domain.zone, offer.domains)
-        queues = RouteAdvertisement(offer.queues, (), self.domain.zone)
-        self._change(self._audiences[Role.CORE], full)
-        self._change(self._audiences[Role.SATELLITE], queues)
+        full = RouteAdvertisement(
+            advertisement.queues, advertisement.topics, self.domain.zone, advertisement.domains
+        )
+        queues = RouteAdvertisement(advertisement.queues, (), self.domain.zone)
+        self._change(self._groups[Role.CORE], full)
+        self._change(self._groups[Role.SATELLITE], queues)
         for name, peer in self._peers.items():
-            if not peer.is_settled and not peer.in_flight:
+            if not peer.is_acknowledged and not peer.in_flight:
                 self._send(name, peer, now)
 
     def peer_up(self, name: str, role: Role, now: float) -> None:
@@ -160,33 +162,33 @@ class RouteAdvertiser:
         if role is Role.SATELLITE and self.domain.role is Role.SATELLITE:
             self._peers.pop(name, None)
             return
-        peer = self._peers[name] = _AdvertisedPeer(self._audiences[role], now, self.config)
+        peer = self._peers[name] = _AdvertisedPeer(self._groups[role], now, self.config)
         self._send(name, peer, now)
 
     def peer_down(self, name: str) -> None:
         """The tunnel to a peer is gone."""
         self._peers.pop(name, None)
-        self._unheard.discard(name)
+        self._unacknowledged_shutdown.discard(name)
 
     def announce_shutdown(self) -> None:
         """This domain is about to stop: if it is a core, its satellites find other ways."""
         if self.domain.role is Role.CORE:
-            satellites = self._audiences[Role.SATELLITE]
-            leaving = [name for name, peer in self._peers.items() if peer.audience is satellites]
-            self._unheard.update(leaving)
+            satellites = self._groups[Role.SATELLITE]
+            leaving = [name for name, peer in self._peers.items() if peer.group is satellites]
+            self._unacknowledged_shutdown.update(leaving)
             self._outgoing += [(name, ShutdownNotice(self.incarnation)) for name in leaving]
 
-    def receive(self, have: AdvertisementAck, name: str, now: float) -> None:
+    def receive(self, ack: AdvertisementAck, name: str, now: float) -> None:
         """A peer says what it has of this domain's."""
         peer = self._peers.get(name)
         if peer is None:
             return
-        if have.acknowledges_shutdown:
-            self._unheard.discard(name)
-        if (have.incarnation, have.number) > (self.incarnation, self._number):
-            self._warn_of_another(have, name)
-        elif have.incarnation == self.incarnation:
-            self._on_ack(have, name, peer, now)
+        if ack.acknowledges_shutdown:
+            self._unacknowledged_shutdown.discard(name)
+        if (ack.incarnation, ack.number) > (self.incarnation, self._number):
+            self._warn_duplicate(ack, name)
+        elif ack.incarnation == self.incarnation:
+            self._on_ack(ack, name, peer, now)
         elif not peer.in_flight:
             self._resend(name, peer, now)
 
@@ -195,7 +197,7 @@ class RouteAdvertiser:
         for name, peer in self._peers.items():
             if peer.due > now:
                 continue
-            if peer.in_flight or not peer.is_settled:
+            if peer.in_flight or not peer.is_acknowledged:
                 self._send(name, peer, now)
             else:
                 self._outgoing.append((name, AdvertisementQuery()))
@@ -203,20 +205,20 @@ class RouteAdvertiser:
 
     # How it is done.
 
-    def _change(self, audience: _PeerGroup, offer: RouteAdvertisement) -> None:
-        if offer != audience.offer:
+    def _change(self, group: _PeerGroup, advertisement: RouteAdvertisement) -> None:
+        if advertisement != group.advertisement:
             self._number += 1
-            audience.set(offer, self._number)
+            group.set(advertisement, self._number)
 
-    def _on_ack(self, have: AdvertisementAck, name: str, peer: _AdvertisedPeer, now: float) -> None:
-        audience = peer.audience
-        if have.number == audience.number and have.digest == audience.digest:
-            peer.acknowledged, peer.in_flight = have.number, 0
+    def _on_ack(self, ack: AdvertisementAck, name: str, peer: _AdvertisedPeer, now: float) -> None:
+        group = peer.group
+        if ack.number == group.number and ack.digest == group.digest:
+            peer.acknowledged, peer.in_flight = ack.number, 0
             peer.resend_s = self.config.resend_first_s
             peer.due = now + self.config.check_interval_s
         elif not peer.in_flight:
             self._resend(name, peer, now)
-        elif have.number == peer.in_flight != audience.number:
+        elif ack.number == peer.in_flight != group.number:
             # It goes on at once only to something newer: a peer that is always wrong has to wait.
             peer.resend_s = self.config.resend_first_s
             self._send(name, peer, now)
@@ -234,21 +236,21 @@ class RouteAdvertiser:
 
     def _send(self, name: str, peer: _AdvertisedPeer, now: float) -> None:
         """Send the newest; wait longer each time until something is acknowledged."""
-        audience = peer.audience
+        group = peer.group
         self._outgoing.append(
-            (name, AdvertisementUpdate(self.incarnation, audience.number, audience.offer))
+            (name, AdvertisementUpdate(self.incarnation, group.number, group.advertisement))
         )
-        peer.in_flight = audience.number
+        peer.in_flight = group.number
         peer.sent_at = now
         peer.due = now + peer.resend_s
         peer.resend_s = min(2 * peer.resend_s, self.config.resend_max_s)
 
-    def _warn_of_another(self, have: AdvertisementAck, name: str) -> None:
+    def _warn_duplicate(self, ack: AdvertisementAck, name: str) -> None:
         self._warnings.append(
-            f"{name} has heard of another {self.domain.name}, of incarnation {have.incarnation}; "
+            f"{name} has heard of another {self.domain.name}, of incarnation {ack.incarnation}; "
             f"this one is {self.incarnation}"
         )
 
     def __repr__(self) -> str:
-        peers, behind = len(self._peers), len(self.unacknowledged())
-        return f"<Announcer of {self.domain.name}: #{self._number}, {peers} peers, {behind} behind>"
+        peers, unacknowledged = len(self._peers), len(self.unacknowledged())
+        return f"<Announcer of {self.domain.name}: #{self._number}, {peers} peers, {unacknowledged} behind>"

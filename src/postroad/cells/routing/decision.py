@@ -28,17 +28,17 @@ class RoutingContext:
         domain: DomainInfo,
         table: RouteTable,
         cells: Collection[str],
-        hidden: Collection[str] = (),
+        draining: Collection[str] = (),
     ) -> None:
         self.domain = domain
         self.address = domain.address
         self.table = table
         self.cells = cells
-        self.hidden = hidden
+        self.draining = draining
 
     def is_routable(self, cell: str) -> bool:
         """Whether a bare name or a route leads to the cell."""
-        return cell in self.cells and cell not in self.hidden
+        return cell in self.cells and cell not in self.draining
 
     def is_local_target(self, target: CellAddress) -> bool:
         """Whether it is the address of a cell of this domain, be it there or not."""
@@ -51,18 +51,18 @@ class RoutingContext:
     def resolve_gateway(self, target: CellAddress) -> str | None:
         """The cell of this domain that brings messages to a target, if there is one."""
         seen: set[CellAddress] = set()
-        ahead = [target]
-        while ahead:
-            address = ahead.pop()
+        pending = [target]
+        while pending:
+            address = pending.pop()
             if self.is_local_target(address):
                 if self.is_routable(address.cell):
                     return address.cell
             elif address not in seen:
                 seen.add(address)
-                ahead += reversed(self._ways_to(address))
+                pending += reversed(self._next_targets(address))
         return None
 
-    def _ways_to(self, address: CellAddress) -> list[CellAddress]:
+    def _next_targets(self, address: CellAddress) -> list[CellAddress]:
         routes = [*self.table.exacts(address), *self.table.domains(address.domain)]
         return [route.target for route in routes if route.type is not RouteType.ALIAS]
 
@@ -129,18 +129,24 @@ class RoutingDecision(msgspec.Struct, frozen=True):
         """The steps in words: what `route find` prints."""
         return [str(form).format(*arguments) for form, *arguments in self.steps_log]
 
-    def explain(self) -> str:
+    def describe(self) -> str:
         """All steps and the outcome, a line each."""
-        outcome = [f"deliver to {it.cell}" + _as_name(it) for it in self.deliveries]
-        outcome += [f"forward through {it.gateway}" + _towards(it) for it in self.forwards]
+        outcome = [
+            f"deliver to {delivery.cell}" + _format_route_name(delivery)
+            for delivery in self.deliveries
+        ]
+        outcome += [
+            f"forward through {forward.gateway}" + _format_target(forward)
+            for forward in self.forwards
+        ]
         if self.failure is not None:
             outcome.append(f"fail: {self.failure.text}")
-        return "\n".join([*self.steps, *(f"=> {it}" for it in outcome or ["nothing to do"])])
+        return "\n".join([*self.steps, *(f"=> {line}" for line in outcome or ["nothing to do"])])
 
 
-def _as_name(delivery: LocalDelivery) -> str:
+def _format_route_name(delivery: LocalDelivery) -> str:
     return f" for {delivery.route_name}" if delivery.route_name is not None else ""
 
 
-def _towards(forward: Forward) -> str:
+def _format_target(forward: Forward) -> str:
     return f" towards {forward.selected_target}" if forward.selected_target is not None else ""

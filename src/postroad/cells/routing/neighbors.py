@@ -24,48 +24,50 @@ from postroad.cells.addresses import LOCAL, CellPath, DomainInfo, Role
 _NONE: frozenset[str] = frozenset()
 
 
-class Fault(NamedTuple):
+class SourcePathFault(NamedTuple):
     """Why a message cannot have come as it says."""
 
     text: str
-    is_answered: bool = False
+    should_reply: bool = False
     """Whether its sender is told: it may be on its way from before a tunnel came up."""
 
 
-class Neighbors:
+class NeighborTable:
     """What is known of the other ends of all tunnels.
 
     Args:
         own: this domain.
     """
 
-    def __init__(self, own: DomainInfo) -> None:
-        self._own = own.name
+    def __init__(self, local: DomainInfo) -> None:
+        self._local_name = local.name
         self._roles: dict[str, Role] = {}
         # The domains that a neighbor has tunnels to, as it tells, and those that it told before:
         # what they had of it may still be on its way.
-        self._reached: dict[str, frozenset[str]] = {}
-        self._reached_before: dict[str, frozenset[str]] = {}
+        self._reachable: dict[str, frozenset[str]] = {}
+        self._reachable_before: dict[str, frozenset[str]] = {}
 
-    def up(self, domain: DomainInfo) -> None:
+    def link_up(self, domain: DomainInfo) -> None:
         """A tunnel to a domain came up; what it told before holds until it tells anew."""
         self._roles[domain.name] = domain.role
 
-    def down(self, name: str) -> None:
+    def link_down(self, name: str) -> None:
         """The tunnel to a domain is gone."""
         self._roles.pop(name, None)
-        self._reached.pop(name, None)
-        self._reached_before.pop(name, None)
+        self._reachable.pop(name, None)
+        self._reachable_before.pop(name, None)
 
-    def tells(self, name: str, reached: Iterable[str]) -> bool:
+    def set_reachable(self, name: str, reachable: Iterable[str]) -> bool:
         """A neighbor tells the domains it has tunnels to; gives whether that is something new."""
-        before, after = self._reached.get(name, _NONE), frozenset(reached)
+        before, after = self._reachable.get(name, _NONE), frozenset(reachable)
         if name not in self._roles or before == after:
             return False
-        self._reached[name], self._reached_before[name] = after, before
+        self._reachable[name], self._reachable_before[name] = after, before
         return True
 
-    def fault_of(self, source: CellPath, peer: str, *, is_reply: bool = False) -> Fault | None:
+    def find_source_fault(
+        self, source: CellPath, peer: str, *, is_reply: bool = False
+    ) -> SourcePathFault | None:
         """Why a message out of the tunnel to a peer cannot have this source path; None if it can.
 
         Replies may come by another way than they should: their ids cannot be guessed, and a tunnel
@@ -73,35 +75,41 @@ class Neighbors:
         """
         hops = source.hops
         if not hops or not hops[-1].is_domain or hops[-1].domain != peer:
-            return Fault(f"a message that came from {source.last}")
+            return SourcePathFault(f"a message that came from {source.last}")
         router = peer
         for hop in reversed(hops):
             if not hop.is_domain:
                 if hop.domain in (LOCAL, router):
                     return None
-                return Fault(f"a message of {hop} from the domain {router}")
+                return SourcePathFault(f"a message of {hop} from the domain {router}")
             if hop.domain != router:
-                fault = self._fault_of_step(hop.domain, router, is_reply)
+                fault = self._find_step_fault(hop.domain, router, is_reply)
                 if fault is not None:
                     return fault
                 router = hop.domain
         return None
 
-    def _fault_of_step(self, behind: str, router: str, is_reply: bool) -> Fault | None:
+    def _find_step_fault(
+        self, previous: str, router: str, is_reply: bool
+    ) -> SourcePathFault | None:
         """Why a domain cannot have handed a message to a router."""
         if self._roles.get(router) is Role.SATELLITE:
-            return Fault(f"a message of {behind} from {router}, a satellite with nobody behind it")
-        if behind == self._own:
-            return Fault(f"a message of this domain from {router}")
-        role = self._roles.get(behind)
+            return SourcePathFault(
+                f"a message of {previous} from {router}, a satellite with nobody behind it"
+            )
+        if previous == self._local_name:
+            return SourcePathFault(f"a message of this domain from {router}")
+        role = self._roles.get(previous)
         if is_reply or role is None:
             return None
         if role is Role.CORE:
-            text = f"a message of the core {behind} from {router}, not from its own tunnel"
-            return Fault(text, is_answered=True)
-        reached = self._reached.get(behind, _NONE) | self._reached_before.get(behind, _NONE)
+            text = f"a message of the core {previous} from {router}, not from its own tunnel"
+            return SourcePathFault(text, should_reply=True)
+        reachable = self._reachable.get(previous, _NONE) | self._reachable_before.get(
+            previous, _NONE
+        )
         # One that does not even tell of its tunnel to this domain tells of none.
-        if self._own in reached and router not in reached:
-            text = f"a message of {behind} from {router}, which {behind} has no tunnel to"
-            return Fault(text, is_answered=True)
+        if self._local_name in reachable and router not in reachable:
+            text = f"a message of {previous} from {router}, which {previous} has no tunnel to"
+            return SourcePathFault(text, should_reply=True)
         return None

@@ -47,11 +47,13 @@ def rendezvous_rank_by(
 
     The order does not depend on the one they are given in, if their names differ.
     """
-    chosen = list(candidates)
-    if len(chosen) < 2:
-        return chosen
+    candidate_list = list(candidates)
+    if len(candidate_list) < 2:
+        return candidate_list
     digest = blake2b(key, digest_size=_KEY_BYTES).digest()
-    return _sorted(chosen, lambda called: _score(digest, called), name, is_preferred)
+    return _sorted(
+        candidate_list, lambda candidate_name: _score(digest, candidate_name), name, is_preferred
+    )
 
 
 def rank_for_message(
@@ -62,13 +64,13 @@ def rank_for_message(
     is_preferred: Callable[[T], bool] | None = None,
 ) -> list[T]:
     """The same for the id of a message: `message_weight` times `candidate_weight`."""
-    chosen = list(candidates)
-    if len(chosen) < 2:
-        return chosen
+    candidate_list = list(candidates)
+    if len(candidate_list) < 2:
+        return candidate_list
     number = message_weight(id)
     return _sorted(
-        chosen,
-        lambda called: number * candidate_weight(called) & NUMBER_MASK,
+        candidate_list,
+        lambda candidate_name: number * candidate_weight(candidate_name) & NUMBER_MASK,
         name,
         is_preferred,
     )
@@ -92,12 +94,12 @@ def _sorted(
     name: Callable[[T], str],
     is_preferred: Callable[[T], bool] | None,
 ) -> list[T]:
-    def place(candidate: T) -> tuple[bool, int | bytes, str]:
-        called = name(candidate)
-        comes_first = is_preferred is not None and is_preferred(candidate)
-        return comes_first, score(called), called
+    def sort_key(candidate: T) -> tuple[bool, int | bytes, str]:
+        candidate_name = name(candidate)
+        preferred = is_preferred is not None and is_preferred(candidate)
+        return preferred, score(candidate_name), candidate_name
 
-    return sorted(candidates, key=place, reverse=True)
+    return sorted(candidates, key=sort_key, reverse=True)
 
 
 def _score(digest: bytes, name: str) -> bytes:

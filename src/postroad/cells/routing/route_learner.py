@@ -66,8 +66,8 @@ class _LearnedPeer:
 
     def __init__(self, domain: DomainInfo) -> None:
         self.domain = domain
-        self.have = AdvertisementAck()
-        self.offer = RouteAdvertisement()
+        self.ack = AdvertisementAck()
+        self.advertisement = RouteAdvertisement()
         # When it may become a default route; NEVER for what must not.
         self.default_due = NEVER
         self.is_default = False
@@ -86,7 +86,7 @@ class RouteLearner:
         self.config = config or RouteLearnerConfig()
         self._peers: dict[str, _LearnedPeer] = {}
         # The routes that were given out because of each peer.
-        self._given: dict[str, dict[_Key, Route]] = {}
+        self._learned: dict[str, dict[_Key, Route]] = {}
         # The peers to look at again, and what is still to be done because of others.
         self._dirty: set[str] = set()
         self._steps: dict[str, _Steps] = {}
@@ -95,17 +95,17 @@ class RouteLearner:
 
     def advertisements(self) -> dict[str, RouteAdvertisement]:
         """What each peer offers, as far as it is known."""
-        return {name: self._peers[name].offer for name in sorted(self._peers)}
+        return {name: self._peers[name].advertisement for name in sorted(self._peers)}
 
-    def offer_of(self, name: str) -> RouteAdvertisement:
+    def get_advertisement(self, name: str) -> RouteAdvertisement:
         """What a peer offers, as far as it is known."""
         peer = self._peers.get(name)
-        return RouteAdvertisement() if peer is None else peer.offer
+        return RouteAdvertisement() if peer is None else peer.advertisement
 
     def ack_for(self, name: str) -> AdvertisementAck:
         """Which snapshot of a peer is known."""
         peer = self._peers.get(name)
-        return AdvertisementAck() if peer is None else peer.have
+        return AdvertisementAck() if peer is None else peer.ack
 
     @property
     def has_changes(self) -> bool:
@@ -122,47 +122,49 @@ class RouteLearner:
         Peers have their turns one after the other.
         """
         for name in sorted(self._dirty):
-            self._steps[name] = self._steps_of(name)
+            self._steps[name] = self._steps_for(name)
         self._dirty.clear()
         steps: list[tuple[Route | None, Route | None]] = []
         for name in list(self._steps):
             count = None if count_max is None else count_max - len(steps)
             if count is not None and count <= 0:
                 break
-            taken = list(islice(self._steps[name], count))
-            self._note(name, taken)
-            steps += taken
-            rest = self._steps.pop(name)
-            if count is not None and len(taken) == count:
+            steps_taken = list(islice(self._steps[name], count))
+            self._record_steps(name, steps_taken)
+            steps += steps_taken
+            remaining_steps = self._steps.pop(name)
+            if count is not None and len(steps_taken) == count:
                 # Next time it is others' turn.
-                self._steps[name] = rest
+                self._steps[name] = remaining_steps
         return RouteChanges(
             tuple([added for _, added in steps if added is not None]),
             tuple([deleted for deleted, _ in steps if deleted is not None]),
         )
 
-    def _note(self, name: str, taken: list[tuple[Route | None, Route | None]]) -> None:
-        given = self._given.setdefault(name, {})
-        for deleted, added in taken:
+    def _record_steps(
+        self, name: str, steps_taken: list[tuple[Route | None, Route | None]]
+    ) -> None:
+        current = self._learned.setdefault(name, {})
+        for deleted, added in steps_taken:
             if added is not None:
-                given[_key_of(added)] = added
+                current[_key_of(added)] = added
             elif deleted is not None:
-                del given[_key_of(deleted)]
-        if not given:
-            del self._given[name]
+                del current[_key_of(deleted)]
+        if not current:
+            del self._learned[name]
 
-    def _steps_of(self, name: str) -> _Steps:
+    def _steps_for(self, name: str) -> _Steps:
         """From the routes that were given out because of a peer to those that are wanted."""
-        given = list(self._given.get(name, {}).items())
-        wanted = self._routes_from(name)
-        for key, route in given:
-            if key not in wanted:
+        current = list(self._learned.get(name, {}).items())
+        target_routes = self._routes_from(name)
+        for key, route in current:
+            if key not in target_routes:
                 yield route, None
-        had = dict(given)
-        for key, zone in wanted.items():
-            before = had.get(key)
-            if before is None or before.zone != zone:
-                yield before, _make_route(key, CellAddress.of_domain(name), zone)
+        current_by_key = dict(current)
+        for key, zone in target_routes.items():
+            previous = current_by_key.get(key)
+            if previous is None or previous.zone != zone:
+                yield previous, _make_route(key, CellAddress.of_domain(name), zone)
 
     def deadline(self) -> float:
         """When `tick` must be called."""
@@ -175,11 +177,11 @@ class RouteLearner:
 
         What was known stays until the peer tells anew, if no one said that the old tunnel is gone.
         """
-        before = self._peers.get(domain.name)
+        previous = self._peers.get(domain.name)
         peer = self._peers[domain.name] = _LearnedPeer(domain)
-        if before is not None:
-            peer.offer = before.offer
-            peer.is_default = before.is_default and self._is_upstream(peer)
+        if previous is not None:
+            peer.advertisement = previous.advertisement
+            peer.is_default = previous.is_default and self._is_upstream(peer)
         self._mark_dirty(domain.name)
         if self._is_upstream(peer) and not peer.is_default:
             peer.default_due = now + self.config.default_delay_s
@@ -198,9 +200,9 @@ class RouteLearner:
         peer = self._peers.get(name)
         if peer is None or not isinstance(update, AdvertisementUpdate):
             return False
-        before, after = peer.offer, update.offer
+        previous, new = peer.advertisement, update.advertisement
         return not (
-            set(before.queues) <= set(after.queues) and set(before.topics) <= set(after.topics)
+            set(previous.queues) <= set(new.queues) and set(previous.topics) <= set(new.topics)
         )
 
     def receive(
@@ -217,13 +219,13 @@ class RouteLearner:
             self._apply(update, peer)
         elif (
             isinstance(update, ShutdownNotice)
-            and update.incarnation == peer.have.incarnation
-            and not peer.have.acknowledges_shutdown
+            and update.incarnation == peer.ack.incarnation
+            and not peer.ack.acknowledges_shutdown
         ):
-            peer.have = msgspec.structs.replace(peer.have, acknowledges_shutdown=True)
+            peer.ack = msgspec.structs.replace(peer.ack, acknowledges_shutdown=True)
             self._demote_default(peer)
             self._ensure_default(now)
-        return peer.have
+        return peer.ack
 
     def tick(self, now: float) -> None:
         """Make default routes of the cores that had their time."""
@@ -233,48 +235,50 @@ class RouteLearner:
 
     # How it is done.
 
-    def _apply(self, snapshot: AdvertisementUpdate, peer: _LearnedPeer) -> None:
+    def _apply(self, update: AdvertisementUpdate, peer: _LearnedPeer) -> None:
         """Take a snapshot unless it is older than what is there."""
-        if (snapshot.incarnation, snapshot.number) >= (peer.have.incarnation, peer.have.number):
-            digest, knows_leaving = snapshot.offer.digest(), peer.have.acknowledges_shutdown
-            peer.offer = snapshot.offer
-            peer.have = AdvertisementAck(
-                snapshot.incarnation, snapshot.number, digest, knows_leaving
-            )
+        if (update.incarnation, update.number) >= (peer.ack.incarnation, peer.ack.number):
+            digest, is_shutting_down = update.advertisement.digest(), peer.ack.acknowledges_shutdown
+            peer.advertisement = update.advertisement
+            peer.ack = AdvertisementAck(update.incarnation, update.number, digest, is_shutting_down)
             self._dirty.add(peer.domain.name)
 
     def _mark_dirty(self, name: str) -> None:
         """A tunnel came or went: so may detours to the same domain."""
         self._dirty.add(name)
         for other, peer in self._peers.items():
-            if peer.domain.role is Role.CORE and name in peer.offer.domains:
+            if peer.domain.role is Role.CORE and name in peer.advertisement.domains:
                 self._dirty.add(other)
 
     def _routes_from(self, name: str) -> dict[_Key, str | None]:
         """The routes there should be because of a peer, and their zones."""
         peer = self._peers.get(name)
-        wanted: dict[_Key, str | None] = {}
+        target_routes: dict[_Key, str | None] = {}
         if peer is None:
-            return wanted
-        offer, zone = peer.offer, peer.offer.zone
+            return target_routes
+        advertisement, zone = peer.advertisement, peer.advertisement.zone
         if peer.is_default:
-            wanted[RouteType.DEFAULT, ANY] = peer.domain.zone
+            target_routes[RouteType.DEFAULT, ANY] = peer.domain.zone
         if self.domain.role is Role.CORE:
-            wanted |= dict.fromkeys(
-                ((RouteType.DOMAIN, it) for it in self._indirect_domains(peer)), None
+            target_routes |= dict.fromkeys(
+                ((RouteType.DOMAIN, name) for name in self._indirect_domains(peer)), None
             )
         if Role.CORE in (self.domain.role, peer.domain.role):
-            wanted |= dict.fromkeys(((RouteType.QUEUE, it) for it in offer.queues), zone)
+            target_routes |= dict.fromkeys(
+                ((RouteType.QUEUE, name) for name in advertisement.queues), zone
+            )
         if self.domain.role is Role.CORE:
-            wanted |= dict.fromkeys(((RouteType.TOPIC, it) for it in offer.topics), zone)
-        return wanted
+            target_routes |= dict.fromkeys(
+                ((RouteType.TOPIC, name) for name in advertisement.topics), zone
+            )
+        return target_routes
 
     def _indirect_domains(self, peer: _LearnedPeer) -> Iterator[str]:
         """The domains that are reached through a peer, for want of a tunnel."""
         if peer.domain.role is not Role.CORE:
             return iter(())
-        known = self._peers.keys() | {self.domain.name}
-        return (name for name in peer.offer.domains if name not in known)
+        connected = self._peers.keys() | {self.domain.name}
+        return (name for name in peer.advertisement.domains if name not in connected)
 
     def _is_upstream(self, peer: _LearnedPeer) -> bool:
         return self.domain.role is Role.SATELLITE and peer.domain.role is Role.CORE

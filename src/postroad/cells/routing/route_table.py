@@ -15,11 +15,11 @@ from postroad.cells.errors import CellNotFoundError, DuplicateRouteError, RouteN
 from postroad.cells.routing.route import Route, RouteType
 
 # Exact routes and aliases share one list for each address: the older one is tried first.
-_GROUPS = {it: it for it in RouteType} | {RouteType.ALIAS: RouteType.EXACT}
+_GROUPS = {type: type for type in RouteType} | {RouteType.ALIAS: RouteType.EXACT}
 _Key = tuple[RouteType, str, str]
 _Routes = dict[tuple[RouteType, CellAddress], Route]
 
-_LIST_ORDER = {group: place for place, group in enumerate(RouteType)}
+_LIST_ORDER = {group: index for index, group in enumerate(RouteType)}
 _HEADINGS = ("TYPE", "DESTINATION", "TARGET", "ZONE")
 
 
@@ -31,9 +31,9 @@ class RouteTable:
         self._count = 0
         # How many routes of their own the addresses of each domain have.
         self._exacts: Counter[str] = Counter()
-        owned: set[_Key] = set()
+        copied: set[_Key] = set()
         for route in routes:
-            if not self._insert(route, owned):
+            if not self._insert(route, copied):
                 raise DuplicateRouteError(f"route {route} is given twice")
 
     # Changes.
@@ -57,12 +57,12 @@ class RouteTable:
         table._routes = dict(self._routes)
         table._count = self._count
         table._exacts = self._exacts.copy()
-        owned: set[_Key] = set()
+        copied: set[_Key] = set()
         for route in deleted:
-            if not table._remove(route, owned) and is_strict:
+            if not table._remove(route, copied) and is_strict:
                 raise RouteNotFoundError(f"no route {route}")
         for route in added:
-            if not table._insert(route, owned) and is_strict:
+            if not table._insert(route, copied) and is_strict:
                 raise DuplicateRouteError(f"there is a route {route} already")
         return table
 
@@ -113,8 +113,8 @@ class RouteTable:
 
     def __repr__(self) -> str:
         counts = Counter(route.type.value for route in self)
-        told = ", ".join(f"{counts[name]} {name}" for name in sorted(counts))
-        return f"<RouteTable: {told or 'empty'}>"
+        summary = ", ".join(f"{counts[name]} {name}" for name in sorted(counts))
+        return f"<RouteTable: {summary or 'empty'}>"
 
     # Underneath. `owned` has the lists that were copied and may be changed.
 
@@ -122,33 +122,33 @@ class RouteTable:
         routes = self._routes.get((group, cell, domain))
         return routes.values() if routes else ()
 
-    def _insert(self, route: Route, owned: set[_Key]) -> bool:
+    def _insert(self, route: Route, copied: set[_Key]) -> bool:
         key = _key(route)
         if route.identity in self._routes.get(key, ()):
             return False
-        self._own(key, owned)[route.identity] = route
+        self._copy_for_write(key, copied)[route.identity] = route
         self._count += 1
         if key[0] is RouteType.EXACT:
             self._exacts[route.domain] += 1
         return True
 
-    def _remove(self, route: Route, owned: set[_Key]) -> bool:
+    def _remove(self, route: Route, copied: set[_Key]) -> bool:
         key = _key(route)
         if route.identity not in self._routes.get(key, ()):
             return False
-        routes = self._own(key, owned)
+        routes = self._copy_for_write(key, copied)
         del routes[route.identity]
         self._count -= 1
         if key[0] is RouteType.EXACT:
             self._exacts[route.domain] -= 1
         if not routes:
             del self._routes[key]
-            owned.discard(key)
+            copied.discard(key)
         return True
 
-    def _own(self, key: _Key, owned: set[_Key]) -> _Routes:
-        if key not in owned:
-            owned.add(key)
+    def _copy_for_write(self, key: _Key, copied: set[_Key]) -> _Routes:
+        if key not in copied:
+            copied.add(key)
             self._routes[key] = dict(self._routes.get(key, {}))
         return self._routes[key]
 
@@ -207,7 +207,7 @@ def filter_routes(
         and (destination is None or _fits(route.destination, destination))
         and (target is None or _fits(str(route.target), target))
     ]
-    return sorted(chosen, key=_list_place)
+    return sorted(chosen, key=_sort_key)
 
 
 def _fits(address: str, pattern: str) -> bool:
@@ -225,7 +225,7 @@ def format_routes(routes: Iterable[Route]) -> str:
     )
 
 
-def _list_place(route: Route) -> tuple[int, str, str, str]:
+def _sort_key(route: Route) -> tuple[int, str, str, str]:
     group = _GROUPS[route.type]
     target = "" if group is RouteType.EXACT else str(route.target)
     return _LIST_ORDER[group], route.cell, route.domain, target

@@ -54,7 +54,7 @@ STEPS_MAX = 16
 SOURCE_HOPS_MAX = 30
 """Length of the source path of what may still leave a domain."""
 
-_NOBODY: frozenset[str] = frozenset()
+_NO_NAMES: frozenset[str] = frozenset()
 
 
 def route_message(
@@ -64,8 +64,8 @@ def route_message(
     table: RouteTable,
     cells: Collection[str],
     domain: DomainInfo,
-    hidden: Collection[str] = (),
-    avoid: frozenset[str] = _NOBODY,
+    draining: Collection[str] = (),
+    avoid: frozenset[str] = _NO_NAMES,
 ) -> RoutingDecision:
     """Decide what becomes of a message.
 
@@ -80,7 +80,7 @@ def route_message(
         avoid: what queue and default routes shall not lead to: the choices that were tried.
     """
     return RouteResolution(
-        envelope, origin, RoutingContext(domain, table, cells, hidden), avoid
+        envelope, origin, RoutingContext(domain, table, cells, draining), avoid
     ).decide()
 
 
@@ -100,18 +100,18 @@ class RouteResolution:
         self,
         envelope: Envelope,
         origin: MessageOrigin,
-        around: RoutingContext,
-        avoid: frozenset[str] = _NOBODY,
+        context: RoutingContext,
+        avoid: frozenset[str] = _NO_NAMES,
     ) -> None:
         self._envelope = envelope
-        self._around = around
-        self._table = around.table
-        self._domain = around.domain
+        self._context = context
+        self._table = context.table
+        self._domain = context.domain
         self._avoid = avoid
-        self._is_from_elsewhere = origin.peer is not None
-        self._may_stay = origin.allow_local
-        self._may_leave = origin.allow_remote
-        self._may_fan_out = origin.allow_fan_out
+        self._is_remote = origin.peer is not None
+        self._allow_local = origin.allow_local
+        self._allow_remote = origin.allow_remote
+        self._allow_fan_out = origin.allow_fan_out
         self._path = envelope.destination
         # Domains that had this very hop before us; none once it is another one.
         self._visited = envelope.source.trailing_domains()
@@ -121,8 +121,8 @@ class RouteResolution:
         self._deliveries: dict[str, LocalDelivery] = {}
         self._forwards: dict[tuple[str, CellAddress], Forward] = {}
         self._failure: DeliveryFailure | None = None
-        self._trace: list[tuple[object, ...]] = []
-        self.taken: Route | None = None
+        self._steps_log: list[tuple[object, ...]] = []
+        self.selected_route: Route | None = None
         self.candidates: list[Route] = []
         self.depends_on_domains: set[str] = set()
 
@@ -137,23 +137,23 @@ class RouteResolution:
                 MessageExpiredError, f"the time of the message was over at {self._domain.name}"
             )
         else:
-            self._follow()
+            self._resolve_path()
         failure = self._failure
-        is_wanted = not (
+        wants_error = not (
             self._envelope.suppress_errors and failure and failure.code == NoRouteError.code
         )
         return RoutingDecision(
             deliveries=tuple(self._deliveries.values()),
             forwards=tuple(self._forwards.values()),
             failure=failure,
-            should_reply=failure is not None and is_wanted and self._envelope.can_reply,
-            steps_log=tuple(self._trace),
+            should_reply=failure is not None and wants_error and self._envelope.can_reply,
+            steps_log=tuple(self._steps_log),
         )
 
-    def _follow(self) -> None:
+    def _resolve_path(self) -> None:
         """Resolve the current hop, and whatever takes its place, to the end."""
         for _ in range(STEPS_MAX):
-            if not self._take_own_hops():
+            if not self._skip_local_hops():
                 return
             if self._resolve(self._path.current):
                 return
@@ -162,31 +162,31 @@ class RouteResolution:
             f"{STEPS_MAX} aliases, one after the other, at {self._domain.name}",
         )
 
-    def _take_own_hops(self) -> bool:
+    def _skip_local_hops(self) -> bool:
         while not self._path.is_complete:
-            if self._path.current != self._around.address:
+            if self._path.current != self._context.address:
                 return True
             self._log_step("{} is this domain: on to the next hop", self._path.current)
             self._path = self._path.advanced()
-            self._visited = _NOBODY
+            self._visited = _NO_NAMES
         self._fail(NoRouteError, f"the path ends at domain {self._domain.name}, not at a cell")
         return False
 
     def _resolve(self, hop: CellAddress) -> bool:
         """Settle what becomes of a hop; False if another one took its place."""
         if hop.domain == self._domain.name:
-            self._deliver_to_own(hop)
+            self._deliver_to_address(hop)
             return True
         if hop.is_local:
-            if self._may_stay and self._around.is_routable(hop.cell):
+            if self._allow_local and self._context.is_routable(hop.cell):
                 self._log_step("{} is a cell of this domain", hop.cell)
                 self._deliver(hop.cell, None)
                 return True
             self._fan_out(hop)
-        return self._find(hop)
+        return self._follow_routes(hop)
 
-    def _deliver_to_own(self, hop: CellAddress) -> None:
-        if hop.cell in self._around.cells:
+    def _deliver_to_address(self, hop: CellAddress) -> None:
+        if hop.cell in self._context.cells:
             self._log_step("{} is in this domain", hop)
             self._deliver(hop.cell, None)
         else:
@@ -197,24 +197,24 @@ class RouteResolution:
     def _fan_out(self, hop: CellAddress) -> None:
         for route in self._table.topics(hop.cell):
             self._was_topic = True
-            if not self._may_fan_out:
+            if not self._allow_fan_out:
                 self._log_step("{}: has its copy already", route)
-            elif self._around.is_local_target(route.target):
+            elif self._context.is_local_target(route.target):
                 self._copy_to_cell(route)
-            elif not self._may_leave:
+            elif not self._allow_remote:
                 self._log_step("{}: not followed, the message came from a core", route)
             else:
                 self._copy_to_domain(route)
 
     def _copy_to_cell(self, route: Route) -> None:
-        if self._is_open_to(route):
+        if self._is_target_routable(route):
             self._log_step("{}: a copy", route)
             self._deliver(route.target.cell, route.cell)
 
     def _copy_to_domain(self, route: Route) -> None:
-        if self._was_at(route.target):
+        if self._has_visited(route.target):
             self._log_step("{}: the message came from there", route)
-        elif (gateway := self._around.resolve_gateway(route.target)) is None:
+        elif (gateway := self._context.resolve_gateway(route.target)) is None:
             self._fail(NoRouteError, f"{route}: no way there from {self._domain.name}")
         else:
             self._log_step("{}: a copy through {}", route, gateway)
@@ -222,17 +222,17 @@ class RouteResolution:
 
     # Everything else.
 
-    def _find(self, hop: CellAddress) -> bool:
+    def _follow_routes(self, hop: CellAddress) -> bool:
         """Follow the first route that leads anywhere; False if it gave the hop another name."""
         for route in self._routes_for(hop):
             if route.type is RouteType.ALIAS:
                 self._log_step("{}: another name", route)
-                self._rename(route.target)
+                self._apply_alias(route.target)
                 return False
-            if self._was_at(route.target):
+            if self._has_visited(route.target):
                 self._log_step("{}: the message came from there", route)
             elif self._try_route(route):
-                self.taken = route
+                self.selected_route = route
                 return True
         if self._was_topic:
             self._log_step("no other route for {}", hop)
@@ -241,19 +241,19 @@ class RouteResolution:
         return True
 
     def _try_route(self, route: Route) -> bool:
-        if route.type is RouteType.QUEUE and self._around.is_local_target(route.target):
-            return self._goes_to_consumer(route)
-        gateway = self._around.resolve_gateway(route.target)
+        if route.type is RouteType.QUEUE and self._context.is_local_target(route.target):
+            return self._deliver_to_consumer(route)
+        gateway = self._context.resolve_gateway(route.target)
         if gateway is None:
             self._log_step("{}: no way there", route)
             return False
         self._log_step("{}: through {}", route, gateway)
-        is_choice = route.type in (RouteType.QUEUE, RouteType.DEFAULT)
-        self._forward(gateway, route.target_name if is_choice else None)
+        is_selected = route.type in (RouteType.QUEUE, RouteType.DEFAULT)
+        self._forward(gateway, route.target_name if is_selected else None)
         return True
 
-    def _goes_to_consumer(self, route: Route) -> bool:
-        if not self._is_open_to(route):
+    def _deliver_to_consumer(self, route: Route) -> bool:
+        if not self._is_target_routable(route):
             return False
         self._log_step("{}: the consumer", route)
         self._deliver(route.target.cell, route.cell)
@@ -265,19 +265,21 @@ class RouteResolution:
             yield from self._queue_routes(hop.cell)
         else:
             yield from self._table.domains(hop.domain)
-        if self._may_leave or not hop.is_local:
+        if self._allow_remote or not hop.is_local:
             yield from self._default_routes(hop)
 
     def _queue_routes(self, name: str) -> list[Route]:
         routes: Iterable[Route] = self._allowed(self._table.queues(name))
-        if not self._may_leave:
-            routes = [route for route in routes if self._around.is_local_target(route.target)]
+        if not self._allow_remote:
+            routes = [route for route in routes if self._context.is_local_target(route.target)]
         ranked = rank_for_message(
-            self._envelope.id, routes, name=_target_name, is_preferred=self._around.is_same_zone
+            self._envelope.id, routes, name=_target_name, is_preferred=self._context.is_same_zone
         )
         if len(ranked) > 1:
             self.candidates = ranked
-            self.depends_on_domains.update(it.target.domain for it in ranked if it.target.is_domain)
+            self.depends_on_domains.update(
+                route.target.domain for route in ranked if route.target.is_domain
+            )
         return ranked
 
     def _default_routes(self, hop: CellAddress) -> list[Route]:
@@ -286,7 +288,7 @@ class RouteResolution:
             str(hop).encode(),
             self._allowed(self._table.defaults()),
             name=_target_name,
-            is_preferred=self._around.is_same_zone,
+            is_preferred=self._context.is_same_zone,
         )
 
     def _allowed(self, routes: Iterable[Route]) -> list[Route]:
@@ -294,16 +296,16 @@ class RouteResolution:
 
     # What targets are.
 
-    def _is_open_to(self, route: Route) -> bool:
+    def _is_target_routable(self, route: Route) -> bool:
         """Whether the cell a queue or topic route leads to takes what comes by it."""
         cell = route.target.cell
-        if self._around.is_routable(cell):
+        if self._context.is_routable(cell):
             return True
-        fate = "draining" if cell in self._around.cells else "gone"
-        self._log_step("{}: that cell is {}", route, fate)
+        cell_state = "draining" if cell in self._context.cells else "gone"
+        self._log_step("{}: that cell is {}", route, cell_state)
         return False
 
-    def _was_at(self, target: CellAddress) -> bool:
+    def _has_visited(self, target: CellAddress) -> bool:
         if not target.is_domain:
             return False
         self.depends_on_domains.add(target.domain)
@@ -311,10 +313,10 @@ class RouteResolution:
 
     # What is decided.
 
-    def _rename(self, address: CellAddress) -> None:
+    def _apply_alias(self, address: CellAddress) -> None:
         self._path = self._path.with_current(address)
-        self._visited = _NOBODY
-        self._may_stay = self._may_leave = True
+        self._visited = _NO_NAMES
+        self._allow_local = self._allow_remote = True
 
     def _deliver(self, cell: str, name: str | None) -> None:
         if cell in self._deliveries:
@@ -323,7 +325,7 @@ class RouteResolution:
         path = self._path.delivered_to(CellAddress(cell, self._domain.name))
         self._deliveries[cell] = LocalDelivery(cell, self._envelope.with_destination(path), name)
 
-    def _forward(self, gateway: str, choice: str | None) -> None:
+    def _forward(self, gateway: str, selected_target: str | None) -> None:
         if len(self._envelope.source) > SOURCE_HOPS_MAX:
             self._fail(
                 HopLimitExceededError, f"{len(self._envelope.source)} hops at {self._domain.name}"
@@ -332,16 +334,18 @@ class RouteResolution:
         if (gateway, self._path.current) in self._forwards:
             self._log_step("{} has its copy already", gateway)
             return
-        leaving = self._sent_on().with_destination_and_hop(self._path, self._around.address)
-        self._forwards[gateway, self._path.current] = Forward(gateway, leaving, choice)
+        outgoing = self._outgoing_envelope().with_destination_and_hop(
+            self._path, self._context.address
+        )
+        self._forwards[gateway, self._path.current] = Forward(gateway, outgoing, selected_target)
 
-    def _sent_on(self) -> Envelope:
+    def _outgoing_envelope(self) -> Envelope:
         """The message as this domain answers for it.
 
         One from elsewhere that gets another destination here is sent on by the domain itself, as by
         any cell on its path. Others could not believe that it came from its sender by this way.
         """
-        if self.was_rewritten and self._is_from_elsewhere:
+        if self.was_rewritten and self._is_remote:
             return self._envelope.with_source_hop(self._domain.cell(SYSTEM))
         return self._envelope
 
@@ -350,8 +354,8 @@ class RouteResolution:
         hop = _hop_of(self._path)
         self._failure = DeliveryFailure.of(error, text, hop=hop, at=self._domain.name)
 
-    def _log_step(self, form: str, *arguments: object) -> None:
-        self._trace.append((form, *arguments))
+    def _log_step(self, template: str, *arguments: object) -> None:
+        self._steps_log.append((template, *arguments))
 
 
 def _target_name(route: Route) -> str:

@@ -35,11 +35,17 @@ def bind_arguments(
     """Positional and keyword arguments for a method; raises ConfigError if they do not fit."""
     parameters = inspect.signature(method).parameters
     named = {
-        _option_name(name): it for name, it in parameters.items() if it.kind is it.KEYWORD_ONLY
+        _option_name(name): parameter
+        for name, parameter in parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
     }
-    plain, options = _sort_words(words, named)
-    places = [it for it in parameters.values() if it.kind is not it.KEYWORD_ONLY]
-    return _bind_plain(places, plain), options
+    positional_words, options = _sort_words(words, named)
+    positional = [
+        parameter
+        for parameter in parameters.values()
+        if parameter.kind is not parameter.KEYWORD_ONLY
+    ]
+    return _bind_plain(positional, positional_words), options
 
 
 def quote(text: str) -> str:
@@ -76,16 +82,16 @@ def _option_name(parameter: str) -> str:
 
 
 def _sort_words(words: list[str], named: _Parameters) -> tuple[list[str], dict[str, Any]]:
-    plain: list[str] = []
+    positional_words: list[str] = []
     options: dict[str, Any] = {}
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word == "--":
-            return plain + words[place + 1 :], options
+            return positional_words + words[index + 1 :], options
         if word.startswith("-") and len(word) > 1:
             _add_option(word, named, options)
         else:
-            plain.append(word)
-    return plain, options
+            positional_words.append(word)
+    return positional_words, options
 
 
 def _add_option(word: str, named: _Parameters, options: dict[str, Any]) -> None:
@@ -105,21 +111,26 @@ def _add_option(word: str, named: _Parameters, options: dict[str, Any]) -> None:
     options[parameter.name] = True if is_flag else _convert(f"-{name}", parameter, value)
 
 
-def _no_option(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name[:_SHOWN_CHARACTERS_MAX], known, n=1, cutoff=0.5)
-    hint = f", did you mean -{near[0]}?" if near else ""
+def _no_option(name: str, names: list[str]) -> str:
+    similar = difflib.get_close_matches(name[:_SHOWN_CHARACTERS_MAX], names, n=1, cutoff=0.5)
+    hint = f", did you mean -{similar[0]}?" if similar else ""
     return f"no option {quote('-' + name)}{hint}"
 
 
-def _bind_plain(places: list[inspect.Parameter], words: list[str]) -> list[Any]:
-    takes_more = bool(places) and places[-1].kind is inspect.Parameter.VAR_POSITIONAL
-    single = places[:-1] if takes_more else places
+def _bind_plain(positional: list[inspect.Parameter], words: list[str]) -> list[Any]:
+    takes_more = bool(positional) and positional[-1].kind is inspect.Parameter.VAR_POSITIONAL
+    single = positional[:-1] if takes_more else positional
     if len(words) > len(single) and not takes_more:
         raise ConfigError(f"{quote(words[len(single)])} is too much")
-    missing = [it for it in single[len(words) :] if it.default is it.empty]
+    missing = [
+        parameter for parameter in single[len(words) :] if parameter.default is parameter.empty
+    ]
     if missing:
         raise ConfigError(f"{missing[0].name.upper()} is missing")
-    bound = [_convert(it.name.upper(), it, word) for it, word in zip(single, words, strict=False)]
+    bound = [
+        _convert(parameter.name.upper(), parameter, word)
+        for parameter, word in zip(single, words, strict=False)
+    ]
     return bound + words[len(single) :]
 
 
@@ -131,11 +142,11 @@ def _kind_of(parameter: inspect.Parameter) -> str:
 
 
 def _convert(name: str, parameter: inspect.Parameter, word: str) -> Any:
-    reader, what = _READERS.get(_kind_of(parameter), (str, "a text"))
+    reader, expected = _READERS.get(_kind_of(parameter), (str, "a text"))
     try:
         return reader(word)
     except ValueError:
-        raise ConfigError(f"{name} must be {what}, not {quote(word)}") from None
+        raise ConfigError(f"{name} must be {expected}, not {quote(word)}") from None
 
 
 def _finite(word: str) -> float:
@@ -154,7 +165,7 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
 _MARK = "_postroad_command"
 _LINE_CHARACTERS_MAX = 4_096
 # An answer is one message, and may have to fit into one that carries little.
-_ANSWER_CHARACTERS_MAX = MIB // 4
+_OUTPUT_CHARACTERS_MAX = MIB // 4
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -197,10 +208,10 @@ def commands_of(cell: Any) -> dict[str, Command]:
     """The commands of a cell by name, in order; every cell has `info`."""
     help = "What the cell does, and what waits for it."
     info = Command("info", "", help, partial(describe_cell, cell), is_read=True)
-    found = {info.name: info}
+    commands = {info.name: info}
     for owner in (*getattr(cell, "command_sets", ()), cell):
-        found |= {it.name: it for it in _marked_in(owner)}
-    return dict(sorted(found.items()))
+        commands |= {command.name: command for command in _marked_in(owner)}
+    return dict(sorted(commands.items()))
 
 
 def is_read_command(cell: Any, line: str) -> bool:
@@ -223,8 +234,8 @@ def run_command(cell: Any, line: str) -> str | Awaitable[str]:
         positional, options = bind_arguments(chosen.method, arguments)
     except ConfigError as error:
         raise ConfigError(f"{error}; usage: {chosen.synopsis}") from None
-    answer = chosen.method(*positional, **options)
-    return _fit_later(answer) if isinstance(answer, Awaitable) else _fit(answer)
+    output = chosen.method(*positional, **options)
+    return _fit_later(output) if isinstance(output, Awaitable) else _fit(output)
 
 
 def _marked_in(owner: Any) -> Iterator[Command]:
@@ -233,10 +244,10 @@ def _marked_in(owner: Any) -> Iterator[Command]:
 
 
 def _marks_of(kind: type) -> list[_Mark]:
-    found = _marks.get(kind)
-    if found is None:
-        found = _marks[kind] = list(_find_marks(kind))
-    return found
+    marks = _marks.get(kind)
+    if marks is None:
+        marks = _marks[kind] = list(_find_marks(kind))
+    return marks
 
 
 def _find_marks(kind: type) -> Iterator[_Mark]:
@@ -263,37 +274,37 @@ def _choose(commands: dict[str, Command], words: list[str]) -> tuple[Command, li
     """The command with the longest name that the words begin with, and the other words."""
     size_max = max(len(name.split()) for name in commands)
     for size in range(min(size_max, len(words)), 0, -1):
-        found = commands.get(" ".join(words[:size]))
-        if found is not None:
-            return found, words[size:]
+        match = commands.get(" ".join(words[:size]))
+        if match is not None:
+            return match, words[size:]
     raise ConfigError(_unknown(commands, words))
 
 
 def _unknown(commands: dict[str, Command], words: list[str]) -> str:
-    family = [name for name in commands if name.startswith(f"{words[0]} ")]
-    if family and len(words) == 1:
-        return f"{words[0]!r} alone is no command; there is {_either(family)}"
-    said = " ".join(words[:2])
-    near = (
-        difflib.get_close_matches(said[:100], commands, n=1)
-        or family
+    subcommands = [name for name in commands if name.startswith(f"{words[0]} ")]
+    if subcommands and len(words) == 1:
+        return f"{words[0]!r} alone is no command; there is {_join_alternatives(subcommands)}"
+    typed = " ".join(words[:2])
+    similar = (
+        difflib.get_close_matches(typed[:100], commands, n=1)
+        or subcommands
         or difflib.get_close_matches(words[0][:100], commands, n=1)
     )
-    hint = f"did you mean {_either(near)}?" if near else "try 'help'"
-    return f"no command {quote(said if family else words[0])}; {hint}"
+    hint = f"did you mean {_join_alternatives(similar)}?" if similar else "try 'help'"
+    return f"no command {quote(typed if subcommands else words[0])}; {hint}"
 
 
-def _either(choices: list[str]) -> str:
-    return " or ".join(map(repr, choices))
+def _join_alternatives(names: list[str]) -> str:
+    return " or ".join(map(repr, names))
 
 
 def _help(commands: dict[str, Command], words: list[str]) -> str:
     if words:
-        chosen = [it for it in commands.values() if _begins(it.name.split(), words)]
+        chosen = [command for command in commands.values() if _begins(command.name.split(), words)]
         if not chosen:
             raise ConfigError(_unknown(commands, words))
-        return "\n\n".join(f"usage: {it.synopsis}\n{it.help}" for it in chosen)
-    rows = [(it.synopsis, it.help.split("\n")[0]) for it in commands.values()]
+        return "\n\n".join(f"usage: {command.synopsis}\n{command.help}" for command in chosen)
+    rows = [(command.synopsis, command.help.split("\n")[0]) for command in commands.values()]
     rows.append(("help [COMMAND]", "What can be said, or how."))
     width = max(len(synopsis) for synopsis, _ in rows)
     return "\n".join(f"{synopsis.ljust(width)}  {text}" for synopsis, text in rows)
@@ -303,15 +314,15 @@ def _begins(name: list[str], words: list[str]) -> bool:
     return name[: len(words)] == words
 
 
-def _fit(answer: object) -> str:
+def _fit(output: object) -> str:
     """An answer that is not too long for a message: whole lines, and how many were left out."""
-    text = "" if answer is None else str(answer)
-    if len(text) <= _ANSWER_CHARACTERS_MAX:
+    text = "" if output is None else str(output)
+    if len(text) <= _OUTPUT_CHARACTERS_MAX:
         return text
-    shown = text[:_ANSWER_CHARACTERS_MAX].rpartition("\n")[0] or text[:_ANSWER_CHARACTERS_MAX]
-    left_out = text.count("\n") - shown.count("\n")
-    return f"{shown}\n({left_out} more lines; ask for less)"
+    shown = text[:_OUTPUT_CHARACTERS_MAX].rpartition("\n")[0] or text[:_OUTPUT_CHARACTERS_MAX]
+    omitted = text.count("\n") - shown.count("\n")
+    return f"{shown}\n({omitted} more lines; ask for less)"
 
 
-async def _fit_later(answer: Awaitable[str]) -> str:
-    return _fit(await answer)
+async def _fit_later(output: Awaitable[str]) -> str:
+    return _fit(await output)

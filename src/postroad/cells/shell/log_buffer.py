@@ -71,7 +71,7 @@ class LogBuffer(logging.Handler):
         """Keep a line, if anybody uses this."""
         try:
             if self._users:
-                self._records.append(_kept(record))
+                self._records.append(_to_log_line(record))
         except Exception:
             self.handleError(record)
 
@@ -83,14 +83,14 @@ class LogBuffer(logging.Handler):
         """Whether nobody else gets a line."""
         logger: logging.Logger | None = logging.getLogger(record.name)
         while logger is not None:
-            if any(it is not self for it in logger.handlers):
+            if any(handler is not self for handler in logger.handlers):
                 return False
             logger = logger.parent if logger.propagate else None
         return True
 
     def lines(self, count: int) -> list[str]:
         """The last lines, oldest first."""
-        return [_line_of(it) for it in self.records(count)]
+        return [_line_of(line) for line in self.records(count)]
 
     def records(self, count: int) -> list[LogLine]:
         """The same, taken apart."""
@@ -104,9 +104,12 @@ class LogBuffer(logging.Handler):
     def levels(self) -> list[tuple[str, str]]:
         """The name and the level of each logger that lines are kept of."""
         below = f"{self._logger.name}."
-        known = sorted(it for it in logging.root.manager.loggerDict if it.startswith(below))
-        loggers = [self._logger, *map(logging.getLogger, known)]
-        return [(it.name, logging.getLevelName(it.getEffectiveLevel()).lower()) for it in loggers]
+        names = sorted(name for name in logging.root.manager.loggerDict if name.startswith(below))
+        loggers = [self._logger, *map(logging.getLogger, names)]
+        return [
+            (logger.name, logging.getLevelName(logger.getEffectiveLevel()).lower())
+            for logger in loggers
+        ]
 
     def set_level(self, level: int) -> None:
         """Log this and everything more important, until `reset_level` or the end."""
@@ -124,17 +127,17 @@ class LogBuffer(logging.Handler):
 class LogBufferHandler(logging.Handler):
     """Gives a pinboard what other loggers of the process say: users' own, and of libraries."""
 
-    def __init__(self, pinboard: LogBuffer) -> None:
+    def __init__(self, buffer: LogBuffer) -> None:
         super().__init__()
-        self._pinboard = pinboard
+        self._buffer = buffer
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line that comes there in no other way."""
-        if not self._pinboard.is_below(record.name):
-            self._pinboard.append(record)
+        if not self._buffer.is_below(record.name):
+            self._buffer.append(record)
 
 
-def _kept(record: logging.LogRecord) -> LogLine:
+def _to_log_line(record: logging.LogRecord) -> LogLine:
     text = record.getMessage()
     if record.exc_info and record.exc_info[1] is not None:
         text += f" ({record.exc_info[1]!r})"

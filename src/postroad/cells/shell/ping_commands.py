@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _COUNT_MAX = 100
 # Somebody waits for the answer: whoever does not answer so often in a row is not asked again.
-_LOST_MAX = 3
+_LOST_IN_A_ROW_MAX = 3
 
 
 class PingTrip(NamedTuple):
@@ -46,15 +46,15 @@ async def ping(
     """
     # The time of a loop may be that of its current turn: much too coarse.
     started = time.perf_counter()
-    answer = await domain.ping(destination, PING, payload, timeout_s)
-    return PingTrip(time.perf_counter() - started, decode_pong(answer.payload), answer.path)
+    reply = await domain.ping(destination, PING, payload, timeout_s)
+    return PingTrip(time.perf_counter() - started, decode_pong(reply.payload), reply.path)
 
 
-def domains_of(trip: PingTrip, here: str) -> tuple[list[str], list[str]]:
+def domains_of(trip: PingTrip, local_domain: str) -> tuple[list[str], list[str]]:
     """The domains of the way out and of the way back, both ends included."""
-    end = here if trip.back.first is None else trip.back.first.domain
+    end = local_domain if trip.back.first is None else trip.back.first.domain
     out = _each_once((*(hop.domain for hop in trip.out.hops), end))
-    back = _each_once((end, *(hop.domain for hop in trip.back.hops), here))
+    back = _each_once((end, *(hop.domain for hop in trip.back.hops), local_domain))
     return out, back
 
 
@@ -68,7 +68,7 @@ class PingCommands:
         "ping",
         "PATH [-count=N] [-size=BYTES] [-timeout=S]",
         help="How long a cell, or whoever takes the messages of a queue, needs to answer.\n"
-        f"Pings of BYTES go out one after the other, each for S seconds; after {_LOST_MAX} that\n"
+        f"Pings of BYTES go out one after the other, each for S seconds; after {_LOST_IN_A_ROW_MAX} that\n"
         "were lost in a row no more are sent.",
         is_read=True,
     )
@@ -81,7 +81,7 @@ class PingCommands:
         trips: list[PingTrip] = []
         losses: list[str] = []
         lost_in_a_row = 0
-        while len(trips) + len(losses) < count and lost_in_a_row < _LOST_MAX:
+        while len(trips) + len(losses) < count and lost_in_a_row < _LOST_IN_A_ROW_MAX:
             trip = await self._ping(destination, bytes(size), timeout)
             if isinstance(trip, PingTrip):
                 trips.append(trip)
@@ -106,15 +106,15 @@ class PingCommands:
         if not isinstance(trip, PingTrip):
             return f"no answer from {path}: {trip}"
         out, back = domains_of(trip, self._cell.domain.name)
-        passed = list(dict.fromkeys((*out, *back)))
-        trips = await asyncio.gather(*(self._measure(name, timeout) for name in passed))
+        domains = list(dict.fromkeys((*out, *back)))
+        trips = await asyncio.gather(*(self._measure(name, timeout) for name in domains))
         return "\n".join(
             (
                 f"{path} answered after {format_milliseconds(trip.seconds)}",
                 f"out:   {' -> '.join(out)}",
                 f"back:  {' -> '.join(back)}",
                 "",
-                format_table(("DOMAIN", "ROUND TRIP"), zip(passed, trips, strict=True)),
+                format_table(("DOMAIN", "ROUND TRIP"), zip(domains, trips, strict=True)),
             )
         )
 
@@ -158,5 +158,5 @@ def _report(path: str, trips: list[PingTrip], losses: list[str]) -> str:
 
 def _by(trips: list[PingTrip]) -> str:
     """Who answered, as far as the answers came from other domains."""
-    cells = sorted({str(it.back.first) for it in trips if it.back})
+    cells = sorted({str(trip.back.first) for trip in trips if trip.back})
     return f" by {format_names(cells)}" if cells else ""

@@ -18,7 +18,7 @@ from postroad.core.errors import ConfigError
 if TYPE_CHECKING:
     from postroad.cells.cell import Cell
 
-_TYPES = ", ".join(it.value for it in RouteType)
+_TYPES = ", ".join(type.value for type in RouteType)
 _ROUTE = "[-type=TYPE] [-zone=ZONE] [DESTINATION] TARGET"
 _ROUTE_HELP = (
     f"TYPE is one of {_TYPES}. Without it the destination tells:\n"
@@ -48,7 +48,7 @@ class RouteCommands:
     ) -> str:
         """The routes that fit."""
         chosen = filter_routes(
-            self._cell.domain.table, type=_read_type(type), destination=destination, target=target
+            self._cell.domain.table, type=_parse_type(type), destination=destination, target=target
         )
         return format_routes(chosen) if chosen else "no routes"
 
@@ -56,7 +56,7 @@ class RouteCommands:
     def add(self, *words: str, type: str | None = None, zone: str | None = None) -> str:
         """Add a route that leads somewhere."""
         domain = self._cell.domain
-        route = self._read(words, type, zone)
+        route = self._parse_route(words, type, zone)
         domain.change_routes(added=[route])
         return f"added {route}"
 
@@ -65,7 +65,7 @@ class RouteCommands:
     )
     def delete(self, *words: str, type: str | None = None, zone: str | None = None) -> str:
         """Delete a route."""
-        route = self._read(words, type, zone)
+        route = self._parse_route(words, type, zone)
         self._cell.domain.change_routes(deleted=[route])
         return f"deleted {route}"
 
@@ -80,42 +80,42 @@ class RouteCommands:
     def find(self, path: str, *, from_: str | None = None) -> str:
         """The decision about a message."""
         domain = self._cell.domain
-        exchange = domain.dispatcher
+        dispatcher = domain.dispatcher
         origin, source = LOCAL_ORIGIN, CellPath((self._cell.address,))
         if from_ is not None:
             origin, source = self._origin(from_), CellPath.of(f"System@{from_}", f"*@{from_}")
-        envelope = Envelope(id=exchange.new_id(), destination=parse_path(path), source=source)
+        envelope = Envelope(id=dispatcher.new_id(), destination=parse_path(path), source=source)
         decision = route_message(
             envelope,
             origin,
             table=domain.table,
             cells=domain.cells,
             domain=domain.identity,
-            hidden=exchange.registry.draining,
+            draining=dispatcher.registry.draining,
         )
-        return decision.explain()
+        return decision.describe()
 
-    def _read(self, words: tuple[str, ...], type: str | None, zone: str | None) -> Route:
+    def _parse_route(self, words: tuple[str, ...], type: str | None, zone: str | None) -> Route:
         """A route as it is written; cells without a domain are those of this one."""
         if not 1 <= len(words) <= 2:
             raise ConfigError(f"a route is written {_ROUTE}")
         *destination, target = words
-        route = Route.parse(_read_type(type), "".join(destination), target, zone)
+        route = Route.parse(_parse_type(type), "".join(destination), target, zone)
         if route.type is RouteType.ALIAS or not route.target.is_local:
             return route
-        own = self._cell.domain.identity.cell(route.target.cell)
-        return msgspec.structs.replace(route, target=own)
+        target_address = self._cell.domain.identity.cell(route.target.cell)
+        return msgspec.structs.replace(route, target=target_address)
 
     def _origin(self, name: str) -> MessageOrigin:
         links = self._cell.domain.links.by_domain
         link = links.get(CellAddress.of_domain(name).domain)
         if link is None:
-            known = ", ".join(sorted(links)) or "nobody"
-            raise ConfigError(f"no tunnel to domain {quote(name)}; there are tunnels to {known}")
+            peers = ", ".join(sorted(links)) or "nobody"
+            raise ConfigError(f"no tunnel to domain {quote(name)}; there are tunnels to {peers}")
         return MessageOrigin.from_peer(name, link.domain.role)
 
 
-def _read_type(text: str | None) -> RouteType | None:
+def _parse_type(text: str | None) -> RouteType | None:
     if text is None:
         return None
     try:

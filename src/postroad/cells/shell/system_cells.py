@@ -100,9 +100,9 @@ class LocationManager(Cell):
     def show_cores(self) -> str:
         """A line for each core, and why it could not be reached."""
         links = self.domain.links.by_domain
-        untold = {name for name, link in links.items() if link.domain.role is Role.CORE}
-        known = sorted(untold | self.domain.dialer.cores.keys())
-        return format_table(_HEADINGS, map(self._row, known)) if known else "no cores are known"
+        connected_cores = {name for name, link in links.items() if link.domain.role is Role.CORE}
+        cores = sorted(connected_cores | self.domain.dialer.cores.keys())
+        return format_table(_HEADINGS, map(self._row, cores)) if cores else "no cores are known"
 
     def _row(self, name: str) -> tuple[object, ...]:
         domain = self.domain
@@ -125,27 +125,29 @@ class LocationManager(Cell):
         """What is wrong, if anything."""
         dialer = self.domain.dialer
         failure = dialer.failures.get(name)
-        troubles = []
+        problems = []
         if name not in dialer.cores:
-            troubles.append("nobody told of it")
-        elif (missing_s := dialer.unlisted_s(name)) is not None:
-            troubles.append(f"nobody has told of it for {format_duration(missing_s)}")
+            problems.append("nobody told of it")
+        elif (unlisted_s := dialer.unlisted_s(name)) is not None:
+            problems.append(f"nobody has told of it for {format_duration(unlisted_s)}")
         if failure is not None:
-            troubles.append(failure)
-        return "; ".join(troubles) or "ok"
+            problems.append(failure)
+        return "; ".join(problems) or "ok"
 
     @command("info", help="Where this domain hears of cores, and how that goes.", is_read=True)
     def info(self) -> str:
         """The statistics of the locations."""
-        locations = self.domain.core_discovery
-        counts = msgspec.structs.asdict(locations.statistics())
-        told = ((name.removeprefix("is_").replace("_", " "), it) for name, it in counts.items())
+        core_discovery = self.domain.core_discovery
+        counts = msgspec.structs.asdict(core_discovery.statistics())
+        fields = (
+            (name.removeprefix("is_").replace("_", " "), value) for name, value in counts.items()
+        )
         return format_fields(
-            [("source", type(locations).__name__), *((k, _said(v)) for k, v in told)]
+            [("source", type(core_discovery).__name__), *((k, _format_value(v)) for k, v in fields)]
         )
 
 
-def _said(value: object) -> object:
+def _format_value(value: object) -> object:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return None if value == "" else value
@@ -196,7 +198,7 @@ class SystemCell(Cell):
         domain = self.domain
         identity, counts = domain.identity, msgspec.structs.asdict(domain.statistics())
         uptime_s = asyncio.get_running_loop().time() - self._started_at
-        known = (
+        cores = (
             ("domain", identity.name),
             ("role", identity.role.value),
             ("zone", identity.zone),
@@ -207,7 +209,7 @@ class SystemCell(Cell):
             ("routes", len(domain.table)),
         )
         messages = ((name.replace("_", " "), count) for name, count in counts.items())
-        return "\n\n".join((format_fields(known), format_fields(messages), self._tunnels()))
+        return "\n\n".join((format_fields(cores), format_fields(messages), self._tunnels()))
 
     def _tunnels(self) -> str:
         links = sorted(self.domain.links.by_domain.items())
@@ -225,13 +227,13 @@ class SystemCell(Cell):
     )
     def show_cells(self, *patterns: str, f: bool = False) -> str:
         """The names of cells, or all about them."""
-        chosen = [it for it in self.domain.cells if not patterns or _fits(it, patterns)]
+        chosen = [name for name in self.domain.cells if not patterns or _fits(name, patterns)]
         if not chosen:
             raise ConfigError(f"no cell is called {' or '.join(map(quote, patterns[:5]))}")
         if not f:
             return "\n".join(chosen)
         return format_table(
-            _CELL_HEADINGS, (_cell_row(cell_view(self.domain, it)) for it in chosen)
+            _CELL_HEADINGS, (_cell_row(cell_view(self.domain, name)) for name in chosen)
         )
 
     # What can be done.
@@ -244,7 +246,7 @@ class SystemCell(Cell):
             link.tunnel.close("closed by an operator")
             await link.tunnel.wait_closed()
             return f"{cell} is closed; whoever dialed it will do so again"
-        self._refuse_system(cell, "killed")
+        self._check_not_system(cell, "killed")
         await self.domain.remove_cell(cell)
         return f"{cell} is gone"
 
@@ -256,7 +258,7 @@ class SystemCell(Cell):
     )
     async def drain(self, cell: str) -> str:
         """Let a cell get nothing new."""
-        self._refuse_system(cell, "drained")
+        self._check_not_system(cell, "drained")
         if await self.domain.drain_cell(cell):
             return f"{cell} is drained"
         return f"{cell} is taken out, but still at work, or others do not know yet; see 'ps -f'"
@@ -273,9 +275,9 @@ class SystemCell(Cell):
         links = self.domain.links.by_domain.values()
         return next((link for link in links if link.gateway == gateway), None)
 
-    def _refuse_system(self, cell: str, what: str) -> None:
+    def _check_not_system(self, cell: str, action: str) -> None:
         if cell_view(self.domain, cell).is_system:
-            raise ConfigError(f"{cell} belongs to the domain itself and cannot be {what}")
+            raise ConfigError(f"{cell} belongs to the domain itself and cannot be {action}")
 
 
 def builtin_cells(domain: CellDomain) -> list[Cell]:

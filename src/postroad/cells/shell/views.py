@@ -41,7 +41,7 @@ def one_line(value: object, characters_max: int = _CELL_CHARACTERS_MAX) -> str:
     if value is None:
         return "-"
     text = " ".join(str(value).split())
-    shown = "".join(it if it.isprintable() else "?" for it in text)
+    shown = "".join(character if character.isprintable() else "?" for character in text)
     return shown if len(shown) <= characters_max else shown[: characters_max - len(_MARK)] + _MARK
 
 
@@ -85,8 +85,8 @@ class CellView(msgspec.Struct, frozen=True, kw_only=True):
 
 def cell_view(domain: CellDomain, name: str) -> CellView:
     """Return the view of a cell; raises CellNotFoundError if the domain has none of that name."""
-    exchange = domain.dispatcher
-    runner = exchange.registry.runners.get(name)
+    dispatcher = domain.dispatcher
+    runner = dispatcher.registry.runners.get(name)
     if runner is None:
         raise CellNotFoundError(f"domain {domain.name} has no cell {name!r}")
     since = runner.waiting_since
@@ -94,17 +94,17 @@ def cell_view(domain: CellDomain, name: str) -> CellView:
     return CellView(
         name=name,
         domain=domain.name,
-        state="draining" if name in exchange.registry.draining else busy,
+        state="draining" if name in dispatcher.registry.draining else busy,
         waiting=len(runner.mailbox),
         waiting_bytes=runner.mailbox.bytes,
-        oldest_wait_s=None if since is None else exchange.loop.time() - since,
+        oldest_wait_s=None if since is None else dispatcher.loop.time() - since,
         running=runner.running,
         handled=runner.handled,
         kind=type(runner.cell).__name__,
         description=_describe(runner.cell),
         is_system=runner.cell.is_system,
-        consumes=_taken_by(domain, name, RouteType.QUEUE),
-        subscribes=_taken_by(domain, name, RouteType.TOPIC),
+        consumes=_route_names(domain, name, RouteType.QUEUE),
+        subscribes=_route_names(domain, name, RouteType.TOPIC),
     )
 
 
@@ -135,7 +135,9 @@ def describe_cell(cell: Cell) -> str:
     )
 
 
-def _taken_by(domain: CellDomain, name: str, type: RouteType) -> list[str]:
+def _route_names(domain: CellDomain, name: str, type: RouteType) -> list[str]:
     """The queues or topics whose messages a cell gets now."""
     address = domain.identity.cell(name)
-    return sorted(it.cell for it in domain.table if it.type is type and it.target == address)
+    return sorted(
+        route.cell for route in domain.table if route.type is type and route.target == address
+    )

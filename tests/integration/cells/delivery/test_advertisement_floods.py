@@ -21,7 +21,7 @@ from tests.support.deadlines import eventually
 NAMES = 2_048
 
 
-def offer_of(tag: str, count: int = NAMES) -> RouteAdvertisement:
+def advertisement_of(tag: str, count: int = NAMES) -> RouteAdvertisement:
     names = [f"{tag}-{number}" for number in range(count)]
     return RouteAdvertisement.of(names, names, None, names)
 
@@ -51,9 +51,11 @@ async def test_snapshots_that_change_everything_are_looked_at_now_and_then(
             before = core.table
 
         core.on_routes_changed(note)
-        offers = [offer_of("a"), offer_of("b")]
+        advertisements = [advertisement_of("a"), advertisement_of("b")]
         for number in range(1, 41):
-            forged.tell(AdvertisementUpdate(forged.service.incarnation, number, offers[number % 2]))
+            forged.send_update(
+                AdvertisementUpdate(forged.service.incarnation, number, advertisements[number % 2])
+            )
             # Those who call are served in between.
             assert await domains["S1"].call("echo@C1", b"x") == b"x"
         await eventually(lambda: have_numbers(forged))
@@ -72,8 +74,10 @@ async def test_the_latest_snapshot_counts_in_the_end(
     async with Domains(1, 0) as domains, forged_domain(domains["C1"]) as forged:
         core = domains["C1"]
         for number in range(1, 41):
-            offer = offer_of(f"n{number}", count)
-            forged.tell(AdvertisementUpdate(forged.service.incarnation, number, offer))
+            advertisement = advertisement_of(f"n{number}", count)
+            forged.send_update(
+                AdvertisementUpdate(forged.service.incarnation, number, advertisement)
+            )
         await eventually(lambda: 40 in have_numbers(forged))
         assert len(have_numbers(forged)) < 10
         names = {it.cell for it in routes_by(core, "X")}
@@ -84,23 +88,29 @@ async def test_a_new_tunnel_does_not_begin_anew() -> None:
     async with Domains(1, 0) as domains:
         core = domains["C1"]
         async with forged_domain(core) as forged:
-            forged.tell(AdvertisementUpdate(forged.service.incarnation, 1, offer_of("a", 2_000)))
+            forged.send_update(
+                AdvertisementUpdate(forged.service.incarnation, 1, advertisement_of("a", 2_000))
+            )
             await eventually(lambda: have_numbers(forged) == [1])
         await eventually(lambda: not routes_by(core, "X"))
         async with forged_domain(core) as forged:
-            forged.tell(AdvertisementUpdate(forged.service.incarnation, 1, offer_of("b", 2_000)))
+            forged.send_update(
+                AdvertisementUpdate(forged.service.incarnation, 1, advertisement_of("b", 2_000))
+            )
             forged.send("System@C1", b"id", content_type="command")
             await eventually(lambda: forged.envelopes)
             assert not routes_by(core, "X")
-            assert core.propagator._intake.deadline() > core.dispatcher.loop.time()
+            assert core.propagator._pending_updates.deadline() > core.dispatcher.loop.time()
 
 
 async def test_who_tells_little_does_not_wait_for_who_tells_much() -> None:
     async with Domains(1, 1) as domains, forged_domain(domains["C1"]) as forged:
         core = domains["C1"]
         for number in range(1, 6):
-            offer = offer_of(f"n{number}", NAMES_MAX)
-            forged.tell(AdvertisementUpdate(forged.service.incarnation, number, offer))
+            advertisement = advertisement_of(f"n{number}", NAMES_MAX)
+            forged.send_update(
+                AdvertisementUpdate(forged.service.incarnation, number, advertisement)
+            )
         await eventually(lambda: routes_by(core, "X"))
         domains["S1"].add_function("quiet", Inbox(), consume=["little"])
         await eventually(lambda: core.table.queues("little"))
@@ -111,9 +121,9 @@ async def test_who_tells_little_does_not_wait_for_who_tells_much() -> None:
 async def test_what_is_malformed_is_dropped_however_large_it_is() -> None:
     async with Domains(1, 0) as domains, forged_domain(domains["C1"]) as forged:
         incarnation = forged.service.incarnation
-        forged.post(b"\x94\x01" + b"x" * 5_000, "routes")
+        forged.send_encoded(b"\x94\x01" + b"x" * 5_000, "routes")
         await eventually(lambda: domains["C1"].statistics().malformed == 1)
-        forged.tell(AdvertisementUpdate(incarnation + 1, 1, offer_of("a", 500)))
+        forged.send_update(AdvertisementUpdate(incarnation + 1, 1, advertisement_of("a", 500)))
         await eventually(lambda: domains["C1"].statistics().malformed == 2)
-        forged.tell(AdvertisementUpdate(incarnation, 1, offer_of("b", 500)))
+        forged.send_update(AdvertisementUpdate(incarnation, 1, advertisement_of("b", 500)))
         await eventually(lambda: have_numbers(forged) == [1])

@@ -68,7 +68,7 @@ async def test_garbage_is_dropped_counted_and_told(caplog: pytest.LogCaptureFixt
     async with beside_others() as (domains, forged):
         before = domains["C1"].statistics().malformed
         for subject, data in product(["cell", "routes", "unknown", ""], GARBAGE):
-            forged.post(data, subject)
+            forged.send_encoded(data, subject)
         # Of news that are large, only the latest are read.
         count = before + 4 * len(GARBAGE) - 1
         await eventually(lambda: domains["C1"].statistics().malformed == count)
@@ -135,7 +135,7 @@ async def test_path_that_was_walked_already_leads_nowhere() -> None:
         for destination, kind in product(WALKED, MessageKind):
             answers = None if kind is MessageKind.MESSAGE else os.urandom(16)
             envelope = envelope_of(forged, destination=destination, kind=kind, in_reply_to=answers)
-            forged.post(encode_envelope(envelope))
+            forged.send_encoded(encode_envelope(envelope))
             if kind is MessageKind.MESSAGE:
                 assert (await forged.failure_of(envelope.id)).code == NoRouteError.code
 
@@ -151,10 +151,10 @@ async def test_a_message_that_goes_straight_on_may_be_malformed_after_its_route(
             envelope_of(forged, destination=CellPath.of("sink@S2"), payload=b"good", ttl_ms=5_000)
         )
         for size in range(1, len(good)):
-            forged.post(good[:size])
+            forged.send_encoded(good[:size])
         for place in range(len(good)):
-            forged.post(good[:place] + b"\xc1" + good[place + 1 :])
-        forged.post(good)
+            forged.send_encoded(good[:place] + b"\xc1" + good[place + 1 :])
+        forged.send_encoded(good)
         await eventually(lambda: inbox.payloads.count(b"good") >= 4)
         assert await domains["S1"].call("sink@S2", b"other") == b"other"
         assert "C1" in domains["S2"].links.by_domain
@@ -206,7 +206,7 @@ async def test_answers_that_nobody_waits_for_are_not_answered() -> None:
                 wants_reply=False,
                 payload=payload,
             )
-            forged.post(encode_envelope(envelope))
+            forged.send_encoded(encode_envelope(envelope))
         await forged.answer_to(forged.send("echo@C1"))
         assert len(forged.envelopes) == 1
         for name in ("C1", "S1", "S2"):
@@ -216,17 +216,23 @@ async def test_answers_that_nobody_waits_for_are_not_answered() -> None:
 async def test_undecodable_payload_is_answered() -> None:
     async with beside_others() as (domains, forged):
         domains["C1"].add_function("reader", lambda message: message.body)
-        for content, payload in (("text", b"\xff"), ("pickle", b"cos\nsystem\n"), ("json", b"{")):
+        for content_type, payload in (
+            ("text", b"\xff"),
+            ("pickle", b"cos\nsystem\n"),
+            ("json", b"{"),
+        ):
             failure = await forged.failure_of(
-                forged.send("reader@C1", payload, content_type=content)
+                forged.send("reader@C1", payload, content_type=content_type)
             )
             assert failure.code == MalformedPayloadError.code
 
 
 async def test_commands_and_pings_that_are_none_are_answered() -> None:
     async with beside_others() as (_domains, forged):
-        for content, payload in (("command", b"\xff"), ("command", b"no such thing")):
-            answer = await forged.answer_to(forged.send("System@C1", payload, content_type=content))
+        for content_type, payload in (("command", b"\xff"), ("command", b"no such thing")):
+            answer = await forged.answer_to(
+                forged.send("System@C1", payload, content_type=content_type)
+            )
             assert answer.kind is MessageKind.ERROR
         pong = await forged.answer_to(forged.send("echo@C1", b"\xff", content_type="postroad.ping"))
         assert pong.kind is MessageKind.REPLY

@@ -133,7 +133,7 @@ async def test_what_goes_straight_on_does_not_overtake_what_waits() -> None:
 async def test_more_routes_than_are_remembered_are_all_followed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cell_links, "_WAYS_MAX", 400)
+    monkeypatch.setattr(cell_links, "_FAST_PATHS_MAX", 400)
     async with Domains(1, 1) as domains, forged_domain(domains["C1"]) as forged:
         inbox = Inbox()
         domains["S1"].add_function("sink", inbox)
@@ -157,7 +157,7 @@ async def test_news_that_are_not_acknowledged_come_again_and_then_no_more() -> N
 
         def snapshots() -> list[AdvertisementUpdate]:
             told = [it for it in forged.updates if isinstance(it, AdvertisementUpdate)]
-            return [it for it in told if it.offer.queues == ("work",)]
+            return [it for it in told if it.advertisement.queues == ("work",)]
 
         await eventually(lambda: len(snapshots()) >= 2)
         assert await core.wait_routes_acknowledged(0.05) is False
@@ -177,7 +177,7 @@ async def test_a_peer_that_forgot_everything_is_told_again() -> None:
         core.add_function("worker", Inbox(), consume=["work"])
         await eventually(lambda: satellite.table.queues("work"))
         peer = satellite.propagator.learner._peers["C1"]
-        peer.offer, peer.have = RouteAdvertisement(), type(peer.have)()
+        peer.advertisement, peer.ack = RouteAdvertisement(), type(peer.ack)()
         satellite.propagator.learner._mark_dirty("C1")
         satellite.propagator._process_outputs()
         assert not satellite.table.queues("work")
@@ -193,7 +193,7 @@ async def test_many_changes_within_a_turn_are_told_as_one() -> None:
             core.add_function(f"worker-{n}", Inbox(), consume=[f"work-{n}"])
         await eventually(lambda: len(forged.updates) > before)
         told = forged.updates[before]
-        assert isinstance(told, AdvertisementUpdate) and len(told.offer.queues) == 200
+        assert isinstance(told, AdvertisementUpdate) and len(told.advertisement.queues) == 200
 
 
 async def test_a_cell_called_while_it_starts_to_be_offered_elsewhere() -> None:

@@ -19,7 +19,7 @@ CALLS = 5
 
 def ways_of(domain: CellDomain, peer: str) -> list[type]:
     """The sorts of short ways that a domain remembers for what a peer sends."""
-    return [type(it) for it in link_of(domain, peer)._ways.values()]
+    return [type(it) for it in link_of(domain, peer)._fast_paths.values()]
 
 
 def answer_value(message: CellMessage) -> object:

@@ -88,7 +88,9 @@ async def test_undecodable_payload_is_told_as_such() -> None:
     async with Domains(1, 2) as domains:
         domains["S2"].add_function("text", lambda message: message.body)
         caller = domains["S1"]
-        draft = caller._envelope_factory("text@S2", b"\xff", None, content="json", wants_reply=True)
+        draft = caller._envelope_factory(
+            "text@S2", b"\xff", None, content_type="json", wants_reply=True
+        )
         with pytest.raises(RemoteDecodeError, match="no json"):
             await caller._calls.call(draft, 5.0, wait=True)
 
@@ -97,7 +99,7 @@ async def test_what_waited_too_long_in_a_mailbox_is_answered_and_not_handled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Half of its time is for the way back, so that the answer is in time on any machine.
-    monkeypatch.setattr("postroad.cells.delivery.envelope._RETURN_SHARE", 2)
+    monkeypatch.setattr("postroad.cells.delivery.envelope._REPLY_SHARE", 2)
     async with Domains(1, 2) as domains:
         gate = Gate()
         domains["S2"].add_function("slow", gate)
@@ -230,7 +232,7 @@ async def test_calls_in_flight_when_the_domain_stops() -> None:
         with pytest.raises(NotRunningError):
             await domains["S1"].call("slow@S2")
         with pytest.raises(NotRunningError):
-            domains["S1"].tell("slow@S2")
+            domains["S1"].send_nowait("slow@S2")
         gate.open()
 
 

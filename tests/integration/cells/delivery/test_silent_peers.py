@@ -76,7 +76,7 @@ async def test_a_slow_reader_holds_little_memory_and_nobody_else() -> None:
         payload = bytes(10 * KIB)
         for _ in range(10_000):
             try:
-                core.tell("sink@S1", payload)
+                core.send_nowait("sink@S1", payload)
             except CellBusyError:
                 refused += 1
             if refused % 100 == 0:
@@ -111,10 +111,10 @@ async def test_news_of_routes_pass_what_waits() -> None:
         assert transport is not None
         transport.pause_reading()
         while not link.statistics().waiting:
-            core.tell("sink@X", bytes(10 * KIB))
+            core.send_nowait("sink@X", bytes(10 * KIB))
             await asyncio.sleep(0)
         for _ in range(300):
-            core.tell("sink@X", b"last")
+            core.send_nowait("sink@X", b"last")
         core.add_function("new", Inbox(), consume=["new"])
         # Whoever reads has heard of it.
         await eventually(lambda: domains["S1"].table.queues("new"))
@@ -125,7 +125,7 @@ async def test_news_of_routes_pass_what_waits() -> None:
         subjects = [it.subject for it in forged.requests]
         news = len(subjects) - subjects[::-1].index(ROUTES) - 1
         assert isinstance(forged.updates[-1], AdvertisementUpdate)
-        assert forged.updates[-1].offer.queues == ("new",)
+        assert forged.updates[-1].advertisement.queues == ("new",)
         assert subjects[news:].count(MESSAGE) >= 300
 
 
@@ -140,7 +140,7 @@ async def test_a_peer_that_never_reads_is_cut_off() -> None:
         transport.pause_reading()
         link = link_of(core, "S1")
         while not link.statistics().waiting:
-            core.tell("sink@S1", bytes(100 * KIB))
+            core.send_nowait("sink@S1", bytes(100 * KIB))
             await asyncio.sleep(0)
         call = asyncio.ensure_future(core.call("sink@S1", b"", wait=False, timeout=8))
         await eventually(lambda: "S1" not in core.links.by_domain)

@@ -161,8 +161,8 @@ async def test_what_a_satellite_sends_by_another_core_is_believed() -> None:
         domains["C1"].add_function("echo", inbox)
         incarnation = satellite.service.incarnation
 
-        async def tell(number: int, *cores: str) -> None:
-            satellite.tell(
+        async def advertise(number: int, *cores: str) -> None:
+            satellite.send_update(
                 AdvertisementUpdate(incarnation, number, RouteAdvertisement.of(domains=cores))
             )
             learner = domains["C1"].propagator.learner
@@ -172,10 +172,10 @@ async def test_what_a_satellite_sends_by_another_core_is_believed() -> None:
         # A satellite of an older version does not tell.
         told = [(), ("C1", "C2"), ("C1",)]
         for number, cores in enumerate(told):
-            await tell(number + 1, *cores)
+            await advertise(number + 1, *cores)
             core.send("echo@C1", b"%d" % number, source=source)
             await eventually(partial(has_come, inbox, number + 1))
-        await tell(4, "C1", "C3")
+        await advertise(4, "C1", "C3")
         # If it is a satellite's after all, which was on its way for long, that one sends it again.
         failure = await satellite.failure_of(core.send("echo@C1", b"3", source=source))
         assert failure.code == NoRouteError.code
@@ -189,9 +189,9 @@ def has_come(inbox: Inbox, count: int) -> bool:
 
 async def test_satellites_tell_cores_which_cores_they_have_tunnels_to() -> None:
     async with Domains(2, 2, reach={"S2": ["C1"]}) as domains:
-        offers = domains["C1"].propagator.learner.advertisements()
-        assert offers["S1"].domains == ("C1", "C2")
-        assert offers["S2"].domains == ("C1",)
+        advertisements = domains["C1"].propagator.learner.advertisements()
+        assert advertisements["S1"].domains == ("C1", "C2")
+        assert advertisements["S2"].domains == ("C1",)
 
 
 async def test_a_message_under_another_name_is_sent_on_by_the_domain_that_names_it() -> None:

@@ -26,9 +26,9 @@ async def test_route_by_a_cell_that_is_no_tunnel_is_refused() -> None:
         core.add_function("echo", Inbox())
         table = core.table
         for route in (*ROUTES, Route.default(ECHO)):
-            for refuse in (core.check_route, lambda it: core.change_routes(added=[it])):
+            for reject in (core.check_route, lambda it: core.change_routes(added=[it])):
                 with pytest.raises(CellNotFoundError, match="echo@C1 is no tunnel"):
-                    refuse(route)
+                    reject(route)
             line = f"route add -type={route.type.value} '{route.destination}' echo@C1"
             with pytest.raises(RemoteHandlerError, match="no tunnel"):
                 await domains["S1"].run_command("System@C1", line)

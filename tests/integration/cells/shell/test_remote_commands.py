@@ -10,7 +10,7 @@ from postroad.cells import (
     CellDomain,
     CellMessage,
     CellPath,
-    CommandRefused,
+    CommandRejectedError,
     Role,
     Route,
     command,
@@ -132,7 +132,7 @@ async def test_commands_of_others_are_answered_as_far_as_it_is_allowed(
 async def is_refused(domain: CellDomain, path: str, line: str) -> None:
     with pytest.raises(RemoteHandlerError, match="domain C1 lets others") as caught:
         await domain.run_command(path, line, timeout=5)
-    assert caught.value.remote_code == CommandRefused.code
+    assert caught.value.remote_code == CommandRejectedError.code
 
 
 @pytest.mark.parametrize("allowed", ["off", "read", "change"])

@@ -96,7 +96,7 @@ class Forgetful(RoutingManager):
         if self.was_asked:
             return report
         self.was_asked = True
-        return msgspec.structs.replace(report, known={})
+        return msgspec.structs.replace(report, peers={})
 
 
 async def test_what_is_over_a_moment_later_is_not_told() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from postroad.cells import CellBusyError, CellMessage, CellPath, CellsConfig, MessageExpiredError
-from postroad.cells.sender import _CALLS_IN_A_ROW
+from postroad.cells.sender import _CALLS_BEFORE_YIELD
 from tests.support.cells.nodes import Gate, Inbox
 from tests.support.cells.offline_domain import Workshop, make_request
 from tests.support.deadlines import DEADLINE_S, eventually
@@ -38,13 +38,13 @@ async def test_messages_are_handled_in_order_and_one_at_a_time() -> None:
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox)
     for payload in PAYLOADS:
-        shop.tell("a", payload)
+        shop.send_nowait("a", payload)
     assert inbox.payloads == PAYLOADS
 
     shop, handler = Workshop(), Mixed()
     runner = shop.add("a", handler)
     for payload in PAYLOADS:
-        shop.tell("a", payload)
+        shop.send_nowait("a", payload)
     await runner.wait_idle()
     expected = [(what, payload) for payload in PAYLOADS for what in ("begin", "end")]
     assert handler.log == expected
@@ -62,7 +62,7 @@ async def test_calls_and_messages_share_one_order() -> None:
             calls.append(asyncio.ensure_future(shop.call("a", payload)))
             await asyncio.sleep(0)
         else:
-            shop.tell("a", payload)
+            shop.send_nowait("a", payload)
     answers = await asyncio.gather(*calls)
 
     assert answers == [it for it in PAYLOADS if it[0] % 3]
@@ -73,13 +73,13 @@ async def test_calls_and_messages_share_one_order() -> None:
 async def test_a_call_after_which_others_get_their_turn_counts_as_work_at_once() -> None:
     shop, handler = Workshop(), Mixed()
     runner = shop.add("a", handler)
-    for _ in range(_CALLS_IN_A_ROW - 1):
+    for _ in range(_CALLS_BEFORE_YIELD - 1):
         await shop.call("a", b"\0")
     handler.log.clear()
     payloads = [b"\3", b"\1"]
     calls = [asyncio.ensure_future(shop.call("a", payload)) for payload in payloads]
     await asyncio.sleep(0)
-    assert runner.handled == _CALLS_IN_A_ROW
+    assert runner.handled == _CALLS_BEFORE_YIELD
     assert not runner.is_idle
     assert not runner.is_free
 
@@ -91,8 +91,8 @@ async def test_a_slow_cell_does_not_hold_up_others_and_uses_its_concurrency() ->
     shop, gate, inbox = Workshop(), Gate(), Inbox()
     slow = shop.add("slow", gate)
     shop.add("quick", inbox)
-    shop.tell("slow", b"1")
-    shop.tell("slow", b"2")
+    shop.send_nowait("slow", b"1")
+    shop.send_nowait("slow", b"2")
     assert await shop.call("quick", b"3") == b"3"
     assert not gate.finished
     gate.open()
@@ -101,7 +101,7 @@ async def test_a_slow_cell_does_not_hold_up_others_and_uses_its_concurrency() ->
     shop, gate = Workshop(), Gate()
     runner = shop.add("a", gate, concurrency=3)
     for payload in PAYLOADS[:10]:
-        shop.tell("a", payload)
+        shop.send_nowait("a", payload)
     await eventually(lambda: len(gate.begun) == 3)
     await asyncio.sleep(0.01)
     assert gate.begun == PAYLOADS[:3]
@@ -120,14 +120,14 @@ async def test_many_waiting_messages_leave_others_their_turn() -> None:
 
     def flood(message: CellMessage) -> None:
         for payload in range(500):
-            shop.tell("busy", bytes([payload % 256]))
+            shop.send_nowait("busy", bytes([payload % 256]))
 
     shop.add("flood", flood)
     runner = shop.add("busy", busy)
     shop.add("other", inbox)
-    shop.tell("flood", b"")
+    shop.send_nowait("flood", b"")
     await asyncio.sleep(0)
-    shop.tell("other", b"")
+    shop.send_nowait("other", b"")
     await runner.wait_idle()
 
     assert len(turns) == 500
@@ -144,11 +144,11 @@ async def test_a_handler_that_sends_to_itself_is_not_called_within_itself() -> N
         depth += 1
         depths.append(depth)
         if len(depths) < 5_000:
-            shop.tell("a", b"")
+            shop.send_nowait("a", b"")
         depth -= 1
 
     runner = shop.add("a", again)
-    shop.tell("a", b"")
+    shop.send_nowait("a", b"")
     await runner.wait_idle()
     assert depths == [1] * 5_000
 
@@ -161,13 +161,13 @@ async def test_two_handlers_that_send_to_each_other_are_not_called_within_each_o
         def handler(message: CellMessage) -> None:
             log.append(f"{name} begins")
             if len(log) < 40:
-                shop.tell(other, b"")
+                shop.send_nowait(other, b"")
             log.append(f"{name} ends")
 
         return handler
 
     runners = [shop.add("a", make("a", "b")), shop.add("b", make("b", "a"))]
-    shop.tell("a", b"")
+    shop.send_nowait("a", b"")
     await eventually(lambda: all(it.is_idle for it in runners) and len(log) >= 40)
     assert all(log[i].split()[0] == log[i + 1].split()[0] for i in range(0, len(log), 2))
 
@@ -213,18 +213,18 @@ async def test_full_mailbox_refuses_and_what_was_refused_is_never_handled() -> N
     taken, refused = [], []
     for payload in PAYLOADS:
         try:
-            shop.tell("a", payload)
+            shop.send_nowait("a", payload)
             taken.append(payload)
         except CellBusyError:
             refused.append(payload)
     # One is worked on, and one sender gets half of the places.
     assert taken == PAYLOADS[:6]
-    assert shop.exchange.statistics.refused == len(refused) == 44
+    assert shop.dispatcher.statistics.refused == len(refused) == 44
 
     gate.open()
     await runner.wait_idle()
     assert gate.finished == taken
-    shop.tell("a", b"again")
+    shop.send_nowait("a", b"again")
     await runner.wait_idle()
     assert gate.finished == [*taken, b"again"]
 
@@ -233,11 +233,11 @@ async def test_bytes_that_wait_are_bounded_and_publications_lost_are_counted() -
     weight = make_request("a", bytes(100), source=CellPath.of("System@S1")).memory_bytes
     shop, gate = Workshop(CellsConfig(mailbox_bytes_max=10 * weight)), Gate()
     runner = shop.add("a", gate)
-    shop.tell("a", b"working")
+    shop.send_nowait("a", b"working")
     for _ in range(5):
-        shop.tell("a", bytes(100))
+        shop.send_nowait("a", bytes(100))
     with pytest.raises(CellBusyError, match="cell a is busy: 5 messages wait"):
-        shop.tell("a", bytes(100))
+        shop.send_nowait("a", bytes(100))
     assert runner.mailbox.bytes == 5 * weight
     gate.open()
     await runner.wait_idle()
@@ -249,7 +249,7 @@ async def test_bytes_that_wait_are_bounded_and_publications_lost_are_counted() -
     for payload in PAYLOADS[:5]:
         shop.publish("news", payload)
     assert inbox.payloads == PAYLOADS[:5]
-    assert shop.exchange.statistics.refused == 3
+    assert shop.dispatcher.statistics.refused == 3
     gate.open()
 
 
@@ -257,10 +257,10 @@ async def test_a_peer_that_floods_leaves_room_for_others() -> None:
     shop, gate = Workshop(CellsConfig(mailbox_messages_max=100)), Gate()
     runner = shop.add("a", gate)
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
-    shop.tell("a", b"working")
+    shop.send_nowait("a", b"working")
     flood = [shop.arrive("a@S1", b"flood", peer="C1") for _ in range(200)]
     quiet = [shop.arrive("a@S1", b"quiet", peer="C2") for _ in range(5)]
-    shop.tell("a", b"own")
+    shop.send_nowait("a", b"own")
 
     failures = [it for dock in docks.values() for it in dock.failures()]
     assert [it.code for it in failures] == [CellBusyError.code] * 166
@@ -277,7 +277,7 @@ async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     shop, gate = Workshop(), Gate()
     runner = shop.add("a", gate)
     dock = shop.connect("C1")
-    shop.tell("a", b"working")
+    shop.send_nowait("a", b"working")
     late = shop.arrive("a@S1", b"late", ttl_ms=1)
     patient = shop.arrive("a@S1", b"patient", ttl_ms=60_000)
     for_ever = shop.arrive("a@S1", b"for ever")
@@ -290,12 +290,12 @@ async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     [failure] = dock.failures()
     assert failure.code == MessageExpiredError.code
     assert "waited too long for cell a" in failure.text
-    assert shop.exchange.statistics.expired == 1
+    assert shop.dispatcher.statistics.expired == 1
 
     shop, gate = Workshop(), Gate()
     runner = shop.add("a", gate)
     dock = shop.connect("C1")
-    shop.tell("a", b"working")
+    shop.send_nowait("a", b"working")
     shop.arrive("a@S1", b"late", ttl_ms=0, wants_reply=False)
     shop.arrive("a@S1", b"later", ttl_ms=1, wants_reply=False)
     await asyncio.sleep(0.005)
@@ -310,11 +310,11 @@ async def test_the_way_back_needs_time_too() -> None:
     shop, gate = Workshop(), Gate()
     runner = shop.add("a", gate)
     dock = shop.connect("C1")
-    shop.tell("a", b"working")
-    now = shop.exchange.loop.time()
+    shop.send_nowait("a", b"working")
+    now = shop.dispatcher.loop.time()
     for age_s, payload in ((8.5, b"in time"), (9.1, b"too late")):
         envelope = make_request("a@S1", payload, ttl_ms=10_000)
-        [delivery] = shop.exchange.registry.decision_cache.decide(envelope).deliveries
+        [delivery] = shop.dispatcher.registry.decision_cache.decide(envelope).deliveries
         assert runner.deliver(delivery, now - age_s, "C1")
     gate.open()
     await runner.wait_idle()
@@ -329,7 +329,7 @@ async def test_end_refuses_what_waits_and_cancels_what_is_worked_on() -> None:
     dock = shop.connect("C1")
     requests = [shop.arrive("a@S1", payload) for payload in PAYLOADS[:3]]
     await eventually(lambda: gate.begun)
-    shop.exchange.registry.remove_cell("a")
+    shop.dispatcher.registry.remove_cell("a")
     await runner.stop()
 
     assert gate.begun == PAYLOADS[:1]
@@ -341,8 +341,8 @@ async def test_end_refuses_what_waits_and_cancels_what_is_worked_on() -> None:
 async def test_idle_is_told_to_everybody_who_waits() -> None:
     shop, gate = Workshop(), Gate()
     runner = shop.add("a", gate)
-    shop.tell("a", b"1")
-    shop.tell("a", b"2")
+    shop.send_nowait("a", b"1")
+    shop.send_nowait("a", b"2")
     waiting = [asyncio.ensure_future(runner.wait_idle()) for _ in range(3)]
     await eventually(lambda: gate.begun)
     waiting[0].cancel()

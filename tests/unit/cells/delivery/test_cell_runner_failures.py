@@ -93,7 +93,7 @@ async def test_a_handler_raises(make: Callable[[], BaseException], code: int, te
         assert (caught.value.remote_code, caught.value.detail) == (code, text)
         assert caught.value.peer is not None
     assert await shop.call("a", b"go on") == b"go on"
-    assert shop.exchange.statistics.failed == 2
+    assert shop.dispatcher.statistics.failed == 2
     assert shop.pending == 0
 
 
@@ -109,7 +109,7 @@ async def test_a_coroutine_raises(make: Callable[[], BaseException], code: int, 
             await shop.call("a", b"fail", timeout=2)
         assert (caught.value.remote_code, caught.value.detail) == (code, text)
     assert await shop.call("a", b"go on") == b"go on"
-    assert shop.exchange.statistics.failed == 2
+    assert shop.dispatcher.statistics.failed == 2
 
 
 @pytest.mark.parametrize("make_handler", [sync_handler, async_handler])
@@ -138,11 +138,11 @@ async def test_nobody_waits_and_it_is_only_counted(
     runner = shop.add("a", sync_handler(make))
     shop.add("b", inbox)
     with caplog.at_level(logging.WARNING, "postroad.cells"):
-        shop.tell("a", b"fail")
-        shop.tell("b", b"next")
+        shop.send_nowait("a", b"fail")
+        shop.send_nowait("b", b"next")
     await runner.wait_idle()
 
-    assert shop.exchange.statistics.failed == 1
+    assert shop.dispatcher.statistics.failed == 1
     assert "cell a failed" in caplog.text
     assert inbox.payloads == [b"next"]
 
@@ -200,7 +200,7 @@ async def test_a_failure_after_the_caller_has_gone_troubles_nobody(
     gc.collect()
 
     assert "never retrieved" not in caplog.text
-    assert shop.exchange.statistics.failed == 2
+    assert shop.dispatcher.statistics.failed == 2
     assert shop.pending == 0
 
 
@@ -221,8 +221,8 @@ class Relay(Cell):
 def add_relay(shop: Workshop, answer: bool | BaseException) -> CellRunner:
     cell = Relay(answer)
     cell.attach(shop)  # type: ignore[arg-type]  # It needs no more than a sender has.
-    runner = CellRunner(cell, shop.exchange)
-    shop.exchange.registry.add_cell(runner, [])
+    runner = CellRunner(cell, shop.dispatcher)
+    shop.dispatcher.registry.add_cell(runner, [])
     return runner
 
 

@@ -14,13 +14,13 @@ COUNT = 2_000
 
 
 async def test_ids_are_unique_and_do_not_follow_from_one_another() -> None:
-    exchanges = [Workshop().exchange for _ in range(2)]
-    ids = [exchange.new_id() for exchange in exchanges for _ in range(COUNT)]
+    exchanges = [Workshop().dispatcher for _ in range(2)]
+    ids = [dispatcher.new_id() for dispatcher in exchanges for _ in range(COUNT)]
     assert len(set(ids)) == 2 * COUNT
     assert {len(id) for id in ids} == {ID_BYTES}
 
-    exchange = Workshop().exchange
-    ids = [exchange.new_id() for _ in range(COUNT)]
+    dispatcher = Workshop().dispatcher
+    ids = [dispatcher.new_id() for _ in range(COUNT)]
     for half in (slice(8), slice(8, 16)):
         numbers = [int.from_bytes(id[half]) for id in ids]
         assert len(set(numbers)) == COUNT
@@ -33,7 +33,7 @@ async def test_every_message_has_an_id_of_its_own() -> None:
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox)
     for _ in range(3):
-        shop.tell("a")
+        shop.send_nowait("a")
         await shop.call("a")
     await eventually(lambda: len(inbox.messages) == 6)
     assert len({it.id for it in inbox.messages}) == 6
@@ -61,14 +61,14 @@ async def test_a_message_counts_for_the_domain_that_a_core_had_it_from(
     ]:
         with subtests.test(source=source):
             envelope = make_request("a@S1", source=CellPath.parse(source))
-            assert Workshop().exchange.share_of(envelope, origin) == share
+            assert Workshop().dispatcher.fairness_key(envelope, origin) == share
 
 
 async def test_a_flood_through_a_core_leaves_room_for_others_behind_it() -> None:
     shop, gate = Workshop(CellsConfig(mailbox_messages_max=100)), Gate()
     runner = shop.add("a", gate)
     dock = shop.connect("C1")
-    shop.tell("a", b"working")
+    shop.send_nowait("a", b"working")
     for _ in range(200):
         shop.arrive("a@S1", b"flood", source=CellPath.parse("p@S2:*@S2:*@C1"))
     # Half of the places are the core's, and a part of them is left to others behind it.
@@ -88,7 +88,7 @@ async def test_messages_without_a_payload_weigh_something() -> None:
     shop, gate = Workshop(CellsConfig(mailbox_bytes_max=10 * weight)), Gate()
     runner = shop.add("a", gate)
     dock = shop.connect("C1")
-    shop.tell("a", b"working")
+    shop.send_nowait("a", b"working")
     for _ in range(20):
         shop.arrive("a@S1")
     assert runner.mailbox.bytes == 4 * weight
@@ -107,4 +107,4 @@ async def test_a_reply_that_finds_no_room_is_told_in_the_log(
     shop.arrive("a@S1", b"x", source=CellPath.parse("p@C1:*@C1"))
     assert inbox.payloads == [b"x"]
     assert "a message to p@C1 was not delivered: to-C1 is busy" in caplog.text
-    assert shop.exchange.statistics.refused == 1
+    assert shop.dispatcher.statistics.refused == 1

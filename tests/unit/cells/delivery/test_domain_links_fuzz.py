@@ -14,7 +14,7 @@ from postroad.cells import Envelope
 from postroad.cells.delivery import domain_links as links
 from postroad.cells.delivery.dispatcher import MessageDispatcher
 from postroad.cells.delivery.domain_links import DomainLink
-from postroad.cells.delivery.envelope_codec import _BEGIN, _FIXED, _KINDS, _decoder, _read_route
+from postroad.cells.delivery.envelope_codec import _FIXED, _HEAD, _KINDS, _decode_route, _decoder
 from postroad.cells.delivery.propagator import RoutePropagator
 from tests.support.tiers import by_tier
 
@@ -33,8 +33,8 @@ def find_failure(target: Target, mutations: int = MUTATIONS) -> BaseException | 
 
 def unchecked(data: bytes) -> Envelope:
     """Read an envelope without a care."""
-    begin = data[: _BEGIN.size + int.from_bytes(data[1:3])]
-    destination, source = _read_route(begin)
+    begin = data[: _HEAD.size + int.from_bytes(data[1:3])]
+    destination, source = _decode_route(begin)
     kind, _, id = _FIXED.unpack_from(data, len(begin))
     rest = _decoder.decode(data[len(begin) + _FIXED.size :])
     return Envelope(
@@ -65,7 +65,9 @@ def plant_unmapped_update(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_unmapped_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzz.targets.cells.decode_body", lambda content, payload: payload.decode())
+    monkeypatch.setattr(
+        "fuzz.targets.cells.decode_body", lambda content_type, payload: payload.decode()
+    )
 
 
 def plant_news_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from postroad.cells import (
     make_reply,
 )
 from postroad.cells.delivery.envelope import (
-    CONTENT_BYTES_MAX,
+    CONTENT_TYPE_BYTES_MAX,
     HEADER_NAME_BYTES_MAX,
     HEADER_VALUE_BYTES_MAX,
     HEADERS_MAX,
@@ -162,7 +162,7 @@ def test_what_no_envelope_may_have_is_refused(subtests: pytest.Subtests) -> None
         ({"ttl_ms": -1}, "ttl_ms=-1"),
         ({"session": "s" * (SESSION_BYTES_MAX + 1)}, "session of 1025 bytes"),
         ({"session": "\ud800"}, "UTF-8"),
-        ({"content_type": "c" * (CONTENT_BYTES_MAX + 1)}, "content of 129 bytes"),
+        ({"content_type": "c" * (CONTENT_TYPE_BYTES_MAX + 1)}, "content of 129 bytes"),
         ({"headers": {str(n): "" for n in range(HEADERS_MAX + 1)}}, "33 headers"),
         ({"headers": {"n" * (HEADER_NAME_BYTES_MAX + 1): ""}}, "header name of 129"),
         ({"headers": {"n": "v" * (HEADER_VALUE_BYTES_MAX + 1)}}, "header 'n' of 4097"),
@@ -200,7 +200,7 @@ def test_time_runs_down_to_nothing_and_some_is_kept_for_the_way_back() -> None:
 
 def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
     asked = request(session="s", ttl_ms=70, headers={"traceparent": "t"}, payload=b"question")
-    reply = make_reply(asked, id=TWO, payload=b"answer", content="text")
+    reply = make_reply(asked, id=TWO, payload=b"answer", content_type="text")
     assert reply == Envelope(
         id=TWO,
         destination=CellPath.parse("p@S1"),

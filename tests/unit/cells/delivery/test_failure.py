@@ -16,7 +16,11 @@ from postroad.cells import (
     decode_failure,
     make_error_reply,
 )
-from postroad.cells.delivery.failure import FAILURE_BYTES_MAX, FAILURE_CONTENT, TEXT_CHARACTERS_MAX
+from postroad.cells.delivery.failure import (
+    FAILURE_BYTES_MAX,
+    FAILURE_CONTENT_TYPE,
+    TEXT_CHARACTERS_MAX,
+)
 from postroad.core.errors import (
     LocalProtocolError,
     MalformedPayloadError,
@@ -49,7 +53,7 @@ def test_a_failure_is_raised_as_what_it_is_if_that_is_known(subtests: pytest.Sub
             assert (reply.kind, reply.in_reply_to, reply.content_type) == (
                 MessageKind.ERROR,
                 ONE,
-                FAILURE_CONTENT,
+                FAILURE_CONTENT_TYPE,
             )
             raised = decode_failure(reply.payload).to_error()
             assert type(raised) is error

@@ -88,20 +88,20 @@ def test_what_is_owed_needs_a_place_but_no_share() -> None:
     queue: FairQueue[str] = FairQueue(SIZE, 100)
     assert fill(queue, "a") == 5
     for number in range(5):
-        assert queue.try_put(f"owed {number}", 1, "a", is_owed=True)
-    assert not queue.try_put("no place", 1, "a", is_owed=True)
+        assert queue.try_put(f"owed {number}", 1, "a", bypasses_share=True)
+    assert not queue.try_put("no place", 1, "a", bypasses_share=True)
     assert len(queue) == SIZE
 
     queue = FairQueue(SIZE, 100)
     assert queue.try_put("a0", 50, "a")
     assert not queue.try_put("a1", 50, "a")
-    assert not queue.try_put("too large", 51, "a", is_owed=True)
-    assert queue.try_put("owed", 50, "a", is_owed=True)
+    assert not queue.try_put("too large", 51, "a", bypasses_share=True)
+    assert queue.try_put("owed", 50, "a", bypasses_share=True)
     assert queue.bytes == 100
 
     queue = FairQueue(SIZE, 100)
     for number in range(5):
-        assert queue.try_put(f"owed {number}", 1, "a", is_owed=True)
+        assert queue.try_put(f"owed {number}", 1, "a", bypasses_share=True)
     assert not queue.try_put("a", 1, "a")
     assert queue.try_put("b", 1, "b")
     list(queue.pop_all())

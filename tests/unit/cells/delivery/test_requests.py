@@ -78,7 +78,7 @@ async def test_second_answer_is_late_and_harmless() -> None:
         shop.answer(dock.envelopes[0], payload)
     assert await call == b"first"
     shop.answer(dock.envelopes[0], b"third")
-    assert shop.exchange.statistics.replies_late == 1
+    assert shop.dispatcher.statistics.replies_late == 1
 
 
 async def test_a_call_to_oneself_is_not_its_own_answer() -> None:
@@ -99,10 +99,10 @@ async def test_a_call_waits_for_a_route_until_its_time_is_over() -> None:
     assert caught.value.retryable
 
     shop = Workshop(CellsConfig(route_retry_s=0.02))
-    started = shop.exchange.loop.time()
+    started = shop.dispatcher.loop.time()
     with pytest.raises(NoRouteError) as caught:
         await shop.call("nobody", b"", timeout=0.1)
-    assert shop.exchange.loop.time() - started > 0.09
+    assert shop.dispatcher.loop.time() - started > 0.09
     assert caught.value.timeout_s == 0.1
     assert caught.value.elapsed_s is not None and caught.value.elapsed_s >= 0.09
     assert shop.pending == 0
@@ -136,7 +136,7 @@ async def test_no_reply_or_one_that_cannot_be_read_is_told() -> None:
     assert caught.value.outcome is Outcome.UNKNOWN
     assert shop.pending == 0
     shop.answer(dock.envelopes[0], b"late")
-    assert shop.exchange.statistics.replies_late == 1
+    assert shop.dispatcher.statistics.replies_late == 1
 
     shop = Workshop()
     dock = shop.connect("C1")
@@ -145,7 +145,7 @@ async def test_no_reply_or_one_that_cannot_be_read_is_told() -> None:
     shop.answer(dock.envelopes[0], b"no failure at all", kind=MessageKind.ERROR)
     with pytest.raises(RemoteDecodeError, match="no failure"):
         await call
-    assert shop.exchange.statistics.malformed == 1
+    assert shop.dispatcher.statistics.malformed == 1
 
 
 @pytest.mark.parametrize("is_near", [False, True])
@@ -168,8 +168,8 @@ async def test_a_slow_cell_nearby_is_a_time_out(is_near: bool) -> None:
 async def test_busy_is_told_at_once_and_not_retried_or_sent_elsewhere() -> None:
     shop, gate = Workshop(CellsConfig(mailbox_messages_max=2)), Gate()
     runner = shop.add("slow", gate)
-    shop.tell("slow", b"1")
-    shop.tell("slow", b"2")
+    shop.send_nowait("slow", b"1")
+    shop.send_nowait("slow", b"2")
     with pytest.raises(CellBusyError, match="cell slow is busy: 1 messages wait"):
         await shop.call("slow", b"3", timeout=20)
     gate.open()
@@ -203,7 +203,7 @@ async def test_no_route_of_a_handler_or_a_circle_of_aliases_is_told() -> None:
     assert len(calls) == 2
 
     shop = Workshop()
-    shop.exchange.registry.change_routes(
+    shop.dispatcher.registry.change_routes(
         added=[
             Route.alias(CellAddress("x"), CellAddress("y")),
             Route.alias(CellAddress("y"), CellAddress("x")),
@@ -227,7 +227,7 @@ async def test_options_that_make_no_sense_are_refused(subtests: pytest.Subtests)
     with pytest.raises(ConfigError):
         await shop.call("a", b"", headers={"count": 1})  # type: ignore[dict-item]
     with pytest.raises(ConfigError):
-        shop.tell("a", b"", session="x" * 2_000)
+        shop.send_nowait("a", b"", session="x" * 2_000)
 
     for destination in ["", ":", "a@b@c", "a:", "*", "a b", "x" * 300, "a@local@"]:
         with subtests.test(destination=destination):
@@ -235,13 +235,13 @@ async def test_options_that_make_no_sense_are_refused(subtests: pytest.Subtests)
             with pytest.raises(ConfigError):
                 await shop.call(destination, b"")
             with pytest.raises(ConfigError):
-                shop.tell(destination, b"")
+                shop.send_nowait(destination, b"")
 
     shop = Workshop()
     shop.add("a", Inbox())
     for _ in range(2):
         assert await shop.call("a", b"x", timeout=math.inf) == b"x"
-    shop.tell("a", b"", timeout=math.inf)
+    shop.send_nowait("a", b"", timeout=math.inf)
 
 
 async def test_a_message_that_is_too_large_is_refused_every_time() -> None:
@@ -252,7 +252,7 @@ async def test_a_message_that_is_too_large_is_refused_every_time() -> None:
         with pytest.raises(MessageTooLargeError):
             await shop.call("a", large)
     with pytest.raises(MessageTooLargeError):
-        shop.tell("a", large)
+        shop.send_nowait("a", large)
     assert not inbox.messages
 
     shop, inbox = Workshop(frame_bytes_max=16_384), Inbox()
@@ -365,7 +365,7 @@ async def test_the_domain_of_the_cell_has_the_last_word() -> None:
 
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
-    shop.tell("b@S2", b"say")
+    shop.send_nowait("b@S2", b"say")
     fail(shop, docks[await next_asked(docks, [])], CellBusyError, at="S2")
     assert sum(len(it.envelopes) for it in docks.values()) == 1
 
@@ -388,8 +388,8 @@ async def test_a_full_gateway_is_passed_over_until_all_are_full() -> None:
     with pytest.raises(CellBusyError):
         await shop.call("b@S2", b"ask", timeout=20)
     with pytest.raises(CellBusyError):
-        shop.tell("b@S2", b"ask")
-    assert shop.exchange.statistics.refused == 2
+        shop.send_nowait("b@S2", b"ask")
+    assert shop.dispatcher.statistics.refused == 2
     assert shop.pending == 0
 
 
@@ -399,7 +399,7 @@ async def test_a_message_nobody_waits_for_tries_the_next_core_too(
 ) -> None:
     shop = Workshop()
     docks = {f"C{n + 1}": shop.connect(f"C{n + 1}") for n in range(cores)}
-    shop.tell("b@S2", b"say")
+    shop.send_nowait("b@S2", b"say")
     asked: list[str] = []
     for _ in range(cores):
         name = await next_asked(docks, asked)
@@ -407,7 +407,7 @@ async def test_a_message_nobody_waits_for_tries_the_next_core_too(
 
     assert [it.payload for dock in docks.values() for it in dock.envelopes] == [b"say"] * cores
     assert "a message to b@S2 was not delivered: said C" in caplog.text
-    assert shop.exchange.statistics.resent == cores
+    assert shop.dispatcher.statistics.resent == cores
 
 
 async def test_a_gateway_that_goes_gives_its_messages_to_another_if_there_is_one() -> None:
@@ -416,18 +416,18 @@ async def test_a_gateway_that_goes_gives_its_messages_to_another_if_there_is_one
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
     asked: list[str] = []
     lost = await next_asked(docks, asked)
-    [parcel] = docks[lost].parcels
+    [forwarded] = docks[lost].forwarded_messages
     shop.disconnect(lost)
-    shop.exchange.reroute_or_fail(parcel)
+    shop.dispatcher.reroute_or_fail(forwarded)
     shop.answer(docks[await next_asked(docks, asked)].envelopes[0], b"found")
     assert await call == b"found"
 
     shop = Workshop()
     dock = shop.connect("C1")
     call = asyncio.ensure_future(shop.call("b@S2", b"ask", wait=False))
-    await eventually(lambda: dock.parcels)
+    await eventually(lambda: dock.forwarded_messages)
     shop.disconnect("C1")
-    shop.exchange.reroute_or_fail(dock.parcels[0])
+    shop.dispatcher.reroute_or_fail(dock.forwarded_messages[0])
     with pytest.raises(NoRouteError):
         await call
 
@@ -436,14 +436,14 @@ async def test_a_message_sent_again_has_only_the_time_that_is_left() -> None:
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2", "C3")}
     asked: list[str] = []
-    shop.tell("b@S2", b"told", timeout=10.0)
-    began = shop.exchange.loop.time()
+    shop.send_nowait("b@S2", b"told", timeout=10.0)
+    began = shop.dispatcher.loop.time()
     for _ in range(2):
         name = await next_asked(docks, asked)
         await asyncio.sleep(0.03)
         fail(shop, docks[name], at=name)
     await next_asked(docks, asked)
-    lain_ms = (shop.exchange.loop.time() - began) * 1000
+    lain_ms = (shop.dispatcher.loop.time() - began) * 1000
     left_ms = [docks[name].envelopes[0].ttl_ms or 0 for name in asked]
     assert left_ms[0] == 10_000
     assert left_ms[0] - 28 >= left_ms[1] >= left_ms[2] + 28
@@ -452,7 +452,7 @@ async def test_a_message_sent_again_has_only_the_time_that_is_left() -> None:
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     asked = []
-    shop.tell("b@S2", b"told", timeout=0.01)
+    shop.send_nowait("b@S2", b"told", timeout=0.01)
     name = await next_asked(docks, asked)
     await asyncio.sleep(0.02)
     fail(shop, docks[name], at=name)

@@ -34,13 +34,13 @@ def decide(
     *routes: Route,
     origin: MessageOrigin = LOCAL_ORIGIN,
     domain: DomainInfo = S1,
-    hidden: frozenset[str] = frozenset(),
+    draining: frozenset[str] = frozenset(),
     avoid: frozenset[str] = frozenset(),
 ) -> RoutingDecision:
     envelope = make_envelope(path, "p@S1") if isinstance(path, str) else path
     table = RouteTable([*LINKS, *routes])
     return route_message(
-        envelope, origin, table=table, cells=CELLS, domain=domain, hidden=hidden, avoid=avoid
+        envelope, origin, table=table, cells=CELLS, domain=domain, draining=draining, avoid=avoid
     )
 
 

@@ -32,7 +32,7 @@ def test_an_update_is_read_back() -> None:
 
     assert RouteAdvertisement(("q1", "q2"), ("t",), "east") == OFFER
 
-    offers = [
+    advertisements = [
         RouteAdvertisement(),
         OFFER,
         RouteAdvertisement(("q",)),
@@ -40,8 +40,8 @@ def test_an_update_is_read_back() -> None:
         RouteAdvertisement(zone="q"),
         RouteAdvertisement(("q", "r")),
     ]
-    digests = {it.digest() for it in offers}
-    assert len(digests) == len(offers)
+    digests = {it.digest() for it in advertisements}
+    assert len(digests) == len(advertisements)
     assert {len(it) for it in digests} == {DIGEST_BYTES}
     assert OFFER.digest() == RouteAdvertisement.of(["q1", "q2"], ["t"], "east").digest()
 

@@ -38,14 +38,14 @@ NOBODY: frozenset[str] = frozenset()
 class Pair:
     """A switch and the function, which must agree."""
 
-    def __init__(self, *routes: Route, hidden: frozenset[str] = NOBODY, **options: int) -> None:
-        self.switch = RoutingDecisionCache(S1, **options)
-        self.update(*routes, hidden=hidden)
+    def __init__(self, *routes: Route, draining: frozenset[str] = NOBODY, **options: int) -> None:
+        self.decision_cache = RoutingDecisionCache(S1, **options)
+        self.update(*routes, draining=draining)
 
-    def update(self, *routes: Route, hidden: frozenset[str] = NOBODY) -> None:
+    def update(self, *routes: Route, draining: frozenset[str] = NOBODY) -> None:
         self.table = RouteTable([*LINKS, *routes])
-        self.hidden = hidden
-        self.switch.update(self.table, CELLS, hidden)
+        self.draining = draining
+        self.decision_cache.update(self.table, CELLS, draining)
 
     def decide(
         self,
@@ -54,14 +54,14 @@ class Pair:
         avoid: frozenset[str] = NOBODY,
     ) -> RoutingDecision:
         envelope = make_envelope(path, "p@S1") if isinstance(path, str) else path
-        decision = self.switch.decide(envelope, origin, avoid)
+        decision = self.decision_cache.decide(envelope, origin, avoid)
         expected = route_message(
             envelope,
             origin,
             table=self.table,
             cells=CELLS,
             domain=S1,
-            hidden=self.hidden,
+            draining=self.draining,
             avoid=avoid,
         )
         assert decision.deliveries == expected.deliveries
@@ -90,7 +90,7 @@ def test_usual_messages_are_remembered_and_unusual_ones_not(subtests: pytest.Sub
         with subtests.test(path=path):
             pair = Pair(Route.alias(at("alias"), at("a")))
             assert not pair.remembers(path)
-            assert pair.switch.size == 0
+            assert pair.decision_cache.size == 0
 
 
 def test_routes_that_lead_nowhere_do_not_keep_a_queue_from_being_remembered() -> None:
@@ -124,7 +124,7 @@ def test_all_cells_of_a_domain_share_a_plan_unless_they_have_a_route() -> None:
     pair = Pair()
     for number in range(50):
         assert gateways_of(pair.decide(f"x{number}@S2")) == ["to-S2"]
-    assert pair.switch.size == 1
+    assert pair.decision_cache.size == 1
 
     for exact in (
         Route.to_address(at("x@S2"), at("to-C1@S1")),
@@ -193,8 +193,8 @@ def test_an_update_forgets_everything() -> None:
     pair = Pair(*DEFAULTS)
     assert cells_of(pair.decide("a")) == ["a"]
     assert gateways_of(pair.decide("x@S2")) == ["to-S2"]
-    pair.update(Route.to_address(at("x@S2"), at("to-C1@S1")), DEFAULTS[0], hidden=frozenset("a"))
-    assert pair.switch.size == 0
+    pair.update(Route.to_address(at("x@S2"), at("to-C1@S1")), DEFAULTS[0], draining=frozenset("a"))
+    assert pair.decision_cache.size == 0
     assert gateways_of(pair.decide("a")) == ["to-C1"]
     assert gateways_of(pair.decide("x@S2")) == ["to-C1"]
 
@@ -202,17 +202,17 @@ def test_an_update_forgets_everything() -> None:
     assert failure_of(decision)[0] == NoRouteError.code
 
     cells = set(CELLS)
-    switch = RoutingDecisionCache(S1)
-    switch.update(RouteTable(LINKS), cells)
+    decision_cache = RoutingDecisionCache(S1)
+    decision_cache.update(RouteTable(LINKS), cells)
     cells.add("new")
-    assert failure_of(switch.decide(make_envelope("new", "p@S1")))[0] == NoRouteError.code
+    assert failure_of(decision_cache.decide(make_envelope("new", "p@S1")))[0] == NoRouteError.code
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    pair = Pair(*QUEUE, *TOPIC, *DEFAULTS, remembered_max=10)
+    pair = Pair(*QUEUE, *TOPIC, *DEFAULTS, plans_max=10)
     highest = 0
     for number in range(60):
         for path in (f"x{number}", "Q", "T", f"y@D{number}", "a"):
             pair.decide(path, MessageOrigin.from_peer(f"P{number % 3}", Role.SATELLITE))
-            highest = max(highest, pair.switch.size)
+            highest = max(highest, pair.decision_cache.size)
     assert 6 < highest <= 10

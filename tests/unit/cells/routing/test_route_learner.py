@@ -37,12 +37,16 @@ def texts(changes: RouteChanges) -> list[str]:
     return [f"- {it}" for it in changes.deleted] + [f"+ {it}" for it in changes.added]
 
 
-def tell(
-    learner: RouteLearner, name: str, number: int, offer: RouteAdvertisement, incarnation: int = 1
+def advertise(
+    learner: RouteLearner,
+    name: str,
+    number: int,
+    advertisement: RouteAdvertisement,
+    incarnation: int = 1,
 ) -> AdvertisementAck:
-    have = learner.receive(AdvertisementUpdate(incarnation, number, offer), name, 0.0)
-    assert have is not None
-    return have
+    ack = learner.receive(AdvertisementUpdate(incarnation, number, advertisement), name, 0.0)
+    assert ack is not None
+    return ack
 
 
 def test_a_core_knows_what_it_was_told_and_who_learns_what(subtests: pytest.Subtests) -> None:
@@ -54,58 +58,58 @@ def test_a_core_knows_what_it_was_told_and_who_learns_what(subtests: pytest.Subt
     ]:
         with subtests.test(own=own):
             learner = make_learner(own, peer)
-            tell(learner, peer.name, 1, BOTH)
+            advertise(learner, peer.name, 1, BOTH)
             assert texts(learner.drain_changes()) == routes
             assert not learner.drain_changes()
 
     learner = make_learner(C1, C2)
     assert learner.receive(AdvertisementQuery(), "C2", 0.0) == AdvertisementAck()
-    have = tell(learner, "C2", 3, BOTH, incarnation=7)
-    assert have == AdvertisementAck(7, 3, BOTH.digest())
-    assert learner.receive(AdvertisementQuery(), "C2", 0.0) == have
-    assert learner.ack_for("C2") == have
+    ack = advertise(learner, "C2", 3, BOTH, incarnation=7)
+    assert ack == AdvertisementAck(7, 3, BOTH.digest())
+    assert learner.receive(AdvertisementQuery(), "C2", 0.0) == ack
+    assert learner.ack_for("C2") == ack
     assert learner.ack_for("C9") == AdvertisementAck()
     assert learner.advertisements() == {"C2": BOTH}
 
 
 def test_what_is_no_longer_offered_or_in_another_zone_is_withdrawn() -> None:
     learner = make_learner(C1, C2)
-    tell(learner, "C2", 1, BOTH)
+    advertise(learner, "C2", 1, BOTH)
     learner.drain_changes()
-    tell(learner, "C2", 2, RouteAdvertisement.of(["r"], ["t"], "west"))
+    advertise(learner, "C2", 2, RouteAdvertisement.of(["r"], ["t"], "west"))
     assert texts(learner.drain_changes()) == [
         "- queue q@* -> *@C2 zone west",
         "+ queue r@* -> *@C2 zone west",
     ]
 
     learner = make_learner(C1, C2)
-    tell(learner, "C2", 1, RouteAdvertisement.of(["q"], [], "west"))
+    advertise(learner, "C2", 1, RouteAdvertisement.of(["q"], [], "west"))
     learner.drain_changes()
-    tell(learner, "C2", 2, RouteAdvertisement.of(["q"], [], None))
+    advertise(learner, "C2", 2, RouteAdvertisement.of(["q"], [], None))
     assert texts(learner.drain_changes()) == [
         "- queue q@* -> *@C2 zone west",
         "+ queue q@* -> *@C2",
     ]
 
     learner = make_learner(C1, C2)
-    tell(learner, "C2", 1, BOTH)
+    advertise(learner, "C2", 1, BOTH)
     learner.peer_down("C2", 0.0)
     assert not learner.drain_changes()
 
 
 def test_an_older_snapshot_is_ignored_and_a_new_incarnation_replaces_everything() -> None:
     learner = make_learner(C1, C2)
-    newest = tell(learner, "C2", 5, BOTH)
-    assert tell(learner, "C2", 4, RouteAdvertisement()) == newest
+    newest = advertise(learner, "C2", 5, BOTH)
+    assert advertise(learner, "C2", 4, RouteAdvertisement()) == newest
     assert learner.advertisements() == {"C2": BOTH}
-    tell(learner, "C2", 5, BOTH)
-    assert tell(learner, "C2", 5, RouteAdvertisement()).digest == RouteAdvertisement().digest()
+    advertise(learner, "C2", 5, BOTH)
+    assert advertise(learner, "C2", 5, RouteAdvertisement()).digest == RouteAdvertisement().digest()
 
     learner = make_learner(C1, C2)
-    tell(learner, "C2", 5, BOTH, incarnation=1)
-    have = tell(learner, "C2", 1, RouteAdvertisement.of(["r"]), incarnation=2)
-    assert have.incarnation == 2
-    assert tell(learner, "C2", 9, BOTH, incarnation=1) == have
+    advertise(learner, "C2", 5, BOTH, incarnation=1)
+    ack = advertise(learner, "C2", 1, RouteAdvertisement.of(["r"]), incarnation=2)
+    assert ack.incarnation == 2
+    assert advertise(learner, "C2", 9, BOTH, incarnation=1) == ack
     assert learner.advertisements()["C2"].queues == ("r",)
 
     learner = make_learner(C1)
@@ -115,7 +119,7 @@ def test_an_older_snapshot_is_ignored_and_a_new_incarnation_replaces_everything(
 
 def test_a_peer_that_is_gone_takes_its_routes_along() -> None:
     learner = make_learner(C1, C2)
-    tell(learner, "C2", 1, BOTH)
+    advertise(learner, "C2", 1, BOTH)
     learner.drain_changes()
     learner.peer_down("C2", 0.0)
     learner.peer_down("C2", 0.0)
@@ -123,12 +127,12 @@ def test_a_peer_that_is_gone_takes_its_routes_along() -> None:
     assert learner.advertisements() == {}
 
     learner = make_learner(C1, C2)
-    tell(learner, "C2", 5, BOTH, incarnation=9)
+    advertise(learner, "C2", 5, BOTH, incarnation=9)
     learner.drain_changes()
     learner.peer_up(C2, 1.0)
     assert not learner.drain_changes()
     assert learner.ack_for("C2") == AdvertisementAck()
-    tell(learner, "C2", 1, RouteAdvertisement(), incarnation=8)
+    advertise(learner, "C2", 1, RouteAdvertisement(), incarnation=8)
     assert len(learner.drain_changes().deleted) == 2
 
 
@@ -167,7 +171,7 @@ def test_a_core_that_is_gone_or_leaves_is_no_default_any_more() -> None:
     ]
 
     learner = make_learner(S1, C1, C2)
-    tell(learner, "C1", 1, RouteAdvertisement(), incarnation=3)
+    advertise(learner, "C1", 1, RouteAdvertisement(), incarnation=3)
     defaults(learner)
     assert learner.receive(ShutdownNotice(3), "C1", 1.0) == learner.ack_for("C1")
     assert defaults(learner) == [
@@ -178,7 +182,7 @@ def test_a_core_that_is_gone_or_leaves_is_no_default_any_more() -> None:
     assert defaults(learner) == []
 
     learner = make_learner(S1, C1)
-    tell(learner, "C1", 1, RouteAdvertisement(), incarnation=3)
+    advertise(learner, "C1", 1, RouteAdvertisement(), incarnation=3)
     defaults(learner)
     learner.receive(ShutdownNotice(2), "C1", 1.0)
     assert defaults(learner) == []
@@ -193,7 +197,7 @@ def test_a_learner_says_whom_it_knows() -> None:
 
 
 def test_a_snapshot_that_withdraws_something_is_known_beforehand(subtests: pytest.Subtests) -> None:
-    for offer, is_less in [
+    for advertisement, is_less in [
         (BOTH, False),
         (RouteAdvertisement.of(["q", "r"], ["t", "u"]), False),
         (RouteAdvertisement.of([], ["t"]), True),
@@ -204,12 +208,12 @@ def test_a_snapshot_that_withdraws_something_is_known_beforehand(subtests: pytes
         with subtests.test(is_less=is_less):
             learner = make_learner(C1, S2)
             assert not learner.would_withdraw(AdvertisementUpdate(1, 1, BOTH), "S2")
-            tell(learner, "S2", 1, BOTH)
-            assert learner.would_withdraw(AdvertisementUpdate(1, 2, offer), "S2") is is_less
+            advertise(learner, "S2", 1, BOTH)
+            assert learner.would_withdraw(AdvertisementUpdate(1, 2, advertisement), "S2") is is_less
             assert learner.advertisements() == {"S2": BOTH}
 
     learner = make_learner(C1, S2)
-    tell(learner, "S2", 1, BOTH)
+    advertise(learner, "S2", 1, BOTH)
     assert not learner.would_withdraw(AdvertisementQuery(), "S2")
     assert not learner.would_withdraw(ShutdownNotice(1), "S2")
     assert not learner.would_withdraw(AdvertisementUpdate(1, 2, RouteAdvertisement()), "S9")
@@ -218,8 +222,8 @@ def test_a_snapshot_that_withdraws_something_is_known_beforehand(subtests: pytes
 def test_many_changes_are_given_out_in_slices_and_peers_take_turns() -> None:
     learner = make_learner(C1, C2, S2)
     learner.drain_changes()
-    tell(learner, "C2", 1, RouteAdvertisement.of([f"q{n}" for n in range(10)]))
-    tell(learner, "S2", 1, RouteAdvertisement.of(["few"]))
+    advertise(learner, "C2", 1, RouteAdvertisement.of([f"q{n}" for n in range(10)]))
+    advertise(learner, "S2", 1, RouteAdvertisement.of(["few"]))
     slices = []
     while learner.has_changes:
         slices.append(learner.drain_changes(4))
@@ -243,15 +247,15 @@ def test_what_happens_between_slices_is_seen_to() -> None:
         table.difference_update(changes.deleted)
         table.update(changes.added)
 
-    tell(learner, "C2", 1, RouteAdvertisement.of([f"a{n}" for n in range(10)]))
+    advertise(learner, "C2", 1, RouteAdvertisement.of([f"a{n}" for n in range(10)]))
     take(3)
-    tell(learner, "C2", 2, RouteAdvertisement.of([f"b{n}" for n in range(10)]))
+    advertise(learner, "C2", 2, RouteAdvertisement.of([f"b{n}" for n in range(10)]))
     take(5)
-    tell(learner, "C2", 3, RouteAdvertisement.of(["a1", "b1"]))
+    advertise(learner, "C2", 3, RouteAdvertisement.of(["a1", "b1"]))
     while learner.has_changes:
         take(2)
     assert {it.cell for it in table} == {"a1", "b1"}
-    tell(learner, "C2", 4, RouteAdvertisement.of([f"c{n}" for n in range(10)]))
+    advertise(learner, "C2", 4, RouteAdvertisement.of([f"c{n}" for n in range(10)]))
     take(4)
     learner.peer_down("C2", 0.0)
     assert not learner.is_applied("C2")
@@ -262,10 +266,10 @@ def test_what_happens_between_slices_is_seen_to() -> None:
 
 def test_a_core_that_says_again_and_again_that_it_leaves_changes_nothing() -> None:
     learner = make_learner(S1, C1, C2)
-    tell(learner, "C1", 1, RouteAdvertisement.of(["q"]))
+    advertise(learner, "C1", 1, RouteAdvertisement.of(["q"]))
     learner.drain_changes()
     learner.receive(ShutdownNotice(1), "C1", 0.0)
     assert learner.drain_changes()
-    have = learner.receive(ShutdownNotice(1), "C1", 0.0)
-    assert have is not None and have.acknowledges_shutdown
+    ack = learner.receive(ShutdownNotice(1), "C1", 0.0)
+    assert ack is not None and ack.acknowledges_shutdown
     assert not learner.has_changes

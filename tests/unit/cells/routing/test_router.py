@@ -155,7 +155,7 @@ def test_every_step_and_a_failure_are_explained() -> None:
         *DEFAULTS,
         avoid=frozenset({first}),
     )
-    assert decision.explain().splitlines() == [
+    assert decision.describe().splitlines() == [
         "*@S1 is this domain: on to the next hop",
         "topic T@* -> a@S1: a copy",
         "topic T@* -> gone@S1: that cell is gone",
@@ -165,7 +165,7 @@ def test_every_step_and_a_failure_are_explained() -> None:
         f"=> forward through to-{second} towards {second}",
     ]
 
-    assert decide("x{y}").explain().splitlines() == [
+    assert decide("x{y}").describe().splitlines() == [
         "no route for x{y}@local at S1",
         "=> fail: no route for x{y}@local at S1",
     ]
@@ -190,7 +190,7 @@ def test_each_topic_route_gets_a_copy_and_the_default_one_more() -> None:
 
     decision = decide("T", Route.to_topic("T", at("gone@S1")))
     assert (decision.deliveries, decision.failure) == ((), None)
-    assert decision.explain().endswith("=> nothing to do")
+    assert decision.describe().endswith("=> nothing to do")
 
     topics = [Route.to_topic("T", at(it)) for it in ("*@S9", "a@S1")]
     decision = decide("T", *topics, Route.default(at("*@C1")))
@@ -291,30 +291,30 @@ DRAINING = frozenset({"a"})
 
 
 def test_a_draining_cell_is_reached_by_its_full_address_alone() -> None:
-    assert cells_of(decide("a@S1", hidden=DRAINING)) == ["a"]
-    assert cells_of(decide("*@S1:a@S1", hidden=DRAINING)) == ["a"]
-    assert cells_of(decide("x", Route.alias(at("x"), at("a@S1")), hidden=DRAINING)) == ["a"]
-    assert failure_of(decide("a", hidden=DRAINING)) == (
+    assert cells_of(decide("a@S1", draining=DRAINING)) == ["a"]
+    assert cells_of(decide("*@S1:a@S1", draining=DRAINING)) == ["a"]
+    assert cells_of(decide("x", Route.alias(at("x"), at("a@S1")), draining=DRAINING)) == ["a"]
+    assert failure_of(decide("a", draining=DRAINING)) == (
         NoRouteError.code,
         "no route for a@local at S1",
     )
-    assert gateways_of(decide("a", Route.default(at("*@C1")), hidden=DRAINING)) == ["to-C1"]
+    assert gateways_of(decide("a", Route.default(at("*@C1")), draining=DRAINING)) == ["to-C1"]
     alias = Route.alias(at("x"), at("a"))
-    assert failure_of(decide("x", alias, hidden=DRAINING))[0] == NoRouteError.code
+    assert failure_of(decide("x", alias, draining=DRAINING))[0] == NoRouteError.code
     exact = Route.to_address(at("x@S9"), at("a@S1"))
-    assert gateways_of(decide("x@S9", exact, hidden=DRAINING)) == []
-    assert gateways_of(decide("x@S9", exact, DEFAULTS[0], hidden=DRAINING)) == ["to-C1"]
+    assert gateways_of(decide("x@S9", exact, draining=DRAINING)) == []
+    assert gateways_of(decide("x@S9", exact, DEFAULTS[0], draining=DRAINING)) == ["to-C1"]
 
 
 def test_a_draining_consumer_or_subscriber_is_passed_over() -> None:
     routes = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1")]
-    assert all(cells_of(decide("Q", *routes, hidden=DRAINING)) == ["b"] for _ in range(20))
-    decision = decide("Q", routes[0], Route.default(at("*@C1")), hidden=DRAINING)
+    assert all(cells_of(decide("Q", *routes, draining=DRAINING)) == ["b"] for _ in range(20))
+    decision = decide("Q", routes[0], Route.default(at("*@C1")), draining=DRAINING)
     assert decision.steps[0] == "queue Q@* -> a@S1: that cell is draining"
     assert gateways_of(decision) == ["to-C1"]
 
     routes = [Route.to_topic("T", at(it)) for it in ("a@S1", "a", "b@S1")]
-    decision = decide("T", *routes, hidden=DRAINING)
+    decision = decide("T", *routes, draining=DRAINING)
     assert (cells_of(decision), decision.failure) == (["b"], None)
     assert decision.steps[0] == "topic T@* -> a@S1: that cell is draining"
 

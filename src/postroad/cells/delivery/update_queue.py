@@ -17,7 +17,7 @@ NEVER = math.inf
 _IDLE_MAX = 1_000
 
 
-class Intake:
+class RoutingUpdateQueue:
     """What peers sent and nobody has looked at.
 
     Args:
@@ -30,21 +30,21 @@ class Intake:
         # When the next snapshot of a peer may be looked at.
         self._ready_at: dict[str, float] = {}
 
-    def put(self, name: str, news: RoutingUpdate | bytes) -> None:
+    def put(self, name: str, update: RoutingUpdate | bytes) -> None:
         """A peer sent something, read or not; what is older is of no interest any more."""
-        before = self._latest.get(name)
+        previous = self._latest.get(name)
         if not (
-            isinstance(before, AdvertisementUpdate)
-            and isinstance(news, AdvertisementUpdate)
-            and (before.incarnation, before.number) > (news.incarnation, news.number)
+            isinstance(previous, AdvertisementUpdate)
+            and isinstance(update, AdvertisementUpdate)
+            and (previous.incarnation, previous.number) > (update.incarnation, update.number)
         ):
-            self._latest[name] = news
+            self._latest[name] = update
 
-    def drop(self, name: str) -> None:
+    def discard(self, name: str) -> None:
         """Forget what a peer sent: its tunnel is gone."""
         self._latest.pop(name, None)
 
-    def take(self, now: float) -> list[tuple[str, RoutingUpdate | bytes]]:
+    def pop_ready(self, now: float) -> list[tuple[str, RoutingUpdate | bytes]]:
         """What is to be looked at now, and from which peers."""
         ready = [name for name in self._latest if self._ready_at.get(name, 0.0) <= now]
         return [(name, self._latest.pop(name)) for name in ready]
