@@ -105,7 +105,7 @@ class TestStatic(LocationsBehaviour):
         await source.put("C2")
         site = await source.site("C1")
         await site.start_core()
-        assert "the core 'C1' is not in its own list" in caplog.text
+        assert "core 'C1' is not in its own list of cores" in caplog.text
         assert not site.locations.statistics().is_registered
         await site.locations.stop()
 

@@ -1,4 +1,4 @@
-"""Cells: messages to names, over several domains."""
+"""Cells: named message handlers, and messages routed to them across domains."""
 
 from postroad.cells.addresses import (
     LOCAL,

@@ -1,4 +1,4 @@
-"""The cells of one domain, running: what users of cells work with."""
+"""A running domain: its cells, routes and tunnels. This is the entry point for users of cells."""
 
 from __future__ import annotations
 
@@ -29,27 +29,31 @@ from postroad.net import MessagingService, Tunnel
 
 logger = logging.getLogger("postroad.cells")
 
-# What somebody else's cleaning up may take beyond the grace.
+# How long the clean-up of a cell or of core discovery may take beyond the grace.
 _CLEANUP_TIMEOUT_S = 1.0
 
 
 class CellDomain(CellMessaging, Lifecycle):
-    """A domain: cells, and the way to those of other domains.
+    """A domain: cells, and routes to the cells of other domains.
 
         async with CellDomain(service, role=Role.CORE) as domain:
             domain.add_function("echo", lambda message: message.body)
             print(await domain.call("echo", "hello"))
 
     Args:
-        service: the started messaging service of this node; its name is the domain's.
-        role: a core is connected to all other cores, a satellite to cores only.
+        service: the started messaging service of this node; the domain has its name.
+        role: a core has tunnels to all other cores, a satellite (the default) to cores only.
         zone: cores and consumers of the same zone are preferred.
-        core_discovery: tells where the cores are; without it this domain is alone, or is dialed.
-        cores: the names of all that may be cores, this domain included if it is one; None for
-            whoever says so. A core is believed what it says of the domains behind it.
-        remote_commands: which commands of other domains cells answer: "off" none, "read" those
-            that only look, "change" all.
-        config: every maximum and time.
+        core_discovery: finds the cores; without it this domain dials none and can only be dialed.
+        cores: names of the domains that may be cores, this one included if it is one; None
+            accepts every domain that says it is a core. What a core says of the domains behind
+            it is trusted.
+        remote_commands: commands that other domains may run here: "off" none, "read" read-only
+            ones, "change" all.
+        config: limits and times.
+
+    Raises:
+        ConfigError: a name or a setting is invalid.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class CellDomain(CellMessaging, Lifecycle):
         config: CellsConfig | None = None,
     ) -> None:
         if not isinstance(service, MessagingService):
-            raise ConfigError(f"a domain needs a MessagingService, not {service!r}")
+            raise ConfigError(f"service must be a MessagingService, not {service!r}")
         self.service = service
         super().__init__(
             DomainInfo(service.name, role, zone),
@@ -73,7 +77,7 @@ class CellDomain(CellMessaging, Lifecycle):
         )
         self.core_discovery = StaticCoreDiscovery({}) if core_discovery is None else core_discovery
         self.cores = None if cores is None else _check_cores(cores, self.identity)
-        """The names of all that may be cores; None for whoever says so."""
+        """Names of the domains that may be cores; None accepts all."""
         if remote_commands not in get_args(RemoteCommands):
             allowed_cores = ", ".join(get_args(RemoteCommands))
             raise ConfigError(f"remote_commands={remote_commands!r} must be one of {allowed_cores}")
@@ -84,12 +88,19 @@ class CellDomain(CellMessaging, Lifecycle):
         self.dialer: CoreDialer
         self.propagator: RoutePropagator
 
-    # Life.
+    # Lifecycle.
 
     async def start(self) -> None:
-        """Make the cells every domain has, and look for other domains."""
+        """Add the built-in cells, accept tunnels and start to dial the cores.
+
+        Raises:
+            UsageError: the domain was started before.
+            ConfigError: core discovery rejected its settings.
+        """
         if self._state is not DomainState.NEW:
-            raise UsageError(f"domain {self.name!r} is {self._state.value}; make a new one")
+            raise UsageError(
+                f"cannot start domain {self.name!r}: it is {self._state.value}; create a new one"
+            )
         dispatcher = self._start_sending()
         dispatcher.remote_commands = self.remote_commands
         self.propagator = RoutePropagator(dispatcher, incarnation=self.service.incarnation)
@@ -108,7 +119,7 @@ class CellDomain(CellMessaging, Lifecycle):
             has_link=self.links.by_domain.__contains__,
             cores=self.cores,
         )
-        # It raises if the service has a domain already, which must not be disturbed.
+        # Raises if the service has a domain already, before anything of that one is changed.
         self.service.accept_tunnels(self._accept)
         self._state = DomainState.RUNNING
         self.service.introduce(self.identity.role.value, self.identity.zone)
@@ -123,18 +134,19 @@ class CellDomain(CellMessaging, Lifecycle):
             raise
 
     def _accept(self, tunnel: Tunnel) -> DomainLink:
-        """Accept a tunnel of another domain; raises HandshakeRejectedError if it may not."""
+        """Accept a tunnel of another domain; raises HandshakeRejectedError if it is not allowed."""
         peer = tunnel.peer
         is_satellite = self.identity.role is Role.SATELLITE
         allowed_cores = self.dialer.cores.keys() if self.cores is None else self.cores
         if is_satellite and peer.role == Role.CORE.value and peer.name not in allowed_cores:
             raise HandshakeRejectedError(
-                f"{self.name} is a satellite and knows no core {peer.name}: it dials those it knows"
+                f"satellite {self.name} rejected the tunnel of core {peer.name}: that core is in "
+                "neither its core discovery nor its setting cores"
             )
         return self.links.accept(tunnel)
 
     async def stop(self, grace: float | None = None) -> None:
-        """Withdraw everything this domain offers, finish what was begun, and close the tunnels."""
+        """Withdraw all routes, wait `grace` seconds for handlers, close the tunnels."""
         if self._state is DomainState.RUNNING:
             self._state = DomainState.STOPPING
             grace_s = self.config.stop_grace_s if grace is None else grace
@@ -143,10 +155,10 @@ class CellDomain(CellMessaging, Lifecycle):
             await asyncio.shield(self._stopping)
 
     async def _stop(self, grace_s: float) -> None:
-        """A task of its own, so that it ends even if its caller is cancelled."""
+        """Stop as a task of its own, so that a cancelled caller does not interrupt it."""
         deadline = self._dispatcher.loop.time() + grace_s
         self.service.refuse_tunnels()
-        await self._await_stop("what tells of cores", self.core_discovery.stop(), deadline)
+        await self._await_stop("core discovery", self.core_discovery.stop(), deadline)
         await self.dialer.close()
         for name in self._user_cells():
             self._dispatcher.registry.withdraw_cell(name)
@@ -166,25 +178,25 @@ class CellDomain(CellMessaging, Lifecycle):
     def _remaining_s(self, deadline: float) -> float:
         return max(0.0, deadline - self._dispatcher.loop.time())
 
-    # What it is.
+    # State.
 
     @property
     def dispatcher(self) -> MessageDispatcher:
-        """What moves its messages; for the cells that come with every domain."""
+        """Dispatcher of the messages, for the built-in cells."""
         return self._running()
 
     @property
     def table(self) -> RouteTable:
-        """All routes, as they are now."""
+        """The current route table."""
         return self._running().registry.table
 
     @property
     def cells(self) -> list[str]:
-        """The names of all cells that can be reached here, tunnels included."""
+        """Names of all cells of this domain, tunnels included."""
         return sorted(self._running().registry.runners)
 
     def statistics(self) -> DomainStatistics:
-        """A copy of the counters."""
+        """Return a copy of the counters."""
         return self._dispatcher.statistics.copy()
 
     @property
@@ -192,13 +204,18 @@ class CellDomain(CellMessaging, Lifecycle):
         return self._dispatcher.registry.runners
 
     def _user_cells(self) -> list[str]:
-        """The cells that are neither tunnels nor in every domain."""
+        """Return the names of the cells that users added."""
         return [name for name, runner in self._runners.items() if not runner.cell.is_system]
 
     # Cells.
 
     async def add_cell(self, cell: Cell) -> None:
-        """Let a cell in: from now on it can be reached."""
+        """Add a cell; when this returns, messages reach it.
+
+        Raises:
+            ConfigError: the name is taken or reserved.
+            UsageError: the cell belongs to a domain already.
+        """
         self._check_name_free(cell.name)
         cell.attach(self)
         try:
@@ -219,7 +236,7 @@ class CellDomain(CellMessaging, Lifecycle):
         subscribe: Iterable[str] = (),
         concurrency: int = 1,
     ) -> None:
-        """Let a plain function be a cell; it is called with each message and returns the reply."""
+        """Add a plain function as a cell; it is called with each message and returns the reply."""
         self._check_name_free(name)
         cell = FunctionCell(
             name, handler, consume=consume, subscribe=subscribe, concurrency=concurrency
@@ -232,7 +249,7 @@ class CellDomain(CellMessaging, Lifecycle):
             raise
 
     def cell(self, name: str, **options: Any) -> Callable[[CellHandler], CellHandler]:
-        """The same as a decorator: `@domain.cell("echo")`."""
+        """Return a decorator that adds a function as a cell: `@domain.cell("echo")`."""
 
         def add(handler: CellHandler) -> CellHandler:
             self.add_function(name, handler, **options)
@@ -241,23 +258,23 @@ class CellDomain(CellMessaging, Lifecycle):
         return add
 
     async def remove_cell(self, name: str, grace: float | None = None) -> None:
-        """Let a cell go: it finishes what it has, up to `grace` seconds, and is gone."""
+        """Remove a cell; it may finish its messages for `grace` seconds, else they are rejected."""
         self._check_not_current(self._runner(name))
         grace_s = self.config.stop_grace_s if grace is None else grace
         await self._stop_cell(name, self._dispatcher.loop.time() + grace_s)
 
     async def drain_cell(self, name: str, timeout: float | None = None) -> bool:
-        """Take a cell out of all queues and topics, and wait until it has nothing left to do.
+        """Withdraw a cell from all queues and topics, and wait until it is idle.
 
-        It can still be reached by its full address, and by its name once it consumes or
-        subscribes again. False if it took too long; then it is
-        drained, but others may not know, or it is still at work.
+        Its full address still reaches it, and its name again once it consumes or subscribes.
+        Returns False after `timeout` seconds (the stop grace by default): the routes are deleted
+        then, but a peer has not acknowledged it, or a handler still runs.
         """
         runner = self._runner(name)
         self._check_not_current(runner)
         timeout_s = self.config.stop_grace_s if timeout is None else timeout
         deadline = self._dispatcher.loop.time() + timeout_s
-        # What others sent before they knew is still welcome.
+        # Messages that peers send before they acknowledge the withdrawal are still accepted.
         self._dispatcher.registry.withdraw_cell(name)
         is_acknowledged = await self.propagator.wait_acknowledged(timeout_s)
         self._delete_routes_to(name)
@@ -266,13 +283,17 @@ class CellDomain(CellMessaging, Lifecycle):
 
     def _check_name_free(self, name: str) -> None:
         if name.startswith(GATEWAY_PREFIX):
-            raise ConfigError(f"cell name {name!r}: {GATEWAY_PREFIX}... is for tunnels")
+            raise ConfigError(
+                f"invalid cell name {name!r}: {GATEWAY_PREFIX}... is reserved for tunnels"
+            )
         if name in self._running().registry.runners:
-            raise ConfigError(f"domain {self.name} has a cell {name!r} already")
+            raise ConfigError(f"cannot add cell {name!r}: domain {self.name} has one already")
 
     def _check_not_current(self, runner: CellRunner) -> None:
         if runner.is_current:
-            raise UsageError(f"cell {runner.name!r} cannot wait for itself: make a task that does")
+            raise UsageError(
+                f"cell {runner.name!r} cannot wait for its own handler: use another task"
+            )
 
     def _register(self, cell: Cell) -> None:
         address = cell.address
@@ -304,14 +325,14 @@ class CellDomain(CellMessaging, Lifecycle):
         runner.cell.attach(None)
 
     async def _await_stop(self, subject: str, stopping: Awaitable[None], deadline: float) -> None:
-        """Wait for the end of something that is not ours: it may fail, and takes its time."""
+        """Await the clean-up of user code; log if it raises or exceeds its deadline."""
         try:
             async with asyncio.timeout(self._remaining_s(deadline) + _CLEANUP_TIMEOUT_S):
                 await stopping
         except TimeoutError:
-            logger.warning("%s: %s takes too long to stop", self.name, subject)
+            logger.warning("domain %s: stop of %s timed out", self.name, subject)
         except Exception:
-            logger.exception("%s: %s failed to stop", self.name, subject)
+            logger.exception("domain %s: stop of %s failed", self.name, subject)
 
     async def _wait_idle(self, runner: CellRunner, deadline: float) -> bool:
         try:
@@ -324,7 +345,7 @@ class CellDomain(CellMessaging, Lifecycle):
     # Queues, topics and routes.
 
     def consume(self, name: str, *queues: str) -> None:
-        """Have a cell take messages of further queues."""
+        """Make a cell a consumer of further queues."""
         target, zone = self._runner(name).cell.address, self.identity.zone
         self._dispatcher.registry.change_routes(
             added=[Route.to_queue(queue, target, zone) for queue in queues]
@@ -332,14 +353,14 @@ class CellDomain(CellMessaging, Lifecycle):
         self._dispatcher.registry.restore_cell(name)
 
     def stop_consuming(self, name: str, *queues: str) -> None:
-        """Have a cell take messages of these queues no more."""
+        """Make a cell no consumer of these queues any more."""
         target = self._runner(name).cell.address
         self._dispatcher.registry.change_routes(
             deleted=[Route.to_queue(queue, target) for queue in queues]
         )
 
     def subscribe(self, name: str, *topics: str) -> None:
-        """Have a cell get copies of what is published to further topics."""
+        """Make a cell a subscriber of further topics."""
         target, zone = self._runner(name).cell.address, self.identity.zone
         self._dispatcher.registry.change_routes(
             added=[Route.to_topic(topic, target, zone) for topic in topics]
@@ -347,14 +368,14 @@ class CellDomain(CellMessaging, Lifecycle):
         self._dispatcher.registry.restore_cell(name)
 
     def unsubscribe(self, name: str, *topics: str) -> None:
-        """Have a cell get no copies any more."""
+        """Make a cell no subscriber of these topics any more."""
         target = self._runner(name).cell.address
         self._dispatcher.registry.change_routes(
             deleted=[Route.to_topic(topic, target) for topic in topics]
         )
 
     def change_routes(self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = ()) -> None:
-        """Change the table by hand; raises RouteRejectedError if that cannot be."""
+        """Add and delete routes, all or none; raises RouteRejectedError if one is invalid."""
         dispatcher = self._running()
         new_routes = list(added)
         for route in new_routes:
@@ -362,7 +383,7 @@ class CellDomain(CellMessaging, Lifecycle):
         dispatcher.registry.change_routes(added=new_routes, deleted=deleted)
 
     def check_route(self, route: Route) -> None:
-        """Refuse a route that leads nowhere; raises CellNotFoundError."""
+        """Check that the target of a route exists; raises CellNotFoundError."""
         dispatcher = self._running()
         check_route_target(
             route,
@@ -372,13 +393,16 @@ class CellDomain(CellMessaging, Lifecycle):
         )
 
     def on_routes_changed(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have a callback told of every change of the table; gives what ends that."""
+        """Call back after every change of the route table; returns a function that unregisters."""
         listeners = self._running().registry.listeners
         listeners.append(callback)
         return lambda: listeners.remove(callback) if callback in listeners else None
 
     async def wait_routes_acknowledged(self, timeout: float = 5.0) -> bool:
-        """Wait until all connected domains know what this one offers; False if that takes long."""
+        """Wait until all peers have acknowledged the routes of this domain.
+
+        Returns False after `timeout` seconds.
+        """
         self._running()
         return await self.propagator.wait_acknowledged(timeout)
 
@@ -388,10 +412,10 @@ class CellDomain(CellMessaging, Lifecycle):
 
 def _check_cores(cores: Iterable[str], local: DomainInfo) -> frozenset[str]:
     if isinstance(cores, str):
-        raise ConfigError(f"cores: several names are needed, not the text {cores!r}")
+        raise ConfigError(f"cores must be a list of names, not the string {cores!r}")
     names = frozenset(validate_domain_name(name) for name in cores)
     if local.role is Role.CORE and local.name not in names:
-        listed = ", ".join(sorted(names)) or "nobody"
+        listed = ", ".join(sorted(names)) or "no names"
         raise ConfigError(
             f"domain {local.name!r} is a core, but cores lists {listed}: add its name"
         )

@@ -1,4 +1,4 @@
-"""Sending messages: what to send as, to whom, and the short way to cells of the same domain."""
+"""The sending half of a domain: send, publish, call, and the fast paths of calls."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from postroad.core.tracing import NOOP_SPAN, SpanKind, SpanLike
 from postroad.net.requests import validate_timeout
 
 Destination: TypeAlias = str | CellAddress | CellPath
-"""`cell@domain`, the name of a cell or queue, or several of them with `:` in between."""
+"""`cell@domain`, the name of a cell or queue, or several of them joined with `:`."""
 DurableSender: TypeAlias = Callable[[Envelope], Awaitable[None]]
-"""Takes a message for a guaranteed queue; returns once it cannot be lost."""
+"""Sends a message to a durable queue; returns once the message is committed."""
 
-# What paths, headers and the like may need of a message's size.
+# Part of the largest message that is reserved for paths and headers.
 _HEAD_BYTES = 128 * KIB
 _CALLS_BEFORE_YIELD = 64
-# Destinations remembered as texts; forgetting them all costs one look at each.
+# Parsed destinations in the caches, which are cleared when they are full.
 _DESTINATIONS_MAX = 4_096
 
 
 class DomainState(enum.Enum):
-    """Where a domain stands in its life."""
+    """State in the lifecycle of a domain."""
 
     NEW = "not started"
     RUNNING = "running"
@@ -57,7 +57,7 @@ class DomainState(enum.Enum):
 
 
 class CellMessaging:
-    """The half of a domain that sends messages."""
+    """The sending half of a domain."""
 
     def __init__(self, identity: DomainInfo, config: CellsConfig, frame_bytes_max: int) -> None:
         self.identity = identity
@@ -66,12 +66,12 @@ class CellMessaging:
         self._payload_bytes_max = message_bytes_max - min(_HEAD_BYTES, message_bytes_max // 2)
         self._state = DomainState.NEW
         self._system_address = identity.cell(SYSTEM)
-        # Destinations by their text, and those of them that are cells of this domain.
+        # Parsed destinations by their text, and the runners of those that are local cells.
         self._paths: dict[str, CellPath] = {}
         self._local_cells: dict[Destination, CellRunner | None] = {}
-        # How calls to cells elsewhere left before.
+        # Fast paths of calls to cells of other domains.
         self._call_fast_paths: dict[Destination, CallFastPath | None] = {}
-        # Queues whose messages are carried by something else than tunnels.
+        # Queues whose messages are sent as durable messages.
         self._durable_senders: dict[CellPath, DurableSender] = {}
         # Set when the domain starts.
         self._dispatcher: MessageDispatcher
@@ -79,11 +79,11 @@ class CellMessaging:
 
     @property
     def name(self) -> str:
-        """The domain's name."""
+        """Name of the domain."""
         return self.identity.name
 
     def _start_sending(self) -> MessageDispatcher:
-        """Be ready to send."""
+        """Create the dispatcher and the call tracker."""
         self._dispatcher = dispatcher = MessageDispatcher(self.identity, self.config)
         dispatcher.registry.on_change += [self._local_cells.clear, self._call_fast_paths.clear]
         self._calls = CellCallTracker(dispatcher)
@@ -91,7 +91,7 @@ class CellMessaging:
 
     def _running(self) -> MessageDispatcher:
         if self._state in (DomainState.NEW, DomainState.STOPPED):
-            raise NotRunningError(f"domain {self.name!r} is {self._state.value}")
+            raise NotRunningError(f"cannot use domain {self.name!r}: it is {self._state.value}")
         return self._dispatcher
 
     async def send(
@@ -104,14 +104,23 @@ class CellMessaging:
         session: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a message that nobody answers.
+        """Send a one-way message.
 
-        To a queue that is guaranteed here, it returns once the message cannot be lost any more.
-        Otherwise it returns once it is on its way, which is no promise: it may be lost with a node.
+        To a guaranteed queue, it returns once the message is committed. Otherwise it returns once
+        the message is dispatched; the message is lost if a node on its path crashes.
+
+        Args:
+            destination: address, name or path.
+            body: bytes, text or plain values.
+            sender: the sending cell of this domain, its cell `System` by default.
+            timeout: seconds after which the message expires, never by default.
+            session: text for the logs, returned with replies.
+            headers: names and values for the receiver.
 
         Raises:
-            NoRouteError: this domain knows of nobody who takes it.
-            CellBusyError: too many messages wait.
+            NoRouteError: this domain has no route to the destination.
+            CellBusyError: a mailbox or the queue of a tunnel is full.
+            MessageTooLargeError: the body is larger than a message may be.
         """
         durable_sender = self._durable_senders.get(self._to_path(destination))
         if durable_sender is None:
@@ -119,7 +128,7 @@ class CellMessaging:
                 destination, body, sender=sender, timeout=timeout, session=session, headers=headers
             )
             return
-        # What carries it tells the span, so that the message is the same when it is sent again.
+        # The durable sender injects the trace, so that a redelivered message is unchanged.
         with start_send_span(self.name, "send", destination, headers, SpanKind.PRODUCER):
             build_envelope = self._envelope_factory(
                 destination, body, sender, session=session, headers=headers
@@ -136,7 +145,11 @@ class CellMessaging:
         session: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a message that nobody answers, without waiting for anything."""
+        """Send a one-way message from synchronous code; see `send`.
+
+        Raises:
+            UsageError: the queue is guaranteed here, so that only `send` can be used.
+        """
         span: SpanLike = NOOP_SPAN
         if tracing.tracer is not None:
             span = start_send_span(self.name, "send", destination, headers, SpanKind.PRODUCER)
@@ -147,12 +160,12 @@ class CellMessaging:
             )
             envelope = build_envelope(_to_ms(timeout))
             if envelope.destination in self._durable_senders:
-                text = f"queue {destination} is guaranteed here: use send, and wait for it"
+                text = f"cannot send_nowait to guaranteed queue {destination}: use await send()"
                 raise UsageError(text)
             self._calls.send(envelope)
 
     def set_durable_sender(self, queue: str, durable_sender: DurableSender | None) -> None:
-        """Have messages that are sent to a queue from here carried by something that loses none."""
+        """Send messages from here to a queue as durable messages, or, with None, as usual again."""
         path = CellPath((CellAddress(queue),))
         if durable_sender is None:
             self._durable_senders.pop(path, None)
@@ -168,7 +181,7 @@ class CellMessaging:
         session: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a copy to every subscriber of a topic; it is no error if there is none."""
+        """Send a copy to every subscriber of a topic; a topic without subscribers is no error."""
         destination = CellAddress(topic)
         span: SpanLike = NOOP_SPAN
         if tracing.tracer is not None:
@@ -258,7 +271,7 @@ class CellMessaging:
         sender: CellAddress | None,
         build_envelope: Callable[[int | None], Envelope],
     ) -> None:
-        """Note how requests to a cell elsewhere leave, until anything changes."""
+        """Cache how requests to a remote cell leave this domain, until a route changes."""
         self._call_fast_paths[destination] = None
         forward = self._dispatcher.outgoing_forward(build_envelope(None))
         link = None if forward is None else self._dispatcher.registry.gateways.get(forward.gateway)
@@ -272,7 +285,7 @@ class CellMessaging:
     async def run_command(
         self, destination: Destination, line: str, *, timeout: float | None = None
     ) -> str:
-        """Have a cell run an operator's command, and return the text it answers."""
+        """Run a command of an operator in a cell, and return its output."""
         build_envelope = self._envelope_factory(
             destination, line, None, content_type=COMMAND, wants_reply=True
         )
@@ -283,7 +296,7 @@ class CellMessaging:
     async def ping(
         self, destination: Destination, content_type: str, payload: bytes, timeout: float
     ) -> CellReply:
-        """Send a ping and return the answer with the way it took."""
+        """Send a ping and return the reply with the path that the reply took."""
         build_envelope = self._envelope_factory(
             destination, payload, None, content_type=content_type, wants_reply=True
         )
@@ -292,10 +305,9 @@ class CellMessaging:
     async def deliver_local(
         self, cell: str, message: Envelope, *, name: str | None, timeout: float, transaction: Any
     ) -> None:
-        """Have a cell of this domain handle a message that something else than a tunnel brought.
+        """Deliver a durable message to a cell of this domain, and wait until it is handled.
 
-        Returns once it is handled, and raises what `call` would. The cell finds the transaction in
-        the message.
+        Raises the errors of `call`. The handler finds the transaction in the message.
         """
         if cell not in self._running().registry.runners:
             raise NoRouteError(f"no cell {cell!r} in domain {self.name}")
@@ -333,7 +345,7 @@ class CellMessaging:
         if isinstance(result, Awaitable):
             result = await self._await_local(runner, result, timeout_s)
         elif not runner.handled % _CALLS_BEFORE_YIELD:
-            # Whoever calls on and on must not keep everything else waiting.
+            # A caller in a loop must not starve the other tasks of the event loop.
             await asyncio.sleep(0)
         if type(result) is bytes:
             return result
@@ -361,12 +373,12 @@ class CellMessaging:
             raise self._handler_error(runner, error) from None
 
     def _on_late_result(self, task: asyncio.Future[Any]) -> None:
-        """A handler ended whose caller had given up."""
+        """Count the failure of a handler whose caller has timed out."""
         if not task.cancelled() and task.exception() is not None:
             self._dispatcher.statistics.failed += 1
 
     def _handler_error(self, runner: CellRunner, error: BaseException) -> MessagingError:
-        """What a caller is told of an error in a handler."""
+        """Return the error that the caller of a failed handler gets."""
         raise_if_fatal(error)
         self._dispatcher.statistics.failed += 1
         return self._dispatcher.failure_of(error, runner.name).to_error()
@@ -383,14 +395,14 @@ class CellMessaging:
         wants_reply: bool = False,
         suppress_errors: bool = False,
     ) -> Callable[[int | None], Envelope]:
-        """Check a message and give what makes its envelope, each time with another id."""
+        """Validate a message; return a function that builds envelopes of it with new ids."""
         if sender is not None and sender.domain not in (LOCAL, self.name):
-            raise ConfigError(f"sender {sender} is no cell of domain {self.name}: name one that is")
+            raise ConfigError(f"invalid sender {sender}: it must be a cell of domain {self.name}")
         path = self._to_path(destination)
         default_content_type, payload = encode_body(body)
         if len(payload) > self._payload_bytes_max:
             raise MessageTooLargeError(
-                f"a message of {len(payload)} bytes; {self._payload_bytes_max} is the most",
+                f"payload of {len(payload)} bytes is larger than {self._payload_bytes_max}",
                 subject=str(path),
             )
         source = CellPath((sender or self._system_address,))
@@ -421,7 +433,7 @@ class CellMessaging:
         if path is None:
             path = CellPath.parse(destination)
             if not path:
-                raise ConfigError("a message needs a destination")
+                raise ConfigError("destination must not be empty")
             if len(self._paths) >= _DESTINATIONS_MAX:
                 self._paths.clear()
                 self._local_cells.clear()
@@ -432,7 +444,7 @@ class CellMessaging:
         return path
 
     def _cache_local_cell(self, destination: str, path: CellPath) -> None:
-        """Note whether a destination is a cell of this domain, until anything changes."""
+        """Cache whether a destination is a cell of this domain, until a route changes."""
         address = path.current
         runner = self._running().registry.runners.get(address.cell)
         is_draining = address.is_local and address.cell in self._dispatcher.registry.draining
@@ -444,7 +456,9 @@ def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         for text in (name, value):
             if type(text) is not str:
-                raise ConfigError(f"header {name!r} with {value!r}: both must be text")
+                raise ConfigError(
+                    f"invalid header {name!r}: {value!r}; name and value must be strings"
+                )
     return dict(headers)
 
 

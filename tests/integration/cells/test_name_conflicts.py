@@ -37,7 +37,7 @@ async def test_the_later_one_wins_and_the_older_is_told_why() -> None:
             await eventually(lambda: "C1" in later.links.by_domain)
             await eventually(lambda: "C1" in older.dialer.failures)
             reason = older.dialer.failures["C1"]
-            assert "another process is domain S1, and began later than this one" in reason
+            assert "a later process with the name S1 has a tunnel already" in reason
             for name in ("who@S1", "work"):
                 assert await domains["S2"].call(name, timeout=5) == b"later"
             # It goes on like that, and the tunnel of the later one is left alone.
@@ -61,7 +61,9 @@ async def test_the_older_one_cannot_take_the_name_back() -> None:
             service.introduce("satellite", None)
         address = domains["C1"].service.address
         later = await ForgedDomain(new).connect(address)
-        with pytest.raises(ConnectionClosedError, match="another process is domain S1") as caught:
+        with pytest.raises(
+            ConnectionClosedError, match="a later process with the name S1"
+        ) as caught:
             await ForgedDomain(old).connect(address)
         assert not caught.value.retryable
         assert later.lost_because is None

@@ -266,7 +266,7 @@ async def test_message_waits_while_its_cell_is_busy(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 0) as nodes:
         domain = nodes["C1"].domain
         domain.config = quick(mailbox_messages_max=1)
-        domain._exchange.config = domain.config
+        domain._dispatcher.config = domain.config
         domain.add_function("till", slow, consume=[QUEUE])
         await nodes.declare()
         # One is handled, one waits: there is no room for the one that is guaranteed.

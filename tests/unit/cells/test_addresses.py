@@ -51,7 +51,7 @@ def test_a_bad_address_is_refused(subtests: pytest.Subtests) -> None:
         ("n" * 256 + "@c", "256 bytes"),
         ("ü" * 128, "256 bytes"),
         ("c@" + "n" * 256, "256 bytes"),
-        ("n" * 513, "too long"),
+        ("n" * 513, "is longer than"),
     ]:
         with subtests.test(text=text), pytest.raises(ConfigError, match=reason):
             CellAddress.parse(text)

@@ -76,7 +76,7 @@ def test_what_cannot_be_sent_or_is_not_what_it_says_is_refused(subtests: pytest.
         make_deep(),
         datetime.datetime(2020, 1, 1, tzinfo=UnreliableZone()),
     ]:
-        with subtests.test(body=body), pytest.raises(ConfigError, match="cannot be sent"):
+        with subtests.test(body=body), pytest.raises(ConfigError, match="cannot encode a body"):
             encode_body(body)
 
     for content_type, payload in [
@@ -95,7 +95,9 @@ def test_what_cannot_be_sent_or_is_not_what_it_says_is_refused(subtests: pytest.
         with subtests.test(content_type=content_type), pytest.raises(MalformedPayloadError):
             decode_body(content_type, payload)
 
-    with pytest.raises(MalformedPayloadError, match="'pickle' is not known; known are text"):
+    with pytest.raises(
+        MalformedPayloadError, match="unknown content type 'pickle'; supported: text"
+    ):
         decode_body("pickle", b"")
-    with pytest.raises(MalformedPayloadError, match="no json"):
+    with pytest.raises(MalformedPayloadError, match="payload is not valid json"):
         decode_body(JSON, b"{")

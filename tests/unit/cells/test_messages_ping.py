@@ -27,6 +27,6 @@ def test_what_is_no_answer_is_malformed(subtests: pytest.Subtests) -> None:
         msgspec.msgpack.encode(PongBody(("a@S1",) * (HOPS_MAX + 1))),
         b"\x81\xa3way" + b"\x91" * 100_000,
     ]:
-        refusal = pytest.raises(MalformedPayloadError, match="no answer to a ping")
+        refusal = pytest.raises(MalformedPayloadError, match="payload is no reply to a ping")
         with subtests.test(payload=payload), refusal:
             decode_pong(payload)

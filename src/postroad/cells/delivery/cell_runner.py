@@ -1,8 +1,8 @@
-"""Runs one cell: what waits for it, what it works on, and what becomes of the results.
+"""Runner of one cell: its mailbox, its running handlers, their results.
 
-An idle cell handles a message at once, within the turn of the loop that brought it. Otherwise the
-message waits in the mailbox; a full one refuses. A message whose time is over when its turn comes
-is answered with an error, not handled.
+An idle cell handles a message at once, in the same iteration of the event loop. Otherwise the
+message waits in the mailbox; a full mailbox rejects it. A message whose TTL is over when its turn
+comes gets an error reply and is not handled.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from postroad.core.tracing import NOOP_SPAN, SpanLike
 if TYPE_CHECKING:
     from postroad.cells.delivery.dispatcher import MessageDispatcher
 
-# How long cancelled handlers may take to clean up.
+# How long cancelled handlers may take to finish.
 _CANCEL_TIMEOUT_S = 1.0
-# Messages handled before others on the loop get their turn.
+# Messages handled in one iteration of the event loop.
 _MESSAGES_PER_TURN = 64
 
 
@@ -46,7 +46,7 @@ class _MailboxItem(NamedTuple):
 
 
 class CellRunner:
-    """A cell of a domain at work."""
+    """Mailbox and handler tasks of one cell."""
 
     __slots__ = (
         "_dispatcher",
@@ -71,17 +71,17 @@ class CellRunner:
         self.mailbox: FairQueue[_MailboxItem] = FairQueue(
             config.mailbox_messages_max, config.mailbox_bytes_max
         )
-        # Results of the handler that are still awaited, the oldest first.
+        # Running coroutines of the handler, oldest first.
         self._tasks: dict[asyncio.Future[Any], None] = {}
-        # Messages that came with a transaction, and the tasks at work on them.
+        # Ids of messages with a transaction, and the tasks that handle them.
         self._transactional: dict[bytes, asyncio.Future[Any] | None] = {}
         self._is_invoking = False
         self._is_scheduled = False
         self._idle: asyncio.Future[None] | None = None
-        # Messages it has begun with, for statistics.
+        # Messages whose handling started, for statistics.
         self.handled = 0
 
-    # Messages come in.
+    # Receiving.
 
     @property
     def is_free(self) -> bool:
@@ -90,17 +90,17 @@ class CellRunner:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits or is worked on."""
+        """Whether the mailbox is empty and no handler runs."""
         return not (self._is_invoking or self.mailbox or self._tasks)
 
     @property
     def running(self) -> int:
-        """How many messages it works on."""
+        """Number of messages that are being handled."""
         return len(self._tasks) + self._is_invoking
 
     @property
     def waiting_since(self) -> float | None:
-        """When the message came that waits longest; None if none waits."""
+        """Arrival time of the oldest message in the mailbox, or None."""
         oldest = self.mailbox.oldest
         return None if oldest is None else oldest.arrived
 
@@ -113,7 +113,7 @@ class CellRunner:
         *,
         via: str | None = None,
     ) -> bool:
-        """Take a message; False if the mailbox is full."""
+        """Handle or queue a message; return False if the mailbox is full."""
         if self.is_free and not self._dispatcher.depth:
             self._handle(delivery, arrived, transaction)
             return True
@@ -127,13 +127,13 @@ class CellRunner:
         return True
 
     def cancel(self, id: bytes) -> None:
-        """Whoever brought a message with a transaction gave up: nobody shall work on it."""
+        """Cancel the handling of a message whose transaction was abandoned."""
         task = self._transactional.pop(id, None)
         if task is not None:
             task.cancel()
 
     def invoke(self, message: CellMessage) -> Any:
-        """Have the handler called, on the spot; the caller has checked that it is free."""
+        """Call the handler now; the caller has checked `is_free`."""
         dispatcher = self._dispatcher
         self._is_invoking = True
         dispatcher.depth += 1
@@ -146,13 +146,13 @@ class CellRunner:
                 self._schedule()
 
     def track(self, result: Awaitable[Any]) -> asyncio.Future[Any]:
-        """Wait for a coroutine of the handler, which counts as work until it ends."""
+        """Run a coroutine of the handler as a task; it counts as running until it ends."""
         task = asyncio.ensure_future(result)
         self._tasks[task] = None
         task.add_done_callback(self._on_done)
         return task
 
-    # Messages are handled.
+    # Handling.
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -160,7 +160,7 @@ class CellRunner:
             self._dispatcher.loop.call_soon(self._process_mailbox)
 
     def _process_mailbox(self) -> None:
-        """Handle what waits, as much as its turn allows."""
+        """Handle queued messages, up to the limit per iteration of the event loop."""
         self._is_scheduled = False
         remaining = _MESSAGES_PER_TURN
         while self.mailbox and not self._is_invoking and len(self._tasks) < self.cell.concurrency:
@@ -209,14 +209,14 @@ class CellRunner:
     def reply_with(
         self, envelope: Envelope, result: Awaitable[Any], transaction: Any = None
     ) -> asyncio.Future[Any]:
-        """Wait for a coroutine of the handler, and do with its result what is to be done."""
+        """Run a coroutine of the handler as a task, and reply with its result."""
         task = self.track(result)
         task.add_done_callback(lambda done: self._on_result(envelope, done, transaction))
         return task
 
     def _succeed(self, envelope: Envelope, result: Any, transaction: Any) -> None:
         if transaction is not None:
-            # Who brought it waits for its end here, and nobody for a reply.
+            # The durable consumer waits for completion here; there is no remote caller.
             self._transactional.pop(envelope.id, None)
             self._dispatcher.on_reply(envelope.id, EMPTY_REPLY)
         elif envelope.wants_reply:
@@ -244,7 +244,7 @@ class CellRunner:
 
     def _reject_expired(self, envelope: Envelope) -> None:
         self._dispatcher.statistics.expired += 1
-        text = f"it waited too long for cell {self.name}"
+        text = f"the message expired in the mailbox of cell {self.name}"
         self._dispatcher.reject(envelope, MessageExpiredError, text)
 
     def _invoke_by_content_type(self, message: CellMessage) -> Any:
@@ -259,7 +259,8 @@ class CellRunner:
     def _check_command(self, line: str, message: CellMessage) -> None:
         """Refuse a command that came from another domain, be it by a cell of this one."""
         local_domain, allowed = self._dispatcher.domain.name, self._dispatcher.remote_commands
-        if allowed == "change" or all(hop.domain in (local_domain, LOCAL) for hop in message.path.hops):
+        is_local = all(hop.domain in (local_domain, LOCAL) for hop in message.path.hops)
+        if allowed == "change" or is_local:
             return
         if allowed == "off" or not self.cell.is_read(line):
             may = "give no commands" if allowed == "off" else "only look"
@@ -269,7 +270,7 @@ class CellRunner:
             )
 
     def _invoke_in_span(self, span: SpanLike, message: CellMessage) -> Any:
-        """The same inside of a span, which ends with what the handler does."""
+        """Call the handler inside of a span, which ends with the handler."""
         with span.scope:
             result = self._invoke_by_content_type(message)
             if not isinstance(result, Awaitable):
@@ -282,11 +283,13 @@ class CellRunner:
         return task
 
     def _forward(self, envelope: Envelope, message: CellMessage) -> None:
-        """Send on what has further hops to go."""
+        """Forward a message with further hops, if the cell allows it."""
         if not self.cell.should_forward(message):
-            self._dispatcher.reject(envelope, NoRouteError, f"cell {self.name} sends nothing on")
+            self._dispatcher.reject(
+                envelope, NoRouteError, f"cell {self.name} does not forward messages"
+            )
         elif len(envelope.source) > SOURCE_HOPS_MAX:
-            text = f"{len(envelope.source)} hops at cell {self.name}"
+            text = f"too many hops at cell {self.name}: {len(envelope.source)}"
             self._dispatcher.reject(envelope, HopLimitExceededError, text)
         else:
             self._dispatcher.forward_from_cell(envelope.with_source_hop(self.cell.address))
@@ -302,14 +305,14 @@ class CellRunner:
     def _on_done(self, task: asyncio.Future[Any]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled():
-            # Asked for, or it would be reported as never looked at if its caller went away.
+            # Marks the exception as retrieved, so that asyncio does not log it if no caller waits.
             task.exception()
         if self.mailbox:
             self._schedule()
         else:
             self._notify_idle()
 
-    # The end.
+    # Stopping.
 
     def _notify_idle(self) -> None:
         if self._idle is not None and self.is_idle and not self._idle.done():
@@ -317,18 +320,18 @@ class CellRunner:
 
     @property
     def is_current(self) -> bool:
-        """Whether whoever asks is a handler of this cell."""
+        """Whether the current task is a handler of this cell."""
         return asyncio.current_task() in self._tasks
 
     async def wait_idle(self) -> None:
-        """Return once nothing waits or is worked on."""
+        """Wait until the mailbox is empty and no handler runs."""
         while not self.is_idle:
             if self._idle is None or self._idle.done():
                 self._idle = self._dispatcher.loop.create_future()
             await asyncio.shield(self._idle)
 
     async def stop(self) -> None:
-        """Refuse what waits and cancel what is worked on."""
+        """Reject the messages in the mailbox and cancel the running handlers."""
         for item in self.mailbox.pop_all():
             text = f"cell {self.name} stopped"
             self._dispatcher.reject(item.delivery.envelope, NoRouteError, text)
@@ -338,7 +341,9 @@ class CellRunner:
         if tasks:
             _, still_running = await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
             if still_running:
-                self._dispatcher.warn(f"end {self.name}", "cell %s does not end", self.name)
+                self._dispatcher.warn(
+                    f"end {self.name}", "cell %s: cancelled handlers still run", self.name
+                )
 
     def __repr__(self) -> str:
         waiting, running = len(self.mailbox), len(self._tasks)
@@ -346,7 +351,7 @@ class CellRunner:
 
 
 def raise_if_fatal(error: BaseException) -> None:
-    """Let pass what ends the whole program; everything else concerns one message alone."""
+    """Raise errors that end the whole process; all others concern one message only."""
     if isinstance(error, KeyboardInterrupt | SystemExit):
         raise error
 

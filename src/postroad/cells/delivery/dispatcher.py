@@ -1,7 +1,7 @@
-"""What moves messages within a domain: from senders and tunnels to cells and tunnels.
+"""The message dispatcher of a domain: from local senders and tunnels to cells and tunnels.
 
-Every message that is not delivered or forwarded comes back as a failure: to a caller of this
-domain directly, to others as an error reply. Nothing is queued that was also refused.
+Every message that is neither delivered nor forwarded is reported as a failure: to a caller of this
+domain directly, to remote senders as an error reply. A rejected message is never queued as well.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_TARGETS: frozenset[str] = frozenset()
 
 
 class MessageDispatcher:
-    """The messages of one domain."""
+    """Delivers, forwards and replies to the messages of one domain."""
 
     def __init__(self, domain: DomainInfo, config: CellsConfig) -> None:
         self.domain = domain
@@ -55,24 +55,24 @@ class MessageDispatcher:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.statistics = DomainStatistics()
-        # How many handlers are on the stack: what they send waits for its turn.
+        # Handlers on the call stack; messages that they send are queued, to bound recursion.
         self.depth = 0
-        # What becomes of answers to messages of this domain; True if somebody waited for it.
+        # Completes a pending call with its reply or failure; returns False if none waits for it.
         self.on_reply: Callable[[bytes, CellReply | DeliveryFailure], bool] = lambda id, reply: (
             False
         )
         self._address = domain.address
         self.neighbors = NeighborTable(domain)
-        # Which commands of other domains cells of this one answer.
+        # Commands that other domains may run in cells of this one.
         self.remote_commands: RemoteCommands = "read"
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         self._ids: Iterator[bytes] = iter(())
 
     def new_id(self) -> bytes:
-        """An id that no other message has, and that nobody can guess."""
+        """Return a random, unguessable message id."""
         for id in self._ids:
             return id
-        # Many at a time: the system is asked once for all of them.
+        # One system call for many ids.
         random_bytes = os.urandom(_IDS_PER_READ * ID_BYTES)
         self._ids = iter(
             [
@@ -83,13 +83,13 @@ class MessageDispatcher:
         return next(self._ids)
 
     def warn(self, key: str, text: str, *args: object) -> None:
-        """Log a warning, but not more often than makes sense for its key."""
-        self._log.log(key, self.loop.time(), f"%s: {text}", self.domain.name, *args)
+        """Log a warning, throttled by its key."""
+        self._log.log(key, self.loop.time(), f"domain %s: {text}", self.domain.name, *args)
 
     # Messages.
 
     def receive(self, envelope: Envelope, origin: MessageOrigin, arrived: float) -> None:
-        """Take a message out of a tunnel."""
+        """Dispatch a message that arrived through a tunnel."""
         if envelope.kind is not MessageKind.MESSAGE and self._complete_call(envelope):
             return
         if tracing.tracer is not None and envelope.headers:
@@ -102,7 +102,7 @@ class MessageDispatcher:
             self._send_error(envelope, failure)
 
     def direct_forward(self, envelope: Envelope, origin: MessageOrigin) -> Forward | None:
-        """Where a message goes if all with the same route that come from there go the same way."""
+        """Return the only forward of all messages with this route and origin, or None."""
         decision = self._decision_cache.decide(envelope, origin)
         if decision.deliveries or decision.failure is not None or len(decision.forwards) != 1:
             return None
@@ -112,9 +112,9 @@ class MessageDispatcher:
     def direct_delivery(
         self, envelope: Envelope, origin: MessageOrigin
     ) -> tuple[CellRunner, LocalDelivery, Forward] | None:
-        """The cell here that gets all messages with the same route, and how it answers them.
+        """Return the only local delivery of all messages with this route, and how replies leave.
 
-        None if there are others, or their answers may take different ways.
+        None if there are several receivers, or if replies may take different routes.
         """
         decision = self._decision_cache.decide(envelope, origin)
         if decision.forwards or decision.failure is not None or len(decision.deliveries) != 1:
@@ -132,7 +132,7 @@ class MessageDispatcher:
         )
 
     def outgoing_forward(self, envelope: Envelope) -> Forward | None:
-        """How all messages of the same sender to the same cell elsewhere leave this domain."""
+        """Return the forward of all messages of this sender to this remote cell, or None."""
         if envelope.destination.current.is_local:
             return None
         decision = self._decision_cache.decide(envelope)
@@ -141,7 +141,7 @@ class MessageDispatcher:
         return decision.forwards[0]
 
     def forward_from_cell(self, envelope: Envelope) -> None:
-        """Take a message that a cell of this domain sends on for somebody else."""
+        """Dispatch a message that a cell of this domain forwards."""
         failure = self.dispatch(envelope)
         if failure is not None:
             self._send_error(envelope, failure)
@@ -154,14 +154,14 @@ class MessageDispatcher:
         arrived: float | None = None,
         selected_targets: list[str] | None = None,
     ) -> DeliveryFailure | None:
-        """Deliver and forward a message; gives what its sender should be told, if anything.
+        """Deliver and forward a message; return the failure to report to its sender, or None.
 
         Args:
             envelope: the message.
             origin: where it came from.
-            avoid: choices among routes that were tried already.
-            arrived: when it came to this domain.
-            choices: gets what was chosen among routes.
+            avoid: targets of queue and default routes that were tried already.
+            arrived: when it arrived, by the clock of the event loop; now by default.
+            selected_targets: list that gets the selected targets of queue and default routes.
         """
         now = self.loop.time() if arrived is None else arrived
         decision = self._decision_cache.decide(envelope, origin, avoid)
@@ -188,7 +188,7 @@ class MessageDispatcher:
         if runner.deliver(delivery, now, source, via=via):
             self.statistics.delivered += 1
             return None
-        text = f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait"
+        text = f"mailbox of cell {runner.name} is full: {len(runner.mailbox)} messages"
         return self._reject_busy(delivery.envelope, text)
 
     def _forward(
@@ -197,17 +197,17 @@ class MessageDispatcher:
         forward = forwarded.forward
         gateway = self._gateways.get(forward.gateway)
         if gateway is None:
-            text = f"cell {forward.gateway} is no tunnel"
+            text = f"cannot forward through {forward.gateway}: it is no tunnel"
             return self._failure(NoRouteError, text, forwarded.envelope)
         if gateway.try_send(forwarded):
             self.statistics.forwarded += 1
             return None
         if forward.selected_target is not None and self.has_alternative(forwarded):
             return self.reroute(forwarded, selected_targets)
-        return self._reject_busy(forwarded.envelope, f"{forward.gateway} is busy")
+        return self._reject_busy(forwarded.envelope, f"queue of {forward.gateway} is full")
 
     def has_alternative(self, forwarded: ForwardedMessage) -> bool:
-        """Whether a message that was to go by one choice can go by another."""
+        """Return whether there is a route that avoids the selected target of a forward."""
         assert forwarded.forward.selected_target is not None
         avoid = forwarded.avoid | {forwarded.forward.selected_target}
         return (
@@ -220,13 +220,13 @@ class MessageDispatcher:
     def reroute(
         self, forwarded: ForwardedMessage, selected_targets: list[str] | None = None
     ) -> DeliveryFailure | None:
-        """Send what a gateway could not take by another route, if there is one."""
+        """Dispatch a message that a gateway could not send again, avoiding that target."""
         avoid = forwarded.avoid
         hop = forwarded.envelope.destination.current
         if forwarded.forward.selected_target is not None:
             avoid |= {forwarded.forward.selected_target}
         elif hop.is_local and self.registry.table.topics(hop.cell):
-            # The copy of a topic for that domain; there is no other way to its subscribers.
+            # The copy of a topic for that domain; no other route leads to its subscribers.
             self.statistics.undelivered += 1
             return None
         self.statistics.resent += 1
@@ -237,7 +237,7 @@ class MessageDispatcher:
         )
 
     def reroute_or_fail(self, forwarded: ForwardedMessage) -> None:
-        """A tunnel is gone with a message that was not sent: it goes another way, or fails."""
+        """Reroute a message of a lost tunnel that was not sent, or report its failure."""
         failure = self.reroute(forwarded)
         if failure is not None:
             self.notify_sender(forwarded.envelope, forwarded.origin, failure)
@@ -246,15 +246,15 @@ class MessageDispatcher:
         self.statistics.refused += 1
         failure = self._failure(CellBusyError, text, envelope)
         if envelope.is_reply:
-            # Its receiver waits for nothing until its time is over.
+            # Logged, because its caller now waits in vain until its timeout.
             self.log_undelivered(envelope, failure)
         return None if envelope.suppress_errors or not envelope.can_reply else failure
 
     def fairness_key(self, envelope: Envelope, origin: MessageOrigin) -> tuple[str, str | None]:
-        """The domain that a message counts for where room is shared out, and the core it came by.
+        """Return the domain whose share of a queue a message uses, and the core it came through.
 
-        A core has seen which domain it has a message from. It may also make domains up, so what
-        comes by it is within the share that the core has.
+        A core verifies from which domain it got a message. It could also invent domains, so its
+        messages stay within the share of the core.
         """
         if origin.peer is None or origin.allow_remote:
             return origin.peer or self.domain.name, None
@@ -262,10 +262,10 @@ class MessageDispatcher:
         is_forwarded = len(hops) > 1 and hops[-2].is_domain
         return hops[-2].domain if is_forwarded else origin.peer, origin.peer
 
-    # Answers.
+    # Replies.
 
     def reply(self, request: Envelope, body: Any, cell: str) -> None:
-        """Answer a message with what a handler returned."""
+        """Reply to a message with the return value of its handler."""
         try:
             content_type, payload = encode_body(body)
         except PostroadError as error:
@@ -276,13 +276,13 @@ class MessageDispatcher:
     def reply_encoded(
         self, request: Envelope, content_type: str, payload: bytes, cell: str
     ) -> None:
-        """Answer a message with what is encoded already."""
+        """Reply to a message with an encoded body."""
         if self.on_reply(request.id, CellReply(content_type, payload)):
             return
         try:
             reply = self._reply_to(request, payload, content_type, cell)
         except LocalProtocolError:
-            # Whoever sent it cannot be answered, and knows that.
+            # The sender has no address to reply to.
             return
         self._send_reply(reply, request)
 
@@ -295,30 +295,30 @@ class MessageDispatcher:
         )
 
     def fail(self, request: Envelope, error: BaseException, cell: str) -> None:
-        """Tell the sender of a message that its handler raised, if it waits for an answer."""
+        """Report the error of a handler: to the caller if it waits for a reply, else to the log."""
         self.statistics.failed += 1
-        logger.debug("%s@%s failed", cell, self.domain.name, exc_info=error)
+        logger.debug("cell %s@%s: handler raised", cell, self.domain.name, exc_info=error)
         failure = self.failure_of(error, cell)
         if request.wants_reply:
             self._send_error(request, failure)
         else:
             kind = type(error).__name__
-            self.warn(f"failed {cell}", "cell %s failed with %s: %s", cell, kind, failure.text)
+            self.warn(f"failed {cell}", "cell %s: handler raised %s: %s", cell, kind, failure.text)
 
     def failure_of(self, error: BaseException, cell: str) -> DeliveryFailure:
-        """What a caller is told of an error in a handler."""
+        """Return the failure that reports an error of a handler."""
         return DeliveryFailure.raised(error, hop=self.domain.cell(cell), at=self.domain.name)
 
     def reject(self, request: Envelope, error: type[RoutingError], text: str) -> None:
-        """Tell the sender of a message that nothing came of it, if it can be told."""
+        """Reply to a message with a routing error, if it can be replied to."""
         self._send_error(request, self._failure(error, text, request))
 
     def notify_sender(
         self, envelope: Envelope, origin: MessageOrigin, failure: DeliveryFailure
     ) -> None:
-        """Tell whoever sent a message: a cell of this domain, or one elsewhere."""
+        """Report a failure to the sender of a message, local or remote."""
         if envelope.kind is MessageKind.REPLY:
-            # The request was handled, so this is no failure to reach anybody.
+            # The request was handled, so the caller must not retry it as a routing failure.
             handler_failure = msgspec.structs.replace(failure, is_handler_error=True)
             self.dispatch(reply_to_error(envelope, handler_failure, id=self.new_id()))
         elif origin.peer is None and not self.on_reply(envelope.id, failure):
@@ -327,9 +327,9 @@ class MessageDispatcher:
             self._send_error(envelope, failure)
 
     def log_undelivered(self, envelope: Envelope, failure: DeliveryFailure) -> None:
-        """Say in the log that a message got lost which nobody waits for an answer to."""
+        """Log the loss of a message that no caller waits for."""
         target = envelope.destination.last
-        self.warn(f"lost {target}", "a message to %s was not delivered: %s", target, failure.text)
+        self.warn(f"lost {target}", "message to %s not delivered: %s", target, failure.text)
 
     def _send_error(self, envelope: Envelope, failure: DeliveryFailure) -> None:
         if self.on_reply(envelope.id, failure):
@@ -338,7 +338,7 @@ class MessageDispatcher:
             self._send_reply(make_error_reply(envelope, failure, id=self.new_id()), envelope)
 
     def _send_reply(self, reply: Envelope, request: Envelope) -> None:
-        """Send an answer: by the core that brought the request, if it can be."""
+        """Send a reply, through the core that forwarded the request if possible."""
         forward = self._reply_forward(reply, request)
         if forward is None:
             self.dispatch(reply)
@@ -350,9 +350,9 @@ class MessageDispatcher:
             self.log_undelivered(reply, failure)
 
     def _reply_forward(self, reply: Envelope, request: Envelope) -> Forward | None:
-        """From a satellite an answer goes back by the core that brought the request.
+        """Return the forward of a reply through the core that forwarded the request, or None.
 
-        That one knows the way to who asked; another core may have lost it.
+        That core has a route to the caller; another core may have lost its route.
         """
         last_hop = request.source.last
         if (
@@ -367,7 +367,7 @@ class MessageDispatcher:
         )
 
     def _route_reply(self, delivery: LocalDelivery) -> None:
-        """An answer goes to whoever waits for it, by the cells that its request went by."""
+        """Complete the call of a reply, or forward the reply along the cells of its request."""
         envelope = delivery.envelope
         if self._complete_call(envelope) or envelope.destination.is_complete:
             return
@@ -375,7 +375,7 @@ class MessageDispatcher:
             self.dispatch(envelope.with_source_hop(self.domain.cell(delivery.cell)))
 
     def _complete_call(self, envelope: Envelope) -> bool:
-        """Give an answer to whoever waits for it here; False if nobody does."""
+        """Complete the local call that a reply belongs to; return False if it is not from here."""
         assert envelope.in_reply_to is not None
         reply: CellReply | DeliveryFailure
         if envelope.kind is MessageKind.ERROR:
@@ -400,5 +400,5 @@ class MessageDispatcher:
 
 
 def _reroute_origin(forwarded: ForwardedMessage) -> MessageOrigin:
-    """Where a message came from that is sent another way: subscribers have their copies."""
+    """Return the origin for rerouting a message: its subscribers have their copies already."""
     return msgspec.structs.replace(forwarded.origin, allow_fan_out=False)

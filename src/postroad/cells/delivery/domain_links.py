@@ -1,7 +1,7 @@
-"""Tunnels to other domains: one for each, a gateway of this domain as long as it lives.
+"""Tunnels to other domains, one for each; an open tunnel is a gateway of this domain.
 
-What cannot be written at once waits in a bounded queue, news of routes before everything else. When
-a tunnel is gone, what still waited goes another way or comes back to its sender.
+Messages that cannot be written at once wait in a bounded queue; routing updates go before them.
+When a tunnel is lost, its queued messages are rerouted or reported as failed.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ logger = logging.getLogger("postroad.cells")
 MESSAGE = "cell"
 """The subject of envelopes in a tunnel."""
 ROUTES = "routes"
-"""The subject of news of routes."""
+"""The subject of routing updates in a tunnel."""
 
-# How often to look whether everything is written.
+# How often `wait_flushed` checks the queues.
 _FLUSH_POLL_INTERVAL_S = 0.01
-# Ways remembered for each tunnel, and how long what they begin with may be.
+# Fast paths cached for each tunnel, and the longest route prefix of one.
 _FAST_PATHS_MAX = 4_096
 _PREFIX_BYTES_MAX = 512
-# News are few: whoever sends them waits for an acknowledgement, and repeats them if need be.
+# Updates queued for a tunnel; the advertiser repeats an update that is not acknowledged.
 _UPDATES_MAX = 1_000
 
 
 class DomainLink:
-    """The tunnel to one domain, as a gateway of this one."""
+    """Tunnel to one domain, as a gateway of this domain."""
 
     def __init__(
         self, tunnel: Tunnel, domain: DomainInfo, dispatcher: MessageDispatcher, links: DomainLinks
@@ -74,19 +74,19 @@ class DomainLink:
         self._queue: FairQueue[ForwardedMessage] = FairQueue(
             config.link_messages_max, config.link_bytes_max
         )
-        # What becomes of messages, by what they begin with.
+        # Fast paths by the route prefix of messages.
         self._fast_paths: dict[bytes, FastPath] = {}
         self._sent = self._received = self._refused = self._malformed = 0
 
     @property
     def incarnation(self) -> int:
-        """The number of the process at the other end."""
+        """Incarnation of the process at the other end."""
         return self.tunnel.peer.incarnation
 
     # Sending.
 
     def try_send(self, forwarded: ForwardedMessage) -> bool:
-        """Send a message, or have it wait; False if its sender has too many waiting already."""
+        """Send or queue a message; return False if the share of its source is used up."""
         if self.can_send_now:
             self._send(forwarded, forwarded.forward.envelope)
             return True
@@ -101,21 +101,21 @@ class DomainLink:
         return False
 
     def send_update(self, update: bytes) -> None:
-        """Send news of routes, before all messages that wait."""
+        """Send a routing update before all queued messages."""
         if self.tunnel.can_send and not self._updates:
             self._send_update_now(update)
         elif len(self._updates) < _UPDATES_MAX:
             self._updates.append(update)
 
     def send_update_last(self, update: bytes) -> None:
-        """Send news that say that no more messages come, so after those that wait."""
+        """Send a routing update after all queued messages, which it withdraws the route of."""
         if self._queue and len(self._final_updates) < _UPDATES_MAX:
             self._final_updates.append(update)
         else:
             self.send_update(update)
 
     def on_writable(self) -> None:
-        """The tunnel takes more: send what waits."""
+        """Send queued updates and messages: the tunnel has capacity again."""
         while self._updates and self.tunnel.can_send:
             self._send_update_now(self._updates.popleft())
         while self._queue and self.tunnel.can_send:
@@ -129,9 +129,11 @@ class DomainLink:
         try:
             self.tunnel.send_nowait(ROUTES, update)
         except (MessageTooLargeError, ConnectionClosedError) as error:
-            # Whoever announces repeats it; what is too large stays so until less is offered.
+            # The advertiser repeats it; one that is too large fails until routes are withdrawn.
             name = self.domain.name
-            self._dispatcher.warn(f"untold {name}", "cannot tell %s of routes: %s", name, error)
+            self._dispatcher.warn(
+                f"update {name}", "cannot send a routing update to %s: %s", name, error
+            )
 
     def _send(self, forwarded: ForwardedMessage, envelope: Envelope) -> None:
         try:
@@ -141,7 +143,7 @@ class DomainLink:
         except MessageTooLargeError as error:
             self._return(forwarded, error)
         except ConnectionClosedError:
-            # It is told in a moment that the tunnel is lost; this one would come too late for it.
+            # `on_lost` follows, but would not find this message in the queue any more.
             self._dispatcher.reroute_or_fail(forwarded)
 
     def _return(self, forwarded: ForwardedMessage, error: MessageTooLargeError) -> None:
@@ -153,18 +155,18 @@ class DomainLink:
 
     @property
     def can_send_now(self) -> bool:
-        """Whether a message would be sent at once."""
+        """Whether a message would be sent without queueing."""
         return self.tunnel.can_send and not self._queue
 
     def send_encoded(self, data: bytes) -> None:
-        """Send a message that is written already; ask first whether the way is clear."""
+        """Send an encoded message; the caller has checked `can_send_now`."""
         self.tunnel.send_nowait(MESSAGE, data)
         self._sent += 1
 
     # Receiving.
 
     def on_messages(self, requests: list[RequestFrame]) -> None:
-        """Messages and news came out of the tunnel."""
+        """Handle messages and routing updates that arrived."""
         now = self._dispatcher.loop.time()
         for request in requests:
             if request.subject == MESSAGE:
@@ -196,12 +198,12 @@ class DomainLink:
         self._dispatcher.receive(envelope, self._origin, now)
         if fast_path is not None or len(prefix) > _PREFIX_BYTES_MAX:
             return
-        # A way is for whatever begins like that, so more is asked of it than of a reply.
+        # A fast path serves all messages of this prefix, so its source must be valid for requests.
         if not envelope.is_reply or neighbors.find_source_fault(source, self.domain.name) is None:
             self._cache_fast_path(prefix, envelope)
 
     def _cache_fast_path(self, prefix: bytes, envelope: Envelope) -> None:
-        """Remember what becomes of messages with this route, until any route changes."""
+        """Cache a fast path for messages with this route, until a route changes."""
         fast_path = self._fast_path_for(envelope)
         if fast_path is not None:
             if len(self._fast_paths) >= _FAST_PATHS_MAX:
@@ -240,27 +242,30 @@ class DomainLink:
         )
 
     def clear_fast_paths(self) -> None:
-        """Routes have changed."""
+        """Drop all fast paths, because routes have changed."""
         self._fast_paths.clear()
 
     def reject(self, text: str) -> None:
-        """Drop what a peer should not have sent; it harms nobody else."""
+        """Count and log an invalid message of the peer, which is dropped."""
         self._malformed += 1
         self._dispatcher.statistics.malformed += 1
         self._dispatcher.warn(
-            f"malformed {self.domain.name}", "dropped what %s sent: %s", self.domain.name, text
+            f"malformed {self.domain.name}",
+            "message of peer %s dropped: %s",
+            self.domain.name,
+            text,
         )
 
-    # The end.
+    # Closing.
 
     def on_lost(self, reason: str) -> None:
-        """The tunnel is gone."""
+        """Unregister the lost tunnel, and reroute its queued messages."""
         self._links.remove(self, reason)
         for forwarded in self._queue.pop_all():
             self._dispatcher.reroute_or_fail(forwarded)
 
     def reroute_queued(self) -> None:
-        """Have what waits go another way, if it may; the rest waits on."""
+        """Reroute the queued messages that have an alternative; the others stay queued."""
         for forwarded in list(self._queue.pop_all()):
             was_selected = forwarded.forward.selected_target is not None
             can_reroute = was_selected and self._dispatcher.has_alternative(forwarded)
@@ -268,7 +273,7 @@ class DomainLink:
                 self._dispatcher.reroute_or_fail(forwarded)
 
     def statistics(self) -> LinkStatistics:
-        """What went through and what waits."""
+        """Return counters and gauges of the tunnel."""
         return LinkStatistics(
             domain=self.domain,
             incarnation=self.incarnation,
@@ -283,7 +288,7 @@ class DomainLink:
 
     @property
     def is_flushed(self) -> bool:
-        """Whether nothing waits for this tunnel."""
+        """Whether the queues of this tunnel are empty."""
         return not (self._updates or self._queue or self._final_updates)
 
     def __repr__(self) -> str:
@@ -294,10 +299,10 @@ class DomainLinks:
     """All tunnels of a domain.
 
     Args:
-        exchange: where messages come from and go to.
-        on_up, on_down: told of domains that can be reached, and no more.
+        dispatcher: dispatcher of this domain.
+        on_up, on_down: called with each tunnel that came up, and the domain of each lost one.
         on_update: called with each routing update.
-        cores: all that may be cores; None for whoever says so.
+        cores: names of the domains that may be cores; None accepts all.
     """
 
     def __init__(
@@ -323,7 +328,7 @@ class DomainLinks:
             link.clear_fast_paths()
 
     def accept(self, tunnel: Tunnel) -> DomainLink:
-        """Take a tunnel in use; raises HandshakeRejectedError if the other end may not have one."""
+        """Register a tunnel; raises HandshakeRejectedError if the peer may not open one."""
         domain = self._identify(tunnel)
         link = DomainLink(tunnel, domain, self._dispatcher, self)
         cell = make_tunnel_cell(link)
@@ -331,13 +336,15 @@ class DomainLinks:
         if previous is not None:
             if previous.incarnation > link.incarnation:
                 raise HandshakeRejectedError(
-                    f"another process is domain {domain.name}, and began later than this one"
+                    f"a later process with the name {domain.name} has a tunnel already"
                 )
             self._dispatcher.registry.remove_cell(previous.gateway)
         self.by_domain[domain.name] = link
         self._register(link, cell)
         self._on_up(link)
-        logger.info("%s: tunnel to %s %s", self._local.name, domain.role.value, domain.name)
+        logger.info(
+            "domain %s: tunnel to %s %s opened", self._local.name, domain.role.value, domain.name
+        )
         if previous is not None:
             previous.tunnel.close("replaced by another tunnel")
         return link
@@ -347,18 +354,20 @@ class DomainLinks:
         try:
             domain = DomainInfo(peer.name, Role(peer.role), peer.zone or None)
         except (ValueError, ConfigError) as error:
-            raise HandshakeRejectedError(f"node {peer.name} is no domain: {error}") from None
+            raise HandshakeRejectedError(f"node {peer.name} is no valid domain: {error}") from None
         if domain.role is Role.SATELLITE and self._local.role is Role.SATELLITE:
             raise HandshakeRejectedError(
-                f"{domain.name} and {self._local.name} are both satellites"
+                f"no tunnels between satellites: {domain.name} and {self._local.name}"
             )
         if domain.role is Role.CORE and self._cores is not None and domain.name not in self._cores:
             self._dispatcher.warn(
-                f"core {domain.name}", "refused %s: it may be no core", domain.name
+                f"core {domain.name}",
+                "core %s rejected: its name is not in the setting cores",
+                domain.name,
             )
             raise HandshakeRejectedError(
-                f"{domain.name} may be no core: the setting cores of {self._local.name} lists the "
-                "names of those that may"
+                f"core {domain.name} rejected: its name is not in the setting cores "
+                f"of {self._local.name}"
             )
         return domain
 
@@ -369,15 +378,17 @@ class DomainLinks:
         self._dispatcher.registry.add_cell(runner, [target])
 
     def remove(self, link: DomainLink, reason: str) -> None:
-        """A tunnel is gone; nothing is to be done if another took its place."""
+        """Unregister a lost tunnel, unless another tunnel has replaced it."""
         if self.by_domain.get(link.domain.name) is link:
             del self.by_domain[link.domain.name]
             self._dispatcher.registry.remove_cell(link.gateway)
             self._on_down(link.domain.name)
-            logger.info("%s: lost the tunnel to %s: %s", self._local.name, link.domain.name, reason)
+            logger.info(
+                "domain %s: tunnel to %s lost: %s", self._local.name, link.domain.name, reason
+            )
 
     async def wait_flushed(self, timeout_s: float) -> bool:
-        """Wait until nothing waits for a tunnel any more; False if that takes too long."""
+        """Wait until the queues of all tunnels are empty; return False after the timeout."""
         deadline = self._dispatcher.loop.time() + timeout_s
         while not all(link.is_flushed for link in self.by_domain.values()):
             if self._dispatcher.loop.time() >= deadline:
@@ -386,7 +397,7 @@ class DomainLinks:
         return True
 
     def close(self, reason: str) -> list[Tunnel]:
-        """Say goodbye to everybody; gives the tunnels to wait for."""
+        """Close all tunnels, and return them for `wait_closed`."""
         tunnels = [link.tunnel for link in self.by_domain.values()]
         for tunnel in tunnels:
             tunnel.close(reason)

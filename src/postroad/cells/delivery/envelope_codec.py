@@ -1,16 +1,16 @@
-"""How envelopes are written between domains.
+"""Encoding of envelopes between domains.
 
     u8   version, 1
     u16  length of the route
          the route: destination, NUL, position in it, NUL, source; paths as text, in UTF-8
     u8   kind
-    u64  time left in milliseconds; all bits set if for ever
+    u64  TTL in milliseconds; all bits set if it never expires
     16   id
-         the rest as a MessagePack array: answers, session, suppress_errors, wants_reply, headers,
-         content, payload
+         the tail as a MessagePack array: in_reply_to, session, suppress_errors, wants_reply,
+         headers, content_type, payload
 
-The route stands apart because it is all that a domain in between has to look at and to change, and
-because the same few routes come with nearly all messages: they are read and written once.
+The route is separate because a domain that forwards a message reads and changes nothing else, and
+because nearly all messages use the same few routes, whose encoding is cached.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROUTE_BYTES_MAX = 0xFFFF
 _NO_TTL = (1 << 64) - 1
 _ZERO_TTL = bytes(8)
 _KINDS = {kind.value: kind for kind in MessageKind}
-# Routes remembered either way; forgetting them all costs little. Peers choose them.
+# Limits of the two route caches, which are cleared when full: peers choose the routes.
 _CACHED_ROUTES_MAX = 4_096
 _CACHED_ROUTE_BYTES_MAX = 512
 
@@ -49,7 +49,7 @@ _Paths: TypeAlias = tuple[CellPath, CellPath]
 
 
 class EnvelopeTail(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an envelope has besides its route, kind, time and id."""
+    """Fields of an envelope after route, kind, TTL and id."""
 
     in_reply_to: MessageId | None
     session: str | None
@@ -67,7 +67,7 @@ _encoded_routes: dict[_Paths, bytes] = {}
 
 
 def encode_envelope(envelope: Envelope, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> bytes:
-    """The bytes to send; raises MessageTooLargeError if there are too many."""
+    """Return the encoded envelope; raises MessageTooLargeError if it is too large."""
     paths = (envelope.destination, envelope.source)
     ttl_ms = envelope.ttl_ms
     data = (
@@ -86,14 +86,14 @@ def encode_envelope(envelope: Envelope, *, bytes_max: int = ENVELOPE_BYTES_MAX) 
         )
     )
     if len(data) > bytes_max:
-        raise MessageTooLargeError(f"a message of {len(data)} bytes; {bytes_max} is the most")
+        raise MessageTooLargeError(f"message of {len(data)} bytes is larger than {bytes_max}")
     return data
 
 
 def decode_envelope(data: bytes, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> Envelope:
-    """Read what a peer sent; raises MalformedPayloadError for anything that is no envelope."""
+    """Decode an envelope; raises MalformedPayloadError if it is malformed."""
     if len(data) > bytes_max:
-        raise MalformedPayloadError(f"an envelope of {len(data)} bytes; {bytes_max} is the most")
+        raise MalformedPayloadError(f"envelope of {len(data)} bytes is larger than {bytes_max}")
     try:
         prefix = route_prefix(data)
         destination, source = _decoded_routes.get(prefix) or _decode_route(prefix)
@@ -116,12 +116,12 @@ def decode_envelope(data: bytes, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> Enve
     except MalformedPayloadError:
         raise
     except KeyError as error:
-        raise MalformedPayloadError(f"no envelope: kind {error}") from None
+        raise MalformedPayloadError(f"malformed envelope: kind {error}") from None
     except (msgspec.DecodeError, ValueError, RecursionError, OverflowError, StructError) as error:
-        raise MalformedPayloadError(f"no envelope: {error}") from None
+        raise MalformedPayloadError(f"malformed envelope: {error}") from None
 
 
-# Envelopes without a session and headers, which most are, as their parts.
+# Fast path: most envelopes have neither session nor headers.
 
 
 def encode_fast(
@@ -135,7 +135,7 @@ def encode_fast(
     content_type: str,
     payload: bytes,
 ) -> bytes:
-    """The bytes to send of an envelope that begins with a route; the caller knows all is valid."""
+    """Return an encoded envelope from valid fields and an encoded route."""
     return (
         prefix
         + _FIXED.pack(kind, _NO_TTL if ttl_ms is None else ttl_ms, id)
@@ -144,9 +144,9 @@ def encode_fast(
 
 
 def decode_fast(data: bytes, at: int) -> tuple[int, int | None, bytes, EnvelopeTail] | None:
-    """Kind, time, id and the rest of an envelope behind its route; None if it is not a plain one.
+    """Return kind, TTL, id and tail of an envelope whose route ends at `at`.
 
-    What is malformed is not plain either.
+    None if it has a session or headers, or is malformed.
     """
     if len(data) > ENVELOPE_BYTES_MAX:
         return None
@@ -166,19 +166,19 @@ def decode_fast(data: bytes, at: int) -> tuple[int, int | None, bytes, EnvelopeT
 
 
 def route_prefix(data: bytes) -> bytes:
-    """All that the route takes at the beginning of an envelope, whatever it is."""
+    """Return the bytes of the route at the start of an envelope, without decoding them."""
     if len(data) < _HEAD.size:
-        raise MalformedPayloadError(f"no envelope: {len(data)} bytes")
+        raise MalformedPayloadError(f"malformed envelope: {len(data)} bytes")
     return data[: 3 + (data[1] << 8 | data[2])]
 
 
 def is_expired(data: bytes, at: int) -> bool:
-    """Whether the time of an envelope whose route ends there is over, or cannot be read."""
+    """Return whether the TTL of an envelope is over or truncated; its route ends at `at`."""
     return len(data) < at + _FIXED.size or data[at + 1 : at + 9] == _ZERO_TTL
 
 
 def encode_route(destination: CellPath, source: CellPath) -> bytes:
-    """What an envelope with these paths begins with."""
+    """Return the route prefix of envelopes with these paths."""
     paths = (destination, source)
     return _encoded_routes.get(paths) or _encode_route(paths)
 
@@ -187,7 +187,9 @@ def _encode_route(paths: _Paths) -> bytes:
     destination, source = paths
     route = f"{destination}\0{destination.position}\0{source}".encode()
     if len(route) > _ROUTE_BYTES_MAX:
-        raise MessageTooLargeError(f"paths of {len(route)} bytes; {_ROUTE_BYTES_MAX} is the most")
+        raise MessageTooLargeError(
+            f"paths of {len(route)} bytes are longer than {_ROUTE_BYTES_MAX}"
+        )
     prefix = _HEAD.pack(VERSION, len(route)) + route
     if len(prefix) <= _CACHED_ROUTE_BYTES_MAX:
         if len(_encoded_routes) >= _CACHED_ROUTES_MAX:
@@ -199,19 +201,19 @@ def _encode_route(paths: _Paths) -> bytes:
 def _decode_route(prefix: bytes) -> _Paths:
     version, size = _HEAD.unpack_from(prefix)
     if version != VERSION:
-        raise MalformedPayloadError(f"version {version} of envelopes is not known; {VERSION} is")
+        raise MalformedPayloadError(f"unsupported envelope version {version}; supported: {VERSION}")
     if len(prefix) != _HEAD.size + size:
-        raise MalformedPayloadError(f"no envelope: its route of {size} bytes is cut off")
+        raise MalformedPayloadError(f"malformed envelope: its route of {size} bytes is truncated")
     parts = prefix[_HEAD.size :].decode().split("\0")
     if len(parts) != 3 or not parts[1].isascii() or not parts[1].isdigit():
         raise MalformedPayloadError(
-            "no envelope: its route is not two paths with a position between"
+            "malformed envelope: its route is not two paths with a position between"
         )
     try:
         destination = CellPath(CellPath.parse(parts[0]).hops, int(parts[1]))
         paths = (destination, CellPath.parse(parts[2]))
     except ConfigError as error:
-        raise MalformedPayloadError(f"no envelope: {error}") from None
+        raise MalformedPayloadError(f"malformed envelope: {error}") from None
     if len(prefix) <= _CACHED_ROUTE_BYTES_MAX:
         if len(_decoded_routes) >= _CACHED_ROUTES_MAX:
             _decoded_routes.clear()

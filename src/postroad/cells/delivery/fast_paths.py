@@ -1,9 +1,9 @@
-"""Short ways: what is done with messages whose route was seen before, without an envelope.
+"""Fast paths: handling of messages with a known route, on bytes, without decoding the envelope.
 
-The same few routes come with nearly all messages. Once it is known what becomes of one, a short way
-does the same with the next in bytes: sends it on, has a cell handle it and writes the reply, or
-gives a reply to the call that waits for it. Whatever is unusual about a message, it is left to the
-long way. All short ways are forgotten when any route changes.
+Nearly all messages use the same few routes. Once the routing decision of a route is cached, a fast
+path does the same with the next message: forwards its bytes, calls the handler and encodes the
+reply, or completes a call. Unusual messages take the slow path through the dispatcher. All fast
+paths are dropped when a route changes.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _MESSAGE, _REPLY = MessageKind.MESSAGE.value, MessageKind.REPLY.value
 
 
 class FastPath(Protocol):
-    """What becomes of messages of one route."""
+    """Handler of encoded messages with one route."""
 
     def try_handle(self, data: bytes, at: int, now: float) -> bool:
-        """Deal with a message whose route ends at a place in its bytes.
+        """Handle a message whose route prefix ends at `at`.
 
-        False, and nothing is done, if it needs a closer look.
+        Returns False, and has done nothing, if the message needs the slow path.
         """
         ...
 
 
 class ForwardFastPath:
-    """They are sent on to another domain."""
+    """Forwards messages to another domain."""
 
     __slots__ = ("_link", "_route", "_statistics")
 
     def __init__(self, link: DomainLink, outgoing: Envelope, dispatcher: MessageDispatcher) -> None:
-        """`leaving` is one of them as it leaves this domain."""
+        """`outgoing` is one of the messages as it leaves this domain."""
         self._link = link
         self._route = encode_route(outgoing.destination, outgoing.source)
         self._statistics = dispatcher.statistics
@@ -71,7 +71,7 @@ class ForwardFastPath:
 
 
 class DeliverFastPath:
-    """A cell of this domain handles them, and the replies go back by the link they came from."""
+    """Calls a local handler, and replies through the tunnel that the message came from."""
 
     __slots__ = (
         "_destination",
@@ -92,7 +92,7 @@ class DeliverFastPath:
         reply_forward: Forward,
         dispatcher: MessageDispatcher,
     ) -> None:
-        """`delivery` is one of them, and `back` how the reply to it leaves."""
+        """`delivery` is one of the deliveries, `reply_forward` the forward of its reply."""
         self._link = link
         self._runner = runner
         self._dispatcher = dispatcher
@@ -160,7 +160,7 @@ class DeliverFastPath:
         )  # fmt: skip
         try:
             if not self._link.can_send_now:
-                raise ConnectionClosedError("others wait for the tunnel")
+                raise ConnectionClosedError("the tunnel has queued messages")
             self._link.send_encoded(reply)
         except (MessageTooLargeError, ConnectionClosedError):
             dispatcher.reply_encoded(self._envelope(data), content_type, payload, self._runner.name)
@@ -168,17 +168,17 @@ class DeliverFastPath:
             dispatcher.statistics.forwarded += 1
 
     def _envelope(self, data: bytes) -> Envelope:
-        """The message as it is delivered the long way."""
+        """Return the message as the slow path delivers it."""
         return decode_envelope(data).with_destination(self._destination)
 
 
 class ReplyFastPath:
-    """They are the replies to calls of this domain."""
+    """Completes calls of this domain with their replies."""
 
     __slots__ = ("_dispatcher", "_path")
 
     def __init__(self, dispatcher: MessageDispatcher, path: CellPath) -> None:
-        """`way` is the one they took."""
+        """`path` is the source path of the replies."""
         self._dispatcher = dispatcher
         self._path = path
 
@@ -198,17 +198,17 @@ class ReplyFastPath:
 
 
 class CallFastPath(NamedTuple):
-    """How requests of one cell to one destination leave this domain."""
+    """Sends requests of one cell to one destination over a known tunnel."""
 
     link: DomainLink
     route: bytes
     selected_target: str | None
-    """What was chosen among routes, to be avoided if it fails."""
+    """Selected target of a default route, to be avoided if it fails."""
     sender: CellAddress | None
-    """The cell, as whoever sends names it."""
+    """The sending cell, as passed to `call`."""
 
     def send(self, id: bytes, ttl_ms: int, payload: bytes) -> bool:
-        """Send a request; False if that needs the long way."""
+        """Send a request; return False if it needs the slow path."""
         if not self.link.can_send_now:
             return False
         try:

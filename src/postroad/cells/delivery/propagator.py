@@ -1,7 +1,13 @@
-"""Runs what announces and learns routes over the tunnels of a domain.
+"""The route propagator: runs route advertiser and route learner over the tunnels of a domain.
 
-The rule of the glue: after anything happened, send what is to be sent, change the table as is to
-be, and keep one timer.
+How a domain learns a route: `receive` gets a routing update out of a tunnel, `RouteLearner.receive`
+(routing/route_learner.py) turns it into route changes, `_apply_route_changes` writes them into the
+route table of the registry, and `_send_acks` acknowledges the update. How others learn the routes
+of this domain: `_on_change` sees a change of the table, `_advertise` hands it to `RouteAdvertiser`
+(routing/advertiser.py), whose updates are sent until they are acknowledged.
+
+Advertiser and learner do no I/O: after every event, `_process_outputs` sends their outgoing
+updates, applies their route changes and sets one timer.
 """
 
 from __future__ import annotations
@@ -29,12 +35,12 @@ from postroad.core.limits import KIB, ROUTE_NAMES_PER_S, ROUTES_AT_ONCE_MAX
 
 logger = logging.getLogger("postroad.cells")
 
-# News up to this size are read at once: they cost no more than other messages.
+# Updates up to this size are decoded at once: they cost no more than other messages.
 _SMALL_BYTES = 1 * KIB
 
 
 class RoutePropagator:
-    """Tells other domains what this one offers, and learns from them."""
+    """Advertises the routes of this domain to its peers, and learns their routes."""
 
     def __init__(self, dispatcher: MessageDispatcher, *, incarnation: int) -> None:
         self._dispatcher = dispatcher
@@ -45,12 +51,12 @@ class RoutePropagator:
         )
         self.learner = RouteLearner(dispatcher.domain, config=config.learning)
         self._pending_updates = RoutingUpdateQueue(ROUTE_NAMES_PER_S)
-        # The peers that are told what is known of them once all of it is in the table, and whether
-        # that is less than before.
+        # Peers to acknowledge once all of their routes are in the table, and whether the update
+        # withdrew routes.
         self._unacknowledged: dict[str, bool] = {}
         self._links: dict[str, DomainLink] = {}
         self._is_scheduled = False
-        # Whether the offer may have changed since it was told.
+        # Whether the table has changed since the last advertisement.
         self._is_advertisement_stale = True
         self._is_applying_routes = False
         self._timer: asyncio.TimerHandle | None = None
@@ -58,10 +64,10 @@ class RoutePropagator:
         self.bytes_sent = 0
         dispatcher.registry.on_change.append(self._on_change)
 
-    # What happens.
+    # Events.
 
     def link_up(self, link: DomainLink) -> None:
-        """A tunnel came up."""
+        """Start to exchange routes over a new tunnel."""
         now = self._loop.time()
         self._discard_updates(link.domain.name)
         self._links[link.domain.name] = link
@@ -71,7 +77,7 @@ class RoutePropagator:
         self._schedule()
 
     def link_down(self, name: str) -> None:
-        """A tunnel is gone."""
+        """Withdraw the routes learned through a lost tunnel."""
         self._links.pop(name, None)
         self._discard_updates(name)
         self._dispatcher.neighbors.link_down(name)
@@ -80,7 +86,7 @@ class RoutePropagator:
         self._process_outputs()
 
     def receive(self, link: DomainLink, payload: bytes) -> None:
-        """News came out of a tunnel; snapshots, and whatever is large, wait for their turn."""
+        """Handle a routing update of a peer; advertisements and large updates are rate limited."""
         name = link.domain.name
         if self._links.get(name) is not link:
             return
@@ -95,12 +101,12 @@ class RoutePropagator:
         self._schedule()
 
     def _discard_updates(self, name: str) -> None:
-        """The tunnel that brought them is gone."""
+        """Drop the pending updates of a peer whose tunnel is lost or replaced."""
         self._pending_updates.discard(name)
         self._unacknowledged.pop(name, None)
 
     def _decode(self, link: DomainLink, payload: bytes) -> RoutingUpdate | None:
-        """News, unless they are none, or those of another process."""
+        """Decode an update; return None if it is malformed or of another incarnation."""
         try:
             update = decode_routing_update(payload)
         except MalformedPayloadError as error:
@@ -110,12 +116,13 @@ class RoutePropagator:
             isinstance(update, AdvertisementUpdate | ShutdownNotice)
             and update.incarnation != link.incarnation
         ):
-            link.reject(f"news of incarnation {update.incarnation}, not {link.incarnation}")
+            expected = link.incarnation
+            link.reject(f"routing update of incarnation {update.incarnation}, expected {expected}")
             return None
         return update
 
     def _apply_pending_updates(self, now: float) -> None:
-        """Look at the news of peers whose turn it is."""
+        """Apply the pending updates of peers within their rate limit."""
         for name, data in self._pending_updates.pop_ready(now):
             link = self._links[name]
             update = self._decode(link, data) if isinstance(data, bytes) else data
@@ -137,20 +144,20 @@ class RoutePropagator:
         self._update_reachability(name)
 
     def _send_acks(self) -> None:
-        """Tell peers what is known of them, if all of it is in the table."""
+        """Acknowledge the updates whose routes are all in the table."""
         for name in [peer for peer in self._unacknowledged if self.learner.is_applied(peer)]:
             link, is_withdrawal = self._links[name], self._unacknowledged.pop(name)
             data = encode_routing_update(self.learner.ack_for(name))
             self.bytes_sent += len(data)
             if is_withdrawal:
-                # Nothing may follow the answer that the peer does not expect any more.
+                # After this ack the peer expects no message for the withdrawn routes any more.
                 link.reroute_queued()
                 link.send_update_last(data)
             else:
                 link.send_update(data)
 
     def _update_reachability(self, name: str) -> None:
-        """Whether messages of a domain can come by others, it tells itself."""
+        """Record through which domains messages of a peer may come, as the peer advertises."""
         if self._dispatcher.neighbors.set_reachable(
             name, self.learner.get_advertisement(name).domains
         ):
@@ -158,11 +165,11 @@ class RoutePropagator:
                 link.clear_fast_paths()
 
     def announce_shutdown(self) -> None:
-        """This domain is about to stop: if it is a core, satellites should find other ways."""
+        """Send a shutdown notice, so that satellites stop using this core as default route."""
         self.advertiser.announce_shutdown()
         self._process_outputs()
 
-    # What is done.
+    # Processing.
 
     def _on_change(self) -> None:
         if not self._is_applying_routes:
@@ -170,7 +177,7 @@ class RoutePropagator:
             self._schedule()
 
     def _schedule(self) -> None:
-        """Do everything at the end of this turn of the loop, once for all that happens in it."""
+        """Process all events of this iteration of the event loop once, at its end."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._run)
@@ -207,13 +214,13 @@ class RoutePropagator:
                 dispatcher.registry.table, dispatcher.domain, without=dispatcher.registry.withdrawn
             )
         except ConfigError as error:
-            dispatcher.warn("offer", "what is offered cannot be told: %s", error)
+            dispatcher.warn("offer", "cannot advertise the local routes: %s", error)
         else:
             self._is_advertisement_stale = False
             self.advertiser.advertise(advertisement, now)
 
     def _apply_route_changes(self, now: float) -> None:
-        """Change some routes, and go on in the next turn of the loop if there are more."""
+        """Apply a batch of learned route changes; the next iteration of the loop continues."""
         changes = self.learner.drain_changes(ROUTES_AT_ONCE_MAX)
         if changes:
             counts = Counter(route.target.domain for route in (*changes.added, *changes.deleted))
@@ -247,11 +254,11 @@ class RoutePropagator:
         self.learner.tick(now)
         self._process_outputs()
 
-    # Waiting for others.
+    # Waiting for acknowledgements.
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether every peer has acknowledged what this domain offers, and that it leaves."""
+        """Whether every peer has acknowledged the advertisement and any shutdown notice."""
         return not (
             self._is_advertisement_stale
             or self.advertiser.unacknowledged()
@@ -259,7 +266,7 @@ class RoutePropagator:
         )
 
     async def wait_acknowledged(self, timeout_s: float) -> bool:
-        """Wait until every peer has heard everything; False if that takes too long."""
+        """Wait until `is_acknowledged`; return False after the timeout."""
         if self.is_acknowledged:
             return True
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -277,9 +284,9 @@ class RoutePropagator:
                     waiter.set_result(None)
 
     def close(self) -> None:
-        """Do nothing any more."""
+        """Cancel the timer."""
         self._arm(NEVER)
 
     def cores(self) -> list[str]:
-        """The cores that can be reached directly."""
+        """Return the cores with a tunnel to this domain."""
         return sorted(name for name, link in self._links.items() if link.domain.role is Role.CORE)

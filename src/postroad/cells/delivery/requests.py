@@ -1,7 +1,9 @@
-"""Sending and calling: who waits for which answer, and what to try when there is no route.
+"""Pending calls, their retries, and the resend buffer of one-way messages.
 
-When a core knows no route, the next one is tried at once. When all were tried, a call waits for
-the routes to change and tries again, until its time is over.
+What is retried: only messages that failed with NoRouteError before any handler got them. When a
+core has no route, the next core is tried at once. When all were tried, a call waits for a route
+change and retries until its timeout; a one-way message is logged as undelivered. Timeouts, errors
+of handlers and CellBusyError are not retried; the dispatcher has tried other tunnels before.
 """
 
 from __future__ import annotations
@@ -22,16 +24,16 @@ from postroad.core.errors import MessagingError, NotRunningError, Outcome, Reply
 
 
 class SentMessage(NamedTuple):
-    """A message and the choices that were tried."""
+    """A sent one-way message and the targets that were tried."""
 
     envelope: Envelope
     avoid: frozenset[str]
     sent_at: float
-    """When it was sent."""
+    """Time of the event loop when it was sent."""
 
 
 class ResendBuffer:
-    """The messages sent last."""
+    """Bounded buffer of the last one-way messages, for resending."""
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
@@ -40,7 +42,7 @@ class ResendBuffer:
         self._bytes = 0
 
     def put(self, sent: SentMessage) -> None:
-        """Remember a message, and forget the oldest if there are too many."""
+        """Store a message, and evict the oldest ones above the limits."""
         memory_bytes = sent.envelope.memory_bytes
         if memory_bytes > self._bytes_max:
             return
@@ -51,7 +53,7 @@ class ResendBuffer:
             self.pop(next(iter(self._sent)))
 
     def pop(self, id: bytes) -> SentMessage | None:
-        """Give and forget a message."""
+        """Remove and return a message, or None."""
         sent = self._sent.pop(id, None)
         if sent is not None:
             self._bytes -= sent.envelope.memory_bytes
@@ -62,43 +64,43 @@ class ResendBuffer:
 
 
 _NO_TARGETS: frozenset[str] = frozenset()
-# Subscribers got their copies the first time.
+# Subscribers got their copies with the first attempt.
 _RESEND_ORIGIN = MessageOrigin(allow_fan_out=False)
 
 EnvelopeFactory: TypeAlias = Callable[[int | None], Envelope]
-"""Makes the message of each attempt, with an id of its own, from the milliseconds left."""
+"""Builds the envelope of each attempt, with a new id, from the remaining milliseconds."""
 
 _Result: TypeAlias = CellReply | DeliveryFailure | MessagingError
 
 
 class FailedRequest(NamedTuple):
-    """A first attempt that failed."""
+    """First attempt of a call that failed."""
 
     result: DeliveryFailure | MessagingError
     selected_targets: list[str]
-    """What was chosen among routes."""
+    """Targets that were selected among routes."""
     started: float
 
 
 class CellCallTracker:
-    """The messages of a domain's own cells on their way."""
+    """Pending calls and resends of the cells of a domain."""
 
     def __init__(self, dispatcher: MessageDispatcher) -> None:
         self._dispatcher = dispatcher
         self._loop = dispatcher.loop
         self._now = dispatcher.loop.time
-        # Who waits for the answer to which message, and until when.
+        # Reply future and deadline by message id.
         self._pending: dict[bytes, tuple[asyncio.Future[_Result], float]] = {}
-        # Calls that have not ended, those included that wait for routes.
+        # Calls that have not ended, including those that wait for routes.
         self._active = 0
         self._is_closed = False
-        # One timer for all of them, at the earliest deadline there may be.
+        # One timer for all calls, at the earliest deadline or before it.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._resends = ResendBuffer(
             dispatcher.config.resend_messages_max, dispatcher.config.resend_bytes_max
         )
-        # Calls that wait for other routes, in the order in which they are told.
+        # Calls that wait for a route change, in order.
         self._route_waiters: dict[asyncio.Future[None], None] = {}
         dispatcher.on_reply = self._on_reply
         dispatcher.registry.on_change.append(self._on_change)
@@ -109,7 +111,7 @@ class CellCallTracker:
     # Sending.
 
     def send(self, envelope: Envelope, avoid: frozenset[str] = _NO_TARGETS) -> None:
-        """Send a message nobody waits for; raises what is known at once to be wrong."""
+        """Send a one-way message; raises the failure if it is known at once."""
         failure = self._send(envelope, avoid)
         if failure is not None:
             raise failure.to_error()
@@ -125,7 +127,7 @@ class CellCallTracker:
         return failure
 
     def _resend(self, id: bytes, failure: DeliveryFailure) -> bool:
-        """A message came back: try the choices that are left."""
+        """Resend a failed one-way message to the remaining targets; False if it is not buffered."""
         sent = self._resends.pop(id)
         if sent is None:
             return False
@@ -147,9 +149,9 @@ class CellCallTracker:
         wait: bool,
         first: FailedRequest | None = None,
     ) -> CellReply:
-        """Send a request until it is answered, fails, or its time is over.
+        """Send a request until it gets a reply, fails, or times out.
 
-        `first` is a first attempt that was made already.
+        `first` is a first attempt that was made on the fast path.
         """
         envelope = build_envelope(round(timeout_s * 1000))
         self._active += 1
@@ -172,9 +174,9 @@ class CellCallTracker:
     async def call_fast(
         self, fast_path: CallFastPath, payload: bytes, timeout_s: float
     ) -> CellReply | FailedRequest | None:
-        """Send a request by a way that is known; None if it could not be sent.
+        """Send a request on a fast path; return None if it could not be sent.
 
-        What ends without an answer is for `call` to go on with.
+        `call` continues with a FailedRequest.
         """
         started = self._now()
         id = self._dispatcher.new_id()
@@ -203,14 +205,14 @@ class CellCallTracker:
         timeout_s: float,
         wait: bool,
     ) -> CellReply:
-        """Go on after a first failure, if there is another way or there may be one soon."""
+        """Retry after a routing failure: other targets first, then after each route change."""
         deadline = started + timeout_s
         avoid = _NO_TARGETS
         reported: DeliveryFailure | None = None
         while not isinstance(result, CellReply):
             if not isinstance(result, DeliveryFailure) or not is_routing_failure(result):
                 raise self._error(result, envelope, started, timeout_s)
-            # What a core says tells more than that no core is left to be asked.
+            # The failure of a core says more than the local one that no core is left.
             if reported is None or result.domain != self._dispatcher.domain.name:
                 reported = result
             last = envelope.destination.last
@@ -246,7 +248,7 @@ class CellCallTracker:
     async def deliver_local(
         self, delivery: LocalDelivery, timeout_s: float, transaction: Any
     ) -> CellReply:
-        """Have a cell of this domain handle a message that did not come by a route."""
+        """Deliver a message to a cell of this domain without routing, and wait for its end."""
         started = self._now()
         envelope = delivery.envelope
         reply = self._add_pending(envelope.id, started + timeout_s)
@@ -254,7 +256,7 @@ class CellCallTracker:
         try:
             if not runner.deliver(delivery, started, self._dispatcher.domain.name, transaction):
                 raise CellBusyError(
-                    f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait"
+                    f"mailbox of cell {runner.name} is full: {len(runner.mailbox)} messages"
                 )
             result = await reply
         finally:
@@ -265,7 +267,7 @@ class CellCallTracker:
         raise self._error(result, envelope, started, timeout_s)
 
     async def _wait_for_route_change(self, deadline: float) -> bool:
-        """Wait for other routes, or a while; False if the time of the call is over first."""
+        """Wait for a route change, or `route_retry_s`; return False if the call timed out."""
         now = self._now()
         pause_s = min(self._dispatcher.config.route_retry_s, deadline - now)
         if pause_s <= 0 or self._is_closed:
@@ -290,7 +292,7 @@ class CellCallTracker:
             timeout_s=timeout_s,
         )
 
-    # What happens meanwhile.
+    # Events.
 
     def _add_pending(self, id: bytes, deadline: float) -> asyncio.Future[_Result]:
         reply: asyncio.Future[_Result] = self._loop.create_future()
@@ -314,7 +316,7 @@ class CellCallTracker:
         self._timer = self._loop.call_at(when, self._expire) if when < math.inf else None
 
     def _expire(self) -> None:
-        """Tell those whose time is over, and wait for the next."""
+        """Complete the calls that timed out, and set the timer for the next."""
         now = self._now()
         next_deadline = math.inf
         for reply, deadline in self._pending.values():
@@ -330,12 +332,12 @@ class CellCallTracker:
                 waiter.set_result(None)
 
     async def wait_finished(self) -> None:
-        """Return once all calls have ended; they do within a few turns when this is closed."""
-        while self._active:  # noqa: ASYNC110 - they tell nobody when they end
+        """Wait until all calls have ended, which they do soon after `close`."""
+        while self._active:  # noqa: ASYNC110 - calls do not signal their end
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Fail whatever still waits: the domain stops."""
+        """Fail all pending calls, because the domain stops."""
         self._is_closed = True
         text = "the domain stopped while the call was in flight"
         for reply, _ in self._pending.values():
@@ -346,5 +348,5 @@ class CellCallTracker:
 
 
 def is_routing_failure(failure: DeliveryFailure) -> bool:
-    """Whether a message did not arrive because nobody knew the way."""
+    """Return whether a message was not delivered because there was no route."""
     return failure.code == NoRouteError.code and not failure.is_handler_error

@@ -1,8 +1,8 @@
-"""The sender of snapshots: what this domain offers, and who knows of it already.
+"""The route advertiser: sends the advertisement of this domain to its peers until acknowledged.
 
-Whoever runs it sends what `take_outgoing` gives after every call, tells of what `take_warnings`
-gives, and calls `tick` at `deadline()`. Each peer has one snapshot on its way at most: while it is
-not acknowledged, changes wait, and the next one sent has them all.
+Its owner sends the result of `drain_outgoing` after every call, logs `drain_warnings`, and calls
+`tick` at `deadline()`. Each peer has at most one update in flight: while it is not acknowledged,
+changes wait, and the next update contains them all.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ NEVER = math.inf
 
 
 class RouteAdvertiserConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of an announcer."""
+    """Times of a route advertiser."""
 
     resend_first_s: float = 0.5
-    """How long to wait for an acknowledgement, the first time."""
+    """Delay before the first resend of an update that is not acknowledged."""
     resend_max_s: float = 30.0
-    """How long at most; it doubles until then."""
+    """Longest delay between resends; the delay doubles up to this value."""
     check_interval_s: float = 30.0
-    """How often peers are asked whether what they have is right."""
+    """How often the version that a peer has is queried."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
@@ -46,7 +46,7 @@ class RouteAdvertiserConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _PeerGroup:
-    """The peers of one role: they are told the same."""
+    """Peers of one role, which get the same advertisement."""
 
     def __init__(self, advertisement: RouteAdvertisement, number: int) -> None:
         self.set(advertisement, number)
@@ -58,16 +58,16 @@ class _PeerGroup:
 
 
 class _AdvertisedPeer:
-    """One peer, and how far it is."""
+    """Peer and the progress of its acknowledgements."""
 
     def __init__(self, group: _PeerGroup, now: float, config: RouteAdvertiserConfig) -> None:
         self.group = group
-        # What it acknowledged last, and what it was sent since; 0 if nothing.
+        # Numbers of the last acknowledged update and of the one in flight; 0 if none.
         self.acknowledged = 0
         self.in_flight = 0
         self.resend_s = config.resend_first_s
         self.sent_at = -NEVER
-        # When to send again, or to check.
+        # When to resend, or to query.
         self.due = now
 
     @property
@@ -78,7 +78,7 @@ class _AdvertisedPeer:
 def build_advertisement(
     table: RouteTable, domain: DomainInfo, *, without: Collection[str] = ()
 ) -> RouteAdvertisement:
-    """What a domain offers, by its own table: what its cells do, but for some, and its tunnels."""
+    """Return the advertisement of the local cells and tunnels in a table, without some cells."""
     queues: set[str] = set()
     topics: set[str] = set()
     domains: set[str] = set()
@@ -96,12 +96,12 @@ def build_advertisement(
 
 
 class RouteAdvertiser:
-    """Tells peers what this domain offers: cores all of it, satellites the queues of a core.
+    """Advertises local routes to peers: everything to cores, the queues of a core to satellites.
 
     Args:
         domain: this domain.
         incarnation: higher than that of any earlier start of this domain.
-        config: all times.
+        config: delays and intervals.
     """
 
     def __init__(
@@ -114,39 +114,39 @@ class RouteAdvertiser:
         empty = RouteAdvertisement(zone=domain.zone)
         self._groups = {role: _PeerGroup(empty, self._number) for role in Role}
         self._peers: dict[str, _AdvertisedPeer] = {}
-        # Peers that were told of the end and have not said that they heard it.
+        # Peers that have not acknowledged the shutdown notice.
         self._unacknowledged_shutdown: set[str] = set()
         self._outgoing: list[tuple[str, RoutingUpdate]] = []
         self._warnings: list[str] = []
 
-    # What is to be done.
+    # Outputs.
 
     def drain_outgoing(self) -> list[tuple[str, RoutingUpdate]]:
-        """What is to be sent to which peers."""
+        """Remove and return the updates to send, with their peers."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
     def drain_warnings(self) -> list[str]:
-        """What an operator should know since the last call."""
+        """Remove and return the warnings for operators."""
         warnings, self._warnings = self._warnings, []
         return warnings
 
     def deadline(self) -> float:
-        """When `tick` must be called."""
+        """Return when `tick` must be called."""
         return min((peer.due for peer in self._peers.values()), default=NEVER)
 
     def unacknowledged(self) -> list[str]:
-        """The peers that have not acknowledged what this domain offers now."""
+        """Return the peers that have not acknowledged the current advertisement."""
         return sorted(name for name, peer in self._peers.items() if not peer.is_acknowledged)
 
     def unacknowledged_shutdown(self) -> list[str]:
-        """The peers that have not acknowledged that this domain is about to stop."""
+        """Return the peers that have not acknowledged the shutdown notice."""
         return sorted(self._unacknowledged_shutdown)
 
-    # What happens.
+    # Events.
 
     def advertise(self, advertisement: RouteAdvertisement, now: float) -> None:
-        """This is what this domain offers now; the zone is the domain's."""
+        """Set the advertisement of this domain and send it to the peers that lack it."""
         full = RouteAdvertisement(
             advertisement.queues, advertisement.topics, self.domain.zone, advertisement.domains
         )
@@ -158,7 +158,7 @@ class RouteAdvertiser:
                 self._send(name, peer, now)
 
     def peer_up(self, name: str, role: Role, now: float) -> None:
-        """A tunnel to a peer came up; it is told everything, whatever it was told before."""
+        """Send the full advertisement to a peer whose tunnel came up."""
         if role is Role.SATELLITE and self.domain.role is Role.SATELLITE:
             self._peers.pop(name, None)
             return
@@ -166,12 +166,12 @@ class RouteAdvertiser:
         self._send(name, peer, now)
 
     def peer_down(self, name: str) -> None:
-        """The tunnel to a peer is gone."""
+        """Remove a peer whose tunnel is lost."""
         self._peers.pop(name, None)
         self._unacknowledged_shutdown.discard(name)
 
     def announce_shutdown(self) -> None:
-        """This domain is about to stop: if it is a core, its satellites find other ways."""
+        """Send a shutdown notice to the satellites, if this domain is a core."""
         if self.domain.role is Role.CORE:
             satellites = self._groups[Role.SATELLITE]
             leaving = [name for name, peer in self._peers.items() if peer.group is satellites]
@@ -179,7 +179,7 @@ class RouteAdvertiser:
             self._outgoing += [(name, ShutdownNotice(self.incarnation)) for name in leaving]
 
     def receive(self, ack: AdvertisementAck, name: str, now: float) -> None:
-        """A peer says what it has of this domain's."""
+        """Handle the acknowledgement of a peer."""
         peer = self._peers.get(name)
         if peer is None:
             return
@@ -193,7 +193,7 @@ class RouteAdvertiser:
             self._resend(name, peer, now)
 
     def tick(self, now: float) -> None:
-        """Send again what was not acknowledged, and check what was long ago."""
+        """Resend updates without acknowledgement, and query peers that are due."""
         for name, peer in self._peers.items():
             if peer.due > now:
                 continue
@@ -203,7 +203,7 @@ class RouteAdvertiser:
                 self._outgoing.append((name, AdvertisementQuery()))
                 peer.due = now + self.config.check_interval_s
 
-    # How it is done.
+    # Internals.
 
     def _change(self, group: _PeerGroup, advertisement: RouteAdvertisement) -> None:
         if advertisement != group.advertisement:
@@ -219,14 +219,14 @@ class RouteAdvertiser:
         elif not peer.in_flight:
             self._resend(name, peer, now)
         elif ack.number == peer.in_flight != group.number:
-            # It goes on at once only to something newer: a peer that is always wrong has to wait.
+            # Only a newer update is sent at once; a peer with a wrong digest waits for the resend.
             peer.resend_s = self.config.resend_first_s
             self._send(name, peer, now)
 
     def _resend(self, name: str, peer: _AdvertisedPeer, now: float) -> None:
-        """A check found something else than there should be.
+        """Resend the advertisement to a peer that has another version.
 
-        Who finds that again and again, whatever it is sent, has to wait.
+        At most once per `resend_first_s`, in case the peer reports a wrong version each time.
         """
         peer.acknowledged = 0
         if now - peer.sent_at >= self.config.resend_first_s:
@@ -235,7 +235,7 @@ class RouteAdvertiser:
             peer.due = peer.sent_at + self.config.resend_first_s
 
     def _send(self, name: str, peer: _AdvertisedPeer, now: float) -> None:
-        """Send the newest; wait longer each time until something is acknowledged."""
+        """Send the current advertisement; the resend delay doubles until an acknowledgement."""
         group = peer.group
         self._outgoing.append(
             (name, AdvertisementUpdate(self.incarnation, group.number, group.advertisement))
@@ -247,10 +247,11 @@ class RouteAdvertiser:
 
     def _warn_duplicate(self, ack: AdvertisementAck, name: str) -> None:
         self._warnings.append(
-            f"{name} has heard of another {self.domain.name}, of incarnation {ack.incarnation}; "
-            f"this one is {self.incarnation}"
+            f"{name} has an advertisement of another process named {self.domain.name}, of "
+            f"incarnation {ack.incarnation}; this one is {self.incarnation}"
         )
 
     def __repr__(self) -> str:
-        peers, unacknowledged = len(self._peers), len(self.unacknowledged())
-        return f"<Announcer of {self.domain.name}: #{self._number}, {peers} peers, {unacknowledged} behind>"
+        peers, missing = len(self._peers), len(self.unacknowledged())
+        name, number = self.domain.name, self._number
+        return f"<RouteAdvertiser of {name}: #{number}, {peers} peers, {missing} unacknowledged>"

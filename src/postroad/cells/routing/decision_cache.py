@@ -1,9 +1,9 @@
-"""Routing decisions that are remembered: what `route_message` decides, at the price of a lookup.
+"""Cache of routing decisions: the result of `route_message` at the cost of a lookup.
 
-A decision depends on the hop of a message, on what its origin allows, for some routes on the
-domains that had it before, and for a queue with several routes on its id. So what was decided for
-one message is a plan for all others that are alike in this. Nothing is decided here: plans are
-made of decisions, and whatever is unusual is routed in full each time.
+A decision depends on the hop of a message, on its origin, for some routes on the domains that it
+visited, and for a queue with several routes on its id. So the decision for one message is a plan
+for all messages that are equal in these. This module decides nothing: plans are made of decisions,
+and unusual messages are routed by `RouteResolution` each time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from postroad.cells.routing.router import SOURCE_HOPS_MAX, RouteResolution
 
 
 class ForwardPlan:
-    """To hand all messages that are alike to one gateway."""
+    """Cached decision: forward through one gateway."""
 
     __slots__ = ("_gateway", "_selected_target", "_sender", "depends_on_domains")
     size = 1
@@ -42,13 +42,13 @@ class ForwardPlan:
         self.depends_on_domains = depends_on_domains
 
     def apply(self, envelope: Envelope) -> RoutingDecision:
-        """The decision for one message."""
+        """Return the decision for one message."""
         outgoing = envelope.with_source_hop(self._sender)
         return RoutingDecision((), (Forward(self._gateway, outgoing, self._selected_target),))
 
 
 class DeliverPlan:
-    """To deliver them to one cell."""
+    """Cached decision: deliver to one cell."""
 
     __slots__ = ("_address", "_cell", "_route_name", "depends_on_domains")
     size = 1
@@ -62,13 +62,13 @@ class DeliverPlan:
         self.depends_on_domains = depends_on_domains
 
     def apply(self, envelope: Envelope) -> RoutingDecision:
-        """The decision for one message."""
+        """Return the decision for one message."""
         delivered = envelope.with_destination(envelope.destination.delivered_to(self._address))
         return RoutingDecision((LocalDelivery(self._cell, delivered, self._route_name),))
 
 
 class FanOutPlan:
-    """To do any number of both: the copies of a topic."""
+    """Cached decision: several deliveries and forwards, the copies of a topic."""
 
     __slots__ = ("_parts", "depends_on_domains", "size")
 
@@ -80,7 +80,7 @@ class FanOutPlan:
         self.depends_on_domains = depends_on_domains
 
     def apply(self, envelope: Envelope) -> RoutingDecision:
-        """The decision for one message."""
+        """Return the decision for one message."""
         decisions = [part.apply(envelope) for part in self._parts]
         return RoutingDecision(
             tuple([delivery for decision in decisions for delivery in decision.deliveries]),
@@ -94,7 +94,7 @@ RoutingPlan: TypeAlias = ForwardPlan | DeliverPlan | FanOutPlan
 def make_plan(
     decision: RoutingDecision, depends_on_domains: frozenset[str], domain: CellAddress
 ) -> RoutingPlan:
-    """A plan of what was decided, by the domain of this address, for one message."""
+    """Return the plan of a decision of the domain with this address."""
     parts: list[ForwardPlan | DeliverPlan] = [
         DeliverPlan(delivery, CellAddress(delivery.cell, domain.domain), depends_on_domains)
         for delivery in decision.deliveries
@@ -104,10 +104,10 @@ def make_plan(
 
 
 class BalancedPlan:
-    """The routes of a queue that messages are spread over, and a plan for each.
+    """Routes of a queue that messages are balanced over, and a plan for each.
 
-    Plans come one by one, each from the first message that goes by that route. What those
-    messages passed over is passed over by all.
+    Plans are recorded one by one, each with the first message that selects the route. Routes that
+    were skipped for one message are skipped for all.
     """
 
     __slots__ = ("_candidates", "_open_targets", "_plans", "depends_on_domains", "size")
@@ -115,7 +115,7 @@ class BalancedPlan:
     def __init__(self, resolution: RouteResolution, context: RoutingContext) -> None:
         self.depends_on_domains = frozenset(resolution.depends_on_domains)
         self.size = len(resolution.candidates)
-        # The routes that were not passed over so far, and whether they are in the own zone.
+        # Targets of the routes not skipped so far, and whether they are in the local zone.
         self._open_targets = {
             route.target_name: context.is_same_zone(route) for route in resolution.candidates
         }
@@ -124,11 +124,11 @@ class BalancedPlan:
 
     @property
     def has_open_targets(self) -> bool:
-        """Whether any of the routes leads anywhere, as far as is known."""
+        """Whether any route was not skipped so far."""
         return bool(self._open_targets)
 
     def pick(self, id: bytes) -> RoutingPlan | None:
-        """The plan for a message; None if its best route was not tried so far."""
+        """Return the plan for a message; None if its best route has no plan yet."""
         message = message_weight(id)
         best, winner = -1, None
         for number, plan in self._candidates:
@@ -138,41 +138,41 @@ class BalancedPlan:
         return winner
 
     def record(self, resolution: RouteResolution, plan: RoutingPlan) -> None:
-        """Keep which route a message went by, and which better ones lead nowhere."""
+        """Record the plan of the selected route, and that better routes were skipped."""
         for route in resolution.candidates:
             if route is resolution.selected_route:
                 self._plans[route.target_name] = plan
                 break
             self._open_targets.pop(route.target_name, None)
         same_zone = [name for name, is_same_zone in self._open_targets.items() if is_same_zone]
-        # Of equal scores that of the higher name counts, which comes first.
+        # Of equal scores the higher name wins, so it comes first.
         names = sorted(same_zone or self._open_targets, reverse=True)
         self._candidates = [(candidate_weight(name), self._plans.get(name)) for name in names]
 
 
 PLANS_MAX = 8_192
-"""There must be a limit, since it is peers who choose the names."""
+"""Limit of the cache, because peers choose the names."""
 
 _NO_NAMES: frozenset[str] = frozenset()
 
 _RouteKey: TypeAlias = tuple[str, str, bool, bool]
-"""The hop, and what the origin allows."""
+"""Cell and domain of the hop, and what the origin allows."""
 _Key: TypeAlias = _RouteKey | tuple[_RouteKey, frozenset[str]]
-"""With the domains that had the message before, where that matters."""
+"""With the visited domains, for routes that depend on them."""
 
 
 class RoutingDecisionCache:
-    """Decides like `route_message`, but for the trace, which may be empty.
+    """Memoized `route_message`; the steps of its decisions may be empty.
 
     Args:
-        domain: this domain; it has no cells and no routes until the first update.
-        remembered_max: plans, and candidates of queues, before all are forgotten.
+        domain: this domain; it has no cells and no routes before the first update.
+        plans_max: plans and candidates of queues before the cache is cleared.
     """
 
     def __init__(self, domain: DomainInfo, *, plans_max: int = PLANS_MAX) -> None:
         self._domain = domain
         self._plans_max = plans_max
-        # By hop, and by domain where all its cells are reached the same way.
+        # By hop, and by domain where all of its cells have the same route.
         self._plans: dict[_Key, RoutingPlan | BalancedPlan] = {}
         self._by_domain: dict[str, RoutingPlan] = {}
         self._capacity = plans_max
@@ -181,7 +181,7 @@ class RoutingDecisionCache:
     def update(
         self, table: RouteTable, cells: Collection[str], draining: Collection[str] = ()
     ) -> None:
-        """Decide by these from now on, see `route_message`; all plans are forgotten."""
+        """Set table and cells for further decisions, see `route_message`; clears the cache."""
         self._context = RoutingContext(self._domain, table, frozenset(cells), frozenset(draining))
         self._clear()
 
@@ -191,7 +191,7 @@ class RoutingDecisionCache:
         origin: MessageOrigin = LOCAL_ORIGIN,
         avoid: frozenset[str] = _NO_NAMES,
     ) -> RoutingDecision:
-        """Decide what becomes of a message."""
+        """Return the routing decision for a message."""
         path = envelope.destination
         hops = path.hops
         position = path.position
@@ -211,7 +211,7 @@ class RoutingDecisionCache:
 
     @property
     def size(self) -> int:
-        """How much is remembered, as counted for the limit."""
+        """Number of cached plans and candidates."""
         return self._plans_max - self._capacity
 
     def _decide_by_hop(
@@ -248,13 +248,13 @@ class RoutingDecisionCache:
             self._by_domain[route_key[1]] = plan
         else:
             visited = _visited(envelope, origin)
-            # Most messages do not come from where a route leads to.
+            # Most messages have not visited the targets of the routes.
             key = route_key if plan.depends_on_domains.isdisjoint(visited) else (route_key, visited)
             self._store(key, self._record_candidates(cached, resolution, plan))
         return decision
 
     def _applies_to_domain(self, domain: str, resolution: RouteResolution) -> bool:
-        """Whether whatever goes to cells of the domain goes the same way."""
+        """Return whether the plan holds for all cells of the domain."""
         is_by_domain = (
             resolution.selected_route is not None
             and resolution.selected_route.type is RouteType.DOMAIN
@@ -271,7 +271,7 @@ class RoutingDecisionCache:
         resolution: RouteResolution,
         plan: RoutingPlan,
     ) -> RoutingPlan | BalancedPlan:
-        """What is known now of where messages go that are alike but for their ids."""
+        """Return the plan to cache: balanced, if the queue has several candidates."""
         if not resolution.candidates:
             return plan
         balanced = (
@@ -280,7 +280,7 @@ class RoutingDecisionCache:
         balanced.record(resolution, plan)
         return balanced if balanced.has_open_targets else plan
 
-    # What is remembered.
+    # Storage.
 
     def _store(self, key: _Key, cached: RoutingPlan | BalancedPlan) -> None:
         if self._plans.get(key) is not cached:
@@ -299,13 +299,13 @@ class RoutingDecisionCache:
 
 
 def _visited(envelope: Envelope, origin: MessageOrigin) -> frozenset[str]:
-    """The domains that had the message before."""
+    """Return the domains that the message visited with this hop."""
     visited = envelope.source.trailing_domains()
     return visited if origin.peer is None else visited | {origin.peer}
 
 
 def _has_visited_any(domains: frozenset[str], envelope: Envelope, origin: MessageOrigin) -> bool:
-    """Whether one of the domains had the message before: the same question, asked quickly."""
+    """Return whether the message visited one of the domains; faster than `_visited`."""
     if origin.peer in domains:
         return True
     for hop in reversed(envelope.source.hops):

@@ -1,8 +1,8 @@
-"""Whether all cores know the same of every domain: reports compared. Pure.
+"""Consistency check of routes: whether all cores have the same advertisement of every domain.
 
-A core reports which snapshot it has of each domain that it has a tunnel to, and what it offers
-itself. If all is well every core has the newest snapshot of every domain; what a core has of
-another is what that one offers.
+A core reports which advertisement it has of each peer, and its own. In a consistent network every
+core has the newest advertisement of every domain, and what it has of another core is what that
+core advertises.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ DOMAINS_MAX = 65_536
 
 
 class KnownAdvertisement(msgspec.Struct, frozen=True, array_like=True):
-    """Which snapshot of a domain a core has."""
+    """Version of the advertisement that a core has of a domain."""
 
     incarnation: Incarnation = 0
     number: Number = 0
-    """0 if it has none yet, or if the offer is its own."""
+    """0 if it has none yet, or if the advertisement is its own."""
     digest: Digest = b""
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class CoreReport(msgspec.Struct, frozen=True):
 
 
 class RouteDifference(msgspec.Struct, frozen=True):
-    """What a core should know of a domain, and does not."""
+    """An advertisement that a core lacks or has in another version."""
 
     domain: str
     core: str
@@ -57,34 +57,34 @@ class RouteDifference(msgspec.Struct, frozen=True):
 
 
 class RouteCheckResult(msgspec.Struct, frozen=True):
-    """What became of a check."""
+    """Result of a consistency check."""
 
     cores: tuple[str, ...]
-    """The cores that answered."""
+    """The cores that sent a report."""
     unreachable: dict[str, str]
-    """Those that did not, and why."""
+    """The cores that did not, and why."""
     domains: int
-    """How many domains they know of, all together."""
+    """Number of domains in all reports."""
     differences: tuple[RouteDifference, ...]
 
     @property
     def is_consistent(self) -> bool:
-        """Whether all cores answered, and agree."""
+        """Whether all cores sent a report, and agree."""
         return bool(self.cores) and not (self.unreachable or self.differences)
 
 
 def decode_report(value: object) -> CoreReport:
-    """A report out of plain values; raises MalformedPayloadError if it is none."""
+    """Decode a report; raises MalformedPayloadError if it is malformed."""
     try:
         return msgspec.convert(value, CoreReport)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise MalformedPayloadError(f"no report of a core: {error}") from None
+        raise MalformedPayloadError(f"malformed report of a core: {error}") from None
 
 
 def compare_reports(
     reports: Mapping[str, CoreReport], unreachable: Mapping[str, str]
 ) -> RouteCheckResult:
-    """Compare what cores know, by their names; `silent` are those who could not be asked."""
+    """Compare the reports of cores; `unreachable` are the cores without a report, and why."""
     domains = sorted(
         {name for report in reports.values() for name in report.peers} | reports.keys()
     )
@@ -96,7 +96,7 @@ def compare_reports(
 
 
 def _compare(domain: str, reports: Mapping[str, CoreReport]) -> Iterator[RouteDifference]:
-    """What is wrong with what cores know of one domain."""
+    """Yield the differences in the advertisements that cores have of one domain."""
     held_by_core = {
         core: reports[core].peers.get(domain) for core in sorted(reports) if core != domain
     }
@@ -132,7 +132,7 @@ def _find_problem(
         return f"has {held}; {newest_core} has {newest}"
     if local is not None:
         is_same = (held.incarnation, held.digest) == (local.incarnation, local.digest)
-        return None if is_same else f"has {held}, which is not what it offers now"
+        return None if is_same else f"has {held}, which is not what it advertises now"
     if not held.number:
-        return "has heard nothing of it"
+        return "has no advertisement of it"
     return None if held.digest == newest.digest else f"has another {held} than {newest_core}"

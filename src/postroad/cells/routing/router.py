@@ -1,26 +1,26 @@
-"""Where a message goes next: one pure function.
+"""The router: a pure function that decides where a message goes next.
 
-The order is this. Hops that are this domain's own address are taken. A cell of this domain gets
-what is addressed to it. A logical name goes to the cell that has it; else every topic route of
-the name gets a copy, and then the first of these that leads anywhere gets the message: exact
-routes and aliases of the address, queue routes of the name or domain routes of the domain,
-default routes. An alias or a queue's consumer takes the place of the hop.
+The order is this. Hops with the address of this domain are consumed. A full address of this domain
+is delivered to its cell. A logical name goes to the local cell of that name; otherwise every topic
+route of the name gets a copy, and then the message follows the first usable route of: exact routes
+and aliases of the address, queue routes of the name or domain routes of the domain, default routes.
+An alias or the consumer of a queue replaces the hop.
 
-It is the order of the system this follows, with these differences:
+It is the order of dCache, with these differences:
 
-- Among default routes, and among the routes of a queue, the order is a ranking: by a hash of the
-  destination, so that order is kept, and by a hash of the message, so that load is spread. A route
-  that leads nowhere at the moment, or that the caller asks to avoid, is passed over.
-- A domain that had the same hop before is passed over, too. In a fan-out that is no failure,
-  where the original reports one for each publication by a domain that has subscribers.
+- Default routes are ranked by a hash of the destination, so that messages stay in order, and the
+  routes of a queue by a hash of the message, so that load is balanced. A route without a gateway,
+  or whose target the caller avoids, is skipped.
+- A domain that the message visited with the same hop is skipped. In a fan-out that is no failure,
+  where dCache reports one for each publication by a domain that has subscribers.
 - A cell gets one copy, and a gateway one for each hop, however many routes lead there.
-- A topic's copies go to domains through exact and domain routes alone. By a default route they
-  would meet the message itself again.
-- Whether a message may leave is decided by where it came from, until an alias renames it.
-- A message whose time is over is not carried on; its sender is told.
-- A cell that is draining is reached by its full address alone, which an alias may write.
+- Copies of a topic follow exact and domain routes only. A default route would lead them to the
+  message itself again.
+- Whether a message may leave this domain depends on its origin, until an alias replaces its hop.
+- An expired message is not forwarded; its sender gets an error reply.
+- A draining cell is reached by its full address only, which may come from an alias.
 
-What stays: a queue, an exact route or an alias of the same name as a topic keeps the message from
+As in dCache, a queue, an exact route or an alias with the name of a topic keeps the message from
 the default route, and so from the subscribers of other domains.
 """
 
@@ -50,9 +50,9 @@ from postroad.cells.routing.route import Route, RouteType
 from postroad.cells.routing.route_table import RouteTable
 
 STEPS_MAX = 16
-"""Names a hop may have one after the other in one domain; more are aliases in a circle."""
+"""Aliases that a hop may follow in one domain; more are aliases in a circle."""
 SOURCE_HOPS_MAX = 30
-"""Length of the source path of what may still leave a domain."""
+"""Longest source path of a message that may still leave a domain."""
 
 _NO_NAMES: frozenset[str] = frozenset()
 
@@ -67,17 +67,17 @@ def route_message(
     draining: Collection[str] = (),
     avoid: frozenset[str] = _NO_NAMES,
 ) -> RoutingDecision:
-    """Decide what becomes of a message.
+    """Return the routing decision for a message.
 
     Args:
         envelope: the message.
         origin: where it came from.
-        table: all routes.
-        cells: the cells of this domain that can be reached, gateways among them.
+        table: route table of this domain.
+        cells: names of the cells of this domain, gateways included.
         domain: this domain.
-        hidden: those of the cells that are draining: who writes `cell@domain` reaches them, a
-            bare name or a route does not.
-        avoid: what queue and default routes shall not lead to: the choices that were tried.
+        draining: names of draining cells: `cell@domain` reaches them, a bare name or a route
+            does not.
+        avoid: targets that queue and default routes must not select, as they were tried.
     """
     return RouteResolution(
         envelope, origin, RoutingContext(domain, table, cells, draining), avoid
@@ -85,15 +85,15 @@ def route_message(
 
 
 class RouteResolution:
-    """One message on its way through one domain.
+    """Routing of one message in one domain.
 
-    What comes besides the decision is for whoever remembers decisions: all that they depended on.
+    The attributes tell the decision cache what the decision depended on.
 
     Attributes:
-        taken: the route that the message itself went by, if it was one.
-        choices: the routes of a queue, best first, if there were several: others come first for
-            other messages.
-        asked: the domains of which it mattered whether they had the message before.
+        selected_route: the route that the message follows, if any.
+        candidates: the routes of a queue, best first, if there are several; the ranking differs
+            from message to message.
+        depends_on_domains: the domains that were checked for having been visited.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class RouteResolution:
         self._allow_remote = origin.allow_remote
         self._allow_fan_out = origin.allow_fan_out
         self._path = envelope.destination
-        # Domains that had this very hop before us; none once it is another one.
+        # Domains that forwarded the message with this hop; empty once the hop is replaced.
         self._visited = envelope.source.trailing_domains()
         if origin.peer is not None:
             self._visited |= {origin.peer}
@@ -128,14 +128,12 @@ class RouteResolution:
 
     @property
     def was_rewritten(self) -> bool:
-        """Whether own hops were taken, or an alias took the place of the hop."""
+        """Whether local hops were consumed, or an alias replaced the hop."""
         return self._path is not self._envelope.destination
 
     def decide(self) -> RoutingDecision:
         if self._envelope.is_expired:
-            self._fail(
-                MessageExpiredError, f"the time of the message was over at {self._domain.name}"
-            )
+            self._fail(MessageExpiredError, f"the message expired at {self._domain.name}")
         else:
             self._resolve_path()
         failure = self._failure
@@ -151,7 +149,7 @@ class RouteResolution:
         )
 
     def _resolve_path(self) -> None:
-        """Resolve the current hop, and whatever takes its place, to the end."""
+        """Resolve the current hop, and the hops that replace it."""
         for _ in range(STEPS_MAX):
             if not self._skip_local_hops():
                 return
@@ -159,7 +157,7 @@ class RouteResolution:
                 return
         self._fail(
             HopLimitExceededError,
-            f"{STEPS_MAX} aliases, one after the other, at {self._domain.name}",
+            f"more than {STEPS_MAX} aliases at {self._domain.name}: they form a circle",
         )
 
     def _skip_local_hops(self) -> bool:
@@ -173,7 +171,7 @@ class RouteResolution:
         return False
 
     def _resolve(self, hop: CellAddress) -> bool:
-        """Settle what becomes of a hop; False if another one took its place."""
+        """Route a hop; return False if another hop replaced it."""
         if hop.domain == self._domain.name:
             self._deliver_to_address(hop)
             return True
@@ -215,18 +213,18 @@ class RouteResolution:
         if self._has_visited(route.target):
             self._log_step("{}: the message came from there", route)
         elif (gateway := self._context.resolve_gateway(route.target)) is None:
-            self._fail(NoRouteError, f"{route}: no way there from {self._domain.name}")
+            self._fail(NoRouteError, f"{route}: no gateway from {self._domain.name}")
         else:
             self._log_step("{}: a copy through {}", route, gateway)
             self._forward(gateway, None)
 
-    # Everything else.
+    # Other routes.
 
     def _follow_routes(self, hop: CellAddress) -> bool:
-        """Follow the first route that leads anywhere; False if it gave the hop another name."""
+        """Follow the first usable route; return False if it is an alias, which replaced the hop."""
         for route in self._routes_for(hop):
             if route.type is RouteType.ALIAS:
-                self._log_step("{}: another name", route)
+                self._log_step("{}: alias", route)
                 self._apply_alias(route.target)
                 return False
             if self._has_visited(route.target):
@@ -245,7 +243,7 @@ class RouteResolution:
             return self._deliver_to_consumer(route)
         gateway = self._context.resolve_gateway(route.target)
         if gateway is None:
-            self._log_step("{}: no way there", route)
+            self._log_step("{}: no gateway", route)
             return False
         self._log_step("{}: through {}", route, gateway)
         is_selected = route.type in (RouteType.QUEUE, RouteType.DEFAULT)
@@ -283,7 +281,7 @@ class RouteResolution:
         return ranked
 
     def _default_routes(self, hop: CellAddress) -> list[Route]:
-        # Sticky: what is sent to one name goes one way and so stays in order.
+        # Sticky: messages to one name use one core and so stay in order.
         return rendezvous_rank_by(
             str(hop).encode(),
             self._allowed(self._table.defaults()),
@@ -294,10 +292,10 @@ class RouteResolution:
     def _allowed(self, routes: Iterable[Route]) -> list[Route]:
         return [route for route in routes if route.target_name not in self._avoid]
 
-    # What targets are.
+    # Targets.
 
     def _is_target_routable(self, route: Route) -> bool:
-        """Whether the cell a queue or topic route leads to takes what comes by it."""
+        """Return whether the cell of a queue or topic route exists and is not draining."""
         cell = route.target.cell
         if self._context.is_routable(cell):
             return True
@@ -311,7 +309,7 @@ class RouteResolution:
         self.depends_on_domains.add(target.domain)
         return target.domain in self._visited
 
-    # What is decided.
+    # Results.
 
     def _apply_alias(self, address: CellAddress) -> None:
         self._path = self._path.with_current(address)
@@ -328,7 +326,8 @@ class RouteResolution:
     def _forward(self, gateway: str, selected_target: str | None) -> None:
         if len(self._envelope.source) > SOURCE_HOPS_MAX:
             self._fail(
-                HopLimitExceededError, f"{len(self._envelope.source)} hops at {self._domain.name}"
+                HopLimitExceededError,
+                f"too many hops at {self._domain.name}: {len(self._envelope.source)}",
             )
             return
         if (gateway, self._path.current) in self._forwards:
@@ -340,10 +339,10 @@ class RouteResolution:
         self._forwards[gateway, self._path.current] = Forward(gateway, outgoing, selected_target)
 
     def _outgoing_envelope(self) -> Envelope:
-        """The message as this domain answers for it.
+        """Return the message with the sender that this domain vouches for.
 
-        One from elsewhere that gets another destination here is sent on by the domain itself, as by
-        any cell on its path. Others could not believe that it came from its sender by this way.
+        A remote message whose destination was rewritten here is forwarded by the domain itself,
+        like by a cell on its path. Otherwise peers would reject its source path as forged.
         """
         if self.was_rewritten and self._is_remote:
             return self._envelope.with_source_hop(self._domain.cell(SYSTEM))

@@ -1,4 +1,4 @@
-"""The cell that tells what domains offer each other, and checks whether all cores know the same."""
+"""The routing manager: shows advertisements, and checks that all cores have the same."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from postroad.core.errors import ConfigError, MessagingError, UsageError
 
 _CONCURRENCY = 64
 _REPORT = "report"
-"""What one routing manager says to another to be told what that one knows."""
-# News are on their way all the time: what differs is looked at again after this time.
+"""Request of one routing manager to another for its CoreReport."""
+# Updates are always in flight, so differences are checked again after this delay.
 _RECHECK_DELAY_S = 1.0
 
 
 class RoutingManager(Cell):
-    """What domains offer, and who knows."""
+    """Advertisements of domains, and their consistency."""
 
     is_system = True
 
@@ -40,9 +40,9 @@ class RoutingManager(Cell):
         super().__init__(name, concurrency=_CONCURRENCY)
 
     def handle(self, message: CellMessage) -> Any:
-        """Tell another routing manager what this one knows."""
+        """Reply to another routing manager with the report of this core."""
         if message.body != _REPORT:
-            raise UsageError(f"{self.name} takes commands only; try 'help'")
+            raise UsageError(f"{self.name} accepts commands only; try 'help'")
         return self._report()
 
     def _report(self) -> CoreReport:
@@ -58,17 +58,18 @@ class RoutingManager(Cell):
         ack = self.domain.propagator.learner.ack_for(name)
         return KnownAdvertisement(ack.incarnation, ack.number, ack.digest)
 
-    # What is offered.
+    # Advertisements.
 
     @command(
         "ls",
         "[DOMAIN]",
-        help="What the domains offer that have a tunnel to this one.\n"
-        "BEHIND are those that do not know yet what this one offers. With DOMAIN, all names.",
+        help="List the advertisements of the peers of this domain.\n"
+        "BEHIND: the peer has not acknowledged the advertisement of this domain. With DOMAIN,\n"
+        "all names of one peer.",
         is_read=True,
     )
     def show_advertisements(self, domain: str | None = None) -> str:
-        """A line for each domain, or all about one."""
+        """Return a line for each peer, or the advertisement of one."""
         if domain is not None:
             return self._describe_domain(domain)
         peers = self.domain.propagator.learner.advertisements()
@@ -121,17 +122,17 @@ class RoutingManager(Cell):
         rows += [("tunnel to", name) for name in advertisement.domains]
         return f"{head}\n\n{format_table(('OFFERS', 'NAME'), rows)}" if rows else head
 
-    # Whether all know the same.
+    # Consistency check.
 
     @command(
         "check",
         "[-json] [-timeout=S]",
-        help="Whether all cores know the same of every domain.\n"
-        "Each core is asked, S seconds at most; what differs is looked at again a second later.",
+        help="Check that all cores have the same advertisement of every domain.\n"
+        "Each core has S seconds to reply; differences are checked again a second later.",
         is_read=True,
     )
     async def check(self, *, json: bool = False, timeout: float = 3.0) -> str:
-        """Compare what the cores know."""
+        """Compare the reports of all cores."""
         check_seconds(timeout)
         result = await self._compare(timeout)
         if result.differences:
@@ -152,7 +153,7 @@ class RoutingManager(Cell):
         return compare_reports(reports, unreachable)
 
     def _cores(self) -> list[str]:
-        """All cores that are known: by a tunnel, by somebody who tells of them, or by being one."""
+        """Return all cores: by tunnels, by core discovery, and this domain if it is one."""
         domain = self.domain
         cores = {*domain.propagator.cores(), *domain.dialer.cores}
         if domain.identity.role is Role.CORE:
@@ -160,7 +161,7 @@ class RoutingManager(Cell):
         return sorted(cores)
 
     async def _request_report(self, core: str, timeout_s: float) -> CoreReport | str:
-        """What a core knows, or why it does not tell."""
+        """Return the report of a core, or why there is none."""
         if core == self.domain.name:
             return self._report()
         try:

@@ -1,4 +1,4 @@
-"""What operators see of a cell: what it is, what it takes, what waits for it."""
+"""Views for operators: text tables, and the view of a cell."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from postroad.cells.cell import Cell
     from postroad.cells.domain import CellDomain
 
-# What is longer is cut: names and error texts come from other domains, too.
+# Longer texts are truncated, because names and errors may come from other domains.
 _CELL_CHARACTERS_MAX = 300
 _MARK = "..."
 
 
 def format_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows in columns as wide as need be, below a line of headings."""
+    """Return rows in aligned columns below a line of headings."""
     lines = [tuple(headings), *(tuple(map(one_line, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -30,14 +30,14 @@ def format_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 
 
 def format_fields(pairs: Iterable[tuple[str, object]]) -> str:
-    """A line for each name and value."""
+    """Return a line for each name and value."""
     listed = [(f"{name}:", one_line(value)) for name, value in pairs]
     width = max((len(name) for name, _ in listed), default=0)
     return "\n".join(f"{name.ljust(width)}  {value}".rstrip() for name, value in listed)
 
 
 def one_line(value: object, characters_max: int = _CELL_CHARACTERS_MAX) -> str:
-    """A value as a short text without line breaks or control characters; None is a dash."""
+    """Return a value as short text without control characters; None is a dash."""
     if value is None:
         return "-"
     text = " ".join(str(value).split())
@@ -46,7 +46,7 @@ def one_line(value: object, characters_max: int = _CELL_CHARACTERS_MAX) -> str:
 
 
 def format_names(values: Iterable[str], count_max: int = 5) -> str:
-    """Some names in a row, and how many more there are; a dash if there are none."""
+    """Return the first names and the number of further ones; a dash if there are none."""
     listed = list(values)
     shown = ", ".join(listed[:count_max])
     more = len(listed) - count_max
@@ -54,33 +54,33 @@ def format_names(values: Iterable[str], count_max: int = 5) -> str:
 
 
 def format_milliseconds(seconds: float | None) -> str:
-    """A round trip; a dash if it was not measured."""
+    """Return a duration in milliseconds as text; a dash for None."""
     return "-" if seconds is None else f"{seconds * 1000:.2f} ms"
 
 
 class CellView(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell at one moment."""
+    """State of a cell, for operators."""
 
     name: str
     domain: str
     state: str
-    """`idle`, `busy`, or `draining`: taken out of all queues and topics."""
+    """`idle`, `busy`, or `draining`: withdrawn from all queues and topics."""
     waiting: int
     waiting_bytes: int
     oldest_wait_s: float | None
-    """How long the message has waited that came first."""
+    """How long the oldest message in the mailbox has waited."""
     running: int
     handled: int
     kind: str
-    """Its class."""
+    """Class of the cell."""
     description: str
-    """What it does."""
+    """Description of the cell."""
     is_system: bool
-    """Whether it comes with every domain, or is a tunnel."""
+    """Whether it is a built-in cell or a tunnel."""
     consumes: list[str]
-    """Queues of cells that it takes messages of."""
+    """Queues that it consumes."""
     subscribes: list[str]
-    """Topics that it gets copies of."""
+    """Topics that it subscribes to."""
 
 
 def cell_view(domain: CellDomain, name: str) -> CellView:

@@ -170,7 +170,7 @@ async def test_a_role_that_nobody_knows_is_skipped() -> None:
 async def test_a_domain_is_its_member() -> None:
     async with running_node("C1") as node:
         locations, told = MembershipCoreDiscovery(node.agent), Told()
-        with pytest.raises(ConfigError, match="must be called 'C1'"):
+        with pytest.raises(ConfigError, match="must have the name of its member, 'C1'"):
             await locations.start(DomainInfo("C2", Role.CORE), (node.address,), told)
         elsewhere = Address("127.0.0.1", 1)
         with pytest.raises(ConfigError, match="members are dialed at their address"):

@@ -72,7 +72,7 @@ async def test_garbage_is_dropped_counted_and_told(caplog: pytest.LogCaptureFixt
         # Of news that are large, only the latest are read.
         count = before + 4 * len(GARBAGE) - 1
         await eventually(lambda: domains["C1"].statistics().malformed == count)
-        assert "C1: dropped what X sent: " in caplog.text
+        assert "C1: message of peer X dropped: " in caplog.text
 
 
 async def test_peer_that_claims_to_be_somebody_else_is_not_heard() -> None:
@@ -268,7 +268,7 @@ async def test_a_flood_is_refused_and_others_get_in() -> None:
 async def test_peer_that_is_no_proper_domain_is_refused() -> None:
     async with Domains(1, 1) as domains:
         for peer, name, role, text in (
-            ("S1", "X", "satellite", "X and S1 are both satellites"),
+            ("S1", "X", "satellite", "no tunnels between satellites: X and S1"),
             ("C1", "X", "", "X is no domain"),
             ("C1", "X", "king", "X is no domain"),
             ("C1", "n" * 255, "satellite", "name"),

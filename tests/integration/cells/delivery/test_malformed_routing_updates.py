@@ -155,4 +155,4 @@ async def test_a_peer_that_tells_of_a_namesake_again_and_again_does_not_fill_the
             forged.send_update(AdvertisementAck((1 << 63) - 1, 1, b""))
             reply = await forged.answer_to(forged.send("echo@C1", b"heard"))
             assert reply.payload == b"heard"
-        assert caplog.text.count("X has heard of another C1") == 1
+        assert caplog.text.count("X has an advertisement of another process named C1") == 1

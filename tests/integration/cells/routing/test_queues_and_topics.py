@@ -184,7 +184,7 @@ async def test_changes_that_cannot_be_are_refused() -> None:
             await domain.remove_cell("nobody")
         with pytest.raises(CellNotFoundError):
             await domain.drain_cell("nobody")
-        with pytest.raises(ConfigError, match="has a cell 'a' already"):
+        with pytest.raises(ConfigError, match="cannot add cell 'a': domain S1 has one already"):
             domain.add_function("a", Inbox())
         with pytest.raises(RouteRejectedError):
             domain.add_function("b", Inbox(), consume=["q", "q"])

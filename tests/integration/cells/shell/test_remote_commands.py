@@ -142,7 +142,7 @@ async def test_the_domain_itself_may_say_everything(allowed: RemoteCommands) -> 
         await domains["C1"].add_cell(Till("relay"))
         assert await domains["C1"].run_command("till", "pay") == "paid"
         assert await domains["C1"].run_command("relay@C1:till@C1", "count") == "0"
-        assert await domains["C1"].run_command("System@C1", "kill till") == "till is gone"
+        assert await domains["C1"].run_command("System@C1", "kill till") == "till is removed"
         # What finds out about others is no command to them.
         assert "1 answered" in await domains["S1"].run_command("System", "ping System@C1")
         assert "no answer" not in await domains["S1"].run_command("System", "traceroute System@C1")
@@ -155,7 +155,7 @@ async def test_others_may_change_something_where_that_is_allowed() -> None:
         await domains["C1"].add_cell(Parrot("parrot"))
         assert await domains["S1"].run_command("till@C1", "pay") == "paid"
         assert await domains["S1"].run_command("parrot@C1", "hello") == "hello!"
-        assert await domains["S1"].run_command("System@C1", "kill till") == "till is gone"
+        assert await domains["S1"].run_command("System@C1", "kill till") == "till is removed"
 
 
 async def test_by_default_others_may_only_look() -> None:

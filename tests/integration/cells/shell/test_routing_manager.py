@@ -131,7 +131,7 @@ async def test_report_that_is_nonsense_or_never_comes_is_told() -> None:
         await domains["C2"].remove_cell("RoutingMgr")
         domains["C2"].add_function("RoutingMgr", _answer_nonsense)
         text = await domains["C1"].run_command("RoutingMgr", "check")
-        assert text.startswith("core C2 did not answer: no report of a core")
+        assert text.startswith("core C2 did not answer: malformed report of a core")
         await domains["C2"].remove_cell("RoutingMgr")
         domains["C2"].add_function("RoutingMgr", _answer_never)
         text = await domains["C1"].run_command("RoutingMgr", "check -timeout=0.1")
@@ -186,7 +186,7 @@ async def test_cores_that_nobody_told_of() -> None:
             await eventually(lambda: "C9" in domains["C1"].links.by_domain)
             (c9,) = await rows(domains["C1"], "lm", "ls")
             assert c9[:3] == ["C9", "west", "yes"]
-            assert " ".join(c9).endswith("it - nobody told of it")
+            assert " ".join(c9).endswith("it - not listed by core discovery")
 
 
 async def test_cores_that_are_told_of_no_more() -> None:
@@ -196,7 +196,7 @@ async def test_cores_that_are_told_of_no_more() -> None:
         c1, c2 = await rows(domains["S1"], "lm", "ls")
         assert c1[-1] == "ok"
         assert c2[2] == "yes"
-        assert "nobody has told of it for" in " ".join(c2)
+        assert "not listed by core discovery for" in " ".join(c2)
 
 
 async def test_how_the_search_goes() -> None:

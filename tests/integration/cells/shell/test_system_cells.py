@@ -75,7 +75,7 @@ async def test_cells(domains: Domains) -> None:
     )
     assert clerk.split() == ["clerk", "idle", "0", "-", "0", "0", "Clerk", "Files", "papers."]
     assert tunnel.endswith("tunnel to core C1")
-    assert await refusal(domains, "ps nobody") == "no cell is called 'nobody'"
+    assert await refusal(domains, "ps nobody") == "no cell matches 'nobody'"
 
 
 async def test_a_cell_at_work_is_seen(domains: Domains) -> None:
@@ -118,7 +118,7 @@ async def test_every_cell_has_info_and_help(domains: Domains) -> None:
     assert (await say(domains, "", "clerk@S2")).startswith("file PAPER [-copies=N]  File a paper.")
     assert await say(domains, "file 'a b' -copies=2", "clerk@S2") == "filed a b 2 times"
     assert await refusal(domains, "file", "clerk@S2") == (
-        "PAPER is missing; usage: file PAPER [-copies=N]"
+        "missing argument PAPER; usage: file PAPER [-copies=N]"
     )
     assert "tunnel to satellite S2" in await say(domains, "info", "tunnel-S2@C1")
 
@@ -136,12 +136,16 @@ async def test_routes_are_listed_added_and_deleted(domains: Domains) -> None:
     added = "queue letters@* -> clerk@S2"
     assert await say(domains, "route add letters clerk") == f"added {added}"
     assert (
-        await refusal(domains, "route add letters clerk@S2") == f"there is a route {added} already"
+        await refusal(domains, "route add letters clerk@S2")
+        == f"cannot add route {added}: it exists already"
     )
     await domains.settled()
     await domains["S1"].call("letters", "by the new route")
     assert await say(domains, "route delete letters clerk") == f"deleted {added}"
-    assert await refusal(domains, "route delete letters clerk") == f"no route {added}"
+    assert (
+        await refusal(domains, "route delete letters clerk")
+        == f"cannot delete route {added}: it does not exist"
+    )
 
 
 async def test_aliases_and_zones(domains: Domains) -> None:
@@ -158,16 +162,19 @@ async def test_aliases_and_zones(domains: Domains) -> None:
 
 
 REFUSED_ROUTES = [
-    ("route add q nobody", "no such cell: nobody@S2, which route queue q@* -> nobody@S2 needs"),
-    ("route add q clerk@S1", "no such cell: clerk@S1, which route"),
+    (
+        "route add q nobody",
+        "cannot add route queue q@* -> nobody@S2: domain S2 has no cell nobody@S2",
+    ),
+    ("route add q clerk@S1", "has no cell: clerk@S1, which route"),
     ("route add", "a route is written [-type=TYPE]"),
     ("route add a b c", "a route is written [-type=TYPE]"),
-    ("route add -type=default q clerk", "a route of type default for cell 'q'"),
-    ("route add -type=what q clerk", "no type 'what' of routes; there are topic, exact,"),
+    ("route add -type=default q clerk", "in a route of type default cell 'q'"),
+    ("route add -type=what q clerk", "unknown route type 'what'; use one of topic, exact,"),
     ("route add a@b@c clerk", "name 'b@c' contains '@'"),
     ("route find ''", "PATH is empty"),
-    ("route find papers -from=S1", "no tunnel to domain 'S1'; there are tunnels to C1, C2"),
-    ("route fnd papers", "no command 'route fnd'; did you mean 'route find'?"),
+    ("route find papers -from=S1", "no tunnel to domain 'S1'; tunnels: C1, C2"),
+    ("route fnd papers", "unknown command 'route fnd'; did you mean 'route find'?"),
 ]
 
 
@@ -216,18 +223,18 @@ async def test_finding_a_route_passes_over_what_drains(domains: Domains) -> None
 
 
 async def test_a_killed_cell_is_gone_when_the_answer_comes(domains: Domains) -> None:
-    assert await say(domains, "kill clerk") == "clerk is gone"
+    assert await say(domains, "kill clerk") == "clerk is removed"
     assert "clerk" not in domains["S2"].cells
     assert await refusal(domains, "kill clerk") == "domain S2 has no cell 'clerk'"
 
 
 async def test_cells_of_the_domain_itself_stay(domains: Domains) -> None:
     for cell in ("System", "RoutingMgr", "lm"):
-        told = f"{cell} belongs to the domain itself and cannot be"
+        told = f"{cell} is a built-in cell and cannot be"
         assert await refusal(domains, f"kill {cell}") == f"{told} killed"
         assert await refusal(domains, f"drain {cell}") == f"{told} drained"
         assert cell in domains["S2"].cells
-        with pytest.raises(RemoteHandlerError, match="takes commands only; try 'help'"):
+        with pytest.raises(RemoteHandlerError, match="accepts commands only; try 'help'"):
             await domains["S1"].call(f"{cell}@S2", "hello")
 
 
@@ -261,7 +268,7 @@ async def test_log_lines(domains: Domains) -> None:
     finally:
         assert (await say(domains, "log reset")).startswith("level ")
     assert await refusal(domains, "log set loud") == (
-        "no level 'loud'; there are debug, info, warning, error, critical"
+        "unknown level 'loud'; use one of debug, info, warning, error, critical"
     )
     assert await refusal(domains, "log -lines=0") == "-lines=0 must be 1 to 200"
 

@@ -43,5 +43,5 @@ def test_what_no_core_can_have_is_refused(subtests: pytest.Subtests) -> None:
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "postroad.cluster.discovery.zookeeper_session", raising=False)
     monkeypatch.setitem(sys.modules, "kazoo", None)
-    with pytest.raises(MissingExtraError, match=r"finding cores .* the extra 'zookeeper'"):
+    with pytest.raises(MissingExtraError, match=r"core discovery .* the extra 'zookeeper'"):
         ZooKeeperCoreDiscovery("127.0.0.1:2181", "demo")

@@ -236,7 +236,7 @@ async def test_bytes_that_wait_are_bounded_and_publications_lost_are_counted() -
     shop.send_nowait("a", b"working")
     for _ in range(5):
         shop.send_nowait("a", bytes(100))
-    with pytest.raises(CellBusyError, match="cell a is busy: 5 messages wait"):
+    with pytest.raises(CellBusyError, match="mailbox of cell a is full: 5 messages"):
         shop.send_nowait("a", bytes(100))
     assert runner.mailbox.bytes == 5 * weight
     gate.open()
@@ -289,7 +289,7 @@ async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     assert by_answer.keys() == {late.id, patient.id, for_ever.id}
     [failure] = dock.failures()
     assert failure.code == MessageExpiredError.code
-    assert "waited too long for cell a" in failure.text
+    assert "expired in the mailbox of cell a" in failure.text
     assert shop.dispatcher.statistics.expired == 1
 
     shop, gate = Workshop(), Gate()

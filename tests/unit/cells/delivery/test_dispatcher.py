@@ -106,5 +106,5 @@ async def test_a_reply_that_finds_no_room_is_told_in_the_log(
     dock.is_full = True
     shop.arrive("a@S1", b"x", source=CellPath.parse("p@C1:*@C1"))
     assert inbox.payloads == [b"x"]
-    assert "a message to p@C1 was not delivered: to-C1 is busy" in caplog.text
+    assert "message to p@C1 not delivered: queue of to-C1 is full" in caplog.text
     assert shop.dispatcher.statistics.refused == 1

@@ -78,7 +78,7 @@ def test_what_a_handler_raised_is_told_to_the_caller(subtests: pytest.Subtests) 
     for error, code, is_retryable, text in [
         (KeyError("x"), 0, False, "'x'"),
         (ValueError(), 0, False, "ValueError"),
-        (Untellable(), 0, False, "Untellable, whose text cannot be told"),
+        (Untellable(), 0, False, "Untellable (its __str__ raised)"),
         (StoreUnavailableError("full"), StoreUnavailableError.code, True, "full"),
         # The handler found no way to another cell: this one did get the message.
         (NoRouteError("no route for z"), NoRouteError.code, True, "no route for z"),
@@ -118,7 +118,7 @@ def test_an_error_reply_carries_no_payload_and_is_never_answered() -> None:
 
     failure = DeliveryFailure.of(NoRouteError, "why", hop=HOP, at="S2")
     reply = make_error_reply(FAILED, failure, id=TWO)
-    with pytest.raises(LocalProtocolError, match="this error of"):
+    with pytest.raises(LocalProtocolError, match="cannot reply to this error from"):
         make_error_reply(reply, failure, id=ONE)
 
     failure = DeliveryFailure.of(NoRouteError, "\ud800" + "x" * 5_000, hop=HOP, at="S2")

@@ -180,7 +180,8 @@ def test_a_peer_that_is_always_wrong_has_to_wait(subtests: pytest.Subtests) -> N
             advertiser = settled()
             advertiser.receive(ack, "C2", 1.0)
             (warning,) = advertiser.drain_warnings()
-            assert f"C2 has heard of another C1, of incarnation {ack.incarnation}" in warning
+            assert "C2 has an advertisement of another process named C1" in warning
+            assert f"of incarnation {ack.incarnation};" in warning
             assert advertiser.drain_outgoing() == []
             assert advertiser.drain_warnings() == []
 
@@ -217,7 +218,7 @@ def test_a_core_that_stops_tells_its_satellites_and_a_satellite_nobody() -> None
     assert advertiser.drain_outgoing() == []
 
     advertiser = settled()
-    assert repr(advertiser) == "<Announcer of C1: #3, 1 peers, 0 behind>"
+    assert repr(advertiser) == "<RouteAdvertiser of C1: #3, 1 peers, 0 unacknowledged>"
 
 
 def test_a_peer_that_takes_back_what_it_acknowledged_has_to_wait() -> None:

@@ -172,7 +172,7 @@ def test_messages_that_are_over_or_came_too_far_are_refused() -> None:
     assert pair.remembers("x@S2")
     far = make_envelope("x@S2", ":".join(["p@S1", *["*@C1"] * SOURCE_HOPS_MAX]))
     assert "hops" in failure_of(pair.decide(far))[1]
-    assert "time" in failure_of(pair.decide(make_envelope("x@S2", "p@S1", ttl_ms=0)))[1]
+    assert "expired" in failure_of(pair.decide(make_envelope("x@S2", "p@S1", ttl_ms=0)))[1]
     late = make_envelope("x@S2", "p@S1", ttl_ms=0, kind=MessageKind.REPLY, in_reply_to=bytes(16))
     assert pair.remembers(late)
     walked = make_envelope("x@S2", "p@S1").with_destination(CellPath.of("x@S2").advanced())

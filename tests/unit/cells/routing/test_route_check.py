@@ -58,11 +58,11 @@ def test_a_core_that_is_behind(subtests: pytest.Subtests) -> None:
 
     assert compare({"C2": C2}, {"C1": C1, "S1": KnownAdvertisement()}) == [
         ("S1", "C1", "has no tunnel to it"),
-        ("S1", "C2", "has heard nothing of it"),
+        ("S1", "C2", "has no advertisement of it"),
     ]
 
     found = compare({"C2": C2, "S1": KnownAdvertisement()}, {"C1": C1, "S1": KnownAdvertisement()})
-    assert found == [("S1", core, "has heard nothing of it") for core in ("C1", "C2")]
+    assert found == [("S1", core, "has no advertisement of it") for core in ("C1", "C2")]
 
 
 def test_the_same_snapshot_with_other_contents(subtests: pytest.Subtests) -> None:
@@ -74,7 +74,7 @@ def test_the_same_snapshot_with_other_contents(subtests: pytest.Subtests) -> Non
         with subtests.test(known=known):
             ((domain, core, problem),) = compare({"C2": C2, "S1": S1}, {"C1": known, "S1": S1})
             assert (domain, core) == ("C1", "C2")
-            assert problem == f"has {known}, which is not what it offers now"
+            assert problem == f"has {known}, which is not what it advertises now"
 
 
 def test_a_report_is_read_from_plain_values_or_malformed(subtests: pytest.Subtests) -> None:
@@ -91,6 +91,6 @@ def test_a_report_is_read_from_plain_values_or_malformed(subtests: pytest.Subtes
         {"own": [1, 2, b"x" * 17], "known": {}},
         {"own": [1, 2, b""], "known": {str(n): [1, 1, b""] for n in range(65_537)}},
     ]:
-        refusal = pytest.raises(MalformedPayloadError, match="no report of a core")
+        refusal = pytest.raises(MalformedPayloadError, match="malformed report of a core")
         with subtests.test(answer=answer), refusal:
             decode_report(answer)

@@ -189,7 +189,7 @@ def test_a_core_that_is_gone_or_leaves_is_no_default_any_more() -> None:
 
 
 def test_a_learner_says_whom_it_knows() -> None:
-    assert repr(make_learner(S1, C1, C2)) == "<Learner of S1: 2 peers, 1 defaults>"
+    assert repr(make_learner(S1, C1, C2)) == "<RouteLearner of S1: 2 peers, 1 defaults>"
     with pytest.raises(ConfigError, match="default_delay_s=-1"):
         RouteLearnerConfig(default_delay_s=-1)
     assert RouteChanges(added=(Route.default(CellAddress.of_domain("C1")),))

@@ -68,7 +68,7 @@ def test_a_bad_route_is_refused(subtests: pytest.Subtests) -> None:
         (RouteType.DOMAIN, "x", "S2"),
         (RouteType.DEFAULT, "*", "S2"),
     ]:
-        refusal = pytest.raises(ConfigError, match=f"a route of type {type.value} for")
+        refusal = pytest.raises(ConfigError, match=f"in a route of type {type.value}")
         with subtests.test(cell=cell), refusal:
             Route(type, cell, domain, A)
 
@@ -132,7 +132,7 @@ def test_a_duplicate_is_refused_and_a_route_deleted_whatever_its_zone() -> None:
         assert route in table
         with pytest.raises(DuplicateRouteError, match="already"):
             table.added(route)
-    with pytest.raises(DuplicateRouteError, match="twice"):
+    with pytest.raises(DuplicateRouteError, match="duplicate route"):
         RouteTable([Route.default(C1), Route.default(C1)])
 
     table = RouteTable([Route.to_topic("T", S2, "east")])
@@ -141,7 +141,7 @@ def test_a_duplicate_is_refused_and_a_route_deleted_whatever_its_zone() -> None:
     table = RouteTable([Route.to_queue("Q", A)])
     for route in (Route.to_queue("Q", B), Route.to_topic("Q", A), Route.to_queue("R", A)):
         assert route not in table
-        with pytest.raises(RouteNotFoundError, match="no route") as caught:
+        with pytest.raises(RouteNotFoundError, match="it does not exist") as caught:
             table.deleted(route)
         assert isinstance(caught.value, LookupError)
     assert "nothing" not in table
@@ -201,7 +201,7 @@ def test_targets_lead_somewhere_or_nowhere(subtests: pytest.Subtests) -> None:
         Route.to_queue("Q", CellAddress.of_domain("S1")),
         Route.to_domain("S2", CellAddress("gone")),
     ]:
-        with subtests.test(route=route), pytest.raises(CellNotFoundError, match="no such cell"):
+        with subtests.test(route=route), pytest.raises(CellNotFoundError, match="has no cell"):
             check_route_target(route, domain="S1", cells={"a"})
 
 

@@ -111,7 +111,7 @@ def test_an_alias_may_be_a_queue_a_topic_or_a_domain() -> None:
 def test_aliases_in_a_circle_end_and_chains_have_a_limit() -> None:
     decision = decide("A", Route.alias(at("A"), at("B")), Route.alias(at("B"), at("A")))
     assert failure_of(decision)[0] == HopLimitExceededError.code
-    assert decision.steps.count("alias A@local -> B@local: another name") == STEPS_MAX / 2
+    assert decision.steps.count("alias A@local -> B@local: alias") == STEPS_MAX / 2
 
     assert cells_of(decide("n0", *chain_of_aliases(STEPS_MAX - 1))) == ["a"]
     assert failure_of(decide("n0", *chain_of_aliases(STEPS_MAX)))[0] == HopLimitExceededError.code
@@ -159,7 +159,7 @@ def test_every_step_and_a_failure_are_explained() -> None:
         "*@S1 is this domain: on to the next hop",
         "topic T@* -> a@S1: a copy",
         "topic T@* -> gone@S1: that cell is gone",
-        "queue T@* -> *@S9: no way there",
+        "queue T@* -> *@S9: no gateway",
         f"default *@* -> *@{second}: through to-{second}",
         "=> deliver to a for T",
         f"=> forward through to-{second} towards {second}",
@@ -194,7 +194,7 @@ def test_each_topic_route_gets_a_copy_and_the_default_one_more() -> None:
 
     topics = [Route.to_topic("T", at(it)) for it in ("*@S9", "a@S1")]
     decision = decide("T", *topics, Route.default(at("*@C1")))
-    assert failure_of(decision) == (NoRouteError.code, "topic T@* -> *@S9: no way there from S1")
+    assert failure_of(decision) == (NoRouteError.code, "topic T@* -> *@S9: no gateway from S1")
     assert (cells_of(decision), gateways_of(decision)) == (["a"], ["to-C1"])
 
 

@@ -76,7 +76,7 @@ CASES = {
     "4 topic with no subscriber": Case("pub@S1", "V", [], core_of("V")),
     "5 queue": Case("pub@S1", "Q", ["e@S2"]),
     "6 stale queue route": Case("pub@S1", "R", [], ("S2",)),
-    "7a no such cell": Case("pub@S1", "z@S2", [], ("S2",)),
+    "7a has no cell": Case("pub@S1", "z@S2", [], ("S2",)),
     "7b no such domain": Case("pub@S1", "z@Nowhere", [], (core_for("z@Nowhere"),)),
     "7c no such name": Case("pub@S1", "zz", [], core_of("zz")),
     "8 path of two cells": Case("pub@S1", "b1@S2:a1@S1", ["a1@S1", "b1@S2"]),
@@ -130,7 +130,7 @@ def test_8_the_source_path_has_every_sender_and_10_nothing_leaves_a_satellite_wi
     assert str(last.source.reversed()) == "b1@S2:pub@S1"
 
     assert network.send("pub@S1", "K").crossings == []
-    with pytest.raises(CellNotFoundError, match="no such cell: ghost@S1"):
+    with pytest.raises(CellNotFoundError, match="has no cell ghost@S1"):
         network.nodes["S1"].add(Route.to_queue("Q", CellAddress("ghost", "S1")))
 
 
