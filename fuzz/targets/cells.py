@@ -10,38 +10,49 @@ import msgspec
 
 from fuzz.target import Target, prefixes, require
 from postroad.cells import (
-    AdvertisementAck,
-    AdvertisementQuery,
-    AdvertisementUpdate,
     CellAddress,
     CellPath,
     CellsConfig,
-    DeliveryFailure,
-    DomainInfo,
-    Envelope,
     FunctionCell,
-    MessageKind,
     NoRouteError,
     Role,
     Route,
-    RouteAdvertisement,
-    RoutingUpdate,
-    ShutdownNotice,
-    decode_envelope,
-    decode_failure,
-    decode_routing_update,
-    encode_envelope,
-    encode_routing_update,
-    make_error_reply,
-    make_reply,
+)
+from postroad.cells.addresses import (
+    DomainInfo,
 )
 from postroad.cells.delivery.cell_runner import CellRunner
 from postroad.cells.delivery.dispatcher import MessageDispatcher
 from postroad.cells.delivery.domain_links import MESSAGE, ROUTES, DomainLink, DomainLinks
-from postroad.cells.delivery.envelope_codec import decode_fast, route_prefix
+from postroad.cells.delivery.envelope import (
+    Envelope,
+    MessageKind,
+    make_reply,
+)
+from postroad.cells.delivery.envelope_codec import (
+    decode_envelope,
+    decode_fast,
+    encode_envelope,
+    route_prefix,
+)
+from postroad.cells.delivery.failure import (
+    DeliveryFailure,
+    decode_failure,
+    make_error_reply,
+)
 from postroad.cells.delivery.propagator import RoutePropagator
 from postroad.cells.delivery.update_queue import RoutingUpdateQueue
 from postroad.cells.messages import PongBody, decode_body, decode_pong
+from postroad.cells.routing.advertisements import (
+    AdvertisementAck,
+    AdvertisementQuery,
+    AdvertisementUpdate,
+    RouteAdvertisement,
+    RoutingUpdate,
+    ShutdownNotice,
+    decode_routing_update,
+    encode_routing_update,
+)
 from postroad.cells.routing.route_check import (
     CoreReport,
     KnownAdvertisement,

@@ -6,16 +6,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.cells import (
-    AdvertisementAck,
-    AdvertisementUpdate,
-    DomainInfo,
     Role,
     Route,
-    RouteAdvertisement,
-    RouteAdvertiser,
     RouteAdvertiserConfig,
-    RouteLearner,
+)
+from postroad.cells.addresses import (
+    DomainInfo,
+)
+from postroad.cells.routing.advertisements import (
+    AdvertisementAck,
+    AdvertisementUpdate,
+    RouteAdvertisement,
     RoutingUpdate,
+)
+from postroad.cells.routing.advertiser import (
+    RouteAdvertiser,
+)
+from postroad.cells.routing.route_learner import (
+    RouteLearner,
 )
 
 CONFIG = RouteAdvertiserConfig(resend_first_s=1, resend_max_s=4, check_interval_s=10)

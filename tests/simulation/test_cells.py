@@ -6,13 +6,8 @@ from typing import Any
 import pytest
 
 from postroad.cells import (
-    MessageOrigin,
     Role,
-    RouteAdvertisement,
-    RouteAdvertiser,
-    RouteLearner,
     RouteTable,
-    build_advertisement,
 )
 from postroad.cells.addresses import DomainInfo
 from postroad.cells.delivery import propagator as propagator_module
@@ -22,8 +17,21 @@ from postroad.cells.delivery.core_dialer import CoreDialer
 from postroad.cells.delivery.dispatcher import MessageDispatcher
 from postroad.cells.delivery.fair_queue import FairQueue
 from postroad.cells.delivery.requests import CellCallTracker
+from postroad.cells.routing.advertisements import (
+    RouteAdvertisement,
+)
+from postroad.cells.routing.advertiser import (
+    RouteAdvertiser,
+    build_advertisement,
+)
+from postroad.cells.routing.decision import (
+    MessageOrigin,
+)
 from postroad.cells.routing.neighbors import NeighborTable
-from postroad.cells.routing.route_learner import RouteChanges
+from postroad.cells.routing.route_learner import (
+    RouteChanges,
+    RouteLearner,
+)
 from postroad.testing import CRASH
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 

@@ -13,14 +13,20 @@ from typing import Any, NamedTuple
 import pytest
 
 from postroad.cells import (
-    REMOTE_ONLY_ORIGIN,
     CellAddress,
     CellDomain,
     CellNotFoundError,
     CellPath,
-    Envelope,
     NoRouteError,
     Route,
+)
+from postroad.cells.delivery.envelope import (
+    Envelope,
+)
+from postroad.cells.routing.decision import (
+    REMOTE_ONLY_ORIGIN,
+)
+from postroad.cells.routing.rendezvous import (
     rendezvous_rank,
 )
 from postroad.core.errors import MessagingError

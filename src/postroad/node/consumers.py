@@ -24,9 +24,13 @@ from postroad.cells import (
     CellMessage,
     Role,
     command,
+)
+from postroad.cells.addresses import (
+    validate_domain_name,
+)
+from postroad.cells.routing.rendezvous import (
     rendezvous_rank,
     rendezvous_rank_by,
-    validate_domain_name,
 )
 from postroad.core import fault_points as faults
 from postroad.core import tracing

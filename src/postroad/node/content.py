@@ -10,8 +10,12 @@ import msgspec
 from postroad.cells import (
     CellAddress,
     CellPath,
+)
+from postroad.cells.delivery.envelope import (
     Envelope,
     MessageKind,
+)
+from postroad.cells.delivery.envelope_codec import (
     decode_envelope,
     encode_envelope,
 )

@@ -12,8 +12,12 @@ from postroad.cells import (
     CellDomain,
     CellNotFoundError,
     CellPath,
-    Envelope,
+)
+from postroad.cells.addresses import (
     validate_cell_name,
+)
+from postroad.cells.delivery.envelope import (
+    Envelope,
 )
 from postroad.cells.messages import encode_body
 from postroad.core import Lifecycle

@@ -58,13 +58,13 @@ async def test_domain_needs_a_service_and_lives_once() -> None:
         await domain.stop()
         await domain.start()
         assert repr(domain) == "<CellDomain satellite S1 running>"
-        with pytest.raises(UsageError, match="is running; make a new one"):
+        with pytest.raises(UsageError, match="is running; create a new one"):
             await domain.start()
         await domain.stop()
         await domain.stop()
         with pytest.raises(NotRunningError):
             await domain.call("a")
-        with pytest.raises(UsageError, match="is stopped; make a new one"):
+        with pytest.raises(UsageError, match="is stopped; create a new one"):
             await domain.start()
 
 

@@ -7,15 +7,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from postroad.cells import (
-    AdvertisementAck,
-    AdvertisementUpdate,
     CellDomain,
     CellMessage,
     NoRouteError,
+)
+from postroad.cells.delivery.domain_links import MESSAGE, DomainLink
+from postroad.cells.routing.advertisements import (
+    AdvertisementAck,
+    AdvertisementUpdate,
     RouteAdvertisement,
     decode_routing_update,
 )
-from postroad.cells.delivery.domain_links import MESSAGE, DomainLink
 from tests.support.cells.nodes import Domains, ForgedDomain, Inbox, forged_domain, link_of
 from tests.support.deadlines import eventually
 

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from postroad.cells import CellMessage, CellPath, Envelope, MessageKind, encode_envelope
+from postroad.cells import (
+    CellMessage,
+    CellPath,
+)
+from postroad.cells.delivery.envelope import (
+    Envelope,
+    MessageKind,
+)
+from postroad.cells.delivery.envelope_codec import (
+    encode_envelope,
+)
 from postroad.core.errors import (
     ConfigError,
     MessageTooLargeError,

@@ -9,10 +9,14 @@ from typing import NamedTuple
 from postroad.cells import (
     CellDomain,
     CellPath,
-    Envelope,
     HopLimitExceededError,
     Role,
     RoutingError,
+)
+from postroad.cells.delivery.envelope import (
+    Envelope,
+)
+from postroad.cells.delivery.envelope_codec import (
     encode_envelope,
 )
 from postroad.core.errors import MessagingError

@@ -8,32 +8,52 @@ from itertools import count
 from typing import NamedTuple
 
 from postroad.cells import (
-    LOCAL_ORIGIN,
-    AdvertisementAck,
     CellAddress,
     CellPath,
-    DeliveryFailure,
-    DomainInfo,
-    Envelope,
-    Forward,
-    LocalDelivery,
-    MessageKind,
-    MessageOrigin,
     Role,
     Route,
-    RouteAdvertiser,
-    RouteLearner,
     RouteLearnerConfig,
     RouteTable,
-    RoutingDecision,
-    RoutingUpdate,
-    build_advertisement,
-    check_route_target,
+)
+from postroad.cells.addresses import (
+    DomainInfo,
+)
+from postroad.cells.delivery.envelope import (
+    Envelope,
+    MessageKind,
+)
+from postroad.cells.delivery.envelope_codec import (
     decode_envelope,
-    decode_routing_update,
     encode_envelope,
-    encode_routing_update,
+)
+from postroad.cells.delivery.failure import (
+    DeliveryFailure,
     make_error_reply,
+)
+from postroad.cells.routing.advertisements import (
+    AdvertisementAck,
+    RoutingUpdate,
+    decode_routing_update,
+    encode_routing_update,
+)
+from postroad.cells.routing.advertiser import (
+    RouteAdvertiser,
+    build_advertisement,
+)
+from postroad.cells.routing.decision import (
+    LOCAL_ORIGIN,
+    Forward,
+    LocalDelivery,
+    MessageOrigin,
+    RoutingDecision,
+)
+from postroad.cells.routing.route_learner import (
+    RouteLearner,
+)
+from postroad.cells.routing.route_table import (
+    check_route_target,
+)
+from postroad.cells.routing.router import (
     route_message,
 )
 

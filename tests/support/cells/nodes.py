@@ -15,29 +15,37 @@ from typing import Self
 import msgspec
 
 from postroad.cells import (
-    AdvertisementAck,
-    AdvertisementUpdate,
     CellAddress,
     CellDomain,
     CellMessage,
     CellPath,
     CellsConfig,
-    DeliveryFailure,
-    Envelope,
-    MessageKind,
     Role,
     RouteAdvertiserConfig,
     RouteLearnerConfig,
-    RoutingUpdate,
     StaticCoreDiscovery,
-    decode_envelope,
-    decode_failure,
-    decode_routing_update,
-    encode_envelope,
-    encode_routing_update,
 )
 from postroad.cells.config import RemoteCommands
 from postroad.cells.delivery.domain_links import MESSAGE, ROUTES, DomainLink
+from postroad.cells.delivery.envelope import (
+    Envelope,
+    MessageKind,
+)
+from postroad.cells.delivery.envelope_codec import (
+    decode_envelope,
+    encode_envelope,
+)
+from postroad.cells.delivery.failure import (
+    DeliveryFailure,
+    decode_failure,
+)
+from postroad.cells.routing.advertisements import (
+    AdvertisementAck,
+    AdvertisementUpdate,
+    RoutingUpdate,
+    decode_routing_update,
+    encode_routing_update,
+)
 from postroad.core import Address, Limits
 from postroad.net import MessagingService, TlsConfig, Tunnel
 from postroad.wire import RequestFrame

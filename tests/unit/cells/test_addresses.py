@@ -4,8 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from postroad.cells import CellAddress, validate_cell_name, validate_domain_name, validate_zone
-from postroad.cells.addresses import validate_cell_names, validate_domain_names
+from postroad.cells import (
+    CellAddress,
+)
+from postroad.cells.addresses import (
+    validate_cell_name,
+    validate_cell_names,
+    validate_domain_name,
+    validate_domain_names,
+    validate_zone,
+)
 from postroad.core.errors import ConfigError
 
 

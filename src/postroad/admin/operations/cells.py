@@ -16,6 +16,8 @@ from postroad.cells import (
     CommandRejectedError,
     NoRouteError,
     RouteType,
+)
+from postroad.cells.routing.route_table import (
     filter_routes,
 )
 from postroad.cells.shell.ping_commands import domains_of

@@ -7,7 +7,12 @@ import signal
 
 import pytest
 
-from postroad.cells import DomainInfo, Role
+from postroad.cells import (
+    Role,
+)
+from postroad.cells.addresses import (
+    DomainInfo,
+)
 from postroad.cells.core_discovery import CoreLocation, MembershipCoreDiscovery
 from postroad.cluster import MembershipConfig, MembershipEventType, MemberState, events
 from postroad.cluster.membership import NameConflictLost
@@ -173,7 +178,7 @@ async def test_a_domain_is_its_member() -> None:
         with pytest.raises(ConfigError, match="must have the name of its member, 'C1'"):
             await locations.start(DomainInfo("C2", Role.CORE), (node.address,), told)
         elsewhere = Address("127.0.0.1", 1)
-        with pytest.raises(ConfigError, match="members are dialed at their address"):
+        with pytest.raises(ConfigError, match="a core is dialed at the address of its member"):
             await locations.start(DomainInfo("C1", Role.CORE), (node.address, elsewhere), told)
         assert node.agent.local_member.properties == {}
         await locations.start(DomainInfo("C1", Role.CORE), (node.address,), told)

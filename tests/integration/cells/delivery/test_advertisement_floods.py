@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from postroad.cells import (
-    AdvertisementAck,
-    AdvertisementUpdate,
     CellDomain,
     Role,
     Route,
-    RouteAdvertisement,
 )
 from postroad.cells.delivery import propagator as spreading_module
-from postroad.cells.routing.advertisements import NAMES_MAX
+from postroad.cells.routing.advertisements import (
+    NAMES_MAX,
+    AdvertisementAck,
+    AdvertisementUpdate,
+    RouteAdvertisement,
+)
 from postroad.core.limits import ROUTES_AT_ONCE_MAX
 from tests.support.cells.nodes import Domains, ForgedDomain, Inbox, forged_domain
 from tests.support.deadlines import eventually

@@ -15,12 +15,16 @@ from postroad.cells import (
     CellBusyError,
     CellDomain,
     CellPath,
-    Envelope,
     HopLimitExceededError,
     MessageExpiredError,
-    MessageKind,
     NoRouteError,
     Route,
+)
+from postroad.cells.delivery.envelope import (
+    Envelope,
+    MessageKind,
+)
+from postroad.cells.delivery.envelope_codec import (
     encode_envelope,
 )
 from postroad.core.errors import ConfigError, ConnectionClosedError, MalformedPayloadError
@@ -269,8 +273,8 @@ async def test_peer_that_is_no_proper_domain_is_refused() -> None:
     async with Domains(1, 1) as domains:
         for peer, name, role, text in (
             ("S1", "X", "satellite", "no tunnels between satellites: X and S1"),
-            ("C1", "X", "", "X is no domain"),
-            ("C1", "X", "king", "X is no domain"),
+            ("C1", "X", "", "X is no valid domain"),
+            ("C1", "X", "king", "X is no valid domain"),
             ("C1", "n" * 255, "satellite", "name"),
         ):
             async with MessagingService(CLUSTER, name, limits=LIMITS) as service:

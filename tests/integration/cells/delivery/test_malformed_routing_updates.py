@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from postroad.cells import (
-    AdvertisementAck,
-    AdvertisementQuery,
-    AdvertisementUpdate,
     CellAddress,
     NoRouteError,
     Role,
+)
+from postroad.cells.delivery.domain_links import ROUTES
+from postroad.cells.routing.advertisements import (
+    AdvertisementAck,
+    AdvertisementQuery,
+    AdvertisementUpdate,
     RouteAdvertisement,
     ShutdownNotice,
     encode_routing_update,
 )
-from postroad.cells.delivery.domain_links import ROUTES
 from tests.support.cells.nodes import Domains, Inbox, beside_others, forged_domain
 from tests.support.deadlines import eventually
 

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from postroad.cells import (
-    AdvertisementUpdate,
     CellAddress,
     CellDomain,
     CellPath,
     NoRouteError,
     Role,
     Route,
+)
+from postroad.cells.routing.advertisements import (
+    AdvertisementUpdate,
     RouteAdvertisement,
 )
 from postroad.core.errors import ConfigError, ConnectionClosedError

@@ -4,8 +4,17 @@ from itertools import pairwise
 
 import pytest
 
-from postroad.cells import LOCAL_ORIGIN, CellBusyError, CellPath, CellsConfig, MessageOrigin, Role
+from postroad.cells import (
+    CellBusyError,
+    CellPath,
+    CellsConfig,
+    Role,
+)
 from postroad.cells.delivery.envelope import ID_BYTES
+from postroad.cells.routing.decision import (
+    LOCAL_ORIGIN,
+    MessageOrigin,
+)
 from tests.support.cells.nodes import Gate, Inbox
 from tests.support.cells.offline_domain import Workshop, make_request
 from tests.support.deadlines import eventually

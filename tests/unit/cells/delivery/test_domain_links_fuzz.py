@@ -10,10 +10,12 @@ from fuzz.mutation import mutate
 from fuzz.replay import find_error
 from fuzz.target import BrokenInvariant, Target
 from fuzz.targets import TARGETS
-from postroad.cells import Envelope
 from postroad.cells.delivery import domain_links as links
 from postroad.cells.delivery.dispatcher import MessageDispatcher
 from postroad.cells.delivery.domain_links import DomainLink
+from postroad.cells.delivery.envelope import (
+    Envelope,
+)
 from postroad.cells.delivery.envelope_codec import _FIXED, _HEAD, _KINDS, _decode_route, _decoder
 from postroad.cells.delivery.propagator import RoutePropagator
 from tests.support.tiers import by_tier

@@ -9,11 +9,6 @@ import pytest
 from postroad.cells import (
     CellAddress,
     CellPath,
-    Envelope,
-    MessageKind,
-    decode_envelope,
-    encode_envelope,
-    make_reply,
 )
 from postroad.cells.delivery.envelope import (
     CONTENT_TYPE_BYTES_MAX,
@@ -22,8 +17,17 @@ from postroad.cells.delivery.envelope import (
     HEADERS_MAX,
     SESSION_BYTES_MAX,
     TTL_MS_MAX,
+    Envelope,
+    MessageKind,
+    make_reply,
 )
-from postroad.cells.delivery.envelope_codec import encode_route, is_expired, route_prefix
+from postroad.cells.delivery.envelope_codec import (
+    decode_envelope,
+    encode_envelope,
+    encode_route,
+    is_expired,
+    route_prefix,
+)
 from postroad.core.errors import (
     ConfigError,
     LocalProtocolError,

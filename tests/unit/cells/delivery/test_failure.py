@@ -7,19 +7,21 @@ from postroad.cells import (
     CellAddress,
     CellBusyError,
     CellPath,
-    DeliveryFailure,
-    Envelope,
     HopLimitExceededError,
     MessageExpiredError,
-    MessageKind,
     NoRouteError,
-    decode_failure,
-    make_error_reply,
+)
+from postroad.cells.delivery.envelope import (
+    Envelope,
+    MessageKind,
 )
 from postroad.cells.delivery.failure import (
     FAILURE_BYTES_MAX,
     FAILURE_CONTENT_TYPE,
     TEXT_CHARACTERS_MAX,
+    DeliveryFailure,
+    decode_failure,
+    make_error_reply,
 )
 from postroad.core.errors import (
     LocalProtocolError,

@@ -10,11 +10,15 @@ from postroad.cells import (
     CellBusyError,
     CellMessage,
     CellsConfig,
-    DeliveryFailure,
     HopLimitExceededError,
-    MessageKind,
     NoRouteError,
     Route,
+)
+from postroad.cells.delivery.envelope import (
+    MessageKind,
+)
+from postroad.cells.delivery.failure import (
+    DeliveryFailure,
 )
 from postroad.cells.delivery.failure import _encoder as failure_encoder
 from postroad.core.errors import (

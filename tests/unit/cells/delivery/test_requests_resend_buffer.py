@@ -1,6 +1,8 @@
 """Messages that are kept a while."""
 
-from postroad.cells import Envelope
+from postroad.cells.delivery.envelope import (
+    Envelope,
+)
 from postroad.cells.delivery.requests import ResendBuffer, SentMessage
 from tests.support.cells.offline_domain import make_request
 

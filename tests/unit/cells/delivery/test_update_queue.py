@@ -1,7 +1,11 @@
 """Snapshots that wait for their turn."""
 
-from postroad.cells import AdvertisementQuery, AdvertisementUpdate, RouteAdvertisement
 from postroad.cells.delivery.update_queue import NEVER, RoutingUpdateQueue
+from postroad.cells.routing.advertisements import (
+    AdvertisementQuery,
+    AdvertisementUpdate,
+    RouteAdvertisement,
+)
 
 
 def snapshot(number: int) -> AdvertisementUpdate:

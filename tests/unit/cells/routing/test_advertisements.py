@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
-from postroad.cells import (
+from postroad.cells.routing.advertisements import (
+    DIGEST_BYTES,
+    NAMES_MAX,
     AdvertisementAck,
     AdvertisementQuery,
     AdvertisementUpdate,
@@ -13,7 +15,6 @@ from postroad.cells import (
     decode_routing_update,
     encode_routing_update,
 )
-from postroad.cells.routing.advertisements import DIGEST_BYTES, NAMES_MAX
 from postroad.core.errors import ConfigError, MalformedPayloadError
 
 OFFER = RouteAdvertisement.of(["q2", "q1", "q2"], ["t"], "east")

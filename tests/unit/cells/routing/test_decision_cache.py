@@ -3,21 +3,27 @@
 import pytest
 
 from postroad.cells import (
-    LOCAL_ORIGIN,
-    REMOTE_ONLY_ORIGIN,
     CellPath,
-    Envelope,
-    MessageKind,
-    MessageOrigin,
     NoRouteError,
     Role,
     Route,
     RouteTable,
+)
+from postroad.cells.delivery.envelope import (
+    Envelope,
+    MessageKind,
+)
+from postroad.cells.routing.decision import (
+    LOCAL_ORIGIN,
+    REMOTE_ONLY_ORIGIN,
+    MessageOrigin,
     RoutingDecision,
-    route_message,
 )
 from postroad.cells.routing.decision_cache import RoutingDecisionCache
-from postroad.cells.routing.router import SOURCE_HOPS_MAX
+from postroad.cells.routing.router import (
+    SOURCE_HOPS_MAX,
+    route_message,
+)
 from tests.support.cells.networks import make_envelope
 from tests.unit.cells.routing.decisions import (
     CELLS,

@@ -5,8 +5,11 @@ from random import Random
 
 import pytest
 
-from postroad.cells import rendezvous_rank, rendezvous_rank_by
-from postroad.cells.routing.rendezvous import rank_for_message
+from postroad.cells.routing.rendezvous import (
+    rank_for_message,
+    rendezvous_rank,
+    rendezvous_rank_by,
+)
 
 KEYS = [f"cell-{number}@S".encode() for number in range(1_000)]
 

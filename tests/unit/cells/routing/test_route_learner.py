@@ -3,20 +3,26 @@
 import pytest
 
 from postroad.cells import (
+    CellAddress,
+    Role,
+    Route,
+    RouteLearnerConfig,
+)
+from postroad.cells.addresses import (
+    DomainInfo,
+)
+from postroad.cells.routing.advertisements import (
     AdvertisementAck,
     AdvertisementQuery,
     AdvertisementUpdate,
-    CellAddress,
-    DomainInfo,
-    Role,
-    Route,
     RouteAdvertisement,
-    RouteChanges,
-    RouteLearner,
-    RouteLearnerConfig,
     ShutdownNotice,
 )
-from postroad.cells.routing.route_learner import NEVER
+from postroad.cells.routing.route_learner import (
+    NEVER,
+    RouteChanges,
+    RouteLearner,
+)
 from postroad.core.errors import ConfigError
 
 C1, C2 = DomainInfo("C1", Role.CORE, "east"), DomainInfo("C2", Role.CORE, "west")

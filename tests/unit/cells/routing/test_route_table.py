@@ -5,7 +5,6 @@ import pytest
 from postroad.cells import (
     CellAddress,
     CellNotFoundError,
-    DomainInfo,
     DuplicateRouteError,
     Role,
     Route,
@@ -13,6 +12,11 @@ from postroad.cells import (
     RouteRejectedError,
     RouteTable,
     RouteType,
+)
+from postroad.cells.addresses import (
+    DomainInfo,
+)
+from postroad.cells.routing.route_table import (
     check_route_target,
     filter_routes,
     format_routes,

@@ -5,14 +5,22 @@ from collections import Counter
 import pytest
 
 from postroad.cells import (
-    DomainInfo,
     HopLimitExceededError,
     MessageExpiredError,
-    MessageKind,
-    MessageOrigin,
     NoRouteError,
     Role,
     Route,
+)
+from postroad.cells.addresses import (
+    DomainInfo,
+)
+from postroad.cells.delivery.envelope import (
+    MessageKind,
+)
+from postroad.cells.routing.decision import (
+    MessageOrigin,
+)
+from postroad.cells.routing.rendezvous import (
     rendezvous_rank,
 )
 from postroad.cells.routing.router import SOURCE_HOPS_MAX, STEPS_MAX
