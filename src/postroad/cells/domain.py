@@ -46,8 +46,8 @@ class CellDomain(CellMessaging, Lifecycle):
         zone: cores and consumers of the same zone are preferred.
         core_discovery: finds the cores; without it this domain dials none and can only be dialed.
         cores: names of the domains that may be cores, this one included if it is one; None
-            accepts every domain that says it is a core. What a core says of the domains behind
-            it is trusted.
+            accepts every domain that says it is a core. Cores are trusted about the
+            domains behind them.
         remote_commands: commands that other domains may run here: "off" none, "read" read-only
             ones, "change" all.
         config: limits and times.

@@ -207,21 +207,21 @@ class CellMessaging:
         """Send a request and return the reply.
 
         Args:
-            destination: a cell, a queue, or a path of several hops.
-            body: bytes, text, or plain values.
-            timeout: seconds for everything.
-            wait: keep trying until the timeout while nobody takes it, instead of failing at once.
-            sender: the cell it is sent by.
-            session: what logs shall know this conversation as.
-            headers: the trace it belongs to, and the like.
+            destination: address, name or path.
+            body: bytes, text or plain values.
+            timeout: seconds for all attempts, `call_timeout_s` of the settings by default.
+            wait: whether to wait for a route until the timeout, or to fail at once.
+            sender: the sending cell of this domain, its cell `System` by default.
+            session: text for the logs, returned with the reply.
+            headers: names and values for the receiver.
 
         Raises:
-            NoRouteError: nobody takes the request.
-            CellBusyError: too many messages wait for the cell, or on the way to it.
-            ReplyTimeoutError: there was no reply in time.
-            MessageExpiredError: the time was over before the request was handled.
-            RemoteHandlerError: the cell failed; `remote_code` tells with which error.
-            RemoteDecodeError: the cell could not decode the request.
+            NoRouteError: no domain has a route to the destination.
+            CellBusyError: a mailbox or the queue of a tunnel is full.
+            ReplyTimeoutError: there was no reply within the timeout.
+            MessageExpiredError: the timeout was over before the request was handled.
+            RemoteHandlerError: the handler raised; `remote_code` is the error code.
+            RemoteDecodeError: the handler could not decode the request.
         """
         timeout_s = self.config.call_timeout_s if timeout is None else validate_timeout(timeout)
         if tracing.tracer is not None:

@@ -1,8 +1,7 @@
-"""What everybody promises who tells where the cores are.
+"""The contract of core discovery, its base class, and discovery from a fixed list.
 
-A location says where a core can be dialed, never that it lives. A source that is away removes
-nobody; a core that is told to be gone may be back in a moment, so whoever dials waits a while
-before it hangs up.
+A location says where a core can be dialed, not that the core is alive. An unavailable source
+removes no core. A removed core may be back soon, so the dialer keeps it for a while.
 """
 
 from __future__ import annotations

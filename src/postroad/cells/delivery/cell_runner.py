@@ -257,16 +257,15 @@ class CellRunner:
         return self.invoke(message)
 
     def _check_command(self, line: str, message: CellMessage) -> None:
-        """Refuse a command that came from another domain, be it by a cell of this one."""
+        """Check a command that came from another domain; raises CommandRejectedError."""
         local_domain, allowed = self._dispatcher.domain.name, self._dispatcher.remote_commands
         is_local = all(hop.domain in (local_domain, LOCAL) for hop in message.path.hops)
         if allowed == "change" or is_local:
             return
         if allowed == "off" or not self.cell.is_read(line):
-            may = "give no commands" if allowed == "off" else "only look"
             raise CommandRejectedError(
-                f"domain {local_domain} lets others {may}: say it there, or allow more "
-                "(remote_commands of the domain, admin.remote of a node)"
+                f"domain {local_domain} rejected a remote command: remote_commands is {allowed!r}; "
+                "run it in that domain, or change remote_commands (admin.remote of a node)"
             )
 
     def _invoke_in_span(self, span: SpanLike, message: CellMessage) -> Any:

@@ -214,7 +214,7 @@ class RoutePropagator:
                 dispatcher.registry.table, dispatcher.domain, without=dispatcher.registry.withdrawn
             )
         except ConfigError as error:
-            dispatcher.warn("offer", "cannot advertise the local routes: %s", error)
+            dispatcher.warn("advertisement", "cannot advertise the local routes: %s", error)
         else:
             self._is_advertisement_stale = False
             self.advertiser.advertise(advertisement, now)

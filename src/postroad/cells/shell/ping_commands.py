@@ -104,13 +104,13 @@ class PingCommands:
         check_seconds(timeout)
         trip = await self._ping(destination, b"", timeout)
         if not isinstance(trip, PingTrip):
-            return f"no answer from {path}: {trip}"
+            return f"no reply from {path}: {trip}"
         out, back = domains_of(trip, self._cell.domain.name)
         domains = list(dict.fromkeys((*out, *back)))
         trips = await asyncio.gather(*(self._measure(name, timeout) for name in domains))
         return "\n".join(
             (
-                f"{path} answered after {format_milliseconds(trip.seconds)}",
+                f"{path} replied after {format_milliseconds(trip.seconds)}",
                 f"out:   {' -> '.join(out)}",
                 f"back:  {' -> '.join(back)}",
                 "",
@@ -122,9 +122,7 @@ class PingCommands:
         system = CellPath.of(f"{self._cell.name}@{domain}")
         trip = await self._ping(system, b"", timeout_s)
         return (
-            format_milliseconds(trip.seconds)
-            if isinstance(trip, PingTrip)
-            else f"no answer: {trip}"
+            format_milliseconds(trip.seconds) if isinstance(trip, PingTrip) else f"no reply: {trip}"
         )
 
     async def _ping(
@@ -145,14 +143,14 @@ def _each_once(domains: Iterable[str]) -> list[str]:
 
 
 def _report(path: str, trips: list[PingTrip], losses: list[str]) -> str:
-    lines = [f"{path}: {len(trips) + len(losses)} sent, {len(trips)} answered{_by(trips)}"]
+    lines = [f"{path}: {len(trips) + len(losses)} sent, {len(trips)} replied{_by(trips)}"]
     if trips:
         times = [trip.seconds for trip in trips]
         least, mean, most = map(
             format_milliseconds, (min(times), sum(times) / len(times), max(times))
         )
         lines.append(f"round trip: min {least}, avg {mean}, max {most}")
-    lines += [f"no answer: {text}" for text in dict.fromkeys(losses)]
+    lines += [f"no reply: {text}" for text in dict.fromkeys(losses)]
     return "\n".join(lines)
 
 

@@ -75,7 +75,7 @@ class RoutingManager(Cell):
         peers = self.domain.propagator.learner.advertisements()
         if not peers:
             return "no tunnels"
-        headings = ("DOMAIN", "ROLE", "ZONE", "SNAPSHOT", "BEHIND", "QUEUES", "TOPICS")
+        headings = ("DOMAIN", "ROLE", "ZONE", "NUMBER", "BEHIND", "QUEUES", "TOPICS")
         return format_table(headings, map(self._row, peers))
 
     def _row(self, name: str) -> tuple[object, ...]:
@@ -111,7 +111,7 @@ class RoutingManager(Cell):
                 ("role", self._role_of(name)),
                 ("zone", advertisement.zone),
                 ("incarnation", ack.incarnation),
-                ("snapshot", f"#{ack.number}"),
+                ("number", f"#{ack.number}"),
                 ("digest", ack.digest.hex()),
             )
         )
@@ -120,7 +120,7 @@ class RoutingManager(Cell):
             *(("topic", name) for name in advertisement.topics),
         ]
         rows += [("tunnel to", name) for name in advertisement.domains]
-        return f"{head}\n\n{format_table(('OFFERS', 'NAME'), rows)}" if rows else head
+        return f"{head}\n\n{format_table(('TYPE', 'NAME'), rows)}" if rows else head
 
     # Consistency check.
 
@@ -178,7 +178,7 @@ def _in_words(result: RouteCheckResult) -> Iterator[str]:
         yield "no cores are known"
         return
     for core, why in result.unreachable.items():
-        yield f"core {core} did not answer: {why}"
+        yield f"core {core} did not reply: {why}"
     if result.differences:
         rows = (
             (difference.domain, difference.core, difference.problem)
@@ -186,7 +186,7 @@ def _in_words(result: RouteCheckResult) -> Iterator[str]:
         )
         yield format_table(("DOMAIN", "CORE", "PROBLEM"), rows)
     elif result.cores:
-        agree = "agree on" if len(result.cores) > 1 else "alone tells of"
+        agree = "agree on" if len(result.cores) > 1 else "alone reports"
         yield f"{', '.join(result.cores)} {agree} {result.domains} domains"
 
 

@@ -157,7 +157,7 @@ def _format_value(value: object) -> object:
 _CONCURRENCY = 64
 _CELL_HEADINGS = (
     *("NAME", "STATE", "WAITING", "OLDEST WAIT"),
-    *("RUNNING", "HANDLED", "CLASS", "WHAT IT DOES"),
+    *("RUNNING", "HANDLED", "CLASS", "DESCRIPTION"),
 )
 
 

@@ -109,7 +109,7 @@ def cell_view(domain: CellDomain, name: str) -> CellView:
 
 
 def _describe(cell: Cell) -> str:
-    """What a cell says of itself; somebody else wrote that, and it must not hide the others."""
+    """Return the description of a cell; user code may raise and must not break the listing."""
     try:
         return str(cell.describe())
     except Exception as error:
@@ -117,14 +117,14 @@ def _describe(cell: Cell) -> str:
 
 
 def describe_cell(cell: Cell) -> str:
-    """What `info` says of a cell that says nothing else."""
+    """Return the output of `info` of cells without an own `info`."""
     domain = cell.domain
     view = cell_view(domain, cell.name)
     return format_fields(
         (
             ("cell", cell.address),
             ("class", view.kind),
-            ("what", view.description),
+            ("description", view.description),
             ("state", view.state),
             ("queues", format_names(view.consumes, 50)),
             ("topics", format_names(view.subscribes, 50)),
@@ -136,7 +136,7 @@ def describe_cell(cell: Cell) -> str:
 
 
 def _route_names(domain: CellDomain, name: str, type: RouteType) -> list[str]:
-    """The queues or topics whose messages a cell gets now."""
+    """Return the queues or topics with a route to a cell."""
     address = domain.identity.cell(name)
     return sorted(
         route.cell for route in domain.table if route.type is type and route.target == address

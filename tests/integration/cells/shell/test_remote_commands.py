@@ -130,7 +130,7 @@ async def test_commands_of_others_are_answered_as_far_as_it_is_allowed(
 
 
 async def is_refused(domain: CellDomain, path: str, line: str) -> None:
-    with pytest.raises(RemoteHandlerError, match="domain C1 lets others") as caught:
+    with pytest.raises(RemoteHandlerError, match="domain C1 rejected a remote command") as caught:
         await domain.run_command(path, line, timeout=5)
     assert caught.value.remote_code == CommandRejectedError.code
 
@@ -144,9 +144,9 @@ async def test_the_domain_itself_may_say_everything(allowed: RemoteCommands) -> 
         assert await domains["C1"].run_command("relay@C1:till@C1", "count") == "0"
         assert await domains["C1"].run_command("System@C1", "kill till") == "till is removed"
         # What finds out about others is no command to them.
-        assert "1 answered" in await domains["S1"].run_command("System", "ping System@C1")
-        assert "no answer" not in await domains["S1"].run_command("System", "traceroute System@C1")
-        assert "C1 alone tells of" in await domains["S1"].run_command("RoutingMgr", "check")
+        assert "1 replied" in await domains["S1"].run_command("System", "ping System@C1")
+        assert "no reply" not in await domains["S1"].run_command("System", "traceroute System@C1")
+        assert "C1 alone reports" in await domains["S1"].run_command("RoutingMgr", "check")
 
 
 async def test_others_may_change_something_where_that_is_allowed() -> None:

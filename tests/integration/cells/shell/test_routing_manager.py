@@ -35,12 +35,12 @@ async def test_what_peers_offer() -> None:
         await domains.settled()
         text = await domains["S1"].run_command("RoutingMgr@C1", "ls")
         heading, c2, s1, s2 = text.splitlines()
-        assert " ".join(heading.split()) == "DOMAIN ROLE ZONE SNAPSHOT BEHIND QUEUES TOPICS"
+        assert " ".join(heading.split()) == "DOMAIN ROLE ZONE NUMBER BEHIND QUEUES TOPICS"
         assert re.fullmatch(r"C2 +core +- +#\d+ +no +- +-", c2)
         assert re.fullmatch(r"S1 +satellite +- +#\d+ +no +- +-", s1)
         assert re.fullmatch(r"S2 +satellite +- +#\d+ +no +q0, q1, q2, q3, q4 and 2 more +t", s2)
         full = await domains["S1"].run_command("RoutingMgr@C1", "ls S2")
-        offered = re.split(r"OFFERS +NAME\n", full)[1]
+        offered = re.split(r"TYPE +NAME\n", full)[1]
         assert [" ".join(line.split()) for line in offered.splitlines()] == [
             *(f"queue {it}" for it in queues),
             "topic t",
@@ -117,8 +117,8 @@ async def test_cores_that_do_not_answer() -> None:
         ):
             await eventually(lambda: domain.table.defaults() and "C9" in domain.dialer.failures)
             assert (await domain.run_command("RoutingMgr", "check")).splitlines() == [
-                "core C9 did not answer: no route for RoutingMgr@C9 at C1",
-                "C1 alone tells of 2 domains",
+                "core C9 did not reply: no route for RoutingMgr@C9 at C1",
+                "C1 alone reports 2 domains",
             ]
             _, c1, c9 = (await domain.run_command("lm", "ls")).splitlines()
             assert re.fullmatch(r"C1 +- +yes +(-|[\d.]+ ms) +us +127\.0\.0\.1:\d+ +ok", c1)
@@ -131,11 +131,11 @@ async def test_report_that_is_nonsense_or_never_comes_is_told() -> None:
         await domains["C2"].remove_cell("RoutingMgr")
         domains["C2"].add_function("RoutingMgr", _answer_nonsense)
         text = await domains["C1"].run_command("RoutingMgr", "check")
-        assert text.startswith("core C2 did not answer: malformed report of a core")
+        assert text.startswith("core C2 did not reply: malformed report of a core")
         await domains["C2"].remove_cell("RoutingMgr")
         domains["C2"].add_function("RoutingMgr", _answer_never)
         text = await domains["C1"].run_command("RoutingMgr", "check -timeout=0.1")
-        assert text.splitlines()[0] == "core C2 did not answer: no reply in time"
+        assert text.splitlines()[0] == "core C2 did not reply: no reply in time"
         await domains["C2"].remove_cell("RoutingMgr", 0.05)
 
 
