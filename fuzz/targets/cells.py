@@ -18,28 +18,18 @@ from postroad.cells import (
     Role,
     Route,
 )
-from postroad.cells.addresses import (
-    DomainInfo,
-)
+from postroad.cells.addresses import DomainInfo
 from postroad.cells.delivery.cell_runner import CellRunner
 from postroad.cells.delivery.dispatcher import MessageDispatcher
 from postroad.cells.delivery.domain_links import MESSAGE, ROUTES, DomainLink, DomainLinks
-from postroad.cells.delivery.envelope import (
-    Envelope,
-    MessageKind,
-    make_reply,
-)
+from postroad.cells.delivery.envelope import Envelope, MessageKind, make_reply
 from postroad.cells.delivery.envelope_codec import (
     decode_envelope,
     decode_fast,
     encode_envelope,
     route_prefix,
 )
-from postroad.cells.delivery.failure import (
-    DeliveryFailure,
-    decode_failure,
-    make_error_reply,
-)
+from postroad.cells.delivery.failure import DeliveryFailure, decode_failure, make_error_reply
 from postroad.cells.delivery.propagator import RoutePropagator
 from postroad.cells.delivery.update_queue import RoutingUpdateQueue
 from postroad.cells.messages import PongBody, decode_body, decode_pong

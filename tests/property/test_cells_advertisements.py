@@ -5,26 +5,16 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.cells import (
-    Role,
-    Route,
-    RouteAdvertiserConfig,
-)
-from postroad.cells.addresses import (
-    DomainInfo,
-)
+from postroad.cells import Role, Route, RouteAdvertiserConfig
+from postroad.cells.addresses import DomainInfo
 from postroad.cells.routing.advertisements import (
     AdvertisementAck,
     AdvertisementUpdate,
     RouteAdvertisement,
     RoutingUpdate,
 )
-from postroad.cells.routing.advertiser import (
-    RouteAdvertiser,
-)
-from postroad.cells.routing.route_learner import (
-    RouteLearner,
-)
+from postroad.cells.routing.advertiser import RouteAdvertiser
+from postroad.cells.routing.route_learner import RouteLearner
 
 CONFIG = RouteAdvertiserConfig(resend_first_s=1, resend_max_s=4, check_interval_s=10)
 SENDER = DomainInfo("C2", Role.CORE, "east")

@@ -6,26 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.cells import (
-    CellAddress,
-    CellPath,
-    NoRouteError,
-)
+from postroad.cells import CellAddress, CellPath, NoRouteError
 from postroad.cells.addresses import HOPS_MAX
-from postroad.cells.delivery.envelope import (
-    Envelope,
-    MessageKind,
-    make_reply,
-)
-from postroad.cells.delivery.envelope_codec import (
-    decode_envelope,
-    encode_envelope,
-)
-from postroad.cells.delivery.failure import (
-    DeliveryFailure,
-    decode_failure,
-    make_error_reply,
-)
+from postroad.cells.delivery.envelope import Envelope, MessageKind, make_reply
+from postroad.cells.delivery.envelope_codec import decode_envelope, encode_envelope
+from postroad.cells.delivery.failure import DeliveryFailure, decode_failure, make_error_reply
 from postroad.cells.routing.advertisements import (
     AdvertisementUpdate,
     RouteAdvertisement,

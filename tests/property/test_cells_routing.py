@@ -8,30 +8,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroad.cells import (
-    CellAddress,
-    CellPath,
-    Role,
-    Route,
-    RouteTable,
-    RouteType,
-)
-from postroad.cells.addresses import (
-    DomainInfo,
-)
-from postroad.cells.delivery.envelope import (
-    Envelope,
-    MessageKind,
-)
-from postroad.cells.routing.decision import (
-    MessageOrigin,
-    RoutingDecision,
-)
+from postroad.cells import CellAddress, CellPath, Role, Route, RouteTable, RouteType
+from postroad.cells.addresses import DomainInfo
+from postroad.cells.delivery.envelope import Envelope, MessageKind
+from postroad.cells.routing.decision import MessageOrigin, RoutingDecision
 from postroad.cells.routing.decision_cache import RoutingDecisionCache
-from postroad.cells.routing.router import (
-    SOURCE_HOPS_MAX,
-    route_message,
-)
+from postroad.cells.routing.router import SOURCE_HOPS_MAX, route_message
 from tests.support.tiers import by_tier
 
 NAMES = ("a", "b", "n", "m")

@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from postroad.cells import (
-    Role,
-    RouteTable,
-)
+from postroad.cells import Role, RouteTable
 from postroad.cells.addresses import DomainInfo
 from postroad.cells.delivery import propagator as propagator_module
 from postroad.cells.delivery.cell_registry import CellRegistry, ForwardedMessage
@@ -17,21 +14,11 @@ from postroad.cells.delivery.core_dialer import CoreDialer
 from postroad.cells.delivery.dispatcher import MessageDispatcher
 from postroad.cells.delivery.fair_queue import FairQueue
 from postroad.cells.delivery.requests import CellCallTracker
-from postroad.cells.routing.advertisements import (
-    RouteAdvertisement,
-)
-from postroad.cells.routing.advertiser import (
-    RouteAdvertiser,
-    build_advertisement,
-)
-from postroad.cells.routing.decision import (
-    MessageOrigin,
-)
+from postroad.cells.routing.advertisements import RouteAdvertisement
+from postroad.cells.routing.advertiser import RouteAdvertiser, build_advertisement
+from postroad.cells.routing.decision import MessageOrigin
 from postroad.cells.routing.neighbors import NeighborTable
-from postroad.cells.routing.route_learner import (
-    RouteChanges,
-    RouteLearner,
-)
+from postroad.cells.routing.route_learner import RouteChanges, RouteLearner
 from postroad.testing import CRASH
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 

@@ -12,23 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from postroad.cells import (
-    CellAddress,
-    CellDomain,
-    CellNotFoundError,
-    CellPath,
-    NoRouteError,
-    Route,
-)
-from postroad.cells.delivery.envelope import (
-    Envelope,
-)
-from postroad.cells.routing.decision import (
-    REMOTE_ONLY_ORIGIN,
-)
-from postroad.cells.routing.rendezvous import (
-    rendezvous_rank,
-)
+from postroad.cells import CellAddress, CellDomain, CellNotFoundError, CellPath, NoRouteError, Route
+from postroad.cells.delivery.envelope import Envelope
+from postroad.cells.routing.decision import REMOTE_ONLY_ORIGIN
+from postroad.cells.routing.rendezvous import rendezvous_rank
 from postroad.core.errors import MessagingError
 from postroad.testing import SimCluster
 from tests.simulation.cells.mesh import Mesh

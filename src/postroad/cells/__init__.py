@@ -1,19 +1,8 @@
 """Cells: named message handlers, and messages routed to them across domains."""
 
-from postroad.cells.addresses import (
-    LOCAL,
-    CellAddress,
-    CellPath,
-    Role,
-)
-from postroad.cells.cell import (
-    Cell,
-    CellHandler,
-    FunctionCell,
-)
-from postroad.cells.config import (
-    CellsConfig,
-)
+from postroad.cells.addresses import LOCAL, CellAddress, CellPath, Role
+from postroad.cells.cell import Cell, CellHandler, FunctionCell
+from postroad.cells.config import CellsConfig
 from postroad.cells.core_discovery import (
     CoreDiscovery,
     CoreLocation,
@@ -21,9 +10,7 @@ from postroad.cells.core_discovery import (
     StaticCoreDiscovery,
     ZooKeeperCoreDiscovery,
 )
-from postroad.cells.domain import (
-    CellDomain,
-)
+from postroad.cells.domain import CellDomain
 from postroad.cells.errors import (
     CellBusyError,
     CellNotFoundError,
@@ -36,32 +23,14 @@ from postroad.cells.errors import (
     RouteRejectedError,
     RoutingError,
 )
-from postroad.cells.messages import (
-    CellMessage,
-)
-from postroad.cells.routing.advertiser import (
-    RouteAdvertiserConfig,
-)
-from postroad.cells.routing.route import (
-    Route,
-    RouteType,
-)
-from postroad.cells.routing.route_learner import (
-    RouteLearnerConfig,
-)
-from postroad.cells.routing.route_table import (
-    RouteTable,
-)
-from postroad.cells.sender import (
-    Destination,
-)
-from postroad.cells.shell.commands import (
-    Command,
-    command,
-)
-from postroad.cells.statistics import (
-    DomainStatistics,
-)
+from postroad.cells.messages import CellMessage
+from postroad.cells.routing.advertiser import RouteAdvertiserConfig
+from postroad.cells.routing.route import Route, RouteType
+from postroad.cells.routing.route_learner import RouteLearnerConfig
+from postroad.cells.routing.route_table import RouteTable
+from postroad.cells.sender import Destination
+from postroad.cells.shell.commands import Command, command
+from postroad.cells.statistics import DomainStatistics
 
 __all__ = [
     "LOCAL",

@@ -6,11 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from postroad.cells import (
-    CellDomain,
-    CellMessage,
-    NoRouteError,
-)
+from postroad.cells import CellDomain, CellMessage, NoRouteError
 from postroad.cells.delivery.domain_links import MESSAGE, DomainLink
 from postroad.cells.routing.advertisements import (
     AdvertisementAck,

@@ -8,17 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad.cells import (
-    CellBusyError,
-    CellMessage,
-    CellPath,
-)
-from postroad.cells.delivery.envelope import (
-    Envelope,
-)
-from postroad.cells.delivery.envelope_codec import (
-    encode_envelope,
-)
+from postroad.cells import CellBusyError, CellMessage, CellPath
+from postroad.cells.delivery.envelope import Envelope
+from postroad.cells.delivery.envelope_codec import encode_envelope
 from postroad.core import fault_points as faults
 from postroad.core.errors import IdempotencyConflictError, NotRunningError, UsageError
 from postroad.node import ID_HEADER, KEY_HEADER, GuaranteedQueues

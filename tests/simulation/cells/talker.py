@@ -6,19 +6,9 @@ import asyncio
 from random import Random
 from typing import NamedTuple
 
-from postroad.cells import (
-    CellDomain,
-    CellPath,
-    HopLimitExceededError,
-    Role,
-    RoutingError,
-)
-from postroad.cells.delivery.envelope import (
-    Envelope,
-)
-from postroad.cells.delivery.envelope_codec import (
-    encode_envelope,
-)
+from postroad.cells import CellDomain, CellPath, HopLimitExceededError, Role, RoutingError
+from postroad.cells.delivery.envelope import Envelope
+from postroad.cells.delivery.envelope_codec import encode_envelope
 from postroad.core.errors import MessagingError
 from postroad.testing import SimCluster, require
 from tests.simulation.cells.books import MARGIN_S, Books, Disturbance, Sent, Way, write_number

@@ -10,14 +10,8 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from postroad.cells import (
-    CellDomain,
-    Role,
-    StaticCoreDiscovery,
-)
-from postroad.cells.addresses import (
-    DomainInfo,
-)
+from postroad.cells import CellDomain, Role, StaticCoreDiscovery
+from postroad.cells.addresses import DomainInfo
 from postroad.cells.core_discovery import MembershipCoreDiscovery, ZooKeeperCoreDiscovery
 from postroad.cluster.discovery import ZooKeeperDiscovery
 from postroad.core import Address

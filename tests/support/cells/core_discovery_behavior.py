@@ -11,12 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import pytest
 
-from postroad.cells import (
-    Role,
-)
-from postroad.cells.addresses import (
-    DomainInfo,
-)
+from postroad.cells import Role
+from postroad.cells.addresses import DomainInfo
 from postroad.cells.core_discovery import CoreDiscovery, CoreLocation
 from postroad.core import Address
 from postroad.core.errors import ConfigError

@@ -7,39 +7,18 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from postroad.cells import (
-    CellAddress,
-    CellPath,
-    Role,
-    Route,
-    RouteLearnerConfig,
-    RouteTable,
-)
-from postroad.cells.addresses import (
-    DomainInfo,
-)
-from postroad.cells.delivery.envelope import (
-    Envelope,
-    MessageKind,
-)
-from postroad.cells.delivery.envelope_codec import (
-    decode_envelope,
-    encode_envelope,
-)
-from postroad.cells.delivery.failure import (
-    DeliveryFailure,
-    make_error_reply,
-)
+from postroad.cells import CellAddress, CellPath, Role, Route, RouteLearnerConfig, RouteTable
+from postroad.cells.addresses import DomainInfo
+from postroad.cells.delivery.envelope import Envelope, MessageKind
+from postroad.cells.delivery.envelope_codec import decode_envelope, encode_envelope
+from postroad.cells.delivery.failure import DeliveryFailure, make_error_reply
 from postroad.cells.routing.advertisements import (
     AdvertisementAck,
     RoutingUpdate,
     decode_routing_update,
     encode_routing_update,
 )
-from postroad.cells.routing.advertiser import (
-    RouteAdvertiser,
-    build_advertisement,
-)
+from postroad.cells.routing.advertiser import RouteAdvertiser, build_advertisement
 from postroad.cells.routing.decision import (
     LOCAL_ORIGIN,
     Forward,
@@ -47,15 +26,9 @@ from postroad.cells.routing.decision import (
     MessageOrigin,
     RoutingDecision,
 )
-from postroad.cells.routing.route_learner import (
-    RouteLearner,
-)
-from postroad.cells.routing.route_table import (
-    check_route_target,
-)
-from postroad.cells.routing.router import (
-    route_message,
-)
+from postroad.cells.routing.route_learner import RouteLearner
+from postroad.cells.routing.route_table import check_route_target
+from postroad.cells.routing.router import route_message
 
 NOW = 0.0
 

@@ -27,18 +27,9 @@ from postroad.cells import (
 )
 from postroad.cells.config import RemoteCommands
 from postroad.cells.delivery.domain_links import MESSAGE, ROUTES, DomainLink
-from postroad.cells.delivery.envelope import (
-    Envelope,
-    MessageKind,
-)
-from postroad.cells.delivery.envelope_codec import (
-    decode_envelope,
-    encode_envelope,
-)
-from postroad.cells.delivery.failure import (
-    DeliveryFailure,
-    decode_failure,
-)
+from postroad.cells.delivery.envelope import Envelope, MessageKind
+from postroad.cells.delivery.envelope_codec import decode_envelope, encode_envelope
+from postroad.cells.delivery.failure import DeliveryFailure, decode_failure
 from postroad.cells.routing.advertisements import (
     AdvertisementAck,
     AdvertisementUpdate,

@@ -15,24 +15,13 @@ from postroad.cells import (
     Role,
     Route,
 )
-from postroad.cells.addresses import (
-    DomainInfo,
-)
+from postroad.cells.addresses import DomainInfo
 from postroad.cells.delivery.cell_registry import ForwardedMessage
 from postroad.cells.delivery.cell_runner import CellRunner
 from postroad.cells.delivery.dispatcher import MessageDispatcher
-from postroad.cells.delivery.envelope import (
-    Envelope,
-    MessageKind,
-)
-from postroad.cells.delivery.failure import (
-    DeliveryFailure,
-    decode_failure,
-)
-from postroad.cells.routing.decision import (
-    LOCAL_ORIGIN,
-    MessageOrigin,
-)
+from postroad.cells.delivery.envelope import Envelope, MessageKind
+from postroad.cells.delivery.failure import DeliveryFailure, decode_failure
+from postroad.cells.routing.decision import LOCAL_ORIGIN, MessageOrigin
 from postroad.cells.sender import CellMessaging, DomainState
 from postroad.core.limits import MIB
 

@@ -11,12 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
-from postroad.cells import (
-    Role,
-)
-from postroad.cells.addresses import (
-    DomainInfo,
-)
+from postroad.cells import Role
+from postroad.cells.addresses import DomainInfo
 from postroad.cells.core_discovery import CoreLocation, ZooKeeperCoreDiscovery
 from postroad.cluster.discovery import ZooKeeperDiscovery
 from postroad.core import Address

@@ -4,9 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from postroad.cells import (
-    CellAddress,
-)
+from postroad.cells import CellAddress
 from postroad.cells.addresses import (
     validate_cell_name,
     validate_cell_names,

@@ -17,9 +17,7 @@ from postroad.cells import (
     NoRouteError,
     RouteType,
 )
-from postroad.cells.routing.route_table import (
-    filter_routes,
-)
+from postroad.cells.routing.route_table import filter_routes
 from postroad.cells.shell.ping_commands import domains_of
 from postroad.cells.shell.ping_commands import ping as send_ping
 from postroad.cells.shell.views import CellView, cell_view

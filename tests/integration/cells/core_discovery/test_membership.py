@@ -7,12 +7,8 @@ import signal
 
 import pytest
 
-from postroad.cells import (
-    Role,
-)
-from postroad.cells.addresses import (
-    DomainInfo,
-)
+from postroad.cells import Role
+from postroad.cells.addresses import DomainInfo
 from postroad.cells.core_discovery import CoreLocation, MembershipCoreDiscovery
 from postroad.cluster import MembershipConfig, MembershipEventType, MemberState, events
 from postroad.cluster.membership import NameConflictLost

@@ -9,12 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from postroad.cells import (
-    Role,
-)
-from postroad.cells.addresses import (
-    DomainInfo,
-)
+from postroad.cells import Role
+from postroad.cells.addresses import DomainInfo
 from postroad.cells.core_discovery import CoreLocation, ZooKeeperCoreDiscovery
 from postroad.core import Address
 from tests.support.cells.core_discovery_behavior import Told

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.cells import (
-    CellDomain,
-    Role,
-    Route,
-)
+from postroad.cells import CellDomain, Role, Route
 from postroad.cells.delivery import propagator as spreading_module
 from postroad.cells.routing.advertisements import (
     NAMES_MAX,

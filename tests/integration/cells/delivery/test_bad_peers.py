@@ -20,13 +20,8 @@ from postroad.cells import (
     NoRouteError,
     Route,
 )
-from postroad.cells.delivery.envelope import (
-    Envelope,
-    MessageKind,
-)
-from postroad.cells.delivery.envelope_codec import (
-    encode_envelope,
-)
+from postroad.cells.delivery.envelope import Envelope, MessageKind
+from postroad.cells.delivery.envelope_codec import encode_envelope
 from postroad.core.errors import ConfigError, ConnectionClosedError, MalformedPayloadError
 from postroad.net import MessagingService
 from tests.support.cells.nodes import (

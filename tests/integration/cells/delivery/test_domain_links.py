@@ -6,22 +6,11 @@ import asyncio
 
 import pytest
 
-from postroad.cells import (
-    CellAddress,
-    CellMessage,
-    MessageExpiredError,
-    NoRouteError,
-    Route,
-)
+from postroad.cells import CellAddress, CellMessage, MessageExpiredError, NoRouteError, Route
 from postroad.cells.delivery import domain_links as cell_links
 from postroad.cells.delivery.domain_links import MESSAGE
-from postroad.cells.delivery.envelope import (
-    MessageKind,
-)
-from postroad.cells.routing.advertisements import (
-    AdvertisementUpdate,
-    RouteAdvertisement,
-)
+from postroad.cells.delivery.envelope import MessageKind
+from postroad.cells.routing.advertisements import AdvertisementUpdate, RouteAdvertisement
 from tests.support.cells.nodes import Domains, Gate, Inbox, cut, forged_domain, link_of, quick
 from tests.support.deadlines import DEADLINE_S, eventually
 

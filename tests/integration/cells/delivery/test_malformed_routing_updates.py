@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.cells import (
-    CellAddress,
-    NoRouteError,
-    Role,
-)
+from postroad.cells import CellAddress, NoRouteError, Role
 from postroad.cells.delivery.domain_links import ROUTES
 from postroad.cells.routing.advertisements import (
     AdvertisementAck,

@@ -8,14 +8,9 @@ import signal
 import msgspec
 import pytest
 
-from postroad.cells import (
-    CellBusyError,
-    NoRouteError,
-)
+from postroad.cells import CellBusyError, NoRouteError
 from postroad.cells.delivery.domain_links import MESSAGE, ROUTES
-from postroad.cells.routing.advertisements import (
-    AdvertisementUpdate,
-)
+from postroad.cells.routing.advertisements import AdvertisementUpdate
 from postroad.core.errors import ReplyTimeoutError
 from postroad.core.limits import KIB, MIB
 from tests.support.cells.child_processes import child_domain

@@ -9,18 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from postroad.cells import (
-    CellAddress,
-    CellDomain,
-    CellPath,
-    NoRouteError,
-    Role,
-    Route,
-)
-from postroad.cells.routing.advertisements import (
-    AdvertisementUpdate,
-    RouteAdvertisement,
-)
+from postroad.cells import CellAddress, CellDomain, CellPath, NoRouteError, Role, Route
+from postroad.cells.routing.advertisements import AdvertisementUpdate, RouteAdvertisement
 from postroad.core.errors import ConfigError, ConnectionClosedError
 from postroad.net import MessagingService
 from tests.support.cells.nodes import (

@@ -171,7 +171,7 @@ REFUSED_ROUTES = [
     ("route add q clerk@S1", "has no cell clerk@S1"),
     ("route add", "expected [-type=TYPE]"),
     ("route add a b c", "expected [-type=TYPE]"),
-    ("route add -type=default q clerk", "in a route of type default cell 'q'"),
+    ("route add -type=default q clerk", "invalid cell 'q' in a route of type default"),
     ("route add -type=what q clerk", "unknown route type 'what'; use one of topic, exact,"),
     ("route add a@b@c clerk", "name 'b@c' contains '@'"),
     ("route find ''", "PATH is empty"),

@@ -4,17 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from postroad.cells import (
-    CellBusyError,
-    CellPath,
-    CellsConfig,
-    Role,
-)
+from postroad.cells import CellBusyError, CellPath, CellsConfig, Role
 from postroad.cells.delivery.envelope import ID_BYTES
-from postroad.cells.routing.decision import (
-    LOCAL_ORIGIN,
-    MessageOrigin,
-)
+from postroad.cells.routing.decision import LOCAL_ORIGIN, MessageOrigin
 from tests.support.cells.nodes import Gate, Inbox
 from tests.support.cells.offline_domain import Workshop, make_request
 from tests.support.deadlines import eventually

@@ -13,9 +13,7 @@ from fuzz.targets import TARGETS
 from postroad.cells.delivery import domain_links as links
 from postroad.cells.delivery.dispatcher import MessageDispatcher
 from postroad.cells.delivery.domain_links import DomainLink
-from postroad.cells.delivery.envelope import (
-    Envelope,
-)
+from postroad.cells.delivery.envelope import Envelope
 from postroad.cells.delivery.envelope_codec import _FIXED, _HEAD, _KINDS, _decode_route, _decoder
 from postroad.cells.delivery.propagator import RoutePropagator
 from tests.support.tiers import by_tier

@@ -6,10 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroad.cells import (
-    CellAddress,
-    CellPath,
-)
+from postroad.cells import CellAddress, CellPath
 from postroad.cells.delivery.envelope import (
     CONTENT_TYPE_BYTES_MAX,
     HEADER_NAME_BYTES_MAX,

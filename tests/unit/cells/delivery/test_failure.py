@@ -11,10 +11,7 @@ from postroad.cells import (
     MessageExpiredError,
     NoRouteError,
 )
-from postroad.cells.delivery.envelope import (
-    Envelope,
-    MessageKind,
-)
+from postroad.cells.delivery.envelope import Envelope, MessageKind
 from postroad.cells.delivery.failure import (
     FAILURE_BYTES_MAX,
     FAILURE_CONTENT_TYPE,

@@ -14,12 +14,8 @@ from postroad.cells import (
     NoRouteError,
     Route,
 )
-from postroad.cells.delivery.envelope import (
-    MessageKind,
-)
-from postroad.cells.delivery.failure import (
-    DeliveryFailure,
-)
+from postroad.cells.delivery.envelope import MessageKind
+from postroad.cells.delivery.failure import DeliveryFailure
 from postroad.cells.delivery.failure import _encoder as failure_encoder
 from postroad.core.errors import (
     ConfigError,

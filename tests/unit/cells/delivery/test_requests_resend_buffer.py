@@ -1,8 +1,6 @@
 """Messages that are kept a while."""
 
-from postroad.cells.delivery.envelope import (
-    Envelope,
-)
+from postroad.cells.delivery.envelope import Envelope
 from postroad.cells.delivery.requests import ResendBuffer, SentMessage
 from tests.support.cells.offline_domain import make_request
 

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from postroad.cells import (
-    CellAddress,
-    Role,
-    Route,
-    RouteTable,
-)
-from postroad.cells.addresses import (
-    DomainInfo,
-)
-from postroad.cells.delivery.envelope import (
-    Envelope,
-)
-from postroad.cells.routing.decision import (
-    LOCAL_ORIGIN,
-    MessageOrigin,
-    RoutingDecision,
-)
-from postroad.cells.routing.router import (
-    route_message,
-)
+from postroad.cells import CellAddress, Role, Route, RouteTable
+from postroad.cells.addresses import DomainInfo
+from postroad.cells.delivery.envelope import Envelope
+from postroad.cells.routing.decision import LOCAL_ORIGIN, MessageOrigin, RoutingDecision
+from postroad.cells.routing.router import route_message
 from tests.support.cells.networks import make_envelope
 
 S1 = DomainInfo("S1", Role.SATELLITE, "east")

@@ -2,16 +2,8 @@
 
 import pytest
 
-from postroad.cells import (
-    CellAddress,
-    Role,
-    Route,
-    RouteAdvertiserConfig,
-    RouteTable,
-)
-from postroad.cells.addresses import (
-    DomainInfo,
-)
+from postroad.cells import CellAddress, Role, Route, RouteAdvertiserConfig, RouteTable
+from postroad.cells.addresses import DomainInfo
 from postroad.cells.routing.advertisements import (
     AdvertisementAck,
     AdvertisementQuery,
@@ -20,11 +12,7 @@ from postroad.cells.routing.advertisements import (
     RoutingUpdate,
     ShutdownNotice,
 )
-from postroad.cells.routing.advertiser import (
-    NEVER,
-    RouteAdvertiser,
-    build_advertisement,
-)
+from postroad.cells.routing.advertiser import NEVER, RouteAdvertiser, build_advertisement
 from postroad.core.errors import ConfigError
 
 CONFIG = RouteAdvertiserConfig(resend_first_s=1, resend_max_s=4, check_interval_s=30)

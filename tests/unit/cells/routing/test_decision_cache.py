@@ -2,17 +2,8 @@
 
 import pytest
 
-from postroad.cells import (
-    CellPath,
-    NoRouteError,
-    Role,
-    Route,
-    RouteTable,
-)
-from postroad.cells.delivery.envelope import (
-    Envelope,
-    MessageKind,
-)
+from postroad.cells import CellPath, NoRouteError, Role, Route, RouteTable
+from postroad.cells.delivery.envelope import Envelope, MessageKind
 from postroad.cells.routing.decision import (
     LOCAL_ORIGIN,
     REMOTE_ONLY_ORIGIN,
@@ -20,10 +11,7 @@ from postroad.cells.routing.decision import (
     RoutingDecision,
 )
 from postroad.cells.routing.decision_cache import RoutingDecisionCache
-from postroad.cells.routing.router import (
-    SOURCE_HOPS_MAX,
-    route_message,
-)
+from postroad.cells.routing.router import SOURCE_HOPS_MAX, route_message
 from tests.support.cells.networks import make_envelope
 from tests.unit.cells.routing.decisions import (
     CELLS,

@@ -5,11 +5,7 @@ from random import Random
 
 import pytest
 
-from postroad.cells.routing.rendezvous import (
-    rank_for_message,
-    rendezvous_rank,
-    rendezvous_rank_by,
-)
+from postroad.cells.routing.rendezvous import rank_for_message, rendezvous_rank, rendezvous_rank_by
 
 KEYS = [f"cell-{number}@S".encode() for number in range(1_000)]
 

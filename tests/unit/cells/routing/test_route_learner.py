@@ -2,15 +2,8 @@
 
 import pytest
 
-from postroad.cells import (
-    CellAddress,
-    Role,
-    Route,
-    RouteLearnerConfig,
-)
-from postroad.cells.addresses import (
-    DomainInfo,
-)
+from postroad.cells import CellAddress, Role, Route, RouteLearnerConfig
+from postroad.cells.addresses import DomainInfo
 from postroad.cells.routing.advertisements import (
     AdvertisementAck,
     AdvertisementQuery,
@@ -18,11 +11,7 @@ from postroad.cells.routing.advertisements import (
     RouteAdvertisement,
     ShutdownNotice,
 )
-from postroad.cells.routing.route_learner import (
-    NEVER,
-    RouteChanges,
-    RouteLearner,
-)
+from postroad.cells.routing.route_learner import NEVER, RouteChanges, RouteLearner
 from postroad.core.errors import ConfigError
 
 C1, C2 = DomainInfo("C1", Role.CORE, "east"), DomainInfo("C2", Role.CORE, "west")

@@ -13,14 +13,8 @@ from postroad.cells import (
     RouteTable,
     RouteType,
 )
-from postroad.cells.addresses import (
-    DomainInfo,
-)
-from postroad.cells.routing.route_table import (
-    check_route_target,
-    filter_routes,
-    format_routes,
-)
+from postroad.cells.addresses import DomainInfo
+from postroad.cells.routing.route_table import check_route_target, filter_routes, format_routes
 from postroad.core.errors import ConfigError
 
 A, B = CellAddress("a", "S1"), CellAddress("b", "S1")

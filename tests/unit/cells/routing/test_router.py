@@ -4,25 +4,11 @@ from collections import Counter
 
 import pytest
 
-from postroad.cells import (
-    HopLimitExceededError,
-    MessageExpiredError,
-    NoRouteError,
-    Role,
-    Route,
-)
-from postroad.cells.addresses import (
-    DomainInfo,
-)
-from postroad.cells.delivery.envelope import (
-    MessageKind,
-)
-from postroad.cells.routing.decision import (
-    MessageOrigin,
-)
-from postroad.cells.routing.rendezvous import (
-    rendezvous_rank,
-)
+from postroad.cells import HopLimitExceededError, MessageExpiredError, NoRouteError, Role, Route
+from postroad.cells.addresses import DomainInfo
+from postroad.cells.delivery.envelope import MessageKind
+from postroad.cells.routing.decision import MessageOrigin
+from postroad.cells.routing.rendezvous import rendezvous_rank
 from postroad.cells.routing.router import SOURCE_HOPS_MAX, STEPS_MAX
 from tests.support.cells.networks import Network, make_envelope
 from tests.unit.cells.routing.decisions import (

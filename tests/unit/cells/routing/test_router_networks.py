@@ -8,27 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
-from postroad.cells import (
-    CellAddress,
-    CellNotFoundError,
-    NoRouteError,
-    Route,
-)
-from postroad.cells.delivery.envelope import (
-    make_reply,
-)
-from postroad.cells.delivery.failure import (
-    decode_failure,
-    make_error_reply,
-)
-from postroad.cells.routing.decision import (
-    LOCAL_ORIGIN,
-    REMOTE_ONLY_ORIGIN,
-    MessageOrigin,
-)
-from postroad.cells.routing.rendezvous import (
-    rendezvous_rank,
-)
+from postroad.cells import CellAddress, CellNotFoundError, NoRouteError, Route
+from postroad.cells.delivery.envelope import make_reply
+from postroad.cells.delivery.failure import decode_failure, make_error_reply
+from postroad.cells.routing.decision import LOCAL_ORIGIN, REMOTE_ONLY_ORIGIN, MessageOrigin
+from postroad.cells.routing.rendezvous import rendezvous_rank
 from tests.support.cells.networks import Network, make_envelope, make_id, make_network
 
 CORES = ("C1", "C2")
