@@ -14,7 +14,7 @@ from tests.support.deadlines import eventually
 COUNT = 2_000
 
 
-async def test_ids_are_unique_and_do_not_follow_from_one_another() -> None:
+async def test_new_id_repeated_is_unique_and_random() -> None:
     exchanges = [Workshop().dispatcher for _ in range(2)]
     ids = [dispatcher.new_id() for dispatcher in exchanges for _ in range(COUNT)]
     assert len(set(ids)) == 2 * COUNT
@@ -30,7 +30,7 @@ async def test_ids_are_unique_and_do_not_follow_from_one_another() -> None:
         assert min(abs(step) for step in steps) > 1 << 32
 
 
-async def test_every_message_has_an_id_of_its_own() -> None:
+async def test_dispatcher_each_message_gets_new_id() -> None:
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox)
     for _ in range(3):
@@ -46,7 +46,7 @@ CORE = MessageOrigin.from_peer("C1", Role.CORE)
 SATELLITE = MessageOrigin.from_peer("S2", Role.SATELLITE)
 
 
-async def test_a_message_counts_for_the_domain_that_a_core_had_it_from(
+async def test_fairness_key_of_forwarded_message_is_source_domain(
     subtests: pytest.Subtests,
 ) -> None:
     for source, origin, share in [
@@ -65,7 +65,7 @@ async def test_a_message_counts_for_the_domain_that_a_core_had_it_from(
             assert Workshop().dispatcher.fairness_key(envelope, origin) == share
 
 
-async def test_a_flood_through_a_core_leaves_room_for_others_behind_it() -> None:
+async def test_mailbox_flood_through_core_leaves_capacity() -> None:
     shop, gate = Workshop(CellsConfig(mailbox_messages_max=100)), Gate()
     runner = shop.add("a", gate)
     dock = shop.connect("C1")
@@ -84,7 +84,7 @@ async def test_a_flood_through_a_core_leaves_room_for_others_behind_it() -> None
     assert gate.finished == [b"working", *[b"flood"] * 34, *[b"quiet"] * 10, b"own"]
 
 
-async def test_messages_without_a_payload_weigh_something() -> None:
+async def test_mailbox_empty_payloads_count_as_memory() -> None:
     weight = make_request("a@S1").memory_bytes
     shop, gate = Workshop(CellsConfig(mailbox_bytes_max=10 * weight)), Gate()
     runner = shop.add("a", gate)
@@ -98,7 +98,7 @@ async def test_messages_without_a_payload_weigh_something() -> None:
     await runner.wait_idle()
 
 
-async def test_a_reply_that_finds_no_room_is_told_in_the_log(
+async def test_dispatcher_reply_with_full_queue_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shop, inbox = Workshop(), Inbox()

@@ -12,7 +12,7 @@ def snapshot(number: int) -> AdvertisementUpdate:
     return AdvertisementUpdate(1, number, RouteAdvertisement())
 
 
-def test_what_a_peer_has_cost_it_waits_for() -> None:
+def test_update_queue_charged_peer_waits() -> None:
     update_queue = RoutingUpdateQueue(100)
     assert update_queue.deadline() == NEVER
     update_queue.put("a", snapshot(1))
@@ -32,7 +32,7 @@ def test_what_a_peer_has_cost_it_waits_for() -> None:
     assert update_queue.deadline() == 51.0
 
 
-def test_of_each_peer_only_the_latest_counts() -> None:
+def test_update_queue_several_updates_keeps_latest() -> None:
     update_queue = RoutingUpdateQueue(100)
     for news in (snapshot(1), snapshot(3), snapshot(2)):
         update_queue.put("a", news)
@@ -43,7 +43,7 @@ def test_of_each_peer_only_the_latest_counts() -> None:
     assert update_queue.pop_ready(0.0) == [("a", snapshot(1))]
 
 
-def test_a_peer_that_comes_back_has_not_paid_yet() -> None:
+def test_update_queue_reconnected_peer_stays_charged() -> None:
     update_queue = RoutingUpdateQueue(100)
     update_queue.charge("a", 100, 5.0)
     update_queue.put("a", snapshot(1))
@@ -55,7 +55,7 @@ def test_a_peer_that_comes_back_has_not_paid_yet() -> None:
     assert update_queue.deadline() == 14.0
 
 
-def test_peers_that_owe_nothing_are_forgotten() -> None:
+def test_update_queue_idle_peers_are_purged() -> None:
     update_queue = RoutingUpdateQueue(100)
     for number in range(5_000):
         update_queue.charge(f"peer {number}", 100, float(number))

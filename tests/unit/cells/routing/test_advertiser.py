@@ -53,7 +53,7 @@ def settled(domain: DomainInfo = CORE) -> RouteAdvertiser:
     return advertiser
 
 
-def test_an_offer_is_told_to_cores_and_the_queues_of_a_core_to_satellites() -> None:
+def test_advertiser_peer_up_sends_all_to_cores_and_queues_to_satellites() -> None:
     advertiser = make_advertiser(advertisement=BOTH)
     advertiser.peer_up("C2", Role.CORE, 0.0)
     advertiser.peer_up("S2", Role.SATELLITE, 0.0)
@@ -69,7 +69,7 @@ def test_an_offer_is_told_to_cores_and_the_queues_of_a_core_to_satellites() -> N
     assert sent(advertiser) == [("C2", EMPTY)]
 
 
-def test_a_change_is_told_at_once_with_a_higher_number_and_no_change_is_not() -> None:
+def test_advertiser_changed_routes_sends_higher_number() -> None:
     advertiser = settled()
     advertiser.advertise(BOTH, 5.0)
     assert advertiser.drain_outgoing() == []
@@ -79,7 +79,7 @@ def test_a_change_is_told_at_once_with_a_higher_number_and_no_change_is_not() ->
     assert advertiser.unacknowledged() == ["C2"]
 
 
-def test_a_domain_tells_what_its_table_offers_and_satellites_no_topics() -> None:
+def test_build_advertisement_of_table_contains_local_routes() -> None:
     cell = CellAddress("a", "C1")
     table = RouteTable(
         [
@@ -99,7 +99,7 @@ def test_a_domain_tells_what_its_table_offers_and_satellites_no_topics() -> None
     assert advertiser.unacknowledged() == []
 
 
-def test_what_is_not_acknowledged_is_sent_again_ever_more_slowly() -> None:
+def test_advertiser_without_ack_resends_with_backoff() -> None:
     advertiser = make_advertiser(advertisement=BOTH)
     advertiser.peer_up("C2", Role.CORE, 0.0)
     times = []
@@ -112,7 +112,7 @@ def test_what_is_not_acknowledged_is_sent_again_ever_more_slowly() -> None:
     assert times == [1, 3, 7, 11, 15, 19]
 
 
-def test_what_is_sent_again_is_the_newest_and_waits_for_the_acknowledgement() -> None:
+def test_advertiser_resend_contains_newest_advertisement() -> None:
     advertiser = make_advertiser(advertisement=BOTH)
     advertiser.peer_up("C2", Role.CORE, 0.0)
     ((_, first),) = advertiser.drain_outgoing()
@@ -132,7 +132,7 @@ def test_what_is_sent_again_is_the_newest_and_waits_for_the_acknowledgement() ->
     assert sent(advertiser) == [("C2", EMPTY)]
 
 
-def test_an_acknowledgement_settles_it_until_a_check_finds_something_else(
+def test_advertiser_query_with_other_version_resends(
     subtests: pytest.Subtests,
 ) -> None:
     advertiser = settled()
@@ -157,7 +157,7 @@ def test_an_acknowledgement_settles_it_until_a_check_finds_something_else(
             assert advertiser.unacknowledged() == ["C2"]
 
 
-def test_a_peer_that_is_always_wrong_has_to_wait(subtests: pytest.Subtests) -> None:
+def test_advertiser_wrong_ack_waits_for_resend_delay(subtests: pytest.Subtests) -> None:
     for ack in [AdvertisementAck(), AdvertisementAck(7, 2, b"wrong"), AdvertisementAck(7, 1, b"")]:
         with subtests.test(ack=ack):
             advertiser = make_advertiser(advertisement=BOTH)
@@ -184,7 +184,7 @@ def test_a_peer_that_is_always_wrong_has_to_wait(subtests: pytest.Subtests) -> N
             RouteAdvertiserConfig(resend_first_s=value)
 
 
-def test_a_peer_that_comes_again_is_told_again_and_one_that_is_gone_is_forgotten() -> None:
+def test_advertiser_peer_reconnected_gets_full_advertisement() -> None:
     advertiser = settled()
     advertiser.peer_up("C2", Role.CORE, 5.0)
     assert sent(advertiser) == [("C2", BOTH)]
@@ -199,7 +199,7 @@ def test_a_peer_that_comes_again_is_told_again_and_one_that_is_gone_is_forgotten
     assert advertiser.deadline() == NEVER
 
 
-def test_a_core_that_stops_tells_its_satellites_and_a_satellite_nobody() -> None:
+def test_advertiser_shutdown_of_core_notifies_satellites() -> None:
     advertiser = settled()
     advertiser.peer_up("S2", Role.SATELLITE, 0.0)
     acknowledge(advertiser)
@@ -215,7 +215,7 @@ def test_a_core_that_stops_tells_its_satellites_and_a_satellite_nobody() -> None
     assert repr(advertiser) == "<RouteAdvertiser of C1: #3, 1 peers, 0 unacknowledged>"
 
 
-def test_a_peer_that_takes_back_what_it_acknowledged_has_to_wait() -> None:
+def test_advertiser_revoked_ack_waits_for_resend_delay() -> None:
     advertiser = settled()
     now = 100.0
     advertiser.receive(AdvertisementAck(), "C2", now)

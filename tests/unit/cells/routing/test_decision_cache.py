@@ -74,7 +74,7 @@ QUEUE = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
 TOPIC = [Route.to_topic("T", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
 
 
-def test_usual_messages_are_remembered_and_unusual_ones_not(subtests: pytest.Subtests) -> None:
+def test_decision_cache_usual_messages_are_cached(subtests: pytest.Subtests) -> None:
     for path in ["a", "a@S1", "x@S2", "*@S2:x", "q", "T", "x", "x@S9"]:
         with subtests.test(path=path):
             pair = Pair(*TOPIC, *DEFAULTS, Route.to_queue("q", at("*@S2")))
@@ -87,7 +87,7 @@ def test_usual_messages_are_remembered_and_unusual_ones_not(subtests: pytest.Sub
             assert pair.decision_cache.size == 0
 
 
-def test_routes_that_lead_nowhere_do_not_keep_a_queue_from_being_remembered() -> None:
+def test_decision_cache_queue_with_unusable_routes_is_cached() -> None:
     pair = Pair(*QUEUE)
     for _ in range(100):
         pair.decide("Q")
@@ -104,7 +104,7 @@ def test_routes_that_lead_nowhere_do_not_keep_a_queue_from_being_remembered() ->
         assert all(pair.decide("Q").steps_log == () for _ in range(100))
 
 
-def test_the_routes_of_the_own_zone_are_remembered() -> None:
+def test_decision_cache_routes_of_local_zone_are_cached() -> None:
     near = [Route.to_queue("Q", at(it), "east") for it in ("*@C1", "*@C2", "*@S9")]
     pair = Pair(*near, *QUEUE[:2])
     for _ in range(100):
@@ -114,7 +114,7 @@ def test_the_routes_of_the_own_zone_are_remembered() -> None:
     assert all(it.steps_log == () for it in decisions)
 
 
-def test_all_cells_of_a_domain_share_a_plan_unless_they_have_a_route() -> None:
+def test_decision_cache_cells_of_domain_share_plan() -> None:
     pair = Pair()
     for number in range(50):
         assert gateways_of(pair.decide(f"x{number}@S2")) == ["to-S2"]
@@ -130,7 +130,7 @@ def test_all_cells_of_a_domain_share_a_plan_unless_they_have_a_route() -> None:
         assert gateways_of(pair.decide("y@S2")) == ["to-S2"]
 
 
-def test_where_a_message_comes_from_and_was_matters() -> None:
+def test_decision_cache_visited_domains_change_decision() -> None:
     pair = Pair(*TOPIC, *QUEUE)
     for _ in range(2):
         for origin in (
@@ -161,7 +161,7 @@ def test_where_a_message_comes_from_and_was_matters() -> None:
         assert gateways_of(pair.decide("x@S9", FROM_SATELLITE)) == ["to-C1"]
 
 
-def test_messages_that_are_over_or_came_too_far_are_refused() -> None:
+def test_decision_cache_expired_or_distant_messages_fail() -> None:
     pair = Pair()
     assert pair.remembers("x@S2")
     far = make_envelope("x@S2", ":".join(["p@S1", *["*@C1"] * SOURCE_HOPS_MAX]))
@@ -173,7 +173,7 @@ def test_messages_that_are_over_or_came_too_far_are_refused() -> None:
     assert failure_of(pair.decide(walked))[0] == NoRouteError.code
 
 
-def test_what_is_avoided_is_avoided() -> None:
+def test_decision_cache_avoided_targets_are_skipped() -> None:
     pair = Pair(*QUEUE, *DEFAULTS)
     for _ in range(40):
         pair.decide("Q")
@@ -183,7 +183,7 @@ def test_what_is_avoided_is_avoided() -> None:
         assert gateways_of(pair.decide("x", LOCAL_ORIGIN, frozenset({"C2"}))) == ["to-C1"]
 
 
-def test_an_update_forgets_everything() -> None:
+def test_decision_cache_update_clears_plans() -> None:
     pair = Pair(*DEFAULTS)
     assert cells_of(pair.decide("a")) == ["a"]
     assert gateways_of(pair.decide("x@S2")) == ["to-S2"]
@@ -202,7 +202,7 @@ def test_an_update_forgets_everything() -> None:
     assert failure_of(decision_cache.decide(make_envelope("new", "p@S1")))[0] == NoRouteError.code
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_decision_cache_size_is_bounded() -> None:
     pair = Pair(*QUEUE, *TOPIC, *DEFAULTS, plans_max=10)
     highest = 0
     for number in range(60):

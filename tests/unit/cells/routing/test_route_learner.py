@@ -44,7 +44,7 @@ def advertise(
     return ack
 
 
-def test_a_core_knows_what_it_was_told_and_who_learns_what(subtests: pytest.Subtests) -> None:
+def test_route_learner_advertisement_adds_routes_by_role(subtests: pytest.Subtests) -> None:
     for own, peer, routes in [
         (C1, C2, ["+ queue q@* -> *@C2 zone west", "+ topic t@* -> *@C2 zone west"]),
         (C1, S2, ["+ queue q@* -> *@S2 zone west", "+ topic t@* -> *@S2 zone west"]),
@@ -67,7 +67,7 @@ def test_a_core_knows_what_it_was_told_and_who_learns_what(subtests: pytest.Subt
     assert learner.advertisements() == {"C2": BOTH}
 
 
-def test_what_is_no_longer_offered_or_in_another_zone_is_withdrawn() -> None:
+def test_route_learner_changed_advertisement_withdraws_routes() -> None:
     learner = make_learner(C1, C2)
     advertise(learner, "C2", 1, BOTH)
     learner.drain_changes()
@@ -92,7 +92,7 @@ def test_what_is_no_longer_offered_or_in_another_zone_is_withdrawn() -> None:
     assert not learner.drain_changes()
 
 
-def test_an_older_snapshot_is_ignored_and_a_new_incarnation_replaces_everything() -> None:
+def test_route_learner_stale_update_is_ignored() -> None:
     learner = make_learner(C1, C2)
     newest = advertise(learner, "C2", 5, BOTH)
     assert advertise(learner, "C2", 4, RouteAdvertisement()) == newest
@@ -112,7 +112,7 @@ def test_an_older_snapshot_is_ignored_and_a_new_incarnation_replaces_everything(
     assert not learner.drain_changes()
 
 
-def test_a_peer_that_is_gone_takes_its_routes_along() -> None:
+def test_route_learner_peer_down_withdraws_routes() -> None:
     learner = make_learner(C1, C2)
     advertise(learner, "C2", 1, BOTH)
     learner.drain_changes()
@@ -135,7 +135,7 @@ def defaults(learner: RouteLearner) -> list[str]:
     return texts(learner.drain_changes())
 
 
-def test_defaults_of_a_satellite_come_one_after_the_other() -> None:
+def test_route_learner_new_core_becomes_default_after_delay() -> None:
     learner = make_learner(S1, C1, C2)
     assert defaults(learner) == ["+ default *@* -> *@C1 zone east"]
     assert learner.deadline() == 5
@@ -156,7 +156,7 @@ def test_defaults_of_a_satellite_come_one_after_the_other() -> None:
     assert defaults(learner) == ["- default *@* -> *@C1 zone east"]
 
 
-def test_a_core_that_is_gone_or_leaves_is_no_default_any_more() -> None:
+def test_route_learner_stopping_core_loses_default_route() -> None:
     learner = make_learner(S1, C1, C2)
     defaults(learner)
     learner.peer_down("C1", 1.0)
@@ -183,7 +183,7 @@ def test_a_core_that_is_gone_or_leaves_is_no_default_any_more() -> None:
     assert defaults(learner) == []
 
 
-def test_a_learner_says_whom_it_knows() -> None:
+def test_route_learner_repr_counts_peers_and_defaults() -> None:
     assert repr(make_learner(S1, C1, C2)) == "<RouteLearner of S1: 2 peers, 1 defaults>"
     with pytest.raises(ConfigError, match="default_delay_s=-1"):
         RouteLearnerConfig(default_delay_s=-1)
@@ -191,7 +191,7 @@ def test_a_learner_says_whom_it_knows() -> None:
     assert not RouteChanges()
 
 
-def test_a_snapshot_that_withdraws_something_is_known_beforehand(subtests: pytest.Subtests) -> None:
+def test_would_withdraw_smaller_advertisement_is_true(subtests: pytest.Subtests) -> None:
     for advertisement, is_less in [
         (BOTH, False),
         (RouteAdvertisement.of(["q", "r"], ["t", "u"]), False),
@@ -214,7 +214,7 @@ def test_a_snapshot_that_withdraws_something_is_known_beforehand(subtests: pytes
     assert not learner.would_withdraw(AdvertisementUpdate(1, 2, RouteAdvertisement()), "S9")
 
 
-def test_many_changes_are_given_out_in_slices_and_peers_take_turns() -> None:
+def test_drain_changes_with_limit_alternates_peers() -> None:
     learner = make_learner(C1, C2, S2)
     learner.drain_changes()
     advertise(learner, "C2", 1, RouteAdvertisement.of([f"q{n}" for n in range(10)]))
@@ -231,7 +231,7 @@ def test_many_changes_are_given_out_in_slices_and_peers_take_turns() -> None:
     assert len(added) == 11
 
 
-def test_what_happens_between_slices_is_seen_to() -> None:
+def test_drain_changes_update_between_slices_is_applied() -> None:
     learner = make_learner(C1, C2)
     table: set[Route] = set()
 
@@ -259,7 +259,7 @@ def test_what_happens_between_slices_is_seen_to() -> None:
     assert not table
 
 
-def test_a_core_that_says_again_and_again_that_it_leaves_changes_nothing() -> None:
+def test_route_learner_repeated_shutdown_notice_changes_nothing() -> None:
     learner = make_learner(S1, C1, C2)
     advertise(learner, "C1", 1, RouteAdvertisement.of(["q"]))
     learner.drain_changes()
