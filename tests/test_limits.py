@@ -55,27 +55,27 @@ PROOFS = {
         "test_bulkhead_runs_queues_or_refuses",
     ),
     "CellsConfig.link_bytes_max": (
-        "integration/cells/test_silent_peers.py",
+        "integration/cells/delivery/test_silent_peers.py",
         "test_a_slow_reader_holds_little_memory_and_nobody_else",
     ),
     "CellsConfig.link_messages_max": (
-        "integration/cells/test_partial_mesh.py",
+        "integration/cells/routing/test_partial_mesh.py",
         "test_when_a_tunnel_is_full_the_next_one_takes_more",
     ),
     "CellsConfig.mailbox_bytes_max": (
-        "unit/cells/test_runner.py",
+        "unit/cells/delivery/test_cell_runner.py",
         "test_bytes_that_wait_are_bounded_and_publications_lost_are_counted",
     ),
     "CellsConfig.mailbox_messages_max": (
-        "integration/cells/test_bad_peers.py",
+        "integration/cells/delivery/test_bad_peers.py",
         "test_a_flood_is_refused_and_others_get_in",
     ),
     "CellsConfig.resend_bytes_max": (
-        "unit/cells/test_resends.py",
+        "unit/cells/delivery/test_requests_resend_buffer.py",
         "test_the_oldest_are_forgotten_by_number_and_by_bytes",
     ),
     "CellsConfig.resend_messages_max": (
-        "unit/cells/test_resends.py",
+        "unit/cells/delivery/test_requests_resend_buffer.py",
         "test_the_oldest_are_forgotten_by_number_and_by_bytes",
     ),
     "FlowsConfig.attempts_max": (
@@ -199,7 +199,7 @@ PROOFS = {
         "test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time",
     ),
     "MembershipConfig.properties_bytes_max": (
-        "integration/cells/test_membership_locations.py",
+        "integration/cells/core_discovery/test_membership.py",
         "test_properties_that_have_no_room_for_a_core_are_refused",
     ),
     "MembershipConfig.stream_bytes_max": (

@@ -12,22 +12,13 @@ from time import thread_time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from benchmarks.harness import Comparison, Contender, Section
-from postroad.cells import (
-    LOCAL_ORIGIN,
-    CellAddress,
-    CellPath,
-    DomainInfo,
-    Envelope,
-    MessageOrigin,
-    Role,
-    Route,
-    RouteTable,
-    decode_envelope,
-    encode_envelope,
-    make_reply,
-    route_message,
-)
+from postroad.cells import CellAddress, CellPath, Role, Route, RouteTable
+from postroad.cells.addresses import DomainInfo
+from postroad.cells.delivery.envelope import Envelope, make_reply
+from postroad.cells.delivery.envelope_codec import decode_envelope, encode_envelope
+from postroad.cells.routing.decision import LOCAL_ORIGIN, MessageOrigin
 from postroad.cells.routing.decision_cache import RoutingDecisionCache
+from postroad.cells.routing.router import route_message
 
 if TYPE_CHECKING:
     from benchmarks.harness import Settings

@@ -10,38 +10,39 @@ import msgspec
 
 from fuzz.target import Target, prefixes, require
 from postroad.cells import (
-    AdvertisementAck,
-    AdvertisementQuery,
-    AdvertisementUpdate,
     CellAddress,
     CellPath,
     CellsConfig,
-    DeliveryFailure,
-    DomainInfo,
-    Envelope,
     FunctionCell,
-    MessageKind,
     NoRouteError,
     Role,
     Route,
-    RouteAdvertisement,
-    RoutingUpdate,
-    ShutdownNotice,
-    decode_envelope,
-    decode_failure,
-    decode_routing_update,
-    encode_envelope,
-    encode_routing_update,
-    make_error_reply,
-    make_reply,
 )
+from postroad.cells.addresses import DomainInfo
 from postroad.cells.delivery.cell_runner import CellRunner
 from postroad.cells.delivery.dispatcher import MessageDispatcher
 from postroad.cells.delivery.domain_links import MESSAGE, ROUTES, DomainLink, DomainLinks
-from postroad.cells.delivery.envelope_codec import decode_fast, route_prefix
+from postroad.cells.delivery.envelope import Envelope, MessageKind, make_reply
+from postroad.cells.delivery.envelope_codec import (
+    decode_envelope,
+    decode_fast,
+    encode_envelope,
+    route_prefix,
+)
+from postroad.cells.delivery.failure import DeliveryFailure, decode_failure, make_error_reply
 from postroad.cells.delivery.propagator import RoutePropagator
-from postroad.cells.delivery.update_intake import Intake
+from postroad.cells.delivery.update_queue import RoutingUpdateQueue
 from postroad.cells.messages import PongBody, decode_body, decode_pong
+from postroad.cells.routing.advertisements import (
+    AdvertisementAck,
+    AdvertisementQuery,
+    AdvertisementUpdate,
+    RouteAdvertisement,
+    RoutingUpdate,
+    ShutdownNotice,
+    decode_routing_update,
+    encode_routing_update,
+)
 from postroad.cells.routing.route_check import (
     CoreReport,
     KnownAdvertisement,
@@ -104,9 +105,9 @@ def check_update(data: bytes) -> None:
 
 def check_payload(data: bytes) -> None:
     """Any bytes are what their content says, or malformed; failures are errors to be raised."""
-    for content in _CONTENTS:
+    for content_type in _CONTENTS:
         try:
-            decode_body(content, data)
+            decode_body(content_type, data)
         except MalformedPayloadError:
             continue
     try:
@@ -184,28 +185,28 @@ class Core:
     """The core C1 with a cell `echo`, a satellite S2 that offers something, and a peer X."""
 
     def __init__(self, role: Role) -> None:
-        self.exchange = MessageDispatcher(DomainInfo("C1", Role.CORE), _CONFIG)
-        self.spreader = RoutePropagator(self.exchange, incarnation=1)
+        self.dispatcher = MessageDispatcher(DomainInfo("C1", Role.CORE), _CONFIG)
+        self.propagator = RoutePropagator(self.dispatcher, incarnation=1)
         # What is said here is looked at here, not in a millisecond.
-        self.spreader._intake = Intake(math.inf)
+        self.propagator._pending_updates = RoutingUpdateQueue(math.inf)
         self.links = DomainLinks(
-            self.exchange,
-            on_up=self.spreader.link_up,
-            on_down=self.spreader.link_down,
-            on_update=self.spreader.receive,
+            self.dispatcher,
+            on_up=self.propagator.link_up,
+            on_down=self.propagator.link_down,
+            on_update=self.propagator.receive,
         )
         echo = FunctionCell("echo", lambda message: message.payload)
-        self.exchange.add_cell(CellRunner(echo, self.exchange), [])
+        self.dispatcher.registry.add_cell(CellRunner(echo, self.dispatcher), [])
         self.near, self.pipe = Pipe("S2", Role.SATELLITE), Pipe("X", role)
         self.near_link = self._accept(self.near)
         self.link = self._accept(self.pipe)
-        offer = RouteAdvertisement.of(["work"], ["news"])
+        advertisement = RouteAdvertisement.of(["work"], ["news"])
         self._feed(
             self.near_link,
             ROUTES,
-            encode_routing_update(AdvertisementUpdate(_INCARNATION, 1, offer)),
+            encode_routing_update(AdvertisementUpdate(_INCARNATION, 1, advertisement)),
         )
-        self.spreader._run()
+        self.propagator._run()
         self.near.take()
         self.pipe.take()
         self.routes = self.routes_of_others()
@@ -220,12 +221,12 @@ class Core:
         """The peer says something, twice: the second time some of it is remembered."""
         for _ in range(2):
             self._feed(self.link, subject, data)
-        self.spreader._run()
+        self.propagator._run()
 
     def routes_of_others(self) -> set[Route]:
         """All routes that are none of the peer's business."""
         about = (CellAddress.of_domain("X"), CellAddress("tunnel-X", "C1"))
-        return {route for route in self.exchange.table if route.target not in about}
+        return {route for route in self.dispatcher.registry.table if route.target not in about}
 
     def check(self) -> None:
         """It is as sane as before, and serves everybody."""
@@ -236,7 +237,7 @@ class Core:
         require(self.pipe.closed_because is None, f"closed: {self.pipe.closed_because}")
         require(set(self.links.by_domain) == {"S2", "X"}, f"left {set(self.links.by_domain)}")
         require(self.routes_of_others() == self.routes, "routes of others have changed")
-        require(self.exchange.depth == 0, "a handler is still at work")
+        require(self.dispatcher.depth == 0, "a handler is still at work")
         self._check_echo(self.link, self.pipe)
         self._check_echo(self.near_link, self.near)
 
@@ -248,7 +249,7 @@ class Core:
         require(answers == [(MessageKind.REPLY, request.id, b"still there")], f"answered {answers}")
 
     def close(self) -> None:
-        self.spreader.close()
+        self.propagator.close()
 
 
 def check_tunnel(data: bytes) -> None:
@@ -293,7 +294,7 @@ def _envelopes() -> list[bytes]:
         _request("*@C1:echo@C1:p@X", "X"),
         echo.with_destination(walked),
         _request("echo@C1", "X", source=CellPath.of(*["p@X"] * 63, "*@X")),
-        make_reply(echo, id=bytes(16), payload=b"\x91\x01", content="msgpack"),
+        make_reply(echo, id=bytes(16), payload=b"\x91\x01", content_type="msgpack"),
         make_error_reply(echo, failure, id=bytes(16)),
     ]
     return [encode_envelope(it) for it in envelopes]

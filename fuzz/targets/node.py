@@ -16,7 +16,9 @@ from postroad.admin.bodies import SHOWN_MAX, show_body
 from postroad.admin.http.wishes import wish_from_body
 from postroad.admin.operations import OPERATIONS
 from postroad.admin.problems import CONTENT_TYPE, make_problem
-from postroad.cells import CellPath, Envelope, MessageKind, encode_envelope
+from postroad.cells import CellPath
+from postroad.cells.delivery.envelope import Envelope, MessageKind
+from postroad.cells.delivery.envelope_codec import encode_envelope
 from postroad.cluster.messaging import decode_with
 from postroad.core.errors import PostroadError, Reject
 from postroad.node import content, durable_events

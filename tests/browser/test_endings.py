@@ -76,7 +76,7 @@ async def test_a_cell_is_killed(page: Dashboard, delta: RunningNode) -> None:
     await page.enter("/cells/parrot")
     await page.press("cells.kill")
     await page.confirm("Kill 1 cell")
-    await page.expect_toast("parrot is gone")
+    await page.expect_toast("parrot is removed")
     assert "parrot" not in await cells_of(delta)
 
 

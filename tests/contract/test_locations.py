@@ -20,7 +20,7 @@ from postroad.cells.core_discovery import (
 )
 from postroad.cells.core_discovery.membership import ROLE, ZONE
 from postroad.core import Address
-from tests.support.cells.locations_behaviour import (
+from tests.support.cells.core_discovery_behavior import (
     ChangingLocationsBehaviour,
     LocationsBehaviour,
     Site,
@@ -105,7 +105,7 @@ class TestStatic(LocationsBehaviour):
         await source.put("C2")
         site = await source.site("C1")
         await site.start_core()
-        assert "the core 'C1' is not in its own list" in caplog.text
+        assert "core 'C1' is not in its own list of cores" in caplog.text
         assert not site.locations.statistics().is_registered
         await site.locations.stop()
 

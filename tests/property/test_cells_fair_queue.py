@@ -27,7 +27,7 @@ class FairQueueMachine(RuleBasedStateMachine):
         self.count = 0
 
     @rule(source=sources, via=vias, size=sizes)
-    def offer(self, source: str, via: str | None, size: int) -> None:
+    def advertisement(self, source: str, via: str | None, size: int) -> None:
         self.count += 1
         was_taken = self.queue.try_put(self.count, size, source, via=via)
         assert was_taken == self.is_welcome(source, via, size)

@@ -6,24 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.cells import (
-    AdvertisementUpdate,
-    CellAddress,
-    CellPath,
-    DeliveryFailure,
-    Envelope,
-    MessageKind,
-    NoRouteError,
-    RouteAdvertisement,
-    decode_envelope,
-    decode_failure,
-    decode_routing_update,
-    encode_envelope,
-    encode_routing_update,
-    make_error_reply,
-    make_reply,
-)
+from postroad.cells import CellAddress, CellPath, NoRouteError
 from postroad.cells.addresses import HOPS_MAX
+from postroad.cells.delivery.envelope import Envelope, MessageKind, make_reply
+from postroad.cells.delivery.envelope_codec import decode_envelope, encode_envelope
+from postroad.cells.delivery.failure import DeliveryFailure, decode_failure, make_error_reply
+from postroad.cells.routing.advertisements import (
+    AdvertisementUpdate,
+    RouteAdvertisement,
+    decode_routing_update,
+    encode_routing_update,
+)
 from postroad.core.errors import ConfigError, LocalProtocolError, MalformedPayloadError
 
 any_names = st.text(

@@ -8,22 +8,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroad.cells import (
-    CellAddress,
-    CellPath,
-    DomainInfo,
-    Envelope,
-    MessageKind,
-    MessageOrigin,
-    Role,
-    Route,
-    RouteTable,
-    RouteType,
-    RoutingDecision,
-    route_message,
-)
+from postroad.cells import CellAddress, CellPath, Role, Route, RouteTable, RouteType
+from postroad.cells.addresses import DomainInfo
+from postroad.cells.delivery.envelope import Envelope, MessageKind
+from postroad.cells.routing.decision import MessageOrigin, RoutingDecision
 from postroad.cells.routing.decision_cache import RoutingDecisionCache
-from postroad.cells.routing.router import SOURCE_HOPS_MAX
+from postroad.cells.routing.router import SOURCE_HOPS_MAX, route_message
 from tests.support.tiers import by_tier
 
 NAMES = ("a", "b", "n", "m")
@@ -131,7 +121,7 @@ def test_every_decision_is_sound(
     assert len(set(copies)) == len(copies)
     assert {*receivers, *(it.gateway for it in decision.forwards)} <= CELLS
     assert decision.steps
-    assert decision.explain()
+    assert decision.describe()
     if decision.should_reply:
         assert decision.failure is not None
         assert envelope.can_reply
@@ -224,7 +214,7 @@ T = TypeVar("T")
 class Around(NamedTuple):
     table: RouteTable
     cells: frozenset[str]
-    hidden: frozenset[str]
+    draining: frozenset[str]
 
 
 class Question(NamedTuple):
@@ -305,7 +295,7 @@ def outcome_of(decision: RoutingDecision) -> tuple[object, ...]:
     return decision.deliveries, decision.forwards, decision.failure, decision.should_reply
 
 
-def check(switch: RoutingDecisionCache, around: Around, asked: list[Question]) -> None:
+def check(decision_cache: RoutingDecisionCache, around: Around, asked: list[Question]) -> None:
     for question in asked:
         decision = route_message(
             question.envelope,
@@ -313,22 +303,22 @@ def check(switch: RoutingDecisionCache, around: Around, asked: list[Question]) -
             table=around.table,
             cells=around.cells,
             domain=OWN_DOMAIN,
-            hidden=around.hidden,
+            draining=around.draining,
             avoid=question.avoid,
         )
-        assert outcome_of(switch.decide(*question)) == outcome_of(decision)
+        assert outcome_of(decision_cache.decide(*question)) == outcome_of(decision)
 
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(kinds, few(arounds), st.sampled_from([1, 5, 8_192]))
 def test_a_switch_decides_as_the_function_does(
-    kinds: Kinds, arounds: list[Around], remembered_max: int
+    kinds: Kinds, arounds: list[Around], plans_max: int
 ) -> None:
-    switch = RoutingDecisionCache(OWN_DOMAIN, remembered_max=remembered_max)
+    decision_cache = RoutingDecisionCache(OWN_DOMAIN, plans_max=plans_max)
     for around in arounds:
-        switch.update(*around)
+        decision_cache.update(*around)
         # The second time it remembers what it learnt the first time.
-        check(switch, around, [*kinds.questions(), *kinds.questions()])
+        check(decision_cache, around, [*kinds.questions(), *kinds.questions()])
 
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
@@ -336,10 +326,10 @@ def test_a_switch_decides_as_the_function_does(
 def test_so_it_does_with_whatever_is_unusual(
     kinds: Kinds, around: Around, avoid: frozenset[str], data: st.DataObject
 ) -> None:
-    switch = RoutingDecisionCache(OWN_DOMAIN)
-    switch.update(*around)
+    decision_cache = RoutingDecisionCache(OWN_DOMAIN)
+    decision_cache.update(*around)
     usual = list(kinds.questions())
-    check(switch, around, usual)
+    check(decision_cache, around, usual)
     path = data.draw(st.sampled_from(kinds.destinations))
     for envelope, origin, _ in usual[:IDS]:
         reply = {"kind": MessageKind.REPLY, "in_reply_to": bytes(16)}
@@ -351,5 +341,5 @@ def test_so_it_does_with_whatever_is_unusual(
             {"destination": path.advanced()},
         ]
         others = [msgspec.structs.replace(envelope, **change) for change in changes]
-        check(switch, around, [Question(it, origin) for it in others])
-        check(switch, around, [Question(envelope, origin, avoid)])
+        check(decision_cache, around, [Question(it, origin) for it in others])
+        check(decision_cache, around, [Question(envelope, origin, avoid)])

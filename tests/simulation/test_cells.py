@@ -5,25 +5,20 @@ from typing import Any
 
 import pytest
 
-from postroad.cells import (
-    MessageOrigin,
-    Role,
-    RouteAdvertisement,
-    RouteAdvertiser,
-    RouteLearner,
-    RouteTable,
-    build_advertisement,
-)
+from postroad.cells import Role, RouteTable
 from postroad.cells.addresses import DomainInfo
-from postroad.cells.delivery import propagator as spreading_module
-from postroad.cells.delivery.cell_registry import ForwardedMessage
+from postroad.cells.delivery import propagator as propagator_module
+from postroad.cells.delivery.cell_registry import CellRegistry, ForwardedMessage
 from postroad.cells.delivery.cell_runner import CellRunner
 from postroad.cells.delivery.core_dialer import CoreDialer
 from postroad.cells.delivery.dispatcher import MessageDispatcher
 from postroad.cells.delivery.fair_queue import FairQueue
 from postroad.cells.delivery.requests import CellCallTracker
-from postroad.cells.routing.neighbors import Neighbors
-from postroad.cells.routing.route_learner import RouteChanges
+from postroad.cells.routing.advertisements import RouteAdvertisement
+from postroad.cells.routing.advertiser import RouteAdvertiser, build_advertisement
+from postroad.cells.routing.decision import MessageOrigin
+from postroad.cells.routing.neighbors import NeighborTable
+from postroad.cells.routing.route_learner import RouteChanges, RouteLearner
 from postroad.testing import CRASH
 from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 
@@ -35,9 +30,9 @@ def test_seeds_pass(seeds: range) -> None:
     check_seeds("cells", seeds)
 
 
-@BUGS.replace(RouteLearner, "take_changes", LIVENESS, 0)
-def plant_routes_that_stay(take: Any, self: RouteLearner, *args: Any) -> RouteChanges:
-    return RouteChanges(take(self, *args).added)
+@BUGS.replace(RouteLearner, "drain_changes", LIVENESS, 0)
+def plant_routes_that_stay(drain: Any, self: RouteLearner, *args: Any) -> RouteChanges:
+    return RouteChanges(drain(self, *args).added)
 
 
 @BUGS.plant(LIVENESS, 0)
@@ -45,20 +40,22 @@ def plant_consumers_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the system this follows: a stopped consumer of a living domain is not withdrawn."""
     ever: dict[str, set[str]] = {}
 
-    def offer_all(
+    def advertise_all(
         table: RouteTable, domain: DomainInfo, *, without: Collection[str] = ()
     ) -> RouteAdvertisement:
-        offer = build_advertisement(table, domain, without=without)
+        advertisement = build_advertisement(table, domain, without=without)
         queues = ever.setdefault(domain.name, set())
-        queues.update(offer.queues)
-        return RouteAdvertisement.of(queues, offer.topics, offer.zone, offer.domains)
+        queues.update(advertisement.queues)
+        return RouteAdvertisement.of(
+            queues, advertisement.topics, advertisement.zone, advertisement.domains
+        )
 
-    monkeypatch.setattr(spreading_module, "build_advertisement", offer_all)
+    monkeypatch.setattr(propagator_module, "build_advertisement", advertise_all)
 
 
-@BUGS.replace(RouteAdvertiser, "offer", LIVENESS, 1)
+@BUGS.replace(RouteAdvertiser, "advertise", LIVENESS, 1)
 def plant_untold_changes(
-    _: Any, self: RouteAdvertiser, offer: RouteAdvertisement, now: float
+    _: Any, self: RouteAdvertiser, advertisement: RouteAdvertisement, now: float
 ) -> None:
     """Offer for ever what was offered at the start, which is nothing."""
 
@@ -74,10 +71,10 @@ def plant_one_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @BUGS.plant(LIVENESS, 5)
 def plant_no_detours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RouteLearner, "_detours", lambda self, peer: iter(()))
+    monkeypatch.setattr(RouteLearner, "_indirect_domains", lambda self, peer: iter(()))
 
 
-@BUGS.replace(CoreDialer, "_keep_dialing", LIVENESS, 1)
+@BUGS.replace(CoreDialer, "_dial_until_expired", LIVENESS, 1)
 async def plant_dialing_once(_: Any, self: CoreDialer, name: str) -> None:
     await self._dial(name)
 
@@ -88,16 +85,21 @@ def plant_cores_that_pass_on(_: Any, peer: str, role: Role) -> MessageOrigin:
     return MessageOrigin(peer=peer)
 
 
-@BUGS.replace(MessageDispatcher, "try_another_way", CORRECTNESS, 0)
+@BUGS.replace(MessageDispatcher, "reroute", CORRECTNESS, 0)
 def plant_copies_for_all_again(
-    _: Any, self: MessageDispatcher, parcel: ForwardedMessage, choices: list[str] | None = None
+    _: Any,
+    self: MessageDispatcher,
+    forwarded: ForwardedMessage,
+    selected_targets: list[str] | None = None,
 ) -> Any:
     """A copy that finds its tunnel gone has all others made once more."""
-    avoid = parcel.avoid | {parcel.forward.selected_target or ""}
-    return self.dispatch(parcel.envelope, parcel.origin, avoid, choices=choices)
+    avoid = forwarded.avoid | {forwarded.forward.selected_target or ""}
+    return self.dispatch(
+        forwarded.envelope, forwarded.origin, avoid, selected_targets=selected_targets
+    )
 
 
-@BUGS.replace(CellCallTracker, "_send_again", CORRECTNESS, 16)
+@BUGS.replace(CellCallTracker, "_resend", CORRECTNESS, 16)
 def plant_one_core_alone_is_asked(
     _: Any, self: CellCallTracker, id: bytes, failure: object
 ) -> bool:
@@ -109,17 +111,17 @@ def plant_endless_calls(_: Any, self: CellCallTracker, *args: object) -> None:
     """Give everybody all the time in the world."""
 
 
-@BUGS.replace(CellCallTracker, "_expect", CORRECTNESS, 0)
+@BUGS.replace(CellCallTracker, "_add_pending", CORRECTNESS, 0)
 def plant_calls_that_are_kept(
-    expect: Any, self: CellCallTracker, id: bytes, deadline: float
+    add_pending: Any, self: CellCallTracker, id: bytes, deadline: float
 ) -> Any:
-    expect(self, id + b" for ever", deadline)
-    return expect(self, id, deadline)
+    add_pending(self, id + b" for ever", deadline)
+    return add_pending(self, id, deadline)
 
 
 @BUGS.plant(CORRECTNESS, 0)
 def plant_belief_in_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Neighbors, "fault_of", lambda self, *args, **options: None)
+    monkeypatch.setattr(NeighborTable, "find_source_fault", lambda self, *args, **options: None)
 
 
 @BUGS.plant(CORRECTNESS, 5)
@@ -132,24 +134,24 @@ def plant_work_done_twice(deliver: Any, self: CellRunner, *args: Any, **options:
     return deliver(self, *args, **options) and deliver(self, *args, **options)
 
 
-@BUGS.replace(FairQueue, "offer", CORRECTNESS, 12)
+@BUGS.replace(FairQueue, "try_put", CORRECTNESS, 12)
 def plant_refused_and_queued(
-    offer: Any, self: FairQueue[Any], item: Any, size: int, source: str, **options: Any
+    try_put: Any, self: FairQueue[Any], item: Any, size: int, source: str, **options: Any
 ) -> bool:
     """As in the system this follows: a busy cell refuses a message and keeps it all the same."""
-    if offer(self, item, size, source, **options):
+    if try_put(self, item, size, source, **options):
         return True
     self._items.append((item, size, (source,)))
-    items, held_bytes = self._held.get(source, (0, 0))
-    self._held[source] = (items + 1, held_bytes + size)
+    items, used_bytes = self._usage.get(source, (0, 0))
+    self._usage[source] = (items + 1, used_bytes + size)
     self._bytes += size
     return False
 
 
-@BUGS.replace(FairQueue, "take", CORRECTNESS, 1)
-def plant_last_in_first_out(take: Any, self: FairQueue[Any]) -> Any:
+@BUGS.replace(FairQueue, "pop", CORRECTNESS, 1)
+def plant_last_in_first_out(pop: Any, self: FairQueue[Any]) -> Any:
     self._items.rotate(1)
-    return take(self)
+    return pop(self)
 
 
 @BUGS.replace(CoreDialer, "close", CORRECTNESS, 0)
@@ -157,8 +159,8 @@ async def plant_dialing_after_the_end(_: Any, self: CoreDialer) -> None:
     """Let all tasks go on."""
 
 
-@BUGS.replace(MessageDispatcher, "change_routes", CRASH, 1)
-def plant_exception(change: Any, self: MessageDispatcher, **changes: Any) -> None:
+@BUGS.replace(CellRegistry, "change_routes", CRASH, 1)
+def plant_exception(change: Any, self: CellRegistry, **changes: Any) -> None:
     if len(self.table) > 15:
         raise IndexError("so many routes")
     change(self, **changes)

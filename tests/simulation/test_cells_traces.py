@@ -12,17 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from postroad.cells import (
-    REMOTE_ONLY_ORIGIN,
-    CellAddress,
-    CellDomain,
-    CellNotFoundError,
-    CellPath,
-    Envelope,
-    NoRouteError,
-    Route,
-    rendezvous_rank,
-)
+from postroad.cells import CellAddress, CellDomain, CellNotFoundError, CellPath, NoRouteError, Route
+from postroad.cells.delivery.envelope import Envelope
+from postroad.cells.routing.decision import REMOTE_ONLY_ORIGIN
+from postroad.cells.routing.rendezvous import rendezvous_rank
 from postroad.core.errors import MessagingError
 from postroad.testing import SimCluster
 from tests.simulation.cells.mesh import Mesh
@@ -66,7 +59,7 @@ Send = Callable[[CellDomain, str, CellAddress], Any]
 
 
 async def tell(domain: CellDomain, path: str, sender: CellAddress) -> None:
-    domain.tell(path, b"hello", sender=sender)
+    domain.send_nowait(path, b"hello", sender=sender)
 
 
 async def publish(domain: CellDomain, path: str, sender: CellAddress) -> None:
@@ -80,12 +73,12 @@ async def call(domain: CellDomain, path: str, sender: CellAddress) -> None:
 async def send_outwards(domain: CellDomain, path: str, sender: CellAddress) -> None:
     """As to a namesake elsewhere: cells of this domain do not count."""
     envelope = Envelope(
-        id=domain._exchange.new_id(),
+        id=domain._dispatcher.new_id(),
         destination=CellPath.parse(path),
         source=CellPath.of(sender),
         payload=b"hello",
     )
-    assert domain._exchange.dispatch(envelope, REMOTE_ONLY_ORIGIN) is None
+    assert domain._dispatcher.dispatch(envelope, REMOTE_ONLY_ORIGIN) is None
 
 
 class Row(NamedTuple):
@@ -163,7 +156,7 @@ ROWS = {
     "6 stale queue route": Row(
         "pub@S1", "R", call, {}, failed_at="S2", lost=3, correction=OTHER_CORE_IS_ASKED
     ),
-    "7a no such cell": Row("pub@S1", "z@S2", call, {}, failed_at="S2", lost=1),
+    "7a has no cell": Row("pub@S1", "z@S2", call, {}, failed_at="S2", lost=1),
     "7b no such domain": row_of_nobody("z@Nowhere", "z@Nowhere"),
     "7c no such name": row_of_nobody("zz", "zz@local"),
     "8 path of two cells": Row(
@@ -244,5 +237,5 @@ def test_10_nothing_leaves_a_satellite_that_has_the_queue(mesh: Mesh) -> None:
 
 def test_11_a_route_to_a_missing_cell_is_refused(mesh: Mesh) -> None:
     missing = Route.to_queue("Q", CellAddress("ghost", "S1"))
-    with pytest.raises(CellNotFoundError, match="no such cell: ghost@S1"):
+    with pytest.raises(CellNotFoundError, match="has no cell ghost@S1"):
         mesh.domains["S1"].change_routes(added=[missing])

@@ -1,8 +1,8 @@
-"""Paths: the hops a message shall take, or has taken.
+"""Addresses of cells and domains, and paths made of them.
 
-Hops are never removed, only the position moves: a path can always tell where the message has
-been. A destination path is consumed hop by hop; a source path only grows, and its reverse is the
-way back.
+A path is a list of hops with a position. Hops are never removed, only the position moves, so a path
+shows where the message has been. A destination path is consumed hop by hop; a source path only
+grows, and its reverse is the path of the reply.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from postroad.core.errors import ConfigError, LocalProtocolError
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-# It sets a field of a frozen struct. Here nobody else has seen that struct yet.
+# Sets a field of a frozen struct; safe here, because the copy is not shared yet.
 _set = msgspec.structs.force_setattr
 
 
 def copy_with(struct: S, field: str, value: object) -> S:
-    """A copy with another value, which the caller knows to be valid, in one field."""
-    made: S = struct.__copy__()  # type: ignore[attr-defined]  # Left out of the stubs.
-    _set(made, field, value)
-    return made
+    """Return a copy with another value in one field, without validation."""
+    copy: S = struct.__copy__()  # type: ignore[attr-defined]  # Left out of the stubs.
+    _set(copy, field, value)
+    return copy
 
 
 def copy_with_two(struct: S, field: str, value: object, other: str, other_value: object) -> S:
-    """A copy with other values in two fields."""
-    made = copy_with(struct, field, value)
-    _set(made, other, other_value)
-    return made
+    """Return a copy with other values in two fields, without validation."""
+    copy = copy_with(struct, field, value)
+    _set(copy, other, other_value)
+    return copy
 
 
 SYSTEM = "System"
-"""The cell that stands for a domain itself, in every domain."""
+"""Name of the cell that represents the domain itself; every domain has it."""
 
 
 class Role(enum.Enum):
-    """The place of a domain among the others."""
+    """Role of a domain in the network."""
 
     CORE = "core"
-    """Connected to every other core, and knows what each domain offers."""
+    """Has a tunnel to every other core, and routes to the queues and topics of all domains."""
     SATELLITE = "satellite"
-    """Connected to the cores, and leaves to them what it cannot resolve."""
+    """Has tunnels to cores only, and default routes to them."""
 
 
 class DomainInfo(msgspec.Struct, frozen=True):
-    """Name, role and zone of a domain. Zones are a preference, never a border."""
+    """Name, role and zone of a domain. A zone is preferred, never required."""
 
     name: str
     role: Role = Role.SATELLITE
@@ -64,18 +64,18 @@ class DomainInfo(msgspec.Struct, frozen=True):
 
     @property
     def address(self) -> CellAddress:
-        """The address of this domain's router."""
+        """Address of the domain, `*@domain`."""
         return CellAddress.of_domain(self.name)
 
     def cell(self, name: str) -> CellAddress:
-        """The full address of a cell of this domain."""
+        """Return the full address of a cell of this domain."""
         return CellAddress(name, self.name)
 
 
 LOCAL = "local"
 """The domain part of a logical name."""
 ANY = "*"
-"""The cell part of a domain address; shown where a route has nothing to say."""
+"""The cell part of a domain address, and the wildcard of routes."""
 
 CELL_NAME_BYTES_MAX = 255
 ADDRESS_CHARACTERS_MAX = 512
@@ -95,25 +95,27 @@ class CellAddress(msgspec.Struct, frozen=True, array_like=True, order=True, gc=F
 
     @classmethod
     def parse(cls, text: str) -> CellAddress:
-        """Read `cell`, `cell@domain` or `*@domain`; raises ConfigError for anything else."""
+        """Parse `cell`, `cell@domain` or `*@domain`; raises ConfigError if it is invalid."""
         if len(text) > ADDRESS_CHARACTERS_MAX:
-            raise ConfigError(f"an address of {len(text)} characters is too long")
+            raise ConfigError(
+                f"address of {len(text)} characters is longer than {ADDRESS_CHARACTERS_MAX}"
+            )
         cell, _, domain = text.partition("@")
         return cls(cell, domain or LOCAL)
 
     @classmethod
     def of_domain(cls, domain: str) -> CellAddress:
-        """The address of a domain's router."""
+        """Return the address of a domain, `*@domain`."""
         return cls(ANY, domain)
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a logical name, which any domain may resolve."""
+        """Whether it is a logical name, resolved by each domain on the path."""
         return self.domain == LOCAL
 
     @property
     def is_domain(self) -> bool:
-        """Whether it means a domain and none of its cells."""
+        """Whether it is the address of a domain, not of a cell."""
         return self.cell == ANY
 
     def __str__(self) -> str:
@@ -121,53 +123,53 @@ class CellAddress(msgspec.Struct, frozen=True, array_like=True, order=True, gc=F
 
 
 def validate_cell_name(name: str) -> str:
-    """Return the name if a cell, queue or topic may have it, else raise ConfigError."""
+    """Return the name; raises ConfigError if it is invalid for a cell, queue or topic."""
     return _validate_cell_name(name)
 
 
 def validate_domain_name(name: str) -> str:
-    """Return the name if a domain may have it, else raise ConfigError: it is a node's name."""
+    """Return the name; raises ConfigError if it is invalid for a node and so for a domain."""
     return _validate_domain_name(name)
 
 
 def validate_cell_names(names: Sequence[str]) -> None:
-    """Raise ConfigError for the first of many names that no cell, queue or topic may have."""
-    if not _are_good(names, _FORBIDDEN):
+    """Check names of cells, queues or topics; raises ConfigError for the first invalid one."""
+    if not _are_valid(names, _FORBIDDEN):
         for name in names:
             _validate_cell_name(name)
 
 
 def validate_domain_names(names: Sequence[str]) -> None:
-    """Raise ConfigError for the first of many names that no domain may have."""
-    if LOCAL in names or not _are_good(names, _FORBIDDEN_IN_DOMAINS):
+    """Check names of domains; raises ConfigError for the first invalid one."""
+    if LOCAL in names or not _are_valid(names, _FORBIDDEN_IN_DOMAINS):
         for name in names:
             _validate_domain_name(name)
 
 
-def _are_good(names: Sequence[str], forbidden: Iterable[str]) -> bool:
-    """Whether a look at all of them together finds nothing wrong, which is much quicker."""
+def _are_valid(names: Sequence[str], forbidden: Iterable[str]) -> bool:
+    """Return whether all names are valid; one scan of all together is much faster."""
     text = "".join(names)
-    if not text.isprintable() or any(it in text for it in forbidden):
+    if not text.isprintable() or any(character in text for character in forbidden):
         return False
-    sizes = [len(it) if it.isascii() else len(it.encode()) for it in names]
+    sizes = [len(name) if name.isascii() else len(name.encode()) for name in names]
     return not sizes or (min(sizes) > 0 and max(sizes) <= CELL_NAME_BYTES_MAX)
 
 
 def validate_zone(name: str) -> str:
-    """Return the name if a zone may have it, else raise ConfigError."""
+    """Return the name; raises ConfigError if it is invalid for a zone."""
     try:
         return _validate_cell_name(name)
     except ConfigError as error:
         raise ConfigError(f"zone: {error}") from None
 
 
-# The same few names and addresses come with every message. What is refused is not remembered.
+# Cached, because most messages use the same few addresses; exceptions are not cached.
 @lru_cache(maxsize=4096)
 def _validate_address(cell: str, domain: str) -> None:
     if domain != LOCAL:
         _validate_domain_name(domain)
     elif cell == ANY:
-        raise ConfigError("'*@local' is no address: '*' needs the name of a domain")
+        raise ConfigError("invalid address '*@local': '*' needs the name of a domain")
     if cell != ANY:
         _validate_cell_name(cell)
 
@@ -192,60 +194,60 @@ _validate_domain_name = lru_cache(maxsize=4096)(validate_node_name)
 
 
 HOPS_MAX = 64
-"""Hops of one path. The routing limit is lower; this one bounds what a peer may send."""
+"""Hops of one path. The routing limit is lower; this one bounds paths that a peer sends."""
 
 
 class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some hops and the place of the current one."""
+    """Hops of a message and the position of the current one."""
 
     hops: Annotated[tuple[CellAddress, ...], msgspec.Meta(max_length=HOPS_MAX)] = ()
     position: Annotated[int, msgspec.Meta(ge=0, le=HOPS_MAX)] = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.position <= len(self.hops) <= HOPS_MAX:
-            raise ConfigError(_fault_of(len(self.hops), self.position))
+            raise ConfigError(_describe_path_fault(len(self.hops), self.position))
 
     @classmethod
     def of(cls, *hops: CellAddress | str) -> CellPath:
-        """A path of the given hops, at its beginning."""
-        return cls(tuple(CellAddress.parse(it) if isinstance(it, str) else it for it in hops))
+        """Return a path of these hops, positioned at the first."""
+        return cls(tuple(CellAddress.parse(hop) if isinstance(hop, str) else hop for hop in hops))
 
     @classmethod
     def parse(cls, text: str) -> CellPath:
-        """Read `cell@domain:cell2@domain2`; raises ConfigError for anything else."""
+        """Parse `cell@domain:cell2@domain2`; raises ConfigError if it is invalid."""
         if len(text) > HOPS_MAX * (ADDRESS_CHARACTERS_MAX + 1):
-            raise ConfigError(f"a path of {len(text)} characters is too long")
+            raise ConfigError(f"path of {len(text)} characters is longer than {HOPS_MAX} addresses")
         return cls(tuple(map(CellAddress.parse, text.split(":")))) if text else cls()
 
-    # Where it stands.
+    # Positions.
 
     @property
     def current(self) -> CellAddress:
-        """The hop to go to now; raises LocalProtocolError once all are taken."""
+        """The current hop; raises LocalProtocolError if the path is complete."""
         self._require_hop()
         return self.hops[self.position]
 
     @property
     def next_hop(self) -> CellAddress | None:
-        """The hop after the current one."""
-        place = self.position + 1
-        return self.hops[place] if place < len(self.hops) else None
+        """The hop after the current one, or None."""
+        index = self.position + 1
+        return self.hops[index] if index < len(self.hops) else None
 
     @property
     def last(self) -> CellAddress | None:
-        """The end of the path."""
+        """The last hop, or None."""
         return self.hops[-1] if self.hops else None
 
     @property
     def first(self) -> CellAddress | None:
-        """The beginning of the path; of a source path, who sent the message first."""
+        """The first hop, or None; of a source path, the original sender."""
         return self.hops[0] if self.hops else None
 
     @property
     def sender(self) -> CellAddress | None:
-        """Of a source path: the last cell that sent the message; a domain if no cell did.
+        """Of a source path: the last cell that sent the message, or a domain if no cell did.
 
-        What that cell wrote of those before it, nobody can know to be true.
+        The hops before that cell are its own claims and cannot be verified.
         """
         after = None
         for hop in reversed(self.hops):
@@ -256,59 +258,59 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all hops are taken: who has the message now is its final destination."""
+        """Whether all hops are consumed: the message is at its final destination."""
         return self.position == len(self.hops)
 
-    # Other paths made of it.
+    # Derived paths.
 
     def advanced(self) -> CellPath:
-        """The path with its current hop taken; raises LocalProtocolError if there is none."""
+        """Return the path at its next hop; raises LocalProtocolError if it is complete."""
         self._require_hop()
         return copy_with(self, "position", self.position + 1)
 
     def with_current(self, hop: CellAddress) -> CellPath:
-        """The path with another current hop, as an alias or a queue makes it."""
+        """Return the path with another current hop, as an alias or a queue route rewrites it."""
         self._require_hop()
-        place = self.position
-        return copy_with(self, "hops", (*self.hops[:place], hop, *self.hops[place + 1 :]))
+        index = self.position
+        return copy_with(self, "hops", (*self.hops[:index], hop, *self.hops[index + 1 :]))
 
     def delivered_to(self, cell: CellAddress) -> CellPath:
-        """The path as a cell gets it: the hop is the cell's own address, and is taken."""
+        """Return the path as delivered to a cell, whose address replaces the consumed hop."""
         self._require_hop()
-        place = self.position
-        if self.hops[place] == cell:
-            return copy_with(self, "position", place + 1)
-        hops = (*self.hops[:place], cell, *self.hops[place + 1 :])
-        return copy_with_two(self, "hops", hops, "position", place + 1)
+        index = self.position
+        if self.hops[index] == cell:
+            return copy_with(self, "position", index + 1)
+        hops = (*self.hops[:index], cell, *self.hops[index + 1 :])
+        return copy_with_two(self, "hops", hops, "position", index + 1)
 
     def appended(self, *hops: CellAddress) -> CellPath:
-        """The path with further hops at its end."""
+        """Return the path with further hops appended; raises ConfigError if it gets too long."""
         grown = self.hops + hops
         if len(grown) > HOPS_MAX:
-            raise ConfigError(_fault_of(len(grown), self.position))
+            raise ConfigError(_describe_path_fault(len(grown), self.position))
         return copy_with(self, "hops", grown)
 
     def reversed(self) -> CellPath:
-        """The way back, at its beginning.
+        """Return the path of a reply, positioned at the first hop.
 
-        It goes by the cells alone: domains in between may be others on the way back. A domain is
-        kept only where it is needed to resolve the logical name after it.
+        It contains the cells only, because a reply may pass other domains. A domain stays in the
+        path only where it is needed to resolve the logical name after it.
         """
         return _reverse(self.hops)
 
     def trailing_domains(self) -> frozenset[str]:
-        """The domains that passed a message on since the last cell did, of its source path."""
-        found = []
+        """Return the domains that forwarded the message since the last cell of this source path."""
+        domains = []
         for hop in reversed(self.hops):
             if hop.cell != ANY:
                 break
-            found.append(hop.domain)
-        return frozenset(found)
+            domains.append(hop.domain)
+        return frozenset(domains)
 
     # As text.
 
     def describe(self) -> str:
-        """Text with a mark before the current hop, `[b@S2:>a@S1]`."""
+        """Return the path as text with a mark at the current hop, `[b@S2:>a@S1]`."""
         marked = [f">{hop}" if i == self.position else str(hop) for i, hop in enumerate(self.hops)]
         return f"[{':'.join(marked)}]"
 
@@ -326,20 +328,20 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return bool(self.hops)
 
 
-# Requests come by the same ways again and again.
+# Cached, because most requests use the same few paths.
 @lru_cache(maxsize=4096)
 def _reverse(hops: tuple[CellAddress, ...]) -> CellPath:
-    return CellPath(tuple(_without_idle_domains(hops[::-1])))
+    return CellPath(tuple(_without_unneeded_domains(hops[::-1])))
 
 
-def _without_idle_domains(hops: tuple[CellAddress, ...]) -> Iterator[CellAddress]:
+def _without_unneeded_domains(hops: tuple[CellAddress, ...]) -> Iterator[CellAddress]:
     following: Iterable[CellAddress | None] = (*hops[1:], None)
     for hop, after in zip(hops, following, strict=False):
         if not hop.is_domain or (after is not None and after.is_local):
             yield hop
 
 
-def _fault_of(length: int, position: int) -> str:
+def _describe_path_fault(length: int, position: int) -> str:
     if length > HOPS_MAX:
-        return f"a path of {length} hops is longer than {HOPS_MAX}"
-    return f"position {position} is not in a path of {length} hops"
+        return f"path of {length} hops is longer than {HOPS_MAX}"
+    return f"position {position} is outside of a path of {length} hops"

@@ -1,4 +1,4 @@
-"""Cells: objects with an address that messages are sent to."""
+"""Cells: message handlers with an address."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ if TYPE_CHECKING:
     from postroad.cells.sender import Destination
 
 CellHandler: TypeAlias = Callable[[CellMessage], Any | Awaitable[Any]]
-"""What a plain function that is a cell looks like."""
+"""A plain function that handles the messages of a FunctionCell."""
 
 
 class Cell(ABC):
-    """Handles the messages to one address, one after the other.
+    """Handler of the messages to one address, by default one message at a time.
 
         class Echo(Cell):
-            def received(self, message):
+            def handle(self, message):
                 return message.body
 
-        await domain.add(Echo("echo"))
+        await domain.add_cell(Echo("echo"))
 
     Args:
-        name: its name within the domain.
-        consume: queues whose messages it takes, each message being for one consumer.
-        subscribe: topics whose messages it gets a copy of.
-        concurrency: how many messages it works on at a time; with more than one, order is lost.
+        name: name of the cell within its domain.
+        consume: queues to consume; each message of a queue goes to one consumer.
+        subscribe: topics to subscribe to; each subscriber gets a copy.
+        concurrency: messages handled at a time, 1 by default; above 1, order is lost.
+
+    Raises:
+        ConfigError: a name is invalid, or `concurrency` is below 1.
     """
 
     def __init__(
@@ -46,64 +49,66 @@ class Cell(ABC):
         if concurrency < 1:
             raise ConfigError(f"concurrency={concurrency} of cell {name!r} must be 1 or more")
         self.name = validate_cell_name(name)
-        self.queues = tuple(validate_cell_name(it) for it in _names(consume))
-        self.topics = tuple(validate_cell_name(it) for it in _names(subscribe))
+        self.queues = tuple(validate_cell_name(queue) for queue in _names(consume))
+        self.topics = tuple(validate_cell_name(topic) for topic in _names(subscribe))
         self.concurrency = concurrency
         self._domain: CellDomain | None = None
 
     is_system = False
-    """Whether it belongs to the domain itself and stops after all others."""
+    """Whether the cell belongs to the domain itself and stops after all others."""
 
-    # What a cell is made for.
+    # For subclasses to implement.
 
     @abstractmethod
     def handle(self, message: CellMessage) -> Any:
-        """Handle a message, now or as a coroutine; what is returned is the reply to a call.
+        """Handle a message, as a plain function or a coroutine; the return value is the reply.
 
-        Bytes, text and plain values can be returned. What is raised is told to the caller. It runs
-        on the event loop and must not block.
+        Bytes, text and plain values can be returned. An exception is sent to the caller as an
+        error reply. The handler runs on the event loop and must not block.
         """
 
     def should_forward(self, message: CellMessage) -> bool:
-        """Whether a message that has further hops to go is sent on; by default it is."""
+        """Return whether to forward a message with further hops; by default True."""
         return True
 
     async def on_start(self) -> None:  # noqa: B027 - most cells need none
-        """Called before it can be reached; it can send already."""
+        """Prepare the cell; called before messages reach it. It can send already."""
 
     async def on_stop(self) -> None:  # noqa: B027 - most cells need none
-        """Called when nothing reaches it any more."""
+        """Clean up; called when no message can reach the cell any more."""
 
     def describe(self) -> str:
-        """A line on what it does, for `ps` and `info`."""
+        """Return a one-line description of the cell, for `ps` and `info`."""
         return (type(self).__doc__ or type(self).__name__).strip().split("\n")[0]
 
     def on_command(self, line: str) -> str | Awaitable[str]:
-        """Answer an operator's command."""
+        """Run a command of an operator and return its output."""
         return run_command(self, line)
 
     def is_read(self, line: str) -> bool:
-        """Whether a command only looks; a cell with another `commanded` has to say so itself."""
+        """Return whether a command is read-only; override it together with `on_command`."""
         return type(self).on_command is Cell.on_command and is_read_command(self, line)
 
-    # What a cell can do.
+    # For subclasses to call.
 
     @property
     def domain(self) -> CellDomain:
-        """The domain it is in."""
+        """The domain of the cell; raises UsageError before it is added to one."""
         if self._domain is None:
-            raise UsageError(f"cell {self.name!r} is in no domain: add() it to one")
+            raise UsageError(f"cell {self.name!r} has no domain: add it with domain.add_cell()")
         return self._domain
 
     @property
     def address(self) -> CellAddress:
-        """Its full address."""
+        """Full address of the cell."""
         return CellAddress(self.name, self.domain.name)
 
     def attach(self, domain: CellDomain | None) -> None:
-        """Called by the domain that takes it in, and with None when it lets it go."""
+        """Set the domain of the cell, or None when it is removed; called by the domain."""
         if domain is not None and self._domain is not None:
-            raise UsageError(f"cell {self.name!r} is in domain {self._domain.name} already")
+            raise UsageError(
+                f"cannot add cell {self.name!r}: domain {self._domain.name} has it already"
+            )
         self._domain = domain
 
     async def send(self, destination: Destination, body: Any = b"", **options: Any) -> None:
@@ -111,8 +116,8 @@ class Cell(ABC):
         await self.domain.send(destination, body, sender=self.address, **options)
 
     def send_nowait(self, destination: Destination, body: Any = b"", **options: Any) -> None:
-        """Send a message from this cell without waiting; see `CellDomain.tell`."""
-        self.domain.tell(destination, body, sender=self.address, **options)
+        """Send a message from this cell without waiting; see `CellDomain.send_nowait`."""
+        self.domain.send_nowait(destination, body, sender=self.address, **options)
 
     def publish(self, topic: str, body: Any = b"", **options: Any) -> None:
         """Send a copy to every subscriber of a topic; see `CellDomain.publish`."""
@@ -128,7 +133,7 @@ class Cell(ABC):
 
 
 class FunctionCell(Cell):
-    """A plain function as a cell."""
+    """Cell whose handler is a plain function."""
 
     def __init__(self, name: str, handler: CellHandler, **options: Any) -> None:
         super().__init__(name, **options)
@@ -141,12 +146,12 @@ class FunctionCell(Cell):
         return self._handler(message)
 
     def describe(self) -> str:
-        """The first line of the function's documentation, or its name."""
+        """Return the first line of the docstring of the function, or its name."""
         text = (getattr(self._handler, "__doc__", None) or "").strip()
         return text.split("\n")[0] or getattr(self._handler, "__qualname__", repr(self._handler))
 
 
 def _names(names: Iterable[str]) -> Iterable[str]:
     if isinstance(names, str):
-        raise ConfigError(f"several names are needed, not the text {names!r}")
+        raise ConfigError(f"expected a list of names, not the string {names!r}")
     return names

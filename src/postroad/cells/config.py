@@ -1,4 +1,4 @@
-"""Every maximum and time of a domain."""
+"""Settings of a domain: limits and times."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from postroad.core.errors import ConfigError
 from postroad.core.limits import MIB
 
 RemoteCommands: TypeAlias = Literal["off", "read", "change"]
-"""Which commands of other domains are answered: none, those that only look, or all."""
+"""Commands that other domains may run here: none, read-only ones, or all."""
 
 
 class CellsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a domain; the defaults suit most."""
+    """Limits and times of a domain; the defaults suit most clusters."""
 
     call_timeout_s: float = 30.0
-    """How long a call may take that names no time of its own."""
+    """Timeout of calls that are made without `timeout`."""
     mailbox_messages_max: int = 1_000
-    """Messages that wait for one cell; more are refused."""
+    """Messages in the mailbox of one cell; further ones are rejected with CellBusyError."""
     mailbox_bytes_max: int = 16 * MIB
-    """What they may weigh together, heads and paths included."""
+    """Memory of these messages, headers and paths included."""
     link_messages_max: int = 10_000
-    """Messages that wait for one tunnel; more are refused."""
+    """Messages queued for one tunnel; further ones are rejected with CellBusyError."""
     link_bytes_max: int = 32 * MIB
-    """What they may weigh together."""
+    """Memory of these messages."""
     resend_messages_max: int = 1_024
-    """Messages sent without a call that are kept a while, to be sent another way if one fails."""
+    """One-way messages buffered for a while, to be rerouted if the selected route fails."""
     resend_bytes_max: int = 4 * MIB
-    """What they may weigh together."""
+    """Memory of these messages."""
     redial_first_s: float = 0.2
-    """The pause before a core is dialed again, the first time."""
+    """Delay before the first redial of a core."""
     redial_max_s: float = 10.0
-    """The longest pause; it doubles until then."""
+    """Longest delay between two dials; the delay doubles up to this value."""
     forget_core_s: float = 60.0
-    """How long a core is dialed that nobody tells of any more."""
+    """How long a core is still dialed after core discovery stopped listing it."""
     route_retry_s: float = 1.0
-    """How long a call waits for a route before it looks again by itself."""
+    """How long a call without a route waits for a route change before it retries."""
     stop_grace_s: float = 5.0
-    """How long messages that were taken in may be worked on when the domain stops."""
+    """How long accepted messages may still be handled when the domain stops."""
     announcing: RouteAdvertiserConfig = RouteAdvertiserConfig()
-    """How others are told what this domain offers."""
+    """Times of the route advertiser."""
     learning: RouteLearnerConfig = RouteLearnerConfig()
-    """How this domain learns from others."""
+    """Times of the route learner."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:

@@ -1,4 +1,4 @@
-"""The cells of one domain, running: what users of cells work with."""
+"""A running domain: its cells, routes and tunnels. This is the entry point for users of cells."""
 
 from __future__ import annotations
 
@@ -29,27 +29,31 @@ from postroad.net import MessagingService, Tunnel
 
 logger = logging.getLogger("postroad.cells")
 
-# What somebody else's cleaning up may take beyond the grace.
-_CLEAN_UP_S = 1.0
+# How long the clean-up of a cell or of core discovery may take beyond the grace.
+_CLEANUP_TIMEOUT_S = 1.0
 
 
 class CellDomain(CellMessaging, Lifecycle):
-    """A domain: cells, and the way to those of other domains.
+    """A domain: cells, and routes to the cells of other domains.
 
         async with CellDomain(service, role=Role.CORE) as domain:
             domain.add_function("echo", lambda message: message.body)
             print(await domain.call("echo", "hello"))
 
     Args:
-        service: the started messaging service of this node; its name is the domain's.
-        role: a core is connected to all other cores, a satellite to cores only.
+        service: the started messaging service of this node; the domain has its name.
+        role: a core has tunnels to all other cores, a satellite (the default) to cores only.
         zone: cores and consumers of the same zone are preferred.
-        core_discovery: tells where the cores are; without it this domain is alone, or is dialed.
-        cores: the names of all that may be cores, this domain included if it is one; None for
-            whoever says so. A core is believed what it says of the domains behind it.
-        remote_commands: which commands of other domains cells answer: "off" none, "read" those
-            that only look, "change" all.
-        config: every maximum and time.
+        core_discovery: finds the cores; without it this domain dials none and can only be dialed.
+        cores: names of the domains that may be cores, this one included if it is one; None
+            accepts every domain that says it is a core. Cores are trusted about the
+            domains behind them.
+        remote_commands: commands that other domains may run here: "off" none, "read" read-only
+            ones, "change" all.
+        config: limits and times.
+
+    Raises:
+        ConfigError: a name or a setting is invalid.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class CellDomain(CellMessaging, Lifecycle):
         config: CellsConfig | None = None,
     ) -> None:
         if not isinstance(service, MessagingService):
-            raise ConfigError(f"a domain needs a MessagingService, not {service!r}")
+            raise ConfigError(f"service must be a MessagingService, not {service!r}")
         self.service = service
         super().__init__(
             DomainInfo(service.name, role, zone),
@@ -73,10 +77,10 @@ class CellDomain(CellMessaging, Lifecycle):
         )
         self.core_discovery = StaticCoreDiscovery({}) if core_discovery is None else core_discovery
         self.cores = None if cores is None else _check_cores(cores, self.identity)
-        """The names of all that may be cores; None for whoever says so."""
+        """Names of the domains that may be cores; None accepts all."""
         if remote_commands not in get_args(RemoteCommands):
-            known = ", ".join(get_args(RemoteCommands))
-            raise ConfigError(f"remote_commands={remote_commands!r} must be one of {known}")
+            allowed_cores = ", ".join(get_args(RemoteCommands))
+            raise ConfigError(f"remote_commands={remote_commands!r} must be one of {allowed_cores}")
         self.remote_commands = remote_commands
         self._stopping: asyncio.Task[None] | None = None
         # Set by start.
@@ -84,17 +88,24 @@ class CellDomain(CellMessaging, Lifecycle):
         self.dialer: CoreDialer
         self.propagator: RoutePropagator
 
-    # Life.
+    # Lifecycle.
 
     async def start(self) -> None:
-        """Make the cells every domain has, and look for other domains."""
+        """Add the built-in cells, accept tunnels and start to dial the cores.
+
+        Raises:
+            UsageError: the domain was started before.
+            ConfigError: core discovery rejected its settings.
+        """
         if self._state is not DomainState.NEW:
-            raise UsageError(f"domain {self.name!r} is {self._state.value}; make a new one")
-        exchange = self._start_sending()
-        exchange.remote_commands = self.remote_commands
-        self.propagator = RoutePropagator(exchange, incarnation=self.service.incarnation)
+            raise UsageError(
+                f"cannot start domain {self.name!r}: it is {self._state.value}; create a new one"
+            )
+        dispatcher = self._start_sending()
+        dispatcher.remote_commands = self.remote_commands
+        self.propagator = RoutePropagator(dispatcher, incarnation=self.service.incarnation)
         self.links = DomainLinks(
-            exchange,
+            dispatcher,
             on_up=self.propagator.link_up,
             on_down=self.propagator.link_down,
             on_update=self.propagator.receive,
@@ -108,7 +119,7 @@ class CellDomain(CellMessaging, Lifecycle):
             has_link=self.links.by_domain.__contains__,
             cores=self.cores,
         )
-        # It raises if the service has a domain already, which must not be disturbed.
+        # Raises if the service has a domain already, before anything of that one is changed.
         self.service.accept_tunnels(self._accept)
         self._state = DomainState.RUNNING
         self.service.introduce(self.identity.role.value, self.identity.zone)
@@ -123,18 +134,19 @@ class CellDomain(CellMessaging, Lifecycle):
             raise
 
     def _accept(self, tunnel: Tunnel) -> DomainLink:
-        """Accept a tunnel of another domain; raises HandshakeRejectedError if it may not."""
+        """Accept a tunnel of another domain; raises HandshakeRejectedError if it is not allowed."""
         peer = tunnel.peer
         is_satellite = self.identity.role is Role.SATELLITE
-        known = self.dialer.cores.keys() if self.cores is None else self.cores
-        if is_satellite and peer.role == Role.CORE.value and peer.name not in known:
+        allowed_cores = self.dialer.cores.keys() if self.cores is None else self.cores
+        if is_satellite and peer.role == Role.CORE.value and peer.name not in allowed_cores:
             raise HandshakeRejectedError(
-                f"{self.name} is a satellite and knows no core {peer.name}: it dials those it knows"
+                f"satellite {self.name} rejected the tunnel of core {peer.name}: that core is in "
+                "neither its core discovery nor its setting cores"
             )
         return self.links.accept(tunnel)
 
     async def stop(self, grace: float | None = None) -> None:
-        """Withdraw everything this domain offers, finish what was begun, and close the tunnels."""
+        """Withdraw all routes, wait `grace` seconds for handlers, close the tunnels."""
         if self._state is DomainState.RUNNING:
             self._state = DomainState.STOPPING
             grace_s = self.config.stop_grace_s if grace is None else grace
@@ -143,66 +155,73 @@ class CellDomain(CellMessaging, Lifecycle):
             await asyncio.shield(self._stopping)
 
     async def _stop(self, grace_s: float) -> None:
-        """A task of its own, so that it ends even if its caller is cancelled."""
-        deadline = self._exchange.loop.time() + grace_s
+        """Stop as a task of its own, so that a cancelled caller does not interrupt it."""
+        deadline = self._dispatcher.loop.time() + grace_s
         self.service.refuse_tunnels()
-        await self._await_stop("what tells of cores", self.core_discovery.stop(), deadline)
+        await self._await_stop("core discovery", self.core_discovery.stop(), deadline)
         await self.dialer.close()
         for name in self._user_cells():
-            self._exchange.withdraw_cell(name)
+            self._dispatcher.registry.withdraw_cell(name)
         self.propagator.announce_shutdown()
         await self.propagator.wait_acknowledged(self._remaining_s(deadline))
-        await asyncio.gather(*(self._end(name, deadline) for name in self._user_cells()))
+        await asyncio.gather(*(self._stop_cell(name, deadline) for name in self._user_cells()))
         await self.links.wait_flushed(self._remaining_s(deadline))
         self.propagator.close()
-        await asyncio.gather(*(it.wait_closed() for it in self.links.close("the domain stops")))
-        await asyncio.gather(*(self._end(name, 0.0) for name in list(self._runners)))
+        await asyncio.gather(
+            *(tunnel.wait_closed() for tunnel in self.links.close("the domain stops"))
+        )
+        await asyncio.gather(*(self._stop_cell(name, 0.0) for name in list(self._runners)))
         self._calls.close()
         self._state = DomainState.STOPPED
         await self._calls.wait_finished()
 
     def _remaining_s(self, deadline: float) -> float:
-        return max(0.0, deadline - self._exchange.loop.time())
+        return max(0.0, deadline - self._dispatcher.loop.time())
 
-    # What it is.
+    # State.
 
     @property
     def dispatcher(self) -> MessageDispatcher:
-        """What moves its messages; for the cells that come with every domain."""
+        """Dispatcher of the messages, for the built-in cells."""
         return self._running()
 
     @property
     def table(self) -> RouteTable:
-        """All routes, as they are now."""
-        return self._running().table
+        """The current route table."""
+        return self._running().registry.table
 
     @property
     def cells(self) -> list[str]:
-        """The names of all cells that can be reached here, tunnels included."""
-        return sorted(self._running().runners)
+        """Names of all cells of this domain, tunnels included."""
+        return sorted(self._running().registry.runners)
 
     def statistics(self) -> DomainStatistics:
-        """A copy of the counters."""
-        return self._exchange.statistics.copy()
+        """Return a copy of the counters."""
+        return self._dispatcher.statistics.copy()
 
     @property
     def _runners(self) -> dict[str, CellRunner]:
-        return self._exchange.runners
+        return self._dispatcher.registry.runners
 
     def _user_cells(self) -> list[str]:
-        """The cells that are neither tunnels nor in every domain."""
-        return [name for name, it in self._runners.items() if not it.cell.is_system]
+        """Return the names of the cells that users added."""
+        return [name for name, runner in self._runners.items() if not runner.cell.is_system]
 
     # Cells.
 
     async def add_cell(self, cell: Cell) -> None:
-        """Let a cell in: from now on it can be reached."""
-        self._check_vacant(cell.name)
+        """Add a cell; when this returns, messages reach it.
+
+        Raises:
+            ConfigError: the name is taken or reserved.
+            UsageError: the cell belongs to a domain already.
+        """
+        self._check_name_free(cell.name)
         cell.attach(self)
         try:
             await cell.on_start()
-            self._check_vacant(cell.name)
-            self._publish(cell)
+            self._check_name_free(cell.name)
+            self._register(cell)
         except BaseException:
             await self._await_stop(f"cell {cell.name}", cell.on_stop(), 0.0)
             cell.attach(None)
@@ -217,20 +236,20 @@ class CellDomain(CellMessaging, Lifecycle):
         subscribe: Iterable[str] = (),
         concurrency: int = 1,
     ) -> None:
-        """Let a plain function be a cell; it is called with each message and returns the reply."""
-        self._check_vacant(name)
+        """Add a plain function as a cell; it is called with each message and returns the reply."""
+        self._check_name_free(name)
         cell = FunctionCell(
             name, handler, consume=consume, subscribe=subscribe, concurrency=concurrency
         )
         cell.attach(self)
         try:
-            self._publish(cell)
+            self._register(cell)
         except BaseException:
             cell.attach(None)
             raise
 
     def cell(self, name: str, **options: Any) -> Callable[[CellHandler], CellHandler]:
-        """The same as a decorator: `@domain.cell("echo")`."""
+        """Return a decorator that adds a function as a cell: `@domain.cell("echo")`."""
 
         def add(handler: CellHandler) -> CellHandler:
             self.add_function(name, handler, **options)
@@ -239,77 +258,81 @@ class CellDomain(CellMessaging, Lifecycle):
         return add
 
     async def remove_cell(self, name: str, grace: float | None = None) -> None:
-        """Let a cell go: it finishes what it has, up to `grace` seconds, and is gone."""
-        self._check_outside(self._runner(name))
+        """Remove a cell; it may finish its messages for `grace` seconds, else they are rejected."""
+        self._check_not_current(self._runner(name))
         grace_s = self.config.stop_grace_s if grace is None else grace
-        await self._end(name, self._exchange.loop.time() + grace_s)
+        await self._stop_cell(name, self._dispatcher.loop.time() + grace_s)
 
     async def drain_cell(self, name: str, timeout: float | None = None) -> bool:
-        """Take a cell out of all queues and topics, and wait until it has nothing left to do.
+        """Withdraw a cell from all queues and topics, and wait until it is idle.
 
-        It can still be reached by its full address, and by its name once it consumes or
-        subscribes again. False if it took too long; then it is
-        drained, but others may not know, or it is still at work.
+        Its full address still reaches it, and its name again once it consumes or subscribes.
+        Returns False after `timeout` seconds (the stop grace by default): the routes are deleted
+        then, but a peer has not acknowledged it, or a handler still runs.
         """
         runner = self._runner(name)
-        self._check_outside(runner)
+        self._check_not_current(runner)
         timeout_s = self.config.stop_grace_s if timeout is None else timeout
-        deadline = self._exchange.loop.time() + timeout_s
-        # What others sent before they knew is still welcome.
-        self._exchange.withdraw_cell(name)
-        is_known = await self.propagator.wait_acknowledged(timeout_s)
-        self._withdraw(name)
-        self._exchange.drain_cell(name)
-        return await self._wait_idle(runner, deadline) and is_known
+        deadline = self._dispatcher.loop.time() + timeout_s
+        # Messages that peers send before they acknowledge the withdrawal are still accepted.
+        self._dispatcher.registry.withdraw_cell(name)
+        is_acknowledged = await self.propagator.wait_acknowledged(timeout_s)
+        self._delete_routes_to(name)
+        self._dispatcher.registry.drain_cell(name)
+        return await self._wait_idle(runner, deadline) and is_acknowledged
 
-    def _check_vacant(self, name: str) -> None:
+    def _check_name_free(self, name: str) -> None:
         if name.startswith(GATEWAY_PREFIX):
-            raise ConfigError(f"cell name {name!r}: {GATEWAY_PREFIX}... is for tunnels")
-        if name in self._running().runners:
-            raise ConfigError(f"domain {self.name} has a cell {name!r} already")
+            raise ConfigError(
+                f"invalid cell name {name!r}: {GATEWAY_PREFIX}... is reserved for tunnels"
+            )
+        if name in self._running().registry.runners:
+            raise ConfigError(f"cannot add cell {name!r}: domain {self.name} has one already")
 
-    def _check_outside(self, runner: CellRunner) -> None:
+    def _check_not_current(self, runner: CellRunner) -> None:
         if runner.is_current:
-            raise UsageError(f"cell {runner.name!r} cannot wait for itself: make a task that does")
+            raise UsageError(
+                f"cell {runner.name!r} cannot wait for its own handler: use another task"
+            )
 
-    def _publish(self, cell: Cell) -> None:
+    def _register(self, cell: Cell) -> None:
         address = cell.address
         zone = self.identity.zone
         routes = [Route.to_queue(queue, address, zone) for queue in cell.queues]
         routes += [Route.to_topic(topic, address, zone) for topic in cell.topics]
-        self._running().add_cell(CellRunner(cell, self._exchange), routes)
+        self._running().registry.add_cell(CellRunner(cell, self._dispatcher), routes)
 
     def _runner(self, name: str) -> CellRunner:
-        runner = self._running().runners.get(name)
+        runner = self._running().registry.runners.get(name)
         if runner is None:
             raise CellNotFoundError(f"domain {self.name} has no cell {name!r}")
         return runner
 
-    def _withdraw(self, name: str) -> None:
+    def _delete_routes_to(self, name: str) -> None:
         """Delete all routes that lead to a cell."""
         address = self.identity.cell(name)
-        routes = [route for route in self._exchange.table if route.target == address]
-        self._exchange.change_routes(deleted=routes)
+        routes = [route for route in self._dispatcher.registry.table if route.target == address]
+        self._dispatcher.registry.change_routes(deleted=routes)
 
-    async def _end(self, name: str, deadline: float) -> None:
+    async def _stop_cell(self, name: str, deadline: float) -> None:
         runner = self._runners.get(name)
         if runner is None:
             return
-        self._exchange.remove_cell(name)
+        self._dispatcher.registry.remove_cell(name)
         await self._wait_idle(runner, deadline)
         await runner.stop()
         await self._await_stop(f"cell {name}", runner.cell.on_stop(), deadline)
         runner.cell.attach(None)
 
-    async def _await_stop(self, what: str, end: Awaitable[None], deadline: float) -> None:
-        """Wait for the end of something that is not ours: it may fail, and takes its time."""
+    async def _await_stop(self, subject: str, stopping: Awaitable[None], deadline: float) -> None:
+        """Await the clean-up of user code; log if it raises or exceeds its deadline."""
         try:
-            async with asyncio.timeout(self._remaining_s(deadline) + _CLEAN_UP_S):
-                await end
+            async with asyncio.timeout(self._remaining_s(deadline) + _CLEANUP_TIMEOUT_S):
+                await stopping
         except TimeoutError:
-            logger.warning("%s: %s takes too long to stop", self.name, what)
+            logger.warning("domain %s: stop of %s timed out", self.name, subject)
         except Exception:
-            logger.exception("%s: %s failed to stop", self.name, what)
+            logger.exception("domain %s: stop of %s failed", self.name, subject)
 
     async def _wait_idle(self, runner: CellRunner, deadline: float) -> bool:
         try:
@@ -322,50 +345,64 @@ class CellDomain(CellMessaging, Lifecycle):
     # Queues, topics and routes.
 
     def consume(self, name: str, *queues: str) -> None:
-        """Have a cell take messages of further queues."""
+        """Make a cell a consumer of further queues."""
         target, zone = self._runner(name).cell.address, self.identity.zone
-        self._exchange.change_routes(added=[Route.to_queue(it, target, zone) for it in queues])
-        self._exchange.restore_cell(name)
+        self._dispatcher.registry.change_routes(
+            added=[Route.to_queue(queue, target, zone) for queue in queues]
+        )
+        self._dispatcher.registry.restore_cell(name)
 
     def stop_consuming(self, name: str, *queues: str) -> None:
-        """Have a cell take messages of these queues no more."""
+        """Make a cell no consumer of these queues any more."""
         target = self._runner(name).cell.address
-        self._exchange.change_routes(deleted=[Route.to_queue(it, target) for it in queues])
+        self._dispatcher.registry.change_routes(
+            deleted=[Route.to_queue(queue, target) for queue in queues]
+        )
 
     def subscribe(self, name: str, *topics: str) -> None:
-        """Have a cell get copies of what is published to further topics."""
+        """Make a cell a subscriber of further topics."""
         target, zone = self._runner(name).cell.address, self.identity.zone
-        self._exchange.change_routes(added=[Route.to_topic(it, target, zone) for it in topics])
-        self._exchange.restore_cell(name)
+        self._dispatcher.registry.change_routes(
+            added=[Route.to_topic(topic, target, zone) for topic in topics]
+        )
+        self._dispatcher.registry.restore_cell(name)
 
     def unsubscribe(self, name: str, *topics: str) -> None:
-        """Have a cell get no copies any more."""
+        """Make a cell no subscriber of these topics any more."""
         target = self._runner(name).cell.address
-        self._exchange.change_routes(deleted=[Route.to_topic(it, target) for it in topics])
+        self._dispatcher.registry.change_routes(
+            deleted=[Route.to_topic(topic, target) for topic in topics]
+        )
 
     def change_routes(self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = ()) -> None:
-        """Change the table by hand; raises RouteRejectedError if that cannot be."""
-        exchange = self._running()
-        wanted = list(added)
-        for route in wanted:
+        """Add and delete routes, all or none; raises RouteRejectedError if one is invalid."""
+        dispatcher = self._running()
+        new_routes = list(added)
+        for route in new_routes:
             self.check_route(route)
-        exchange.change_routes(added=wanted, deleted=deleted)
+        dispatcher.registry.change_routes(added=new_routes, deleted=deleted)
 
     def check_route(self, route: Route) -> None:
-        """Refuse a route that leads nowhere; raises CellNotFoundError."""
-        exchange = self._running()
+        """Check that the target of a route exists; raises CellNotFoundError."""
+        dispatcher = self._running()
         check_route_target(
-            route, domain=self.name, cells=exchange.runners, gateways=exchange.gateways
+            route,
+            domain=self.name,
+            cells=dispatcher.registry.runners,
+            gateways=dispatcher.registry.gateways,
         )
 
     def on_routes_changed(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have a callback told of every change of the table; gives what ends that."""
-        listeners = self._running().listeners
+        """Call back after every change of the route table; returns a function that unregisters."""
+        listeners = self._running().registry.listeners
         listeners.append(callback)
         return lambda: listeners.remove(callback) if callback in listeners else None
 
     async def wait_routes_acknowledged(self, timeout: float = 5.0) -> bool:
-        """Wait until all connected domains know what this one offers; False if that takes long."""
+        """Wait until all peers have acknowledged the routes of this domain.
+
+        Returns False after `timeout` seconds.
+        """
         self._running()
         return await self.propagator.wait_acknowledged(timeout)
 
@@ -373,11 +410,13 @@ class CellDomain(CellMessaging, Lifecycle):
         return f"<CellDomain {self.identity.role.value} {self.name} {self._state.value}>"
 
 
-def _check_cores(cores: Iterable[str], own: DomainInfo) -> frozenset[str]:
+def _check_cores(cores: Iterable[str], local: DomainInfo) -> frozenset[str]:
     if isinstance(cores, str):
-        raise ConfigError(f"cores: several names are needed, not the text {cores!r}")
-    names = frozenset(validate_domain_name(it) for it in cores)
-    if own.role is Role.CORE and own.name not in names:
-        listed = ", ".join(sorted(names)) or "nobody"
-        raise ConfigError(f"domain {own.name!r} is a core, but cores lists {listed}: add its name")
+        raise ConfigError(f"cores must be a list of names, not the string {cores!r}")
+    names = frozenset(validate_domain_name(name) for name in cores)
+    if local.role is Role.CORE and local.name not in names:
+        listed = ", ".join(sorted(names)) or "no names"
+        raise ConfigError(
+            f"domain {local.name!r} is a core, but cores lists {listed}: add its name"
+        )
     return names

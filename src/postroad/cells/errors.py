@@ -1,24 +1,24 @@
-"""What can go wrong with cells, below the tree of `postroad.core.errors`.
+"""Errors of cells, as subclasses of those of `postroad.core.errors`.
 
 ConfigError
-└── RouteRejectedError                          the table cannot be changed like that
-    ├── DuplicateRouteError                     it has that route already
-    ├── RouteNotFoundError (LookupError)        it has no such route
-    └── CellNotFoundError (LookupError)         the route's target is no cell of this domain
+└── RouteRejectedError                          the route table rejected a change
+    ├── DuplicateRouteError                     the table has that route already
+    ├── RouteNotFoundError (LookupError)        the table has no such route
+    └── CellNotFoundError (LookupError)         the target of the route is no cell of this domain
 UsageError
-└── CommandRefused (PermissionError)            a command of another domain, which it may not give
+└── CommandRejectedError (PermissionError)            another domain may not run this command here
 MessagingError
 └── RoutingError                                abstract
-    ├── NoRouteError                            nobody takes the message, here or where it got to
-    ├── HopLimitExceededError                   it went from domain to domain, or in circles
-    ├── MessageExpiredError                     its time was over before it arrived
-    └── CellBusyError                           a mailbox or a link on its way is full
+    ├── NoRouteError                            no domain on its path has a route
+    ├── HopLimitExceededError                   too many hops, or aliases in a circle
+    ├── MessageExpiredError                     its TTL was over before it was handled
+    └── CellBusyError                           a mailbox or the queue of a tunnel is full
 
-What went wrong in the receiver comes back as these of `postroad.core.errors`:
+Failures of the receiving cell are raised as these errors of `postroad.core.errors`:
 
 MessagingError
-├── RemoteHandlerError                          its handler raised; `remote_code` tells what
-└── RemoteDecodeError                           it cannot decode the payload: MalformedPayloadError
+├── RemoteHandlerError                          its handler raised; `remote_code` is the error code
+└── RemoteDecodeError                           its handler raised MalformedPayloadError
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from postroad.core.errors import ConfigError, MessagingError, Outcome, UsageErro
 
 
 class RouteRejectedError(ConfigError):
-    """The routing table cannot be changed like that; it is as it was."""
+    """The route table rejected a change and is unchanged."""
 
     code = 7100
 
@@ -45,39 +45,39 @@ class RouteNotFoundError(RouteRejectedError, LookupError):
 
 
 class CellNotFoundError(RouteRejectedError, LookupError):
-    """A route of this domain needs a cell of this domain, or another domain, to lead to."""
+    """There is no cell or domain of that name that the route could lead to."""
 
     code = 7130
 
 
-class CommandRefused(UsageError, PermissionError):
-    """Whoever is in another domain may not give this command here; see `remote_commands`."""
+class CommandRejectedError(UsageError, PermissionError):
+    """Another domain may not run this command here; see the setting `remote_commands`."""
 
     code = 7150
 
 
 class RoutingError(MessagingError):
-    """Abstract: a message did not find its way."""
+    """Abstract: a message could not be routed or delivered."""
 
     code = 7200
     outcome = Outcome.REPLIED
 
 
 class NoRouteError(RoutingError):
-    """Nobody takes the message; transient while cells start and routes spread."""
+    """No route to the destination; transient while cells start and routes are advertised."""
 
     code = 7210
     retryable = True
 
 
 class HopLimitExceededError(RoutingError):
-    """The message was sent from domain to domain, or from alias to alias, without an end."""
+    """The message took too many hops, or followed too many aliases in one domain."""
 
     code = 7220
 
 
 class MessageExpiredError(RoutingError):
-    """The time the sender gave the message was over before anybody took it."""
+    """The TTL of the message was over before a cell handled it."""
 
     code = 7230
     retryable = True

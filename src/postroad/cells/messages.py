@@ -1,7 +1,7 @@
-"""What payloads hold: bytes, and the name of how to read them. Nothing is ever unpickled.
+"""Messages as cells see them: content types, bodies, replies, pings. Nothing is ever unpickled.
 
-Bytes and text stay what they are. Whatever else msgspec can write travels as MessagePack, and is
-read as plain values.
+Bytes and text are sent unchanged. All other values that msgspec can encode are sent as MessagePack
+and decoded as plain values.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ TEXT = "text"
 JSON = "json"
 MSGPACK = "msgpack"
 COMMAND = "command"
-"""A line for the operators' side of a cell."""
+"""A command line of an operator, run by the cell."""
 PING = "postroad.ping"
-"""Answered by every cell on its own, with the way the ping took."""
+"""A ping: the runner of every cell replies with the path that the ping took."""
 
 
 def encode_body(body: Any) -> tuple[str, bytes]:
-    """The content and payload of what somebody wants to send; raises ConfigError if neither fits.
+    """Return content type and payload of a body; raises ConfigError if it cannot be encoded.
 
     None is sent as an empty payload.
     """
@@ -38,22 +38,24 @@ def encode_body(body: Any) -> tuple[str, bytes]:
             return TEXT, body.encode()
         return MSGPACK, msgspec.msgpack.encode(body)
     except Exception as error:
-        # Encoding may run code of the values themselves.
-        raise ConfigError(f"a {type(body).__name__} cannot be sent: {error}") from None
+        # Encoding may run code of the values, such as `__getattr__`, which may raise anything.
+        raise ConfigError(f"cannot encode a body of type {type(body).__name__}: {error}") from None
 
 
-def decode_body(content: str, payload: bytes) -> Any:
-    """What a payload holds; raises MalformedPayloadError if it is not what its content says."""
-    if content == BYTES:
+def decode_body(content_type: str, payload: bytes) -> Any:
+    """Return the decoded payload; raises MalformedPayloadError if it is not of its content type."""
+    if content_type == BYTES:
         return payload
-    read = _READERS.get(content)
+    read = _READERS.get(content_type)
     if read is None:
-        known = ", ".join(_READERS)
-        raise MalformedPayloadError(f"content {content!r} is not known; known are {known}")
+        supported = ", ".join(_READERS)
+        raise MalformedPayloadError(
+            f"unknown content type {content_type!r}; supported: {supported}"
+        )
     try:
         return read(payload)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise MalformedPayloadError(f"no {content}: {error}") from None
+        raise MalformedPayloadError(f"payload is not valid {content_type}: {error}") from None
 
 
 _READERS: dict[str, Callable[[bytes], Any]] = {
@@ -64,33 +66,33 @@ _READERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-_NO_WAY = CellPath()
+_EMPTY_PATH = CellPath()
 
 
 class CellMessage(msgspec.Struct, frozen=True, gc=False):
-    """What a handler is given."""
+    """A message as the handler of a cell gets it."""
 
     payload: bytes
     content_type: str = BYTES
-    """Says how to read the payload."""
+    """Encoding of the payload; see `body`."""
     sender: CellAddress | None = None
-    """The cell that sent it, or sent it on: the last one that did, see `way`."""
+    """The cell that sent it, or the last cell that forwarded it; see `path`."""
     route_name: str | None = None
-    """The queue or topic it was sent to, if that is why this cell gets it."""
+    """The queue or topic by which it was routed to this cell, if any."""
     id: bytes = b""
     wants_reply: bool = False
-    """Whether somebody waits for what the handler returns."""
+    """Whether the sender waits for the return value of the handler."""
     deadline: float | None = None
-    """Time of the event loop's clock when the sender stops caring, where it told."""
+    """When the sender stops waiting, by the clock of the event loop; None if it set no timeout."""
     session: str | None = None
     headers: dict[str, str] | None = None
-    path: CellPath = _NO_WAY
-    """Who sent it and everybody who sent it on, oldest first; cells, and domains as `*@domain`.
+    path: CellPath = _EMPTY_PATH
+    """Sender and all forwarders, oldest first: cells, and domains as `*@domain`.
 
-    What is before the sender is what the sender says.
+    Hops before `sender` are claims of the sender that were not verified.
     """
     transaction: Any = None
-    """Of a guaranteed message: what is written through it happens once, with the message."""
+    """Of a durable message: writes through it are committed once, together with its ack."""
 
     @property
     def body(self) -> Any:
@@ -99,34 +101,34 @@ class CellMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class CellReply(NamedTuple):
-    """A reply, as whoever waits for it gets it."""
+    """A reply to a call."""
 
-    content: str
+    content_type: str
     payload: bytes
     path: CellPath = CellPath()
-    """The way it took; empty if it never left this domain."""
+    """The path that it took; empty if it never left this domain."""
 
 
 EMPTY_REPLY = CellReply("", b"")
-"""The answer of whoever has nothing to say but that it is done."""
+"""Completes a durable delivery, which has no return value."""
 
 
 class PongBody(msgspec.Struct, frozen=True):
-    """The answer to a ping."""
+    """Payload of the reply to a ping."""
 
     path: tuple[str, ...] = msgspec.field(name="way")
-    """Everybody who sent the ping on, oldest first."""
+    """All hops of the ping, oldest first. Its name on the wire is `way`."""
 
 
 def build_pong(message: CellMessage) -> PongBody:
-    """What a cell answers."""
+    """Return the payload that a cell replies to a ping."""
     return PongBody(tuple(map(str, message.path.hops)))
 
 
 def decode_pong(payload: bytes) -> CellPath:
-    """The way a ping took; raises MalformedPayloadError for anything that is no answer to one."""
+    """Return the path of a ping; raises MalformedPayloadError if the payload is no pong."""
     try:
         pong = msgspec.msgpack.decode(payload, type=PongBody)
         return CellPath.of(*pong.path)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise MalformedPayloadError(f"no answer to a ping: {error}") from None
+        raise MalformedPayloadError(f"payload is no reply to a ping: {error}") from None

@@ -1,4 +1,4 @@
-"""Sending messages: what to send as, to whom, and the short way to cells of the same domain."""
+"""The sending half of a domain: send, publish, call, and the fast paths of calls."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from postroad.core.tracing import NOOP_SPAN, SpanKind, SpanLike
 from postroad.net.requests import validate_timeout
 
 Destination: TypeAlias = str | CellAddress | CellPath
-"""`cell@domain`, the name of a cell or queue, or several of them with `:` in between."""
+"""`cell@domain`, the name of a cell or queue, or several of them joined with `:`."""
 DurableSender: TypeAlias = Callable[[Envelope], Awaitable[None]]
-"""Takes a message for a guaranteed queue; returns once it cannot be lost."""
+"""Sends a message to a durable queue; returns once the message is committed."""
 
-# What paths, headers and the like may need of a message's size.
+# Part of the largest message that is reserved for paths and headers.
 _HEAD_BYTES = 128 * KIB
-_CALLS_IN_A_ROW = 64
-# Destinations remembered as texts; forgetting them all costs one look at each.
-_KNOWN_MAX = 4_096
+_CALLS_BEFORE_YIELD = 64
+# Parsed destinations in the caches, which are cleared when they are full.
+_DESTINATIONS_MAX = 4_096
 
 
 class DomainState(enum.Enum):
-    """Where a domain stands in its life."""
+    """State in the lifecycle of a domain."""
 
     NEW = "not started"
     RUNNING = "running"
@@ -57,7 +57,7 @@ class DomainState(enum.Enum):
 
 
 class CellMessaging:
-    """The half of a domain that sends messages."""
+    """The sending half of a domain."""
 
     def __init__(self, identity: DomainInfo, config: CellsConfig, frame_bytes_max: int) -> None:
         self.identity = identity
@@ -65,34 +65,34 @@ class CellMessaging:
         message_bytes_max = min(frame_bytes_max, ENVELOPE_BYTES_MAX)
         self._payload_bytes_max = message_bytes_max - min(_HEAD_BYTES, message_bytes_max // 2)
         self._state = DomainState.NEW
-        self._own_sender = identity.cell(SYSTEM)
-        # Destinations by their text, and those of them that are cells of this domain.
+        self._system_address = identity.cell(SYSTEM)
+        # Parsed destinations by their text, and the runners of those that are local cells.
         self._paths: dict[str, CellPath] = {}
         self._local_cells: dict[Destination, CellRunner | None] = {}
-        # How calls to cells elsewhere left before.
+        # Fast paths of calls to cells of other domains.
         self._call_fast_paths: dict[Destination, CallFastPath | None] = {}
-        # Queues whose messages are carried by something else than tunnels.
+        # Queues whose messages are sent as durable messages.
         self._durable_senders: dict[CellPath, DurableSender] = {}
         # Set when the domain starts.
-        self._exchange: MessageDispatcher
+        self._dispatcher: MessageDispatcher
         self._calls: CellCallTracker
 
     @property
     def name(self) -> str:
-        """The domain's name."""
+        """Name of the domain."""
         return self.identity.name
 
     def _start_sending(self) -> MessageDispatcher:
-        """Be ready to send."""
-        self._exchange = exchange = MessageDispatcher(self.identity, self.config)
-        exchange.on_change += [self._local_cells.clear, self._call_fast_paths.clear]
-        self._calls = CellCallTracker(exchange)
-        return exchange
+        """Create the dispatcher and the call tracker."""
+        self._dispatcher = dispatcher = MessageDispatcher(self.identity, self.config)
+        dispatcher.registry.on_change += [self._local_cells.clear, self._call_fast_paths.clear]
+        self._calls = CellCallTracker(dispatcher)
+        return dispatcher
 
     def _running(self) -> MessageDispatcher:
         if self._state in (DomainState.NEW, DomainState.STOPPED):
-            raise NotRunningError(f"domain {self.name!r} is {self._state.value}")
-        return self._exchange
+            raise NotRunningError(f"cannot use domain {self.name!r}: it is {self._state.value}")
+        return self._dispatcher
 
     async def send(
         self,
@@ -104,29 +104,38 @@ class CellMessaging:
         session: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a message that nobody answers.
+        """Send a one-way message.
 
-        To a queue that is guaranteed here, it returns once the message cannot be lost any more.
-        Otherwise it returns once it is on its way, which is no promise: it may be lost with a node.
+        To a guaranteed queue, it returns once the message is committed. Otherwise it returns once
+        the message is dispatched; the message is lost if a node on its path crashes.
+
+        Args:
+            destination: address, name or path.
+            body: bytes, text or plain values.
+            sender: the sending cell of this domain, its cell `System` by default.
+            timeout: seconds after which the message expires, never by default.
+            session: text for the logs, returned with replies.
+            headers: names and values for the receiver.
 
         Raises:
-            NoRouteError: this domain knows of nobody who takes it.
-            CellBusyError: too many messages wait.
+            NoRouteError: this domain has no route to the destination.
+            CellBusyError: a mailbox or the queue of a tunnel is full.
+            MessageTooLargeError: the body is larger than a message may be.
         """
-        guarantee = self._durable_senders.get(self._to_path(destination))
-        if guarantee is None:
-            self.tell(
+        durable_sender = self._durable_senders.get(self._to_path(destination))
+        if durable_sender is None:
+            self.send_nowait(
                 destination, body, sender=sender, timeout=timeout, session=session, headers=headers
             )
             return
-        # What carries it tells the span, so that the message is the same when it is sent again.
+        # The durable sender injects the trace, so that a redelivered message is unchanged.
         with start_send_span(self.name, "send", destination, headers, SpanKind.PRODUCER):
-            draft = self._envelope_factory(
+            build_envelope = self._envelope_factory(
                 destination, body, sender, session=session, headers=headers
             )
-            await guarantee(draft(_to_ms(timeout)))
+            await durable_sender(build_envelope(_to_ms(timeout)))
 
-    def tell(
+    def send_nowait(
         self,
         destination: Destination,
         body: Any = b"",
@@ -136,28 +145,32 @@ class CellMessaging:
         session: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a message that nobody answers, without waiting for anything."""
+        """Send a one-way message from synchronous code; see `send`.
+
+        Raises:
+            UsageError: the queue is guaranteed here, so that only `send` can be used.
+        """
         span: SpanLike = NOOP_SPAN
         if tracing.tracer is not None:
             span = start_send_span(self.name, "send", destination, headers, SpanKind.PRODUCER)
             headers = inject_trace_headers(headers, span.context)
         with span:
-            draft = self._envelope_factory(
+            build_envelope = self._envelope_factory(
                 destination, body, sender, session=session, headers=headers
             )
-            envelope = draft(_to_ms(timeout))
+            envelope = build_envelope(_to_ms(timeout))
             if envelope.destination in self._durable_senders:
-                text = f"queue {destination} is guaranteed here: use send, and wait for it"
+                text = f"cannot send_nowait to guaranteed queue {destination}: use await send()"
                 raise UsageError(text)
             self._calls.send(envelope)
 
-    def set_durable_sender(self, queue: str, carrier: DurableSender | None) -> None:
-        """Have messages that are sent to a queue from here carried by something that loses none."""
+    def set_durable_sender(self, queue: str, durable_sender: DurableSender | None) -> None:
+        """Send messages from here to a queue as durable messages, or, with None, as usual again."""
         path = CellPath((CellAddress(queue),))
-        if carrier is None:
+        if durable_sender is None:
             self._durable_senders.pop(path, None)
         else:
-            self._durable_senders[path] = carrier
+            self._durable_senders[path] = durable_sender
 
     def publish(
         self,
@@ -168,17 +181,17 @@ class CellMessaging:
         session: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a copy to every subscriber of a topic; it is no error if there is none."""
+        """Send a copy to every subscriber of a topic; a topic without subscribers is no error."""
         destination = CellAddress(topic)
         span: SpanLike = NOOP_SPAN
         if tracing.tracer is not None:
             span = start_send_span(self.name, "publish", topic, headers, SpanKind.PRODUCER)
             headers = inject_trace_headers(headers, span.context)
         with span:
-            draft = self._envelope_factory(
+            build_envelope = self._envelope_factory(
                 destination, body, sender, session=session, headers=headers, suppress_errors=True
             )
-            self._calls.send(draft(None))
+            self._calls.send(build_envelope(None))
 
     async def call(
         self,
@@ -194,21 +207,21 @@ class CellMessaging:
         """Send a request and return the reply.
 
         Args:
-            destination: a cell, a queue, or a path of several hops.
-            body: bytes, text, or plain values.
-            timeout: seconds for everything.
-            wait: keep trying until the timeout while nobody takes it, instead of failing at once.
-            sender: the cell it is sent by.
-            session: what logs shall know this conversation as.
-            headers: the trace it belongs to, and the like.
+            destination: address, name or path.
+            body: bytes, text or plain values.
+            timeout: seconds for all attempts, `call_timeout_s` of the settings by default.
+            wait: whether to wait for a route until the timeout, or to fail at once.
+            sender: the sending cell of this domain, its cell `System` by default.
+            session: text for the logs, returned with the reply.
+            headers: names and values for the receiver.
 
         Raises:
-            NoRouteError: nobody takes the request.
-            CellBusyError: too many messages wait for the cell, or on the way to it.
-            ReplyTimeoutError: there was no reply in time.
-            MessageExpiredError: the time was over before the request was handled.
-            RemoteHandlerError: the cell failed; `remote_code` tells with which error.
-            RemoteDecodeError: the cell could not decode the request.
+            NoRouteError: no domain has a route to the destination.
+            CellBusyError: a mailbox or the queue of a tunnel is full.
+            ReplyTimeoutError: there was no reply within the timeout.
+            MessageExpiredError: the timeout was over before the request was handled.
+            RemoteHandlerError: the handler raised; `remote_code` is the error code.
+            RemoteDecodeError: the handler could not decode the request.
         """
         timeout_s = self.config.call_timeout_s if timeout is None else validate_timeout(timeout)
         if tracing.tracer is not None:
@@ -221,18 +234,18 @@ class CellMessaging:
             runner = self._local_cells.get(destination)
             if runner is not None and runner.is_free:
                 return await self._call_local(runner, body, sender, timeout_s)
-            departure = self._call_fast_paths.get(destination)
-            if departure is not None and departure.sender is sender:
-                first = await self._calls.call_fast(departure, body, timeout_s)
+            fast_path = self._call_fast_paths.get(destination)
+            if fast_path is not None and fast_path.sender is sender:
+                first = await self._calls.call_fast(fast_path, body, timeout_s)
         if isinstance(first, CellReply):
-            return decode_body(first.content, first.payload)
-        draft = self._envelope_factory(
+            return decode_body(first.content_type, first.payload)
+        build_envelope = self._envelope_factory(
             destination, body, sender, session=session, headers=headers, wants_reply=True
         )
-        answer = await self._calls.call(draft, timeout_s, wait=wait, first=first)
+        reply = await self._calls.call(build_envelope, timeout_s, wait=wait, first=first)
         if type(destination) is str and destination not in self._call_fast_paths:
-            self._remember_departure(destination, sender, draft)
-        return decode_body(answer.content, answer.payload)
+            self._cache_call_fast_path(destination, sender, build_envelope)
+        return decode_body(reply.content_type, reply.payload)
 
     async def _call_traced(
         self,
@@ -245,58 +258,62 @@ class CellMessaging:
         headers: Mapping[str, str] | None,
     ) -> Any:
         with start_send_span(self.name, "call", destination, headers, SpanKind.CLIENT) as span:
-            told = inject_trace_headers(headers, span.context)
-            draft = self._envelope_factory(
-                destination, body, sender, session=session, headers=told, wants_reply=True
+            sent_headers = inject_trace_headers(headers, span.context)
+            build_envelope = self._envelope_factory(
+                destination, body, sender, session=session, headers=sent_headers, wants_reply=True
             )
-            answer = await self._calls.call(draft, timeout_s, wait=wait)
-            return decode_body(answer.content, answer.payload)
+            reply = await self._calls.call(build_envelope, timeout_s, wait=wait)
+            return decode_body(reply.content_type, reply.payload)
 
-    def _remember_departure(
-        self, destination: str, sender: CellAddress | None, draft: Callable[[int | None], Envelope]
+    def _cache_call_fast_path(
+        self,
+        destination: str,
+        sender: CellAddress | None,
+        build_envelope: Callable[[int | None], Envelope],
     ) -> None:
-        """Note how requests to a cell elsewhere leave, until anything changes."""
+        """Cache how requests to a remote cell leave this domain, until a route changes."""
         self._call_fast_paths[destination] = None
-        forward = self._exchange.outgoing_forward(draft(None))
-        link = None if forward is None else self._exchange.gateways.get(forward.gateway)
+        forward = self._dispatcher.outgoing_forward(build_envelope(None))
+        link = None if forward is None else self._dispatcher.registry.gateways.get(forward.gateway)
         if forward is not None and isinstance(link, DomainLink):
-            leaving = forward.envelope
-            begin = encode_route(leaving.destination, leaving.source)
+            outgoing = forward.envelope
+            route = encode_route(outgoing.destination, outgoing.source)
             self._call_fast_paths[destination] = CallFastPath(
-                link, begin, forward.selected_target, sender
+                link, route, forward.selected_target, sender
             )
 
     async def run_command(
         self, destination: Destination, line: str, *, timeout: float | None = None
     ) -> str:
-        """Have a cell run an operator's command, and return the text it answers."""
-        draft = self._envelope_factory(destination, line, None, content=COMMAND, wants_reply=True)
+        """Run a command of an operator in a cell, and return its output."""
+        build_envelope = self._envelope_factory(
+            destination, line, None, content_type=COMMAND, wants_reply=True
+        )
         timeout_s = self.config.call_timeout_s if timeout is None else validate_timeout(timeout)
-        answer = await self._calls.call(draft, timeout_s, wait=False)
-        return str(decode_body(answer.content, answer.payload))
+        reply = await self._calls.call(build_envelope, timeout_s, wait=False)
+        return str(decode_body(reply.content_type, reply.payload))
 
     async def ping(
-        self, destination: Destination, content: str, payload: bytes, timeout: float
+        self, destination: Destination, content_type: str, payload: bytes, timeout: float
     ) -> CellReply:
-        """Send a ping and return the answer with the way it took."""
-        draft = self._envelope_factory(
-            destination, payload, None, content=content, wants_reply=True
+        """Send a ping and return the reply with the path that the reply took."""
+        build_envelope = self._envelope_factory(
+            destination, payload, None, content_type=content_type, wants_reply=True
         )
-        return await self._calls.call(draft, timeout, wait=False)
+        return await self._calls.call(build_envelope, timeout, wait=False)
 
     async def deliver_local(
         self, cell: str, message: Envelope, *, name: str | None, timeout: float, transaction: Any
     ) -> None:
-        """Have a cell of this domain handle a message that something else than a tunnel brought.
+        """Deliver a durable message to a cell of this domain, and wait until it is handled.
 
-        Returns once it is handled, and raises what `call` would. The cell finds the transaction in
-        the message.
+        Raises the errors of `call`. The handler finds the transaction in the message.
         """
-        if cell not in self._running().runners:
+        if cell not in self._running().registry.runners:
             raise NoRouteError(f"no cell {cell!r} in domain {self.name}")
         envelope = msgspec.structs.replace(
             message,
-            id=self._exchange.new_id(),
+            id=self._dispatcher.new_id(),
             destination=CellPath((self.identity.cell(cell),)).advanced(),
             wants_reply=True,
             headers=inject_trace_headers(message.headers, tracing.current_span_context()),
@@ -307,64 +324,64 @@ class CellMessaging:
         self, runner: CellRunner, body: bytes, sender: CellAddress | None, timeout_s: float
     ) -> Any:
         """Call an idle cell of this domain without an envelope."""
-        exchange = self._exchange
-        sender = sender or self._own_sender
+        dispatcher = self._dispatcher
+        sender = sender or self._system_address
         message = CellMessage(
             body,
             BYTES,
             sender,
             None,
-            exchange.new_id(),
+            dispatcher.new_id(),
             True,
-            exchange.loop.time() + timeout_s,
+            dispatcher.loop.time() + timeout_s,
             path=CellPath((sender,)),
         )
-        exchange.statistics.delivered += 1
+        dispatcher.statistics.delivered += 1
         runner.handled += 1
         try:
             result = runner.invoke(message)
         except BaseException as error:
-            raise self._near_error(runner, error) from None
+            raise self._handler_error(runner, error) from None
         if isinstance(result, Awaitable):
-            result = await self._await_near(runner, result, timeout_s)
-        elif not runner.handled % _CALLS_IN_A_ROW:
-            # Whoever calls on and on must not keep everything else waiting.
+            result = await self._await_local(runner, result, timeout_s)
+        elif not runner.handled % _CALLS_BEFORE_YIELD:
+            # A caller in a loop must not starve the other tasks of the event loop.
             await asyncio.sleep(0)
         if type(result) is bytes:
             return result
         try:
             return decode_body(*encode_body(result))
         except ConfigError as error:
-            raise self._near_error(runner, error) from None
+            raise self._handler_error(runner, error) from None
 
-    async def _await_near(
+    async def _await_local(
         self, runner: CellRunner, result: Awaitable[Any], timeout_s: float
     ) -> Any:
-        work = runner.track(result)
+        task = runner.track(result)
         try:
-            await asyncio.wait({work}, timeout=timeout_s)
+            await asyncio.wait({task}, timeout=timeout_s)
         finally:
-            if not work.done():
-                work.add_done_callback(self._on_late)
-        if not work.done():
+            if not task.done():
+                task.add_done_callback(self._on_late_result)
+        if not task.done():
             raise ReplyTimeoutError(
                 "no reply in time", subject=str(runner.cell.address), timeout_s=timeout_s
             )
         try:
-            return work.result()
+            return task.result()
         except BaseException as error:
-            raise self._near_error(runner, error) from None
+            raise self._handler_error(runner, error) from None
 
-    def _on_late(self, work: asyncio.Future[Any]) -> None:
-        """A handler ended whose caller had given up."""
-        if not work.cancelled() and work.exception() is not None:
-            self._exchange.statistics.failed += 1
+    def _on_late_result(self, task: asyncio.Future[Any]) -> None:
+        """Count the failure of a handler whose caller has timed out."""
+        if not task.cancelled() and task.exception() is not None:
+            self._dispatcher.statistics.failed += 1
 
-    def _near_error(self, runner: CellRunner, error: BaseException) -> MessagingError:
-        """What a caller is told of an error in a handler."""
+    def _handler_error(self, runner: CellRunner, error: BaseException) -> MessagingError:
+        """Return the error that the caller of a failed handler gets."""
         raise_if_fatal(error)
-        self._exchange.statistics.failed += 1
-        return self._exchange.failure_of(error, runner.name).to_error()
+        self._dispatcher.statistics.failed += 1
+        return self._dispatcher.failure_of(error, runner.name).to_error()
 
     def _envelope_factory(
         self,
@@ -372,26 +389,26 @@ class CellMessaging:
         body: Any,
         sender: CellAddress | None,
         *,
-        content: str | None = None,
+        content_type: str | None = None,
         session: str | None = None,
         headers: Mapping[str, str] | None = None,
         wants_reply: bool = False,
         suppress_errors: bool = False,
     ) -> Callable[[int | None], Envelope]:
-        """Check a message and give what makes its envelope, each time with another id."""
+        """Validate a message; return a function that builds envelopes of it with new ids."""
         if sender is not None and sender.domain not in (LOCAL, self.name):
-            raise ConfigError(f"sender {sender} is no cell of domain {self.name}: name one that is")
+            raise ConfigError(f"invalid sender {sender}: it must be a cell of domain {self.name}")
         path = self._to_path(destination)
-        natural, payload = encode_body(body)
+        default_content_type, payload = encode_body(body)
         if len(payload) > self._payload_bytes_max:
             raise MessageTooLargeError(
-                f"a message of {len(payload)} bytes; {self._payload_bytes_max} is the most",
+                f"payload of {len(payload)} bytes is larger than {self._payload_bytes_max}",
                 subject=str(path),
             )
-        source = CellPath((sender or self._own_sender,))
-        told = _check_headers(headers) if headers else None
+        source = CellPath((sender or self._system_address,))
+        sent_headers = _check_headers(headers) if headers else None
 
-        def make(ttl_ms: int | None) -> Envelope:
+        def build(ttl_ms: int | None) -> Envelope:
             return Envelope(
                 id=self._running().new_id(),
                 destination=path,
@@ -400,12 +417,12 @@ class CellMessaging:
                 ttl_ms=ttl_ms,
                 suppress_errors=suppress_errors,
                 wants_reply=wants_reply,
-                headers=told,
-                content_type=natural if content is None else content,
+                headers=sent_headers,
+                content_type=default_content_type if content_type is None else content_type,
                 payload=payload,
             )
 
-        return make
+        return build
 
     def _to_path(self, destination: Destination) -> CellPath:
         if isinstance(destination, CellAddress):
@@ -416,30 +433,32 @@ class CellMessaging:
         if path is None:
             path = CellPath.parse(destination)
             if not path:
-                raise ConfigError("a message needs a destination")
-            if len(self._paths) >= _KNOWN_MAX:
+                raise ConfigError("destination must not be empty")
+            if len(self._paths) >= _DESTINATIONS_MAX:
                 self._paths.clear()
                 self._local_cells.clear()
                 self._call_fast_paths.clear()
             self._paths[destination] = path
         if destination not in self._local_cells:
-            self._remember_near(destination, path)
+            self._cache_local_cell(destination, path)
         return path
 
-    def _remember_near(self, destination: str, path: CellPath) -> None:
-        """Note whether a destination is a cell of this domain, until anything changes."""
+    def _cache_local_cell(self, destination: str, path: CellPath) -> None:
+        """Cache whether a destination is a cell of this domain, until a route changes."""
         address = path.current
-        runner = self._running().runners.get(address.cell)
-        is_hidden = address.is_local and address.cell in self._exchange.draining
-        is_here = len(path) == 1 and address.domain in (LOCAL, self.name) and not is_hidden
-        self._local_cells[destination] = runner if is_here else None
+        runner = self._running().registry.runners.get(address.cell)
+        is_draining = address.is_local and address.cell in self._dispatcher.registry.draining
+        is_local_cell = len(path) == 1 and address.domain in (LOCAL, self.name) and not is_draining
+        self._local_cells[destination] = runner if is_local_cell else None
 
 
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         for text in (name, value):
             if type(text) is not str:
-                raise ConfigError(f"header {name!r} with {value!r}: both must be text")
+                raise ConfigError(
+                    f"invalid header {name!r}: {value!r}; name and value must be strings"
+                )
     return dict(headers)
 
 

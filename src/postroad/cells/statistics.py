@@ -1,4 +1,4 @@
-"""What a domain counts."""
+"""Counters of a domain and of its tunnels."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from postroad.cells.addresses import DomainInfo
 
 
 class DomainStatistics(msgspec.Struct):
-    """Totals since the start."""
+    """Counters of a domain since it started."""
 
     delivered: int = 0
-    """Messages handed to cells of this domain."""
+    """Messages delivered to cells of this domain."""
     forwarded: int = 0
-    """Messages handed to tunnels."""
+    """Messages sent or queued to tunnels."""
     undelivered: int = 0
-    """Messages that nobody took, and whose sender was told or could not be."""
+    """Messages without a route; the sender gets an error reply if it can get one."""
     refused: int = 0
-    """Messages refused because a mailbox or the queue of a tunnel was full."""
+    """Messages rejected because a mailbox or the queue of a tunnel was full."""
     expired: int = 0
-    """Messages whose time was over."""
+    """Messages whose TTL was over."""
     failed: int = 0
     """Messages whose handler raised."""
     resent: int = 0
-    """Messages that went another way after one had failed."""
+    """Messages rerouted after their route failed."""
     replies_late: int = 0
-    """Replies and errors that nobody waited for any more."""
+    """Replies and error replies that arrived after their call had ended."""
     malformed: int = 0
-    """Messages of peers that could not be read, or that pretend to come from somebody else.
+    """Messages of peers that could not be decoded, or whose source path is forged.
 
-    What only passes through is not read beyond its route, so it counts where it is delivered.
+    A domain that forwards a message decodes its route only, so the rest counts at the receiver.
     """
 
     def copy(self) -> DomainStatistics:
-        """The counters as they are now."""
+        """Return a copy of the counters."""
         return msgspec.structs.replace(self)
 
 
 class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A tunnel at one moment."""
+    """Counters and gauges of a tunnel."""
 
     domain: DomainInfo
     incarnation: int

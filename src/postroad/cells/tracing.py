@@ -1,5 +1,6 @@
-"""Spans of messages to cells: one where it is sent, one at each domain that sends it on, and one
-where it is handled. A message tells in its headers which one it comes from.
+"""Spans of messages: one at the sender, one at each domain that forwards, one at the handler.
+
+The headers of a message carry the context of the span that it belongs to.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from postroad.core import tracing
 from postroad.core.limits import KIB
 from postroad.core.tracing import NOOP_SPAN, SpanContext, SpanKind, SpanLike
 
-# What a context takes of the room for headers.
+# Headers and bytes that a trace context takes at most.
 _CONTEXT_HEADERS = 2
 _CONTEXT_BYTES = 1 * KIB
 _MARK = tracing.TRACEPARENT.encode()
@@ -22,7 +23,7 @@ _MARK = tracing.TRACEPARENT.encode()
 def start_send_span(
     node: str, verb: str, destination: object, headers: Mapping[str, str] | None, kind: SpanKind
 ) -> SpanLike:
-    """The span of a message that a cell of this domain sends."""
+    """Start the span of a message sent by a cell of this domain."""
     name = f"{verb} {destination}"
     return tracing.start_outgoing_span(
         "cells", name, kind, node=node, peer=str(destination), headers=headers
@@ -32,9 +33,9 @@ def start_send_span(
 def inject_trace_headers(
     headers: Mapping[str, str] | None, context: SpanContext | None
 ) -> dict[str, str] | None:
-    """Headers with a context, if there is room for it: nothing fails because it is traced."""
+    """Return headers with the trace context, or without it if they would exceed their limits."""
     if headers:
-        # Whatever is wrong with them is said later.
+        # An upper bound; invalid headers are rejected when the envelope is built.
         size = sum(4 * len(f"{name}{value}") for name, value in headers.items())
         is_full = len(headers) + _CONTEXT_HEADERS > HEADERS_MAX
         if is_full or size + _CONTEXT_BYTES > HEADERS_BYTES_MAX:
@@ -43,12 +44,12 @@ def inject_trace_headers(
 
 
 def may_carry_trace(data: bytes) -> bool:
-    """Whether an envelope in bytes may say which span it belongs to."""
+    """Return whether an encoded envelope may contain a trace context."""
     return _MARK in data
 
 
 def record_forward_span(node: str, envelope: Envelope, onward: str) -> Envelope:
-    """Note that a message is sent on; its next hop is a part of this one."""
+    """Record a forward as a span, and return the envelope with that span as its parent."""
     context = tracing.extract_context(envelope.headers)
     if context is None or envelope.kind is not MessageKind.MESSAGE:
         return envelope
@@ -63,7 +64,7 @@ def record_forward_span(node: str, envelope: Envelope, onward: str) -> Envelope:
 
 
 def start_handle_span(node: str, cell: str, envelope: Envelope) -> SpanLike:
-    """The span of the handling of a message; none unless whoever sent it is traced."""
+    """Start the span of handling a message; a no-op unless its headers carry a trace context."""
     context = tracing.extract_context(envelope.headers)
     if context is None or envelope.content_type in (PING, COMMAND):
         return NOOP_SPAN

@@ -17,17 +17,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from postroad.cells import (
-    LOCAL,
-    Cell,
-    CellDomain,
-    CellMessage,
-    Role,
-    command,
-    rendezvous_rank,
-    rendezvous_rank_by,
-    validate_domain_name,
-)
+from postroad.cells import LOCAL, Cell, CellDomain, CellMessage, Role, command
+from postroad.cells.addresses import validate_domain_name
+from postroad.cells.routing.rendezvous import rendezvous_rank, rendezvous_rank_by
 from postroad.core import fault_points as faults
 from postroad.core import tracing
 from postroad.core.errors import ConfigError, MalformedPayloadError, MessagingError

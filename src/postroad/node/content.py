@@ -7,14 +7,9 @@ from hashlib import blake2b
 
 import msgspec
 
-from postroad.cells import (
-    CellAddress,
-    CellPath,
-    Envelope,
-    MessageKind,
-    decode_envelope,
-    encode_envelope,
-)
+from postroad.cells import CellAddress, CellPath
+from postroad.cells.delivery.envelope import Envelope, MessageKind
+from postroad.cells.delivery.envelope_codec import decode_envelope, encode_envelope
 from postroad.core.errors import MalformedPayloadError, Reject
 
 KEY_HEADER = "postroad.key"

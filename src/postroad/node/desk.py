@@ -15,7 +15,8 @@ from collections.abc import Awaitable
 
 import msgspec
 
-from postroad.cells import CellBusyError, CellDomain, Envelope, NoRouteError
+from postroad.cells import CellBusyError, CellDomain, NoRouteError
+from postroad.cells.delivery.envelope import Envelope
 from postroad.core import fault_points as faults
 from postroad.core.errors import Reject, RemoteDecodeError, RemoteHandlerError
 from postroad.durable import Mail, Message, Retry, Transaction

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.cells import rendezvous_rank
+from postroad.cells.routing.rendezvous import rendezvous_rank
 from postroad.core import Lifecycle
 from postroad.core import fault_points as faults
 from postroad.core.errors import ConfigError, Outcome, Reject, UsageError

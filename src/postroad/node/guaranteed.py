@@ -7,14 +7,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from postroad.cells import (
-    CellAddress,
-    CellDomain,
-    CellNotFoundError,
-    CellPath,
-    Envelope,
-    validate_cell_name,
-)
+from postroad.cells import CellAddress, CellDomain, CellNotFoundError, CellPath
+from postroad.cells.addresses import validate_cell_name
+from postroad.cells.delivery.envelope import Envelope
 from postroad.cells.messages import encode_body
 from postroad.core import Lifecycle
 from postroad.core.errors import ConfigError, NotRunningError, UsageError

@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroad.cells import CellBusyError, CellMessage, CellPath, Envelope, encode_envelope
+from postroad.cells import CellBusyError, CellMessage, CellPath
+from postroad.cells.delivery.envelope import Envelope
+from postroad.cells.delivery.envelope_codec import encode_envelope
 from postroad.core import fault_points as faults
 from postroad.core.errors import IdempotencyConflictError, NotRunningError, UsageError
 from postroad.node import ID_HEADER, KEY_HEADER, GuaranteedQueues
@@ -266,14 +268,14 @@ async def test_message_waits_while_its_cell_is_busy(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 0) as nodes:
         domain = nodes["C1"].domain
         domain.config = quick(mailbox_messages_max=1)
-        domain._exchange.config = domain.config
+        domain._dispatcher.config = domain.config
         domain.add_function("till", slow, consume=[QUEUE])
         await nodes.declare()
         # One is handled, one waits: there is no room for the one that is guaranteed.
-        domain.tell("till", b"1")
-        domain.tell("till", b"2")
+        domain.send_nowait("till", b"1")
+        domain.send_nowait("till", b"2")
         with pytest.raises(CellBusyError):
-            domain.tell("till", b"refused")
+            domain.send_nowait("till", b"refused")
         await domain.send(QUEUE, b"3")
         await until_waiting(nodes["C1"], {"cells.in.payments": 1})
         gate.set()
@@ -294,7 +296,7 @@ async def test_what_waited_too_long_for_its_cell_is_not_handled_any_more(tmp_pat
         domain = nodes["C1"].domain
         domain.add_function("till", slow, consume=[QUEUE])
         await nodes.declare()
-        domain.tell("till", b"1")
+        domain.send_nowait("till", b"1")
         await domain.send(QUEUE, b"2")
         (dead,) = await until_dead(nodes["C1"], 1)
         assert (dead.reason, dead.failures) == ("failed", AT_ONCE.attempts)
@@ -353,7 +355,7 @@ async def test_queues_that_stop_leave_nobody_at_work_on_their_messages(tmp_path:
         await runner.wait_idle()
         assert len(gate.begun) == 1
         # Nor does anything of them listen to routes.
-        assert not node.domain.dispatcher.listeners
+        assert not node.domain.dispatcher.registry.listeners
         gate.open()
         async with GuaranteedQueues(node.domain, node.mail, config=QUICK) as queues:
             await queues.declare(QUEUE, retry=AT_ONCE)
@@ -372,7 +374,7 @@ async def test_plain_queues_and_calls_of_the_same_domains_are_as_before(tmp_path
         # A call wants an answer, and gets it or an error: it is never mail.
         assert await domain.call(QUEUE, b"3") == b"3"
         with pytest.raises(UsageError, match="guaranteed"):
-            domain.tell(QUEUE, b"4")
+            domain.send_nowait(QUEUE, b"4")
         assert inbox.payloads == [b"1", b"2", b"3"]
         assert [message.transaction for message in inbox.messages] == [None] * 3
         assert await nodes["S1"].waiting() == {}

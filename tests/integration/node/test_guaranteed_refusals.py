@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from postroad.cells import CellMessage, CellPath, Envelope, MessageKind, encode_envelope
+from postroad.cells import CellMessage, CellPath
+from postroad.cells.delivery.envelope import Envelope, MessageKind
+from postroad.cells.delivery.envelope_codec import encode_envelope
 from postroad.core.errors import (
     ConfigError,
     MessageTooLargeError,
@@ -68,8 +70,8 @@ async def test_message_that_cannot_be_handled_is_a_dead_letter_at_once(
 NO_MESSAGES = [
     (b"", "envelope"),
     (b"\xc1 of the next century", "version 193"),
-    (MESSAGE[:1] + b"rubbish", "no envelope"),
-    (MESSAGE[:-2], "no envelope"),
+    (MESSAGE[:1] + b"rubbish", "malformed envelope"),
+    (MESSAGE[:-2], "malformed envelope"),
     (encode_envelope(Envelope(id=ID, destination=CellPath.of("others"))), "others"),
     (encode_envelope(Envelope(id=ID, destination=CellPath.of("payments@C1"))), "payments@C1"),
     (
@@ -131,7 +133,7 @@ async def test_what_cannot_be_sent_is_refused_by_the_call(tmp_path: Path) -> Non
             await queues.send("others", b"")
         with pytest.raises(ConfigError, match="'a@b' contains '@'"):
             await queues.send("a@b", b"")
-        with pytest.raises(ConfigError, match="cannot be sent"):
+        with pytest.raises(ConfigError, match="cannot encode a body"):
             await domain.send(QUEUE, object())
         with pytest.raises(MessageTooLargeError):
             await domain.send(QUEUE, bytes(2 << 20))

@@ -200,7 +200,7 @@ async def test_handlers_end_before_what_they_use(tmp_path: Path) -> None:
         await alpha.broker.wait_for_services("shop", timeout_s=DEADLINE_S)
         calling = asyncio.create_task(alpha.broker.call("shop.order", {"item": "milk"}))
         await beta.mail.post("beta", "orders", b"")
-        beta.domain.tell("clerk", b"")
+        beta.domain.send_nowait("clerk", b"")
         await gate.reached(3)
         stopping = asyncio.create_task(beta.stop())
         await eventually(lambda: not alpha.broker.registry.has_service("shop"))

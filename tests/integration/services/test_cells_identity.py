@@ -90,7 +90,7 @@ async def test_a_certified_node_cannot_send_packets_as_another(tmp_path: Path, r
 
         def send(cell: str, *packets: tuple[str, bytes]) -> None:
             sender = CellAddress(cell, "E1")
-            intruder.tell("MOL/node/C1@C1", encode_letter(packets), sender=sender)
+            intruder.send_nowait("MOL/node/C1@C1", encode_letter(packets), sender=sender)
 
         for cell in ("MOL/node/S1", "MOL/node/E1", "MOL/node/C1", "System", "MOL/node/ghost"):
             send(cell, *FORGED)
@@ -117,11 +117,11 @@ async def test_a_node_that_lives_elsewhere_cannot_be_taken_over() -> None:
         sender = domains["S2"].identity.cell("MOL/node/customer")
         forged = encode_letter([packet("REQ", "customer", **REQUEST)])
         for _ in range(3):
-            domains["S2"].tell("MOL/node/bank-node", forged, sender=sender)
+            domains["S2"].send_nowait("MOL/node/bank-node", forged, sender=sender)
         assert await broker.call("bank.pay") == "paid"
         # Its letters are as good as those of any node that was not there before.
         sender = domains["S2"].identity.cell("MOL/node/other")
         letter = encode_letter([packet("REQ", "other", **REQUEST)])
-        domains["S2"].tell("MOL/node/bank-node", letter, sender=sender)
+        domains["S2"].send_nowait("MOL/node/bank-node", letter, sender=sender)
         await eventually(lambda: len(bank.payers) == 3)
         assert bank.payers == ["customer", "customer", "other"]

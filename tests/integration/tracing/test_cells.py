@@ -60,7 +60,7 @@ async def test_what_a_cell_sends_is_part_of_what_it_handles() -> None:
 
         async def ask(message: CellMessage) -> bytes:
             await asyncio.sleep(0)
-            domains["S2"].tell("inbox@S1", b"asked")
+            domains["S2"].send_nowait("inbox@S1", b"asked")
             return b""
 
         domains["S1"].add_function("inbox", inbox)
@@ -96,7 +96,7 @@ async def test_failures_are_noted() -> None:
         assert traces.find("cells: call fail@S2 @S1").code == RemoteHandlerError.code
         assert traces.find("cells: handle fail @S2").error == "ValueError: no tea"
         with pytest.raises(NoRouteError):
-            domains["C1"].tell("nobody@C1", b"")
+            domains["C1"].send_nowait("nobody@C1", b"")
         assert traces.find("cells: send nobody@C1 @C1").code == NoRouteError.code
 
 

@@ -7,7 +7,8 @@ from random import Random
 
 import msgspec
 
-from postroad.cells import CellsConfig, DomainInfo, Role, RouteAdvertiserConfig, RouteLearnerConfig
+from postroad.cells import CellsConfig, Role, RouteAdvertiserConfig, RouteLearnerConfig
+from postroad.cells.addresses import DomainInfo
 from postroad.core import Limits
 from postroad.core.limits import KIB, MIB
 from tests.simulation.plans import Trouble

@@ -62,7 +62,7 @@ class _Probe:
         if self._model.is_whole():
             self._publications = [self.process.talker.publish(topic) for topic in TOPICS]
         queues = [it for it in QUEUES if self._model.has_consumer(self.process, it)]
-        self._queued = [self.process.talker.tell(queue) for queue in queues]
+        self._queued = [self.process.talker.send_nowait(queue) for queue in queues]
         self._streams = [self._stream(address) for address in self._addresses()[:2]]
         calls = [self._call(it) for it in (*queues, *self._addresses()[:_CALLS])]
         await asyncio.gather(*calls)
@@ -80,7 +80,7 @@ class _Probe:
 
     def _stream(self, address: str) -> list[Sent]:
         assert self.process.talker is not None
-        return [self.process.talker.tell(address) for _ in range(_STREAM)]
+        return [self.process.talker.send_nowait(address) for _ in range(_STREAM)]
 
     async def _call(self, destination: str) -> None:
         assert self.process.talker is not None

@@ -6,15 +6,9 @@ import asyncio
 from random import Random
 from typing import NamedTuple
 
-from postroad.cells import (
-    CellDomain,
-    CellPath,
-    Envelope,
-    HopLimitExceededError,
-    Role,
-    RoutingError,
-    encode_envelope,
-)
+from postroad.cells import CellDomain, CellPath, HopLimitExceededError, Role, RoutingError
+from postroad.cells.delivery.envelope import Envelope
+from postroad.cells.delivery.envelope_codec import encode_envelope
 from postroad.core.errors import MessagingError
 from postroad.testing import SimCluster, require
 from tests.simulation.cells.books import MARGIN_S, Books, Disturbance, Sent, Way, write_number
@@ -82,7 +76,7 @@ class Talker:
         if way is Way.CALL:
             self.begin_call(destination, timeout_s, padding, wait=rng.random() < 0.5)
         else:
-            self.tell(destination, timeout_s if rng.random() < 0.5 else None, padding)
+            self.send_nowait(destination, timeout_s if rng.random() < 0.5 else None, padding)
 
     def _forge(self) -> None:
         """Pretend that a message came from another domain, by way of this one."""
@@ -101,7 +95,7 @@ class Talker:
             payload=write_number(sent.number),
         )
         if link.can_send_now:
-            link.post(encode_envelope(forged))
+            link.send_encoded(encode_envelope(forged))
 
     def _draw_path(self) -> str:
         hops = self._rng.choice((1, 1, 1, 2))
@@ -119,7 +113,7 @@ class Talker:
         """Call somebody again and again, without waiting for an answer."""
         for timeout_s in _TIMEOUTS_S:
             self.begin_call(destination, timeout_s, wait=False)
-            self.tell(destination, timeout_s)
+            self.send_nowait(destination, timeout_s)
 
     # One message.
 
@@ -128,12 +122,14 @@ class Talker:
         self._domain.publish(topic, write_number(sent.number, padding))
         return sent
 
-    def tell(self, destination: str, timeout_s: float | None = None, padding: int = 0) -> Sent:
+    def send_nowait(
+        self, destination: str, timeout_s: float | None = None, padding: int = 0
+    ) -> Sent:
         """Send a message that nobody answers; it may be refused."""
         sent = self._books.write(Way.TELL, self._label, destination, timeout_s)
         payload = write_number(sent.number, padding)
         try:
-            self._domain.tell(destination, payload, timeout=timeout_s)
+            self._domain.send_nowait(destination, payload, timeout=timeout_s)
         except RoutingError as error:
             self._take_refusal(sent, error)
         return sent

@@ -193,16 +193,16 @@ def check_leaks(world: World) -> None:
 
 
 def _leftovers(domain: CellDomain) -> list[str]:
-    calls, exchange = domain._calls, domain._exchange
+    calls, dispatcher = domain._calls, domain._dispatcher
     found = [f"{len(calls)} calls that wait"] if len(calls) else []
     if calls._route_waiters:
         found.append(f"{len(calls._route_waiters)} calls that hope for routes")
-    found += [f"{it!r}" for it in exchange.runners.values() if not it.is_idle]
+    found += [f"{it!r}" for it in dispatcher.registry.runners.values() if not it.is_idle]
     found += [f"{it!r}" for it in domain.links.by_domain.values() if not it.is_flushed]
-    if exchange.depth:
-        found.append(f"{exchange.depth} handlers on the stack")
+    if dispatcher.depth:
+        found.append(f"{dispatcher.depth} handlers on the stack")
     if not domain.propagator.is_acknowledged:
-        found.append(f"peers that are behind: {domain.propagator.announcer.unacknowledged()}")
+        found.append(f"peers that are behind: {domain.propagator.advertiser.unacknowledged()}")
     return found
 
 

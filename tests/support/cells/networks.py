@@ -7,35 +7,28 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from postroad.cells import (
-    LOCAL_ORIGIN,
+from postroad.cells import CellAddress, CellPath, Role, Route, RouteLearnerConfig, RouteTable
+from postroad.cells.addresses import DomainInfo
+from postroad.cells.delivery.envelope import Envelope, MessageKind
+from postroad.cells.delivery.envelope_codec import decode_envelope, encode_envelope
+from postroad.cells.delivery.failure import DeliveryFailure, make_error_reply
+from postroad.cells.routing.advertisements import (
     AdvertisementAck,
-    CellAddress,
-    CellPath,
-    DeliveryFailure,
-    DomainInfo,
-    Envelope,
+    RoutingUpdate,
+    decode_routing_update,
+    encode_routing_update,
+)
+from postroad.cells.routing.advertiser import RouteAdvertiser, build_advertisement
+from postroad.cells.routing.decision import (
+    LOCAL_ORIGIN,
     Forward,
     LocalDelivery,
-    MessageKind,
     MessageOrigin,
-    Role,
-    Route,
-    RouteAdvertiser,
-    RouteLearner,
-    RouteLearnerConfig,
-    RouteTable,
     RoutingDecision,
-    RoutingUpdate,
-    build_advertisement,
-    check_route_target,
-    decode_envelope,
-    decode_routing_update,
-    encode_envelope,
-    encode_routing_update,
-    make_error_reply,
-    route_message,
 )
+from postroad.cells.routing.route_learner import RouteLearner
+from postroad.cells.routing.route_table import check_route_target
+from postroad.cells.routing.router import route_message
 
 NOW = 0.0
 
@@ -59,7 +52,7 @@ class Node:
         self.domain = DomainInfo(name, role, zone)
         self.cells: set[str] = set()
         self.table = RouteTable()
-        self.announcer = RouteAdvertiser(self.domain, incarnation=1)
+        self.advertiser = RouteAdvertiser(self.domain, incarnation=1)
         self.learner = RouteLearner(self.domain, config=RouteLearnerConfig(default_delay_s=0))
 
     def address(self, cell: str) -> CellAddress:
@@ -134,7 +127,7 @@ class Network:
         near.cells.add(gateway)
         near.add(Route.to_domain(far.domain.name, near.address(gateway)))
         near.learner.peer_up(far.domain, NOW)
-        near.announcer.peer_up(far.domain.name, far.domain.role, NOW)
+        near.advertiser.peer_up(far.domain.name, far.domain.role, NOW)
 
     def link_all(self) -> None:
         """Each core with every other domain."""
@@ -150,7 +143,7 @@ class Network:
             node.cells.discard(f"to-{far}")
             node.table = node.table.without_target(node.address(f"to-{far}"))
             node.learner.peer_down(far, NOW)
-            node.announcer.peer_down(far)
+            node.advertiser.peer_down(far)
         self.settle()
 
     def start(self, cell: str, *, queues: Iterable[str] = (), topics: Iterable[str] = ()) -> None:
@@ -172,7 +165,7 @@ class Network:
     def settle(self) -> None:
         """Have all domains tell the others what they offer until there is nothing to tell."""
         for node in self.nodes.values():
-            node.announcer.advertise(build_advertisement(node.table, node.domain), NOW)
+            node.advertiser.advertise(build_advertisement(node.table, node.domain), NOW)
         updates = deque(self._outgoing())
         while updates:
             sender, receiver, update = updates.popleft()
@@ -185,14 +178,14 @@ class Network:
         return [
             (name, peer, update)
             for name, node in self.nodes.items()
-            for peer, update in node.announcer.drain_outgoing()
+            for peer, update in node.advertiser.drain_outgoing()
         ]
 
     def _tell(self, sender: str, receiver: str, update: RoutingUpdate) -> None:
         assert not isinstance(update, AdvertisementAck)
-        have = self.nodes[receiver].learner.receive(update, sender, NOW)
-        if have is not None:
-            self.nodes[sender].announcer.receive(have, receiver, NOW)
+        ack = self.nodes[receiver].learner.receive(update, sender, NOW)
+        if ack is not None:
+            self.nodes[sender].advertiser.receive(ack, receiver, NOW)
 
     def send(self, sender: str, path: str, *, origin: MessageOrigin = LOCAL_ORIGIN) -> Journey:
         """Send a message from `cell@domain`, and follow it and all errors to the end."""

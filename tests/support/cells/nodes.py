@@ -15,29 +15,28 @@ from typing import Self
 import msgspec
 
 from postroad.cells import (
-    AdvertisementAck,
-    AdvertisementUpdate,
     CellAddress,
     CellDomain,
     CellMessage,
     CellPath,
     CellsConfig,
-    DeliveryFailure,
-    Envelope,
-    MessageKind,
     Role,
     RouteAdvertiserConfig,
     RouteLearnerConfig,
-    RoutingUpdate,
     StaticCoreDiscovery,
-    decode_envelope,
-    decode_failure,
-    decode_routing_update,
-    encode_envelope,
-    encode_routing_update,
 )
 from postroad.cells.config import RemoteCommands
 from postroad.cells.delivery.domain_links import MESSAGE, ROUTES, DomainLink
+from postroad.cells.delivery.envelope import Envelope, MessageKind
+from postroad.cells.delivery.envelope_codec import decode_envelope, encode_envelope
+from postroad.cells.delivery.failure import DeliveryFailure, decode_failure
+from postroad.cells.routing.advertisements import (
+    AdvertisementAck,
+    AdvertisementUpdate,
+    RoutingUpdate,
+    decode_routing_update,
+    encode_routing_update,
+)
 from postroad.core import Address, Limits
 from postroad.net import MessagingService, TlsConfig, Tunnel
 from postroad.wire import RequestFrame
@@ -276,7 +275,7 @@ class ForgedDomain:
         self.tunnel = await self.service.open_tunnel(address, lambda tunnel: self)
         return self
 
-    def post(self, payload: bytes, subject: str = MESSAGE) -> None:
+    def send_encoded(self, payload: bytes, subject: str = MESSAGE) -> None:
         """Say anything."""
         self.tunnel.send_nowait(subject, payload)
 
@@ -300,7 +299,7 @@ class ForgedDomain:
                 **fields,
             }  # type: ignore[arg-type]
         )
-        self.post(encode_envelope(envelope))
+        self.send_encoded(encode_envelope(envelope))
         return id
 
     def path(self, *cells: str) -> CellPath:
@@ -308,16 +307,18 @@ class ForgedDomain:
         hops = [CellAddress(cell, self.name) for cell in cells]
         return CellPath((*hops, CellAddress.of_domain(self.name)))
 
-    def tell(self, update: RoutingUpdate) -> None:
+    def send_update(self, update: RoutingUpdate) -> None:
         """Send news of routes."""
-        self.post(encode_routing_update(update), ROUTES)
+        self.send_encoded(encode_routing_update(update), ROUTES)
 
     async def acknowledge(self, peer: CellDomain) -> None:
         """Say that everything is known that the peer offers; until then it tells no more."""
         await eventually(lambda: any(isinstance(it, AdvertisementUpdate) for it in self.updates))
         told = [it for it in self.updates if isinstance(it, AdvertisementUpdate)][-1]
-        self.tell(AdvertisementAck(told.incarnation, told.number, told.offer.digest()))
-        await eventually(lambda: self.name not in peer.propagator.announcer.unacknowledged())
+        self.send_update(
+            AdvertisementAck(told.incarnation, told.number, told.advertisement.digest())
+        )
+        await eventually(lambda: self.name not in peer.propagator.advertiser.unacknowledged())
 
     # What it hears.
 

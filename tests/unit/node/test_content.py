@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
-from postroad.cells import CellAddress, CellPath, Envelope, MessageKind, encode_envelope
+from postroad.cells import CellAddress, CellPath
+from postroad.cells.delivery.envelope import Envelope, MessageKind
+from postroad.cells.delivery.envelope_codec import encode_envelope
 from postroad.core.errors import ConfigError, Reject
 from postroad.node import ID_HEADER
 from postroad.node.content import aged, new_id, path_to, read_message, repeatable_id, write_message

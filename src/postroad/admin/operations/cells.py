@@ -13,11 +13,11 @@ from postroad.cells import (
     CellDomain,
     CellNotFoundError,
     CellPath,
-    CommandRefused,
+    CommandRejectedError,
     NoRouteError,
     RouteType,
-    filter_routes,
 )
+from postroad.cells.routing.route_table import filter_routes
 from postroad.cells.shell.ping_commands import domains_of
 from postroad.cells.shell.ping_commands import ping as send_ping
 from postroad.cells.shell.views import CellView, cell_view
@@ -112,7 +112,7 @@ async def list_domains(office: Office) -> list[DomainView]:
         round_trip_ms=None,
         sent=statistics.forwarded,
         received=statistics.delivered,
-        waiting=sum(len(it.mailbox) for it in domain.dispatcher.runners.values()),
+        waiting=sum(len(it.mailbox) for it in domain.dispatcher.registry.runners.values()),
     )
     others = []
     for name, link in sorted(domain.links.by_domain.items()):
@@ -219,7 +219,7 @@ async def run_command(office: Office, cell: str, command: str) -> CommandView:
     except NoRouteError as error:
         raise _lost(office, cell, error) from None
     except RemoteHandlerError as error:
-        if error.remote_code == CommandRefused.code:
+        if error.remote_code == CommandRejectedError.code:
             raise Forbidden(error.detail) from None
         raise
 
@@ -247,7 +247,7 @@ async def _tell_system(office: Office, command: str, cell: str) -> CommandView:
     except RemoteHandlerError as error:
         if error.remote_code == CellNotFoundError.code:
             raise NotFound(error.detail) from None
-        if error.remote_code == CommandRefused.code:
+        if error.remote_code == CommandRejectedError.code:
             raise Forbidden(error.detail) from None
         if error.remote_code == ConfigError.code:
             raise UsageError(error.detail) from None

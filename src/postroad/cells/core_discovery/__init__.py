@@ -1,4 +1,4 @@
-"""Where the cores are: written down, told by the members of the cluster, or kept in ZooKeeper."""
+"""Core discovery: from a fixed list, from cluster members, or from ZooKeeper."""
 
 from postroad.cells.core_discovery.core_discovery import (
     CoreDiscovery,

@@ -1,8 +1,7 @@
-"""What everybody promises who tells where the cores are.
+"""The contract of core discovery, its base class, and discovery from a fixed list.
 
-A location says where a core can be dialed, never that it lives. A source that is away removes
-nobody; a core that is told to be gone may be back in a moment, so whoever dials waits a while
-before it hangs up.
+A location says where a core can be dialed, not that the core is alive. An unavailable source
+removes no core. A removed core may be back soon, so the dialer keeps it for a while.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ ENDPOINTS_MAX = 16
 
 
 class CoreLocation(msgspec.Struct, frozen=True):
-    """Where the tunnels of a core can be dialed."""
+    """Endpoints of a core domain."""
 
     name: str
-    """The core's domain."""
+    """Name of the core domain."""
     endpoints: tuple[Address, ...]
-    """Ways to the same domain, the best first."""
+    """Addresses of the same domain, best first."""
     zone: str | None = None
 
     def __post_init__(self) -> None:
@@ -54,94 +53,94 @@ class CoreLocation(msgspec.Struct, frozen=True):
 
 
 CoresCallback: TypeAlias = Callable[[Mapping[str, CoreLocation]], None]
-"""Told all cores known now by their names, the own domain never among them."""
+"""Called with all cores by their names, the local domain excluded."""
 
 
 class CoreDiscoveryStatistics(BackgroundDiscoveryStatistics):
-    """What is known of cores now, and totals since the start."""
+    """Counters of a core discovery."""
 
     cores: int = 0
-    """Cores known now, the own domain not counted."""
+    """Cores found now, the local domain excluded."""
 
 
 @runtime_checkable
 class CoreDiscovery(Protocol):
-    """Tells every domain where the cores are, and the others where this one is, if it is one."""
+    """Finds the core domains, and registers this domain if it is a core."""
 
     async def start(
-        self, own: DomainInfo, endpoints: tuple[Address, ...], on_cores: CoresCallback
+        self, local: DomainInfo, endpoints: tuple[Address, ...], on_cores: CoresCallback
     ) -> None:
-        """Register if this domain is a core, and begin to look for the others.
+        """Register this domain if it is a core, and start to discover the others.
 
-        `on_cores` is called on the loop before this returns, and at every change. A source that is
-        away delays that by a few seconds at most and is asked again in the background: the first
-        call then has nobody in it.
+        `on_cores` is called on the loop before this returns, and at every change. An unavailable
+        source delays that by a few seconds at most and is retried in the background: the first
+        call then has no cores.
 
         Args:
-            own: this domain.
-            endpoints: where it can be dialed; of no interest if it is a satellite.
-            on_cores: told all other cores.
+            local: this domain.
+            endpoints: addresses of this domain; ignored if it is a satellite.
+            on_cores: called with all other cores.
 
         Raises:
-            ConfigError: a setting is wrong.
-            UsageError: it was started before; make a new one.
+            ConfigError: a setting is invalid.
+            UsageError: it was started before; create a new one.
         """
 
     async def stop(self) -> None:
-        """Withdraw what was registered, within bounded time. Nothing is called from then on."""
+        """Deregister, within bounded time. `on_cores` is not called any more."""
 
     def statistics(self) -> CoreDiscoveryStatistics:
-        """A copy of the numbers as they are now."""
+        """Return a copy of the counters."""
 
 
 logger = logging.getLogger("postroad.cells.locations")
 
 
 class BackgroundCoreDiscovery(BackgroundDiscovery[Mapping[str, CoreLocation]]):
-    """Looks for cores; see `Locations` for what it promises."""
+    """Base class of core discoveries; see `CoreDiscovery` for the contract."""
 
     def __init__(self, source: str, *, first_answer_s: float) -> None:
         self._counts = CoreDiscoveryStatistics()
         report = DiscoveryReporter(logger, source, self._counts)
         super().__init__(report, "cores", {}, first_answer_s=first_answer_s)
         # Set by start.
-        self._own: DomainInfo
-        # What is to be registered; None for a satellite.
+        self._local: DomainInfo
+        # The location to register; None for a satellite.
         self._location: CoreLocation | None
 
     async def start(
-        self, own: DomainInfo, endpoints: tuple[Address, ...], on_cores: CoresCallback
+        self, local: DomainInfo, endpoints: tuple[Address, ...], on_cores: CoresCallback
     ) -> None:
-        """Register if this domain is a core, and begin to look; see `Locations.start`."""
+        """Register and start to discover; see `CoreDiscovery.start`."""
         self._require_new()
-        is_core = own.role is Role.CORE
-        self._own = own
-        self._location = CoreLocation(own.name, tuple(endpoints), own.zone) if is_core else None
+        is_core = local.role is Role.CORE
+        self._local = local
+        self._location = CoreLocation(local.name, tuple(endpoints), local.zone) if is_core else None
         self._on_start()
         await self._start(on_cores)
 
     def _on_start(self) -> None:
-        """Check or do what may be refused before the search begins."""
+        """Validate settings, or register, before the discovery starts."""
 
-    def _publish_cores(self, found: Iterable[CoreLocation]) -> None:
-        """Pass on the cores known now, if they differ from those told last."""
-        others = {core.name: core for core in found if core.name != self._own.name}
+    def _publish_cores(self, cores: Iterable[CoreLocation]) -> None:
+        """Publish the cores, if they differ from those published last."""
+        others = {core.name: core for core in cores if core.name != self._local.name}
         self._publish(MappingProxyType(others))
 
     def statistics(self) -> CoreDiscoveryStatistics:
-        """A copy of the numbers as they are now."""
+        """Return a copy of the counters."""
         return msgspec.structs.replace(self._counts, cores=len(self._found or ()))
 
 
 class StaticCoreDiscovery(BackgroundCoreDiscovery):
-    """Knows the cores it is given, and no others.
+    """Core discovery from a fixed list.
 
         StaticCoreDiscovery({"C1": ["10.0.0.1:26502"], "C2": ["10.0.0.2:26502"]})
 
     Args:
-        cores: by its name, where each can be dialed; the own domain may be among them, so that all
+        cores: endpoints of each core by its name; may contain the local domain, so that all nodes
             can share one list.
-        zones: by its name, the zone of each core that has one.
+        zones: zones of cores by their names.
     """
 
     def __init__(
@@ -153,7 +152,9 @@ class StaticCoreDiscovery(BackgroundCoreDiscovery):
             raise ConfigError(f"cores must be a mapping of names to endpoints, not {cores!r}")
         zones = zones or {}
         if unknown := zones.keys() - cores.keys():
-            raise ConfigError(f"zones of {', '.join(sorted(unknown))}, which are no cores")
+            raise ConfigError(
+                f"zones has names that are not in cores: {', '.join(sorted(unknown))}"
+            )
         self._cores = {
             name: CoreLocation(name, _parse(name, endpoints), zones.get(name))
             for name, endpoints in cores.items()
@@ -162,15 +163,17 @@ class StaticCoreDiscovery(BackgroundCoreDiscovery):
 
     async def _discover(self) -> None:
         self._set_connected(True)
-        self._counts.is_registered = self._location is not None and self._own.name in self._cores
+        self._counts.is_registered = self._location is not None and self._local.name in self._cores
         if self._location is not None and self._cores and not self._counts.is_registered:
             self._report.warn(
-                "unlisted", "the core %r is not in its own list; who dials it?", self._own.name
+                "unlisted",
+                "core %r is not in its own list of cores: other domains may not dial it",
+                self._local.name,
             )
         self._publish_cores(self._cores.values())
 
     async def _deregister(self) -> None:
-        """Nothing is registered anywhere."""
+        """Do nothing: a fixed list has no registrations."""
 
 
 def _parse(name: str, endpoints: Iterable[Address | str]) -> tuple[Address, ...]:

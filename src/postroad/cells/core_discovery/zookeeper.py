@@ -1,7 +1,7 @@
-"""Cores in ZooKeeper: each enters itself below a common path, and everybody watches.
+"""Core discovery from ephemeral nodes in ZooKeeper.
 
-The path is `<root>/<cluster>/cores/<name>`; the entry is ephemeral, its data is JSON: `endpoints`,
-a list of `host:port`, and `zone` if there is one. Satellites never write.
+The path is `<root>/<cluster>/cores/<name>`; the data is JSON: `endpoints`, a list of `host:port`,
+and `zone` if there is one. Satellites only watch.
 """
 
 from __future__ import annotations
@@ -22,35 +22,33 @@ from postroad.core.errors import ConfigError
 
 
 class _CoreRegistration(msgspec.Struct, omit_defaults=True):
-    """What a core says of itself. Fields that are not known here are ignored."""
+    """Data of the node of a core. Unknown fields are ignored."""
 
     endpoints: list[str]
     zone: str | None = None
 
 
 class ZooKeeperCoreDiscovery(BackgroundCoreDiscovery):
-    """Enters this domain in ZooKeeper if it is a core, and finds the cores there.
+    """Core discovery from registrations in ZooKeeper.
 
-    While ZooKeeper is away, and for four session time-outs after, nobody is told to be gone. A core
-    whose session was ended although it lives is told to be gone only by those who were connected
-    all the while, and is back within one session time-out: that is how long it may take a client to
-    notice.
+    While ZooKeeper is unavailable, and for four session timeouts after, no core is removed. A
+    living core whose session expired is removed only by domains that stayed connected, and is back
+    within one session timeout, the longest time in which a client notices the expiry.
 
     Needs the extra `zookeeper`.
 
     Args:
-        hosts: servers of one ensemble, `host:port,host:port`, and a path that exists there if
-            everything is to be kept below it: `host:port,host:port/path`.
-        cluster: cores of other clusters are not found.
-        root: the path under which all clusters are kept; made by the first core if it does not
-            exist.
-        session_timeout_s: how long ZooKeeper keeps the entry of a core that is gone.
-        connect_timeout_s: how long `start` waits for a server before it goes on without.
-        request_timeout_s: how long one answer, or the end of the session, is waited for.
+        hosts: servers of one ensemble, `host:port,host:port`, optionally with an existing path
+            as root of all nodes: `host:port,host:port/path`.
+        cluster: name of the cluster; cores of other clusters are not found.
+        root: parent path of all clusters; created by the first core if it does not exist.
+        session_timeout_s: how long ZooKeeper keeps the node of a crashed core.
+        connect_timeout_s: how long `start` waits for a server before it continues without.
+        request_timeout_s: timeout of one request, and of closing the session.
         auth: pairs of scheme and credential, such as `("digest", "user:password")`.
 
     Raises:
-        ConfigError: a setting is wrong.
+        ConfigError: a setting is invalid.
         MissingExtraError: the extra is not installed.
     """
 
@@ -69,7 +67,7 @@ class ZooKeeperCoreDiscovery(BackgroundCoreDiscovery):
             hosts,
             registry_path(root, cluster, "cores"),
             _read_location,
-            purpose="finding cores by ZooKeeper",
+            purpose="core discovery with ZooKeeper",
             session_timeout_s=session_timeout_s,
             connect_timeout_s=connect_timeout_s,
             request_timeout_s=request_timeout_s,
@@ -78,20 +76,22 @@ class ZooKeeperCoreDiscovery(BackgroundCoreDiscovery):
         super().__init__(self._entries.source, first_answer_s=self._entries.first_answer_s)
 
     async def _discover(self) -> None:
-        async for cores in self._entries.watch(self._own_entry(), self._report):
+        async for cores in self._entries.watch(self._local_registration(), self._report):
             self._answered.set()
             if cores is not None:
                 self._publish_cores(cores.values())
 
-    def _own_entry(self) -> LocalRegistration[CoreLocation] | None:
+    def _local_registration(self) -> LocalRegistration[CoreLocation] | None:
         if self._location is None:
             return None
-        return LocalRegistration(self._own.name, _encode(self._location), self._is_own)
+        return LocalRegistration(self._local.name, _encode(self._location), self._is_local)
 
-    def _is_own(self, location: CoreLocation) -> bool:
-        """Whether an entry of this name is of this domain, before it was started again."""
-        own = self._location
-        return own is not None and set(location.endpoints) == set(own.endpoints)
+    def _is_local(self, location: CoreLocation) -> bool:
+        """Return whether a node of this name is from an earlier start of this domain."""
+        local_location = self._location
+        return local_location is not None and set(location.endpoints) == set(
+            local_location.endpoints
+        )
 
     async def _deregister(self) -> None:
         await self._entries.close()

@@ -1,3 +1,3 @@
-"""How messages of cells are delivered: links, dispatcher, requests, fast paths."""
+"""Delivery of messages: dispatcher, tunnels, mailboxes, requests, fast paths."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""What a domain has: cells, gateways to other domains, and the routes to them."""
+"""The registry of a domain: its cells, its gateways to other domains, and its route table."""
 
 from __future__ import annotations
 
@@ -21,57 +21,58 @@ from postroad.core.errors import ConfigError
 logger = logging.getLogger("postroad.cells")
 
 GATEWAY_PREFIX = "tunnel-"
-"""What the names of tunnels begin with, as cells of their domain."""
+"""Prefix of the cell names of tunnels."""
 
 
 def gateway_name(domain: str) -> str:
-    """The name that the tunnel to a domain has as a cell of this one."""
+    """Return the cell name of the tunnel to a domain."""
     return GATEWAY_PREFIX + domain
 
 
 class ForwardedMessage(NamedTuple):
-    """A message handed to a gateway, and what it takes to try another way."""
+    """A message handed to a gateway, with all that rerouting it needs."""
 
     forward: Forward
     envelope: Envelope
-    """As it was before it was to leave."""
+    """The message before this domain added itself to its source path."""
     origin: MessageOrigin
     avoid: frozenset[str]
     arrived: float
 
 
 class Gateway(Protocol):
-    """A way to another domain."""
+    """Next hop to another domain."""
 
-    def try_send(self, parcel: ForwardedMessage) -> bool:
-        """Take a message; False if too many wait already."""
+    def try_send(self, forwarded: ForwardedMessage) -> bool:
+        """Send or queue a message; return False if the queue is full."""
         ...
 
 
-class Directory:
-    """The cells and routes of one domain. Whoever depends on them is told of every change."""
+class CellRegistry:
+    """Cells, gateways and routes of one domain. Every change is published to its callbacks."""
 
     def __init__(self, domain: DomainInfo) -> None:
         self.domain = domain
         self.table = RouteTable()
         self.runners: dict[str, CellRunner] = {}
         self.gateways: dict[str, Gateway] = {}
-        # Cells that are draining: reached by their full address alone.
+        # Draining cells: only their full address reaches them.
         self.draining: set[str] = set()
-        # Cells that are about to drain or stop: offered to nobody, and reached as before.
+        # Cells about to drain or stop: not advertised any more, but still routed to.
         self.withdrawn: set[str] = set()
         self.on_change: list[Callable[[], None]] = []
-        # Users of the domain, who may fail.
+        # Callbacks of users of the domain; an exception of one is logged.
         self.listeners: list[Callable[[], None]] = []
-        self._switch = RoutingDecisionCache(domain)
+        self.decision_cache = RoutingDecisionCache(domain)
         self._update()
 
     def change_routes(
         self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = (), is_strict: bool = True
     ) -> None:
-        """Change the table; raises RouteRejectedError, and nothing is changed, if that cannot be.
+        """Change the route table; raises RouteRejectedError and changes nothing if it is invalid.
 
-        Unless it is strict, as for routes of others: what this domain offers is not checked then.
+        With `is_strict=False`, for routes learned from peers, duplicate and missing routes are
+        ignored and the size of the own advertisement is not checked.
         """
         table = self.table.changed(added=added, deleted=deleted, is_strict=is_strict)
         if is_strict:
@@ -80,7 +81,7 @@ class Directory:
         self._update()
 
     def add_cell(self, runner: CellRunner, routes: Iterable[Route]) -> None:
-        """Let a cell be reached, by its name and by these routes."""
+        """Add a cell and its routes, or nothing; raises RouteRejectedError if one exists."""
         table = self.table.changed(added=routes)
         self._check_advertisable(table)
         self.table = table
@@ -88,17 +89,17 @@ class Directory:
         self._update()
 
     def _check_advertisable(self, table: RouteTable) -> None:
-        """Refuse what other domains could not be told of; looks closer at large tables alone."""
+        """Check that the local routes fit into an advertisement; small tables always do."""
         if len(table) > NAMES_MAX:
             try:
                 build_advertisement(table, self.domain)
             except ConfigError as error:
                 raise RouteRejectedError(
-                    f"domain {self.domain.name} offers too much: {error}"
+                    f"cannot advertise the routes of domain {self.domain.name}: {error}"
                 ) from None
 
     def remove_cell(self, name: str) -> None:
-        """Let a cell be reached no more."""
+        """Remove a cell and all routes to it."""
         self.table = self.table.without_target(self.domain.cell(name))
         self.runners.pop(name, None)
         self.gateways.pop(name, None)
@@ -107,30 +108,32 @@ class Directory:
         self._update()
 
     def withdraw_cell(self, name: str) -> None:
-        """Offer a cell to nobody any more; what still comes is delivered."""
+        """Stop advertising a cell; messages that still arrive are delivered."""
         self.withdrawn.add(name)
         self._update()
 
     def drain_cell(self, name: str) -> None:
-        """Let a cell be reached by its full address alone."""
+        """Route only messages with its full address to a cell."""
         self.draining.add(name)
         self._update()
 
     def restore_cell(self, name: str) -> None:
-        """Offer a cell again, and let it be reached by its name."""
+        """Undo `withdraw_cell` and `drain_cell`."""
         if name in self.draining or name in self.withdrawn:
             self.draining.discard(name)
             self.withdrawn.discard(name)
             self._update()
 
     def _update(self) -> None:
-        self._switch.update(self.table, frozenset(self.runners), frozenset(self.draining))
-        # The cores that everything may be sent to; one that is about to stop is none of them.
-        self._upstream_cores = frozenset(route.target.domain for route in self.table.defaults())
+        self.decision_cache.update(self.table, frozenset(self.runners), frozenset(self.draining))
+        # Cores with a default route; a core that is about to stop has none.
+        self.upstream_cores = frozenset(route.target.domain for route in self.table.defaults())
         for callback in self.on_change:
             callback()
         for callback in list(self.listeners):
             try:
                 callback()
             except Exception:
-                logger.exception("%s: a listener to routes failed", self.domain.name)
+                logger.exception(
+                    "domain %s: a callback of on_routes_changed failed", self.domain.name
+                )

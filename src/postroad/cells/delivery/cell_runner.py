@@ -1,8 +1,8 @@
-"""Runs one cell: what waits for it, what it works on, and what becomes of the results.
+"""Runner of one cell: its mailbox, its running handlers, their results.
 
-An idle cell handles a message at once, within the turn of the loop that brought it. Otherwise the
-message waits in the mailbox; a full one refuses. A message whose time is over when its turn comes
-is answered with an error, not handled.
+An idle cell handles a message at once, in the same iteration of the event loop. Otherwise the
+message waits in the mailbox; a full mailbox rejects it. A message whose TTL is over when its turn
+comes gets an error reply and is not handled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from postroad.cells.cell import Cell
 from postroad.cells.delivery.envelope import Envelope
 from postroad.cells.delivery.fair_queue import FairQueue
 from postroad.cells.errors import (
-    CommandRefused,
+    CommandRejectedError,
     HopLimitExceededError,
     MessageExpiredError,
     NoRouteError,
@@ -31,10 +31,10 @@ from postroad.core.tracing import NOOP_SPAN, SpanLike
 if TYPE_CHECKING:
     from postroad.cells.delivery.dispatcher import MessageDispatcher
 
-# How long cancelled handlers may take to clean up.
-_CANCEL_S = 1.0
-# Messages handled before others on the loop get their turn.
-_TURN_MESSAGES = 64
+# How long cancelled handlers may take to finish.
+_CANCEL_TIMEOUT_S = 1.0
+# Messages handled in one iteration of the event loop.
+_MESSAGES_PER_TURN = 64
 
 
 class _MailboxItem(NamedTuple):
@@ -46,13 +46,13 @@ class _MailboxItem(NamedTuple):
 
 
 class CellRunner:
-    """A cell of a domain at work."""
+    """Mailbox and handler tasks of one cell."""
 
     __slots__ = (
-        "_exchange",
+        "_dispatcher",
         "_handler",
         "_idle",
-        "_is_inside",
+        "_is_invoking",
         "_is_scheduled",
         "_tasks",
         "_transactional",
@@ -62,45 +62,45 @@ class CellRunner:
         "name",
     )
 
-    def __init__(self, cell: Cell, exchange: MessageDispatcher) -> None:
+    def __init__(self, cell: Cell, dispatcher: MessageDispatcher) -> None:
         self.cell = cell
         self.name = cell.name
-        self._exchange = exchange
+        self._dispatcher = dispatcher
         self._handler = cell.handle
-        config = exchange.config
+        config = dispatcher.config
         self.mailbox: FairQueue[_MailboxItem] = FairQueue(
             config.mailbox_messages_max, config.mailbox_bytes_max
         )
-        # Results of the handler that are still awaited, the oldest first.
+        # Running coroutines of the handler, oldest first.
         self._tasks: dict[asyncio.Future[Any], None] = {}
-        # Messages that came with a transaction, and the tasks at work on them.
+        # Ids of messages with a transaction, and the tasks that handle them.
         self._transactional: dict[bytes, asyncio.Future[Any] | None] = {}
-        self._is_inside = False
+        self._is_invoking = False
         self._is_scheduled = False
         self._idle: asyncio.Future[None] | None = None
-        # Messages it has begun with, for statistics.
+        # Messages whose handling started, for statistics.
         self.handled = 0
 
-    # Messages come in.
+    # Receiving.
 
     @property
     def is_free(self) -> bool:
         """Whether a message would be handled at once."""
-        return not (self._is_inside or self.mailbox or len(self._tasks) >= self.cell.concurrency)
+        return not (self._is_invoking or self.mailbox or len(self._tasks) >= self.cell.concurrency)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits or is worked on."""
-        return not (self._is_inside or self.mailbox or self._tasks)
+        """Whether the mailbox is empty and no handler runs."""
+        return not (self._is_invoking or self.mailbox or self._tasks)
 
     @property
     def running(self) -> int:
-        """How many messages it works on."""
-        return len(self._tasks) + self._is_inside
+        """Number of messages that are being handled."""
+        return len(self._tasks) + self._is_invoking
 
     @property
     def waiting_since(self) -> float | None:
-        """When the message came that waits longest; None if none waits."""
+        """Arrival time of the oldest message in the mailbox, or None."""
         oldest = self.mailbox.oldest
         return None if oldest is None else oldest.arrived
 
@@ -113,13 +113,13 @@ class CellRunner:
         *,
         via: str | None = None,
     ) -> bool:
-        """Take a message; False if the mailbox is full."""
-        if self.is_free and not self._exchange.depth:
+        """Handle or queue a message; return False if the mailbox is full."""
+        if self.is_free and not self._dispatcher.depth:
             self._handle(delivery, arrived, transaction)
             return True
-        weight = delivery.envelope.memory_bytes
-        waiting = _MailboxItem(delivery, arrived, transaction)
-        if not self.mailbox.try_put(waiting, weight, source, via=via):
+        memory_bytes = delivery.envelope.memory_bytes
+        item = _MailboxItem(delivery, arrived, transaction)
+        if not self.mailbox.try_put(item, memory_bytes, source, via=via):
             return False
         if transaction is not None:
             self._transactional[delivery.envelope.id] = None
@@ -127,54 +127,54 @@ class CellRunner:
         return True
 
     def cancel(self, id: bytes) -> None:
-        """Whoever brought a message with a transaction gave up: nobody shall work on it."""
+        """Cancel the handling of a message whose transaction was abandoned."""
         task = self._transactional.pop(id, None)
         if task is not None:
             task.cancel()
 
     def invoke(self, message: CellMessage) -> Any:
-        """Have the handler called, on the spot; the caller has checked that it is free."""
-        exchange = self._exchange
-        self._is_inside = True
-        exchange.depth += 1
+        """Call the handler now; the caller has checked `is_free`."""
+        dispatcher = self._dispatcher
+        self._is_invoking = True
+        dispatcher.depth += 1
         try:
             return self._handler(message)
         finally:
-            self._is_inside = False
-            exchange.depth -= 1
+            self._is_invoking = False
+            dispatcher.depth -= 1
             if self.mailbox:
                 self._schedule()
 
     def track(self, result: Awaitable[Any]) -> asyncio.Future[Any]:
-        """Wait for a coroutine of the handler, which counts as work until it ends."""
+        """Run a coroutine of the handler as a task; it counts as running until it ends."""
         task = asyncio.ensure_future(result)
         self._tasks[task] = None
         task.add_done_callback(self._on_done)
         return task
 
-    # Messages are handled.
+    # Handling.
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._exchange.loop.call_soon(self._work)
+            self._dispatcher.loop.call_soon(self._process_mailbox)
 
-    def _work(self) -> None:
-        """Handle what waits, as much as its turn allows."""
+    def _process_mailbox(self) -> None:
+        """Handle queued messages, up to the limit per iteration of the event loop."""
         self._is_scheduled = False
-        left = _TURN_MESSAGES
-        while self.mailbox and not self._is_inside and len(self._tasks) < self.cell.concurrency:
-            if not left:
+        remaining = _MESSAGES_PER_TURN
+        while self.mailbox and not self._is_invoking and len(self._tasks) < self.cell.concurrency:
+            if not remaining:
                 self._schedule()
                 return
-            left -= 1
-            waiting = self.mailbox.pop()
-            if self._is_abandoned(waiting):
+            remaining -= 1
+            item = self.mailbox.pop()
+            if self._is_abandoned(item):
                 continue
-            if self._is_expired(waiting):
-                self._reject_expired(waiting.delivery.envelope)
+            if self._is_expired(item):
+                self._reject_expired(item.delivery.envelope)
             else:
-                self._handle(*waiting)
+                self._handle(*item)
         self._notify_idle()
 
     def _handle(self, delivery: LocalDelivery, arrived: float, transaction: Any = None) -> None:
@@ -183,16 +183,16 @@ class CellRunner:
         self.handled += 1
         span: SpanLike = NOOP_SPAN
         if tracing.tracer is not None and envelope.headers:
-            span = start_handle_span(self._exchange.domain.name, self.name, envelope)
+            span = start_handle_span(self._dispatcher.domain.name, self.name, envelope)
         try:
             if not envelope.destination.is_complete:
-                lain_s = self._exchange.loop.time() - arrived
-                self._relay(envelope.with_elapsed(int(lain_s * 1000)), message)
+                waited_s = self._dispatcher.loop.time() - arrived
+                self._forward(envelope.with_elapsed(int(waited_s * 1000)), message)
                 return
             result = (
                 self._invoke_by_content_type(message)
                 if span is NOOP_SPAN
-                else self._react_in(span, message)
+                else self._invoke_in_span(span, message)
             )
         except BaseException as error:
             span.end(error)
@@ -209,43 +209,43 @@ class CellRunner:
     def reply_with(
         self, envelope: Envelope, result: Awaitable[Any], transaction: Any = None
     ) -> asyncio.Future[Any]:
-        """Wait for a coroutine of the handler, and do with its result what is to be done."""
+        """Run a coroutine of the handler as a task, and reply with its result."""
         task = self.track(result)
         task.add_done_callback(lambda done: self._on_result(envelope, done, transaction))
         return task
 
     def _succeed(self, envelope: Envelope, result: Any, transaction: Any) -> None:
         if transaction is not None:
-            # Who brought it waits for its end here, and nobody for a reply.
+            # The durable consumer waits for completion here; there is no remote caller.
             self._transactional.pop(envelope.id, None)
-            self._exchange.on_reply(envelope.id, EMPTY_REPLY)
+            self._dispatcher.on_reply(envelope.id, EMPTY_REPLY)
         elif envelope.wants_reply:
-            self._exchange.reply(envelope, result, self.name)
+            self._dispatcher.reply(envelope, result, self.name)
 
     def _fail(self, envelope: Envelope, error: BaseException, transaction: Any) -> None:
         if transaction is not None:
             self._transactional.pop(envelope.id, None)
-            failure = self._exchange.failure_of(error, self.name)
-            self._exchange.statistics.failed += 1
-            self._exchange.on_reply(envelope.id, failure)
+            failure = self._dispatcher.failure_of(error, self.name)
+            self._dispatcher.statistics.failed += 1
+            self._dispatcher.on_reply(envelope.id, failure)
         else:
-            self._exchange.fail(envelope, error, self.name)
+            self._dispatcher.fail(envelope, error, self.name)
 
-    def _is_abandoned(self, waiting: _MailboxItem) -> bool:
-        if waiting.transaction is None:
+    def _is_abandoned(self, item: _MailboxItem) -> bool:
+        if item.transaction is None:
             return False
-        return waiting.delivery.envelope.id not in self._transactional
+        return item.delivery.envelope.id not in self._transactional
 
-    def _is_expired(self, waiting: _MailboxItem) -> bool:
-        left_ms = waiting.delivery.envelope.handling_budget_ms
-        if left_ms is None:
+    def _is_expired(self, item: _MailboxItem) -> bool:
+        budget_ms = item.delivery.envelope.handling_budget_ms
+        if budget_ms is None:
             return False
-        return self._exchange.loop.time() - waiting.arrived > left_ms / 1000
+        return self._dispatcher.loop.time() - item.arrived > budget_ms / 1000
 
     def _reject_expired(self, envelope: Envelope) -> None:
-        self._exchange.statistics.expired += 1
-        text = f"it waited too long for cell {self.name}"
-        self._exchange.refuse(envelope, MessageExpiredError, text)
+        self._dispatcher.statistics.expired += 1
+        text = f"the message expired in the mailbox of cell {self.name}"
+        self._dispatcher.reject(envelope, MessageExpiredError, text)
 
     def _invoke_by_content_type(self, message: CellMessage) -> Any:
         if message.content_type == PING:
@@ -257,37 +257,41 @@ class CellRunner:
         return self.invoke(message)
 
     def _check_command(self, line: str, message: CellMessage) -> None:
-        """Refuse a command that came from another domain, be it by a cell of this one."""
-        own, allowed = self._exchange.domain.name, self._exchange.remote_commands
-        if allowed == "change" or all(hop.domain in (own, LOCAL) for hop in message.path.hops):
+        """Check a command that came from another domain; raises CommandRejectedError."""
+        local_domain, allowed = self._dispatcher.domain.name, self._dispatcher.remote_commands
+        is_local = all(hop.domain in (local_domain, LOCAL) for hop in message.path.hops)
+        if allowed == "change" or is_local:
             return
         if allowed == "off" or not self.cell.is_read(line):
-            may = "give no commands" if allowed == "off" else "only look"
-            raise CommandRefused(
-                f"domain {own} lets others {may}: say it there, or allow more "
-                "(remote_commands of the domain, admin.remote of a node)"
+            raise CommandRejectedError(
+                f"domain {local_domain} rejected a remote command: remote_commands is {allowed!r}; "
+                "run it in that domain, or change remote_commands (admin.remote of a node)"
             )
 
-    def _react_in(self, span: SpanLike, message: CellMessage) -> Any:
-        """The same inside of a span, which ends with what the handler does."""
+    def _invoke_in_span(self, span: SpanLike, message: CellMessage) -> Any:
+        """Call the handler inside of a span, which ends with the handler."""
         with span.scope:
             result = self._invoke_by_content_type(message)
             if not isinstance(result, Awaitable):
                 span.end()
                 return result
             task = asyncio.ensure_future(result)
-        task.add_done_callback(lambda it: span.end(None if it.cancelled() else it.exception()))
+        task.add_done_callback(
+            lambda done: span.end(None if done.cancelled() else done.exception())
+        )
         return task
 
-    def _relay(self, envelope: Envelope, message: CellMessage) -> None:
-        """Send on what has further hops to go."""
+    def _forward(self, envelope: Envelope, message: CellMessage) -> None:
+        """Forward a message with further hops, if the cell allows it."""
         if not self.cell.should_forward(message):
-            self._exchange.refuse(envelope, NoRouteError, f"cell {self.name} sends nothing on")
+            self._dispatcher.reject(
+                envelope, NoRouteError, f"cell {self.name} does not forward messages"
+            )
         elif len(envelope.source) > SOURCE_HOPS_MAX:
-            text = f"{len(envelope.source)} hops at cell {self.name}"
-            self._exchange.refuse(envelope, HopLimitExceededError, text)
+            text = f"too many hops at cell {self.name}: {len(envelope.source)}"
+            self._dispatcher.reject(envelope, HopLimitExceededError, text)
         else:
-            self._exchange.forward_from_cell(envelope.with_source_hop(self.cell.address))
+            self._dispatcher.forward_from_cell(envelope.with_source_hop(self.cell.address))
 
     def _on_result(self, envelope: Envelope, task: asyncio.Future[Any], transaction: Any) -> None:
         try:
@@ -300,14 +304,14 @@ class CellRunner:
     def _on_done(self, task: asyncio.Future[Any]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled():
-            # Asked for, or it would be reported as never looked at if its caller went away.
+            # Marks the exception as retrieved, so that asyncio does not log it if no caller waits.
             task.exception()
         if self.mailbox:
             self._schedule()
         else:
             self._notify_idle()
 
-    # The end.
+    # Stopping.
 
     def _notify_idle(self) -> None:
         if self._idle is not None and self.is_idle and not self._idle.done():
@@ -315,28 +319,30 @@ class CellRunner:
 
     @property
     def is_current(self) -> bool:
-        """Whether whoever asks is a handler of this cell."""
+        """Whether the current task is a handler of this cell."""
         return asyncio.current_task() in self._tasks
 
     async def wait_idle(self) -> None:
-        """Return once nothing waits or is worked on."""
+        """Wait until the mailbox is empty and no handler runs."""
         while not self.is_idle:
             if self._idle is None or self._idle.done():
-                self._idle = self._exchange.loop.create_future()
+                self._idle = self._dispatcher.loop.create_future()
             await asyncio.shield(self._idle)
 
     async def stop(self) -> None:
-        """Refuse what waits and cancel what is worked on."""
-        for waiting in self.mailbox.pop_all():
+        """Reject the messages in the mailbox and cancel the running handlers."""
+        for item in self.mailbox.pop_all():
             text = f"cell {self.name} stopped"
-            self._exchange.refuse(waiting.delivery.envelope, NoRouteError, text)
+            self._dispatcher.reject(item.delivery.envelope, NoRouteError, text)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
-            _, stubborn = await asyncio.wait(tasks, timeout=_CANCEL_S)
-            if stubborn:
-                self._exchange.warn(f"end {self.name}", "cell %s does not end", self.name)
+            _, still_running = await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
+            if still_running:
+                self._dispatcher.warn(
+                    f"end {self.name}", "cell %s: cancelled handlers still run", self.name
+                )
 
     def __repr__(self) -> str:
         waiting, running = len(self.mailbox), len(self._tasks)
@@ -344,7 +350,7 @@ class CellRunner:
 
 
 def raise_if_fatal(error: BaseException) -> None:
-    """Let pass what ends the whole program; everything else concerns one message alone."""
+    """Raise errors that end the whole process; all others concern one message only."""
     if isinstance(error, KeyboardInterrupt | SystemExit):
         raise error
 

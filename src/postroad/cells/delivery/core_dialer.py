@@ -1,7 +1,7 @@
-"""Dials cores, again and again, for as long as somebody tells of them and a while longer.
+"""Dialer of cores: keeps a tunnel to each core that core discovery lists, and for a while after.
 
-A satellite dials every core; a core dials those whose name is smaller, and is dialed by the others.
-A tunnel that works is left alone whatever becomes of the core's registration.
+A satellite dials every core; a core dials the cores with a smaller name, and is dialed by the
+others. An open tunnel stays open whatever happens to the registration of the core.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _WARN_INTERVAL_S = 30.0
 
 
 class CoreDialer:
-    """Keeps tunnels to cores open.
+    """Keeper of the tunnels to core domains.
 
     Args:
-        service: what dials.
+        service: the messaging service that opens the tunnels.
         own: this domain.
-        config: the times.
-        accept: takes a tunnel in use.
-        has_link: whether a domain has a tunnel already.
-        cores: all that may be cores, others are not dialed; None for whoever says so.
+        config: delays and expiry.
+        accept: registers an open tunnel.
+        has_link: returns whether there is a tunnel to a domain.
+        cores: names of the domains that may be cores; others are not dialed. None allows all.
     """
 
     def __init__(
         self,
         service: MessagingService,
-        own: DomainInfo,
+        local: DomainInfo,
         config: CellsConfig,
         *,
         accept: Callable[[Tunnel], DomainLink],
@@ -47,68 +47,72 @@ class CoreDialer:
         cores: frozenset[str] | None = None,
     ) -> None:
         self._service = service
-        self._own = own
+        self._local = local
         self._config = config
         self._accept = accept
         self._has_link = has_link
         self._allowed = cores
         self._cores: dict[str, CoreLocation] = {}
-        # When a core was told of for the last time, of those that are told of no more.
-        self._missing_since: dict[str, float] = {}
+        # When core discovery stopped listing a core, for those that it lists no more.
+        self._unlisted_since: dict[str, float] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
-        # Why a core could not be reached, the last time.
+        # Error of the last dial of each core.
         self.failures: dict[str, str] = {}
 
     @property
     def cores(self) -> Mapping[str, CoreLocation]:
-        """The cores known, those included that nobody tells of any more."""
+        """Locations of the cores, those included that are unlisted but not expired."""
         return self._cores
 
     def unlisted_s(self, name: str) -> float | None:
-        """How long nobody has told of a core any more; None if somebody does."""
-        since = self._missing_since.get(name)
+        """Return for how long core discovery has not listed a core; None if it lists it."""
+        since = self._unlisted_since.get(name)
         return None if since is None else self._loop.time() - since
 
     def set_cores(self, cores: Mapping[str, CoreLocation]) -> None:
-        """These are all cores that somebody tells of now."""
+        """Set the cores that core discovery lists now, and dial the new ones."""
         now = self._loop.time()
-        cores = {name: it for name, it in cores.items() if self._may_be_core(name, now)}
+        cores = {name: location for name, location in cores.items() if self._may_be_core(name, now)}
         for name in self._cores.keys() - cores.keys():
-            self._missing_since.setdefault(name, now)
-            if name not in self._tasks and self._is_forgotten(name):
-                self._forget(name)
+            self._unlisted_since.setdefault(name, now)
+            if name not in self._tasks and self._is_core_expired(name):
+                self._remove_core(name)
         for name, location in cores.items():
-            self._missing_since.pop(name, None)
+            self._unlisted_since.pop(name, None)
             self._cores[name] = location
             if self.should_dial(name) and name not in self._tasks:
                 self._tasks[name] = self._loop.create_task(
-                    self._keep_dialing(name), name=f"postroad dial {name}"
+                    self._dial_until_expired(name), name=f"postroad dial {name}"
                 )
 
     def _may_be_core(self, name: str, now: float) -> bool:
         if self._allowed is None or name in self._allowed:
             return True
         self._log.log(
-            name, now, "%s: %s says it is a core, which may be none", self._own.name, name
+            name,
+            now,
+            "domain %s: core %s not dialed: its name is not in the setting cores",
+            self._local.name,
+            name,
         )
         return False
 
     def should_dial(self, name: str) -> bool:
-        """Whether it is this domain that dials."""
-        return self._own.role is Role.SATELLITE or name < self._own.name
+        """Return whether this domain dials the core, not the core this domain."""
+        return self._local.role is Role.SATELLITE or name < self._local.name
 
     async def close(self) -> None:
-        """Dial no more."""
+        """Stop dialing."""
         tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep_dialing(self, name: str) -> None:
+    async def _dial_until_expired(self, name: str) -> None:
         attempt = 0
-        while not self._is_forgotten(name):
+        while not self._is_core_expired(name):
             tunnel = await self._dial(name)
             if tunnel is not None:
                 self.failures.pop(name, None)
@@ -126,33 +130,33 @@ class CoreDialer:
                 )
             )
         del self._tasks[name]
-        self._forget(name)
+        self._remove_core(name)
 
-    def _forget(self, name: str) -> None:
-        logger.info("%s: core %s is forgotten", self._own.name, name)
-        del self._cores[name], self._missing_since[name]
+    def _remove_core(self, name: str) -> None:
+        logger.info("domain %s: core %s expired", self._local.name, name)
+        del self._cores[name], self._unlisted_since[name]
         self.failures.pop(name, None)
 
-    def _is_forgotten(self, name: str) -> bool:
-        since = self._missing_since.get(name)
+    def _is_core_expired(self, name: str) -> bool:
+        since = self._unlisted_since.get(name)
         is_old = since is not None and self._loop.time() - since > self._config.forget_core_s
         return is_old and not self._has_link(name)
 
     async def _dial(self, name: str) -> Tunnel | None:
-        """Try every endpoint of a core."""
+        """Open a tunnel to the first endpoint of a core that can be reached, or return None."""
         for address in self._cores[name].endpoints:
             try:
                 return await self._service.open_tunnel(address, self._accept, peer=name)
             except Exception as error:
                 if not isinstance(error, PostroadError):
-                    # A defect here must not cost this domain its core for ever.
-                    logger.exception("%s: dialing core %s failed", self._own.name, name)
+                    # A defect must not end the redialing of this core for ever.
+                    logger.exception("domain %s: dial of core %s raised", self._local.name, name)
                 self.failures[name] = str(error)
                 self._log.log(
                     name,
                     self._loop.time(),
-                    "%s: no tunnel to core %s at %s: %s",
-                    self._own.name,
+                    "domain %s: cannot open a tunnel to core %s at %s: %s",
+                    self._local.name,
                     name,
                     address,
                     error,

@@ -1,7 +1,7 @@
-"""What moves messages within a domain: from senders and tunnels to cells and tunnels.
+"""The message dispatcher of a domain: from local senders and tunnels to cells and tunnels.
 
-Every message that is not delivered or forwarded comes back as a failure: to a caller of this
-domain directly, to others as an error reply. Nothing is queued that was also refused.
+Every message that is neither delivered nor forwarded is reported as a failure: to a caller of this
+domain directly, to remote senders as an error reply. A rejected message is never queued as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ import msgspec
 
 from postroad.cells.addresses import CellPath, DomainInfo
 from postroad.cells.config import CellsConfig, RemoteCommands
-from postroad.cells.delivery.cell_registry import Directory, ForwardedMessage, gateway_name, logger
+from postroad.cells.delivery.cell_registry import (
+    CellRegistry,
+    ForwardedMessage,
+    gateway_name,
+    logger,
+)
 from postroad.cells.delivery.cell_runner import CellRunner
 from postroad.cells.delivery.envelope import ID_BYTES, Envelope, MessageKind, make_reply
 from postroad.cells.delivery.failure import (
@@ -27,7 +32,7 @@ from postroad.cells.delivery.failure import (
 from postroad.cells.errors import CellBusyError, NoRouteError, RoutingError
 from postroad.cells.messages import CellReply, encode_body
 from postroad.cells.routing.decision import LOCAL_ORIGIN, Forward, LocalDelivery, MessageOrigin
-from postroad.cells.routing.neighbors import Neighbors
+from postroad.cells.routing.neighbors import NeighborTable
 from postroad.cells.routing.router import SOURCE_HOPS_MAX
 from postroad.cells.statistics import DomainStatistics
 from postroad.cells.tracing import record_forward_span
@@ -35,52 +40,60 @@ from postroad.core import PostroadError, ThrottledLogger, tracing
 from postroad.core.errors import LocalProtocolError, MalformedPayloadError
 
 _WARN_INTERVAL_S = 5.0
-_IDS_AT_ONCE = 256
-_NOBODY: frozenset[str] = frozenset()
+_IDS_PER_READ = 256
+_NO_TARGETS: frozenset[str] = frozenset()
 
 
-class MessageDispatcher(Directory):
-    """The messages of one domain."""
+class MessageDispatcher:
+    """Delivers, forwards and replies to the messages of one domain."""
 
     def __init__(self, domain: DomainInfo, config: CellsConfig) -> None:
-        super().__init__(domain)
+        self.domain = domain
+        self.registry = registry = CellRegistry(domain)
+        self._runners, self._gateways = registry.runners, registry.gateways
+        self._decision_cache = registry.decision_cache
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.statistics = DomainStatistics()
-        # How many handlers are on the stack: what they send waits for its turn.
+        # Handlers on the call stack; messages that they send are queued, to bound recursion.
         self.depth = 0
-        # What becomes of answers to messages of this domain; True if somebody waited for it.
-        self.on_reply: Callable[[bytes, CellReply | DeliveryFailure], bool] = lambda id, answer: (
+        # Completes a pending call with its reply or failure; returns False if none waits for it.
+        self.on_reply: Callable[[bytes, CellReply | DeliveryFailure], bool] = lambda id, reply: (
             False
         )
         self._address = domain.address
-        self.neighbors = Neighbors(domain)
-        # Which commands of other domains cells of this one answer.
+        self.neighbors = NeighborTable(domain)
+        # Commands that other domains may run in cells of this one.
         self.remote_commands: RemoteCommands = "read"
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         self._ids: Iterator[bytes] = iter(())
 
     def new_id(self) -> bytes:
-        """An id that no other message has, and that nobody can guess."""
+        """Return a random, unguessable message id."""
         for id in self._ids:
             return id
-        # Many at a time: the system is asked once for all of them.
-        chance = os.urandom(_IDS_AT_ONCE * ID_BYTES)
-        self._ids = iter([chance[it : it + ID_BYTES] for it in range(0, len(chance), ID_BYTES)])
+        # One system call for many ids.
+        random_bytes = os.urandom(_IDS_PER_READ * ID_BYTES)
+        self._ids = iter(
+            [
+                random_bytes[start : start + ID_BYTES]
+                for start in range(0, len(random_bytes), ID_BYTES)
+            ]
+        )
         return next(self._ids)
 
     def warn(self, key: str, text: str, *args: object) -> None:
-        """Log a warning, but not more often than makes sense for its key."""
-        self._log.log(key, self.loop.time(), f"%s: {text}", self.domain.name, *args)
+        """Log a warning, throttled by its key."""
+        self._log.log(key, self.loop.time(), f"domain %s: {text}", self.domain.name, *args)
 
     # Messages.
 
     def receive(self, envelope: Envelope, origin: MessageOrigin, arrived: float) -> None:
-        """Take a message out of a tunnel."""
+        """Dispatch a message that arrived through a tunnel."""
         if envelope.kind is not MessageKind.MESSAGE and self._complete_call(envelope):
             return
         if tracing.tracer is not None and envelope.headers:
-            forwards = self._switch.decide(envelope, origin).forwards
+            forwards = self._decision_cache.decide(envelope, origin).forwards
             if forwards:
                 onward = ", ".join(forward.gateway for forward in forwards)
                 envelope = record_forward_span(self.domain.name, envelope, onward)
@@ -89,8 +102,8 @@ class MessageDispatcher(Directory):
             self._send_error(envelope, failure)
 
     def direct_forward(self, envelope: Envelope, origin: MessageOrigin) -> Forward | None:
-        """Where a message goes if all with the same route that come from there go the same way."""
-        decision = self._switch.decide(envelope, origin)
+        """Return the only forward of all messages with this route and origin, or None."""
+        decision = self._decision_cache.decide(envelope, origin)
         if decision.deliveries or decision.failure is not None or len(decision.forwards) != 1:
             return None
         forward = decision.forwards[0]
@@ -99,11 +112,11 @@ class MessageDispatcher(Directory):
     def direct_delivery(
         self, envelope: Envelope, origin: MessageOrigin
     ) -> tuple[CellRunner, LocalDelivery, Forward] | None:
-        """The cell here that gets all messages with the same route, and how it answers them.
+        """Return the only local delivery of all messages with this route, and how replies leave.
 
-        None if there are others, or their answers may take different ways.
+        None if there are several receivers, or if replies may take different routes.
         """
-        decision = self._switch.decide(envelope, origin)
+        decision = self._decision_cache.decide(envelope, origin)
         if decision.forwards or decision.failure is not None or len(decision.deliveries) != 1:
             return None
         delivery = decision.deliveries[0]
@@ -111,20 +124,24 @@ class MessageDispatcher(Directory):
         if not request.destination.is_complete or not request.can_reply:
             return None
         reply = self._reply_to(request, b"", "", delivery.cell)
-        back = self._reply_forward(reply, request)
-        return None if back is None else (self.runners[delivery.cell], delivery, back)
+        reply_forward = self._reply_forward(reply, request)
+        return (
+            None
+            if reply_forward is None
+            else (self._runners[delivery.cell], delivery, reply_forward)
+        )
 
     def outgoing_forward(self, envelope: Envelope) -> Forward | None:
-        """How all messages of the same sender to the same cell elsewhere leave this domain."""
+        """Return the forward of all messages of this sender to this remote cell, or None."""
         if envelope.destination.current.is_local:
             return None
-        decision = self._switch.decide(envelope)
+        decision = self._decision_cache.decide(envelope)
         if decision.deliveries or decision.failure is not None or len(decision.forwards) != 1:
             return None
         return decision.forwards[0]
 
     def forward_from_cell(self, envelope: Envelope) -> None:
-        """Take a message that a cell of this domain sends on for somebody else."""
+        """Dispatch a message that a cell of this domain forwards."""
         failure = self.dispatch(envelope)
         if failure is not None:
             self._send_error(envelope, failure)
@@ -133,31 +150,31 @@ class MessageDispatcher(Directory):
         self,
         envelope: Envelope,
         origin: MessageOrigin = LOCAL_ORIGIN,
-        avoid: frozenset[str] = _NOBODY,
+        avoid: frozenset[str] = _NO_TARGETS,
         arrived: float | None = None,
-        choices: list[str] | None = None,
+        selected_targets: list[str] | None = None,
     ) -> DeliveryFailure | None:
-        """Deliver and forward a message; gives what its sender should be told, if anything.
+        """Deliver and forward a message; return the failure to report to its sender, or None.
 
         Args:
             envelope: the message.
             origin: where it came from.
-            avoid: choices among routes that were tried already.
-            arrived: when it came to this domain.
-            choices: gets what was chosen among routes.
+            avoid: targets of queue and default routes that were tried already.
+            arrived: when it arrived, by the clock of the event loop; now by default.
+            selected_targets: list that gets the selected targets of queue and default routes.
         """
         now = self.loop.time() if arrived is None else arrived
-        decision = self._switch.decide(envelope, origin, avoid)
+        decision = self._decision_cache.decide(envelope, origin, avoid)
         failure = decision.failure if decision.should_reply else None
         if decision.failure is not None:
             self.statistics.undelivered += 1
         for delivery in decision.deliveries:
             failure = self._deliver(delivery, origin, now) or failure
         for forward in decision.forwards:
-            if choices is not None and forward.selected_target is not None:
-                choices.append(forward.selected_target)
-            parcel = ForwardedMessage(forward, envelope, origin, avoid, now)
-            failure = self._forward(parcel, choices) or failure
+            if selected_targets is not None and forward.selected_target is not None:
+                selected_targets.append(forward.selected_target)
+            forwarded = ForwardedMessage(forward, envelope, origin, avoid, now)
+            failure = self._forward(forwarded, selected_targets) or failure
         return failure
 
     def _deliver(
@@ -166,142 +183,153 @@ class MessageDispatcher(Directory):
         if delivery.envelope.kind is not MessageKind.MESSAGE:
             self._route_reply(delivery)
             return None
-        runner = self.runners[delivery.cell]
-        source, via = self.share_of(delivery.envelope, origin)
+        runner = self._runners[delivery.cell]
+        source, via = self.fairness_key(delivery.envelope, origin)
         if runner.deliver(delivery, now, source, via=via):
             self.statistics.delivered += 1
             return None
-        text = f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait"
-        return self._refuse_busy(delivery.envelope, text)
+        text = f"mailbox of cell {runner.name} is full: {len(runner.mailbox)} messages"
+        return self._reject_busy(delivery.envelope, text)
 
     def _forward(
-        self, parcel: ForwardedMessage, choices: list[str] | None = None
+        self, forwarded: ForwardedMessage, selected_targets: list[str] | None = None
     ) -> DeliveryFailure | None:
-        forward = parcel.forward
-        gateway = self.gateways.get(forward.gateway)
+        forward = forwarded.forward
+        gateway = self._gateways.get(forward.gateway)
         if gateway is None:
-            text = f"cell {forward.gateway} is no tunnel"
-            return self._failure(NoRouteError, text, parcel.envelope)
-        if gateway.try_send(parcel):
+            text = f"cannot forward through {forward.gateway}: it is no tunnel"
+            return self._failure(NoRouteError, text, forwarded.envelope)
+        if gateway.try_send(forwarded):
             self.statistics.forwarded += 1
             return None
-        if forward.selected_target is not None and self.has_alternative(parcel):
-            return self.reroute(parcel, choices)
-        return self._refuse_busy(parcel.envelope, f"{forward.gateway} is busy")
+        if forward.selected_target is not None and self.has_alternative(forwarded):
+            return self.reroute(forwarded, selected_targets)
+        return self._reject_busy(forwarded.envelope, f"queue of {forward.gateway} is full")
 
-    def has_alternative(self, parcel: ForwardedMessage) -> bool:
-        """Whether a message that was to go by one choice can go by another."""
-        assert parcel.forward.selected_target is not None
-        avoid = parcel.avoid | {parcel.forward.selected_target}
-        return self._switch.decide(parcel.envelope, _again(parcel), avoid).failure is None
+    def has_alternative(self, forwarded: ForwardedMessage) -> bool:
+        """Return whether there is a route that avoids the selected target of a forward."""
+        assert forwarded.forward.selected_target is not None
+        avoid = forwarded.avoid | {forwarded.forward.selected_target}
+        return (
+            self._decision_cache.decide(
+                forwarded.envelope, _reroute_origin(forwarded), avoid
+            ).failure
+            is None
+        )
 
     def reroute(
-        self, parcel: ForwardedMessage, choices: list[str] | None = None
+        self, forwarded: ForwardedMessage, selected_targets: list[str] | None = None
     ) -> DeliveryFailure | None:
-        """Send what a gateway could not take by another route, if there is one."""
-        avoid = parcel.avoid
-        hop = parcel.envelope.destination.current
-        if parcel.forward.selected_target is not None:
-            avoid |= {parcel.forward.selected_target}
-        elif hop.is_local and self.table.topics(hop.cell):
-            # The copy of a topic for that domain; there is no other way to its subscribers.
+        """Dispatch a message that a gateway could not send again, avoiding that target."""
+        avoid = forwarded.avoid
+        hop = forwarded.envelope.destination.current
+        if forwarded.forward.selected_target is not None:
+            avoid |= {forwarded.forward.selected_target}
+        elif hop.is_local and self.registry.table.topics(hop.cell):
+            # The copy of a topic for that domain; no other route leads to its subscribers.
             self.statistics.undelivered += 1
             return None
         self.statistics.resent += 1
-        lain_ms = int((self.loop.time() - parcel.arrived) * 1000)
-        envelope = parcel.envelope.with_elapsed(lain_ms)
-        return self.dispatch(envelope, _again(parcel), avoid, choices=choices)
+        waited_ms = int((self.loop.time() - forwarded.arrived) * 1000)
+        envelope = forwarded.envelope.with_elapsed(waited_ms)
+        return self.dispatch(
+            envelope, _reroute_origin(forwarded), avoid, selected_targets=selected_targets
+        )
 
-    def reroute_or_fail(self, parcel: ForwardedMessage) -> None:
-        """A tunnel is gone with a message that was not sent: it goes another way, or fails."""
-        failure = self.reroute(parcel)
+    def reroute_or_fail(self, forwarded: ForwardedMessage) -> None:
+        """Reroute a message of a lost tunnel that was not sent, or report its failure."""
+        failure = self.reroute(forwarded)
         if failure is not None:
-            self.notify_sender(parcel.envelope, parcel.origin, failure)
+            self.notify_sender(forwarded.envelope, forwarded.origin, failure)
 
-    def _refuse_busy(self, envelope: Envelope, text: str) -> DeliveryFailure | None:
+    def _reject_busy(self, envelope: Envelope, text: str) -> DeliveryFailure | None:
         self.statistics.refused += 1
         failure = self._failure(CellBusyError, text, envelope)
         if envelope.is_reply:
-            # Its receiver waits for nothing until its time is over.
+            # Logged, because its caller now waits in vain until its timeout.
             self.log_undelivered(envelope, failure)
         return None if envelope.suppress_errors or not envelope.can_reply else failure
 
-    def share_of(self, envelope: Envelope, origin: MessageOrigin) -> tuple[str, str | None]:
-        """The domain that a message counts for where room is shared out, and the core it came by.
+    def fairness_key(self, envelope: Envelope, origin: MessageOrigin) -> tuple[str, str | None]:
+        """Return the domain whose share of a queue a message uses, and the core it came through.
 
-        A core has seen which domain it has a message from. It may also make domains up, so what
-        comes by it is within the share that the core has.
+        A core verifies from which domain it got a message. It could also invent domains, so its
+        messages stay within the share of the core.
         """
         if origin.peer is None or origin.allow_remote:
             return origin.peer or self.domain.name, None
         hops = envelope.source.hops
-        is_passed_on = len(hops) > 1 and hops[-2].is_domain
-        return hops[-2].domain if is_passed_on else origin.peer, origin.peer
+        is_forwarded = len(hops) > 1 and hops[-2].is_domain
+        return hops[-2].domain if is_forwarded else origin.peer, origin.peer
 
-    # Answers.
+    # Replies.
 
     def reply(self, request: Envelope, body: Any, cell: str) -> None:
-        """Answer a message with what a handler returned."""
+        """Reply to a message with the return value of its handler."""
         try:
-            content, payload = encode_body(body)
+            content_type, payload = encode_body(body)
         except PostroadError as error:
             self.fail(request, error, cell)
             return
-        self.reply_encoded(request, content, payload, cell)
+        self.reply_encoded(request, content_type, payload, cell)
 
-    def reply_encoded(self, request: Envelope, content: str, payload: bytes, cell: str) -> None:
-        """Answer a message with what is encoded already."""
-        if self.on_reply(request.id, CellReply(content, payload)):
+    def reply_encoded(
+        self, request: Envelope, content_type: str, payload: bytes, cell: str
+    ) -> None:
+        """Reply to a message with an encoded body."""
+        if self.on_reply(request.id, CellReply(content_type, payload)):
             return
         try:
-            reply = self._reply_to(request, payload, content, cell)
+            reply = self._reply_to(request, payload, content_type, cell)
         except LocalProtocolError:
-            # Whoever sent it cannot be answered, and knows that.
+            # The sender has no address to reply to.
             return
         self._send_reply(reply, request)
 
-    def _reply_to(self, request: Envelope, payload: bytes, content: str, cell: str) -> Envelope:
+    def _reply_to(
+        self, request: Envelope, payload: bytes, content_type: str, cell: str
+    ) -> Envelope:
         source = CellPath((self.domain.cell(cell),))
         return make_reply(
-            request, id=self.new_id(), payload=payload, content=content, source=source
+            request, id=self.new_id(), payload=payload, content_type=content_type, source=source
         )
 
     def fail(self, request: Envelope, error: BaseException, cell: str) -> None:
-        """Tell the sender of a message that its handler raised, if it waits for an answer."""
+        """Report the error of a handler: to the caller if it waits for a reply, else to the log."""
         self.statistics.failed += 1
-        logger.debug("%s@%s failed", cell, self.domain.name, exc_info=error)
+        logger.debug("cell %s@%s: handler raised", cell, self.domain.name, exc_info=error)
         failure = self.failure_of(error, cell)
         if request.wants_reply:
             self._send_error(request, failure)
         else:
             kind = type(error).__name__
-            self.warn(f"failed {cell}", "cell %s failed with %s: %s", cell, kind, failure.text)
+            self.warn(f"failed {cell}", "cell %s: handler raised %s: %s", cell, kind, failure.text)
 
     def failure_of(self, error: BaseException, cell: str) -> DeliveryFailure:
-        """What a caller is told of an error in a handler."""
+        """Return the failure that reports an error of a handler."""
         return DeliveryFailure.raised(error, hop=self.domain.cell(cell), at=self.domain.name)
 
-    def refuse(self, request: Envelope, error: type[RoutingError], text: str) -> None:
-        """Tell the sender of a message that nothing came of it, if it can be told."""
+    def reject(self, request: Envelope, error: type[RoutingError], text: str) -> None:
+        """Reply to a message with a routing error, if it can be replied to."""
         self._send_error(request, self._failure(error, text, request))
 
     def notify_sender(
         self, envelope: Envelope, origin: MessageOrigin, failure: DeliveryFailure
     ) -> None:
-        """Tell whoever sent a message: a cell of this domain, or one elsewhere."""
+        """Report a failure to the sender of a message, local or remote."""
         if envelope.kind is MessageKind.REPLY:
-            # The request was handled, so this is no failure to reach anybody.
-            told = msgspec.structs.replace(failure, is_handler_error=True)
-            self.dispatch(reply_to_error(envelope, told, id=self.new_id()))
+            # The request was handled, so the caller must not retry it as a routing failure.
+            handler_failure = msgspec.structs.replace(failure, is_handler_error=True)
+            self.dispatch(reply_to_error(envelope, handler_failure, id=self.new_id()))
         elif origin.peer is None and not self.on_reply(envelope.id, failure):
             self.log_undelivered(envelope, failure)
         elif origin.peer is not None:
             self._send_error(envelope, failure)
 
     def log_undelivered(self, envelope: Envelope, failure: DeliveryFailure) -> None:
-        """Say in the log that a message got lost which nobody waits for an answer to."""
+        """Log the loss of a message that no caller waits for."""
         target = envelope.destination.last
-        self.warn(f"lost {target}", "a message to %s was not delivered: %s", target, failure.text)
+        self.warn(f"lost {target}", "message to %s not delivered: %s", target, failure.text)
 
     def _send_error(self, envelope: Envelope, failure: DeliveryFailure) -> None:
         if self.on_reply(envelope.id, failure):
@@ -309,35 +337,37 @@ class MessageDispatcher(Directory):
         if envelope.can_reply:
             self._send_reply(make_error_reply(envelope, failure, id=self.new_id()), envelope)
 
-    def _send_reply(self, answer: Envelope, request: Envelope) -> None:
-        """Send an answer: by the core that brought the request, if it can be."""
-        forward = self._reply_forward(answer, request)
+    def _send_reply(self, reply: Envelope, request: Envelope) -> None:
+        """Send a reply, through the core that forwarded the request if possible."""
+        forward = self._reply_forward(reply, request)
         if forward is None:
-            self.dispatch(answer)
+            self.dispatch(reply)
             return
         failure = self._forward(
-            ForwardedMessage(forward, answer, LOCAL_ORIGIN, _NOBODY, self.loop.time())
+            ForwardedMessage(forward, reply, LOCAL_ORIGIN, _NO_TARGETS, self.loop.time())
         )
         if failure is not None:
-            self.log_undelivered(answer, failure)
+            self.log_undelivered(reply, failure)
 
-    def _reply_forward(self, answer: Envelope, request: Envelope) -> Forward | None:
-        """From a satellite an answer goes back by the core that brought the request.
+    def _reply_forward(self, reply: Envelope, request: Envelope) -> Forward | None:
+        """Return the forward of a reply through the core that forwarded the request, or None.
 
-        That one knows the way to who asked; another core may have lost it.
+        That core has a route to the caller; another core may have lost its route.
         """
-        way = request.source.last
+        last_hop = request.source.last
         if (
-            way is None
-            or gateway_name(way.domain) not in self.gateways
-            or way.domain not in self._upstream_cores
-            or answer.destination.current.domain == self.domain.name
+            last_hop is None
+            or gateway_name(last_hop.domain) not in self._gateways
+            or last_hop.domain not in self.registry.upstream_cores
+            or reply.destination.current.domain == self.domain.name
         ):
             return None
-        return Forward(gateway_name(way.domain), answer.with_source_hop(self._address), way.domain)
+        return Forward(
+            gateway_name(last_hop.domain), reply.with_source_hop(self._address), last_hop.domain
+        )
 
     def _route_reply(self, delivery: LocalDelivery) -> None:
-        """An answer goes to whoever waits for it, by the cells that its request went by."""
+        """Complete the call of a reply, or forward the reply along the cells of its request."""
         envelope = delivery.envelope
         if self._complete_call(envelope) or envelope.destination.is_complete:
             return
@@ -345,23 +375,23 @@ class MessageDispatcher(Directory):
             self.dispatch(envelope.with_source_hop(self.domain.cell(delivery.cell)))
 
     def _complete_call(self, envelope: Envelope) -> bool:
-        """Give an answer to whoever waits for it here; False if nobody does."""
+        """Complete the local call that a reply belongs to; return False if it is not from here."""
         assert envelope.in_reply_to is not None
-        answer: CellReply | DeliveryFailure
+        reply: CellReply | DeliveryFailure
         if envelope.kind is MessageKind.ERROR:
             try:
-                answer = decode_failure(envelope.payload)
+                reply = decode_failure(envelope.payload)
             except MalformedPayloadError as error:
                 self.statistics.malformed += 1
-                answer = self._failure(MalformedPayloadError, str(error), envelope)
+                reply = self._failure(MalformedPayloadError, str(error), envelope)
         else:
-            answer = CellReply(envelope.content_type, envelope.payload, envelope.source)
-        if self.on_reply(envelope.in_reply_to, answer):
+            reply = CellReply(envelope.content_type, envelope.payload, envelope.source)
+        if self.on_reply(envelope.in_reply_to, reply):
             return True
         last = envelope.destination.last
-        is_here = last is not None and last.domain == self.domain.name
-        self.statistics.replies_late += is_here
-        return is_here
+        is_local = last is not None and last.domain == self.domain.name
+        self.statistics.replies_late += is_local
+        return is_local
 
     def _failure(
         self, error: type[PostroadError], text: str, envelope: Envelope
@@ -369,6 +399,6 @@ class MessageDispatcher(Directory):
         return DeliveryFailure.of(error, text, hop=envelope.destination.last, at=self.domain.name)
 
 
-def _again(parcel: ForwardedMessage) -> MessageOrigin:
-    """Where a message came from that is sent another way: subscribers have their copies."""
-    return msgspec.structs.replace(parcel.origin, allow_fan_out=False)
+def _reroute_origin(forwarded: ForwardedMessage) -> MessageOrigin:
+    """Return the origin for rerouting a message: its subscribers have their copies already."""
+    return msgspec.structs.replace(forwarded.origin, allow_fan_out=False)

@@ -1,8 +1,8 @@
-"""The envelope of a message: who sent it, where it shall go, and how long it is worth anything.
+"""The envelope of a message: source, destination, TTL, payload.
 
-It differs from that of the system it follows in this: time is what is left, not a moment by
-somebody's clock; a fresh message answers nothing, so that a request to oneself is not taken for
-its own reply; an error is a reply, is small, and is never answered.
+It differs from the envelope of dCache: the TTL is a remaining duration, not a time of a clock; a
+request has no `in_reply_to`, so that a request to its own sender is not taken for its reply; an
+error is a small reply, and is never replied to.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from postroad.core.limits import KIB, MIB
 
 ID_BYTES = 16
 SESSION_BYTES_MAX = 1 * KIB
-CONTENT_BYTES_MAX = 128
+CONTENT_TYPE_BYTES_MAX = 128
 HEADERS_MAX = 32
 HEADER_NAME_BYTES_MAX = 128
 HEADER_VALUE_BYTES_MAX = 4 * KIB
 HEADERS_BYTES_MAX = 8 * KIB
-"""All headers together: error replies carry them, and shall be small."""
+"""All headers together: error replies repeat them and must be small."""
 TTL_MS_MAX = 1 << 53
 ENVELOPE_BYTES_MAX = 4 * MIB
-"""As much as a frame carries by default."""
+"""The default size of a frame."""
 
-# What the way back may need of the time that is left: a tenth, and no more than ten seconds.
-_RETURN_SHARE = 10
-_RETURN_MS_MAX = 10_000
+# Part of the TTL that is reserved for the reply: a tenth, and at most ten seconds.
+_REPLY_SHARE = 10
+_REPLY_MS_MAX = 10_000
 
-_NOBODY_YET = CellPath()
+_EMPTY_PATH = CellPath()
 
-# What an envelope and each of its hops are taken to weigh in memory.
+# Estimated memory of an envelope and of each of its hops.
 _HEAD_BYTES = 500
 _HOP_BYTES = 150
 
@@ -44,84 +44,86 @@ TtlMs: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=TTL_MS_MAX)]
 
 
 class MessageKind(enum.IntEnum):
-    """What a message is for."""
+    """Kind of a message."""
 
     MESSAGE = 0
-    """Said by a cell of its own accord: a request, a command, a publication."""
+    """A request, a one-way message, a command or a publication."""
     REPLY = 1
-    """Answers another message."""
+    """A reply to a request."""
     ERROR = 2
-    """Answers another message, which failed; its payload says how."""
+    """A reply that reports a failure; its payload is a DeliveryFailure."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """A message on its way. Whoever changes something makes another envelope."""
+    """A routed message. It is immutable: changes make another envelope."""
 
     id: MessageId
-    """Chosen at random by the sender; copies for several subscribers share it."""
+    """Random, set by the sender; copies for several subscribers share it."""
     destination: CellPath
     source: CellPath = CellPath()
-    """Everybody who sent it on so far: cells, and domains by their domain addresses."""
+    """Sender and all forwarders so far: cells, and domains as `*@domain`."""
     kind: MessageKind = MessageKind.MESSAGE
     in_reply_to: MessageId | None = None
-    """The message this one is a reply to."""
+    """Id of the message that this one replies to; None for other kinds."""
     session: str | None = None
-    """What the sender's log knows this conversation as; replies keep it."""
+    """Correlation text for logs; replies repeat it."""
     ttl_ms: TtlMs | None = None
-    """How long the sender goes on caring; None if for ever."""
+    """Remaining time to live; None if it never expires."""
     suppress_errors: bool = False
-    """The sender does not want to hear that nobody takes it: a publication."""
+    """Whether a missing route is no error, as for publications."""
     wants_reply: bool = False
-    """The sender waits for an answer: a call, not a send. It is told of failures either way."""
+    """Whether the sender waits for a reply. Failures are reported for one-way messages as well."""
     headers: dict[str, str] | None = None
-    """The trace it belongs to, and the like."""
+    """Headers of the user, and the trace context."""
     content_type: str = ""
-    """Says how to read the payload."""
+    """Encoding of the payload."""
     payload: bytes = b""
 
     def __post_init__(self) -> None:
-        # It is called for every message that comes in: what is nearly always so goes first.
+        # Runs for every received message, so the most common cases come first.
         if len(self.id) != ID_BYTES:
-            raise ConfigError(_fault_of_id(self.id))
-        answers = self.in_reply_to
-        if (answers is None) != (self.kind is MessageKind.MESSAGE):
-            raise ConfigError(f"this {self.kind.name.lower()} answers {answers!r}")
-        if answers is not None and len(answers) != ID_BYTES:
-            raise ConfigError(_fault_of_id(answers))
+            raise ConfigError(_describe_id_fault(self.id))
+        in_reply_to = self.in_reply_to
+        if (in_reply_to is None) != (self.kind is MessageKind.MESSAGE):
+            raise ConfigError(
+                f"invalid in_reply_to {in_reply_to!r} of kind {self.kind.name.lower()}"
+            )
+        if in_reply_to is not None and len(in_reply_to) != ID_BYTES:
+            raise ConfigError(_describe_id_fault(in_reply_to))
         if self.ttl_ms is not None and not 0 <= self.ttl_ms <= TTL_MS_MAX:
             raise ConfigError(f"ttl_ms={self.ttl_ms} must be 0 to {TTL_MS_MAX}")
         if self.session is not None:
             _check_text("session", self.session, SESSION_BYTES_MAX)
         if self.content_type:
-            _check_text("content", self.content_type, CONTENT_BYTES_MAX)
+            _check_text("content_type", self.content_type, CONTENT_TYPE_BYTES_MAX)
         if self.headers:
             _check_headers(self.headers)
 
-    # What may be done with it.
+    # Properties.
 
     @property
     def is_reply(self) -> bool:
-        """Whether somebody waits for it: a reply or an error."""
+        """Whether it is a reply or an error reply."""
         return self.kind is not MessageKind.MESSAGE
 
     @property
     def can_reply(self) -> bool:
-        """Whether it can be replied to, be it with an error.
+        """Whether it can be replied to, with a result or an error.
 
-        Replies and errors cannot, or two of them would call each other for ever; neither can
-        what a domain itself sent.
+        Replies cannot, or two domains could send each other errors for ever; messages that were
+        sent by a domain, not by a cell, cannot either.
         """
         sender = self.source.first
         return self.kind is MessageKind.MESSAGE and sender is not None and not sender.is_domain
 
     @property
     def is_expired(self) -> bool:
-        """Whether the sender has stopped caring. A reply never expires: it may still inform."""
+        """Whether the TTL is over. Replies never expire."""
         return self.ttl_ms == 0 and not self.is_reply
 
     @property
     def memory_bytes(self) -> int:
-        """About how many bytes it takes while it waits somewhere."""
+        """Estimated memory of the message in a queue."""
         size = len(self.payload) + len(self.session or "") + _HEAD_BYTES
         size += _HOP_BYTES * (len(self.destination.hops) + len(self.source.hops))
         if self.headers:
@@ -130,28 +132,28 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
 
     @property
     def handling_budget_ms(self) -> int | None:
-        """The time left to begin with it, if the answer is to be back in time."""
+        """Time left to start handling, so that the reply is in time; None if unlimited."""
         if self.ttl_ms is None:
             return None
-        return self.ttl_ms - min(self.ttl_ms // _RETURN_SHARE, _RETURN_MS_MAX)
+        return self.ttl_ms - min(self.ttl_ms // _REPLY_SHARE, _REPLY_MS_MAX)
 
-    # Other envelopes made of it.
+    # Derived envelopes.
 
     def with_source_hop(self, sender: CellAddress) -> Envelope:
-        """The message as a cell or a domain sends it on: with itself at the end of its source."""
+        """Return the message as forwarded by a cell or domain, appended to its source path."""
         return copy_with(self, "source", self.source.appended(sender))
 
     def with_destination(self, destination: CellPath) -> Envelope:
-        """The message on another way."""
+        """Return the message with another destination path."""
         return copy_with(self, "destination", destination)
 
     def with_destination_and_hop(self, destination: CellPath, sender: CellAddress) -> Envelope:
-        """The message on another way, as a domain sends it on."""
+        """Return the message with another destination path, as forwarded by a domain."""
         source = self.source.appended(sender)
         return copy_with_two(self, "destination", destination, "source", source)
 
     def with_elapsed(self, elapsed_ms: int) -> Envelope:
-        """The message after it has lain here for so long, a part of a millisecond not counted."""
+        """Return the message with a TTL reduced by the time it waited in this domain."""
         if self.ttl_ms is None or elapsed_ms <= 0:
             return self
         return copy_with(self, "ttl_ms", max(0, self.ttl_ms - elapsed_ms))
@@ -162,19 +164,19 @@ def make_reply(
     *,
     id: bytes,
     payload: bytes = b"",
-    content: str = "",
+    content_type: str = "",
     headers: Mapping[str, str] | None = None,
     kind: MessageKind = MessageKind.REPLY,
-    source: CellPath = _NOBODY_YET,
+    source: CellPath = _EMPTY_PATH,
 ) -> Envelope:
-    """Make the answer to a message; it goes back by its source path.
+    """Build the reply to a message; its destination is the reversed source path.
 
-    The time left, the session and (unless others are given) the headers are those of the request.
-    Raises LocalProtocolError if the message cannot be answered.
+    TTL, session and, by default, headers are those of the request. Raises LocalProtocolError if
+    the message cannot be replied to.
     """
     if not request.can_reply:
         raise LocalProtocolError(
-            f"this {request.kind.name.lower()} of {request.source.describe()} cannot be answered"
+            f"cannot reply to this {request.kind.name.lower()} from {request.source.describe()}"
         )
     return Envelope(
         id=id,
@@ -185,17 +187,17 @@ def make_reply(
         session=request.session,
         ttl_ms=request.ttl_ms,
         headers=request.headers if headers is None else dict(headers),
-        content_type=content,
+        content_type=content_type,
         payload=payload,
     )
 
 
-def _fault_of_id(value: bytes) -> str:
-    return f"a message id of {len(value)} bytes; it must have {ID_BYTES}"
+def _describe_id_fault(value: bytes) -> str:
+    return f"message id of {len(value)} bytes must have {ID_BYTES}"
 
 
 def _check_text(name: str, value: str, bytes_max: int) -> int:
-    """Refuse a text that is too long or no text at all; gives its size."""
+    """Return the size of a text; raises ConfigError if it is too long or not encodable."""
     try:
         size = len(value) if value.isascii() else len(value.encode())
     except UnicodeEncodeError:

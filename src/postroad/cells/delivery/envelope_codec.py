@@ -1,16 +1,16 @@
-"""How envelopes are written between domains.
+"""Encoding of envelopes between domains.
 
     u8   version, 1
     u16  length of the route
          the route: destination, NUL, position in it, NUL, source; paths as text, in UTF-8
     u8   kind
-    u64  time left in milliseconds; all bits set if for ever
+    u64  TTL in milliseconds; all bits set if it never expires
     16   id
-         the rest as a MessagePack array: answers, session, suppress_errors, wants_reply, headers,
-         content, payload
+         the tail as a MessagePack array: in_reply_to, session, suppress_errors, wants_reply,
+         headers, content_type, payload
 
-The route stands apart because it is all that a domain in between has to look at and to change, and
-because the same few routes come with nearly all messages: they are read and written once.
+The route is separate because a domain that forwards a message reads and changes nothing else, and
+because nearly all messages use the same few routes, whose encoding is cached.
 """
 
 from __future__ import annotations
@@ -34,45 +34,45 @@ from postroad.core.errors import ConfigError, MalformedPayloadError, MessageTooL
 
 VERSION = 1
 
-_BEGIN = Struct(">BH")
+_HEAD = Struct(">BH")
 _FIXED = Struct(">BQ16s")
 _ROUTE_BYTES_MAX = 0xFFFF
-_FOR_EVER = (1 << 64) - 1
-_NO_TIME = bytes(8)
-_KINDS = {it.value: it for it in MessageKind}
-# Routes remembered either way; forgetting them all costs little. Peers choose them.
-_ROUTES_MAX = 4_096
-_ROUTE_BYTES_REMEMBERED = 512
+_NO_TTL = (1 << 64) - 1
+_ZERO_TTL = bytes(8)
+_KINDS = {kind.value: kind for kind in MessageKind}
+# Limits of the two route caches, which are cleared when full: peers choose the routes.
+_CACHED_ROUTES_MAX = 4_096
+_CACHED_ROUTE_BYTES_MAX = 512
 
 _Paths: TypeAlias = tuple[CellPath, CellPath]
 """Destination and source."""
 
 
 class EnvelopeTail(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an envelope has besides its route, kind, time and id."""
+    """Fields of an envelope after route, kind, TTL and id."""
 
-    answers: MessageId | None
+    in_reply_to: MessageId | None
     session: str | None
     suppress_errors: bool
     wants_reply: bool
     headers: Annotated[dict[str, str], msgspec.Meta(max_length=HEADERS_MAX)] | None
-    content: str
+    content_type: str
     payload: bytes
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(EnvelopeTail)
-_read_routes: dict[bytes, _Paths] = {}
-_written_routes: dict[_Paths, bytes] = {}
+_decoded_routes: dict[bytes, _Paths] = {}
+_encoded_routes: dict[_Paths, bytes] = {}
 
 
 def encode_envelope(envelope: Envelope, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> bytes:
-    """The bytes to send; raises MessageTooLargeError if there are too many."""
+    """Return the encoded envelope; raises MessageTooLargeError if it is too large."""
     paths = (envelope.destination, envelope.source)
     ttl_ms = envelope.ttl_ms
     data = (
-        (_written_routes.get(paths) or _write_route(paths))
-        + _FIXED.pack(envelope.kind, _FOR_EVER if ttl_ms is None else ttl_ms, envelope.id)
+        (_encoded_routes.get(paths) or _encode_route(paths))
+        + _FIXED.pack(envelope.kind, _NO_TTL if ttl_ms is None else ttl_ms, envelope.id)
         + _encoder.encode(
             (
                 envelope.in_reply_to,
@@ -86,134 +86,136 @@ def encode_envelope(envelope: Envelope, *, bytes_max: int = ENVELOPE_BYTES_MAX) 
         )
     )
     if len(data) > bytes_max:
-        raise MessageTooLargeError(f"a message of {len(data)} bytes; {bytes_max} is the most")
+        raise MessageTooLargeError(f"message of {len(data)} bytes is larger than {bytes_max}")
     return data
 
 
 def decode_envelope(data: bytes, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> Envelope:
-    """Read what a peer sent; raises MalformedPayloadError for anything that is no envelope."""
+    """Decode an envelope; raises MalformedPayloadError if it is malformed."""
     if len(data) > bytes_max:
-        raise MalformedPayloadError(f"an envelope of {len(data)} bytes; {bytes_max} is the most")
+        raise MalformedPayloadError(f"envelope of {len(data)} bytes is larger than {bytes_max}")
     try:
-        begin = route_prefix(data)
-        destination, source = _read_routes.get(begin) or _read_route(begin)
-        kind, ttl_ms, id = _FIXED.unpack_from(data, len(begin))
-        rest = _decoder.decode(memoryview(data)[len(begin) + _FIXED.size :])
+        prefix = route_prefix(data)
+        destination, source = _decoded_routes.get(prefix) or _decode_route(prefix)
+        kind, ttl_ms, id = _FIXED.unpack_from(data, len(prefix))
+        tail = _decoder.decode(memoryview(data)[len(prefix) + _FIXED.size :])
         return Envelope(
             id=id,
             destination=destination,
             source=source,
             kind=_KINDS[kind],
-            in_reply_to=rest.answers,
-            session=rest.session,
-            ttl_ms=None if ttl_ms == _FOR_EVER else ttl_ms,
-            suppress_errors=rest.suppress_errors,
-            wants_reply=rest.wants_reply,
-            headers=rest.headers,
-            content_type=rest.content,
-            payload=rest.payload,
+            in_reply_to=tail.in_reply_to,
+            session=tail.session,
+            ttl_ms=None if ttl_ms == _NO_TTL else ttl_ms,
+            suppress_errors=tail.suppress_errors,
+            wants_reply=tail.wants_reply,
+            headers=tail.headers,
+            content_type=tail.content_type,
+            payload=tail.payload,
         )
     except MalformedPayloadError:
         raise
     except KeyError as error:
-        raise MalformedPayloadError(f"no envelope: kind {error}") from None
+        raise MalformedPayloadError(f"malformed envelope: kind {error}") from None
     except (msgspec.DecodeError, ValueError, RecursionError, OverflowError, StructError) as error:
-        raise MalformedPayloadError(f"no envelope: {error}") from None
+        raise MalformedPayloadError(f"malformed envelope: {error}") from None
 
 
-# Envelopes without a session and headers, which most are, as their parts.
+# Fast path: most envelopes have neither session nor headers.
 
 
 def encode_fast(
-    begin: bytes,
+    prefix: bytes,
     kind: int,
     ttl_ms: int | None,
     id: bytes,
     *,
-    answers: bytes | None,
+    in_reply_to: bytes | None,
     wants_reply: bool,
-    content: str,
+    content_type: str,
     payload: bytes,
 ) -> bytes:
-    """The bytes to send of an envelope that begins with a route; the caller knows all is valid."""
+    """Return an encoded envelope from valid fields and an encoded route."""
     return (
-        begin
-        + _FIXED.pack(kind, _FOR_EVER if ttl_ms is None else ttl_ms, id)
-        + _encoder.encode((answers, None, False, wants_reply, None, content, payload))
+        prefix
+        + _FIXED.pack(kind, _NO_TTL if ttl_ms is None else ttl_ms, id)
+        + _encoder.encode((in_reply_to, None, False, wants_reply, None, content_type, payload))
     )
 
 
 def decode_fast(data: bytes, at: int) -> tuple[int, int | None, bytes, EnvelopeTail] | None:
-    """Kind, time, id and the rest of an envelope behind its route; None if it is not a plain one.
+    """Return kind, TTL, id and tail of an envelope whose route ends at `at`.
 
-    What is malformed is not plain either.
+    None if it has a session or headers, or is malformed.
     """
     if len(data) > ENVELOPE_BYTES_MAX:
         return None
     try:
         kind, ttl_ms, id = _FIXED.unpack_from(data, at)
-        rest = _decoder.decode(data[at + _FIXED.size :])
+        tail = _decoder.decode(data[at + _FIXED.size :])
     except (msgspec.DecodeError, ValueError, RecursionError, OverflowError, StructError):
         return None
-    if rest.session is not None or rest.headers is not None:
+    if tail.session is not None or tail.headers is not None:
         return None
     if ttl_ms > TTL_MS_MAX:
-        return (kind, None, id, rest) if ttl_ms == _FOR_EVER else None
-    return kind, ttl_ms, id, rest
+        return (kind, None, id, tail) if ttl_ms == _NO_TTL else None
+    return kind, ttl_ms, id, tail
 
 
 # Routes.
 
 
 def route_prefix(data: bytes) -> bytes:
-    """All that the route takes at the beginning of an envelope, whatever it is."""
-    if len(data) < _BEGIN.size:
-        raise MalformedPayloadError(f"no envelope: {len(data)} bytes")
+    """Return the bytes of the route at the start of an envelope, without decoding them."""
+    if len(data) < _HEAD.size:
+        raise MalformedPayloadError(f"malformed envelope: {len(data)} bytes")
     return data[: 3 + (data[1] << 8 | data[2])]
 
 
 def is_expired(data: bytes, at: int) -> bool:
-    """Whether the time of an envelope whose route ends there is over, or cannot be read."""
-    return len(data) < at + _FIXED.size or data[at + 1 : at + 9] == _NO_TIME
+    """Return whether the TTL of an envelope is over or truncated; its route ends at `at`."""
+    return len(data) < at + _FIXED.size or data[at + 1 : at + 9] == _ZERO_TTL
 
 
 def encode_route(destination: CellPath, source: CellPath) -> bytes:
-    """What an envelope with these paths begins with."""
+    """Return the route prefix of envelopes with these paths."""
     paths = (destination, source)
-    return _written_routes.get(paths) or _write_route(paths)
+    return _encoded_routes.get(paths) or _encode_route(paths)
 
 
-def _write_route(paths: _Paths) -> bytes:
+def _encode_route(paths: _Paths) -> bytes:
     destination, source = paths
     route = f"{destination}\0{destination.position}\0{source}".encode()
     if len(route) > _ROUTE_BYTES_MAX:
-        raise MessageTooLargeError(f"paths of {len(route)} bytes; {_ROUTE_BYTES_MAX} is the most")
-    begin = _BEGIN.pack(VERSION, len(route)) + route
-    if len(begin) <= _ROUTE_BYTES_REMEMBERED:
-        if len(_written_routes) >= _ROUTES_MAX:
-            _written_routes.clear()
-        _written_routes[paths] = begin
-    return begin
+        raise MessageTooLargeError(
+            f"paths of {len(route)} bytes are longer than {_ROUTE_BYTES_MAX}"
+        )
+    prefix = _HEAD.pack(VERSION, len(route)) + route
+    if len(prefix) <= _CACHED_ROUTE_BYTES_MAX:
+        if len(_encoded_routes) >= _CACHED_ROUTES_MAX:
+            _encoded_routes.clear()
+        _encoded_routes[paths] = prefix
+    return prefix
 
 
-def _read_route(begin: bytes) -> _Paths:
-    version, size = _BEGIN.unpack_from(begin)
+def _decode_route(prefix: bytes) -> _Paths:
+    version, size = _HEAD.unpack_from(prefix)
     if version != VERSION:
-        raise MalformedPayloadError(f"version {version} of envelopes is not known; {VERSION} is")
-    if len(begin) != _BEGIN.size + size:
-        raise MalformedPayloadError(f"no envelope: its route of {size} bytes is cut off")
-    parts = begin[_BEGIN.size :].decode().split("\0")
+        raise MalformedPayloadError(f"unsupported envelope version {version}; supported: {VERSION}")
+    if len(prefix) != _HEAD.size + size:
+        raise MalformedPayloadError(f"malformed envelope: its route of {size} bytes is truncated")
+    parts = prefix[_HEAD.size :].decode().split("\0")
     if len(parts) != 3 or not parts[1].isascii() or not parts[1].isdigit():
         raise MalformedPayloadError(
-            "no envelope: its route is not two paths with a position between"
+            "malformed envelope: its route is not two paths with a position between"
         )
     try:
         destination = CellPath(CellPath.parse(parts[0]).hops, int(parts[1]))
         paths = (destination, CellPath.parse(parts[2]))
     except ConfigError as error:
-        raise MalformedPayloadError(f"no envelope: {error}") from None
-    if len(begin) <= _ROUTE_BYTES_REMEMBERED:
-        if len(_read_routes) >= _ROUTES_MAX:
-            _read_routes.clear()
-        _read_routes[begin] = paths
+        raise MalformedPayloadError(f"malformed envelope: {error}") from None
+    if len(prefix) <= _CACHED_ROUTE_BYTES_MAX:
+        if len(_decoded_routes) >= _CACHED_ROUTES_MAX:
+            _decoded_routes.clear()
+        _decoded_routes[prefix] = paths
     return paths

@@ -1,4 +1,4 @@
-"""What an error reply says: small, whatever the size of the message that failed."""
+"""Failures of messages and the error replies that report them, small for any message."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from postroad.core.errors import (
     RemoteHandlerError,
 )
 
-FAILURE_CONTENT = "postroad.failure"
-"""The content of envelopes whose payload is a Failure."""
+FAILURE_CONTENT_TYPE = "postroad.failure"
+"""Content type of envelopes whose payload is a DeliveryFailure."""
 TEXT_CHARACTERS_MAX = 1_024
 FAILURE_BYTES_MAX = 8 * 1_024
 
 _CLASSES: dict[int, type[MessagingError]] = {
-    it.code: it
-    for it in (
+    error_class.code: error_class
+    for error_class in (
         CellBusyError,
         HopLimitExceededError,
         MessageExpiredError,
@@ -41,18 +41,18 @@ _CLASSES: dict[int, type[MessagingError]] = {
 
 
 class DeliveryFailure(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """Why a message did not arrive, or what its receiver raised, and where."""
+    """Why a message was not delivered, or what its handler raised, and where."""
 
     code: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
-    """The code of the error: of routing, or what a handler raised; 0 for foreign exceptions."""
+    """Error code of the routing error or of the handler's error; 0 for foreign exceptions."""
     text: Annotated[str, msgspec.Meta(max_length=TEXT_CHARACTERS_MAX)]
     hop: CellAddress | None
-    """Where it should have gone, unless there was no hop left."""
+    """The destination; None if the path was complete."""
     domain: str
-    """The domain that gave up."""
+    """The domain that reports the failure."""
     is_retryable: bool = False
     is_handler_error: bool = False
-    """A handler raised it: the message arrived, even if the code is one of routing's."""
+    """Whether a handler raised it: the message was delivered, whatever the code."""
 
     def __post_init__(self) -> None:
         validate_domain_name(self.domain)
@@ -61,14 +61,14 @@ class DeliveryFailure(msgspec.Struct, frozen=True, array_like=True, kw_only=True
     def of(
         cls, error: type[PostroadError], text: str, *, hop: CellAddress | None, at: str
     ) -> DeliveryFailure:
-        """A failure that is raised as the given error; a long text is cut."""
+        """Return a failure that is raised as this error; a long text is truncated."""
         return cls(
             code=error.code, text=_fit(text), hop=hop, domain=at, is_retryable=error.retryable
         )
 
     @classmethod
     def raised(cls, error: BaseException, *, hop: CellAddress | None, at: str) -> DeliveryFailure:
-        """What the handler of a cell raised; a long text is cut."""
+        """Return the failure for an error of a handler; a long text is truncated."""
         code, is_retryable = 0, False
         if isinstance(error, PostroadError):
             code, is_retryable = error.code, error.retryable
@@ -82,7 +82,7 @@ class DeliveryFailure(msgspec.Struct, frozen=True, array_like=True, kw_only=True
         )
 
     def to_error(self) -> MessagingError:
-        """The error for whoever waits for the reply."""
+        """Return the error that the caller gets."""
         error = self._class()(
             self.text,
             peer=self.domain,
@@ -96,16 +96,16 @@ class DeliveryFailure(msgspec.Struct, frozen=True, array_like=True, kw_only=True
     def _class(self) -> type[MessagingError]:
         if self.code == MalformedPayloadError.code:
             return RemoteDecodeError
-        known = None if self.is_handler_error else _CLASSES.get(self.code)
-        return known or RemoteHandlerError
+        error_class = None if self.is_handler_error else _CLASSES.get(self.code)
+        return error_class or RemoteHandlerError
 
 
 def _text_of(error: BaseException) -> str:
-    """What it says, or else what it is; somebody else wrote its `__str__`."""
+    """Return the text of an error, or its class name; its `__str__` may raise."""
     try:
         return str(error) or type(error).__name__
     except Exception:
-        return f"{type(error).__name__}, whose text cannot be told"
+        return f"{type(error).__name__} (its __str__ raised)"
 
 
 def _fit(text: str) -> str:
@@ -113,29 +113,29 @@ def _fit(text: str) -> str:
 
 
 def make_error_reply(failed: Envelope, failure: DeliveryFailure, *, id: bytes) -> Envelope:
-    """Tell the sender of a message that it failed; raises LocalProtocolError if it cannot be told.
+    """Build the error reply to a message; raises LocalProtocolError if it cannot be replied to.
 
-    The domain that gave up is the sender. Nothing of the message travels back but its id, its
-    session and its headers.
+    Its sender is the domain that reports the failure. Of the message it repeats only id, session
+    and headers.
     """
     reply = make_reply(
         failed,
         id=id,
         payload=_encoder.encode(failure),
-        content=FAILURE_CONTENT,
+        content_type=FAILURE_CONTENT_TYPE,
         kind=MessageKind.ERROR,
     )
     return reply.with_source_hop(CellAddress.of_domain(failure.domain))
 
 
 def reply_to_error(reply: Envelope, failure: DeliveryFailure, *, id: bytes) -> Envelope:
-    """Tell whoever waits for a reply that it failed on its way."""
+    """Build the error reply that replaces a reply that could not be delivered."""
     return msgspec.structs.replace(
         reply,
         id=id,
         source=CellPath((CellAddress.of_domain(failure.domain),)),
         kind=MessageKind.ERROR,
-        content_type=FAILURE_CONTENT,
+        content_type=FAILURE_CONTENT_TYPE,
         payload=_encoder.encode(failure),
     )
 
@@ -145,10 +145,12 @@ _decoder = msgspec.msgpack.Decoder(DeliveryFailure)
 
 
 def decode_failure(payload: bytes) -> DeliveryFailure:
-    """Read the payload of an error reply; raises MalformedPayloadError for anything else."""
+    """Decode the payload of an error reply; raises MalformedPayloadError if it is malformed."""
     if len(payload) > FAILURE_BYTES_MAX:
-        raise MalformedPayloadError(f"a failure of {len(payload)} bytes")
+        raise MalformedPayloadError(
+            f"failure of {len(payload)} bytes is larger than {FAILURE_BYTES_MAX}"
+        )
     try:
         return _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise MalformedPayloadError(f"no failure: {error}") from None
+        raise MalformedPayloadError(f"malformed failure: {error}") from None

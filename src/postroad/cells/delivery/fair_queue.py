@@ -1,9 +1,9 @@
-"""A bounded queue that nobody can fill alone.
+"""A bounded queue that no single source can fill.
 
-No source may hold more of it than what is still free. So one that floods gets half at most, the
-next one half of the rest, and it takes many of them to leave no place for somebody new. What comes
-by way of another is within the share of that one, which is shared out in the same manner: however
-many sources somebody brings, or makes up, they have one share together.
+No source may use more of it than what is still free. So a flooding source gets at most half, the
+next one half of the rest, and only many sources together can leave no capacity for a new one. Items
+that came through another domain are within the share of that domain, which is divided in the same
+way: however many sources a domain brings or invents, they have one share together.
 """
 
 from __future__ import annotations
@@ -14,80 +14,86 @@ from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-_Holder: TypeAlias = str | tuple[str, str]
-"""A source, or one that came by way of another, behind that one."""
+_ShareKey: TypeAlias = str | tuple[str, str]
+"""A source, or a pair of the domain in between and the source behind it."""
 
 
 class FairQueue(Generic[T]):
-    """First in, first out, with a limit on items and on their bytes.
+    """Bounded FIFO with a fair share for each source.
 
     Args:
-        items_max: how many items it holds.
-        bytes_max: how large they may be together; a single one may always enter an empty queue.
+        items_max: largest number of items.
+        bytes_max: largest size of all items; an empty queue accepts an item of any size.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "_held", "_items", "_items_max")
+    __slots__ = ("_bytes", "_bytes_max", "_items", "_items_max", "_usage")
 
     def __init__(self, items_max: int, bytes_max: int) -> None:
         self._items_max = items_max
         self._bytes_max = bytes_max
-        self._items: deque[tuple[T, int, tuple[_Holder, ...]]] = deque()
+        self._items: deque[tuple[T, int, tuple[_ShareKey, ...]]] = deque()
         self._bytes = 0
-        # Items and bytes of each holder that has any.
-        self._held: dict[_Holder, tuple[int, int]] = {}
+        # Items and bytes of each share in use.
+        self._usage: dict[_ShareKey, tuple[int, int]] = {}
 
     def try_put(
-        self, item: T, size: int, source: str, *, via: str | None = None, is_owed: bool = False
+        self,
+        item: T,
+        size: int,
+        source: str,
+        *,
+        via: str | None = None,
+        bypasses_share: bool = False,
     ) -> bool:
-        """Take an item in, unless the source, or the one it came by, has its share already.
+        """Append an item; return False if the share of its source, or of `via`, is used up.
 
-        What is owed, because work was done for it, needs a place but no share.
+        With `bypasses_share`, as for replies, only the capacity of the whole queue counts.
         """
-        holders: tuple[_Holder, ...] = (source,) if via is None else (via, (via, source))
-        if self._items and not self._has_room(() if is_owed else holders, size):
+        shares: tuple[_ShareKey, ...] = (source,) if via is None else (via, (via, source))
+        if self._items and not self._has_capacity(() if bypasses_share else shares, size):
             return False
-        for holder in holders:
-            items, held_bytes = self._held.get(holder, (0, 0))
-            self._held[holder] = (items + 1, held_bytes + size)
-        self._items.append((item, size, holders))
+        for share in shares:
+            items, used_bytes = self._usage.get(share, (0, 0))
+            self._usage[share] = (items + 1, used_bytes + size)
+        self._items.append((item, size, shares))
         self._bytes += size
         return True
 
-    def _has_room(self, holders: tuple[_Holder, ...], size: int) -> bool:
+    def _has_capacity(self, shares: tuple[_ShareKey, ...], size: int) -> bool:
         free, free_bytes = self._items_max - len(self._items), self._bytes_max - self._bytes
-        for holder in holders:
-            items, held_bytes = self._held.get(holder, (0, 0))
-            if items >= free or held_bytes + size > free_bytes:
+        for share in shares:
+            items, used_bytes = self._usage.get(share, (0, 0))
+            if items >= free or used_bytes + size > free_bytes:
                 return False
-            # What is still free within its share.
-            free, free_bytes = free - items, free_bytes - held_bytes
+            # Continue with the free part of this share.
+            free, free_bytes = free - items, free_bytes - used_bytes
         return free > 0 and size <= free_bytes
 
     def pop(self) -> T:
-        """The oldest item; IndexError if there is none."""
-        item, size, holders = self._items.popleft()
+        """Remove and return the oldest item; raises IndexError if the queue is empty."""
+        item, size, shares = self._items.popleft()
         self._bytes -= size
-        for holder in holders:
-            items, held_bytes = self._held[holder]
+        for share in shares:
+            items, used_bytes = self._usage[share]
             if items == 1:
-                del self._held[holder]
+                del self._usage[share]
             else:
-                self._held[holder] = (items - 1, held_bytes - size)
+                self._usage[share] = (items - 1, used_bytes - size)
         return item
 
     @property
     def oldest(self) -> T | None:
-        """The item to be taken next, if there is one."""
+        """The oldest item, or None."""
         return self._items[0][0] if self._items else None
 
     def pop_all(self) -> Iterator[T]:
-        """Everything, oldest first, until it is empty."""
+        """Remove and yield all items, oldest first."""
         while self._items:
             yield self.pop()
 
     @property
     def bytes(self) -> int:
-        """The size of all items."""
+        """Size of all items."""
         return self._bytes
 
     def __len__(self) -> int:

@@ -1,9 +1,9 @@
-"""Short ways: what is done with messages whose route was seen before, without an envelope.
+"""Fast paths: handling of messages with a known route, on bytes, without decoding the envelope.
 
-The same few routes come with nearly all messages. Once it is known what becomes of one, a short way
-does the same with the next in bytes: sends it on, has a cell handle it and writes the reply, or
-gives a reply to the call that waits for it. Whatever is unusual about a message, it is left to the
-long way. All short ways are forgotten when any route changes.
+Nearly all messages use the same few routes. Once the routing decision of a route is cached, a fast
+path does the same with the next message: forwards its bytes, calls the handler and encodes the
+reply, or completes a call. Unusual messages take the slow path through the dispatcher. All fast
+paths are dropped when a route changes.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
     from postroad.cells.delivery.domain_links import DomainLink
     from postroad.cells.routing.decision import Forward, LocalDelivery
 
-_PLAIN = frozenset({BYTES, TEXT, JSON, MSGPACK})
+_FAST_CONTENT_TYPES = frozenset({BYTES, TEXT, JSON, MSGPACK})
 _MESSAGE, _REPLY = MessageKind.MESSAGE.value, MessageKind.REPLY.value
 
 
 class FastPath(Protocol):
-    """What becomes of messages of one route."""
+    """Handler of encoded messages with one route."""
 
     def try_handle(self, data: bytes, at: int, now: float) -> bool:
-        """Deal with a message whose route ends at a place in its bytes.
+        """Handle a message whose route prefix ends at `at`.
 
-        False, and nothing is done, if it needs a closer look.
+        Returns False, and has done nothing, if the message needs the slow path.
         """
         ...
 
 
 class ForwardFastPath:
-    """They are sent on to another domain."""
+    """Forwards messages to another domain."""
 
-    __slots__ = ("_begin", "_link", "_statistics")
+    __slots__ = ("_link", "_route", "_statistics")
 
-    def __init__(self, link: DomainLink, leaving: Envelope, exchange: MessageDispatcher) -> None:
-        """`leaving` is one of them as it leaves this domain."""
+    def __init__(self, link: DomainLink, outgoing: Envelope, dispatcher: MessageDispatcher) -> None:
+        """`outgoing` is one of the messages as it leaves this domain."""
         self._link = link
-        self._begin = encode_route(leaving.destination, leaving.source)
-        self._statistics = exchange.statistics
+        self._route = encode_route(outgoing.destination, outgoing.source)
+        self._statistics = dispatcher.statistics
 
     def try_handle(self, data: bytes, at: int, now: float) -> bool:
         if not self._link.can_send_now or is_expired(data, at):
@@ -63,7 +63,7 @@ class ForwardFastPath:
         if tracing.tracer is not None and may_carry_trace(data):
             return False
         try:
-            self._link.post(self._begin + data[at:])
+            self._link.send_encoded(self._route + data[at:])
         except (MessageTooLargeError, ConnectionClosedError):
             return False
         self._statistics.forwarded += 1
@@ -71,10 +71,17 @@ class ForwardFastPath:
 
 
 class DeliverFastPath:
-    """A cell of this domain handles them, and the replies go back by the link they came from."""
+    """Calls a local handler, and replies through the tunnel that the message came from."""
 
     __slots__ = (
-        "_arrived", "_back", "_exchange", "_link", "_name", "_runner", "_sender", "_way",
+        "_destination",
+        "_dispatcher",
+        "_link",
+        "_path",
+        "_reply_route",
+        "_route_name",
+        "_runner",
+        "_sender",
     )  # fmt: skip
 
     def __init__(
@@ -82,48 +89,50 @@ class DeliverFastPath:
         link: DomainLink,
         runner: CellRunner,
         delivery: LocalDelivery,
-        back: Forward,
-        exchange: MessageDispatcher,
+        reply_forward: Forward,
+        dispatcher: MessageDispatcher,
     ) -> None:
-        """`delivery` is one of them, and `back` how the reply to it leaves."""
+        """`delivery` is one of the deliveries, `reply_forward` the forward of its reply."""
         self._link = link
         self._runner = runner
-        self._exchange = exchange
-        self._name = delivery.route_name
-        self._arrived = delivery.envelope.destination
-        self._way = delivery.envelope.source
-        self._sender = self._way.sender
-        self._back = encode_route(back.envelope.destination, back.envelope.source)
+        self._dispatcher = dispatcher
+        self._route_name = delivery.route_name
+        self._destination = delivery.envelope.destination
+        self._path = delivery.envelope.source
+        self._sender = self._path.sender
+        self._reply_route = encode_route(
+            reply_forward.envelope.destination, reply_forward.envelope.source
+        )
 
     def try_handle(self, data: bytes, at: int, now: float) -> bool:
         runner = self._runner
-        if self._exchange.depth or not runner.is_free or not self._link.can_send_now:
+        if self._dispatcher.depth or not runner.is_free or not self._link.can_send_now:
             return False
-        plain = decode_fast(data, at)
-        if plain is None:
+        fields = decode_fast(data, at)
+        if fields is None:
             return False
-        kind, ttl_ms, id, rest = plain
+        kind, ttl_ms, id, tail = fields
         if (
             kind != _MESSAGE
             or ttl_ms == 0
-            or not rest.wants_reply
-            or rest.suppress_errors
-            or rest.answers is not None
-            or rest.content not in _PLAIN
+            or not tail.wants_reply
+            or tail.suppress_errors
+            or tail.in_reply_to is not None
+            or tail.content_type not in _FAST_CONTENT_TYPES
         ):
             return False
         deadline = None if ttl_ms is None else now + ttl_ms / 1000
         message = CellMessage(
-            rest.payload, rest.content, self._sender, self._name, id, True, deadline,
-            None, None, self._way,
+            tail.payload, tail.content_type, self._sender, self._route_name, id, True, deadline,
+            None, None, self._path,
         )  # fmt: skip
-        self._exchange.statistics.delivered += 1
+        self._dispatcher.statistics.delivered += 1
         runner.handled += 1
         try:
             result = runner.invoke(message)
         except BaseException as error:
             raise_if_fatal(error)
-            self._exchange.fail(self._envelope(data), error, runner.name)
+            self._dispatcher.fail(self._envelope(data), error, runner.name)
             return True
         if type(result) is bytes:
             self._reply(data, id, ttl_ms, BYTES, result)
@@ -135,74 +144,78 @@ class DeliverFastPath:
 
     def _reply_encoded(self, data: bytes, id: bytes, ttl_ms: int | None, result: object) -> None:
         try:
-            content, payload = encode_body(result)
+            content_type, payload = encode_body(result)
         except ConfigError as error:
-            self._exchange.fail(self._envelope(data), error, self._runner.name)
+            self._dispatcher.fail(self._envelope(data), error, self._runner.name)
         else:
-            self._reply(data, id, ttl_ms, content, payload)
+            self._reply(data, id, ttl_ms, content_type, payload)
 
     def _reply(
-        self, data: bytes, id: bytes, ttl_ms: int | None, content: str, payload: bytes
+        self, data: bytes, id: bytes, ttl_ms: int | None, content_type: str, payload: bytes
     ) -> None:
-        exchange = self._exchange
+        dispatcher = self._dispatcher
         reply = encode_fast(
-            self._back, _REPLY, ttl_ms, exchange.new_id(),
-            answers=id, wants_reply=False, content=content, payload=payload,
+            self._reply_route, _REPLY, ttl_ms, dispatcher.new_id(),
+            in_reply_to=id, wants_reply=False, content_type=content_type, payload=payload,
         )  # fmt: skip
         try:
             if not self._link.can_send_now:
-                raise ConnectionClosedError("others wait for the tunnel")
-            self._link.post(reply)
+                raise ConnectionClosedError("the tunnel has queued messages")
+            self._link.send_encoded(reply)
         except (MessageTooLargeError, ConnectionClosedError):
-            exchange.reply_encoded(self._envelope(data), content, payload, self._runner.name)
+            dispatcher.reply_encoded(self._envelope(data), content_type, payload, self._runner.name)
         else:
-            exchange.statistics.forwarded += 1
+            dispatcher.statistics.forwarded += 1
 
     def _envelope(self, data: bytes) -> Envelope:
-        """The message as it is delivered the long way."""
-        return decode_envelope(data).with_destination(self._arrived)
+        """Return the message as the slow path delivers it."""
+        return decode_envelope(data).with_destination(self._destination)
 
 
 class ReplyFastPath:
-    """They are the replies to calls of this domain."""
+    """Completes calls of this domain with their replies."""
 
-    __slots__ = ("_exchange", "_way")
+    __slots__ = ("_dispatcher", "_path")
 
-    def __init__(self, exchange: MessageDispatcher, way: CellPath) -> None:
-        """`way` is the one they took."""
-        self._exchange = exchange
-        self._way = way
+    def __init__(self, dispatcher: MessageDispatcher, path: CellPath) -> None:
+        """`path` is the source path of the replies."""
+        self._dispatcher = dispatcher
+        self._path = path
 
     def try_handle(self, data: bytes, at: int, now: float) -> bool:
-        plain = decode_fast(data, at)
-        if plain is None:
+        fields = decode_fast(data, at)
+        if fields is None:
             return False
-        kind, _, _, rest = plain
-        if kind != _REPLY or rest.answers is None or rest.content not in _PLAIN:
+        kind, _, _, tail = fields
+        if (
+            kind != _REPLY
+            or tail.in_reply_to is None
+            or tail.content_type not in _FAST_CONTENT_TYPES
+        ):
             return False
-        answer = CellReply(rest.content, rest.payload, self._way)
-        return self._exchange.on_reply(rest.answers, answer)
+        reply = CellReply(tail.content_type, tail.payload, self._path)
+        return self._dispatcher.on_reply(tail.in_reply_to, reply)
 
 
 class CallFastPath(NamedTuple):
-    """How requests of one cell to one destination leave this domain."""
+    """Sends requests of one cell to one destination over a known tunnel."""
 
     link: DomainLink
-    begin: bytes
+    route: bytes
     selected_target: str | None
-    """What was chosen among routes, to be avoided if it fails."""
+    """Selected target of a default route, to be avoided if it fails."""
     sender: CellAddress | None
-    """The cell, as whoever sends names it."""
+    """The sending cell, as passed to `call`."""
 
     def send(self, id: bytes, ttl_ms: int, payload: bytes) -> bool:
-        """Send a request; False if that needs the long way."""
+        """Send a request; return False if it needs the slow path."""
         if not self.link.can_send_now:
             return False
         try:
-            self.link.post(
+            self.link.send_encoded(
                 encode_fast(
-                    self.begin, _MESSAGE, ttl_ms, id,
-                    answers=None, wants_reply=True, content=BYTES, payload=payload,
+                    self.route, _MESSAGE, ttl_ms, id,
+                    in_reply_to=None, wants_reply=True, content_type=BYTES, payload=payload,
                 )
             )  # fmt: skip
         except (MessageTooLargeError, ConnectionClosedError):

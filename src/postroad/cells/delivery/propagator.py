@@ -1,7 +1,13 @@
-"""Runs what announces and learns routes over the tunnels of a domain.
+"""The route propagator: runs route advertiser and route learner over the tunnels of a domain.
 
-The rule of the glue: after anything happened, send what is to be sent, change the table as is to
-be, and keep one timer.
+How a domain learns a route: `receive` gets a routing update out of a tunnel, `RouteLearner.receive`
+(routing/route_learner.py) turns it into route changes, `_apply_route_changes` writes them into the
+route table of the registry, and `_send_acks` acknowledges the update. How others learn the routes
+of this domain: `_on_change` sees a change of the table, `_advertise` hands it to `RouteAdvertiser`
+(routing/advertiser.py), whose updates are sent until they are acknowledged.
+
+Advertiser and learner do no I/O: after every event, `_process_outputs` sends their outgoing
+updates, applies their route changes and sets one timer.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from collections import Counter
 from postroad.cells.addresses import Role
 from postroad.cells.delivery.dispatcher import MessageDispatcher
 from postroad.cells.delivery.domain_links import DomainLink
-from postroad.cells.delivery.update_intake import Intake
+from postroad.cells.delivery.update_queue import RoutingUpdateQueue
 from postroad.cells.routing.advertisements import (
     AdvertisementAck,
     AdvertisementUpdate,
@@ -29,78 +35,78 @@ from postroad.core.limits import KIB, ROUTE_NAMES_PER_S, ROUTES_AT_ONCE_MAX
 
 logger = logging.getLogger("postroad.cells")
 
-# News up to this size are read at once: they cost no more than other messages.
+# Updates up to this size are decoded at once: they cost no more than other messages.
 _SMALL_BYTES = 1 * KIB
 
 
 class RoutePropagator:
-    """Tells other domains what this one offers, and learns from them."""
+    """Advertises the routes of this domain to its peers, and learns their routes."""
 
-    def __init__(self, exchange: MessageDispatcher, *, incarnation: int) -> None:
-        self._exchange = exchange
-        self._loop = exchange.loop
-        config = exchange.config
-        self.announcer = RouteAdvertiser(
-            exchange.domain, incarnation=incarnation, config=config.announcing
+    def __init__(self, dispatcher: MessageDispatcher, *, incarnation: int) -> None:
+        self._dispatcher = dispatcher
+        self._loop = dispatcher.loop
+        config = dispatcher.config
+        self.advertiser = RouteAdvertiser(
+            dispatcher.domain, incarnation=incarnation, config=config.announcing
         )
-        self.learner = RouteLearner(exchange.domain, config=config.learning)
-        self._intake = Intake(ROUTE_NAMES_PER_S)
-        # The peers that are told what is known of them once all of it is in the table, and whether
-        # that is less than before.
-        self._unanswered: dict[str, bool] = {}
+        self.learner = RouteLearner(dispatcher.domain, config=config.learning)
+        self._pending_updates = RoutingUpdateQueue(ROUTE_NAMES_PER_S)
+        # Peers to acknowledge once all of their routes are in the table, and whether the update
+        # withdrew routes.
+        self._unacknowledged: dict[str, bool] = {}
         self._links: dict[str, DomainLink] = {}
         self._is_scheduled = False
-        # Whether the offer may have changed since it was told.
-        self._is_offer_old = True
-        self._is_learning = False
+        # Whether the table has changed since the last advertisement.
+        self._is_advertisement_stale = True
+        self._is_applying_routes = False
         self._timer: asyncio.TimerHandle | None = None
-        self._settled: list[asyncio.Future[None]] = []
+        self._ack_waiters: list[asyncio.Future[None]] = []
         self.bytes_sent = 0
-        exchange.on_change.append(self._on_change)
+        dispatcher.registry.on_change.append(self._on_change)
 
-    # What happens.
+    # Events.
 
     def link_up(self, link: DomainLink) -> None:
-        """A tunnel came up."""
+        """Start to exchange routes over a new tunnel."""
         now = self._loop.time()
-        self._forget_news(link.domain.name)
+        self._discard_updates(link.domain.name)
         self._links[link.domain.name] = link
-        self._exchange.neighbors.up(link.domain)
+        self._dispatcher.neighbors.link_up(link.domain)
         self.learner.peer_up(link.domain, now)
-        self.announcer.peer_up(link.domain.name, link.domain.role, now)
+        self.advertiser.peer_up(link.domain.name, link.domain.role, now)
         self._schedule()
 
     def link_down(self, name: str) -> None:
-        """A tunnel is gone."""
+        """Withdraw the routes learned through a lost tunnel."""
         self._links.pop(name, None)
-        self._forget_news(name)
-        self._exchange.neighbors.down(name)
+        self._discard_updates(name)
+        self._dispatcher.neighbors.link_down(name)
         self.learner.peer_down(name, self._loop.time())
-        self.announcer.peer_down(name)
+        self.advertiser.peer_down(name)
         self._process_outputs()
 
     def receive(self, link: DomainLink, payload: bytes) -> None:
-        """News came out of a tunnel; snapshots, and whatever is large, wait for their turn."""
+        """Handle a routing update of a peer; advertisements and large updates are rate limited."""
         name = link.domain.name
         if self._links.get(name) is not link:
             return
         if len(payload) > _SMALL_BYTES:
-            self._intake.put(name, payload)
+            self._pending_updates.put(name, payload)
         else:
-            update = self._read(link, payload)
+            update = self._decode(link, payload)
             if isinstance(update, AdvertisementUpdate):
-                self._intake.put(name, update)
+                self._pending_updates.put(name, update)
             elif update is not None:
-                self._hear(link, update)
+                self._apply_update(link, update)
         self._schedule()
 
-    def _forget_news(self, name: str) -> None:
-        """The tunnel that brought them is gone."""
-        self._intake.drop(name)
-        self._unanswered.pop(name, None)
+    def _discard_updates(self, name: str) -> None:
+        """Drop the pending updates of a peer whose tunnel is lost or replaced."""
+        self._pending_updates.discard(name)
+        self._unacknowledged.pop(name, None)
 
-    def _read(self, link: DomainLink, payload: bytes) -> RoutingUpdate | None:
-        """News, unless they are none, or those of another process."""
+    def _decode(self, link: DomainLink, payload: bytes) -> RoutingUpdate | None:
+        """Decode an update; return None if it is malformed or of another incarnation."""
         try:
             update = decode_routing_update(payload)
         except MalformedPayloadError as error:
@@ -110,63 +116,68 @@ class RoutePropagator:
             isinstance(update, AdvertisementUpdate | ShutdownNotice)
             and update.incarnation != link.incarnation
         ):
-            link.reject(f"news of incarnation {update.incarnation}, not {link.incarnation}")
+            expected = link.incarnation
+            link.reject(f"routing update of incarnation {update.incarnation}, expected {expected}")
             return None
         return update
 
-    def _take_in(self, now: float) -> None:
-        """Look at the news of peers whose turn it is."""
-        for name, news in self._intake.take(now):
+    def _apply_pending_updates(self, now: float) -> None:
+        """Apply the pending updates of peers within their rate limit."""
+        for name, data in self._pending_updates.pop_ready(now):
             link = self._links[name]
-            update = self._read(link, news) if isinstance(news, bytes) else news
+            update = self._decode(link, data) if isinstance(data, bytes) else data
             if update is not None:
-                self._hear(link, update)
+                self._apply_update(link, update)
             if isinstance(update, AdvertisementUpdate):
-                self._intake.charge(name, len(update.offer), now)
+                self._pending_updates.charge(name, len(update.advertisement), now)
 
-    def _hear(self, link: DomainLink, update: RoutingUpdate) -> None:
+    def _apply_update(self, link: DomainLink, update: RoutingUpdate) -> None:
         name, now = link.domain.name, self._loop.time()
         if isinstance(update, AdvertisementAck):
-            self.announcer.receive(update, name, now)
+            self.advertiser.receive(update, name, now)
             return
-        is_less = isinstance(update, ShutdownNotice) or self.learner.would_withdraw(update, name)
+        is_withdrawal = isinstance(update, ShutdownNotice) or self.learner.would_withdraw(
+            update, name
+        )
         if self.learner.receive(update, name, now) is not None:
-            self._unanswered[name] = is_less or self._unanswered.get(name, False)
-        self._note_reach(name)
+            self._unacknowledged[name] = is_withdrawal or self._unacknowledged.get(name, False)
+        self._update_reachability(name)
 
-    def _answer(self) -> None:
-        """Tell peers what is known of them, if all of it is in the table."""
-        for name in [it for it in self._unanswered if self.learner.is_applied(it)]:
-            link, is_less = self._links[name], self._unanswered.pop(name)
-            news = encode_routing_update(self.learner.ack_for(name))
-            self.bytes_sent += len(news)
-            if is_less:
-                # Nothing may follow the answer that the peer does not expect any more.
+    def _send_acks(self) -> None:
+        """Acknowledge the updates whose routes are all in the table."""
+        for name in [peer for peer in self._unacknowledged if self.learner.is_applied(peer)]:
+            link, is_withdrawal = self._links[name], self._unacknowledged.pop(name)
+            data = encode_routing_update(self.learner.ack_for(name))
+            self.bytes_sent += len(data)
+            if is_withdrawal:
+                # After this ack the peer expects no message for the withdrawn routes any more.
                 link.reroute_queued()
-                link.send_update_last(news)
+                link.send_update_last(data)
             else:
-                link.send_update(news)
+                link.send_update(data)
 
-    def _note_reach(self, name: str) -> None:
-        """Whether messages of a domain can come by others, it tells itself."""
-        if self._exchange.neighbors.tells(name, self.learner.offer_of(name).domains):
+    def _update_reachability(self, name: str) -> None:
+        """Record through which domains messages of a peer may come, as the peer advertises."""
+        if self._dispatcher.neighbors.set_reachable(
+            name, self.learner.get_advertisement(name).domains
+        ):
             for link in self._links.values():
                 link.clear_fast_paths()
 
     def announce_shutdown(self) -> None:
-        """This domain is about to stop: if it is a core, satellites should find other ways."""
-        self.announcer.announce_shutdown()
+        """Send a shutdown notice, so that satellites stop using this core as default route."""
+        self.advertiser.announce_shutdown()
         self._process_outputs()
 
-    # What is done.
+    # Processing.
 
     def _on_change(self) -> None:
-        if not self._is_learning:
-            self._is_offer_old = True
+        if not self._is_applying_routes:
+            self._is_advertisement_stale = True
             self._schedule()
 
     def _schedule(self) -> None:
-        """Do everything at the end of this turn of the loop, once for all that happens in it."""
+        """Process all events of this iteration of the event loop once, at its end."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._run)
@@ -177,49 +188,57 @@ class RoutePropagator:
 
     def _process_outputs(self) -> None:
         now = self._loop.time()
-        self._take_in(now)
-        self._learn(now)
-        self._answer()
-        if self._is_offer_old:
+        self._apply_pending_updates(now)
+        self._apply_route_changes(now)
+        self._send_acks()
+        if self._is_advertisement_stale:
             self._advertise(now)
-        for name, update in self.announcer.drain_outgoing():
+        for name, update in self.advertiser.drain_outgoing():
             if name in self._links:
                 self._send(self._links[name], encode_routing_update(update))
-        for warning in self.announcer.take_warnings():
-            self._exchange.warn("another", "%s", warning)
-        self._arm(min(self.announcer.deadline(), self.learner.deadline(), self._intake.deadline()))
-        self._tell_if_settled()
+        for warning in self.advertiser.drain_warnings():
+            self._dispatcher.warn("another", "%s", warning)
+        self._arm(
+            min(
+                self.advertiser.deadline(),
+                self.learner.deadline(),
+                self._pending_updates.deadline(),
+            )
+        )
+        self._notify_acknowledged()
 
     def _advertise(self, now: float) -> None:
-        exchange = self._exchange
+        dispatcher = self._dispatcher
         try:
-            offer = build_advertisement(exchange.table, exchange.domain, without=exchange.withdrawn)
+            advertisement = build_advertisement(
+                dispatcher.registry.table, dispatcher.domain, without=dispatcher.registry.withdrawn
+            )
         except ConfigError as error:
-            exchange.warn("offer", "what is offered cannot be told: %s", error)
+            dispatcher.warn("advertisement", "cannot advertise the local routes: %s", error)
         else:
-            self._is_offer_old = False
-            self.announcer.advertise(offer, now)
+            self._is_advertisement_stale = False
+            self.advertiser.advertise(advertisement, now)
 
-    def _learn(self, now: float) -> None:
-        """Change some routes, and go on in the next turn of the loop if there are more."""
+    def _apply_route_changes(self, now: float) -> None:
+        """Apply a batch of learned route changes; the next iteration of the loop continues."""
         changes = self.learner.drain_changes(ROUTES_AT_ONCE_MAX)
         if changes:
             counts = Counter(route.target.domain for route in (*changes.added, *changes.deleted))
             for name, count in counts.items():
-                self._intake.charge(name, count, now)
-            self._is_learning = True
+                self._pending_updates.charge(name, count, now)
+            self._is_applying_routes = True
             try:
-                self._exchange.change_routes(
+                self._dispatcher.registry.change_routes(
                     added=changes.added, deleted=changes.deleted, is_strict=False
                 )
             finally:
-                self._is_learning = False
+                self._is_applying_routes = False
         if self.learner.has_changes:
             self._schedule()
 
-    def _send(self, link: DomainLink, news: bytes) -> None:
-        self.bytes_sent += len(news)
-        link.send_update(news)
+    def _send(self, link: DomainLink, data: bytes) -> None:
+        self.bytes_sent += len(data)
+        link.send_update(data)
 
     def _arm(self, when: float) -> None:
         if self._timer is not None:
@@ -231,43 +250,43 @@ class RoutePropagator:
     def _tick(self) -> None:
         self._timer = None
         now = self._loop.time()
-        self.announcer.tick(now)
+        self.advertiser.tick(now)
         self.learner.tick(now)
         self._process_outputs()
 
-    # Waiting for others.
+    # Waiting for acknowledgements.
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether every peer has acknowledged what this domain offers, and that it leaves."""
+        """Whether every peer has acknowledged the advertisement and any shutdown notice."""
         return not (
-            self._is_offer_old
-            or self.announcer.unacknowledged()
-            or self.announcer.unacknowledged_shutdown()
+            self._is_advertisement_stale
+            or self.advertiser.unacknowledged()
+            or self.advertiser.unacknowledged_shutdown()
         )
 
     async def wait_acknowledged(self, timeout_s: float) -> bool:
-        """Wait until every peer has heard everything; False if that takes too long."""
+        """Wait until `is_acknowledged`; return False after the timeout."""
         if self.is_acknowledged:
             return True
-        settled: asyncio.Future[None] = self._loop.create_future()
-        self._settled.append(settled)
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._ack_waiters.append(waiter)
         try:
-            await asyncio.wait({settled}, timeout=timeout_s)
+            await asyncio.wait({waiter}, timeout=timeout_s)
         finally:
-            self._settled.remove(settled)
+            self._ack_waiters.remove(waiter)
         return self.is_acknowledged
 
-    def _tell_if_settled(self) -> None:
-        if self._settled and self.is_acknowledged:
-            for settled in self._settled:
-                if not settled.done():
-                    settled.set_result(None)
+    def _notify_acknowledged(self) -> None:
+        if self._ack_waiters and self.is_acknowledged:
+            for waiter in self._ack_waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     def close(self) -> None:
-        """Do nothing any more."""
+        """Cancel the timer."""
         self._arm(NEVER)
 
     def cores(self) -> list[str]:
-        """The cores that can be reached directly."""
+        """Return the cores with a tunnel to this domain."""
         return sorted(name for name, link in self._links.items() if link.domain.role is Role.CORE)

@@ -1,7 +1,9 @@
-"""Sending and calling: who waits for which answer, and what to try when there is no route.
+"""Pending calls, their retries, and the resend buffer of one-way messages.
 
-When a core knows no route, the next one is tried at once. When all were tried, a call waits for
-the routes to change and tries again, until its time is over.
+What is retried: only messages that failed with NoRouteError before any handler got them. When a
+core has no route, the next core is tried at once. When all were tried, a call waits for a route
+change and retries until its timeout; a one-way message is logged as undelivered. Timeouts, errors
+of handlers and CellBusyError are not retried; the dispatcher has tried other tunnels before.
 """
 
 from __future__ import annotations
@@ -22,16 +24,16 @@ from postroad.core.errors import MessagingError, NotRunningError, Outcome, Reply
 
 
 class SentMessage(NamedTuple):
-    """A message and the choices that were tried."""
+    """A sent one-way message and the targets that were tried."""
 
     envelope: Envelope
     avoid: frozenset[str]
-    at: float
-    """When it was sent."""
+    sent_at: float
+    """Time of the event loop when it was sent."""
 
 
 class ResendBuffer:
-    """The messages sent last."""
+    """Bounded buffer of the last one-way messages, for resending."""
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
@@ -40,18 +42,18 @@ class ResendBuffer:
         self._bytes = 0
 
     def put(self, sent: SentMessage) -> None:
-        """Remember a message, and forget the oldest if there are too many."""
-        weight = sent.envelope.memory_bytes
-        if weight > self._bytes_max:
+        """Store a message, and evict the oldest ones above the limits."""
+        memory_bytes = sent.envelope.memory_bytes
+        if memory_bytes > self._bytes_max:
             return
         self.pop(sent.envelope.id)
         self._sent[sent.envelope.id] = sent
-        self._bytes += weight
+        self._bytes += memory_bytes
         while len(self._sent) > self._messages_max or self._bytes > self._bytes_max:
             self.pop(next(iter(self._sent)))
 
     def pop(self, id: bytes) -> SentMessage | None:
-        """Give and forget a message."""
+        """Remove and return a message, or None."""
         sent = self._sent.pop(id, None)
         if sent is not None:
             self._bytes -= sent.envelope.memory_bytes
@@ -61,209 +63,221 @@ class ResendBuffer:
         return len(self._sent)
 
 
-_NOBODY: frozenset[str] = frozenset()
-# Subscribers got their copies the first time.
-_AGAIN = MessageOrigin(allow_fan_out=False)
+_NO_TARGETS: frozenset[str] = frozenset()
+# Subscribers got their copies with the first attempt.
+_RESEND_ORIGIN = MessageOrigin(allow_fan_out=False)
 
 EnvelopeFactory: TypeAlias = Callable[[int | None], Envelope]
-"""Makes the message of each attempt, with an id of its own, from the milliseconds left."""
+"""Builds the envelope of each attempt, with a new id, from the remaining milliseconds."""
 
 _Result: TypeAlias = CellReply | DeliveryFailure | MessagingError
 
 
 class FailedRequest(NamedTuple):
-    """A first attempt that failed."""
+    """First attempt of a call that failed."""
 
     result: DeliveryFailure | MessagingError
-    choices: list[str]
-    """What was chosen among routes."""
+    selected_targets: list[str]
+    """Targets that were selected among routes."""
     started: float
 
 
 class CellCallTracker:
-    """The messages of a domain's own cells on their way."""
+    """Pending calls and resends of the cells of a domain."""
 
-    def __init__(self, exchange: MessageDispatcher) -> None:
-        self._exchange = exchange
-        self._loop = exchange.loop
-        self._now = exchange.loop.time
-        # Who waits for the answer to which message, and until when.
-        self._waiting: dict[bytes, tuple[asyncio.Future[_Result], float]] = {}
-        # Calls that have not ended, those included that wait for routes.
+    def __init__(self, dispatcher: MessageDispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._loop = dispatcher.loop
+        self._now = dispatcher.loop.time
+        # Reply future and deadline by message id.
+        self._pending: dict[bytes, tuple[asyncio.Future[_Result], float]] = {}
+        # Calls that have not ended, including those that wait for routes.
         self._active = 0
         self._is_closed = False
-        # One timer for all of them, at the earliest deadline there may be.
+        # One timer for all calls, at the earliest deadline or before it.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._resends = ResendBuffer(
-            exchange.config.resend_messages_max, exchange.config.resend_bytes_max
+            dispatcher.config.resend_messages_max, dispatcher.config.resend_bytes_max
         )
-        # Calls that wait for other routes, in the order in which they are told.
+        # Calls that wait for a route change, in order.
         self._route_waiters: dict[asyncio.Future[None], None] = {}
-        exchange.on_reply = self._on_answer
-        exchange.on_change.append(self._on_change)
+        dispatcher.on_reply = self._on_reply
+        dispatcher.registry.on_change.append(self._on_change)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._pending)
 
     # Sending.
 
-    def send(self, envelope: Envelope, avoid: frozenset[str] = _NOBODY) -> None:
-        """Send a message nobody waits for; raises what is known at once to be wrong."""
+    def send(self, envelope: Envelope, avoid: frozenset[str] = _NO_TARGETS) -> None:
+        """Send a one-way message; raises the failure if it is known at once."""
         failure = self._send(envelope, avoid)
         if failure is not None:
             raise failure.to_error()
 
     def _send(self, envelope: Envelope, avoid: frozenset[str]) -> DeliveryFailure | None:
-        choices: list[str] = []
-        origin = _AGAIN if avoid else LOCAL_ORIGIN
-        failure = self._exchange.dispatch(envelope, origin, avoid, choices=choices)
-        if failure is None and choices and not envelope.suppress_errors:
-            self._resends.put(SentMessage(envelope, avoid.union(choices), self._now()))
+        selected_targets: list[str] = []
+        origin = _RESEND_ORIGIN if avoid else LOCAL_ORIGIN
+        failure = self._dispatcher.dispatch(
+            envelope, origin, avoid, selected_targets=selected_targets
+        )
+        if failure is None and selected_targets and not envelope.suppress_errors:
+            self._resends.put(SentMessage(envelope, avoid.union(selected_targets), self._now()))
         return failure
 
     def _resend(self, id: bytes, failure: DeliveryFailure) -> bool:
-        """A message came back: try the choices that are left."""
+        """Resend a failed one-way message to the remaining targets; False if it is not buffered."""
         sent = self._resends.pop(id)
         if sent is None:
             return False
         if is_routing_failure(failure):
-            self._exchange.statistics.resent += 1
-            lain_s = self._now() - sent.at
-            if self._send(sent.envelope.with_elapsed(int(lain_s * 1000)), sent.avoid) is None:
+            self._dispatcher.statistics.resent += 1
+            waited_s = self._now() - sent.sent_at
+            if self._send(sent.envelope.with_elapsed(int(waited_s * 1000)), sent.avoid) is None:
                 return True
-        self._exchange.log_undelivered(sent.envelope, failure)
+        self._dispatcher.log_undelivered(sent.envelope, failure)
         return True
 
     # Calling.
 
     async def call(
         self,
-        draft: EnvelopeFactory,
+        build_envelope: EnvelopeFactory,
         timeout_s: float,
         *,
         wait: bool,
         first: FailedRequest | None = None,
     ) -> CellReply:
-        """Send a request until it is answered, fails, or its time is over.
+        """Send a request until it gets a reply, fails, or times out.
 
-        `first` is a first attempt that was made already.
+        `first` is a first attempt that was made on the fast path.
         """
-        envelope = draft(round(timeout_s * 1000))
+        envelope = build_envelope(round(timeout_s * 1000))
         self._active += 1
         try:
             if first is None:
-                started, choices = self._now(), list[str]()
-                result = await self._attempt(envelope, started + timeout_s, _NOBODY, choices)
+                started, selected_targets = self._now(), list[str]()
+                result = await self._attempt(
+                    envelope, started + timeout_s, _NO_TARGETS, selected_targets
+                )
             else:
-                result, choices, started = first
+                result, selected_targets, started = first
             if type(result) is CellReply:
                 return result
-            return await self._retry(draft, envelope, result, choices, started, timeout_s, wait)
+            return await self._retry(
+                build_envelope, envelope, result, selected_targets, started, timeout_s, wait
+            )
         finally:
             self._active -= 1
 
     async def call_fast(
-        self, departure: CallFastPath, payload: bytes, timeout_s: float
+        self, fast_path: CallFastPath, payload: bytes, timeout_s: float
     ) -> CellReply | FailedRequest | None:
-        """Send a request by a way that is known; None if it could not be sent.
+        """Send a request on a fast path; return None if it could not be sent.
 
-        What ends without an answer is for `call` to go on with.
+        `call` continues with a FailedRequest.
         """
         started = self._now()
-        id = self._exchange.new_id()
-        answer = self._expect(id, started + timeout_s)
+        id = self._dispatcher.new_id()
+        reply = self._add_pending(id, started + timeout_s)
         self._active += 1
         try:
-            if not departure.send(id, round(timeout_s * 1000), payload):
+            if not fast_path.send(id, round(timeout_s * 1000), payload):
                 return None
-            self._exchange.statistics.forwarded += 1
-            result = await answer
+            self._dispatcher.statistics.forwarded += 1
+            result = await reply
         finally:
-            del self._waiting[id]
+            del self._pending[id]
             self._active -= 1
         if isinstance(result, CellReply):
             return result
-        choices = [] if departure.selected_target is None else [departure.selected_target]
-        return FailedRequest(result, choices, started)
+        selected_targets = [] if fast_path.selected_target is None else [fast_path.selected_target]
+        return FailedRequest(result, selected_targets, started)
 
     async def _retry(
         self,
-        draft: EnvelopeFactory,
+        build_envelope: EnvelopeFactory,
         envelope: Envelope,
         result: _Result,
-        choices: list[str],
+        selected_targets: list[str],
         started: float,
         timeout_s: float,
         wait: bool,
     ) -> CellReply:
-        """Go on after a first failure, if there is another way or there may be one soon."""
+        """Retry after a routing failure: other targets first, then after each route change."""
         deadline = started + timeout_s
-        avoid = _NOBODY
-        telling: DeliveryFailure | None = None
+        avoid = _NO_TARGETS
+        reported: DeliveryFailure | None = None
         while not isinstance(result, CellReply):
             if not isinstance(result, DeliveryFailure) or not is_routing_failure(result):
                 raise self._error(result, envelope, started, timeout_s)
-            # What a core says tells more than that no core is left to be asked.
-            if telling is None or result.domain != self._exchange.domain.name:
-                telling = result
+            # The failure of a core says more than the local one that no core is left.
+            if reported is None or result.domain != self._dispatcher.domain.name:
+                reported = result
             last = envelope.destination.last
             is_final = last is not None and result.domain == last.domain
-            if choices and not is_final:
-                avoid = avoid.union(choices)
+            if selected_targets and not is_final:
+                avoid = avoid.union(selected_targets)
             elif wait and await self._wait_for_route_change(deadline):
-                avoid = _NOBODY
+                avoid = _NO_TARGETS
             else:
-                raise self._error(telling, envelope, started, timeout_s)
-            envelope = draft(max(1, round((deadline - self._now()) * 1000)))
-            choices = []
-            result = await self._attempt(envelope, deadline, avoid, choices)
+                raise self._error(reported, envelope, started, timeout_s)
+            envelope = build_envelope(max(1, round((deadline - self._now()) * 1000)))
+            selected_targets = []
+            result = await self._attempt(envelope, deadline, avoid, selected_targets)
         return result
 
     async def _attempt(
-        self, envelope: Envelope, deadline: float, avoid: frozenset[str], choices: list[str]
+        self,
+        envelope: Envelope,
+        deadline: float,
+        avoid: frozenset[str],
+        selected_targets: list[str],
     ) -> _Result:
-        answer = self._expect(envelope.id, deadline)
+        reply = self._add_pending(envelope.id, deadline)
         try:
-            origin = _AGAIN if avoid else LOCAL_ORIGIN
-            failure = self._exchange.dispatch(envelope, origin, avoid, choices=choices)
-            return failure if failure is not None else await answer
+            origin = _RESEND_ORIGIN if avoid else LOCAL_ORIGIN
+            failure = self._dispatcher.dispatch(
+                envelope, origin, avoid, selected_targets=selected_targets
+            )
+            return failure if failure is not None else await reply
         finally:
-            del self._waiting[envelope.id]
+            del self._pending[envelope.id]
 
     async def deliver_local(
         self, delivery: LocalDelivery, timeout_s: float, transaction: Any
     ) -> CellReply:
-        """Have a cell of this domain handle a message that did not come by a route."""
+        """Deliver a message to a cell of this domain without routing, and wait for its end."""
         started = self._now()
         envelope = delivery.envelope
-        answer = self._expect(envelope.id, started + timeout_s)
-        runner = self._exchange.runners[delivery.cell]
+        reply = self._add_pending(envelope.id, started + timeout_s)
+        runner = self._dispatcher.registry.runners[delivery.cell]
         try:
-            if not runner.deliver(delivery, started, self._exchange.domain.name, transaction):
+            if not runner.deliver(delivery, started, self._dispatcher.domain.name, transaction):
                 raise CellBusyError(
-                    f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait"
+                    f"mailbox of cell {runner.name} is full: {len(runner.mailbox)} messages"
                 )
-            result = await answer
+            result = await reply
         finally:
-            del self._waiting[envelope.id]
+            del self._pending[envelope.id]
             runner.cancel(envelope.id)
         if isinstance(result, CellReply):
             return result
         raise self._error(result, envelope, started, timeout_s)
 
     async def _wait_for_route_change(self, deadline: float) -> bool:
-        """Wait for other routes, or a while; False if the time of the call is over first."""
+        """Wait for a route change, or `route_retry_s`; return False if the call timed out."""
         now = self._now()
-        pause_s = min(self._exchange.config.route_retry_s, deadline - now)
+        pause_s = min(self._dispatcher.config.route_retry_s, deadline - now)
         if pause_s <= 0 or self._is_closed:
             return False
-        hope = self._loop.create_future()
-        self._route_waiters[hope] = None
+        waiter = self._loop.create_future()
+        self._route_waiters[waiter] = None
         try:
-            await asyncio.wait({hope}, timeout=pause_s)
+            await asyncio.wait({waiter}, timeout=pause_s)
         finally:
-            del self._route_waiters[hope]
+            del self._route_waiters[waiter]
         return self._now() < deadline
 
     def _error(
@@ -278,21 +292,21 @@ class CellCallTracker:
             timeout_s=timeout_s,
         )
 
-    # What happens meanwhile.
+    # Events.
 
-    def _expect(self, id: bytes, deadline: float) -> asyncio.Future[_Result]:
-        answer: asyncio.Future[_Result] = self._loop.create_future()
-        self._waiting[id] = answer, deadline
+    def _add_pending(self, id: bytes, deadline: float) -> asyncio.Future[_Result]:
+        reply: asyncio.Future[_Result] = self._loop.create_future()
+        self._pending[id] = reply, deadline
         if deadline < self._timer_at:
             self._arm(deadline)
-        return answer
+        return reply
 
-    def _on_answer(self, id: bytes, answer: CellReply | DeliveryFailure) -> bool:
-        entry = self._waiting.get(id)
+    def _on_reply(self, id: bytes, reply: CellReply | DeliveryFailure) -> bool:
+        entry = self._pending.get(id)
         if entry is None:
-            return isinstance(answer, DeliveryFailure) and self._resend(id, answer)
+            return isinstance(reply, DeliveryFailure) and self._resend(id, reply)
         if not entry[0].done():
-            entry[0].set_result(answer)
+            entry[0].set_result(reply)
         return True
 
     def _arm(self, when: float) -> None:
@@ -302,37 +316,37 @@ class CellCallTracker:
         self._timer = self._loop.call_at(when, self._expire) if when < math.inf else None
 
     def _expire(self) -> None:
-        """Tell those whose time is over, and wait for the next."""
+        """Complete the calls that timed out, and set the timer for the next."""
         now = self._now()
         next_deadline = math.inf
-        for answer, deadline in self._waiting.values():
+        for reply, deadline in self._pending.values():
             if deadline > now:
                 next_deadline = min(next_deadline, deadline)
-            elif not answer.done():
-                answer.set_result(ReplyTimeoutError("no reply in time"))
+            elif not reply.done():
+                reply.set_result(ReplyTimeoutError("no reply in time"))
         self._arm(next_deadline)
 
     def _on_change(self) -> None:
-        for hope in self._route_waiters:
-            if not hope.done():
-                hope.set_result(None)
+        for waiter in self._route_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def wait_finished(self) -> None:
-        """Return once all calls have ended; they do within a few turns when this is closed."""
-        while self._active:  # noqa: ASYNC110 - they tell nobody when they end
+        """Wait until all calls have ended, which they do soon after `close`."""
+        while self._active:  # noqa: ASYNC110 - calls do not signal their end
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Fail whatever still waits: the domain stops."""
+        """Fail all pending calls, because the domain stops."""
         self._is_closed = True
         text = "the domain stopped while the call was in flight"
-        for answer, _ in self._waiting.values():
-            if not answer.done():
-                answer.set_result(NotRunningError(text, outcome=Outcome.UNKNOWN))
+        for reply, _ in self._pending.values():
+            if not reply.done():
+                reply.set_result(NotRunningError(text, outcome=Outcome.UNKNOWN))
         self._arm(math.inf)
         self._on_change()
 
 
 def is_routing_failure(failure: DeliveryFailure) -> bool:
-    """Whether a message did not arrive because nobody knew the way."""
+    """Return whether a message was not delivered because there was no route."""
     return failure.code == NoRouteError.code and not failure.is_handler_error

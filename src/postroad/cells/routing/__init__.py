@@ -1,3 +1,3 @@
-"""How messages of cells are routed: table, decisions, advertisements. Without I/O."""
+"""Routing of messages: route table, routing decisions, route advertisements. Without I/O."""
 
 __all__: list[str] = []

@@ -1,12 +1,12 @@
-"""What domains tell each other of the queues and topics their own cells offer, and of tunnels.
+"""Routing updates between domains: advertisements of queues, topics and tunnels.
 
-A snapshot is everything a domain offers at one time. It has the domain's incarnation, which is
-higher for each later start, and a number, which is higher for each later snapshot. So a receiver
-can tell what is old, whatever order things arrive in, and what a domain no longer offers is
-withdrawn by the next snapshot. Every message is acknowledged with what the receiver then has, and
-now and then a sender asks whether that is still right.
+An update contains the full advertisement of a domain. It has the incarnation of the domain, which
+increases with each start, and a number, which increases with each change. So a receiver recognizes
+stale updates in any order of arrival, and a route that is missing in the next update is withdrawn.
+Every update is acknowledged with the version that the receiver then has, and a sender regularly
+queries whether that is still right.
 
-The messages do not name their sender: that is who is at the other end of the tunnel.
+Updates do not name their sender: it is the domain at the other end of the tunnel.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from postroad.core.errors import ConfigError, MalformedPayloadError
 from postroad.core.limits import MIB
 
 NAMES_MAX = 8_192
-"""Queues, or topics, that one domain offers."""
-OFFER_BYTES_MAX = 2 * MIB
-"""Length of all their names together: a snapshot is one message."""
+"""Queues, topics or domains in one advertisement, each."""
+ADVERTISEMENT_BYTES_MAX = 2 * MIB
+"""Length of all names together, because an advertisement is one message."""
 DIGEST_BYTES = 16
 
 Incarnation: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -35,27 +35,29 @@ Digest: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=DIGEST_BYTES)]
 
 
 class RouteAdvertisement(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a domain offers: names each once and in order, and its zone."""
+    """Queues, topics, tunnels and zone of a domain; names are sorted and unique."""
 
     queues: Names = ()
     topics: Names = ()
     zone: str | None = None
     domains: Names = ()
-    """Domains that it has tunnels to. Cores without one to them go through another core; what
-    others bring as messages of a satellite can be so only if it has a tunnel to them."""
+    """Domains that it has tunnels to. A core without a tunnel to a domain forwards through another
+    core; a message of a satellite is valid only if it came through a domain of this list."""
 
     def __post_init__(self) -> None:
         for names in (self.queues, self.topics, self.domains):
             if len(names) > NAMES_MAX:
-                raise ConfigError(f"{len(names)} names are more than {NAMES_MAX}")
+                raise ConfigError(f"advertisement of {len(names)} names has more than {NAMES_MAX}")
             if any(a >= b for a, b in pairwise(names)):
-                raise ConfigError("the names of an offer must be in order, each once")
+                raise ConfigError("names of an advertisement must be sorted and unique")
         validate_cell_names(self.queues)
         validate_cell_names(self.topics)
         validate_domain_names(self.domains)
         size = len("".join((*self.queues, *self.topics, *self.domains)).encode())
-        if size > OFFER_BYTES_MAX:
-            raise ConfigError(f"names of {size} bytes are longer than {OFFER_BYTES_MAX}")
+        if size > ADVERTISEMENT_BYTES_MAX:
+            raise ConfigError(
+                f"advertisement of {size} bytes is larger than {ADVERTISEMENT_BYTES_MAX}"
+            )
         if self.zone is not None:
             validate_zone(self.zone)
 
@@ -67,7 +69,7 @@ class RouteAdvertisement(msgspec.Struct, frozen=True, array_like=True, gc=False)
         zone: str | None = None,
         domains: Iterable[str] = (),
     ) -> RouteAdvertisement:
-        """An offer of these names, in any order and as often as they come."""
+        """Return an advertisement of these names, in any order and with duplicates."""
         return cls(
             tuple(sorted(set(queues))),
             tuple(sorted(set(topics))),
@@ -76,38 +78,38 @@ class RouteAdvertisement(msgspec.Struct, frozen=True, array_like=True, gc=False)
         )
 
     def __len__(self) -> int:
-        """How many names it has."""
+        """Number of names."""
         return len(self.queues) + len(self.topics) + len(self.domains)
 
     def digest(self) -> bytes:
-        """A hash that tells this offer from all others."""
+        """Return a hash that identifies this advertisement."""
         return blake2b(_encoder.encode(self), digest_size=DIGEST_BYTES).digest()
 
 
 class AdvertisementUpdate(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
-    """All I offer. The answer is a Have."""
+    """Full advertisement of the sender. The reply is an AdvertisementAck."""
 
     incarnation: Incarnation
     number: Number
-    offer: RouteAdvertisement
+    advertisement: RouteAdvertisement
 
 
 class AdvertisementQuery(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
-    """What do you have of mine? The answer is a Have."""
+    """Query for the version that the receiver has. The reply is an AdvertisementAck."""
 
 
 class AdvertisementAck(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
-    """What I have of yours; all zero and empty if nothing."""
+    """Version that the sender has of the receiver's advertisement; zero and empty if none."""
 
     incarnation: Incarnation = 0
     number: Number = 0
     digest: Digest = b""
     acknowledges_shutdown: bool = False
-    """Whether I have heard that you are about to stop."""
+    """Whether the shutdown notice was received."""
 
 
 class ShutdownNotice(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
-    """I am about to stop: send me nothing that you can send another way. The answer is a Have."""
+    """The sender is about to stop and must lose its default routes; the reply is an ack."""
 
     incarnation: Incarnation
 
@@ -121,14 +123,14 @@ _decoder = msgspec.msgpack.Decoder(RoutingUpdate)
 
 
 def encode_routing_update(update: RoutingUpdate) -> bytes:
-    """The bytes to send."""
+    """Return the encoded routing update."""
     return _encoder.encode(update)
 
 
 def decode_routing_update(data: bytes) -> RoutingUpdate:
-    """Read what a peer sent; raises MalformedPayloadError for anything else."""
+    """Decode a routing update; raises MalformedPayloadError if it is malformed."""
     try:
         update: RoutingUpdate = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise MalformedPayloadError(f"no update of routes: {error}") from None
+        raise MalformedPayloadError(f"malformed routing update: {error}") from None
     return update

@@ -1,8 +1,8 @@
-"""The sender of snapshots: what this domain offers, and who knows of it already.
+"""The route advertiser: sends the advertisement of this domain to its peers until acknowledged.
 
-Whoever runs it sends what `take_outgoing` gives after every call, tells of what `take_warnings`
-gives, and calls `tick` at `deadline()`. Each peer has one snapshot on its way at most: while it is
-not acknowledged, changes wait, and the next one sent has them all.
+Its owner sends the result of `drain_outgoing` after every call, logs `drain_warnings`, and calls
+`tick` at `deadline()`. Each peer has at most one update in flight: while it is not acknowledged,
+changes wait, and the next update contains them all.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ NEVER = math.inf
 
 
 class RouteAdvertiserConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of an announcer."""
+    """Times of a route advertiser."""
 
     resend_first_s: float = 0.5
-    """How long to wait for an acknowledgement, the first time."""
+    """Delay before the first resend of an update that is not acknowledged."""
     resend_max_s: float = 30.0
-    """How long at most; it doubles until then."""
+    """Longest delay between resends; the delay doubles up to this value."""
     check_interval_s: float = 30.0
-    """How often peers are asked whether what they have is right."""
+    """How often the version that a peer has is queried."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
@@ -46,39 +46,39 @@ class RouteAdvertiserConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _PeerGroup:
-    """The peers of one role: they are told the same."""
+    """Peers of one role, which get the same advertisement."""
 
-    def __init__(self, offer: RouteAdvertisement, number: int) -> None:
-        self.set(offer, number)
+    def __init__(self, advertisement: RouteAdvertisement, number: int) -> None:
+        self.set(advertisement, number)
 
-    def set(self, offer: RouteAdvertisement, number: int) -> None:
-        self.offer = offer
+    def set(self, advertisement: RouteAdvertisement, number: int) -> None:
+        self.advertisement = advertisement
         self.number = number
-        self.digest = offer.digest()
+        self.digest = advertisement.digest()
 
 
 class _AdvertisedPeer:
-    """One peer, and how far it is."""
+    """Peer and the progress of its acknowledgements."""
 
-    def __init__(self, audience: _PeerGroup, now: float, config: RouteAdvertiserConfig) -> None:
-        self.audience = audience
-        # What it acknowledged last, and what it was sent since; 0 if nothing.
+    def __init__(self, group: _PeerGroup, now: float, config: RouteAdvertiserConfig) -> None:
+        self.group = group
+        # Numbers of the last acknowledged update and of the one in flight; 0 if none.
         self.acknowledged = 0
         self.in_flight = 0
         self.resend_s = config.resend_first_s
         self.sent_at = -NEVER
-        # When to send again, or to check.
+        # When to resend, or to query.
         self.due = now
 
     @property
-    def is_settled(self) -> bool:
-        return self.acknowledged == self.audience.number
+    def is_acknowledged(self) -> bool:
+        return self.acknowledged == self.group.number
 
 
 def build_advertisement(
     table: RouteTable, domain: DomainInfo, *, without: Collection[str] = ()
 ) -> RouteAdvertisement:
-    """What a domain offers, by its own table: what its cells do, but for some, and its tunnels."""
+    """Return the advertisement of the local cells and tunnels in a table, without some cells."""
     queues: set[str] = set()
     topics: set[str] = set()
     domains: set[str] = set()
@@ -96,12 +96,12 @@ def build_advertisement(
 
 
 class RouteAdvertiser:
-    """Tells peers what this domain offers: cores all of it, satellites the queues of a core.
+    """Advertises local routes to peers: everything to cores, the queues of a core to satellites.
 
     Args:
         domain: this domain.
         incarnation: higher than that of any earlier start of this domain.
-        config: all times.
+        config: delays and intervals.
     """
 
     def __init__(
@@ -112,119 +112,121 @@ class RouteAdvertiser:
         self.config = config or RouteAdvertiserConfig()
         self._number = 1
         empty = RouteAdvertisement(zone=domain.zone)
-        self._audiences = {role: _PeerGroup(empty, self._number) for role in Role}
+        self._groups = {role: _PeerGroup(empty, self._number) for role in Role}
         self._peers: dict[str, _AdvertisedPeer] = {}
-        # Peers that were told of the end and have not said that they heard it.
-        self._unheard: set[str] = set()
+        # Peers that have not acknowledged the shutdown notice.
+        self._unacknowledged_shutdown: set[str] = set()
         self._outgoing: list[tuple[str, RoutingUpdate]] = []
         self._warnings: list[str] = []
 
-    # What is to be done.
+    # Outputs.
 
     def drain_outgoing(self) -> list[tuple[str, RoutingUpdate]]:
-        """What is to be sent to which peers."""
+        """Remove and return the updates to send, with their peers."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
-    def take_warnings(self) -> list[str]:
-        """What an operator should know since the last call."""
+    def drain_warnings(self) -> list[str]:
+        """Remove and return the warnings for operators."""
         warnings, self._warnings = self._warnings, []
         return warnings
 
     def deadline(self) -> float:
-        """When `tick` must be called."""
+        """Return when `tick` must be called."""
         return min((peer.due for peer in self._peers.values()), default=NEVER)
 
     def unacknowledged(self) -> list[str]:
-        """The peers that have not acknowledged what this domain offers now."""
-        return sorted(name for name, peer in self._peers.items() if not peer.is_settled)
+        """Return the peers that have not acknowledged the current advertisement."""
+        return sorted(name for name, peer in self._peers.items() if not peer.is_acknowledged)
 
     def unacknowledged_shutdown(self) -> list[str]:
-        """The peers that have not acknowledged that this domain is about to stop."""
-        return sorted(self._unheard)
+        """Return the peers that have not acknowledged the shutdown notice."""
+        return sorted(self._unacknowledged_shutdown)
 
-    # What happens.
+    # Events.
 
-    def advertise(self, offer: RouteAdvertisement, now: float) -> None:
-        """This is what this domain offers now; the zone is the domain's."""
-        full = RouteAdvertisement(offer.queues, offer.topics, self.domain.zone, offer.domains)
-        queues = RouteAdvertisement(offer.queues, (), self.domain.zone)
-        self._change(self._audiences[Role.CORE], full)
-        self._change(self._audiences[Role.SATELLITE], queues)
+    def advertise(self, advertisement: RouteAdvertisement, now: float) -> None:
+        """Set the advertisement of this domain and send it to the peers that lack it."""
+        full = RouteAdvertisement(
+            advertisement.queues, advertisement.topics, self.domain.zone, advertisement.domains
+        )
+        queues = RouteAdvertisement(advertisement.queues, (), self.domain.zone)
+        self._change(self._groups[Role.CORE], full)
+        self._change(self._groups[Role.SATELLITE], queues)
         for name, peer in self._peers.items():
-            if not peer.is_settled and not peer.in_flight:
+            if not peer.is_acknowledged and not peer.in_flight:
                 self._send(name, peer, now)
 
     def peer_up(self, name: str, role: Role, now: float) -> None:
-        """A tunnel to a peer came up; it is told everything, whatever it was told before."""
+        """Send the full advertisement to a peer whose tunnel came up."""
         if role is Role.SATELLITE and self.domain.role is Role.SATELLITE:
             self._peers.pop(name, None)
             return
-        peer = self._peers[name] = _AdvertisedPeer(self._audiences[role], now, self.config)
+        peer = self._peers[name] = _AdvertisedPeer(self._groups[role], now, self.config)
         self._send(name, peer, now)
 
     def peer_down(self, name: str) -> None:
-        """The tunnel to a peer is gone."""
+        """Remove a peer whose tunnel is lost."""
         self._peers.pop(name, None)
-        self._unheard.discard(name)
+        self._unacknowledged_shutdown.discard(name)
 
     def announce_shutdown(self) -> None:
-        """This domain is about to stop: if it is a core, its satellites find other ways."""
+        """Send a shutdown notice to the satellites, if this domain is a core."""
         if self.domain.role is Role.CORE:
-            satellites = self._audiences[Role.SATELLITE]
-            leaving = [name for name, peer in self._peers.items() if peer.audience is satellites]
-            self._unheard.update(leaving)
+            satellites = self._groups[Role.SATELLITE]
+            leaving = [name for name, peer in self._peers.items() if peer.group is satellites]
+            self._unacknowledged_shutdown.update(leaving)
             self._outgoing += [(name, ShutdownNotice(self.incarnation)) for name in leaving]
 
-    def receive(self, have: AdvertisementAck, name: str, now: float) -> None:
-        """A peer says what it has of this domain's."""
+    def receive(self, ack: AdvertisementAck, name: str, now: float) -> None:
+        """Handle the acknowledgement of a peer."""
         peer = self._peers.get(name)
         if peer is None:
             return
-        if have.acknowledges_shutdown:
-            self._unheard.discard(name)
-        if (have.incarnation, have.number) > (self.incarnation, self._number):
-            self._warn_of_another(have, name)
-        elif have.incarnation == self.incarnation:
-            self._on_ack(have, name, peer, now)
+        if ack.acknowledges_shutdown:
+            self._unacknowledged_shutdown.discard(name)
+        if (ack.incarnation, ack.number) > (self.incarnation, self._number):
+            self._warn_duplicate(ack, name)
+        elif ack.incarnation == self.incarnation:
+            self._on_ack(ack, name, peer, now)
         elif not peer.in_flight:
             self._resend(name, peer, now)
 
     def tick(self, now: float) -> None:
-        """Send again what was not acknowledged, and check what was long ago."""
+        """Resend updates without acknowledgement, and query peers that are due."""
         for name, peer in self._peers.items():
             if peer.due > now:
                 continue
-            if peer.in_flight or not peer.is_settled:
+            if peer.in_flight or not peer.is_acknowledged:
                 self._send(name, peer, now)
             else:
                 self._outgoing.append((name, AdvertisementQuery()))
                 peer.due = now + self.config.check_interval_s
 
-    # How it is done.
+    # Internals.
 
-    def _change(self, audience: _PeerGroup, offer: RouteAdvertisement) -> None:
-        if offer != audience.offer:
+    def _change(self, group: _PeerGroup, advertisement: RouteAdvertisement) -> None:
+        if advertisement != group.advertisement:
             self._number += 1
-            audience.set(offer, self._number)
+            group.set(advertisement, self._number)
 
-    def _on_ack(self, have: AdvertisementAck, name: str, peer: _AdvertisedPeer, now: float) -> None:
-        audience = peer.audience
-        if have.number == audience.number and have.digest == audience.digest:
-            peer.acknowledged, peer.in_flight = have.number, 0
+    def _on_ack(self, ack: AdvertisementAck, name: str, peer: _AdvertisedPeer, now: float) -> None:
+        group = peer.group
+        if ack.number == group.number and ack.digest == group.digest:
+            peer.acknowledged, peer.in_flight = ack.number, 0
             peer.resend_s = self.config.resend_first_s
             peer.due = now + self.config.check_interval_s
         elif not peer.in_flight:
             self._resend(name, peer, now)
-        elif have.number == peer.in_flight != audience.number:
-            # It goes on at once only to something newer: a peer that is always wrong has to wait.
+        elif ack.number == peer.in_flight != group.number:
+            # Only a newer update is sent at once; a peer with a wrong digest waits for the resend.
             peer.resend_s = self.config.resend_first_s
             self._send(name, peer, now)
 
     def _resend(self, name: str, peer: _AdvertisedPeer, now: float) -> None:
-        """A check found something else than there should be.
+        """Resend the advertisement to a peer that has another version.
 
-        Who finds that again and again, whatever it is sent, has to wait.
+        At most once per `resend_first_s`, in case the peer reports a wrong version each time.
         """
         peer.acknowledged = 0
         if now - peer.sent_at >= self.config.resend_first_s:
@@ -233,22 +235,23 @@ class RouteAdvertiser:
             peer.due = peer.sent_at + self.config.resend_first_s
 
     def _send(self, name: str, peer: _AdvertisedPeer, now: float) -> None:
-        """Send the newest; wait longer each time until something is acknowledged."""
-        audience = peer.audience
+        """Send the current advertisement; the resend delay doubles until an acknowledgement."""
+        group = peer.group
         self._outgoing.append(
-            (name, AdvertisementUpdate(self.incarnation, audience.number, audience.offer))
+            (name, AdvertisementUpdate(self.incarnation, group.number, group.advertisement))
         )
-        peer.in_flight = audience.number
+        peer.in_flight = group.number
         peer.sent_at = now
         peer.due = now + peer.resend_s
         peer.resend_s = min(2 * peer.resend_s, self.config.resend_max_s)
 
-    def _warn_of_another(self, have: AdvertisementAck, name: str) -> None:
+    def _warn_duplicate(self, ack: AdvertisementAck, name: str) -> None:
         self._warnings.append(
-            f"{name} has heard of another {self.domain.name}, of incarnation {have.incarnation}; "
-            f"this one is {self.incarnation}"
+            f"{name} has an advertisement of another process named {self.domain.name}, of "
+            f"incarnation {ack.incarnation}; this one is {self.incarnation}"
         )
 
     def __repr__(self) -> str:
-        peers, behind = len(self._peers), len(self.unacknowledged())
-        return f"<Announcer of {self.domain.name}: #{self._number}, {peers} peers, {behind} behind>"
+        peers, missing = len(self._peers), len(self.unacknowledged())
+        name, number = self.domain.name, self._number
+        return f"<RouteAdvertiser of {name}: #{number}, {peers} peers, {missing} unacknowledged>"

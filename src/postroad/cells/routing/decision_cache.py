@@ -1,9 +1,9 @@
-"""Routing decisions that are remembered: what `route_message` decides, at the price of a lookup.
+"""Cache of routing decisions: the result of `route_message` at the cost of a lookup.
 
-A decision depends on the hop of a message, on what its origin allows, for some routes on the
-domains that had it before, and for a queue with several routes on its id. So what was decided for
-one message is a plan for all others that are alike in this. Nothing is decided here: plans are
-made of decisions, and whatever is unusual is routed in full each time.
+A decision depends on the hop of a message, on its origin, for some routes on the domains that it
+visited, and for a queue with several routes on its id. So the decision for one message is a plan
+for all messages that are equal in these. This module decides nothing: plans are made of decisions,
+and unusual messages are routed by `RouteResolution` each time.
 """
 
 from __future__ import annotations
@@ -28,98 +28,107 @@ from postroad.cells.routing.router import SOURCE_HOPS_MAX, RouteResolution
 
 
 class ForwardPlan:
-    """To hand all messages that are alike to one gateway."""
+    """Cached decision: forward through one gateway."""
 
-    __slots__ = ("_choice", "_gateway", "_sender", "depends_on_domains")
-    size = 1
-
-    def __init__(self, forward: Forward, sender: CellAddress, asked: frozenset[str]) -> None:
-        self._gateway = forward.gateway
-        self._choice = forward.selected_target
-        self._sender = sender
-        self.depends_on_domains = asked
-
-    def apply(self, envelope: Envelope) -> RoutingDecision:
-        """The decision for one message."""
-        leaving = envelope.with_source_hop(self._sender)
-        return RoutingDecision((), (Forward(self._gateway, leaving, self._choice),))
-
-
-class DeliverPlan:
-    """To deliver them to one cell."""
-
-    __slots__ = ("_address", "_cell", "_name", "depends_on_domains")
+    __slots__ = ("_gateway", "_selected_target", "_sender", "depends_on_domains")
     size = 1
 
     def __init__(
-        self, delivery: LocalDelivery, address: CellAddress, asked: frozenset[str]
+        self, forward: Forward, sender: CellAddress, depends_on_domains: frozenset[str]
     ) -> None:
-        self._cell = delivery.cell
-        self._name = delivery.route_name
-        self._address = address
-        self.depends_on_domains = asked
+        self._gateway = forward.gateway
+        self._selected_target = forward.selected_target
+        self._sender = sender
+        self.depends_on_domains = depends_on_domains
 
     def apply(self, envelope: Envelope) -> RoutingDecision:
-        """The decision for one message."""
-        arrived = envelope.with_destination(envelope.destination.delivered_to(self._address))
-        return RoutingDecision((LocalDelivery(self._cell, arrived, self._name),))
+        """Return the decision for one message."""
+        outgoing = envelope.with_source_hop(self._sender)
+        return RoutingDecision((), (Forward(self._gateway, outgoing, self._selected_target),))
+
+
+class DeliverPlan:
+    """Cached decision: deliver to one cell."""
+
+    __slots__ = ("_address", "_cell", "_route_name", "depends_on_domains")
+    size = 1
+
+    def __init__(
+        self, delivery: LocalDelivery, address: CellAddress, depends_on_domains: frozenset[str]
+    ) -> None:
+        self._cell = delivery.cell
+        self._route_name = delivery.route_name
+        self._address = address
+        self.depends_on_domains = depends_on_domains
+
+    def apply(self, envelope: Envelope) -> RoutingDecision:
+        """Return the decision for one message."""
+        delivered = envelope.with_destination(envelope.destination.delivered_to(self._address))
+        return RoutingDecision((LocalDelivery(self._cell, delivered, self._route_name),))
 
 
 class FanOutPlan:
-    """To do any number of both: the copies of a topic."""
+    """Cached decision: several deliveries and forwards, the copies of a topic."""
 
     __slots__ = ("_parts", "depends_on_domains", "size")
 
-    def __init__(self, parts: list[ForwardPlan | DeliverPlan], asked: frozenset[str]) -> None:
+    def __init__(
+        self, parts: list[ForwardPlan | DeliverPlan], depends_on_domains: frozenset[str]
+    ) -> None:
         self.size = len(parts) + 1
         self._parts = parts
-        self.depends_on_domains = asked
+        self.depends_on_domains = depends_on_domains
 
     def apply(self, envelope: Envelope) -> RoutingDecision:
-        """The decision for one message."""
+        """Return the decision for one message."""
         decisions = [part.apply(envelope) for part in self._parts]
         return RoutingDecision(
-            tuple([it for decision in decisions for it in decision.deliveries]),
-            tuple([it for decision in decisions for it in decision.forwards]),
+            tuple([delivery for decision in decisions for delivery in decision.deliveries]),
+            tuple([forward for decision in decisions for forward in decision.forwards]),
         )
 
 
 RoutingPlan: TypeAlias = ForwardPlan | DeliverPlan | FanOutPlan
 
 
-def make_plan(decision: RoutingDecision, asked: frozenset[str], domain: CellAddress) -> RoutingPlan:
-    """A plan of what was decided, by the domain of this address, for one message."""
+def make_plan(
+    decision: RoutingDecision, depends_on_domains: frozenset[str], domain: CellAddress
+) -> RoutingPlan:
+    """Return the plan of a decision of the domain with this address."""
     parts: list[ForwardPlan | DeliverPlan] = [
-        DeliverPlan(it, CellAddress(it.cell, domain.domain), asked) for it in decision.deliveries
+        DeliverPlan(delivery, CellAddress(delivery.cell, domain.domain), depends_on_domains)
+        for delivery in decision.deliveries
     ]
-    parts += [ForwardPlan(it, domain, asked) for it in decision.forwards]
-    return parts[0] if len(parts) == 1 else FanOutPlan(parts, asked)
+    parts += [ForwardPlan(forward, domain, depends_on_domains) for forward in decision.forwards]
+    return parts[0] if len(parts) == 1 else FanOutPlan(parts, depends_on_domains)
 
 
 class BalancedPlan:
-    """The routes of a queue that messages are spread over, and a plan for each.
+    """Routes of a queue that messages are balanced over, and a plan for each.
 
-    Plans come one by one, each from the first message that goes by that route. What those
-    messages passed over is passed over by all.
+    Plans are recorded one by one, each with the first message that selects the route. Routes that
+    were skipped for one message are skipped for all.
     """
 
-    __slots__ = ("_candidates", "_left", "_plans", "depends_on_domains", "size")
+    __slots__ = ("_candidates", "_open_targets", "_plans", "depends_on_domains", "size")
 
-    def __init__(self, routing: RouteResolution, around: RoutingContext) -> None:
-        self.depends_on_domains = frozenset(routing.depends_on_domains)
-        self.size = len(routing.candidates)
-        # The routes that were not passed over so far, and whether they are in the own zone.
-        self._left = {it.target_name: around.is_same_zone(it) for it in routing.candidates}
+    def __init__(self, resolution: RouteResolution, context: RoutingContext) -> None:
+        self.depends_on_domains = frozenset(resolution.depends_on_domains)
+        self.size = len(resolution.candidates)
+        # Targets of the routes not skipped so far, and whether they are in the local zone.
+        self._open_targets = {
+            route.target_name: context.is_same_zone(route) for route in resolution.candidates
+        }
         self._plans: dict[str, RoutingPlan] = {}
         self._candidates: list[tuple[int, RoutingPlan | None]] = []
 
     @property
-    def has_any(self) -> bool:
-        """Whether any of the routes leads anywhere, as far as is known."""
-        return bool(self._left)
+    def has_open_targets(self) -> bool:
+        """Whether any route was not skipped so far."""
+        return bool(self._open_targets)
 
     def pick(self, id: bytes) -> RoutingPlan | None:
-        """The plan for a message; None if its best route was not tried so far."""
+        """Return the plan for a message; None if its best route has no plan yet."""
         message = message_weight(id)
         best, winner = -1, None
         for number, plan in self._candidates:
@@ -128,73 +137,73 @@ class BalancedPlan:
                 best, winner = score, plan
         return winner
 
-    def record(self, routing: RouteResolution, plan: RoutingPlan) -> None:
-        """Keep which route a message went by, and which better ones lead nowhere."""
-        for route in routing.candidates:
-            if route is routing.taken:
+    def record(self, resolution: RouteResolution, plan: RoutingPlan) -> None:
+        """Record the plan of the selected route, and that better routes were skipped."""
+        for route in resolution.candidates:
+            if route is resolution.selected_route:
                 self._plans[route.target_name] = plan
                 break
-            self._left.pop(route.target_name, None)
-        near = [name for name, is_near in self._left.items() if is_near]
-        # Of equal scores that of the higher name counts, which comes first.
-        names = sorted(near or self._left, reverse=True)
-        self._candidates = [(candidate_weight(it), self._plans.get(it)) for it in names]
+            self._open_targets.pop(route.target_name, None)
+        same_zone = [name for name, is_same_zone in self._open_targets.items() if is_same_zone]
+        # Of equal scores the higher name wins, so it comes first.
+        names = sorted(same_zone or self._open_targets, reverse=True)
+        self._candidates = [(candidate_weight(name), self._plans.get(name)) for name in names]
 
 
-REMEMBERED_MAX = 8_192
-"""There must be a limit, since it is peers who choose the names."""
+PLANS_MAX = 8_192
+"""Limit of the cache, because peers choose the names."""
 
-_NOBODY: frozenset[str] = frozenset()
+_NO_NAMES: frozenset[str] = frozenset()
 
 _RouteKey: TypeAlias = tuple[str, str, bool, bool]
-"""The hop, and what the origin allows."""
+"""Cell and domain of the hop, and what the origin allows."""
 _Key: TypeAlias = _RouteKey | tuple[_RouteKey, frozenset[str]]
-"""With the domains that had the message before, where that matters."""
+"""With the visited domains, for routes that depend on them."""
 
 
 class RoutingDecisionCache:
-    """Decides like `route_message`, but for the trace, which may be empty.
+    """Memoized `route_message`; the steps of its decisions may be empty.
 
     Args:
-        domain: this domain; it has no cells and no routes until the first update.
-        remembered_max: plans, and candidates of queues, before all are forgotten.
+        domain: this domain; it has no cells and no routes before the first update.
+        plans_max: plans and candidates of queues before the cache is cleared.
     """
 
-    def __init__(self, domain: DomainInfo, *, remembered_max: int = REMEMBERED_MAX) -> None:
+    def __init__(self, domain: DomainInfo, *, plans_max: int = PLANS_MAX) -> None:
         self._domain = domain
-        self._remembered_max = remembered_max
-        # By hop, and by domain where all its cells are reached the same way.
+        self._plans_max = plans_max
+        # By hop, and by domain where all of its cells have the same route.
         self._plans: dict[_Key, RoutingPlan | BalancedPlan] = {}
         self._by_domain: dict[str, RoutingPlan] = {}
-        self._room = remembered_max
+        self._capacity = plans_max
         self.update(RouteTable(), ())
 
     def update(
-        self, table: RouteTable, cells: Collection[str], hidden: Collection[str] = ()
+        self, table: RouteTable, cells: Collection[str], draining: Collection[str] = ()
     ) -> None:
-        """Decide by these from now on, see `route_message`; all plans are forgotten."""
-        self._around = RoutingContext(self._domain, table, frozenset(cells), frozenset(hidden))
-        self._forget()
+        """Set table and cells for further decisions, see `route_message`; clears the cache."""
+        self._context = RoutingContext(self._domain, table, frozenset(cells), frozenset(draining))
+        self._clear()
 
     def decide(
         self,
         envelope: Envelope,
         origin: MessageOrigin = LOCAL_ORIGIN,
-        avoid: frozenset[str] = _NOBODY,
+        avoid: frozenset[str] = _NO_NAMES,
     ) -> RoutingDecision:
-        """Decide what becomes of a message."""
+        """Return the routing decision for a message."""
         path = envelope.destination
         hops = path.hops
-        place = path.position
+        position = path.position
         if (
             avoid
             or not origin.allow_fan_out
-            or place == len(hops)
+            or position == len(hops)
             or len(envelope.source.hops) > SOURCE_HOPS_MAX
             or (envelope.ttl_ms == 0 and envelope.kind is MessageKind.MESSAGE)
         ):
-            return RouteResolution(envelope, origin, self._around, avoid).decide()
-        hop = hops[place]
+            return RouteResolution(envelope, origin, self._context, avoid).decide()
+        hop = hops[position]
         plan = self._by_domain.get(hop.domain)
         if plan is not None:
             return plan.apply(envelope)
@@ -202,92 +211,101 @@ class RoutingDecisionCache:
 
     @property
     def size(self) -> int:
-        """How much is remembered, as counted for the limit."""
-        return self._remembered_max - self._room
+        """Number of cached plans and candidates."""
+        return self._plans_max - self._capacity
 
     def _decide_by_hop(
         self, hop: CellAddress, envelope: Envelope, origin: MessageOrigin
     ) -> RoutingDecision:
-        alike = (hop.cell, hop.domain, origin.allow_local, origin.allow_remote)
-        key: _Key = alike
-        known = self._plans.get(key)
-        if known is None or (
-            known.depends_on_domains and _was_at_any(known.depends_on_domains, envelope, origin)
+        route_key = (hop.cell, hop.domain, origin.allow_local, origin.allow_remote)
+        key: _Key = route_key
+        cached = self._plans.get(key)
+        if cached is None or (
+            cached.depends_on_domains
+            and _has_visited_any(cached.depends_on_domains, envelope, origin)
         ):
-            key = (alike, _visited(envelope, origin))
-            known = self._plans.get(key)
-        plan = known.pick(envelope.id) if isinstance(known, BalancedPlan) else known
+            key = (route_key, _visited(envelope, origin))
+            cached = self._plans.get(key)
+        plan = cached.pick(envelope.id) if isinstance(cached, BalancedPlan) else cached
         if plan is not None:
             return plan.apply(envelope)
-        return self._resolve(alike, known, envelope, origin)
+        return self._resolve(route_key, cached, envelope, origin)
 
     def _resolve(
         self,
-        alike: _RouteKey,
-        known: RoutingPlan | BalancedPlan | None,
+        route_key: _RouteKey,
+        cached: RoutingPlan | BalancedPlan | None,
         envelope: Envelope,
         origin: MessageOrigin,
     ) -> RoutingDecision:
-        routing = RouteResolution(envelope, origin, self._around)
-        decision = routing.decide()
-        if decision.failure is not None or routing.was_rewritten:
+        resolution = RouteResolution(envelope, origin, self._context)
+        decision = resolution.decide()
+        if decision.failure is not None or resolution.was_rewritten:
             return decision
-        plan = make_plan(decision, frozenset(routing.depends_on_domains), self._around.address)
-        if self._applies_to_domain(alike[1], routing):
-            self._make_room(1)
-            self._by_domain[alike[1]] = plan
+        plan = make_plan(decision, frozenset(resolution.depends_on_domains), self._context.address)
+        if self._applies_to_domain(route_key[1], resolution):
+            self._reserve(1)
+            self._by_domain[route_key[1]] = plan
         else:
             visited = _visited(envelope, origin)
-            # Most messages do not come from where a route leads to.
-            key = alike if plan.depends_on_domains.isdisjoint(visited) else (alike, visited)
-            self._remember(key, self._with_choices(known, routing, plan))
+            # Most messages have not visited the targets of the routes.
+            key = route_key if plan.depends_on_domains.isdisjoint(visited) else (route_key, visited)
+            self._store(key, self._record_candidates(cached, resolution, plan))
         return decision
 
-    def _applies_to_domain(self, domain: str, routing: RouteResolution) -> bool:
-        """Whether whatever goes to cells of the domain goes the same way."""
-        is_by_domain = routing.taken is not None and routing.taken.type is RouteType.DOMAIN
+    def _applies_to_domain(self, domain: str, resolution: RouteResolution) -> bool:
+        """Return whether the plan holds for all cells of the domain."""
+        is_by_domain = (
+            resolution.selected_route is not None
+            and resolution.selected_route.type is RouteType.DOMAIN
+        )
         return (
             is_by_domain
-            and not routing.depends_on_domains
-            and not self._around.table.has_exacts(domain)
+            and not resolution.depends_on_domains
+            and not self._context.table.has_exacts(domain)
         )
 
-    def _with_choices(
-        self, known: RoutingPlan | BalancedPlan | None, routing: RouteResolution, plan: RoutingPlan
+    def _record_candidates(
+        self,
+        cached: RoutingPlan | BalancedPlan | None,
+        resolution: RouteResolution,
+        plan: RoutingPlan,
     ) -> RoutingPlan | BalancedPlan:
-        """What is known now of where messages go that are alike but for their ids."""
-        if not routing.candidates:
+        """Return the plan to cache: balanced, if the queue has several candidates."""
+        if not resolution.candidates:
             return plan
-        choice = known if isinstance(known, BalancedPlan) else BalancedPlan(routing, self._around)
-        choice.record(routing, plan)
-        return choice if choice.has_any else plan
+        balanced = (
+            cached if isinstance(cached, BalancedPlan) else BalancedPlan(resolution, self._context)
+        )
+        balanced.record(resolution, plan)
+        return balanced if balanced.has_open_targets else plan
 
-    # What is remembered.
+    # Storage.
 
-    def _remember(self, key: _Key, known: RoutingPlan | BalancedPlan) -> None:
-        if self._plans.get(key) is not known:
-            self._make_room(known.size)
-            self._plans[key] = known
+    def _store(self, key: _Key, cached: RoutingPlan | BalancedPlan) -> None:
+        if self._plans.get(key) is not cached:
+            self._reserve(cached.size)
+            self._plans[key] = cached
 
-    def _make_room(self, size: int) -> None:
-        if self._room < size:
-            self._forget()
-        self._room -= size
+    def _reserve(self, size: int) -> None:
+        if self._capacity < size:
+            self._clear()
+        self._capacity -= size
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._plans.clear()
         self._by_domain.clear()
-        self._room = self._remembered_max
+        self._capacity = self._plans_max
 
 
 def _visited(envelope: Envelope, origin: MessageOrigin) -> frozenset[str]:
-    """The domains that had the message before."""
+    """Return the domains that the message visited with this hop."""
     visited = envelope.source.trailing_domains()
     return visited if origin.peer is None else visited | {origin.peer}
 
 
-def _was_at_any(domains: frozenset[str], envelope: Envelope, origin: MessageOrigin) -> bool:
-    """Whether one of the domains had the message before: the same question, asked quickly."""
+def _has_visited_any(domains: frozenset[str], envelope: Envelope, origin: MessageOrigin) -> bool:
+    """Return whether the message visited one of the domains; faster than `_visited`."""
     if origin.peer in domains:
         return True
     for hop in reversed(envelope.source.hops):

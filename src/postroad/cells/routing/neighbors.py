@@ -1,17 +1,16 @@
-"""The domains with a tunnel to this one, and whether a message can have come the way it says.
+"""The neighbor table: peers of this domain, and the validation of source paths.
 
-The source path of a message is what everybody wrote who sent it on: a cell its address, then the
-router of its domain `*@domain`, then the routers of the domains in between. Who is at the other end
-of a tunnel is known by the tunnel. What lies behind that peer only the peer wrote, so that is
-believed as far as it is possible:
+Every hop of a source path was written by its forwarder: a cell writes its address, then its domain
+writes `*@domain`, then the domains in between write theirs. The tunnel authenticates the peer at
+its other end. The hops behind that peer are written by the peer alone, so they are accepted only if
+they are possible:
 
-- Behind a satellite there is nothing. What its own cells send on, they are the senders of.
-- This domain, and a core that has a tunnel to it, do not send through others.
-- A satellite with a tunnel to this domain tells the cores that it has tunnels to, and only those
-  can have a message from it.
+- A satellite has no domain behind it. Messages that its cells forward have these cells as senders.
+- This domain, and a core with a tunnel to it, do not send through other domains.
+- A satellite with a tunnel to this domain advertises the cores that it has tunnels to; its messages
+  come through these cores only.
 
-What a cell wrote of those who had the message before it cannot be known: it is the cell that is
-taken for the sender, see `CellPath.sender`.
+Hops before a cell cannot be verified: that cell counts as the sender, see `CellPath.sender`.
 """
 
 from __future__ import annotations
@@ -24,84 +23,90 @@ from postroad.cells.addresses import LOCAL, CellPath, DomainInfo, Role
 _NONE: frozenset[str] = frozenset()
 
 
-class Fault(NamedTuple):
-    """Why a message cannot have come as it says."""
+class SourcePathFault(NamedTuple):
+    """Why a source path is invalid."""
 
     text: str
-    is_answered: bool = False
-    """Whether its sender is told: it may be on its way from before a tunnel came up."""
+    should_reply: bool = False
+    """Whether to send an error reply: the message may be older than a new tunnel."""
 
 
-class Neighbors:
-    """What is known of the other ends of all tunnels.
+class NeighborTable:
+    """Roles and tunnels of the peers of a domain.
 
     Args:
         own: this domain.
     """
 
-    def __init__(self, own: DomainInfo) -> None:
-        self._own = own.name
+    def __init__(self, local: DomainInfo) -> None:
+        self._local_name = local.name
         self._roles: dict[str, Role] = {}
-        # The domains that a neighbor has tunnels to, as it tells, and those that it told before:
-        # what they had of it may still be on its way.
-        self._reached: dict[str, frozenset[str]] = {}
-        self._reached_before: dict[str, frozenset[str]] = {}
+        # The domains that a peer advertises tunnels to, and those of its previous advertisement,
+        # through which messages may still be in flight.
+        self._reachable: dict[str, frozenset[str]] = {}
+        self._reachable_before: dict[str, frozenset[str]] = {}
 
-    def up(self, domain: DomainInfo) -> None:
-        """A tunnel to a domain came up; what it told before holds until it tells anew."""
+    def link_up(self, domain: DomainInfo) -> None:
+        """Add a peer; its last advertisement holds until the next one."""
         self._roles[domain.name] = domain.role
 
-    def down(self, name: str) -> None:
-        """The tunnel to a domain is gone."""
+    def link_down(self, name: str) -> None:
+        """Remove a peer whose tunnel is lost."""
         self._roles.pop(name, None)
-        self._reached.pop(name, None)
-        self._reached_before.pop(name, None)
+        self._reachable.pop(name, None)
+        self._reachable_before.pop(name, None)
 
-    def tells(self, name: str, reached: Iterable[str]) -> bool:
-        """A neighbor tells the domains it has tunnels to; gives whether that is something new."""
-        before, after = self._reached.get(name, _NONE), frozenset(reached)
+    def set_reachable(self, name: str, reachable: Iterable[str]) -> bool:
+        """Set the domains that a peer has tunnels to; return whether they changed."""
+        before, after = self._reachable.get(name, _NONE), frozenset(reachable)
         if name not in self._roles or before == after:
             return False
-        self._reached[name], self._reached_before[name] = after, before
+        self._reachable[name], self._reachable_before[name] = after, before
         return True
 
-    def fault_of(self, source: CellPath, peer: str, *, is_reply: bool = False) -> Fault | None:
-        """Why a message out of the tunnel to a peer cannot have this source path; None if it can.
+    def find_source_fault(
+        self, source: CellPath, peer: str, *, is_reply: bool = False
+    ) -> SourcePathFault | None:
+        """Return why a message from a peer cannot have this source path, or None if it can.
 
-        Replies may come by another way than they should: their ids cannot be guessed, and a tunnel
-        may just have come up.
+        Replies may come through other domains: their ids cannot be guessed, and a tunnel may
+        just have come up.
         """
         hops = source.hops
         if not hops or not hops[-1].is_domain or hops[-1].domain != peer:
-            return Fault(f"a message that came from {source.last}")
+            return SourcePathFault(f"forged source: last hop {source.last} is not the peer {peer}")
         router = peer
         for hop in reversed(hops):
             if not hop.is_domain:
                 if hop.domain in (LOCAL, router):
                     return None
-                return Fault(f"a message of {hop} from the domain {router}")
+                return SourcePathFault(f"forged source: cell {hop} is not in domain {router}")
             if hop.domain != router:
-                fault = self._fault_of_step(hop.domain, router, is_reply)
+                fault = self._find_step_fault(hop.domain, router, is_reply)
                 if fault is not None:
                     return fault
                 router = hop.domain
         return None
 
-    def _fault_of_step(self, behind: str, router: str, is_reply: bool) -> Fault | None:
-        """Why a domain cannot have handed a message to a router."""
+    def _find_step_fault(
+        self, previous: str, router: str, is_reply: bool
+    ) -> SourcePathFault | None:
+        """Return why the domain `previous` cannot have sent a message to the domain `router`."""
         if self._roles.get(router) is Role.SATELLITE:
-            return Fault(f"a message of {behind} from {router}, a satellite with nobody behind it")
-        if behind == self._own:
-            return Fault(f"a message of this domain from {router}")
-        role = self._roles.get(behind)
+            return SourcePathFault(f"forged source: domain {previous} behind satellite {router}")
+        if previous == self._local_name:
+            return SourcePathFault(f"forged source: this domain behind {router}")
+        role = self._roles.get(previous)
         if is_reply or role is None:
             return None
         if role is Role.CORE:
-            text = f"a message of the core {behind} from {router}, not from its own tunnel"
-            return Fault(text, is_answered=True)
-        reached = self._reached.get(behind, _NONE) | self._reached_before.get(behind, _NONE)
-        # One that does not even tell of its tunnel to this domain tells of none.
-        if self._own in reached and router not in reached:
-            text = f"a message of {behind} from {router}, which {behind} has no tunnel to"
-            return Fault(text, is_answered=True)
+            text = f"invalid source: core {previous} behind {router}, but it has its own tunnel"
+            return SourcePathFault(text, should_reply=True)
+        reachable = self._reachable.get(previous, _NONE) | self._reachable_before.get(
+            previous, _NONE
+        )
+        # A peer that does not list its tunnel to this domain advertises no tunnels at all.
+        if self._local_name in reachable and router not in reachable:
+            text = f"invalid source: {previous} behind {router}, to which it has no tunnel"
+            return SourcePathFault(text, should_reply=True)
         return None

@@ -1,16 +1,16 @@
-"""Choosing among equals, the same way every time (rendezvous hashing).
+"""Rendezvous hashing: a stable ranking of candidates for a key.
 
-Each candidate gets a score from what is to be decided and its own name; the highest wins. A
-candidate that goes moves only what it had, one that comes takes its share from all the others,
-and the full ranking says whom to turn to when the first does not answer.
+Each candidate gets a score from the key and its own name; the highest score wins. A candidate that
+leaves moves only its own keys, a new one takes its share from all others, and the ranking says
+which candidate is next if the first fails.
 
-There are two scores. That of names is a keyed hash: names look alike, and what was chosen for one
-is remembered. That of message ids is a product, since it is made anew for every message and each
-candidate: a number of the message times an odd number of the candidate, modulo a power of two.
-For ids, random or counted, that is as even as the hash, at a tenth of the price.
+There are two scores. That of names is a keyed hash, because names are similar, and its result is
+cached. That of message ids is computed for every message and candidate, so it is a product: the
+weight of the message times the odd weight of the candidate, modulo a power of two. For random or
+sequential ids it is as even as the hash, at a tenth of the cost.
 
-The system this follows takes the first core of its zone for everything, else counts modulo the
-number of cores, which moves two thirds of all names when a third core comes.
+dCache uses the first core of its zone for everything, or else the hash modulo the number of cores,
+which moves two thirds of all names when a third core is added.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zlib import crc32
 T = TypeVar("T")
 
 NUMBER_MASK = (1 << 30) - 1
-"""Numbers of messages and of candidates are below: their products are cheapest in CPython."""
+"""Upper bound of weights, whose products are cheapest in CPython."""
 
 _KEY_BYTES = 32
 _SCORE_BYTES = 8
@@ -32,7 +32,7 @@ _NUMBER_BYTES = 4
 
 
 def rendezvous_rank(key: bytes, names: Iterable[str]) -> list[str]:
-    """The names, best first, for one key."""
+    """Return the names, best first, for a key."""
     return rendezvous_rank_by(key, names, name=str)
 
 
@@ -43,15 +43,17 @@ def rendezvous_rank_by(
     name: Callable[[T], str],
     is_preferred: Callable[[T], bool] | None = None,
 ) -> list[T]:
-    """The candidates, best first, for one key; those that are preferred before all others.
+    """Return the candidates, best first, for a key; preferred ones come before all others.
 
-    The order does not depend on the one they are given in, if their names differ.
+    The ranking does not depend on the order of the candidates, if their names differ.
     """
-    chosen = list(candidates)
-    if len(chosen) < 2:
-        return chosen
+    candidate_list = list(candidates)
+    if len(candidate_list) < 2:
+        return candidate_list
     digest = blake2b(key, digest_size=_KEY_BYTES).digest()
-    return _sorted(chosen, lambda called: _score(digest, called), name, is_preferred)
+    return _sorted(
+        candidate_list, lambda candidate_name: _score(digest, candidate_name), name, is_preferred
+    )
 
 
 def rank_for_message(
@@ -61,27 +63,27 @@ def rank_for_message(
     name: Callable[[T], str],
     is_preferred: Callable[[T], bool] | None = None,
 ) -> list[T]:
-    """The same for the id of a message: `message_weight` times `candidate_weight`."""
-    chosen = list(candidates)
-    if len(chosen) < 2:
-        return chosen
+    """Return the candidates, best first, for a message id; see `rendezvous_rank_by`."""
+    candidate_list = list(candidates)
+    if len(candidate_list) < 2:
+        return candidate_list
     number = message_weight(id)
     return _sorted(
-        chosen,
-        lambda called: number * candidate_weight(called) & NUMBER_MASK,
+        candidate_list,
+        lambda candidate_name: number * candidate_weight(candidate_name) & NUMBER_MASK,
         name,
         is_preferred,
     )
 
 
 def message_weight(id: bytes) -> int:
-    """What the scores of a message are products of."""
+    """Return the factor of a message in its scores."""
     return crc32(id) & NUMBER_MASK
 
 
 @lru_cache(maxsize=4096)
 def candidate_weight(name: str) -> int:
-    """What the scores of a candidate are products of; odd, so that no score comes up twice."""
+    """Return the factor of a candidate in its scores; odd, so that scores are unique."""
     digest = blake2b(name.encode(), digest_size=_NUMBER_BYTES).digest()
     return int.from_bytes(digest) & NUMBER_MASK | 1
 
@@ -92,12 +94,12 @@ def _sorted(
     name: Callable[[T], str],
     is_preferred: Callable[[T], bool] | None,
 ) -> list[T]:
-    def place(candidate: T) -> tuple[bool, int | bytes, str]:
-        called = name(candidate)
-        comes_first = is_preferred is not None and is_preferred(candidate)
-        return comes_first, score(called), called
+    def sort_key(candidate: T) -> tuple[bool, int | bytes, str]:
+        candidate_name = name(candidate)
+        preferred = is_preferred is not None and is_preferred(candidate)
+        return preferred, score(candidate_name), candidate_name
 
-    return sorted(candidates, key=place, reverse=True)
+    return sorted(candidates, key=sort_key, reverse=True)
 
 
 def _score(digest: bytes, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""One route: a type, what it is for, where it leads, and the zone of who offers it."""
+"""Routes: type, destination, target, and the zone of the domain that advertises it."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from postroad.core.errors import ConfigError
 
 
 class RouteType(enum.Enum):
-    """The types of routes, in the order they are listed."""
+    """Types of routes, in the order of listings."""
 
     TOPIC = "topic"
-    """Every route of the name gets a copy."""
+    """Each route of the topic gets a copy."""
     EXACT = "exact"
-    """Messages to one address are handed to a gateway."""
+    """Messages to one address go through a gateway."""
     ALIAS = "alias"
-    """Messages to one address go to another instead."""
+    """Messages to one address go to another address instead."""
     QUEUE = "queue"
-    """One route of the name gets the message."""
+    """One route of the queue gets the message."""
     DOMAIN = "domain"
-    """Messages to cells of a domain are handed to a gateway."""
+    """Messages to cells of a domain go through a gateway."""
     DEFAULT = "default"
-    """Whatever nothing else is known of."""
+    """Messages without any other route."""
 
     @property
     def has_cell(self) -> bool:
-        """Whether its destination names a cell."""
+        """Whether the destination contains a cell name."""
         return self not in (RouteType.DOMAIN, RouteType.DEFAULT)
 
     @property
     def has_domain(self) -> bool:
-        """Whether its destination names a domain, be it `local`."""
+        """Whether the destination contains a domain name or `local`."""
         return self in (RouteType.EXACT, RouteType.ALIAS, RouteType.DOMAIN)
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """A route. `*` stands for what routes of its type do not name.
+    """A route. `*` stands for the part that routes of its type do not name.
 
-    Two routes that differ only in their zone are the same to a table.
+    A table treats two routes that differ only in their zone as the same.
     """
 
     type: RouteType
@@ -57,9 +57,11 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         if self.type.has_cell == (self.cell == ANY):
-            raise ConfigError(f"a route of type {self.type.value} for cell {self.cell!r}")
+            raise ConfigError(f"invalid cell {self.cell!r} in a route of type {self.type.value}")
         if self.type.has_domain == (self.domain == ANY):
-            raise ConfigError(f"a route of type {self.type.value} for domain {self.domain!r}")
+            raise ConfigError(
+                f"invalid domain {self.domain!r} in a route of type {self.type.value}"
+            )
         if self.type is RouteType.DOMAIN:
             validate_domain_name(self.domain)
         elif self.type.has_domain:
@@ -71,46 +73,48 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def to_topic(cls, name: str, target: CellAddress, zone: str | None = None) -> Route:
-        """One subscriber, or a domain with subscribers, of a topic."""
+        """Return a route of a topic to a subscriber or to a domain with subscribers."""
         return cls(RouteType.TOPIC, name, ANY, target, zone)
 
     @classmethod
     def to_queue(cls, name: str, target: CellAddress, zone: str | None = None) -> Route:
-        """One consumer, or a domain with consumers, of a queue."""
+        """Return a route of a queue to a consumer or to a domain with consumers."""
         return cls(RouteType.QUEUE, name, ANY, target, zone)
 
     @classmethod
     def to_domain(cls, domain: str, target: CellAddress) -> Route:
-        """The gateway to a domain."""
+        """Return a route to a domain."""
         return cls(RouteType.DOMAIN, ANY, domain, target)
 
     @classmethod
     def to_address(cls, address: CellAddress, target: CellAddress) -> Route:
-        """The gateway for one address alone."""
+        """Return a route for one address."""
         return cls(RouteType.EXACT, address.cell, address.domain, target)
 
     @classmethod
     def alias(cls, address: CellAddress, target: CellAddress) -> Route:
-        """Another address instead of the one that is written."""
+        """Return an alias of an address."""
         return cls(RouteType.ALIAS, address.cell, address.domain, target)
 
     @classmethod
     def default(cls, target: CellAddress, zone: str | None = None) -> Route:
-        """The way for everything else."""
+        """Return a default route."""
         return cls(RouteType.DEFAULT, ANY, ANY, target, zone)
 
     @classmethod
     def parse(
         cls, type: RouteType | None, destination: str, target: str, zone: str | None = None
     ) -> Route:
-        """Read a route as an operator writes it; without a type the destination tells it.
+        """Parse a route as operators type it; without a type it is inferred from the destination.
 
         `a` and `a@*` are queues, `*@d` is a domain, `a@b` an address, nothing or `*@*` the default.
         """
         cell, _, domain = destination.partition("@")
         type = type or _type_of(cell, domain)
         if not type.has_domain and domain not in ("", ANY):
-            raise ConfigError(f"a route of type {type.value} is for {cell!r} in any domain")
+            raise ConfigError(
+                f"a route of type {type.value} has no domain: write {cell!r}, not {destination!r}"
+            )
         domain = (domain or "local") if type.has_domain else ANY
         if type is RouteType.DOMAIN and cell not in ("", ANY) and "@" not in destination:
             cell, domain = ANY, cell
@@ -118,17 +122,17 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def identity(self) -> tuple[RouteType, CellAddress]:
-        """What tells it from other routes to the same destination."""
+        """Key among the routes of the same destination."""
         return self.type, self.target
 
     @property
     def destination(self) -> str:
-        """What it is for, as text."""
+        """Destination as text."""
         return f"{self.cell}@{self.domain}"
 
     @property
     def target_name(self) -> str:
-        """What a choice among routes goes by: the domain it leads to, or else the cell."""
+        """Name of the target in rankings: its domain, or else the cell."""
         return self.target.domain if self.target.is_domain else str(self.target)
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""Whether all cores know the same of every domain: reports compared. Pure.
+"""Consistency check of routes: whether all cores have the same advertisement of every domain.
 
-A core reports which snapshot it has of each domain that it has a tunnel to, and what it offers
-itself. If all is well every core has the newest snapshot of every domain; what a core has of
-another is what that one offers.
+A core reports which advertisement it has of each peer, and its own. In a consistent network every
+core has the newest advertisement of every domain, and what it has of another core is what that
+core advertises.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ DOMAINS_MAX = 65_536
 
 
 class KnownAdvertisement(msgspec.Struct, frozen=True, array_like=True):
-    """Which snapshot of a domain a core has."""
+    """Version of the advertisement that a core has of a domain."""
 
     incarnation: Incarnation = 0
     number: Number = 0
-    """0 if it has none yet, or if the offer is its own."""
+    """0 if it has none yet, or if the advertisement is its own."""
     digest: Digest = b""
 
     def __str__(self) -> str:
         return f"#{self.number} of incarnation {self.incarnation}" if self.number else "nothing"
 
 
-_Snapshots: TypeAlias = Annotated[
+_Advertisements: TypeAlias = Annotated[
     dict[str, KnownAdvertisement], msgspec.Meta(max_length=DOMAINS_MAX)
 ]
 
 
 class CoreReport(msgspec.Struct, frozen=True):
-    """What one core offers and knows."""
+    """The advertisement of one core, and those it has from its peers."""
 
-    own: KnownAdvertisement
-    known: _Snapshots
+    local: KnownAdvertisement = msgspec.field(name="own")
+    peers: _Advertisements = msgspec.field(name="known")
 
     def __post_init__(self) -> None:
-        for name in self.known:
+        for name in self.peers:
             validate_domain_name(name)
 
 
 class RouteDifference(msgspec.Struct, frozen=True):
-    """What a core should know of a domain, and does not."""
+    """An advertisement that a core lacks or has in another version."""
 
     domain: str
     core: str
@@ -57,76 +57,82 @@ class RouteDifference(msgspec.Struct, frozen=True):
 
 
 class RouteCheckResult(msgspec.Struct, frozen=True):
-    """What became of a check."""
+    """Result of a consistency check."""
 
     cores: tuple[str, ...]
-    """The cores that answered."""
+    """The cores that sent a report."""
     unreachable: dict[str, str]
-    """Those that did not, and why."""
+    """The cores that did not, and why."""
     domains: int
-    """How many domains they know of, all together."""
+    """Number of domains in all reports."""
     differences: tuple[RouteDifference, ...]
 
     @property
     def is_consistent(self) -> bool:
-        """Whether all cores answered, and agree."""
+        """Whether all cores sent a report, and agree."""
         return bool(self.cores) and not (self.unreachable or self.differences)
 
 
-def decode_report(answer: object) -> CoreReport:
-    """A report out of plain values; raises MalformedPayloadError if it is none."""
+def decode_report(value: object) -> CoreReport:
+    """Decode a report; raises MalformedPayloadError if it is malformed."""
     try:
-        return msgspec.convert(answer, CoreReport)
+        return msgspec.convert(value, CoreReport)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise MalformedPayloadError(f"no report of a core: {error}") from None
+        raise MalformedPayloadError(f"malformed report of a core: {error}") from None
 
 
 def compare_reports(
-    reports: Mapping[str, CoreReport], silent: Mapping[str, str]
+    reports: Mapping[str, CoreReport], unreachable: Mapping[str, str]
 ) -> RouteCheckResult:
-    """Compare what cores know, by their names; `silent` are those who could not be asked."""
-    domains = sorted({name for it in reports.values() for name in it.known} | reports.keys())
-    differences = [it for domain in domains for it in _compare(domain, reports)]
-    silenced = dict(sorted(silent.items()))
-    return RouteCheckResult(tuple(sorted(reports)), silenced, len(domains), tuple(differences))
+    """Compare the reports of cores; `unreachable` are the cores without a report, and why."""
+    domains = sorted(
+        {name for report in reports.values() for name in report.peers} | reports.keys()
+    )
+    differences = [difference for domain in domains for difference in _compare(domain, reports)]
+    unreachable_by_name = dict(sorted(unreachable.items()))
+    return RouteCheckResult(
+        tuple(sorted(reports)), unreachable_by_name, len(domains), tuple(differences)
+    )
 
 
 def _compare(domain: str, reports: Mapping[str, CoreReport]) -> Iterator[RouteDifference]:
-    """What is wrong with what cores know of one domain."""
-    known = {core: reports[core].known.get(domain) for core in sorted(reports) if core != domain}
-    own = reports[domain].own if domain in reports else None
-    newest = max(known, key=lambda core: _age(known[core]), default="")
-    for core, has in known.items():
-        problem = _problem(has, newest, known[newest], own)
+    """Yield the differences in the advertisements that cores have of one domain."""
+    held_by_core = {
+        core: reports[core].peers.get(domain) for core in sorted(reports) if core != domain
+    }
+    local = reports[domain].local if domain in reports else None
+    newest_core = max(held_by_core, key=lambda core: _version(held_by_core[core]), default="")
+    for core, held in held_by_core.items():
+        problem = _find_problem(held, newest_core, held_by_core[newest_core], local)
         if problem is not None:
             yield RouteDifference(domain, core, problem)
 
 
-def _age(known: KnownAdvertisement | None) -> tuple[int, int]:
-    return (known.incarnation, known.number) if known is not None else (-1, -1)
+def _version(held: KnownAdvertisement | None) -> tuple[int, int]:
+    return (held.incarnation, held.number) if held is not None else (-1, -1)
 
 
-def _problem(
-    has: KnownAdvertisement | None,
-    newest: str,
-    known: KnownAdvertisement | None,
-    own: KnownAdvertisement | None,
+def _find_problem(
+    held: KnownAdvertisement | None,
+    newest_core: str,
+    newest: KnownAdvertisement | None,
+    local: KnownAdvertisement | None,
 ) -> str | None:
-    """What is wrong with what a core has, if anything.
+    """Return what is wrong with the advertisement that a core has, or None.
 
     Args:
-        has: what it has.
-        newest: the core that has the newest.
-        known: what that one has.
-        own: what the domain itself says it offers, if it was asked.
+        held: the advertisement that the core has.
+        newest_core: the core that has the newest one.
+        newest: that newest advertisement.
+        local: what the domain itself advertises, if it is a core that sent a report.
     """
-    if has is None or known is None:
+    if held is None or newest is None:
         return "has no tunnel to it"
-    if _age(has) != _age(known):
-        return f"has {has}; {newest} has {known}"
-    if own is not None:
-        is_same = (has.incarnation, has.digest) == (own.incarnation, own.digest)
-        return None if is_same else f"has {has}, which is not what it offers now"
-    if not has.number:
-        return "has heard nothing of it"
-    return None if has.digest == known.digest else f"has another {has} than {newest}"
+    if _version(held) != _version(newest):
+        return f"has {held}; {newest_core} has {newest}"
+    if local is not None:
+        is_same = (held.incarnation, held.digest) == (local.incarnation, local.digest)
+        return None if is_same else f"has {held}, which is not what it advertises now"
+    if not held.number:
+        return "has no advertisement of it"
+    return None if held.digest == newest.digest else f"has another {held} than {newest_core}"

@@ -1,13 +1,13 @@
-"""The receiver of snapshots: which routes of this domain others are the reason for.
+"""The route learner: turns the advertisements of peers into routes of this domain.
 
-A core has routes to every queue and topic that another domain offers. A satellite has routes to
-the queues of cores, and a default route to each core. Nobody passes on what others offer, with one
-exception: a core that has no tunnel to a domain knows the cores that have one, and goes through
-them.
+A core learns a route to every queue and topic that a peer advertises. A satellite learns routes to
+the queues of cores, and a default route to each core. Learned routes are not advertised further,
+with one exception: a core without a tunnel to a domain learns domain routes through the cores that
+have one.
 
-Whoever runs it applies what `take_changes` gives after every call, and again while `has_changes`,
-and calls `tick` at `deadline()`. The routes to the domains themselves are the business of their
-tunnels.
+`RoutePropagator` (delivery/propagator.py) feeds updates into `receive`, applies `drain_changes` to
+the route table after every call, and again while `has_changes`, and calls `tick` at `deadline()`.
+The domain routes of tunnels are added by `DomainLinks`, not here.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from postroad.core.errors import ConfigError
 NEVER = math.inf
 
 _Key: TypeAlias = tuple[RouteType, str]
-"""What tells routes from one another that one peer is the reason for."""
+"""Key of a route among those learned from one peer."""
 _Steps: TypeAlias = Iterator[tuple[Route | None, Route | None]]
-"""A route to be deleted, and one to be added, if there are any."""
+"""Pairs of a route to delete and a route to add; either may be None."""
 
 
 class RouteLearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of a learner."""
+    """Times of a route learner."""
 
     default_delay_s: float = 5.0
-    """How long another core is left to meet the other satellites before all goes through it."""
+    """How long a new core may connect to other satellites before it gets a default route."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.default_delay_s) and self.default_delay_s >= 0):
@@ -52,7 +52,7 @@ class RouteLearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouteChanges(msgspec.Struct, frozen=True):
-    """What is to be changed in the table, all at once."""
+    """Changes of the route table, to be applied at once."""
 
     added: tuple[Route, ...] = ()
     deleted: tuple[Route, ...] = ()
@@ -62,131 +62,133 @@ class RouteChanges(msgspec.Struct, frozen=True):
 
 
 class _LearnedPeer:
-    """One domain at the other end of a tunnel, and what is known of it."""
+    """Peer domain, its advertisement, and the state of its default route."""
 
     def __init__(self, domain: DomainInfo) -> None:
         self.domain = domain
-        self.have = AdvertisementAck()
-        self.offer = RouteAdvertisement()
-        # When it may become a default route; NEVER for what must not.
+        self.ack = AdvertisementAck()
+        self.advertisement = RouteAdvertisement()
+        # When it becomes a default route; NEVER if it must not.
         self.default_due = NEVER
         self.is_default = False
 
 
 class RouteLearner:
-    """Learns from peers what they offer.
+    """Learns routes from the advertisements of peers.
 
     Args:
         domain: this domain.
-        config: all times.
+        config: delays.
     """
 
     def __init__(self, domain: DomainInfo, *, config: RouteLearnerConfig | None = None) -> None:
         self.domain = domain
         self.config = config or RouteLearnerConfig()
         self._peers: dict[str, _LearnedPeer] = {}
-        # The routes that were given out because of each peer.
-        self._given: dict[str, dict[_Key, Route]] = {}
-        # The peers to look at again, and what is still to be done because of others.
+        # Routes in the table that were learned from each peer.
+        self._learned: dict[str, dict[_Key, Route]] = {}
+        # Peers whose routes must be computed anew, and the pending steps of the others.
         self._dirty: set[str] = set()
         self._steps: dict[str, _Steps] = {}
 
-    # What is known, and what is to be done.
+    # Outputs.
 
     def advertisements(self) -> dict[str, RouteAdvertisement]:
-        """What each peer offers, as far as it is known."""
-        return {name: self._peers[name].offer for name in sorted(self._peers)}
+        """Return the last advertisement of each peer."""
+        return {name: self._peers[name].advertisement for name in sorted(self._peers)}
 
-    def offer_of(self, name: str) -> RouteAdvertisement:
-        """What a peer offers, as far as it is known."""
+    def get_advertisement(self, name: str) -> RouteAdvertisement:
+        """Return the last advertisement of a peer; empty if there is none."""
         peer = self._peers.get(name)
-        return RouteAdvertisement() if peer is None else peer.offer
+        return RouteAdvertisement() if peer is None else peer.advertisement
 
     def ack_for(self, name: str) -> AdvertisementAck:
-        """Which snapshot of a peer is known."""
+        """Return the acknowledgement of the last advertisement of a peer."""
         peer = self._peers.get(name)
-        return AdvertisementAck() if peer is None else peer.have
+        return AdvertisementAck() if peer is None else peer.ack
 
     @property
     def has_changes(self) -> bool:
-        """Whether `take_changes` has more to give."""
+        """Whether `drain_changes` has more to return."""
         return bool(self._dirty or self._steps)
 
     def is_applied(self, name: str) -> bool:
-        """Whether all changes were taken that a peer is the reason for."""
+        """Return whether all changes caused by a peer were drained."""
         return name not in self._dirty and name not in self._steps
 
     def drain_changes(self, count_max: int | None = None) -> RouteChanges:
-        """What became of the routes since the last call: all, or not many more than so many.
+        """Remove and return pending route changes, about `count_max` at most.
 
-        Peers have their turns one after the other.
+        Peers take turns, so that a large advertisement does not delay the others.
         """
         for name in sorted(self._dirty):
-            self._steps[name] = self._steps_of(name)
+            self._steps[name] = self._steps_for(name)
         self._dirty.clear()
         steps: list[tuple[Route | None, Route | None]] = []
         for name in list(self._steps):
             count = None if count_max is None else count_max - len(steps)
             if count is not None and count <= 0:
                 break
-            taken = list(islice(self._steps[name], count))
-            self._note(name, taken)
-            steps += taken
-            rest = self._steps.pop(name)
-            if count is not None and len(taken) == count:
-                # Next time it is others' turn.
-                self._steps[name] = rest
+            steps_taken = list(islice(self._steps[name], count))
+            self._record_steps(name, steps_taken)
+            steps += steps_taken
+            remaining_steps = self._steps.pop(name)
+            if count is not None and len(steps_taken) == count:
+                # Reinserted at the end: the other peers are next.
+                self._steps[name] = remaining_steps
         return RouteChanges(
             tuple([added for _, added in steps if added is not None]),
             tuple([deleted for deleted, _ in steps if deleted is not None]),
         )
 
-    def _note(self, name: str, taken: list[tuple[Route | None, Route | None]]) -> None:
-        given = self._given.setdefault(name, {})
-        for deleted, added in taken:
+    def _record_steps(
+        self, name: str, steps_taken: list[tuple[Route | None, Route | None]]
+    ) -> None:
+        current = self._learned.setdefault(name, {})
+        for deleted, added in steps_taken:
             if added is not None:
-                given[_key_of(added)] = added
+                current[_key_of(added)] = added
             elif deleted is not None:
-                del given[_key_of(deleted)]
-        if not given:
-            del self._given[name]
+                del current[_key_of(deleted)]
+        if not current:
+            del self._learned[name]
 
-    def _steps_of(self, name: str) -> _Steps:
-        """From the routes that were given out because of a peer to those that are wanted."""
-        given = list(self._given.get(name, {}).items())
-        wanted = self._routes_from(name)
-        for key, route in given:
-            if key not in wanted:
+    def _steps_for(self, name: str) -> _Steps:
+        """Yield the changes from the current routes of a peer to those of its advertisement."""
+        current = list(self._learned.get(name, {}).items())
+        target_routes = self._routes_from(name)
+        for key, route in current:
+            if key not in target_routes:
                 yield route, None
-        had = dict(given)
-        for key, zone in wanted.items():
-            before = had.get(key)
-            if before is None or before.zone != zone:
-                yield before, _make_route(key, CellAddress.of_domain(name), zone)
+        current_by_key = dict(current)
+        for key, zone in target_routes.items():
+            previous = current_by_key.get(key)
+            if previous is None or previous.zone != zone:
+                yield previous, _make_route(key, CellAddress.of_domain(name), zone)
 
     def deadline(self) -> float:
-        """When `tick` must be called."""
+        """Return when `tick` must be called."""
         return min((peer.default_due for peer in self._peers.values()), default=NEVER)
 
-    # What happens.
+    # Events.
 
     def peer_up(self, domain: DomainInfo, now: float) -> None:
-        """A tunnel to a peer came up.
+        """Add a peer whose tunnel came up.
 
-        What was known stays until the peer tells anew, if no one said that the old tunnel is gone.
+        If the tunnel replaces another one, the old routes stay until the next advertisement.
         """
-        before = self._peers.get(domain.name)
+        previous = self._peers.get(domain.name)
         peer = self._peers[domain.name] = _LearnedPeer(domain)
-        if before is not None:
-            peer.offer = before.offer
-            peer.is_default = before.is_default and self._is_upstream(peer)
+        if previous is not None:
+            peer.advertisement = previous.advertisement
+            peer.is_default = previous.is_default and self._is_upstream(peer)
         self._mark_dirty(domain.name)
         if self._is_upstream(peer) and not peer.is_default:
             peer.default_due = now + self.config.default_delay_s
         self._ensure_default(now)
 
     def peer_down(self, name: str, now: float) -> None:
-        """The tunnel to a peer is gone, and so is all it offered."""
+        """Withdraw all routes of a peer whose tunnel is lost."""
         if self._peers.pop(name, None) is not None:
             self._mark_dirty(name)
             self._ensure_default(now)
@@ -194,13 +196,13 @@ class RouteLearner:
     def would_withdraw(
         self, update: AdvertisementUpdate | AdvertisementQuery | ShutdownNotice, name: str
     ) -> bool:
-        """Whether a peer offers less by this update than before."""
+        """Return whether an update withdraws a queue or topic of a peer."""
         peer = self._peers.get(name)
         if peer is None or not isinstance(update, AdvertisementUpdate):
             return False
-        before, after = peer.offer, update.offer
+        previous, new = peer.advertisement, update.advertisement
         return not (
-            set(before.queues) <= set(after.queues) and set(before.topics) <= set(after.topics)
+            set(previous.queues) <= set(new.queues) and set(previous.topics) <= set(new.topics)
         )
 
     def receive(
@@ -209,7 +211,7 @@ class RouteLearner:
         name: str,
         now: float,
     ) -> AdvertisementAck | None:
-        """Hear a peer; gives what to answer, which is nothing to those without a tunnel."""
+        """Apply an update of a peer; return the acknowledgement, or None if the peer is unknown."""
         peer = self._peers.get(name)
         if peer is None:
             return None
@@ -217,70 +219,72 @@ class RouteLearner:
             self._apply(update, peer)
         elif (
             isinstance(update, ShutdownNotice)
-            and update.incarnation == peer.have.incarnation
-            and not peer.have.acknowledges_shutdown
+            and update.incarnation == peer.ack.incarnation
+            and not peer.ack.acknowledges_shutdown
         ):
-            peer.have = msgspec.structs.replace(peer.have, acknowledges_shutdown=True)
+            peer.ack = msgspec.structs.replace(peer.ack, acknowledges_shutdown=True)
             self._demote_default(peer)
             self._ensure_default(now)
-        return peer.have
+        return peer.ack
 
     def tick(self, now: float) -> None:
-        """Make default routes of the cores that had their time."""
+        """Add default routes to the cores whose delay is over."""
         for peer in self._peers.values():
             if peer.default_due <= now:
                 self._make_default(peer)
 
-    # How it is done.
+    # Internals.
 
-    def _apply(self, snapshot: AdvertisementUpdate, peer: _LearnedPeer) -> None:
-        """Take a snapshot unless it is older than what is there."""
-        if (snapshot.incarnation, snapshot.number) >= (peer.have.incarnation, peer.have.number):
-            digest, knows_leaving = snapshot.offer.digest(), peer.have.acknowledges_shutdown
-            peer.offer = snapshot.offer
-            peer.have = AdvertisementAck(
-                snapshot.incarnation, snapshot.number, digest, knows_leaving
-            )
+    def _apply(self, update: AdvertisementUpdate, peer: _LearnedPeer) -> None:
+        """Store an advertisement unless it is older than the current one."""
+        if (update.incarnation, update.number) >= (peer.ack.incarnation, peer.ack.number):
+            digest, is_shutting_down = update.advertisement.digest(), peer.ack.acknowledges_shutdown
+            peer.advertisement = update.advertisement
+            peer.ack = AdvertisementAck(update.incarnation, update.number, digest, is_shutting_down)
             self._dirty.add(peer.domain.name)
 
     def _mark_dirty(self, name: str) -> None:
-        """A tunnel came or went: so may detours to the same domain."""
+        """Recompute the routes of a peer, and of the cores with indirect routes to it."""
         self._dirty.add(name)
         for other, peer in self._peers.items():
-            if peer.domain.role is Role.CORE and name in peer.offer.domains:
+            if peer.domain.role is Role.CORE and name in peer.advertisement.domains:
                 self._dirty.add(other)
 
     def _routes_from(self, name: str) -> dict[_Key, str | None]:
-        """The routes there should be because of a peer, and their zones."""
+        """Return the routes that the advertisement of a peer implies, with their zones."""
         peer = self._peers.get(name)
-        wanted: dict[_Key, str | None] = {}
+        target_routes: dict[_Key, str | None] = {}
         if peer is None:
-            return wanted
-        offer, zone = peer.offer, peer.offer.zone
+            return target_routes
+        advertisement, zone = peer.advertisement, peer.advertisement.zone
         if peer.is_default:
-            wanted[RouteType.DEFAULT, ANY] = peer.domain.zone
+            target_routes[RouteType.DEFAULT, ANY] = peer.domain.zone
         if self.domain.role is Role.CORE:
-            wanted |= dict.fromkeys(
-                ((RouteType.DOMAIN, it) for it in self._indirect_domains(peer)), None
+            target_routes |= dict.fromkeys(
+                ((RouteType.DOMAIN, name) for name in self._indirect_domains(peer)), None
             )
         if Role.CORE in (self.domain.role, peer.domain.role):
-            wanted |= dict.fromkeys(((RouteType.QUEUE, it) for it in offer.queues), zone)
+            target_routes |= dict.fromkeys(
+                ((RouteType.QUEUE, name) for name in advertisement.queues), zone
+            )
         if self.domain.role is Role.CORE:
-            wanted |= dict.fromkeys(((RouteType.TOPIC, it) for it in offer.topics), zone)
-        return wanted
+            target_routes |= dict.fromkeys(
+                ((RouteType.TOPIC, name) for name in advertisement.topics), zone
+            )
+        return target_routes
 
     def _indirect_domains(self, peer: _LearnedPeer) -> Iterator[str]:
-        """The domains that are reached through a peer, for want of a tunnel."""
+        """Return the domains without a tunnel to this one that are reached through a core."""
         if peer.domain.role is not Role.CORE:
             return iter(())
-        known = self._peers.keys() | {self.domain.name}
-        return (name for name in peer.offer.domains if name not in known)
+        connected = self._peers.keys() | {self.domain.name}
+        return (name for name in peer.advertisement.domains if name not in connected)
 
     def _is_upstream(self, peer: _LearnedPeer) -> bool:
         return self.domain.role is Role.SATELLITE and peer.domain.role is Role.CORE
 
     def _ensure_default(self, now: float) -> None:
-        """While there is no other default route, nobody has to wait to become one."""
+        """Add default routes without delay while there is none."""
         self.tick(now)
         if not any(peer.is_default for peer in self._peers.values()):
             for peer in self._peers.values():
@@ -297,7 +301,8 @@ class RouteLearner:
 
     def __repr__(self) -> str:
         defaults = sum(peer.is_default for peer in self._peers.values())
-        return f"<Learner of {self.domain.name}: {len(self._peers)} peers, {defaults} defaults>"
+        name, peers = self.domain.name, len(self._peers)
+        return f"<RouteLearner of {name}: {peers} peers, {defaults} defaults>"
 
 
 def _key_of(route: Route) -> _Key:

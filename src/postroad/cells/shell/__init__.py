@@ -1,3 +1,3 @@
-"""Text commands of cells, and the cells that answer them."""
+"""Text commands of cells, and the built-in cells of a domain."""
 
 __all__: list[str] = []

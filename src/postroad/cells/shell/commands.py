@@ -1,9 +1,9 @@
-"""Text commands that cells answer: what operators type, parsed and explained in one place.
+"""Text commands of cells: declaration, parsing, help.
 
 A command is a method marked with `command`, of the cell or of one of its `command_sets`. Words that
-begin with `-` are options, `-type=queue` or just `-f`, and go to keyword-only parameters; all
-others go to positional ones, and so does everything after `--`. Parameters that are annotated as
-`int` or `float` get numbers.
+start with `-` are options, `-type=queue` or just `-f`, and are bound to keyword-only parameters;
+all other words, and all words after `--`, are bound to positional parameters. Parameters that are
+annotated as `int` or `float` get numbers.
 """
 
 from __future__ import annotations
@@ -32,23 +32,29 @@ _Parameters: TypeAlias = dict[str, inspect.Parameter]
 def bind_arguments(
     method: Callable[..., Any], words: list[str]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments for a method; raises ConfigError if they do not fit."""
+    """Return positional and keyword arguments of a method; raises ConfigError if invalid."""
     parameters = inspect.signature(method).parameters
     named = {
-        _option_name(name): it for name, it in parameters.items() if it.kind is it.KEYWORD_ONLY
+        _option_name(name): parameter
+        for name, parameter in parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
     }
-    plain, options = _sort_words(words, named)
-    places = [it for it in parameters.values() if it.kind is not it.KEYWORD_ONLY]
-    return _bind_plain(places, plain), options
+    positional_words, options = _sort_words(words, named)
+    positional = [
+        parameter
+        for parameter in parameters.values()
+        if parameter.kind is not parameter.KEYWORD_ONLY
+    ]
+    return _bind_plain(positional, positional_words), options
 
 
 def quote(text: str) -> str:
-    """What somebody wrote, for an error: printable and not too long."""
+    """Return user input for an error message: quoted, printable and truncated."""
     return repr(one_line(text, _SHOWN_CHARACTERS_MAX))
 
 
 def parse_path(text: str) -> CellPath:
-    """A path that leads somewhere; raises ConfigError if it is none."""
+    """Parse a path; raises ConfigError if it is invalid or empty."""
     path = CellPath.parse(text)
     if not path:
         raise ConfigError("PATH is empty; write cell@domain, or a name")
@@ -56,7 +62,7 @@ def parse_path(text: str) -> CellPath:
 
 
 def check_seconds(timeout_s: float) -> None:
-    """Refuse a time nobody would wait for; raises ConfigError."""
+    """Check the option `-timeout`; raises ConfigError if it is out of range."""
     if not 0 < timeout_s <= _TIMEOUT_MAX_S:
         raise ConfigError(
             f"-timeout={timeout_s:g} must be above 0 and at most {_TIMEOUT_MAX_S:g} seconds"
@@ -64,28 +70,28 @@ def check_seconds(timeout_s: float) -> None:
 
 
 def check_range(name: str, value: int, least: int, most: int) -> None:
-    """Refuse a number that is too small or too large; raises ConfigError."""
+    """Check an option with a number; raises ConfigError if it is out of range."""
     if not least <= value <= most:
         raise ConfigError(f"{name}={one_line(value, 20)} must be {least} to {most}")
 
 
 def _option_name(parameter: str) -> str:
-    """`from_` is written `-from`: Python keeps the word for itself."""
+    """Return the option of a parameter: `from_` is `-from`, because `from` is a keyword."""
     bare = parameter.removesuffix("_")
     return bare if keyword.iskeyword(bare) else parameter
 
 
 def _sort_words(words: list[str], named: _Parameters) -> tuple[list[str], dict[str, Any]]:
-    plain: list[str] = []
+    positional_words: list[str] = []
     options: dict[str, Any] = {}
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word == "--":
-            return plain + words[place + 1 :], options
+            return positional_words + words[index + 1 :], options
         if word.startswith("-") and len(word) > 1:
             _add_option(word, named, options)
         else:
-            plain.append(word)
-    return plain, options
+            positional_words.append(word)
+    return positional_words, options
 
 
 def _add_option(word: str, named: _Parameters, options: dict[str, Any]) -> None:
@@ -96,7 +102,7 @@ def _add_option(word: str, named: _Parameters, options: dict[str, Any]) -> None:
     if parameter is None:
         raise ConfigError(_no_option(name, list(named)))
     if parameter.name in options:
-        raise ConfigError(f"option -{name} is given twice")
+        raise ConfigError(f"duplicate option -{name}")
     is_flag = _kind_of(parameter) == "bool"
     if is_flag and equals:
         raise ConfigError(f"option -{name} takes no value")
@@ -105,37 +111,42 @@ def _add_option(word: str, named: _Parameters, options: dict[str, Any]) -> None:
     options[parameter.name] = True if is_flag else _convert(f"-{name}", parameter, value)
 
 
-def _no_option(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name[:_SHOWN_CHARACTERS_MAX], known, n=1, cutoff=0.5)
-    hint = f", did you mean -{near[0]}?" if near else ""
-    return f"no option {quote('-' + name)}{hint}"
+def _no_option(name: str, names: list[str]) -> str:
+    similar = difflib.get_close_matches(name[:_SHOWN_CHARACTERS_MAX], names, n=1, cutoff=0.5)
+    hint = f", did you mean -{similar[0]}?" if similar else ""
+    return f"unknown option {quote('-' + name)}{hint}"
 
 
-def _bind_plain(places: list[inspect.Parameter], words: list[str]) -> list[Any]:
-    takes_more = bool(places) and places[-1].kind is inspect.Parameter.VAR_POSITIONAL
-    single = places[:-1] if takes_more else places
+def _bind_plain(positional: list[inspect.Parameter], words: list[str]) -> list[Any]:
+    takes_more = bool(positional) and positional[-1].kind is inspect.Parameter.VAR_POSITIONAL
+    single = positional[:-1] if takes_more else positional
     if len(words) > len(single) and not takes_more:
-        raise ConfigError(f"{quote(words[len(single)])} is too much")
-    missing = [it for it in single[len(words) :] if it.default is it.empty]
+        raise ConfigError(f"unexpected argument {quote(words[len(single)])}")
+    missing = [
+        parameter for parameter in single[len(words) :] if parameter.default is parameter.empty
+    ]
     if missing:
-        raise ConfigError(f"{missing[0].name.upper()} is missing")
-    bound = [_convert(it.name.upper(), it, word) for it, word in zip(single, words, strict=False)]
+        raise ConfigError(f"missing argument {missing[0].name.upper()}")
+    bound = [
+        _convert(parameter.name.upper(), parameter, word)
+        for parameter, word in zip(single, words, strict=False)
+    ]
     return bound + words[len(single) :]
 
 
 def _kind_of(parameter: inspect.Parameter) -> str:
-    """Its type without `None`, as it is written; annotations may be types or their texts."""
+    """Return the name of the annotated type without `None`; annotations may be strings."""
     annotation = parameter.annotation
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     return text.removesuffix(" | None")
 
 
 def _convert(name: str, parameter: inspect.Parameter, word: str) -> Any:
-    reader, what = _READERS.get(_kind_of(parameter), (str, "a text"))
+    reader, expected = _READERS.get(_kind_of(parameter), (str, "a text"))
     try:
         return reader(word)
     except ValueError:
-        raise ConfigError(f"{name} must be {what}, not {quote(word)}") from None
+        raise ConfigError(f"{name} must be {expected}, not {quote(word)}") from None
 
 
 def _finite(word: str) -> float:
@@ -153,13 +164,12 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
 
 _MARK = "_postroad_command"
 _LINE_CHARACTERS_MAX = 4_096
-# An answer is one message, and may have to fit into one that carries little.
-_ANSWER_CHARACTERS_MAX = MIB // 4
+# The output is one message, and services may limit messages to less than the default.
+_OUTPUT_CHARACTERS_MAX = MIB // 4
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# A method of a class that is a command: its own name, and the command's name, usage, help, and
-# whether it changes nothing.
+# Method name of a command, and its name, usage, help, and whether it is read-only.
 _Mark: TypeAlias = tuple[str, str, str, str, bool]
 _marks: WeakKeyDictionary[type, list[_Mark]] = WeakKeyDictionary()
 
@@ -172,18 +182,22 @@ class Command(NamedTuple):
     help: str
     method: Callable[..., str | Awaitable[str]]
     is_read: bool = False
-    """Whether it only looks and changes nothing."""
+    """Whether the command is read-only."""
 
     @property
     def synopsis(self) -> str:
-        """How it is written."""
+        """Name and usage."""
         return f"{self.name} {self.usage}".rstrip()
 
 
 def command(name: str, usage: str = "", *, help: str, is_read: bool = False) -> Callable[[F], F]:
     """Mark a method of a cell as a command; it returns text, or a coroutine that does.
 
-    Other domains may be allowed to give those commands alone that only look: say so by `is_read`.
+    Args:
+        name: the words that operators type.
+        usage: arguments and options, for the help.
+        help: description; its first line is listed by `help`.
+        is_read: whether it is read-only; other domains may be allowed such commands only.
     """
 
     def mark(method: F) -> F:
@@ -194,17 +208,17 @@ def command(name: str, usage: str = "", *, help: str, is_read: bool = False) -> 
 
 
 def commands_of(cell: Any) -> dict[str, Command]:
-    """The commands of a cell by name, in order; every cell has `info`."""
-    help = "What the cell does, and what waits for it."
+    """Return the commands of a cell by name, sorted; every cell has `info`."""
+    help = "Description, state and mailbox of the cell."
     info = Command("info", "", help, partial(describe_cell, cell), is_read=True)
-    found = {info.name: info}
+    commands = {info.name: info}
     for owner in (*getattr(cell, "command_sets", ()), cell):
-        found |= {it.name: it for it in _marked_in(owner)}
-    return dict(sorted(found.items()))
+        commands |= {command.name: command for command in _marked_in(owner)}
+    return dict(sorted(commands.items()))
 
 
 def is_read_command(cell: Any, line: str) -> bool:
-    """Whether a command only looks; what is no command of the cell changes nothing either."""
+    """Return whether a command is read-only; an unknown command changes nothing either."""
     try:
         words = _split(line)
         return not words or words[0] == "help" or _choose(commands_of(cell), words)[0].is_read
@@ -213,7 +227,7 @@ def is_read_command(cell: Any, line: str) -> bool:
 
 
 def run_command(cell: Any, line: str) -> str | Awaitable[str]:
-    """Have a cell run a command; raises ConfigError, with what to write instead, if it cannot."""
+    """Run a command of a cell; raises ConfigError with the usage if it is invalid."""
     words = _split(line)
     commands = commands_of(cell)
     if not words or words[0] == "help":
@@ -223,8 +237,8 @@ def run_command(cell: Any, line: str) -> str | Awaitable[str]:
         positional, options = bind_arguments(chosen.method, arguments)
     except ConfigError as error:
         raise ConfigError(f"{error}; usage: {chosen.synopsis}") from None
-    answer = chosen.method(*positional, **options)
-    return _fit_later(answer) if isinstance(answer, Awaitable) else _fit(answer)
+    output = chosen.method(*positional, **options)
+    return _truncate_later(output) if isinstance(output, Awaitable) else _truncate(output)
 
 
 def _marked_in(owner: Any) -> Iterator[Command]:
@@ -233,10 +247,10 @@ def _marked_in(owner: Any) -> Iterator[Command]:
 
 
 def _marks_of(kind: type) -> list[_Mark]:
-    found = _marks.get(kind)
-    if found is None:
-        found = _marks[kind] = list(_find_marks(kind))
-    return found
+    marks = _marks.get(kind)
+    if marks is None:
+        marks = _marks[kind] = list(_find_marks(kind))
+    return marks
 
 
 def _find_marks(kind: type) -> Iterator[_Mark]:
@@ -249,69 +263,73 @@ def _find_marks(kind: type) -> Iterator[_Mark]:
 def _split(line: str) -> list[str]:
     if len(line) > _LINE_CHARACTERS_MAX:
         raise ConfigError(
-            f"a command of {len(line)} characters is too long; {_LINE_CHARACTERS_MAX} is the most"
+            f"command of {len(line)} characters is longer than {_LINE_CHARACTERS_MAX}"
         )
     if not line.replace("\t", " ").strip().isprintable():
-        raise ConfigError(f"a command is one line without control characters, not {quote(line)}")
+        raise ConfigError(
+            f"a command must be one line without control characters, not {quote(line)}"
+        )
     try:
         return shlex.split(line)
     except ValueError as error:
-        raise ConfigError(f"cannot read {quote(line)}: {str(error).lower()}") from None
+        raise ConfigError(f"cannot parse command {quote(line)}: {str(error).lower()}") from None
 
 
 def _choose(commands: dict[str, Command], words: list[str]) -> tuple[Command, list[str]]:
-    """The command with the longest name that the words begin with, and the other words."""
+    """Return the command with the longest name that matches the first words, and the rest."""
     size_max = max(len(name.split()) for name in commands)
     for size in range(min(size_max, len(words)), 0, -1):
-        found = commands.get(" ".join(words[:size]))
-        if found is not None:
-            return found, words[size:]
+        match = commands.get(" ".join(words[:size]))
+        if match is not None:
+            return match, words[size:]
     raise ConfigError(_unknown(commands, words))
 
 
 def _unknown(commands: dict[str, Command], words: list[str]) -> str:
-    family = [name for name in commands if name.startswith(f"{words[0]} ")]
-    if family and len(words) == 1:
-        return f"{words[0]!r} alone is no command; there is {_either(family)}"
-    said = " ".join(words[:2])
-    near = (
-        difflib.get_close_matches(said[:100], commands, n=1)
-        or family
+    subcommands = [name for name in commands if name.startswith(f"{words[0]} ")]
+    if subcommands and len(words) == 1:
+        return f"incomplete command {words[0]!r}: use {_join_alternatives(subcommands)}"
+    typed = " ".join(words[:2])
+    similar = (
+        difflib.get_close_matches(typed[:100], commands, n=1)
+        or subcommands
         or difflib.get_close_matches(words[0][:100], commands, n=1)
     )
-    hint = f"did you mean {_either(near)}?" if near else "try 'help'"
-    return f"no command {quote(said if family else words[0])}; {hint}"
+    hint = f"did you mean {_join_alternatives(similar)}?" if similar else "try 'help'"
+    return f"unknown command {quote(typed if subcommands else words[0])}; {hint}"
 
 
-def _either(choices: list[str]) -> str:
-    return " or ".join(map(repr, choices))
+def _join_alternatives(names: list[str]) -> str:
+    return " or ".join(map(repr, names))
 
 
 def _help(commands: dict[str, Command], words: list[str]) -> str:
     if words:
-        chosen = [it for it in commands.values() if _begins(it.name.split(), words)]
+        chosen = [
+            command for command in commands.values() if _starts_with(command.name.split(), words)
+        ]
         if not chosen:
             raise ConfigError(_unknown(commands, words))
-        return "\n\n".join(f"usage: {it.synopsis}\n{it.help}" for it in chosen)
-    rows = [(it.synopsis, it.help.split("\n")[0]) for it in commands.values()]
-    rows.append(("help [COMMAND]", "What can be said, or how."))
+        return "\n\n".join(f"usage: {command.synopsis}\n{command.help}" for command in chosen)
+    rows = [(command.synopsis, command.help.split("\n")[0]) for command in commands.values()]
+    rows.append(("help [COMMAND]", "List the commands, or show the help of one."))
     width = max(len(synopsis) for synopsis, _ in rows)
     return "\n".join(f"{synopsis.ljust(width)}  {text}" for synopsis, text in rows)
 
 
-def _begins(name: list[str], words: list[str]) -> bool:
+def _starts_with(name: list[str], words: list[str]) -> bool:
     return name[: len(words)] == words
 
 
-def _fit(answer: object) -> str:
-    """An answer that is not too long for a message: whole lines, and how many were left out."""
-    text = "" if answer is None else str(answer)
-    if len(text) <= _ANSWER_CHARACTERS_MAX:
+def _truncate(output: object) -> str:
+    """Return output that fits into a message: whole lines, and the number of omitted ones."""
+    text = "" if output is None else str(output)
+    if len(text) <= _OUTPUT_CHARACTERS_MAX:
         return text
-    shown = text[:_ANSWER_CHARACTERS_MAX].rpartition("\n")[0] or text[:_ANSWER_CHARACTERS_MAX]
-    left_out = text.count("\n") - shown.count("\n")
-    return f"{shown}\n({left_out} more lines; ask for less)"
+    shown = text[:_OUTPUT_CHARACTERS_MAX].rpartition("\n")[0] or text[:_OUTPUT_CHARACTERS_MAX]
+    omitted = text.count("\n") - shown.count("\n")
+    return f"{shown}\n({omitted} more lines omitted)"
 
 
-async def _fit_later(answer: Awaitable[str]) -> str:
-    return _fit(await answer)
+async def _truncate_later(output: Awaitable[str]) -> str:
+    return _truncate(await output)

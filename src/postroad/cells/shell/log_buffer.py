@@ -1,8 +1,8 @@
-"""The last log lines of this process, for operators who have no access to its log.
+"""Ring buffer of the last log lines of this process, for operators without access to its log.
 
-There is one pinboard for all nodes of a process; lines about cells name their domain. It holds
-texts, not records, so that nothing logged is kept alive, and changes nothing about where else lines
-are written.
+There is one buffer for all nodes of a process; lines about cells name their domain. It stores
+texts, not records, so that logged objects are not kept alive, and does not change other log
+handlers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _times = logging.Formatter()
 
 
 class LogLine(NamedTuple):
-    """A line of the log."""
+    """Line of the log."""
 
     at: float
     """Seconds since 1970."""
@@ -34,24 +34,24 @@ class LogLine(NamedTuple):
 
 
 class LogBuffer(logging.Handler):
-    """Keeps the last lines of a logger and those below it, while it is attached."""
+    """Ring buffer of the last lines of a logger and its children, while a user is attached."""
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
         self._logger = logger
         self._records: deque[LogLine] = deque(maxlen=LINES_MAX)
-        # Weak: what is killed in a simulation never says goodbye.
+        # Weak, because a node that is killed in a simulation never detaches.
         self._users: weakref.WeakSet[object] = weakref.WeakSet()
-        # What the level was before an operator set it.
+        # Level of the logger before an operator set it.
         self._level_before: int | None = None
 
     def attach(self, user: object) -> None:
-        """Keep lines; every user says so, and `detach` in the end."""
+        """Start to store lines for a user, until its `detach`."""
         self._users.add(user)
         self._logger.addHandler(self)
 
     def detach(self, user: object) -> None:
-        """Leave the level as it was, and keep no lines once the last user is gone."""
+        """Reset the level, and clear the buffer when the last user detaches."""
         self.reset_level()
         self._users.discard(user)
         if not self._users:
@@ -59,7 +59,7 @@ class LogBuffer(logging.Handler):
             self._records.clear()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line. Where nobody set up logging, warnings are still seen as without this."""
+        """Store a line; without other handlers, warnings still go to the last-resort handler."""
         self.append(record)
         last_resort = logging.lastResort
         if last_resort is None or record.levelno < last_resort.level:
@@ -68,33 +68,33 @@ class LogBuffer(logging.Handler):
             last_resort.handle(record)
 
     def append(self, record: logging.LogRecord) -> None:
-        """Keep a line, if anybody uses this."""
+        """Store a line, if a user is attached."""
         try:
             if self._users:
-                self._records.append(_kept(record))
+                self._records.append(_to_log_line(record))
         except Exception:
             self.handleError(record)
 
     def is_below(self, name: str) -> bool:
-        """Whether lines of a logger come here by themselves."""
+        """Return whether lines of a logger propagate to this buffer."""
         return name == self._logger.name or name.startswith(f"{self._logger.name}.")
 
     def _has_no_other_handler(self, record: logging.LogRecord) -> bool:
-        """Whether nobody else gets a line."""
+        """Return whether no other handler gets the line."""
         logger: logging.Logger | None = logging.getLogger(record.name)
         while logger is not None:
-            if any(it is not self for it in logger.handlers):
+            if any(handler is not self for handler in logger.handlers):
                 return False
             logger = logger.parent if logger.propagate else None
         return True
 
     def lines(self, count: int) -> list[str]:
-        """The last lines, oldest first."""
-        return [_line_of(it) for it in self.records(count)]
+        """Return the last lines as text, oldest first."""
+        return [_line_of(line) for line in self.records(count)]
 
     def records(self, count: int) -> list[LogLine]:
-        """The same, taken apart."""
-        # Other threads log, too.
+        """Return the last lines, oldest first."""
+        # Other threads may log meanwhile.
         self.acquire()
         try:
             return list(self._records)[-count:]
@@ -102,39 +102,42 @@ class LogBuffer(logging.Handler):
             self.release()
 
     def levels(self) -> list[tuple[str, str]]:
-        """The name and the level of each logger that lines are kept of."""
+        """Return name and level of each logger whose lines are stored."""
         below = f"{self._logger.name}."
-        known = sorted(it for it in logging.root.manager.loggerDict if it.startswith(below))
-        loggers = [self._logger, *map(logging.getLogger, known)]
-        return [(it.name, logging.getLevelName(it.getEffectiveLevel()).lower()) for it in loggers]
+        names = sorted(name for name in logging.root.manager.loggerDict if name.startswith(below))
+        loggers = [self._logger, *map(logging.getLogger, names)]
+        return [
+            (logger.name, logging.getLevelName(logger.getEffectiveLevel()).lower())
+            for logger in loggers
+        ]
 
     def set_level(self, level: int) -> None:
-        """Log this and everything more important, until `reset_level` or the end."""
+        """Set the level, until `reset_level` or the last `detach`."""
         if self._level_before is None:
             self._level_before = self._logger.level
         self._logger.setLevel(level)
 
     def reset_level(self) -> None:
-        """Log what was logged before an operator set the level."""
+        """Restore the level of before `set_level`."""
         if self._level_before is not None:
             self._logger.setLevel(self._level_before)
             self._level_before = None
 
 
 class LogBufferHandler(logging.Handler):
-    """Gives a pinboard what other loggers of the process say: users' own, and of libraries."""
+    """Feeds a log buffer from other loggers of the process, of users and libraries."""
 
-    def __init__(self, pinboard: LogBuffer) -> None:
+    def __init__(self, buffer: LogBuffer) -> None:
         super().__init__()
-        self._pinboard = pinboard
+        self._buffer = buffer
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line that comes there in no other way."""
-        if not self._pinboard.is_below(record.name):
-            self._pinboard.append(record)
+        """Store a line, unless it propagates to the buffer anyway."""
+        if not self._buffer.is_below(record.name):
+            self._buffer.append(record)
 
 
-def _kept(record: logging.LogRecord) -> LogLine:
+def _to_log_line(record: logging.LogRecord) -> LogLine:
     text = record.getMessage()
     if record.exc_info and record.exc_info[1] is not None:
         text += f" ({record.exc_info[1]!r})"
@@ -150,40 +153,40 @@ def _line_of(record: LogLine) -> str:
 
 
 LOG_BUFFER = LogBuffer(logging.getLogger("postroad"))
-"""The one of this process."""
+"""The buffer of this process."""
 
 
 class LogCommands:
     """`log`, `log ls`, `log set` and `log reset`."""
 
     @command(
-        "log", "[-lines=20]", help=f"The last lines logged; {LINES_MAX} are kept.", is_read=True
+        "log", "[-lines=20]", help=f"Show the last log lines; {LINES_MAX} are stored.", is_read=True
     )
     def show_lines(self, *, lines: int = 20) -> str:
-        """The last lines."""
+        """Return the last lines."""
         check_range("-lines", lines, 1, LINES_MAX)
-        return "\n".join(LOG_BUFFER.lines(lines)) or "nothing was logged"
+        return "\n".join(LOG_BUFFER.lines(lines)) or "no log lines"
 
-    @command("log ls", help="The loggers of this process and their levels.", is_read=True)
+    @command("log ls", help="List the loggers of this process and their levels.", is_read=True)
     def show_levels(self) -> str:
-        """All loggers."""
+        """Return the table of loggers."""
         return format_table(("LOGGER", "LEVEL"), LOG_BUFFER.levels())
 
     @command(
         "log set",
         "LEVEL",
-        help=f"Log more or less in this process: {', '.join(_LEVELS)}.\n"
-        "It holds until 'log reset', or until the domain stops.",
+        help=f"Set the log level of this process: {', '.join(_LEVELS)}.\n"
+        "It applies until 'log reset', or until the domain stops.",
     )
     def set_level(self, level: str) -> str:
         """Set the level of all loggers."""
         name = level.lower()
         if name not in _LEVELS:
-            raise ConfigError(f"no level {quote(level)}; there are {', '.join(_LEVELS)}")
+            raise ConfigError(f"unknown level {quote(level)}; use one of {', '.join(_LEVELS)}")
         LOG_BUFFER.set_level(getattr(logging, name.upper()))
         return f"level {name}"
 
-    @command("log reset", help="Log again what was logged before 'log set'.")
+    @command("log reset", help="Restore the level of before 'log set'.")
     def reset_level(self) -> str:
         """Undo `log set`."""
         LOG_BUFFER.reset_level()

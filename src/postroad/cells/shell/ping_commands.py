@@ -1,4 +1,4 @@
-"""Commands that find out how far away cells are, and by which way."""
+"""The commands `ping` and `traceroute`: round trips and paths to cells."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
     from postroad.cells.domain import CellDomain
 
 _COUNT_MAX = 100
-# Somebody waits for the answer: whoever does not answer so often in a row is not asked again.
-_LOST_MAX = 3
+# An operator waits for the result, so `ping` ends after this many lost pings in a row.
+_LOST_IN_A_ROW_MAX = 3
 
 
 class PingTrip(NamedTuple):
-    """A ping that was answered."""
+    """Round trip and paths of a ping."""
 
     seconds: float
     out: CellPath
-    """Everybody who sent the ping on, the cell first that sent it."""
+    """Path of the ping, its sender first."""
     back: CellPath
-    """Everybody who sent the answer on, the cell first that gave it; empty if it is a cell here."""
+    """Path of the reply, its sender first; empty if the cell is local."""
 
 
 async def ping(
     domain: CellDomain, destination: CellPath, payload: bytes, timeout_s: float
 ) -> PingTrip:
-    """Send a ping and wait for the answer.
+    """Send a ping and wait for the reply.
 
     Raises:
-        MessagingError: it did not arrive, or was not answered in time.
-        MalformedPayloadError: what came back is no answer to a ping.
+        MessagingError: the ping was not delivered, or the reply timed out.
+        MalformedPayloadError: the reply is no reply to a ping.
     """
-    # The time of a loop may be that of its current turn: much too coarse.
+    # The clock of a loop may stand still within an iteration: too coarse.
     started = time.perf_counter()
-    answer = await domain.ping(destination, PING, payload, timeout_s)
-    return PingTrip(time.perf_counter() - started, decode_pong(answer.payload), answer.path)
+    reply = await domain.ping(destination, PING, payload, timeout_s)
+    return PingTrip(time.perf_counter() - started, decode_pong(reply.payload), reply.path)
 
 
-def domains_of(trip: PingTrip, here: str) -> tuple[list[str], list[str]]:
-    """The domains of the way out and of the way back, both ends included."""
-    end = here if trip.back.first is None else trip.back.first.domain
+def domains_of(trip: PingTrip, local_domain: str) -> tuple[list[str], list[str]]:
+    """Return the domains of the ping and of its reply, both ends included."""
+    end = local_domain if trip.back.first is None else trip.back.first.domain
     out = _each_once((*(hop.domain for hop in trip.out.hops), end))
-    back = _each_once((end, *(hop.domain for hop in trip.back.hops), here))
+    back = _each_once((end, *(hop.domain for hop in trip.back.hops), local_domain))
     return out, back
 
 
@@ -67,13 +67,13 @@ class PingCommands:
     @command(
         "ping",
         "PATH [-count=N] [-size=BYTES] [-timeout=S]",
-        help="How long a cell, or whoever takes the messages of a queue, needs to answer.\n"
-        f"Pings of BYTES go out one after the other, each for S seconds; after {_LOST_MAX} that\n"
-        "were lost in a row no more are sent.",
+        help="Measure the round trip to a cell, or to a consumer of a queue.\n"
+        f"Sends N pings of BYTES one by one, each with a timeout of S seconds; stops after\n"
+        f"{_LOST_IN_A_ROW_MAX} lost pings in a row.",
         is_read=True,
     )
     async def ping(self, path: str, *, count: int = 1, size: int = 0, timeout: float = 2.0) -> str:
-        """Send pings one after the other."""
+        """Send pings one by one."""
         destination = parse_path(path)
         check_range("-count", count, 1, _COUNT_MAX)
         check_range("-size", size, 0, MIB)
@@ -81,7 +81,7 @@ class PingCommands:
         trips: list[PingTrip] = []
         losses: list[str] = []
         lost_in_a_row = 0
-        while len(trips) + len(losses) < count and lost_in_a_row < _LOST_MAX:
+        while len(trips) + len(losses) < count and lost_in_a_row < _LOST_IN_A_ROW_MAX:
             trip = await self._ping(destination, bytes(size), timeout)
             if isinstance(trip, PingTrip):
                 trips.append(trip)
@@ -94,27 +94,27 @@ class PingCommands:
     @command(
         "traceroute",
         "PATH [-timeout=S]",
-        help="The domains on the way to a cell and back, and how far away each is.\n"
-        "Messages to another name may go another way; so may the pings that measure each domain.",
+        help="Show the domains on the path to a cell and back, and the round trip to each.\n"
+        "Messages to other names, and the pings to each domain, may take other paths.",
         is_read=True,
     )
     async def traceroute(self, path: str, *, timeout: float = 2.0) -> str:
-        """Send a ping, and another to each domain it came through."""
+        """Send a ping, and another one to each domain on its path."""
         destination = parse_path(path)
         check_seconds(timeout)
         trip = await self._ping(destination, b"", timeout)
         if not isinstance(trip, PingTrip):
-            return f"no answer from {path}: {trip}"
+            return f"no reply from {path}: {trip}"
         out, back = domains_of(trip, self._cell.domain.name)
-        passed = list(dict.fromkeys((*out, *back)))
-        trips = await asyncio.gather(*(self._measure(name, timeout) for name in passed))
+        domains = list(dict.fromkeys((*out, *back)))
+        trips = await asyncio.gather(*(self._measure(name, timeout) for name in domains))
         return "\n".join(
             (
-                f"{path} answered after {format_milliseconds(trip.seconds)}",
+                f"{path} replied after {format_milliseconds(trip.seconds)}",
                 f"out:   {' -> '.join(out)}",
                 f"back:  {' -> '.join(back)}",
                 "",
-                format_table(("DOMAIN", "ROUND TRIP"), zip(passed, trips, strict=True)),
+                format_table(("DOMAIN", "ROUND TRIP"), zip(domains, trips, strict=True)),
             )
         )
 
@@ -122,15 +122,13 @@ class PingCommands:
         system = CellPath.of(f"{self._cell.name}@{domain}")
         trip = await self._ping(system, b"", timeout_s)
         return (
-            format_milliseconds(trip.seconds)
-            if isinstance(trip, PingTrip)
-            else f"no answer: {trip}"
+            format_milliseconds(trip.seconds) if isinstance(trip, PingTrip) else f"no reply: {trip}"
         )
 
     async def _ping(
         self, destination: CellPath, payload: bytes, timeout_s: float
     ) -> PingTrip | str:
-        """A trip, or why there was none."""
+        """Return the trip, or why it failed."""
         try:
             return await ping(self._cell.domain, destination, payload, timeout_s)
         except MessagingError as error:
@@ -140,23 +138,23 @@ class PingCommands:
 
 
 def _each_once(domains: Iterable[str]) -> list[str]:
-    """The names without repetitions in a row: a cell and the router of one domain."""
+    """Return the names without adjacent duplicates, such as a cell and its domain."""
     return [name for name, _ in groupby(domains)]
 
 
 def _report(path: str, trips: list[PingTrip], losses: list[str]) -> str:
-    lines = [f"{path}: {len(trips) + len(losses)} sent, {len(trips)} answered{_by(trips)}"]
+    lines = [f"{path}: {len(trips) + len(losses)} sent, {len(trips)} replied{_by(trips)}"]
     if trips:
         times = [trip.seconds for trip in trips]
         least, mean, most = map(
             format_milliseconds, (min(times), sum(times) / len(times), max(times))
         )
         lines.append(f"round trip: min {least}, avg {mean}, max {most}")
-    lines += [f"no answer: {text}" for text in dict.fromkeys(losses)]
+    lines += [f"no reply: {text}" for text in dict.fromkeys(losses)]
     return "\n".join(lines)
 
 
 def _by(trips: list[PingTrip]) -> str:
-    """Who answered, as far as the answers came from other domains."""
-    cells = sorted({str(it.back.first) for it in trips if it.back})
+    """Return the cells that replied from other domains, as text."""
+    cells = sorted({str(trip.back.first) for trip in trips if trip.back})
     return f" by {format_names(cells)}" if cells else ""

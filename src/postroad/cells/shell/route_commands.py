@@ -1,4 +1,4 @@
-"""Commands about the routing table of a domain."""
+"""The `route` commands: list, change and explain routes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from postroad.core.errors import ConfigError
 if TYPE_CHECKING:
     from postroad.cells.cell import Cell
 
-_TYPES = ", ".join(it.value for it in RouteType)
+_TYPES = ", ".join(type.value for type in RouteType)
 _ROUTE = "[-type=TYPE] [-zone=ZONE] [DESTINATION] TARGET"
 _ROUTE_HELP = (
-    f"TYPE is one of {_TYPES}. Without it the destination tells:\n"
+    f"TYPE is one of {_TYPES}. Without it, DESTINATION implies the type:\n"
     "a is a queue, *@d a domain, a@b an address, none the default. TARGET is a cell of this\n"
     "domain, *@d for another domain, or any address for an alias."
 )
@@ -36,7 +36,7 @@ class RouteCommands:
     @command(
         "route ls",
         "[-type=TYPE] [-destination=PATTERN] [-target=PATTERN]",
-        help=f"The routing table.\nTYPE is one of {_TYPES}; patterns have * and ?.",
+        help=f"List the routes.\nTYPE is one of {_TYPES}; patterns may contain * and ?.",
         is_read=True,
     )
     def show(
@@ -46,79 +46,77 @@ class RouteCommands:
         destination: str | None = None,
         target: str | None = None,
     ) -> str:
-        """The routes that fit."""
+        """Return the matching routes."""
         chosen = filter_routes(
-            self._cell.domain.table, type=_read_type(type), destination=destination, target=target
+            self._cell.domain.table, type=_parse_type(type), destination=destination, target=target
         )
         return format_routes(chosen) if chosen else "no routes"
 
     @command("route add", _ROUTE, help=f"Add a route.\n{_ROUTE_HELP}")
     def add(self, *words: str, type: str | None = None, zone: str | None = None) -> str:
-        """Add a route that leads somewhere."""
+        """Add a route."""
         domain = self._cell.domain
-        route = self._read(words, type, zone)
+        route = self._parse_route(words, type, zone)
         domain.change_routes(added=[route])
         return f"added {route}"
 
-    @command(
-        "route delete", _ROUTE, help=f"Delete a route; its zone does not matter.\n{_ROUTE_HELP}"
-    )
+    @command("route delete", _ROUTE, help=f"Delete a route; its zone is ignored.\n{_ROUTE_HELP}")
     def delete(self, *words: str, type: str | None = None, zone: str | None = None) -> str:
         """Delete a route."""
-        route = self._read(words, type, zone)
+        route = self._parse_route(words, type, zone)
         self._cell.domain.change_routes(deleted=[route])
         return f"deleted {route}"
 
     @command(
         "route find",
         "PATH [-from=DOMAIN]",
-        help="What becomes of a message, step by step; none is sent.\n"
-        "It is sent by a cell of this domain, or comes out of the tunnel to DOMAIN. Which of\n"
-        "several consumers of a queue gets it differs from message to message.",
+        help="Show the routing decision for a message, step by step; no message is sent.\n"
+        "The sender is a cell of this domain, or the message comes from the tunnel to DOMAIN.\n"
+        "The consumer of a queue differs from message to message.",
         is_read=True,
     )
     def find(self, path: str, *, from_: str | None = None) -> str:
-        """The decision about a message."""
+        """Return the routing decision for a message."""
         domain = self._cell.domain
-        exchange = domain.dispatcher
+        dispatcher = domain.dispatcher
         origin, source = LOCAL_ORIGIN, CellPath((self._cell.address,))
         if from_ is not None:
             origin, source = self._origin(from_), CellPath.of(f"System@{from_}", f"*@{from_}")
-        envelope = Envelope(id=exchange.new_id(), destination=parse_path(path), source=source)
+        envelope = Envelope(id=dispatcher.new_id(), destination=parse_path(path), source=source)
         decision = route_message(
             envelope,
             origin,
             table=domain.table,
             cells=domain.cells,
             domain=domain.identity,
-            hidden=exchange.draining,
+            draining=dispatcher.registry.draining,
         )
-        return decision.explain()
+        return decision.describe()
 
-    def _read(self, words: tuple[str, ...], type: str | None, zone: str | None) -> Route:
-        """A route as it is written; cells without a domain are those of this one."""
+    def _parse_route(self, words: tuple[str, ...], type: str | None, zone: str | None) -> Route:
+        """Parse a route; a target without a domain is a cell of this domain."""
         if not 1 <= len(words) <= 2:
-            raise ConfigError(f"a route is written {_ROUTE}")
+            raise ConfigError(f"expected {_ROUTE}")
         *destination, target = words
-        route = Route.parse(_read_type(type), "".join(destination), target, zone)
+        route = Route.parse(_parse_type(type), "".join(destination), target, zone)
         if route.type is RouteType.ALIAS or not route.target.is_local:
             return route
-        own = self._cell.domain.identity.cell(route.target.cell)
-        return msgspec.structs.replace(route, target=own)
+        target_address = self._cell.domain.identity.cell(route.target.cell)
+        return msgspec.structs.replace(route, target=target_address)
 
     def _origin(self, name: str) -> MessageOrigin:
         links = self._cell.domain.links.by_domain
         link = links.get(CellAddress.of_domain(name).domain)
         if link is None:
-            known = ", ".join(sorted(links)) or "nobody"
-            raise ConfigError(f"no tunnel to domain {quote(name)}; there are tunnels to {known}")
+            peers = ", ".join(sorted(links)) or "no domain"
+            raise ConfigError(f"no tunnel to domain {quote(name)}; tunnels: {peers}")
         return MessageOrigin.from_peer(name, link.domain.role)
 
 
-def _read_type(text: str | None) -> RouteType | None:
+def _parse_type(text: str | None) -> RouteType | None:
     if text is None:
         return None
     try:
         return RouteType(text.lower())
     except ValueError:
-        raise ConfigError(f"no type {quote(text)} of routes; there are {_TYPES}") from None
+        raise ConfigError(f"unknown route type {quote(text)}; use one of {_TYPES}") from None

@@ -1,4 +1,4 @@
-"""The cell that tells what domains offer each other, and checks whether all cores know the same."""
+"""The routing manager: shows advertisements, and checks that all cores have the same."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from postroad.core.errors import ConfigError, MessagingError, UsageError
 
 _CONCURRENCY = 64
 _REPORT = "report"
-"""What one routing manager says to another to be told what that one knows."""
-# News are on their way all the time: what differs is looked at again after this time.
-_AGAIN_AFTER_S = 1.0
+"""Request of one routing manager to another for its CoreReport."""
+# Updates are always in flight, so differences are checked again after this delay.
+_RECHECK_DELAY_S = 1.0
 
 
 class RoutingManager(Cell):
-    """What domains offer, and who knows."""
+    """Advertisements of domains, and their consistency."""
 
     is_system = True
 
@@ -40,126 +40,133 @@ class RoutingManager(Cell):
         super().__init__(name, concurrency=_CONCURRENCY)
 
     def handle(self, message: CellMessage) -> Any:
-        """Tell another routing manager what this one knows."""
+        """Reply to another routing manager with the report of this core."""
         if message.body != _REPORT:
-            raise UsageError(f"{self.name} takes commands only; try 'help'")
+            raise UsageError(f"{self.name} accepts commands only; try 'help'")
         return self._report()
 
     def _report(self) -> CoreReport:
         domain = self.domain
         learner = domain.propagator.learner
-        offer = build_advertisement(domain.table, domain.identity)
+        advertisement = build_advertisement(domain.table, domain.identity)
         return CoreReport(
-            KnownAdvertisement(domain.service.incarnation, 0, offer.digest()),
-            {name: self._known(name) for name in learner.advertisements()},
+            KnownAdvertisement(domain.service.incarnation, 0, advertisement.digest()),
+            {name: self._known_advertisement(name) for name in learner.advertisements()},
         )
 
-    def _known(self, name: str) -> KnownAdvertisement:
-        have = self.domain.propagator.learner.ack_for(name)
-        return KnownAdvertisement(have.incarnation, have.number, have.digest)
+    def _known_advertisement(self, name: str) -> KnownAdvertisement:
+        ack = self.domain.propagator.learner.ack_for(name)
+        return KnownAdvertisement(ack.incarnation, ack.number, ack.digest)
 
-    # What is offered.
+    # Advertisements.
 
     @command(
         "ls",
         "[DOMAIN]",
-        help="What the domains offer that have a tunnel to this one.\n"
-        "BEHIND are those that do not know yet what this one offers. With DOMAIN, all names.",
+        help="List the advertisements of the peers of this domain.\n"
+        "BEHIND: the peer has not acknowledged the advertisement of this domain. With DOMAIN,\n"
+        "all names of one peer.",
         is_read=True,
     )
     def show_advertisements(self, domain: str | None = None) -> str:
-        """A line for each domain, or all about one."""
+        """Return a line for each peer, or the advertisement of one."""
         if domain is not None:
-            return self._all_of(domain)
+            return self._describe_domain(domain)
         peers = self.domain.propagator.learner.advertisements()
         if not peers:
             return "no tunnels"
-        headings = ("DOMAIN", "ROLE", "ZONE", "SNAPSHOT", "BEHIND", "QUEUES", "TOPICS")
+        headings = ("DOMAIN", "ROLE", "ZONE", "NUMBER", "BEHIND", "QUEUES", "TOPICS")
         return format_table(headings, map(self._row, peers))
 
     def _row(self, name: str) -> tuple[object, ...]:
-        spreader = self.domain.propagator
-        offer, have = spreader.learner.advertisements()[name], spreader.learner.ack_for(name)
-        is_behind = name in spreader.announcer.unacknowledged()
+        propagator = self.domain.propagator
+        advertisement, ack = (
+            propagator.learner.advertisements()[name],
+            propagator.learner.ack_for(name),
+        )
+        is_unacknowledged = name in propagator.advertiser.unacknowledged()
         return (
             name,
             self._role_of(name),
-            offer.zone,
-            f"#{have.number}" if have.number else None,
-            "yes" if is_behind else "no",
-            format_names(offer.queues),
-            format_names(offer.topics),
+            advertisement.zone,
+            f"#{ack.number}" if ack.number else None,
+            "yes" if is_unacknowledged else "no",
+            format_names(advertisement.queues),
+            format_names(advertisement.topics),
         )
 
     def _role_of(self, name: str) -> str | None:
         link = self.domain.links.by_domain.get(name)
         return None if link is None else link.domain.role.value
 
-    def _all_of(self, name: str) -> str:
+    def _describe_domain(self, name: str) -> str:
         learner = self.domain.propagator.learner
-        offer = learner.advertisements().get(name)
-        if offer is None:
+        advertisement = learner.advertisements().get(name)
+        if advertisement is None:
             raise ConfigError(f"no tunnel to domain {quote(name)}; see 'ls'")
-        have = learner.ack_for(name)
+        ack = learner.ack_for(name)
         head = format_fields(
             (
                 ("domain", name),
                 ("role", self._role_of(name)),
-                ("zone", offer.zone),
-                ("incarnation", have.incarnation),
-                ("snapshot", f"#{have.number}"),
-                ("digest", have.digest.hex()),
+                ("zone", advertisement.zone),
+                ("incarnation", ack.incarnation),
+                ("number", f"#{ack.number}"),
+                ("digest", ack.digest.hex()),
             )
         )
-        rows = [*(("queue", it) for it in offer.queues), *(("topic", it) for it in offer.topics)]
-        rows += [("tunnel to", it) for it in offer.domains]
-        return f"{head}\n\n{format_table(('OFFERS', 'NAME'), rows)}" if rows else head
+        rows = [
+            *(("queue", name) for name in advertisement.queues),
+            *(("topic", name) for name in advertisement.topics),
+        ]
+        rows += [("tunnel to", name) for name in advertisement.domains]
+        return f"{head}\n\n{format_table(('TYPE', 'NAME'), rows)}" if rows else head
 
-    # Whether all know the same.
+    # Consistency check.
 
     @command(
         "check",
         "[-json] [-timeout=S]",
-        help="Whether all cores know the same of every domain.\n"
-        "Each core is asked, S seconds at most; what differs is looked at again a second later.",
+        help="Check that all cores have the same advertisement of every domain.\n"
+        "Each core has S seconds to reply; differences are checked again a second later.",
         is_read=True,
     )
     async def check(self, *, json: bool = False, timeout: float = 3.0) -> str:
-        """Compare what the cores know."""
+        """Compare the reports of all cores."""
         check_seconds(timeout)
         result = await self._compare(timeout)
         if result.differences:
-            await asyncio.sleep(_AGAIN_AFTER_S)
+            await asyncio.sleep(_RECHECK_DELAY_S)
             result = await self._compare(timeout)
         return _as_json(result) if json else "\n".join(_in_words(result))
 
     async def _compare(self, timeout_s: float) -> RouteCheckResult:
         cores = self._cores()
-        answers = await asyncio.gather(*(self._ask(core, timeout_s) for core in cores))
+        replies = await asyncio.gather(*(self._request_report(core, timeout_s) for core in cores))
         reports: dict[str, CoreReport] = {}
-        silent: dict[str, str] = {}
-        for core, answer in zip(cores, answers, strict=True):
-            if isinstance(answer, CoreReport):
-                reports[core] = answer
+        unreachable: dict[str, str] = {}
+        for core, reply in zip(cores, replies, strict=True):
+            if isinstance(reply, CoreReport):
+                reports[core] = reply
             else:
-                silent[core] = answer
-        return compare_reports(reports, silent)
+                unreachable[core] = reply
+        return compare_reports(reports, unreachable)
 
     def _cores(self) -> list[str]:
-        """All cores that are known: by a tunnel, by somebody who tells of them, or by being one."""
+        """Return all cores: by tunnels, by core discovery, and this domain if it is one."""
         domain = self.domain
         cores = {*domain.propagator.cores(), *domain.dialer.cores}
         if domain.identity.role is Role.CORE:
             cores.add(domain.name)
         return sorted(cores)
 
-    async def _ask(self, core: str, timeout_s: float) -> CoreReport | str:
-        """What a core knows, or why it does not tell."""
+    async def _request_report(self, core: str, timeout_s: float) -> CoreReport | str:
+        """Return the report of a core, or why there is none."""
         if core == self.domain.name:
             return self._report()
         try:
-            answer = await self.call(f"{self.name}@{core}", _REPORT, timeout=timeout_s, wait=False)
-            return decode_report(answer)
+            reply = await self.call(f"{self.name}@{core}", _REPORT, timeout=timeout_s, wait=False)
+            return decode_report(reply)
         except MessagingError as error:
             return one_line(error.detail)
         except PostroadError as error:
@@ -171,12 +178,15 @@ def _in_words(result: RouteCheckResult) -> Iterator[str]:
         yield "no cores are known"
         return
     for core, why in result.unreachable.items():
-        yield f"core {core} did not answer: {why}"
+        yield f"core {core} did not reply: {why}"
     if result.differences:
-        rows = ((it.domain, it.core, it.problem) for it in result.differences)
+        rows = (
+            (difference.domain, difference.core, difference.problem)
+            for difference in result.differences
+        )
         yield format_table(("DOMAIN", "CORE", "PROBLEM"), rows)
     elif result.cores:
-        agree = "agree on" if len(result.cores) > 1 else "alone tells of"
+        agree = "agree on" if len(result.cores) > 1 else "alone reports"
         yield f"{', '.join(result.cores)} {agree} {result.domains} domains"
 
 

@@ -1,4 +1,4 @@
-"""The cells that exist in every domain, and the one that stands for the domain itself."""
+"""The built-in cells of a domain: System, location manager, and one for each tunnel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class TunnelCell(Cell):
-    """The tunnel to another domain."""
+    """Tunnel to another domain."""
 
     is_system = True
 
@@ -43,18 +43,18 @@ class TunnelCell(Cell):
         self._link = link
 
     def handle(self, message: CellMessage) -> Any:
-        """Messages go through a tunnel, not to it."""
-        raise UsageError(f"{self.name} is a tunnel; it takes commands only: info")
+        """Reject messages: they go through a tunnel, not to it."""
+        raise UsageError(f"{self.name} is a tunnel and accepts only the command info")
 
     def describe(self) -> str:
-        """Where it leads."""
+        """Return role, name and zone of the peer."""
         domain = self._link.domain
         zone = "" if domain.zone is None else f" of zone {domain.zone}"
         return f"tunnel to {domain.role.value} {domain.name}{zone}"
 
-    @command("info", help="What went through the tunnel, and what waits.", is_read=True)
+    @command("info", help="Show counters and queue of the tunnel.", is_read=True)
     def info(self) -> str:
-        """Everything that is known of the tunnel."""
+        """Return counters and gauges of the tunnel."""
         now = self._link.statistics()
         trip = "not measured" if now.round_trip_s is None else f"{now.round_trip_s * 1000:.2f} ms"
         return "\n".join(
@@ -72,12 +72,12 @@ class TunnelCell(Cell):
 
 
 def make_tunnel_cell(link: DomainLink) -> TunnelCell:
-    """Make the cell of a tunnel; raises HandshakeRejectedError if none can be called like that."""
+    """Create the cell of a tunnel; raises HandshakeRejectedError if its name is invalid."""
     try:
         return TunnelCell(link)
     except ConfigError as error:
         raise HandshakeRejectedError(
-            f"the name of domain {link.domain.name} is no good: {error}"
+            f"invalid name of domain {link.domain.name}: {error}"
         ) from None
 
 
@@ -85,7 +85,7 @@ _HEADINGS = ("CORE", "ZONE", "TUNNEL", "ROUND TRIP", "DIALED BY", "ENDPOINTS", "
 
 
 class LocationManager(Cell):
-    """Where the cores are."""
+    """Locations of the cores."""
 
     is_system = True
 
@@ -93,16 +93,16 @@ class LocationManager(Cell):
         super().__init__(name)
 
     def handle(self, message: CellMessage) -> Any:
-        """It takes commands only."""
-        raise UsageError(f"{self.name} takes commands only; try 'help'")
+        """Reject messages: the cell accepts commands only."""
+        raise UsageError(f"{self.name} accepts commands only; try 'help'")
 
-    @command("ls", help="The cores that are known, and the tunnels to them.", is_read=True)
+    @command("ls", help="List the cores and the tunnels to them.", is_read=True)
     def show_cores(self) -> str:
-        """A line for each core, and why it could not be reached."""
+        """Return a line for each core, with the error of its last dial."""
         links = self.domain.links.by_domain
-        untold = {name for name, link in links.items() if link.domain.role is Role.CORE}
-        known = sorted(untold | self.domain.dialer.cores.keys())
-        return format_table(_HEADINGS, map(self._row, known)) if known else "no cores are known"
+        connected_cores = {name for name, link in links.items() if link.domain.role is Role.CORE}
+        cores = sorted(connected_cores | self.domain.dialer.cores.keys())
+        return format_table(_HEADINGS, map(self._row, cores)) if cores else "no cores are known"
 
     def _row(self, name: str) -> tuple[object, ...]:
         domain = self.domain
@@ -122,40 +122,42 @@ class LocationManager(Cell):
         )
 
     def _state_of(self, name: str) -> str:
-        """What is wrong, if anything."""
+        """Return the problems of a core, or "ok"."""
         dialer = self.domain.dialer
         failure = dialer.failures.get(name)
-        troubles = []
+        problems = []
         if name not in dialer.cores:
-            troubles.append("nobody told of it")
-        elif (missing_s := dialer.unlisted_s(name)) is not None:
-            troubles.append(f"nobody has told of it for {format_duration(missing_s)}")
+            problems.append("not listed by core discovery")
+        elif (unlisted_s := dialer.unlisted_s(name)) is not None:
+            problems.append(f"not listed by core discovery for {format_duration(unlisted_s)}")
         if failure is not None:
-            troubles.append(failure)
-        return "; ".join(troubles) or "ok"
+            problems.append(failure)
+        return "; ".join(problems) or "ok"
 
-    @command("info", help="Where this domain hears of cores, and how that goes.", is_read=True)
+    @command("info", help="Show the statistics of core discovery.", is_read=True)
     def info(self) -> str:
-        """The statistics of the locations."""
-        locations = self.domain.core_discovery
-        counts = msgspec.structs.asdict(locations.statistics())
-        told = ((name.removeprefix("is_").replace("_", " "), it) for name, it in counts.items())
+        """Return the statistics of core discovery."""
+        core_discovery = self.domain.core_discovery
+        counts = msgspec.structs.asdict(core_discovery.statistics())
+        fields = (
+            (name.removeprefix("is_").replace("_", " "), value) for name, value in counts.items()
+        )
         return format_fields(
-            [("source", type(locations).__name__), *((k, _said(v)) for k, v in told)]
+            [("source", type(core_discovery).__name__), *((k, _format_value(v)) for k, v in fields)]
         )
 
 
-def _said(value: object) -> object:
+def _format_value(value: object) -> object:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return None if value == "" else value
 
 
-# Commands may wait for other domains, which may wait for this one: they must not stand in line.
+# Commands may wait for other domains, which may wait for this one: a queue would deadlock.
 _CONCURRENCY = 64
 _CELL_HEADINGS = (
     *("NAME", "STATE", "WAITING", "OLDEST WAIT"),
-    *("RUNNING", "HANDLED", "CLASS", "WHAT IT DOES"),
+    *("RUNNING", "HANDLED", "CLASS", "DESCRIPTION"),
 )
 
 
@@ -171,32 +173,32 @@ class SystemCell(Cell):
         self._started_at = 0.0
 
     def handle(self, message: CellMessage) -> Any:
-        """It takes commands only."""
-        raise UsageError(f"{self.name} takes commands only; try 'help'")
+        """Reject messages: the cell accepts commands only."""
+        raise UsageError(f"{self.name} accepts commands only; try 'help'")
 
     async def on_start(self) -> None:
-        """Keep log lines from now on."""
+        """Attach the log buffer."""
         LOG_BUFFER.attach(self)
         self._started_at = asyncio.get_running_loop().time()
 
     async def on_stop(self) -> None:
-        """Keep them no more."""
+        """Detach the log buffer."""
         LOG_BUFFER.detach(self)
 
-    # What there is.
+    # Queries.
 
-    @command("id", help="The name of this domain.", is_read=True)
+    @command("id", help="Show the name of this domain.", is_read=True)
     def id(self) -> str:
-        """The domain's name."""
+        """Return the name of the domain."""
         return self.domain.name
 
-    @command("info", help="This domain: what it is, what it did, and its tunnels.", is_read=True)
+    @command("info", help="Show identity, counters and tunnels of this domain.", is_read=True)
     def info(self) -> str:
-        """All about the domain."""
+        """Return identity, counters and tunnels of the domain."""
         domain = self.domain
         identity, counts = domain.identity, msgspec.structs.asdict(domain.statistics())
         uptime_s = asyncio.get_running_loop().time() - self._started_at
-        known = (
+        cores = (
             ("domain", identity.name),
             ("role", identity.role.value),
             ("zone", identity.zone),
@@ -207,7 +209,7 @@ class SystemCell(Cell):
             ("routes", len(domain.table)),
         )
         messages = ((name.replace("_", " "), count) for name, count in counts.items())
-        return "\n\n".join((format_fields(known), format_fields(messages), self._tunnels()))
+        return "\n\n".join((format_fields(cores), format_fields(messages), self._tunnels()))
 
     def _tunnels(self) -> str:
         links = sorted(self.domain.links.by_domain.items())
@@ -219,53 +221,51 @@ class SystemCell(Cell):
     @command(
         "ps",
         "[-f] [PATTERN...]",
-        help="The cells of this domain, or those whose names fit.\n"
-        "-f tells what each is and does; patterns have * and ?.",
+        help="List the cells of this domain, or those that match a pattern.\n"
+        "-f shows state and description; patterns may contain * and ?.",
         is_read=True,
     )
     def show_cells(self, *patterns: str, f: bool = False) -> str:
-        """The names of cells, or all about them."""
-        chosen = [it for it in self.domain.cells if not patterns or _fits(it, patterns)]
+        """Return the names of cells, or a table of them."""
+        chosen = [name for name in self.domain.cells if not patterns or _fits(name, patterns)]
         if not chosen:
-            raise ConfigError(f"no cell is called {' or '.join(map(quote, patterns[:5]))}")
+            raise ConfigError(f"no cell matches {' or '.join(map(quote, patterns[:5]))}")
         if not f:
             return "\n".join(chosen)
         return format_table(
-            _CELL_HEADINGS, (_cell_row(cell_view(self.domain, it)) for it in chosen)
+            _CELL_HEADINGS, (_cell_row(cell_view(self.domain, name)) for name in chosen)
         )
 
-    # What can be done.
+    # Actions.
 
-    @command("kill", "CELL", help="Stop a cell, or close a tunnel; answers when it is gone.")
+    @command("kill", "CELL", help="Remove a cell, or close a tunnel, and wait until it is gone.")
     async def kill(self, cell: str) -> str:
-        """Let a cell finish what it has, and end it."""
+        """Remove a cell after it has handled its messages, or close a tunnel."""
         link = self._link_of(cell)
         if link is not None:
             link.tunnel.close("closed by an operator")
             await link.tunnel.wait_closed()
-            return f"{cell} is closed; whoever dialed it will do so again"
-        self._refuse_system(cell, "killed")
+            return f"{cell} is closed; the domain that dialed it will redial"
+        self._check_not_system(cell, "killed")
         await self.domain.remove_cell(cell)
-        return f"{cell} is gone"
+        return f"{cell} is removed"
 
     @command(
         "drain",
         "CELL",
-        help="Take a cell out of all queues and topics and wait until it has nothing to do.\n"
-        "It can still be reached as CELL@DOMAIN.",
+        help="Withdraw a cell from all queues and topics, and wait until it is idle.\n"
+        "CELL@DOMAIN still reaches it.",
     )
     async def drain(self, cell: str) -> str:
-        """Let a cell get nothing new."""
-        self._refuse_system(cell, "drained")
+        """Drain a cell."""
+        self._check_not_system(cell, "drained")
         if await self.domain.drain_cell(cell):
             return f"{cell} is drained"
-        return f"{cell} is taken out, but still at work, or others do not know yet; see 'ps -f'"
+        return f"{cell} is withdrawn, but still busy, or not all peers acknowledged it; see 'ps -f'"
 
-    @command(
-        "send", "PATH TEXT...", help="Send a text as a message; whether it arrives is not told."
-    )
+    @command("send", "PATH TEXT...", help="Send a text as a one-way message.")
     async def send_text(self, path: str, text: str, *more: str) -> str:
-        """Send a message that nobody answers."""
+        """Send a one-way message."""
         await self.send(path, " ".join((text, *more)))
         return f"sent to {one_line(path)}"
 
@@ -273,13 +273,13 @@ class SystemCell(Cell):
         links = self.domain.links.by_domain.values()
         return next((link for link in links if link.gateway == gateway), None)
 
-    def _refuse_system(self, cell: str, what: str) -> None:
+    def _check_not_system(self, cell: str, action: str) -> None:
         if cell_view(self.domain, cell).is_system:
-            raise ConfigError(f"{cell} belongs to the domain itself and cannot be {what}")
+            raise ConfigError(f"{cell} is a built-in cell and cannot be {action}")
 
 
 def builtin_cells(domain: CellDomain) -> list[Cell]:
-    """The cells of a domain that come with it."""
+    """Return the built-in cells of a domain."""
     return [SystemCell(), RoutingManager(), LocationManager()]
 
 

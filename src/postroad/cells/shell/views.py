@@ -1,4 +1,4 @@
-"""What operators see of a cell: what it is, what it takes, what waits for it."""
+"""Views for operators: text tables, and the view of a cell."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from postroad.cells.cell import Cell
     from postroad.cells.domain import CellDomain
 
-# What is longer is cut: names and error texts come from other domains, too.
+# Longer texts are truncated, because names and errors may come from other domains.
 _CELL_CHARACTERS_MAX = 300
 _MARK = "..."
 
 
 def format_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows in columns as wide as need be, below a line of headings."""
+    """Return rows in aligned columns below a line of headings."""
     lines = [tuple(headings), *(tuple(map(one_line, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -30,23 +30,23 @@ def format_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 
 
 def format_fields(pairs: Iterable[tuple[str, object]]) -> str:
-    """A line for each name and value."""
+    """Return a line for each name and value."""
     listed = [(f"{name}:", one_line(value)) for name, value in pairs]
     width = max((len(name) for name, _ in listed), default=0)
     return "\n".join(f"{name.ljust(width)}  {value}".rstrip() for name, value in listed)
 
 
 def one_line(value: object, characters_max: int = _CELL_CHARACTERS_MAX) -> str:
-    """A value as a short text without line breaks or control characters; None is a dash."""
+    """Return a value as short text without control characters; None is a dash."""
     if value is None:
         return "-"
     text = " ".join(str(value).split())
-    shown = "".join(it if it.isprintable() else "?" for it in text)
+    shown = "".join(character if character.isprintable() else "?" for character in text)
     return shown if len(shown) <= characters_max else shown[: characters_max - len(_MARK)] + _MARK
 
 
 def format_names(values: Iterable[str], count_max: int = 5) -> str:
-    """Some names in a row, and how many more there are; a dash if there are none."""
+    """Return the first names and the number of further ones; a dash if there are none."""
     listed = list(values)
     shown = ", ".join(listed[:count_max])
     more = len(listed) - count_max
@@ -54,39 +54,39 @@ def format_names(values: Iterable[str], count_max: int = 5) -> str:
 
 
 def format_milliseconds(seconds: float | None) -> str:
-    """A round trip; a dash if it was not measured."""
+    """Return a duration in milliseconds as text; a dash for None."""
     return "-" if seconds is None else f"{seconds * 1000:.2f} ms"
 
 
 class CellView(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell at one moment."""
+    """State of a cell, for operators."""
 
     name: str
     domain: str
     state: str
-    """`idle`, `busy`, or `draining`: taken out of all queues and topics."""
+    """`idle`, `busy`, or `draining`: withdrawn from all queues and topics."""
     waiting: int
     waiting_bytes: int
     oldest_wait_s: float | None
-    """How long the message has waited that came first."""
+    """How long the oldest message in the mailbox has waited."""
     running: int
     handled: int
     kind: str
-    """Its class."""
+    """Class of the cell."""
     description: str
-    """What it does."""
+    """Description of the cell."""
     is_system: bool
-    """Whether it comes with every domain, or is a tunnel."""
+    """Whether it is a built-in cell or a tunnel."""
     consumes: list[str]
-    """Queues of cells that it takes messages of."""
+    """Queues that it consumes."""
     subscribes: list[str]
-    """Topics that it gets copies of."""
+    """Topics that it subscribes to."""
 
 
 def cell_view(domain: CellDomain, name: str) -> CellView:
     """Return the view of a cell; raises CellNotFoundError if the domain has none of that name."""
-    exchange = domain.dispatcher
-    runner = exchange.runners.get(name)
+    dispatcher = domain.dispatcher
+    runner = dispatcher.registry.runners.get(name)
     if runner is None:
         raise CellNotFoundError(f"domain {domain.name} has no cell {name!r}")
     since = runner.waiting_since
@@ -94,22 +94,22 @@ def cell_view(domain: CellDomain, name: str) -> CellView:
     return CellView(
         name=name,
         domain=domain.name,
-        state="draining" if name in exchange.draining else busy,
+        state="draining" if name in dispatcher.registry.draining else busy,
         waiting=len(runner.mailbox),
         waiting_bytes=runner.mailbox.bytes,
-        oldest_wait_s=None if since is None else exchange.loop.time() - since,
+        oldest_wait_s=None if since is None else dispatcher.loop.time() - since,
         running=runner.running,
         handled=runner.handled,
         kind=type(runner.cell).__name__,
         description=_describe(runner.cell),
         is_system=runner.cell.is_system,
-        consumes=_taken_by(domain, name, RouteType.QUEUE),
-        subscribes=_taken_by(domain, name, RouteType.TOPIC),
+        consumes=_route_names(domain, name, RouteType.QUEUE),
+        subscribes=_route_names(domain, name, RouteType.TOPIC),
     )
 
 
 def _describe(cell: Cell) -> str:
-    """What a cell says of itself; somebody else wrote that, and it must not hide the others."""
+    """Return the description of a cell; user code may raise and must not break the listing."""
     try:
         return str(cell.describe())
     except Exception as error:
@@ -117,14 +117,14 @@ def _describe(cell: Cell) -> str:
 
 
 def describe_cell(cell: Cell) -> str:
-    """What `info` says of a cell that says nothing else."""
+    """Return the output of `info` of cells without an own `info`."""
     domain = cell.domain
     view = cell_view(domain, cell.name)
     return format_fields(
         (
             ("cell", cell.address),
             ("class", view.kind),
-            ("what", view.description),
+            ("description", view.description),
             ("state", view.state),
             ("queues", format_names(view.consumes, 50)),
             ("topics", format_names(view.subscribes, 50)),
@@ -135,7 +135,9 @@ def describe_cell(cell: Cell) -> str:
     )
 
 
-def _taken_by(domain: CellDomain, name: str, type: RouteType) -> list[str]:
-    """The queues or topics whose messages a cell gets now."""
+def _route_names(domain: CellDomain, name: str, type: RouteType) -> list[str]:
+    """Return the queues or topics with a route to a cell."""
     address = domain.identity.cell(name)
-    return sorted(it.cell for it in domain.table if it.type is type and it.target == address)
+    return sorted(
+        route.cell for route in domain.table if route.type is type and route.target == address
+    )

@@ -106,6 +106,6 @@ class Connection:
 
     def _is_known(self) -> bool:
         """Whether a core that everything may go through knows what is offered here."""
-        behind = self._domain.propagator.announcer.unacknowledged()
+        behind = self._domain.propagator.advertiser.unacknowledged()
         upstream = {route.target.domain for route in self._domain.table.defaults()}
         return not upstream or not upstream.issubset(behind)

@@ -104,7 +104,7 @@ class Lane:
 
     def send(self, domain: CellDomain, sender: CellAddress, data: bytes) -> None:
         """Send a letter; raises what the domain raises."""
-        domain.tell(self.path, data, sender=sender)
+        domain.send_nowait(self.path, data, sender=sender)
 
     def confirm(self, sent: int) -> None:
         """All that was sent has come, up to this count of bytes."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from hashlib import sha256
 from urllib.parse import quote, unquote
 
-from postroad.cells import LOCAL, validate_cell_name, validate_domain_name
-from postroad.cells.addresses import CELL_NAME_BYTES_MAX
+from postroad.cells import LOCAL
+from postroad.cells.addresses import CELL_NAME_BYTES_MAX, validate_cell_name, validate_domain_name
 from postroad.services.topics import PREFIX
 
 # None of these is left as it is in what they separate.

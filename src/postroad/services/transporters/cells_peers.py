@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from postroad.cells import CellAddress, DomainInfo, NoRouteError, Role
+from postroad.cells import CellAddress, NoRouteError, Role
+from postroad.cells.addresses import DomainInfo
 from postroad.core import PostroadError
 
 from .cells_lanes import Lane, NodeLane

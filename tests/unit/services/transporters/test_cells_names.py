@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.cells import validate_cell_name, validate_domain_name
+from postroad.cells.addresses import validate_cell_name, validate_domain_name
 from postroad.core.errors import ConfigError
 from postroad.services.transporters.cells_names import CellNames, queue_of
 from tests.support.cases import each

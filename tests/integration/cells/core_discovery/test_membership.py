@@ -1,0 +1,200 @@
+"""Cores among real members: those that are silent for a while, die, or leave."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from postroad.cells import Role
+from postroad.cells.addresses import DomainInfo
+from postroad.cells.core_discovery import CoreLocation, MembershipCoreDiscovery
+from postroad.cluster import MembershipConfig, MembershipEventType, MemberState, events
+from postroad.cluster.membership import NameConflictLost
+from postroad.core import Address
+from postroad.core.errors import ConfigError, UsageError
+from tests.support.cells.child_processes import core_member
+from tests.support.cells.core_discovery_behavior import Told, by_name
+from tests.support.cluster.nodes import (
+    QUICK,
+    Node,
+    make_node,
+    running_cluster,
+    running_node,
+    running_service,
+)
+from tests.support.deadlines import DEADLINE_S, eventually
+
+PATIENT = MembershipConfig(probe_interval_s=0.2, probe_timeout_s=0.8, indirect_after_s=0.3)
+"""Suspects soon and buries late."""
+
+
+async def start(
+    node: Node, role: Role, zone: str | None = None
+) -> tuple[MembershipCoreDiscovery, Told]:
+    locations, told = MembershipCoreDiscovery(node.agent), Told()
+    await locations.start(DomainInfo(node.name, role, zone), (node.address,), told)
+    return locations, told
+
+
+def location(node: Node, zone: str | None = None) -> CoreLocation:
+    return CoreLocation(node.name, (node.address,), zone)
+
+
+async def test_what_others_know_of_a_core() -> None:
+    async with running_cluster("C1 S1", properties={"kept": "yes"}) as (core, satellite):
+        locations, _ = await start(core, Role.CORE, "A")
+        _, told = await start(satellite, Role.SATELLITE, "B")
+        await told.until(location(core, "A"))
+        assert satellite.see("C1").properties == {
+            "cells.role": "core",
+            "cells.zone": "A",
+            "kept": "yes",
+        }
+        assert core.see("S1").properties == {"kept": "yes"}
+
+        await locations.stop()
+        await told.until()
+        assert satellite.see("C1").properties == {"kept": "yes"}
+
+
+async def test_a_dead_core_is_told_to_be_gone_and_a_suspected_one_is_not() -> None:
+    async with running_cluster("S1 S2 C1", config=QUICK) as (satellite, _, core):
+        await start(core, Role.CORE)
+        _, told = await start(satellite, Role.SATELLITE)
+        await told.until(location(core))
+        calls = len(told.calls)
+        known_in: list[MemberState] = []
+        satellite.agent.add_listener(
+            lambda change: known_in.append(change.member.state) if told.calls[-1] else None
+        )
+        await core.crash()
+        change = await satellite.until_removed("C1")
+
+        assert change.member.state is MemberState.DEAD
+        assert MemberState.SUSPECT in known_in, "told to be there while it was suspected"
+        await told.until()
+        assert len(told.calls) == calls + 1
+
+
+async def test_a_core_that_stood_still_for_a_moment_was_never_gone() -> None:
+    async with running_node("S1", config=PATIENT) as satellite:
+        _, told = await start(satellite, Role.SATELLITE)
+        async with core_member("C1", satellite.address) as process:
+            await eventually(lambda: told.calls[-1], "the core is told")
+            calls = list(told.calls)
+            process.send_signal(signal.SIGSTOP)
+            await satellite.until(
+                lambda node: node.see("C1").state is MemberState.SUSPECT, "it is suspected"
+            )
+            process.send_signal(signal.SIGCONT)
+            await satellite.until(lambda node: node.see("C1").is_reachable, "it is back")
+
+            assert satellite.told(MembershipEventType.REMOVED) == []
+            assert told.calls == calls
+
+
+async def test_a_core_that_left_without_stopping_is_gone() -> None:
+    async with running_cluster("S1 C1") as (satellite, core):
+        locations, _ = await start(core, Role.CORE)
+        _, told = await start(satellite, Role.SATELLITE)
+        await told.until(location(core))
+        await core.agent.stop()
+        await told.until()
+
+        await locations.stop()
+        assert not locations.statistics().is_registered
+
+
+async def test_what_was_told_stays_told_when_the_agent_stops() -> None:
+    async with running_cluster("C1 C2") as (one, two):
+        await start(two, Role.CORE)
+        locations, told = await start(one, Role.CORE)
+        await told.until(location(two))
+        assert locations.statistics().is_connected
+        await one.agent.stop()
+        await eventually(lambda: not locations.statistics().is_connected, "it is over")
+
+        assert not locations.statistics().is_registered
+        assert told.calls[-1] == by_name(location(two))
+        await locations.stop()
+
+
+async def test_a_node_that_loses_its_name_is_no_core_any_more() -> None:
+    async with running_cluster("C1 C2") as (one, two):
+        await start(two, Role.CORE)
+        locations, told = await start(one, Role.CORE)
+        await told.until(location(two))
+        one.agent._publish(NameConflictLost(Address("127.0.0.1", 1)))
+        await eventually(lambda: not locations.statistics().is_connected, "it is over")
+
+        assert not locations.statistics().is_registered
+        assert "C1" in locations.statistics().last_error
+        assert told.calls[-1] == by_name(location(two))
+        await locations.stop()
+
+
+async def test_changes_that_came_too_fast_are_caught_up_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_cluster("S1 C1") as (satellite, core):
+        locations, told = await start(satellite, Role.SATELLITE)
+        monkeypatch.setattr(events, "_UNREAD_MAX", 1)
+        for number in range(3):
+            satellite.agent.set_properties({"number": str(number)})
+        await eventually(lambda: locations.statistics().failures, "changes were lost")
+        assert "were not read in time" in locations.statistics().last_error
+        monkeypatch.undo()
+
+        await start(core, Role.CORE)
+        await told.until(location(core))
+        assert locations.statistics().is_connected
+
+
+async def test_a_role_that_nobody_knows_is_skipped() -> None:
+    async with running_cluster("S1 C1 C2") as (satellite, one, two):
+        one.agent.set_properties({"cells.role": "hub"})
+        await satellite.eventually(lambda node: node.see("C1").properties)
+        locations, told = await start(satellite, Role.SATELLITE)
+        assert locations.statistics().skipped == 1
+        two.agent.set_properties({"cells.role": "core"})
+        await told.until(location(two))
+        two.agent.set_properties({"cells.role": ""})
+        await satellite.eventually(lambda node: node.see("C2").properties["cells.role"] == "")
+        one.agent.set_properties({"cells.role": "core"})
+        await told.until(location(one), location(two))
+        two.agent.set_properties({"cells.role": "satellite"})
+        await told.until(location(one))
+
+
+async def test_a_domain_is_its_member() -> None:
+    async with running_node("C1") as node:
+        locations, told = MembershipCoreDiscovery(node.agent), Told()
+        with pytest.raises(ConfigError, match="must have the name of its member, 'C1'"):
+            await locations.start(DomainInfo("C2", Role.CORE), (node.address,), told)
+        elsewhere = Address("127.0.0.1", 1)
+        with pytest.raises(ConfigError, match="a core is dialed at the address of its member"):
+            await locations.start(DomainInfo("C1", Role.CORE), (node.address, elsewhere), told)
+        assert node.agent.local_member.properties == {}
+        await locations.start(DomainInfo("C1", Role.CORE), (node.address,), told)
+        assert told.calls == [{}]
+
+
+async def test_properties_that_have_no_room_for_a_core_are_refused() -> None:
+    config = MembershipConfig(properties_bytes_max=20)
+    async with running_node("C1", config=config, properties={"a": "b" * 10}) as node:
+        with pytest.raises(ConfigError, match="exceed the 20 allowed"):
+            await start(node, Role.CORE)
+
+
+async def test_the_agent_comes_first() -> None:
+    async with running_service("C1") as service:
+        node = make_node(service)
+        with pytest.raises(UsageError, match=r"start\(\) the agent"):
+            await start(node, Role.CORE)
+        await node.agent.start()
+        await node.agent.stop()
+        with pytest.raises(UsageError, match="was stopped"):
+            await start(node, Role.CORE)
+        await asyncio.wait_for(MembershipCoreDiscovery(node.agent).stop(), DEADLINE_S)

@@ -1,0 +1,166 @@
+"""A call that goes a short way ends like the first one, which cannot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from postroad.cells import CellDomain, CellMessage
+from postroad.cells.delivery.fast_paths import DeliverFastPath, ForwardFastPath, ReplyFastPath
+from postroad.core.errors import MessagingError
+from tests.support.cells.nodes import Domains, Gate, Inbox, cut, link_of, quick
+from tests.support.deadlines import DEADLINE_S, eventually
+
+CALLS = 5
+
+
+def ways_of(domain: CellDomain, peer: str) -> list[type]:
+    """The sorts of short ways that a domain remembers for what a peer sends."""
+    return [type(it) for it in link_of(domain, peer)._fast_paths.values()]
+
+
+def answer_value(message: CellMessage) -> object:
+    return {"n": 1}
+
+
+async def answer_later(message: CellMessage) -> bytes:
+    await asyncio.sleep(0)
+    return message.payload
+
+
+def answer_nothing(message: CellMessage) -> None:
+    return None
+
+
+def fail(message: CellMessage) -> bytes:
+    raise ValueError("no")
+
+
+async def fail_later(message: CellMessage) -> bytes:
+    await asyncio.sleep(0)
+    raise ValueError("not now")
+
+
+def answer_nonsense(message: CellMessage) -> object:
+    return object()
+
+
+def answer_too_much(message: CellMessage) -> bytes:
+    return bytes(8_000_000)
+
+
+async def outcome_of(domain: CellDomain, body: Any, *, wait: bool = True) -> tuple[Any, ...]:
+    try:
+        return ("answer", await domain.call("cell@S2", body, timeout=DEADLINE_S, wait=wait))
+    except MessagingError as error:
+        return type(error).__name__, error.detail, error.outcome
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        Inbox(), answer_value, answer_later, answer_nothing, fail, fail_later, answer_nonsense,
+        answer_too_much,
+    ],
+)  # fmt: skip
+async def test_all_calls_end_alike(handler: Callable[[CellMessage], Any]) -> None:
+    async with Domains(1, 2) as domains:
+        for body in (b"", b"x" * 70_000, "text", {"a": [1]}):
+            domains["S2"].add_function("cell", handler)
+            first = await outcome_of(domains["S1"], body)
+            for _ in range(CALLS):
+                assert await outcome_of(domains["S1"], body) == first, body
+            # The next body begins anew, the long way.
+            await domains["S2"].remove_cell("cell")
+
+
+async def test_every_domain_on_the_way_takes_the_short_one() -> None:
+    async with Domains(1, 2) as domains:
+        inbox = Inbox()
+        domains["S2"].add_function("cell", inbox)
+        for _ in range(CALLS):
+            assert await domains["S1"].call("cell@S2", b"x") == b"x"
+        assert domains["S1"]._call_fast_paths["cell@S2"] is not None
+        assert DeliverFastPath in ways_of(domains["S2"], "C1")
+        assert ReplyFastPath in ways_of(domains["S1"], "C1")
+        assert {*ways_of(domains["C1"], "S1"), *ways_of(domains["C1"], "S2")} == {ForwardFastPath}
+        first, *others = inbox.messages
+        for message in others:
+            assert (message.sender, message.path, message.route_name) == (
+                *(first.sender, first.path, first.route_name),
+            )
+            assert message.wants_reply and message.deadline is not None
+        assert len({message.id for message in inbox.messages}) == CALLS
+
+
+async def test_what_is_counted_is_the_same() -> None:
+    async with Domains(1, 2) as domains:
+        domains["S2"].add_function("cell", Inbox())
+        counted = []
+        for _ in range(3):
+            before = [(it.delivered, it.forwarded) for it in statistics_of(domains)]
+            await domains["S1"].call("cell@S2", b"x")
+            after = [(it.delivered, it.forwarded) for it in statistics_of(domains)]
+            counted.append([(b[0] - a[0], b[1] - a[1]) for a, b in zip(before, after, strict=True)])
+        assert counted[0] == counted[1] == counted[2]
+
+
+def statistics_of(domains: Domains) -> list[Any]:
+    return [domains[name].statistics() for name in ("S1", "C1", "S2")]
+
+
+async def test_a_busy_cell_refuses_and_keeps_the_order() -> None:
+    config = quick(mailbox_messages_max=4)
+    async with Domains(1, 2, config=config) as domains:
+        gate = Gate()
+        domains["S2"].add_function("cell", gate)
+        gate.open()
+        for n in range(CALLS):
+            await domains["S1"].call("cell@S2", b"%d" % n)
+        again = Gate()
+        await domains["S2"].remove_cell("cell")
+        domains["S2"].add_function("cell", again)
+        calls = [asyncio.create_task(outcome_of(domains["S1"], b"%d" % n)) for n in range(CALLS)]
+        await eventually(lambda: len(again.begun) == 1)
+        again.open()
+        outcomes = await asyncio.gather(*calls)
+        answered = [outcome[1] for outcome in outcomes if outcome[0] == "answer"]
+        assert answered == again.finished
+        assert {outcome[0] for outcome in outcomes} <= {"answer", "CellBusyError"}
+
+
+async def test_a_cell_that_goes_is_called_no_more() -> None:
+    async with Domains(1, 2) as domains:
+        for _ in range(2):
+            domains["S2"].add_function("cell", Inbox())
+            for _ in range(CALLS):
+                assert (await outcome_of(domains["S1"], b"x")) == ("answer", b"x")
+            await domains["S2"].remove_cell("cell")
+            name, *_ = await outcome_of(domains["S1"], b"x", wait=False)
+            assert name == "NoRouteError"
+
+
+async def test_another_core_is_tried_when_the_usual_one_has_gone() -> None:
+    async with Domains(2, 2) as domains:
+        domains["S2"].add_function("cell", Inbox())
+        for gone in ("C1", "C2", "C1"):
+            for _ in range(CALLS):
+                assert await domains["S1"].call("cell@S2", b"x", timeout=5.0) == b"x"
+            await cut(domains["S1"], gone)
+
+
+async def test_a_message_without_time_is_not_handled_the_short_way() -> None:
+    async with Domains(1, 2) as domains:
+        inbox = Inbox()
+        domains["S2"].add_function("cell", inbox)
+        for _ in range(CALLS):
+            await domains["S1"].call("cell@S2", b"x")
+        handled = len(inbox.messages)
+        with pytest.raises(MessagingError):
+            await domains["S1"].call("cell@S2", b"late", timeout=0.0001)
+        await domains["S1"].call("cell@S2", b"y")
+        assert len(inbox.messages) - handled <= 2
+        assert inbox.payloads[-1] == b"y"

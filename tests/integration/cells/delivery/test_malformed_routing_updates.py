@@ -1,0 +1,156 @@
+"""Peers that tell wrong news of routes: nobody else's routes change, and all others go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.cells import CellAddress, NoRouteError, Role
+from postroad.cells.delivery.domain_links import ROUTES
+from postroad.cells.routing.advertisements import (
+    AdvertisementAck,
+    AdvertisementQuery,
+    AdvertisementUpdate,
+    RouteAdvertisement,
+    ShutdownNotice,
+    encode_routing_update,
+)
+from tests.support.cells.nodes import Domains, Inbox, beside_others, forged_domain
+from tests.support.deadlines import eventually
+
+
+async def test_news_of_another_incarnation_are_dropped() -> None:
+    async with beside_others() as (domains, forged):
+        own = forged.service.incarnation
+        for number, incarnation in enumerate((own - 1, own + 1, 0, 2**62)):
+            forged.send_update(
+                AdvertisementUpdate(incarnation, number + 1, RouteAdvertisement.of(["forged"]))
+            )
+            forged.send_update(ShutdownNotice(incarnation))
+        await eventually(lambda: domains["C1"].statistics().malformed == 8)
+        assert not domains["C1"].table.queues("forged")
+        forged.send_update(AdvertisementUpdate(own, 1, RouteAdvertisement.of(["real"])))
+        await eventually(lambda: domains["C1"].table.queues("real"))
+
+
+async def test_old_news_change_nothing() -> None:
+    async with beside_others() as (domains, forged):
+        own = forged.service.incarnation
+        forged.send_update(AdvertisementUpdate(own, 5, RouteAdvertisement.of(["new"])))
+        forged.send_update(AdvertisementUpdate(own, 4, RouteAdvertisement.of(["old"])))
+        forged.send_update(AdvertisementQuery())
+        await eventually(lambda: any(isinstance(it, AdvertisementAck) for it in forged.updates))
+        forged.send_update(AdvertisementUpdate(own, 4, RouteAdvertisement.of(["old"])))
+        forged.send_update(AdvertisementQuery())
+        await eventually(lambda: sum(isinstance(it, AdvertisementAck) for it in forged.updates) > 1)
+        assert {it.number for it in forged.updates if isinstance(it, AdvertisementAck)} == {5}
+        assert domains["C1"].table.queues("new") and not domains["C1"].table.queues("old")
+
+
+async def test_acknowledgements_of_what_was_never_sent_do_not_stop_the_sender() -> None:
+    async with beside_others() as (domains, forged):
+        own = domains["C1"].service.incarnation
+        for ack in (
+            AdvertisementAck(own + 5, 7, b"x"),
+            AdvertisementAck(own, 2**60, b"y" * 16),
+            AdvertisementAck(0, 0, b""),
+            AdvertisementAck(own, 1, b""),
+        ):
+            forged.send_update(ack)
+        domains["C1"].add_function("new", Inbox(), consume=["work"])
+        await eventually(lambda: any(_offers(it, "work") for it in forged.updates))
+        await eventually(lambda: domains["S1"].table.queues("work"))
+
+
+def _offers(update: object, queue: str) -> bool:
+    return isinstance(update, AdvertisementUpdate) and queue in update.advertisement.queues
+
+
+async def test_news_that_break_the_rules_of_names_are_dropped() -> None:
+    async with beside_others() as (domains, forged):
+        own = forged.service.incarnation
+        good = encode_routing_update(
+            AdvertisementUpdate(own, 1, RouteAdvertisement.of(["queue-a", "queue-b"]))
+        )
+        for old, new in (
+            (b"queue-a", b"queue@a"),
+            (b"queue-a", b"queue-z"),
+            (b"queue-b", b"q:e*e b"),
+        ):
+            assert old in good
+            forged.send_encoded(good.replace(old, new), ROUTES)
+        await eventually(lambda: domains["C1"].statistics().malformed == 3)
+        assert "X" not in {it.target.domain for it in domains["C1"].table if it.cell != "*"}
+
+
+async def test_a_satellite_cannot_claim_the_way_to_others() -> None:
+    """Only cores have tunnels that are of use to others."""
+    async with beside_others() as (domains, forged):
+        own = forged.service.incarnation
+        forged.send_update(
+            AdvertisementUpdate(
+                own, 1, RouteAdvertisement.of(["work"], domains=["C1", "S1", "S2", "S9"])
+            )
+        )
+        await eventually(lambda: domains["C1"].table.queues("work"))
+        for name in ("S1", "S2", "S9"):
+            targets = {it.target for it in domains["C1"].table.domains(name)}
+            assert CellAddress.of_domain("X") not in targets
+        with pytest.raises(NoRouteError):
+            await domains["C1"].call("a@S9", wait=False)
+
+
+async def test_a_core_cannot_take_over_domains_that_are_connected() -> None:
+    async with beside_others(Role.CORE) as (domains, forged):
+        own = forged.service.incarnation
+        forged.send_update(
+            AdvertisementUpdate(
+                own, 1, RouteAdvertisement.of(["work"], domains=["C1", "S1", "S2", "S9"])
+            )
+        )
+        await eventually(lambda: domains["C1"].table.domains("S9"))
+        assert await domains["C1"].call("echo@S2", b"x") == b"x"
+        assert not forged.envelopes
+
+
+async def test_a_queue_that_somebody_else_offers_does_not_hide_a_cell() -> None:
+    async with beside_others() as (domains, forged):
+        own = forged.service.incarnation
+        forged.send_update(
+            AdvertisementUpdate(
+                own, 1, RouteAdvertisement.of(["System", "echo"], ["System", "echo"])
+            )
+        )
+        await eventually(lambda: domains["C1"].table.queues("echo"))
+        for n in range(20):
+            assert await domains["C1"].call("echo", b"%d" % n) == b"%d" % n
+        assert not forged.envelopes
+
+
+async def test_a_core_that_is_about_to_stop_is_left() -> None:
+    async with (
+        Domains(1, 1, may_be_cores=["C1", "C9"]) as domains,
+        forged_domain(domains["S1"], "C9", role=Role.CORE) as core,
+    ):
+        core.send_update(AdvertisementUpdate(core.service.incarnation, 1, RouteAdvertisement()))
+        await eventually(lambda: len(domains["S1"].table.defaults()) == 2)
+        core.send_update(ShutdownNotice(core.service.incarnation))
+        await eventually(lambda: len(domains["S1"].table.defaults()) == 1)
+        await eventually(
+            lambda: any(
+                isinstance(it, AdvertisementAck) and it.acknowledges_shutdown for it in core.updates
+            )
+        )
+        # It can still be asked for what only it has.
+        assert "C9" in domains["S1"].links.by_domain
+
+
+async def test_a_peer_that_tells_of_a_namesake_again_and_again_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with beside_others() as (domains, forged):
+        await forged.acknowledge(domains["C1"])
+        for _ in range(20):
+            forged.send_update(AdvertisementAck((1 << 63) - 1, 1, b""))
+            reply = await forged.answer_to(forged.send("echo@C1", b"heard"))
+            assert reply.payload == b"heard"
+        assert caplog.text.count("X has an advertisement of another process named C1") == 1

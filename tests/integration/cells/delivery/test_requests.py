@@ -1,0 +1,281 @@
+"""Calls from domain to domain: replies, errors, and everything in between told apart."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from postroad.cells import (
+    CellAddress,
+    CellBusyError,
+    CellMessage,
+    HopLimitExceededError,
+    MessageExpiredError,
+    NoRouteError,
+    Route,
+)
+from postroad.core.errors import (
+    MessageTooLargeError,
+    NotRunningError,
+    Outcome,
+    RemoteDecodeError,
+    RemoteHandlerError,
+    ReplyTimeoutError,
+    UsageError,
+)
+from tests.support.cells.nodes import LIMITS, Domains, Gate, Inbox, link_of, quick
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.net.peers import nothing_left
+
+SMALL_FRAMES = msgspec.structs.replace(LIMITS, frame_bytes_max=64 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("body", "reply"),
+    [
+        (b"raw", b"raw"),
+        (b"", b""),
+        ("größe", "größe"),
+        (None, b""),
+        ([1, {"a": None, "b": [b"c", 1.5]}], [1, {"a": None, "b": [b"c", 1.5]}]),
+        (bytes(3 << 20), bytes(3 << 20)),
+    ],
+    ids=["bytes", "nothing", "text", "none", "values", "large"],
+)
+async def test_bodies_of_all_kinds_go_there_and_back(body: object, reply: object) -> None:
+    async with Domains(1, 2) as domains:
+        domains["S2"].add_function("echo", lambda message: message.body)
+        for destination in ("echo@S2", CellAddress("echo", "S2")):
+            assert await domains["S1"].call(destination, body) == reply
+
+
+async def test_reply_error_no_route_busy_and_time_out_are_told_apart() -> None:
+    async with Domains(1, 2, config=quick(mailbox_messages_max=1)) as domains:
+        caller, callee = domains["S1"], domains["S2"]
+        gate = Gate()
+        callee.add_function("echo", lambda message: message.payload)
+        callee.add_function("slow", gate)
+        callee.add_function("text", lambda message: message.body)
+
+        @callee.cell("broken")
+        def broken(message: CellMessage) -> None:
+            raise UsageError("not today")
+
+        assert await caller.call("echo@S2", b"x") == b"x"
+        with pytest.raises(RemoteHandlerError, match="not today") as failed:
+            await caller.call("broken@S2")
+        assert failed.value.remote_code == UsageError.code
+        assert (failed.value.subject, failed.value.outcome) == ("broken@S2", Outcome.REPLIED)
+        with pytest.raises(NoRouteError, match="no cell 'nobody' in domain S2"):
+            await caller.call("nobody@S2", wait=False)
+        with pytest.raises(NoRouteError, match="S9"):
+            await caller.call("echo@S9", wait=False)
+        with pytest.raises(ReplyTimeoutError) as silent:
+            await caller.call("slow@S2", b"1", timeout=0.5)
+        assert silent.value.outcome is Outcome.UNKNOWN
+        await caller.send("slow@S2", b"2")
+        await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
+        with pytest.raises(CellBusyError) as busy:
+            await caller.call("slow@S2", b"3")
+        assert (busy.value.retryable, busy.value.outcome) == (True, Outcome.REPLIED)
+        gate.open()
+        await eventually(lambda: gate.finished == [b"1", b"2"])
+
+
+async def test_undecodable_payload_is_told_as_such() -> None:
+    async with Domains(1, 2) as domains:
+        domains["S2"].add_function("text", lambda message: message.body)
+        caller = domains["S1"]
+        draft = caller._envelope_factory(
+            "text@S2", b"\xff", None, content_type="json", wants_reply=True
+        )
+        with pytest.raises(RemoteDecodeError, match="payload is not valid json"):
+            await caller._calls.call(draft, 5.0, wait=True)
+
+
+async def test_what_waited_too_long_in_a_mailbox_is_answered_and_not_handled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Half of its time is for the way back, so that the answer is in time on any machine.
+    monkeypatch.setattr("postroad.cells.delivery.envelope._REPLY_SHARE", 2)
+    async with Domains(1, 2) as domains:
+        gate = Gate()
+        domains["S2"].add_function("slow", gate)
+        await domains["S1"].send("slow@S2", b"working")
+        call = asyncio.ensure_future(domains["S1"].call("slow@S2", b"late", timeout=4.0))
+        await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
+        await asyncio.sleep(2.2)
+        gate.open()
+        with pytest.raises(MessageExpiredError, match="expired in the mailbox of cell slow"):
+            await call
+        assert gate.finished == [b"working"]
+        assert domains["S2"].statistics().expired == 1
+
+
+async def test_consumer_that_appears_later_is_found() -> None:
+    async with Domains(2, 2) as domains:
+        links = domains["S1"].links.by_domain.values()
+
+        def answers() -> int:
+            return sum(link.statistics().received for link in links)
+
+        before = answers()
+        calls = [
+            asyncio.ensure_future(domains["S1"].call(name, b"x", timeout=DEADLINE_S))
+            for name in ("work", "late@S2")
+        ]
+        # Both were told that there is no route, and wait for one.
+        await eventually(lambda: answers() >= before + 2)
+        assert not any(call.done() for call in calls)
+        inbox = Inbox()
+        domains["S2"].add_function("late", inbox, consume=["work"])
+        assert await asyncio.gather(*calls) == [b"x", b"x"]
+        assert inbox.payloads == [b"x", b"x"]
+
+
+async def test_call_that_nobody_takes_is_no_route_with_the_words_of_a_core() -> None:
+    """In time, or at once if it does not wait."""
+    async with Domains(2, 1) as domains:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        with pytest.raises(NoRouteError, match=r"no route for work@local at C[12]") as caught:
+            await domains["S1"].call("work", b"x", timeout=0.5)
+        assert loop.time() - started > 0.4
+        assert caught.value.timeout_s == 0.5
+        assert len(domains["S1"]._calls) == 0
+        with pytest.raises(NoRouteError) as caught:
+            await domains["S1"].call("work", b"x", timeout=10 * DEADLINE_S, wait=False)
+        assert caught.value.elapsed_s is not None and caught.value.elapsed_s < DEADLINE_S
+
+
+async def test_aliases_in_a_circle_over_domains_are_told() -> None:
+    async with Domains(1, 2) as domains:
+        there = [Route.alias(CellAddress("x", "S2"), CellAddress("y", "S2"))]
+        domains["S1"].change_routes(added=there)
+        domains["S1"].change_routes(
+            added=[Route.alias(CellAddress("y", "S2"), CellAddress("x", "S2"))]
+        )
+        with pytest.raises(HopLimitExceededError, match="aliases"):
+            await domains["S1"].call("x@S2", timeout=5)
+
+
+async def test_a_path_that_goes_round_and_round_is_told() -> None:
+    async with Domains(1, 2) as domains:
+        for name in ("S1", "S2"):
+            domains[name].add_function("r", Inbox())
+        circle = ":".join(["r@S2", "r@S1"] * 30)
+        with pytest.raises(HopLimitExceededError, match="hops"):
+            await domains["S1"].call(circle, b"x", timeout=5)
+        assert await domains["S1"].call("r@S2", b"still") == b"still"
+
+
+# Sizes.
+
+
+async def test_a_message_too_large_for_a_peer_is_told_and_harms_nobody() -> None:
+    small = {"S2": SMALL_FRAMES}
+    async with Domains(1, 3, limits_of=small) as domains:
+        inbox = Inbox()
+        for name in ("S2", "S3"):
+            domains[name].add_function("echo", inbox)
+        large = bytes(1 << 20)
+        with pytest.raises(MessageTooLargeError):
+            await domains["C1"].call("echo@S2", large)
+        with pytest.raises(MessageTooLargeError, match="bytes"):
+            await domains["S1"].call("echo@S2", large)
+        assert not inbox.messages
+        assert await domains["S1"].call("echo@S3", large) == large
+        assert await domains["S1"].call("echo@S2", b"small") == b"small"
+
+
+async def test_a_reply_too_large_for_a_peer_is_told() -> None:
+    small = {"S1": SMALL_FRAMES}
+    async with Domains(1, 2, limits_of=small) as domains:
+        domains["S2"].add_function("large", lambda message: bytes(1 << 20))
+        domains["S2"].add_function("echo", Inbox())
+        with pytest.raises(RemoteHandlerError, match="bytes") as caught:
+            await domains["S1"].call("large@S2", timeout=2)
+        # It was handled, so it is not for the caller to believe that nothing was sent.
+        assert caught.value.outcome is Outcome.REPLIED
+        assert caught.value.remote_code == MessageTooLargeError.code
+        assert await domains["S1"].call("echo@S2", b"small") == b"small"
+
+
+async def test_news_too_large_for_a_peer_do_not_keep_others_from_them() -> None:
+    small = {"S1": SMALL_FRAMES}
+    async with Domains(1, 3, limits_of=small) as domains:
+        names = [f"queue-{n}-{'x' * 50}" for n in range(3_000)]
+        domains["C1"].add_function("many", Inbox(), consume=names)
+        await eventually(
+            lambda: all(len(domains[it].table.queues(names[0])) for it in ("S2", "S3"))
+        )
+        # There are other ways than to know of the queue.
+        assert await domains["S1"].call(names[0], b"x", timeout=5) == b"x"
+
+
+# The end.
+
+
+async def test_calls_in_flight_when_the_domain_stops() -> None:
+    async with nothing_left(), Domains(1, 2) as domains:
+        gate = Gate()
+        domains["S2"].add_function("slow", gate)
+        far = asyncio.ensure_future(domains["S1"].call("slow@S2"))
+        hopeful = asyncio.ensure_future(domains["S1"].call("nobody"))
+        await eventually(lambda: gate.begun)
+        await domains["S1"].stop(0.2)
+        for call in (far, hopeful):
+            with pytest.raises(NotRunningError):
+                await call
+        with pytest.raises(NotRunningError):
+            await domains["S1"].call("slow@S2")
+        with pytest.raises(NotRunningError):
+            domains["S1"].send_nowait("slow@S2")
+        gate.open()
+
+
+async def test_the_other_domain_stops_during_a_call() -> None:
+    async with Domains(1, 2) as domains:
+        gate = Gate()
+        domains["S2"].add_function("slow", gate)
+        call = asyncio.ensure_future(domains["S1"].call("slow@S2"))
+        await eventually(lambda: gate.begun)
+        stop = asyncio.ensure_future(domains["S2"].stop(5.0))
+        await asyncio.sleep(0.05)
+        # What was begun is finished and answered, though nothing new gets there.
+        gate.open()
+        assert await call == b""
+        await stop
+
+
+async def test_a_handler_that_does_not_finish_is_cancelled_and_its_caller_told() -> None:
+    async with Domains(1, 2) as domains:
+        gate = Gate()
+        domains["S2"].add_function("slow", gate)
+        call = asyncio.ensure_future(domains["S1"].call("slow@S2", b"1"))
+        waiting = asyncio.ensure_future(domains["S1"].call("slow@S2", b"2", wait=False))
+        await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
+        await domains["S2"].remove_cell("slow", 0.05)
+        with pytest.raises(RemoteHandlerError):
+            await call
+        with pytest.raises(NoRouteError, match="cell slow stopped"):
+            await waiting
+        assert (gate.begun, gate.cancelled) == ([b"1"], 1)
+
+
+async def test_cancelled_calls_leave_nothing_behind() -> None:
+    async with nothing_left(), Domains(1, 2) as domains:
+        gate = Gate()
+        domains["S2"].add_function("slow", gate, concurrency=100)
+        calls = [asyncio.ensure_future(domains["S1"].call("slow@S2")) for _ in range(50)]
+        calls += [asyncio.ensure_future(domains["S1"].call("nobody")) for _ in range(50)]
+        await eventually(lambda: len(gate.begun) == 50)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert len(domains["S1"]._calls) == 0
+        gate.open()
+        await eventually(lambda: domains["S1"].statistics().replies_late == 50)
+        assert link_of(domains["S1"], "C1").statistics().waiting == 0

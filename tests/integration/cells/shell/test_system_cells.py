@@ -1,0 +1,366 @@
+"""The System cell of real domains: what it tells, and what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from postroad.cells import Cell, CellMessage, command
+from postroad.cells.shell.log_buffer import LogBuffer
+from postroad.core.errors import ConfigError, RemoteHandlerError
+from tests.support.cells.nodes import Domains, Inbox
+from tests.support.deadlines import eventually
+
+
+class Clerk(Cell):
+    """Files papers.
+
+    And this is for programmers.
+    """
+
+    def handle(self, message: CellMessage) -> object:
+        return None
+
+    @command("file", "PAPER [-copies=N]", help="File a paper.")
+    def file(self, paper: str, *, copies: int = 1) -> str:
+        return f"filed {paper} {copies} times"
+
+
+@pytest.fixture
+async def domains() -> AsyncIterator[Domains]:
+    """Two cores and two satellites; `clerk` is in S2 and takes messages of a queue and a topic."""
+    async with Domains(2, 2) as domains:
+        await domains["S2"].add_cell(Clerk("clerk", consume=["papers"], subscribe=["gossip"]))
+        await domains.settled()
+        yield domains
+
+
+async def refusal(domains: Domains, line: str, cell: str = "System@S2") -> str:
+    with pytest.raises(RemoteHandlerError) as caught:
+        await domains["S1"].run_command(cell, line)
+    assert caught.value.remote_code in (ConfigError.code, 7130, 7120, 7110)
+    return caught.value.detail
+
+
+async def say(domains: Domains, line: str, cell: str = "System@S2") -> str:
+    return await domains["S1"].run_command(cell, line)
+
+
+# What there is.
+
+
+async def test_info_tells_who_it_is(domains: Domains) -> None:
+    for cell, name in (("System@S2", "S2"), ("System", "S1"), ("System@C2", "C2")):
+        assert await say(domains, "id", cell) == name
+    text = await say(domains, "info")
+    incarnation = domains["S2"].service.incarnation
+    for line in ("domain: +S2", "role: +satellite", "zone: +-", f"incarnation: +{incarnation}"):
+        assert re.search(f"^{line}$", text, re.MULTILINE)
+    assert re.search(r"^uptime: +0:00:\d\d$", text, re.MULTILINE)
+    assert re.search(r"^malformed: +0$", text, re.MULTILINE)
+    assert [line.split()[:2] for line in text.splitlines()[-2:]] == [["C1", "core"], ["C2", "core"]]
+
+
+async def test_cells(domains: Domains) -> None:
+    names = ["RoutingMgr", "System", "clerk", "lm", "tunnel-C1", "tunnel-C2"]
+    assert (await say(domains, "ps")).splitlines() == names
+    assert (await say(domains, "ps c* tunnel-?1")).splitlines() == ["clerk", "tunnel-C1"]
+    heading, clerk, tunnel = (await say(domains, "ps -f clerk tunnel-C1")).splitlines()
+    assert " ".join(heading.split()) == (
+        "NAME STATE WAITING OLDEST WAIT RUNNING HANDLED CLASS DESCRIPTION"
+    )
+    assert clerk.split() == ["clerk", "idle", "0", "-", "0", "0", "Clerk", "Files", "papers."]
+    assert tunnel.endswith("tunnel to core C1")
+    assert await refusal(domains, "ps nobody") == "no cell matches 'nobody'"
+
+
+async def test_a_cell_at_work_is_seen(domains: Domains) -> None:
+    go_on = asyncio.Event()
+
+    async def work(message: CellMessage) -> None:
+        await go_on.wait()
+
+    domains["S2"].add_function("busy", work)
+    calls = [asyncio.create_task(domains["S2"].call("busy", b"")) for _ in range(3)]
+    await asyncio.sleep(0)
+    _, row = (await say(domains, "ps -f busy")).splitlines()
+    assert re.match(r"busy +busy +2 +[\d.]+ ms +1 +1 ", row)
+    go_on.set()
+    await asyncio.gather(*calls)
+
+
+class Shy(Clerk):
+    def describe(self) -> str:
+        raise ValueError("no")
+
+
+async def test_a_cell_that_cannot_describe_itself_hides_nobody(domains: Domains) -> None:
+    await domains["S2"].add_cell(Shy("shy"))
+    text = await say(domains, "ps -f")
+    assert "cannot describe itself: ValueError" in text
+    assert "Files papers." in text
+    assert "cannot describe itself: ValueError" in await say(domains, "info", "shy@S2")
+
+
+async def test_every_cell_has_info_and_help(domains: Domains) -> None:
+    info = await say(domains, "info", "clerk@S2")
+    assert re.findall(
+        r"^(?:cell|description|queues|topics|handled): +(.*)$", info, re.MULTILINE
+    ) == [
+        "clerk@S2",
+        "Files papers.",
+        "papers",
+        "gossip",
+        "1",
+    ]
+    assert (await say(domains, "", "clerk@S2")).startswith("file PAPER [-copies=N]  File a paper.")
+    assert await say(domains, "file 'a b' -copies=2", "clerk@S2") == "filed a b 2 times"
+    assert await refusal(domains, "file", "clerk@S2") == (
+        "missing argument PAPER; usage: file PAPER [-copies=N]"
+    )
+    assert "tunnel to satellite S2" in await say(domains, "info", "tunnel-S2@C1")
+
+
+# Routes.
+
+
+async def test_routes_are_listed_added_and_deleted(domains: Domains) -> None:
+    assert (await say(domains, "route ls -type=queue")).splitlines() == [
+        "TYPE   DESTINATION  TARGET    ZONE",
+        "queue  papers@*     clerk@S2",
+    ]
+    assert await say(domains, "route ls -destination=nothing*") == "no routes"
+    assert (await say(domains, "route ls -target=*@C1 -type=default")).count("\n") == 1
+    added = "queue letters@* -> clerk@S2"
+    assert await say(domains, "route add letters clerk") == f"added {added}"
+    assert (
+        await refusal(domains, "route add letters clerk@S2")
+        == f"cannot add route {added}: it exists already"
+    )
+    await domains.settled()
+    await domains["S1"].call("letters", "by the new route")
+    assert await say(domains, "route delete letters clerk") == f"deleted {added}"
+    assert (
+        await refusal(domains, "route delete letters clerk")
+        == f"cannot delete route {added}: it does not exist"
+    )
+
+
+async def test_aliases_and_zones(domains: Domains) -> None:
+    assert await say(domains, "route add -type=alias office clerk@S2", "System") == (
+        "added alias office@local -> clerk@S2"
+    )
+    await domains["S1"].call("office", b"")
+    assert await say(domains, "route add -zone=east -type=topic news clerk") == (
+        "added topic news@* -> clerk@S2 zone east"
+    )
+    assert await say(domains, "route delete -type=topic news clerk") == (
+        "deleted topic news@* -> clerk@S2"
+    )
+
+
+REFUSED_ROUTES = [
+    (
+        "route add q nobody",
+        "cannot add route queue q@* -> nobody@S2: domain S2 has no cell nobody@S2",
+    ),
+    ("route add q clerk@S1", "has no cell clerk@S1"),
+    ("route add", "expected [-type=TYPE]"),
+    ("route add a b c", "expected [-type=TYPE]"),
+    ("route add -type=default q clerk", "invalid cell 'q' in a route of type default"),
+    ("route add -type=what q clerk", "unknown route type 'what'; use one of topic, exact,"),
+    ("route add a@b@c clerk", "name 'b@c' contains '@'"),
+    ("route find ''", "PATH is empty"),
+    ("route find papers -from=S1", "no tunnel to domain 'S1'; tunnels: C1, C2"),
+    ("route fnd papers", "unknown command 'route fnd'; did you mean 'route find'?"),
+]
+
+
+async def test_routes_that_cannot_be_are_refused(domains: Domains) -> None:
+    before = domains["S2"].table
+    for line, text in REFUSED_ROUTES:
+        assert text in await refusal(domains, line), line
+        assert domains["S2"].table is before
+
+
+async def test_finding_a_route_tells_the_whole_decision(domains: Domains) -> None:
+    assert await say(domains, "route find papers") == (
+        "queue papers@* -> clerk@S2: the consumer\n=> deliver to clerk for papers"
+    )
+    assert await say(domains, "route find papers", "System@C1") == (
+        "queue papers@* -> *@S2: through tunnel-S2\n=> forward through tunnel-S2 towards S2"
+    )
+    assert await say(domains, "route find gossip -from=C1") == (
+        "topic gossip@* -> clerk@S2: a copy\nno other route for gossip@local\n"
+        "=> deliver to clerk for gossip"
+    )
+    assert await say(domains, "route find papers -from=C2", "System@C1") == (
+        "no route for papers@local at C1\n=> fail: no route for papers@local at C1"
+    )
+    before = domains["S2"].statistics()
+    text = await say(domains, "route find x", "System")
+    assert re.fullmatch(
+        r"default \*@\* -> \*@(C\d): through tunnel-\1\n=> forward through tunnel-\1 towards \1",
+        text,
+    )
+    assert domains["S2"].statistics() == before
+
+
+async def test_finding_a_route_passes_over_what_drains(domains: Domains) -> None:
+    domains["S2"].add_function("other", Inbox(), consume=["papers"])
+    assert await say(domains, "drain clerk") == "clerk is drained"
+    assert "deliver to other" in await say(domains, "route find papers")
+    assert "deliver to clerk" not in await say(domains, "route find clerk")
+    assert await say(domains, "route find clerk@S2") == (
+        "clerk@S2 is in this domain\n=> deliver to clerk"
+    )
+    assert "draining" in await say(domains, "ps -f clerk")
+
+
+# What can be done.
+
+
+async def test_a_killed_cell_is_gone_when_the_answer_comes(domains: Domains) -> None:
+    assert await say(domains, "kill clerk") == "clerk is removed"
+    assert "clerk" not in domains["S2"].cells
+    assert await refusal(domains, "kill clerk") == "domain S2 has no cell 'clerk'"
+
+
+async def test_cells_of_the_domain_itself_stay(domains: Domains) -> None:
+    for cell in ("System", "RoutingMgr", "lm"):
+        told = f"{cell} is a built-in cell and cannot be"
+        assert await refusal(domains, f"kill {cell}") == f"{told} killed"
+        assert await refusal(domains, f"drain {cell}") == f"{told} drained"
+        assert cell in domains["S2"].cells
+        with pytest.raises(RemoteHandlerError, match="accepts commands only; try 'help'"):
+            await domains["S1"].call(f"{cell}@S2", "hello")
+
+
+async def test_a_killed_tunnel_is_closed_and_dialed_again(domains: Domains) -> None:
+    before = domains["S1"].links.by_domain["C1"]
+    assert "tunnel-C1 is closed" in await say(domains, "kill tunnel-C1", "System")
+    assert domains["S1"].links.by_domain.get("C1") is not before
+    await eventually(lambda: domains["S1"].links.by_domain.get("C1") not in (before, None))
+    assert "cannot be drained" in await refusal(domains, "drain tunnel-C2")
+
+
+async def test_a_text_is_sent(domains: Domains) -> None:
+    inbox = Inbox()
+    domains["S2"].add_function("box", inbox)
+    assert await say(domains, "send box@S2 'two  spaces' more -- -x", "System") == "sent to box@S2"
+    await eventually(lambda: inbox.messages)
+    assert inbox.messages[0].body == "two  spaces more -x"
+    assert str(inbox.messages[0].sender) == "System@S1"
+
+
+async def test_log_lines(domains: Domains) -> None:
+    logger = logging.getLogger("postroad.cells")
+    try:
+        assert await say(domains, "log set debug") == "level debug"
+        logger.debug("seen by operators")
+        lines = (await say(domains, "log -lines=1")).splitlines()
+        assert [line.partition(" DEBUG ")[2] for line in lines] == [
+            "postroad.cells: seen by operators"
+        ]
+        assert re.search(r"^postroad\.cells +debug$", await say(domains, "log ls"), re.MULTILINE)
+    finally:
+        assert (await say(domains, "log reset")).startswith("level ")
+    assert await refusal(domains, "log set loud") == (
+        "unknown level 'loud'; use one of debug, info, warning, error, critical"
+    )
+    assert await refusal(domains, "log -lines=0") == "-lines=0 must be 1 to 200"
+
+
+async def test_nothing_is_left_behind_in_logging() -> None:
+    logger = logging.getLogger("postroad")
+    level, handlers = logger.level, list(logger.handlers)
+    async with Domains(1, 1) as domains:
+        (pinboard,) = [it for it in logger.handlers if it not in handlers]
+        assert isinstance(pinboard, LogBuffer)
+        await domains["S1"].run_command("System@C1", "log set error")
+        assert logger.level == logging.ERROR
+    assert logger.handlers == handlers
+    assert logger.level == level
+
+
+async def test_commands_of_two_domains_that_wait_for_each_other(domains: Domains) -> None:
+    commands = (
+        domains[here].run_command(f"System@{there}", f"traceroute System@{here}")
+        for here, there in (("S1", "S2"), ("S2", "S1"), ("C1", "C2"))
+        for _ in range(10)
+    )
+    for text in await asyncio.gather(*commands):
+        assert "no reply" not in text
+
+
+# Pings.
+
+
+async def test_pings(domains: Domains) -> None:
+    first, times = (await say(domains, "ping papers -count=5 -size=1000")).splitlines()
+    assert first == "papers: 5 sent, 5 replied"
+    assert re.fullmatch(r"round trip: min [\d.]+ ms, avg [\d.]+ ms, max [\d.]+ ms", times)
+    assert (await say(domains, "ping papers", "System")).startswith(
+        "papers: 1 sent, 1 replied by clerk@S2\n"
+    )
+
+
+async def test_pings_that_are_lost(domains: Domains) -> None:
+    assert (await say(domains, "ping nobody@S1 -count=50")).splitlines() == [
+        "nobody@S1: 3 sent, 0 replied",
+        "no reply: no cell 'nobody' in domain S1",
+    ]
+    assert "no reply: no route for nobody@Nowhere" in await say(domains, "ping nobody@Nowhere")
+    assert "no reply from x@Nowhere: no route" in await say(domains, "traceroute x@Nowhere")
+
+
+REFUSED_PINGS = [
+    ("-count=0", "-count=0 must be 1 to 100"),
+    ("-count=99999999999999999999999", "-count=99999999999999999... must be 1 to 100"),
+    ("-size=-1", "-size=-1 must be 0 to 1048576"),
+    ("-timeout=0", "-timeout=0 must be above 0 and at most 60 seconds"),
+    ("-timeout=61", "-timeout=61 must be above 0 and at most 60 seconds"),
+]
+
+
+async def test_pings_with_senseless_options_are_refused(domains: Domains) -> None:
+    for options, text in REFUSED_PINGS:
+        assert await refusal(domains, f"ping clerk {options}") == text
+
+
+async def test_the_way_out_and_back(domains: Domains) -> None:
+    text = await say(domains, "traceroute clerk@S2", "System")
+    first, out, back, _, heading, *rows = text.splitlines()
+    assert first.startswith("clerk@S2 replied after ")
+    assert re.fullmatch(r"out:   S1 -> C\d -> S2", out)
+    assert re.fullmatch(r"back:  S2 -> C\d -> S1", back)
+    assert heading.split() == ["DOMAIN", "ROUND", "TRIP"]
+    passed = {*out.split()[1::2], *back.split()[1::2]}
+    assert {row.split()[0] for row in rows} == passed
+    assert all(re.fullmatch(r"\w+ +[\d.]+ ms", row) for row in rows)
+
+
+async def test_way_by_several_hops_or_within_a_domain_is_told(domains: Domains) -> None:
+    text = await say(domains, "traceroute clerk@S2:System@C1:System@S1", "System")
+    assert re.search(r"^out:   S1 -> C\d -> S2 -> (C2 -> )?C1 -> S1$", text, re.MULTILINE)
+    text = await say(domains, "traceroute clerk")
+    assert text.splitlines()[1:3] == ["out:   S2", "back:  S2"]
+
+
+# Hostile input.
+
+
+BAD_LINES = ["ps 'a", "ps a\0", "ps -=", "ps -f -f", "\x1b", "x" * 1_000_000]
+BAD_LINES += ["route find " + ":" * 99]
+
+
+async def test_bad_line_is_answered_and_does_no_harm(domains: Domains) -> None:
+    for line in BAD_LINES:
+        text = await refusal(domains, line)
+        assert text.isprintable()
+        assert "Traceback" not in text
+    assert await say(domains, "id") == "S2"

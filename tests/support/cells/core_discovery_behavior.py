@@ -1,0 +1,255 @@
+"""What everybody does who tells where the cores are, whatever they ask. Each kind inherits this.
+
+A kind brings a source: sites for domains to run at, and cores that others have entered there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import pytest
+
+from postroad.cells import Role
+from postroad.cells.addresses import DomainInfo
+from postroad.cells.core_discovery import CoreDiscovery, CoreLocation
+from postroad.core import Address
+from postroad.core.errors import ConfigError
+from tests.support.cluster.discovery_behaviour import SearchBehaviour
+from tests.support.deadlines import DEADLINE_S, eventually
+
+
+class Site(NamedTuple):
+    """Where a domain can run."""
+
+    name: str
+    locations: CoreDiscovery
+    endpoints: tuple[Address, ...]
+
+    @property
+    def search(self) -> CoreDiscovery:
+        return self.locations
+
+    async def start(
+        self,
+        listener: Callable[[Any], None] | None = None,
+        role: Role = Role.SATELLITE,
+        zone: str | None = None,
+    ) -> Told:
+        told = Told()
+        domain = DomainInfo(self.name, role, zone)
+        await self.locations.start(domain, self.endpoints, listener or told)
+        return told
+
+    async def start_core(self, zone: str | None = None) -> Told:
+        return await self.start(role=Role.CORE, zone=zone)
+
+    def location(self, zone: str | None = None) -> CoreLocation:
+        """What others shall be told of it if it is a core."""
+        return CoreLocation(self.name, self.endpoints, zone)
+
+
+class Source(Protocol):
+    """Where one kind of locations looks."""
+
+    async def site(self, name: str) -> Site:
+        """A place for a domain, with locations that ask this source."""
+
+    async def put(self, name: str, zone: str | None = None) -> CoreLocation:
+        """Have a core known to the source that nobody here runs."""
+
+
+class ChangingSource(Source, Protocol):
+    """A source whose answers change; what was put can be put again with another zone."""
+
+    async def move(self, name: str) -> CoreLocation:
+        """Have a core that was put known at another place."""
+
+    async def spoil(self, name: str) -> None:
+        """Make unreadable what is known of a core that was put."""
+
+    async def remove(self, name: str) -> None:
+        """Make the source forget a core that was put."""
+
+
+class Told:
+    """Remembers what was told."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, CoreLocation]] = []
+
+    def __call__(self, cores: Mapping[str, CoreLocation]) -> None:
+        asyncio.get_running_loop()  # Raises in any other thread.
+        self.calls.append(dict(cores))
+
+    async def until(self, *expected: CoreLocation, timeout_s: float = DEADLINE_S) -> None:
+        """Return when exactly these are the cores told last."""
+        wanted = by_name(*expected)
+        await eventually(
+            lambda: self.calls and self.calls[-1] == wanted, f"{expected} are told", timeout_s
+        )
+
+
+def by_name(*cores: CoreLocation) -> dict[str, CoreLocation]:
+    return {core.name: core for core in cores}
+
+
+class LocationsBehaviour(SearchBehaviour):
+    """For everybody."""
+
+    finds = "cores"
+
+    async def make(self, source: Source, number: int = 1) -> Site:
+        return await source.site(f"S{number}")
+
+    async def put(self, source: Source) -> None:
+        await source.put("C1")
+
+    async def test_cores_are_told_before_start_returns_and_cannot_be_changed(
+        self, source: Source
+    ) -> None:
+        first, second = await source.put("C1", "A"), await source.put("C2")
+        satellite = await source.site("S1")
+        assert isinstance(satellite.locations, CoreDiscovery)
+        held: list[Mapping[str, CoreLocation]] = []
+        await satellite.start(held.append)
+
+        assert held == [by_name(first, second)]
+        assert held[0]["C1"].zone == "A"
+        with pytest.raises(TypeError):
+            del held[0]["C1"]  # type: ignore[attr-defined]
+        await satellite.locations.stop()
+
+    async def test_core_that_stopped_is_not_registered(self, source: Source) -> None:
+        site = await source.site("C1")
+        await site.start_core()
+        await asyncio.gather(site.locations.stop(), site.locations.stop())
+        statistics = site.locations.statistics()
+        assert (statistics.is_connected, statistics.is_registered) == (False, False)
+
+    async def test_core_that_cannot_be_dialed_is_refused(self, source: Source) -> None:
+        own = Address("127.0.0.1", 7001)
+        for number, endpoints in enumerate([(), (own._replace(port=0),), (own,) * 17]):
+            site = await source.site(f"C{number}")
+            with pytest.raises(ConfigError):
+                await site._replace(endpoints=endpoints).start_core()
+            await site.locations.stop()
+
+    async def test_satellite_needs_no_endpoints(self, source: Source) -> None:
+        site = (await source.site("S1"))._replace(endpoints=())
+        told = await site.start()
+        assert told.calls == [{}]
+        assert not site.locations.statistics().is_registered
+        await site.locations.stop()
+
+
+class ChangingLocationsBehaviour(LocationsBehaviour):
+    """For those whose source can change."""
+
+    async def test_a_satellite_hears_of_cores_that_come_and_go(
+        self, source: ChangingSource
+    ) -> None:
+        satellite, first = await source.site("S1"), await source.site("C1")
+        told = await satellite.start()
+        await first.start_core("A")
+        await told.until(first.location("A"))
+        second = await source.site("C2")
+        await second.start_core()
+        await told.until(first.location("A"), second.location())
+        await first.locations.stop()
+        await told.until(second.location())
+
+        assert satellite.locations.statistics().changes == len(told.calls)
+        await satellite.locations.stop()
+        await second.locations.stop()
+
+    async def test_a_core_hears_of_the_others_and_never_of_itself(
+        self, source: ChangingSource
+    ) -> None:
+        sites = [await source.site(name) for name in ("C1", "C2", "C3")]
+        tellers = [await site.start_core() for site in sites]
+        for site, told in zip(sites, tellers, strict=True):
+            await told.until(*(other.location() for other in sites if other is not site))
+            assert not any(site.name in call for call in told.calls)
+            assert site.locations.statistics().is_registered
+            assert site.locations.statistics().registrations == 1
+        for site in sites:
+            await site.locations.stop()
+
+    async def test_nobody_hears_of_a_satellite(self, source: ChangingSource) -> None:
+        one, two, core = [await source.site(name) for name in ("S1", "S2", "C1")]
+        told = await one.start()
+        await two.start(zone="A")
+        await core.start_core()
+        await told.until(core.location())
+
+        assert told.calls == [{}, by_name(core.location())]
+        assert not two.locations.statistics().is_registered
+        assert two.locations.statistics().registrations == 0
+        for site in (one, two, core):
+            await site.locations.stop()
+
+    async def test_another_zone_is_told(self, source: ChangingSource) -> None:
+        before = await source.put("C1", "A")
+        satellite = await source.site("S1")
+        told = await satellite.start()
+        after = await source.put("C1", "B")
+        await told.until(after)
+        last = await source.put("C1")
+        await told.until(last)
+
+        assert told.calls == [by_name(before), by_name(after), by_name(last)]
+        await satellite.locations.stop()
+
+    async def test_other_endpoints_are_told(self, source: ChangingSource) -> None:
+        before = await source.put("C1")
+        satellite = await source.site("S1")
+        told = await satellite.start()
+        after = await source.move("C1")
+        await told.until(after)
+
+        assert before.endpoints != after.endpoints
+        await satellite.locations.stop()
+
+    async def test_what_cannot_be_read_changes_nothing_for_a_core_known_before(
+        self, source: ChangingSource
+    ) -> None:
+        known = await source.put("C1")
+        satellite = await source.site("S1")
+        told = await satellite.start()
+        await source.spoil("C1")
+        await eventually(lambda: satellite.locations.statistics().skipped, "it is counted")
+        other = await source.put("C2")
+        await told.until(known, other)
+        assert told.calls == [by_name(known), by_name(known, other)]
+
+        await source.remove("C1")
+        await told.until(other)
+        await satellite.locations.stop()
+
+    async def test_what_cannot_be_read_is_skipped_until_it_can(
+        self, source: ChangingSource, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        other = await source.put("C1")
+        await source.put("C2")
+        await source.spoil("C2")
+        satellite = await source.site("S1")
+        told = await satellite.start()
+        assert told.calls == [by_name(other)]
+        assert satellite.locations.statistics().skipped == 1
+        assert "C2" in caplog.text
+
+        mended = await source.put("C2")
+        await told.until(other, mended)
+        await satellite.locations.stop()
+
+    async def test_nothing_is_told_after_stop(self, source: ChangingSource) -> None:
+        stopped, witness = await source.site("S1"), await source.site("S2")
+        told, seen = await stopped.start(), await witness.start()
+        await stopped.locations.stop()
+        core = await source.put("C1")
+        await seen.until(core)
+
+        assert told.calls == [{}]
+        await witness.locations.stop()
