@@ -187,15 +187,15 @@ PROOFS = {
         "test_long_row_of_windows_is_delivered_when_the_peer_is_found",
     ),
     "MembershipConfig.health_max": (
-        "unit/cluster/membership/test_health.py",
+        "unit/cluster/membership/test_suspicion.py",
         "test_doubts_rise_to_the_maximum_and_fall_one_by_one",
     ),
     "MembershipConfig.members_max": (
-        "unit/cluster/membership/test_machine_input.py",
+        "unit/cluster/membership/test_membership_input.py",
         "test_a_flood_of_strangers_is_refused_and_drives_nobody_out",
     ),
     "MembershipConfig.packet_bytes_max": (
-        "unit/cluster/membership/test_contacts.py",
+        "unit/cluster/membership/test_state_sync.py",
         "test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time",
     ),
     "MembershipConfig.properties_bytes_max": (
@@ -203,7 +203,7 @@ PROOFS = {
         "test_properties_that_have_no_room_for_a_core_are_refused",
     ),
     "MembershipConfig.stream_bytes_max": (
-        "unit/cluster/membership/test_contacts.py",
+        "unit/cluster/membership/test_state_sync.py",
         "test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time",
     ),
     "RegistryConfig.nodes_max": (

@@ -9,7 +9,7 @@ from postroad.cluster.membership import MemberRecord
 from postroad.cluster.membership.gossip_handler import GossipHandler
 from postroad.cluster.membership.member_table import MergeResult
 from postroad.cluster.membership.name_conflicts import NameConflictResolver
-from postroad.cluster.membership.vetting import Teller
+from postroad.cluster.membership.candidates import Teller
 from postroad.core.secret import ClusterSecret
 from postroad.net import RawMessage
 from postroad.wire import sealing

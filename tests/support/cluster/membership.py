@@ -418,3 +418,26 @@ def names_of(machine: Membership) -> list[str]:
 def state_of(machine: Membership, name: str) -> MemberState | None:
     member = machine.member(name)
     return None if member is None else member.state
+
+
+def take_news(roster: MemberTable) -> list[MemberRecord]:
+    """What the roster wants to be passed on, once."""
+    return roster._rumours.pop_batch(1_000_000, times_max=1, full_bytes_max=1_000_000)
+
+
+def make_crowd(
+    *records: MemberRecord, config: MembershipConfig | None = None, now: float = 100.0
+) -> MemberTable:
+    """A roster that knows of these and has told all of them."""
+    roster = make_roster(config=config)
+    for record in records:
+        roster.add(record, now)
+    roster.changes.clear()
+    take_news(roster)
+    return roster
+
+
+def take_changes(roster: MemberTable) -> list[tuple[MembershipEventType, str]]:
+    changes = [(change.kind, change.member.name) for change in roster.changes]
+    roster.changes.clear()
+    return changes

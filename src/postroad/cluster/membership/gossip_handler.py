@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from postroad.cluster.membership.candidates import Teller, Vetting
 from postroad.cluster.membership.context import MembershipContext
 from postroad.cluster.membership.gossip import (
     Arrival,
@@ -19,7 +20,6 @@ from postroad.cluster.membership.members import CLAIM_MAX, MemberRecord, MemberS
 from postroad.cluster.membership.name_conflicts import NameConflictResolver
 from postroad.cluster.membership.prober import Prober
 from postroad.cluster.membership.state_sync import StateSync
-from postroad.cluster.membership.vetting import Teller, Vetting
 from postroad.core import Address
 from postroad.core.errors import MalformedPayloadError
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from postroad.cluster.membership.candidates import Vetting
 from postroad.cluster.membership.config import MembershipConfig
 from postroad.cluster.membership.context import (
     MembershipContext,
@@ -55,7 +56,6 @@ from postroad.cluster.membership.members import (
 from postroad.cluster.membership.name_conflicts import NameConflictResolver, NameResolution
 from postroad.cluster.membership.prober import Prober
 from postroad.cluster.membership.state_sync import StateSync
-from postroad.cluster.membership.vetting import Vetting
 from postroad.core import Address
 from postroad.core.errors import MalformedPayloadError
 

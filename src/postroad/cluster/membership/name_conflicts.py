@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from postroad.cluster.membership.candidates import Teller, Vetting
 from postroad.cluster.membership.context import MembershipContext
 from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket, padding_for
 from postroad.cluster.membership.members import MemberRecord
-from postroad.cluster.membership.vetting import Teller, Vetting
 from postroad.core import Address
 
 # Questions under way at one time; what is dropped will be heard of again.

@@ -1,4 +1,4 @@
-"""Names as nodes of ZooKeeper, and back."""
+"""Encoding of names as znode names."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from postroad.cluster.membership import MemberRecord, MembershipConfig, MemberState
+from postroad.cluster.membership.candidates import Teller, Vetting
 from postroad.cluster.membership.context import MembershipContext
 from postroad.cluster.membership.gossip import ProbePacket
 from postroad.cluster.membership.members import leave_digest
-from postroad.cluster.membership.vetting import Teller, Vetting
 from postroad.core import Address
 from tests.support.cluster.membership import (
     INCARNATION,

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from postroad.cluster.membership import MemberRecord, MembershipConfig, MembershipEventType
+from postroad.cluster.membership.candidates import Vetting
 from postroad.cluster.membership.context import MembershipContext
 from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket
 from postroad.cluster.membership.member_table import MergeResult
 from postroad.cluster.membership.members import leave_digest
 from postroad.cluster.membership.name_conflicts import NameConflictResolver, NameResolution
-from postroad.cluster.membership.vetting import Vetting
 from tests.support.cluster.membership import (
     INCARNATION,
     address_of,

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from postroad.cluster.membership import MemberRecord, MembershipConfig, MemberState
+from postroad.cluster.membership.candidates import Teller, Vetting
 from postroad.cluster.membership.gossip import ProbePacket, PropertiesRequestPacket
 from postroad.cluster.membership.gossip_handler import GossipHandler
 from postroad.cluster.membership.local_member import LocalMember
@@ -12,7 +13,6 @@ from postroad.cluster.membership.members import CLAIM_MAX
 from postroad.cluster.membership.name_conflicts import NameConflictResolver
 from postroad.cluster.membership.prober import Prober
 from postroad.cluster.membership.state_sync import StateSync
-from postroad.cluster.membership.vetting import Teller, Vetting
 from postroad.core import Address
 from tests.support.cluster.membership import (
     INCARNATION,
