@@ -42,8 +42,8 @@ from tests.support.cluster.membership import (
     instance_of,
     join_alone,
     make_machine,
+    make_member_table,
     make_record,
-    make_roster,
     names_of,
     tell,
 )
@@ -102,7 +102,7 @@ def hear_all(records: Sequence[MemberRecord]) -> Membership:
     machine = join_alone(config=CONFIG)
     for name in {record.name for record in records}:
         # It has answered once, before anything was told of it.
-        machine._roster.add(make_record(name, incarnation=INCARNATION - 1), START)
+        machine._member_table.add(make_record(name, incarnation=INCARNATION - 1), START)
     for record in records:
         tell(machine, record, now=START)
     return machine
@@ -119,7 +119,7 @@ def end(records: Sequence[MemberRecord]) -> dict[str, tuple[object, ...]]:
             entry.record.precedence,
             entry.record.properties or {},
         )
-        for name, entry in machine._roster.entries.items()
+        for name, entry in machine._member_table.entries.items()
     }
 
 
@@ -146,7 +146,7 @@ def test_in_whatever_order_processes_are_heard_of_none_is_believed_that_does_not
 def test_what_the_end_is_follows_from_the_news(told: list[MemberRecord]) -> None:
     machine = hear_all(told)
     let_time_pass(machine)
-    for name, entry in machine._roster.entries.items():
+    for name, entry in machine._member_table.entries.items():
         tales_of = [record for record in told if record.name == name]
         has_left = any(record.state is MemberState.LEFT for record in tales_of)
         assert entry.state is (MemberState.LEFT if has_left else MemberState.DEAD)
@@ -159,14 +159,24 @@ def test_what_the_end_is_follows_from_the_news(told: list[MemberRecord]) -> None
 
 @given(st.lists(tales(starts=1), max_size=12))
 def test_hearing_the_same_twice_changes_nothing(told: list[MemberRecord]) -> None:
-    roster = make_roster("a")
+    table = make_member_table("a")
     for record in told:
-        roster.merge(record, START)
-        roster.changes.clear()
-        before = (roster.records(), roster.digest(), roster.deadline(), roster.revision)
-        roster.merge(record, START)
-        assert (roster.records(), roster.digest(), roster.deadline(), roster.revision) == before
-        assert roster.changes == []
+        table.merge(record, START)
+        table.events.clear()
+        before = (
+            table.records(),
+            table.digest(),
+            table.deadline(),
+            table.revision,
+        )
+        table.merge(record, START)
+        assert (
+            table.records(),
+            table.digest(),
+            table.deadline(),
+            table.revision,
+        ) == before
+        assert table.events == []
 
 
 @given(st.lists(tales(starts=1), max_size=12))
@@ -176,7 +186,7 @@ def test_a_member_is_added_and_removed_in_turn_and_news_are_no_more_than_members
     machine = join_alone(config=CONFIG)
     for record in told:
         tell(machine, record, now=START)
-        assert len(machine._voice.rumours) <= len(machine._roster.entries) + 1
+        assert len(machine._context.gossip_queue) <= len(machine._member_table.entries) + 1
     let_time_pass(machine)
     present: dict[str, bool] = {}
     for change in machine.drain_events():
@@ -203,7 +213,7 @@ def test_two_nodes_that_compare_their_views_agree(
         for machine in (first, second):
             # It has answered both, before anything was told of it.
             record = make_record(name, incarnation=INCARNATION - 1)
-            machine._roster.add(record, wire.clock())
+            machine._member_table.add(record, wire.clock())
     for record in ours:
         tell(first, record, now=wire.clock())
     for record in theirs:
@@ -230,22 +240,22 @@ def test_no_more_is_told_than_fits(told: list[MemberRecord], room: int, full: in
 
 @given(st.lists(st.tuples(others, st.integers(0, 400)), max_size=30), st.integers(1, 4))
 def test_every_piece_of_news_is_told_so_often_and_not_more(
-    steps: list[tuple[str, int]], times_max: int
+    steps: list[tuple[str, int]], transmits_max: int
 ) -> None:
-    rumours = GossipQueue()
+    gossip_queue = GossipQueue()
     told = dict.fromkeys(OTHERS, 0)
     added = set()
     for name, room in steps:
         if name not in added:
-            rumours.add(make_record(name))
+            gossip_queue.add(make_record(name))
             added.add(name)
-        for record in rumours.pop_batch(room, times_max=times_max, full_bytes_max=400):
+        for record in gossip_queue.pop_batch(room, transmits_max=transmits_max, full_bytes_max=400):
             told[record.name] += 1
-    while taken := rumours.pop_batch(10_000, times_max=times_max, full_bytes_max=400):
+    while taken := gossip_queue.pop_batch(10_000, transmits_max=transmits_max, full_bytes_max=400):
         for record in taken:
             told[record.name] += 1
-    assert all(told[name] == times_max for name in added)
-    assert len(rumours) == 0
+    assert all(told[name] == transmits_max for name in added)
+    assert len(gossip_queue) == 0
 
 
 # Bytes.
@@ -306,10 +316,10 @@ packets: st.SearchStrategy[MembershipPacket] = st.one_of(
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_packet_or_malformed(data: bytes) -> None:
     try:
-        packet = decode_packet(data, news_max=10)
+        packet = decode_packet(data, records_max=10)
     except MalformedPayloadError:
         return
-    assert decode_packet(encode_packet(packet), news_max=10) == packet
+    assert decode_packet(encode_packet(packet), records_max=10) == packet
 
 
 @given(packets, st.data())
@@ -317,10 +327,10 @@ def test_every_packet_survives_its_bytes_and_is_malformed_cut_off(
     packet: MembershipPacket, data: st.DataObject
 ) -> None:
     encoded = encode_packet(packet)
-    assert decode_packet(encoded, news_max=10) == packet
+    assert decode_packet(encoded, records_max=10) == packet
     cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(MalformedPayloadError):
-        decode_packet(encoded[:cut], news_max=10)
+        decode_packet(encoded[:cut], records_max=10)
 
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
@@ -335,12 +345,12 @@ def test_whatever_a_machine_receives_it_goes_on(
         data = it if isinstance(it, bytes) else encode_packet(it)
         answer = machine.receive(data, Address("evil", 1), now, in_stream=in_stream)
         if answer is not None:
-            decode_packet(answer, news_max=NEWS_MAX)
+            decode_packet(answer, records_max=NEWS_MAX)
         assert machine.deadline() >= now
         now = max(now, min(machine.deadline(), now + 0.1))
         machine.tick(now)
         for send in machine.drain_outgoing():
-            decode_packet(send.payload, news_max=NEWS_MAX)
+            decode_packet(send.payload, records_max=NEWS_MAX)
     assert machine.local_member.state is MemberState.ALIVE
     assert machine.local_member.address == address_of("a")
 

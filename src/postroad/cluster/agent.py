@@ -32,7 +32,7 @@ from postroad.cluster.membership import (
     NameConflictLost,
     validate_properties,
 )
-from postroad.cluster.transport import DatagramListener, PacketTransport
+from postroad.cluster.transport import PacketTransport
 from postroad.core import Address, Lifecycle, ThrottledLogger
 from postroad.core.errors import (
     ConfigError,
@@ -43,13 +43,14 @@ from postroad.core.errors import (
     UsageError,
 )
 from postroad.net import DatagramService, MessagingService, RawMessage
+from postroad.net.datagrams import DatagramHandler
 
 logger = logging.getLogger("postroad.cluster")
 
 SUBJECT = "cluster.membership"
 # Similar warnings are told once in so many seconds.
 _WARN_INTERVAL_S = 10.0
-_NAMES_TOLD = 10
+_NAMES_LOGGED = 10
 
 
 class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,9 +108,9 @@ class ClusterAgent(Lifecycle):
         self._discovery = StaticDiscovery([]) if discovery is None else discovery
         self._properties = validate_properties(properties or {}, self.config)
         self._uses_datagrams = not service.uses_tls if datagrams is None else datagrams
-        self._audience = MembershipListeners()
-        self._transmission = PacketTransport(service, self._on_answer, self._on_same_name)
-        self._transmission.subscribe(SUBJECT, self._on_datagram)
+        self._listeners = MembershipListeners()
+        self._transport = PacketTransport(service, self._on_reply, self._on_duplicate_name_peer)
+        self._transport.subscribe(SUBJECT, self._on_datagram)
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         # Why this node is no member any more, if it did not leave by itself.
         self.failure: NameConflictError | None = None
@@ -118,11 +119,11 @@ class ClusterAgent(Lifecycle):
         # What others have this agent run until it stops.
         self._tasks: dict[asyncio.Future[object], None] = {}
         # The task that closes everything, once there is a reason to.
-        self._closing: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         # Probes that only TCP answered, as far as that was told.
-        self._told_by_stream = 0
+        self._logged_by_stream = 0
         # Set by start.
         self._loop: asyncio.AbstractEventLoop
         self._machine: Membership | None = None
@@ -145,20 +146,20 @@ class ClusterAgent(Lifecycle):
         self._loop = asyncio.get_running_loop()
         self._joined = self._loop.create_future()
         self._closed = self._loop.create_future()
-        self._machine = machine = self._make_machine(self.service.address)
+        self._machine = machine = self._create_machine(self.service.address)
         try:
             self._subscribe()
-            self.service.set_duplicate_name_callback(self._on_namesake)
+            self.service.set_duplicate_name_callback(self._on_duplicate_name_caller)
             self._is_subscribed = True
             if self._uses_datagrams:
-                await self._transmission.open_datagrams()
+                await self._transport.open_datagrams()
             if self._is_stopped:
                 # Whoever stopped it could not know of the socket.
-                await self._transmission.close()
+                await self._transport.close()
                 raise self._stopped_while_starting()
             machine.start(self._loop.time())
             self._process_outputs()
-            await self._discovery.start(self.service.name, self.service.address, self._on_contacts)
+            await self._discovery.start(self.service.name, self.service.address, self._on_seeds)
             await asyncio.shield(self._joined)
         except BaseException:
             self._leave()
@@ -180,11 +181,11 @@ class ClusterAgent(Lifecycle):
     def _log_joined(self) -> None:
         names = [member.name for member in self.members]
         if len(names) > 1 or not self._discovery.statistics().contacts:
-            more = f" and {len(names) - _NAMES_TOLD} more" if len(names) > _NAMES_TOLD else ""
-            told = ", ".join(names[:_NAMES_TOLD])
-            logger.info("%s joined the cluster; members: %s%s", self.service.name, told, more)
+            more = f" and {len(names) - _NAMES_LOGGED} more" if len(names) > _NAMES_LOGGED else ""
+            listed = ", ".join(names[:_NAMES_LOGGED])
+            logger.info("%s joined the cluster; members: %s%s", self.service.name, listed, more)
             return
-        reason = self._transmission.last_failure
+        reason = self._transport.last_failure
         logger.warning(
             "%s goes on alone and keeps looking: no contact has answered%s",
             self.service.name,
@@ -207,10 +208,10 @@ class ClusterAgent(Lifecycle):
 
     def _start_closing(self) -> asyncio.Future[None]:
         """Close in a task of its own, which ends even if whoever waits for it is cancelled."""
-        if self._closing is None:
+        if self._close_task is None:
             self._is_stopped = True
-            self._closing = self._loop.create_task(self._close())
-        return asyncio.shield(self._closing)
+            self._close_task = self._loop.create_task(self._close())
+        return asyncio.shield(self._close_task)
 
     async def _close(self) -> None:
         """Let the goodbye be delivered, then close."""
@@ -220,15 +221,15 @@ class ClusterAgent(Lifecycle):
             self.service.unsubscribe(SUBJECT)
             self.service.clear_duplicate_name_callback()
             self.service.set_member(False)
-        await self._transmission.drain()
-        self._audience.close(self.failure)
+        await self._transport.drain()
+        self._listeners.close(self.failure)
         for task in list(self._tasks):
             task.cancel()
         try:
             await self._discovery.stop()
         except Exception:
             logger.exception("the discovery of %s could not be stopped", self.service.name)
-        await self._transmission.close()
+        await self._transport.close()
         for future in (self._joined, self._closed):
             if not future.done():
                 future.set_result(None)
@@ -240,14 +241,14 @@ class ClusterAgent(Lifecycle):
         if self.failure is not None:
             raise self.failure
 
-    def _make_machine(self, address: Address) -> Membership:
+    def _create_machine(self, address: Address) -> Membership:
         return Membership(
             self.service.name,
             address,
             instance=self.service.incarnation,
             incarnation=time.time_ns() // 1_000_000,
             secret=secrets.token_bytes(16),
-            chance=random.SystemRandom(),
+            rng=random.SystemRandom(),
             # Whom this node calls shows a certificate with its name, or knows the secret.
             proves_names=self.service.uses_tls or self.service.is_closed,
             properties=self._properties,
@@ -278,15 +279,15 @@ class ClusterAgent(Lifecycle):
     def datagram_service(self) -> DatagramService | None:
         """What this node sends and receives datagrams with, if it may."""
         self._running_machine()
-        return self._transmission.datagrams
+        return self._transport.datagrams
 
-    def subscribe_datagrams(self, subject: str, listener: DatagramListener) -> None:
+    def subscribe_datagrams(self, subject: str, listener: DatagramHandler) -> None:
         """Have `listener(message)` called for datagrams to the subject; also before the start."""
-        self._transmission.subscribe(subject, listener)
+        self._transport.subscribe(subject, listener)
 
     def unsubscribe_datagrams(self, subject: str) -> None:
         """Forget the listeners to the subject."""
-        self._transmission.unsubscribe(subject)
+        self._transport.unsubscribe(subject)
 
     def create_task(self, awaitable: Awaitable[object]) -> asyncio.Future[object]:
         """Run something beside this agent; it is cancelled when the agent stops."""
@@ -308,23 +309,23 @@ class ClusterAgent(Lifecycle):
             counters=msgspec.structs.replace(
                 machine.counters, refused=dict(machine.counters.refused)
             ),
-            streams_failed=self._transmission.failed,
-            streams_dropped=self._transmission.dropped,
+            streams_failed=self._transport.failed,
+            streams_dropped=self._transport.dropped,
             round_trips_s=machine.round_trips_s(),
             discovery=self._discovery.statistics(),
         )
 
     def events(self) -> MembershipEventStream:
         """Every change from now on, to be read with `async for`."""
-        return self._audience.open_stream()
+        return self._listeners.open_stream()
 
     def add_listener(self, listener: MembershipListener) -> None:
         """Have `listener(change)` called with every change."""
-        self._audience.add(listener)
+        self._listeners.add(listener)
 
     def remove_listener(self, listener: MembershipListener) -> None:
         """Do not call it any more."""
-        self._audience.remove(listener)
+        self._listeners.remove(listener)
 
     # Doing.
 
@@ -334,8 +335,8 @@ class ClusterAgent(Lifecycle):
             raise UsageError(f"the agent of {self.service.name!r} was stopped")
         if self._machine is None:
             merged = {**self._properties, **changes}
-            kept = {key: value for key, value in merged.items() if value is not None}
-            self._properties = validate_properties(kept, self.config)
+            remaining = {key: value for key, value in merged.items() if value is not None}
+            self._properties = validate_properties(remaining, self.config)
         else:
             self._machine.set_properties(changes, self._loop.time())
             self._process_outputs()
@@ -352,8 +353,8 @@ class ClusterAgent(Lifecycle):
 
     # What comes in.
 
-    def _on_contacts(self, contacts: frozenset[Address]) -> None:
-        self._running_machine().set_contacts(contacts, self._loop.time())
+    def _on_seeds(self, seeds: frozenset[Address]) -> None:
+        self._running_machine().set_seeds(seeds, self._loop.time())
         self._process_outputs()
 
     def _on_request(self, message: RawMessage) -> bytes:
@@ -361,20 +362,20 @@ class ClusterAgent(Lifecycle):
             raise MemberNotFoundError(
                 "over TLS, news of members is taken from nodes with a certificate"
             )
-        answer = self._receive(message.payload, message.sender, in_stream=True)
+        reply = self._receive(message.payload, message.sender, in_stream=True)
         self._process_outputs()
-        return answer or b""
+        return reply or b""
 
     def _on_datagram(self, message: RawMessage) -> None:
         origin = message.source or message.sender
-        answer = self._receive(message.payload, message.sender, origin=origin)
-        if answer is not None:
+        reply = self._receive(message.payload, message.sender, origin=origin)
+        if reply is not None:
             # Where it came from and nowhere else: its sender can say what it likes.
-            self._transmission.send_datagram(origin, SUBJECT, answer)
+            self._transport.send_datagram(origin, SUBJECT, reply)
         self._process_outputs()
 
-    def _on_answer(self, address: Address, payload: bytes) -> None:
-        self._receive(payload, address, in_stream=True, is_answer=True)
+    def _on_reply(self, address: Address, payload: bytes) -> None:
+        self._receive(payload, address, in_stream=True, is_reply=True)
         self._process_outputs()
 
     def _receive(
@@ -383,29 +384,29 @@ class ClusterAgent(Lifecycle):
         source: Address,
         *,
         in_stream: bool = False,
-        is_answer: bool = False,
+        is_reply: bool = False,
         origin: Address | None = None,
     ) -> bytes | None:
         machine = self._running_machine()
-        answer = machine.receive(
+        reply = machine.receive(
             payload,
             source,
             self._loop.time(),
             in_stream=in_stream,
-            is_answer=is_answer,
+            is_reply=is_reply,
             origin=origin,
         )
         for reason in machine.drain_rejections():
             self._warn(reason, "%s: refused news from %s: %s", self.service.name, source, reason)
-        return answer
+        return reply
 
-    def _on_same_name(self, address: Address, rival: DuplicateNamePeerError) -> None:
+    def _on_duplicate_name_peer(self, address: Address, rival: DuplicateNamePeerError) -> None:
         self._running_machine().on_duplicate_name_peer(
             address, rival.incarnation, self._loop.time(), is_member=rival.is_member
         )
         self._process_outputs()
 
-    def _on_namesake(self, address: Address, instance: int) -> None:
+    def _on_duplicate_name_caller(self, address: Address, instance: int) -> None:
         self._running_machine().on_duplicate_name_caller(address, instance, self._loop.time())
         self._process_outputs()
 
@@ -423,9 +424,9 @@ class ClusterAgent(Lifecycle):
         machine = self._running_machine()
         try:
             for send in machine.drain_outgoing():
-                self._transmission.send(send, SUBJECT, timeout_s=self.config.probe_timeout_s)
-            for change in machine.drain_events():
-                self._publish(change)
+                self._transport.send(send, SUBJECT, timeout_s=self.config.probe_timeout_s)
+            for event in machine.drain_events():
+                self._publish(event)
         finally:
             # Whatever else happens, time goes on.
             self._set_timer(machine.deadline())
@@ -434,36 +435,36 @@ class ClusterAgent(Lifecycle):
             self._joined.set_result(None)
         self._warn_of_blocked_datagrams(machine.counters.probes_by_stream)
 
-    def _set_timer(self, when: float) -> None:
+    def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
-            if self._timer_at == when:
+            if self._timer_at == deadline:
                 return
             self._timer.cancel()
             self._timer = None
-        if when < NEVER and not self._is_stopped:
-            self._timer_at = when
-            self._timer = self._loop.call_at(when, self._tick)
+        if deadline < NEVER and not self._is_stopped:
+            self._timer_at = deadline
+            self._timer = self._loop.call_at(deadline, self._tick)
 
-    def _publish(self, change: MembershipUpdate) -> None:
-        if isinstance(change, MembershipEvent):
+    def _publish(self, event: MembershipUpdate) -> None:
+        if isinstance(event, MembershipEvent):
             # What members say of themselves changes often, and is nobody's trouble.
-            suppress_errors = change.kind is MembershipEventType.METADATA
-            level = logging.DEBUG if suppress_errors else logging.INFO
-            logger.log(level, "%s: %s", self.service.name, change)
-            self._audience.publish(change)
-        elif isinstance(change, NameConflictDetected):
+            is_metadata = event.kind is MembershipEventType.METADATA
+            level = logging.DEBUG if is_metadata else logging.INFO
+            logger.log(level, "%s: %s", self.service.name, event)
+            self._listeners.publish(event)
+        elif isinstance(event, NameConflictDetected):
             self._warn(
                 "contested",
                 "a second node named %r at %s was refused",
                 self.service.name,
-                change.rival,
+                event.rival,
             )
         else:
-            self._on_name_conflict_lost(change)
+            self._on_name_conflict_lost(event)
 
-    def _on_name_conflict_lost(self, lost: NameConflictLost) -> None:
+    def _on_name_conflict_lost(self, conflict: NameConflictLost) -> None:
         """Another live node keeps the name: this one is no member any more."""
-        self.failure = NameConflictError(self.service.name, str(lost.holder))
+        self.failure = NameConflictError(self.service.name, str(conflict.holder))
         if not self._joined.done():
             # Whoever starts this node is told.
             self._joined.set_result(None)
@@ -472,8 +473,8 @@ class ClusterAgent(Lifecycle):
         self._start_closing()
 
     def _warn_of_blocked_datagrams(self, by_stream: int) -> None:
-        if by_stream > self._told_by_stream and self._uses_datagrams:
-            self._told_by_stream = by_stream
+        if by_stream > self._logged_by_stream and self._uses_datagrams:
+            self._logged_by_stream = by_stream
             self._warn(
                 "datagrams",
                 "%s: a member answers over TCP but not over UDP; are datagrams blocked?",

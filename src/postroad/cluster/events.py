@@ -34,23 +34,23 @@ class MembershipEventStream:
         self._unread: deque[MembershipEvent] = deque()
         self._wake: asyncio.Future[None] | None = None
         # What the reader is told after what is unread.
-        self._end: PostroadError | None = None
+        self._close_error: PostroadError | None = None
         self.is_closed = False
 
-    def put(self, change: MembershipEvent) -> None:
+    def put(self, event: MembershipEvent) -> None:
         """Add a change."""
         if len(self._unread) >= _UNREAD_MAX:
             self._unread.clear()
             self.close(SlowConsumerError(f"more than {_UNREAD_MAX} changes were not read in time"))
             return
-        self._unread.append(change)
+        self._unread.append(event)
         self._wake_reader()
 
     def close(self, error: PostroadError | None = None) -> None:
         """End it, with an error if there is one."""
         if not self.is_closed:
             self.is_closed = True
-            self._end = error
+            self._close_error = error
             self._wake_reader()
 
     def _wake_reader(self) -> None:
@@ -62,8 +62,8 @@ class MembershipEventStream:
 
     async def __anext__(self) -> MembershipEvent:
         while not self._unread:
-            if self._end is not None:
-                raise self._end
+            if self._close_error is not None:
+                raise self._close_error
             if self.is_closed:
                 raise StopAsyncIteration
             self._wake = asyncio.get_running_loop().create_future()
@@ -86,9 +86,9 @@ class MembershipListeners:
         self._waiting: dict[MembershipEventStream, None] = {}
         # Changes that come up while one is told wait for their turn.
         self._queue: deque[MembershipEvent] = deque()
-        self._is_telling = False
+        self._is_publishing = False
         self._is_closed = False
-        self._end: PostroadError | None = None
+        self._close_error: PostroadError | None = None
 
     def add(self, listener: MembershipListener) -> None:
         """Call it with every change."""
@@ -104,7 +104,7 @@ class MembershipListeners:
         stream = MembershipEventStream(self._waiting)
         self._streams.append(weakref.ref(stream))
         if self._is_closed:
-            stream.close(self._end)
+            stream.close(self._close_error)
         return stream
 
     def _open_streams(self) -> list[MembershipEventStream]:
@@ -115,25 +115,25 @@ class MembershipListeners:
             self._streams = [weakref.ref(stream) for stream in open_streams]
         return open_streams
 
-    def publish(self, change: MembershipEvent) -> None:
+    def publish(self, event: MembershipEvent) -> None:
         """Tell everybody, in the order of the changes, also if a listener causes more of them."""
-        self._queue.append(change)
-        if self._is_telling:
+        self._queue.append(event)
+        if self._is_publishing:
             return
-        self._is_telling = True
+        self._is_publishing = True
         try:
             while self._queue:
                 self._publish_one(self._queue.popleft())
         finally:
-            self._is_telling = False
+            self._is_publishing = False
 
-    def _publish_one(self, change: MembershipEvent) -> None:
+    def _publish_one(self, event: MembershipEvent) -> None:
         """One listener that fails disturbs nobody else."""
         for stream in self._open_streams():
-            stream.put(change)
+            stream.put(event)
         for listener in list(self._listeners):
             try:
-                listener(change)
+                listener(event)
             except (Exception, asyncio.CancelledError):
                 # Raised here a cancellation concerns nobody but the listener.
                 logger.exception("a listener to changes of the cluster failed")
@@ -141,6 +141,6 @@ class MembershipListeners:
     def close(self, error: PostroadError | None) -> None:
         """There will be no more changes."""
         self._is_closed = True
-        self._end = error
+        self._close_error = error
         for stream in self._open_streams():
             stream.close(error)

@@ -40,7 +40,7 @@ MemberRequestHandler: TypeAlias = Callable[[M, Member], R | Awaitable[R]]
 SendFailures: TypeAlias = dict[str, MessagingError]
 """Members a message was not sent to, and why."""
 
-_NAMES_TOLD = 10
+_NAMES_LISTED = 10
 # Asynchronous consumers of datagrams at work; more datagrams are dropped, as a full socket would.
 _RUNNING_MAX = 256
 _WARN_INTERVAL_S = 5.0
@@ -128,7 +128,7 @@ class ClusterMessaging:
                 target.address, subject, payload, timeout=timeout, peer=target.name
             )
         except RemoteHandlerError as failure:
-            raise _unless_stranger(failure) from None
+            raise _map_unknown_sender(failure) from None
         return decode_with(decoder, reply)
 
     async def send(
@@ -162,8 +162,8 @@ class ClusterMessaging:
         if not isinstance(payload, bytes):
             raise UsageError(f"an encoder must return bytes, not {type(payload).__name__}")
         names = list(dict.fromkeys(members))
-        sending = (self._try_send(name, subject, payload, reliable) for name in names)
-        errors = await asyncio.gather(*sending)
+        sends = (self._try_send(name, subject, payload, reliable) for name in names)
+        errors = await asyncio.gather(*sends)
         return {name: error for name, error in zip(names, errors, strict=True) if error}
 
     async def broadcast(
@@ -176,8 +176,12 @@ class ClusterMessaging:
         include_self: bool = False,
     ) -> SendFailures:
         """Send a message to all members, also those that do not answer at the moment."""
-        own = self.agent.local_member.name
-        names = [it.name for it in self.agent.members if include_self or it.name != own]
+        local_name = self.agent.local_member.name
+        names = [
+            member.name
+            for member in self.agent.members
+            if include_self or member.name != local_name
+        ]
         return await self.multicast(names, subject, message, encoder=encoder, reliable=reliable)
 
     async def _try_send(
@@ -200,10 +204,10 @@ class ClusterMessaging:
         member = self.agent.member(name)
         if member is not None:
             return member
-        known = [it.name for it in self.agent.members]
-        more = f" and {len(known) - _NAMES_TOLD} more" if len(known) > _NAMES_TOLD else ""
+        names = [member.name for member in self.agent.members]
+        more = f" and {len(names) - _NAMES_LISTED} more" if len(names) > _NAMES_LISTED else ""
         raise MemberNotFoundError(
-            f"no member {name!r}; known are {', '.join(known[:_NAMES_TOLD])}{more}",
+            f"no member {name!r}; known are {', '.join(names[:_NAMES_LISTED])}{more}",
             subject=subject,
             peer=name,
         )
@@ -227,7 +231,7 @@ class ClusterMessaging:
             one_way=True,
         )
         self.agent.subscribe_datagrams(
-            subject, lambda message: self._consume_datagram(message, handler, decoder)
+            subject, lambda message: self._on_datagram(message, handler, decoder)
         )
 
     @overload
@@ -296,7 +300,7 @@ class ClusterMessaging:
             )
         return member
 
-    def _consume_datagram(
+    def _on_datagram(
         self, message: RawMessage, handler: MemberMessageHandler[M], decoder: Decoder[M]
     ) -> None:
         if len(self._running) >= _RUNNING_MAX:
@@ -311,16 +315,16 @@ class ClusterMessaging:
             self._warn("malformed", "dropped a datagram to %r: %s", message.subject, error)
         else:
             if isinstance(result, Awaitable):
-                self._run(result, message.subject)
+                self._start(result, message.subject)
 
-    def _run(self, awaitable: Awaitable[object], subject: str) -> None:
-        run = self.agent.create_task(awaitable)
-        self._running[run] = None
-        run.add_done_callback(lambda done: self._on_done(done, subject))
+    def _start(self, awaitable: Awaitable[object], subject: str) -> None:
+        task = self.agent.create_task(awaitable)
+        self._running[task] = None
+        task.add_done_callback(lambda done: self._on_done(done, subject))
 
-    def _on_done(self, run: asyncio.Future[object], subject: str) -> None:
-        del self._running[run]
-        if not run.cancelled() and (error := run.exception()) is not None:
+    def _on_done(self, task: asyncio.Future[object], subject: str) -> None:
+        del self._running[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._statistics.failed += 1
             self._warn("failed", "the consumer of %r failed: %r", subject, error)
 
@@ -347,7 +351,7 @@ async def _encode_later(result: Awaitable[R], encoder: Encoder[R]) -> bytes:
     return encoder(await result)
 
 
-def _unless_stranger(failure: RemoteHandlerError) -> MessagingError:
+def _map_unknown_sender(failure: RemoteHandlerError) -> MessagingError:
     """The failure, or what it stands for if the peer does not know this node."""
     if failure.remote_code != MemberNotFoundError.code:
         return failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias
+from typing import Any
 
 from postroad.cluster.membership import OutgoingPacket
 from postroad.core import Address, ThrottledLogger
@@ -16,11 +16,10 @@ from postroad.core.errors import (
     MessagingError,
     NotRunningError,
 )
-from postroad.net import DatagramService, MessagingService, RawMessage
+from postroad.net import DatagramService, MessagingService
+from postroad.net.datagrams import DatagramHandler
 
 logger = logging.getLogger("postroad.cluster")
-
-DatagramListener: TypeAlias = Callable[[RawMessage], object]
 
 # Packets under way over TCP; more are dropped, the protocol makes up for them.
 _STREAMS_MAX = 128
@@ -36,15 +35,15 @@ class PacketTransport:
     def __init__(
         self,
         service: MessagingService,
-        on_answer: Callable[[Address, bytes], None],
-        on_same_name: Callable[[Address, DuplicateNamePeerError], None],
+        on_reply: Callable[[Address, bytes], None],
+        on_duplicate_name_peer: Callable[[Address, DuplicateNamePeerError], None],
     ) -> None:
         self._service = service
-        self._on_answer = on_answer
-        self._on_same_name = on_same_name
+        self._on_reply = on_reply
+        self._on_duplicate_name_peer = on_duplicate_name_peer
         # Set while datagrams may be sent.
         self.datagrams: DatagramService | None = None
-        self._listeners: dict[str, list[DatagramListener]] = {}
+        self._listeners: dict[str, list[DatagramHandler]] = {}
         self._streams: dict[asyncio.Task[None], None] = {}
         self.failed = 0
         # Why a packet could not be delivered, the last time.
@@ -68,7 +67,7 @@ class PacketTransport:
         await datagrams.start()
         self.datagrams = datagrams
 
-    def subscribe(self, subject: str, listener: DatagramListener) -> None:
+    def subscribe(self, subject: str, listener: DatagramHandler) -> None:
         """Listen to datagrams, from the moment there are any."""
         self._listeners.setdefault(subject, []).append(listener)
         if self.datagrams is not None:
@@ -85,7 +84,7 @@ class PacketTransport:
         if self.datagrams is not None and not send.is_stream:
             self.send_datagram(send.address, subject, send.payload)
         elif len(self._streams) < _STREAMS_MAX:
-            self._start(self._send_over_tcp(send, subject, timeout_s))
+            self._start_task(self._send_over_tcp(send, subject, timeout_s))
         else:
             self.dropped += 1
 
@@ -102,11 +101,11 @@ class PacketTransport:
     async def _send_over_tcp(self, send: OutgoingPacket, subject: str, timeout_s: float) -> None:
         service = self._service
         try:
-            answer = await service.request(
+            reply = await service.request(
                 send.address, subject, send.payload, timeout=timeout_s, peer=send.peer
             )
         except DuplicateNamePeerError as error:
-            self._on_same_name(send.address, error)
+            self._on_duplicate_name_peer(send.address, error)
         except MessagingError as error:
             self.failed += 1
             self.last_failure = str(error)
@@ -115,15 +114,15 @@ class PacketTransport:
             else:
                 logger.debug("no packet to %s: %s", send.address, error)
         else:
-            if answer:
-                self._on_answer(send.address, answer)
+            if reply:
+                self._on_reply(send.address, reply)
 
     def _warn(self, address: Address, error: MessagingError) -> None:
         """Somebody is there, but will never talk to this node as things are."""
         now = asyncio.get_running_loop().time()
         self._log.log(str(address), now, "cannot talk to %s: %s", address, error)
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)
         self._streams[task] = None
         task.add_done_callback(self._streams.pop)

@@ -230,7 +230,7 @@ async def test_answers_go_to_where_the_question_came_from_and_are_no_longer(
 
 
 def _packet_of(data: bytes) -> MembershipPacket:
-    return decode_packet(msgspec.msgpack.decode(data[8:])[4], news_max=10_000)
+    return decode_packet(msgspec.msgpack.decode(data[8:])[4], records_max=10_000)
 
 
 def _is_vetting(data: bytes) -> bool:

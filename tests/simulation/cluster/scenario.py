@@ -40,8 +40,10 @@ def _check_rest(world: World) -> None:
     running = world.running()
     for process in running:
         assert process.machine is not None
-        rumours = len(process.machine._voice.rumours)
-        require(rumours == 0 or len(running) == 1, f"{process} still has {rumours} rumours")
+        gossip_queue = len(process.machine._context.gossip_queue)
+        require(
+            gossip_queue == 0 or len(running) == 1, f"{process} still has {gossip_queue} rumours"
+        )
 
 
 def _do_agree(world: World) -> bool:

@@ -270,10 +270,12 @@ class Views:
         machine = process.machine
         assert machine is not None
         names = {it.name for it in self.processes}
-        entries = len(machine._roster.entries)
+        entries = len(machine._member_table.entries)
         require(entries < len(names), f"{process} remembers {entries} others of {len(names)}")
-        rumours = len(machine._voice.rumours)
-        require(rumours <= entries + 1, f"{process} has {rumours} rumours of {entries} others")
+        gossip_queue = len(machine._context.gossip_queue)
+        require(
+            gossip_queue <= entries + 1, f"{process} has {gossip_queue} rumours of {entries} others"
+        )
         probes = len(machine._prober._probes)
         require(probes <= PROBES_MAX, f"{process} has {probes} probes under way")
 

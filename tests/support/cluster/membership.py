@@ -118,48 +118,48 @@ def make_machine(
         instance=instance_of(name, start=start),
         incarnation=incarnation,
         secret=secret_of(name),
-        chance=Random(f"{seed} {name}"),
+        rng=Random(f"{seed} {name}"),
         properties=properties,
         config=config,
     )
 
 
-def make_roster(name: str = "self", config: MembershipConfig | None = None) -> MemberTable:
+def make_member_table(name: str = "self", config: MembershipConfig | None = None) -> MemberTable:
     return MemberTable(config or MembershipConfig(), make_record(name), GossipQueue())
 
 
-def make_voice(
+def make_context(
     name: str = "self", config: MembershipConfig | None = None, seed: int = 0
 ) -> MembershipContext:
     """What the parts of a machine speak with; its node is a member."""
     config = config or MembershipConfig()
-    rumours = GossipQueue()
-    voice = MembershipContext(
-        config, MemberTable(config, make_record(name), rumours), rumours, Random(seed)
+    gossip_queue = GossipQueue()
+    context = MembershipContext(
+        config, MemberTable(config, make_record(name), gossip_queue), gossip_queue, Random(seed)
     )
-    voice.is_member = True
-    return voice
+    context.is_member = True
+    return context
 
 
-class Said(NamedTuple):
+class SentPacket(NamedTuple):
     address: Address
     packet: MembershipPacket
     is_stream: bool
     peer: str | None = None
 
 
-def read_send(send: OutgoingPacket) -> Said:
-    packet = decode_packet(send.payload, news_max=NEWS_MAX)
-    return Said(send.address, packet, send.is_stream, send.peer)
+def decode_outgoing(send: OutgoingPacket) -> SentPacket:
+    packet = decode_packet(send.payload, records_max=NEWS_MAX)
+    return SentPacket(send.address, packet, send.is_stream, send.peer)
 
 
-def take_said(source: Membership | MembershipContext) -> list[Said]:
+def pop_sent(source: Membership | MembershipContext) -> list[SentPacket]:
     """What a machine, or a part of it, has said since the last call."""
     if isinstance(source, Membership):
         outgoing = source.drain_outgoing()
     else:
         outgoing, source.outgoing = source.outgoing, []
-    return [read_send(send) for send in outgoing]
+    return [decode_outgoing(send) for send in outgoing]
 
 
 def tell(
@@ -179,13 +179,13 @@ def tell(
 def answer_for(machine: Membership, *records: MemberRecord, now: float) -> None:
     """Have those that the machine was just told of answer, as they would if they existed."""
     known = {record.name: record for record in records}
-    for number, question in list(machine._vetting._questions.items()):
+    for number, question in list(machine._verifier._probes.items()):
         record = known.get(question.record.name)
         if record is None or record.identity != question.record.identity:
             continue
-        asked = [it for it in machine._voice.outgoing if number == _number_of(it)]
+        asked = [it for it in machine._context.outgoing if number == _number_of(it)]
         for send in asked:
-            machine._voice.outgoing.remove(send)
+            machine._context.outgoing.remove(send)
         machine.receive(encode_packet(ack_of(record, number)), record.address, now)
 
 
@@ -202,7 +202,7 @@ def ack_of(record: MemberRecord, number: int) -> ProbeAckPacket:
 
 
 def _number_of(send: OutgoingPacket) -> int | None:
-    return getattr(read_send(send).packet, "number", None)
+    return getattr(decode_outgoing(send).packet, "nonce", None)
 
 
 def ask(
@@ -213,14 +213,14 @@ def ask(
     if isinstance(packet, ProbePacket) and not packet.padding:
         packet = msgspec.structs.replace(packet, padding=padding_for(machine.local_member.name))
     answer = machine.receive(encode_packet(packet), address_of(name), now, in_stream=in_stream)
-    return None if answer is None else decode_packet(answer, news_max=NEWS_MAX)
+    return None if answer is None else decode_packet(answer, records_max=NEWS_MAX)
 
 
 def join_alone(name: str = "a", *, config: MembershipConfig | None = None) -> Membership:
     """A machine that is a member of a cluster of its own."""
     machine = make_machine(name, config=config)
     machine.start(START)
-    machine.set_contacts([], START)
+    machine.set_seeds([], START)
     return machine
 
 
@@ -263,7 +263,7 @@ class Wire:
             it.local_member.address if isinstance(it, Membership) else address_of(it)
             for it in contacts
         ]
-        machine.set_contacts(places, self.clock())
+        machine.set_seeds(places, self.clock())
         self.tick()
         return machine
 
@@ -359,7 +359,7 @@ class Wire:
                 send.address,
                 self.clock(),
                 in_stream=send.is_stream,
-                is_answer=send.is_stream,
+                is_reply=send.is_stream,
             )
 
     def _is_lost(
@@ -420,24 +420,24 @@ def state_of(machine: Membership, name: str) -> MemberState | None:
     return None if member is None else member.state
 
 
-def take_news(roster: MemberTable) -> list[MemberRecord]:
+def pop_gossip(table: MemberTable) -> list[MemberRecord]:
     """What the roster wants to be passed on, once."""
-    return roster._rumours.pop_batch(1_000_000, times_max=1, full_bytes_max=1_000_000)
+    return table._gossip_queue.pop_batch(1_000_000, transmits_max=1, full_bytes_max=1_000_000)
 
 
-def make_crowd(
+def make_full_table(
     *records: MemberRecord, config: MembershipConfig | None = None, now: float = 100.0
 ) -> MemberTable:
     """A roster that knows of these and has told all of them."""
-    roster = make_roster(config=config)
+    table = make_member_table(config=config)
     for record in records:
-        roster.add(record, now)
-    roster.changes.clear()
-    take_news(roster)
-    return roster
+        table.add(record, now)
+    table.events.clear()
+    pop_gossip(table)
+    return table
 
 
-def take_changes(roster: MemberTable) -> list[tuple[MembershipEventType, str]]:
-    changes = [(change.kind, change.member.name) for change in roster.changes]
-    roster.changes.clear()
+def pop_events(table: MemberTable) -> list[tuple[MembershipEventType, str]]:
+    changes = [(change.kind, change.member.name) for change in table.events]
+    table.events.clear()
     return changes

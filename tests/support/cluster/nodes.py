@@ -247,4 +247,4 @@ async def spy_out(node: Node) -> dict[str, MemberRecord]:
     question = SyncRequestPacket(nonce=1, digest=b"")
     async with running_service("spy", cluster=node.service.cluster) as spy:
         answer = await spy.request(node.address, SUBJECT, encode_packet(question))
-    return {record.name: record for record in decode_packet(answer, news_max=100).records}
+    return {record.name: record for record in decode_packet(answer, records_max=100).records}

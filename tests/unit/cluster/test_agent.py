@@ -119,8 +119,8 @@ def test_start_that_is_cancelled_says_goodbye(village: Village) -> None:
     starting: list[asyncio.Task[None]] = []
 
     class Slow(StaticDiscovery):
-        async def start(self, name: str, address: Address, on_contacts: SeedsCallback) -> None:
-            await super().start(name, address, on_contacts)
+        async def start(self, name: str, address: Address, on_seeds: SeedsCallback) -> None:
+            await super().start(name, address, on_seeds)
             await asyncio.Event().wait()
 
     async def live(node: SimNode) -> None:

@@ -130,7 +130,7 @@ class BackgroundCoreDiscovery(BackgroundDiscovery[Mapping[str, CoreLocation]]):
 
     def statistics(self) -> CoreDiscoveryStatistics:
         """A copy of the numbers as they are now."""
-        return msgspec.structs.replace(self._counts, cores=len(self._found or ()))
+        return msgspec.structs.replace(self._counts, cores=len(self._published or ()))
 
 
 class StaticCoreDiscovery(BackgroundCoreDiscovery):

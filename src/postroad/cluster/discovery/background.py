@@ -28,10 +28,10 @@ from postroad.core.timing import backoff
 
 logger = logging.getLogger("postroad.cluster.discovery")
 
-Found = TypeVar("Found", bound=Collection[Any])
+Result = TypeVar("Found", bound=Collection[Any])
 
 # Pauses after something went wrong.
-RETRY_FIRST_S = 0.25
+RETRY_INITIAL_S = 0.25
 RETRY_MAX_S = 5.0
 
 
@@ -41,7 +41,7 @@ class _DiscoveryState(enum.Enum):
     STOPPED = "stopped"
 
 
-class BackgroundDiscovery(ABC, Generic[Found]):
+class BackgroundDiscovery(ABC, Generic[Result]):
     """Runs `_search` in a task and passes on what it finds.
 
     Args:
@@ -52,23 +52,28 @@ class BackgroundDiscovery(ABC, Generic[Found]):
     """
 
     def __init__(
-        self, report: DiscoveryReporter, sought: str, nothing: Found, *, first_answer_s: float
+        self,
+        report: DiscoveryReporter,
+        subject_plural: str,
+        empty: Result,
+        *,
+        first_answer_s: float,
     ) -> None:
         self._report = report
-        self._sought = sought
-        self._nothing = nothing
+        self._subject_plural = subject_plural
+        self._empty = empty
         self._first_answer_s = first_answer_s
         self._state = _DiscoveryState.NEW
         # Set when the source has answered or refused, and when nobody needs an answer any more.
         self._answered = asyncio.Event()
         # What was told last.
-        self._found: Found | None = None
+        self._published: Result | None = None
         # Set by the start.
-        self._on_found: Callable[[Found], None]
+        self._on_result: Callable[[Result], None]
         self._loop: asyncio.AbstractEventLoop
         self._worker: asyncio.Task[None]
         # The task that stops everything, once somebody wants that.
-        self._stopping: asyncio.Task[None] | None = None
+        self._stop_task: asyncio.Task[None] | None = None
 
     # Life.
 
@@ -76,10 +81,10 @@ class BackgroundDiscovery(ABC, Generic[Found]):
         if self._state is not _DiscoveryState.NEW:
             raise UsageError(f"{self!r} was started before; make a new one")
 
-    async def _start(self, on_found: Callable[[Found], None]) -> None:
+    async def _start(self, on_result: Callable[[Result], None]) -> None:
         """Begin to look; returns once something was told, be it that nothing is known yet."""
         self._require_new()
-        self._on_found = on_found
+        self._on_result = on_result
         self._loop = asyncio.get_running_loop()
         self._state = _DiscoveryState.RUNNING
         self._worker = self._loop.create_task(self._run())
@@ -91,8 +96,8 @@ class BackgroundDiscovery(ABC, Generic[Found]):
         except asyncio.CancelledError:
             await self.stop()
             raise
-        if self._found is None:
-            self._publish(self._nothing)
+        if self._published is None:
+            self._publish(self._empty)
 
     async def stop(self) -> None:
         """Withdraw what was registered, within bounded time. Nothing is called from then on."""
@@ -100,9 +105,9 @@ class BackgroundDiscovery(ABC, Generic[Found]):
         self._state = _DiscoveryState.STOPPED
         self._answered.set()
         if was_running:
-            self._stopping = self._loop.create_task(self._stop())
-        if self._stopping is not None:
-            await asyncio.shield(self._stopping)
+            self._stop_task = self._loop.create_task(self._stop())
+        if self._stop_task is not None:
+            await asyncio.shield(self._stop_task)
 
     async def _stop(self) -> None:
         """A task of its own, so that it ends even if its caller is cancelled."""
@@ -121,7 +126,9 @@ class BackgroundDiscovery(ABC, Generic[Found]):
             except Exception as error:
                 attempt += 1
                 self._report.logger.exception(
-                    "%s: looking for %s failed, trying again", self._report.source, self._sought
+                    "%s: looking for %s failed, trying again",
+                    self._report.source,
+                    self._subject_plural,
                 )
                 self._report.count_failure(str(error) or type(error).__name__)
                 await asyncio.sleep(retry_delay_s(attempt))
@@ -138,20 +145,20 @@ class BackgroundDiscovery(ABC, Generic[Found]):
 
     # What a search reports.
 
-    def _publish(self, found: Found) -> None:
+    def _publish(self, result: Result) -> None:
         """Tell what is known now, if it differs from what was told last."""
         if self._state is not _DiscoveryState.RUNNING:
             return
         self._answered.set()
-        if found == self._found:
+        if result == self._published:
             return
-        self._found = found
+        self._published = result
         self._report.counts.changes += 1
         try:
-            self._on_found(found)
+            self._on_result(result)
         except Exception:
             self._report.logger.exception(
-                "%s: the listener of %s failed", self._report.source, self._sought
+                "%s: the listener of %s failed", self._report.source, self._subject_plural
             )
 
     def _set_connected(self, is_connected: bool) -> None:
@@ -163,8 +170,8 @@ class BackgroundDiscovery(ABC, Generic[Found]):
     # What others see.
 
     def __repr__(self) -> str:
-        known = f", {len(self._found or ())} {self._sought}"
-        state = self._state.value + (known if self._state is _DiscoveryState.RUNNING else "")
+        count = f", {len(self._published or ())} {self._subject_plural}"
+        state = self._state.value + (count if self._state is _DiscoveryState.RUNNING else "")
         return f"<{type(self).__name__} {self._report.source} [{state}]>"
 
 
@@ -179,28 +186,28 @@ class SeedDiscovery(BackgroundDiscovery[frozenset[Address]]):
         self._name: str
         self._address: Address
         # Every address known to be the own one.
-        self._own: frozenset[Address]
+        self._local_addresses: frozenset[Address]
 
-    async def start(self, name: str, address: Address, on_contacts: SeedsCallback) -> None:
+    async def start(self, name: str, address: Address, on_seeds: SeedsCallback) -> None:
         """Begin to look; see `Discovery.start`."""
         self._require_new()
         self._name = validate_node_name(name)
         self._address = validate_port(address)
-        self._own = frozenset({address})
-        await self._start(on_contacts)
+        self._local_addresses = frozenset({address})
+        await self._start(on_seeds)
 
-    def _publish_addresses(self, found: Iterable[Address]) -> None:
+    def _publish_addresses(self, result: Iterable[Address]) -> None:
         """Pass on the addresses known now, if they differ from those told last."""
-        self._publish(frozenset(found) - self._own)
+        self._publish(frozenset(result) - self._local_addresses)
 
     def statistics(self) -> DiscoveryStatistics:
         """A copy of the numbers as they are now."""
-        return msgspec.structs.replace(self._counts, contacts=len(self._found or ()))
+        return msgspec.structs.replace(self._counts, contacts=len(self._published or ()))
 
 
 def retry_delay_s(attempt: int, max_s: float = RETRY_MAX_S) -> float:
     """Seconds to wait before the given repeat."""
-    first_s = min(RETRY_FIRST_S, max_s)
+    first_s = min(RETRY_INITIAL_S, max_s)
     return backoff(attempt, first_s=first_s, max_s=max_s, chance=random.random())
 
 

@@ -109,7 +109,7 @@ class DiscoveryStatistics(BackgroundDiscoveryStatistics):
 class Discovery(Protocol):
     """Tells where nodes of the cluster may be found; never who is alive."""
 
-    async def start(self, name: str, address: Address, on_contacts: SeedsCallback) -> None:
+    async def start(self, name: str, address: Address, on_seeds: SeedsCallback) -> None:
         """Begin to look; `on_contacts` is called on the loop now and at every change.
 
         A source that is away delays this by a few seconds at most and is asked again in the

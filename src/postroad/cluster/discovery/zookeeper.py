@@ -56,7 +56,7 @@ class ZooKeeperDiscovery(SeedDiscovery):
         request_timeout_s: float = 3.0,
         auth: Iterable[tuple[str, str]] = (),
     ) -> None:
-        self._entries = ZooKeeperRegistry(
+        self._registry = ZooKeeperRegistry(
             hosts,
             registry_path(root, cluster, "members"),
             _read_address,
@@ -66,21 +66,21 @@ class ZooKeeperDiscovery(SeedDiscovery):
             request_timeout_s=request_timeout_s,
             auth=auth,
         )
-        super().__init__(self._entries.source, first_answer_s=self._entries.first_answer_s)
+        super().__init__(self._registry.source, first_answer_s=self._registry.first_answer_s)
 
     async def _discover(self) -> None:
         data = msgspec.json.encode(_NodeRegistration(str(self._address)))
-        own = LocalRegistration(self._name, data, self._is_own)
-        async for members in self._entries.watch(own, self._report):
+        local = LocalRegistration(self._name, data, self._is_local)
+        async for members in self._registry.watch(local, self._report):
             self._answered.set()
             if members is not None:
                 self._publish_addresses(members.values())
 
-    def _is_own(self, address: Address) -> bool:
+    def _is_local(self, address: Address) -> bool:
         return address == self._address
 
     async def _deregister(self) -> None:
-        await self._entries.close()
+        await self._registry.close()
 
 
 def _read_address(_node: str, data: bytes) -> Address | None:

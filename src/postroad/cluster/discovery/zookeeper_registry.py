@@ -55,14 +55,14 @@ Decode: TypeAlias = Callable[[str, bytes], T | None]
 # Entries asked for at once; more would only fill queues.
 _BATCH = 100
 # Everything is watched, so this only mends what a lost event would leave wrong.
-_RECHECK_S = 60.0
+_RESCAN_INTERVAL_S = 60.0
 # After an outage others enter themselves again at their own pace; for so many session time-outs
 # nobody is taken for gone.
-_KEEP_TIMEOUTS = 4
+_RETAIN_TIMEOUTS = 4
 # After so many session time-outs without a connection the session is over for ZooKeeper, and a new
 # one may connect where this one cannot: kazoo gives up on refused credentials, and a server that
 # lost its data refuses clients that know more than it does.
-_GIVE_UP_TIMEOUTS = 2
+_ABANDON_TIMEOUTS = 2
 # Another node may enter itself or go between two steps; then the steps are taken again.
 _REGISTER_TRIES = 3
 
@@ -119,7 +119,7 @@ class ZooKeeperRegistry(Generic[T]):
         self._request_timeout_s = validate_seconds("request_timeout_s", request_timeout_s)
         self._auth = tuple(auth)
         # Set by follow.
-        self._own: LocalRegistration[T] | None = None
+        self._local: LocalRegistration[T] | None = None
         self._report: DiscoveryReporter
         # None between sessions.
         self.session: ZooKeeperSession | None = None
@@ -133,10 +133,10 @@ class ZooKeeperRegistry(Generic[T]):
         # Losses of the connection that are allowed for in the entries.
         self._losses = 0
         # What is known of each node, after the last look that succeeded.
-        self._known: dict[str, T] = {}
+        self._current: dict[str, T] = {}
         # What was known before the last loss, and until when that stays known.
-        self._kept: dict[str, T] = {}
-        self._keep_until = 0.0
+        self._retained: dict[str, T] = {}
+        self._retain_until = 0.0
         # The session in which an entry of an earlier life was replaced.
         self._replaced_in: int | None = None
 
@@ -153,31 +153,31 @@ class ZooKeeperRegistry(Generic[T]):
     # The search.
 
     async def watch(
-        self, own: LocalRegistration[T] | None, report: DiscoveryReporter
+        self, local: LocalRegistration[T] | None, report: DiscoveryReporter
     ) -> AsyncIterator[Mapping[str, T] | None]:
         """Look for ever; after each look, what is known by node, or None if that did not succeed.
 
         Without an own entry nothing is ever written.
         """
-        self._own, self._report = own, report
+        self._local, self._report = local, report
         attempt = 0
         while True:
             self._wake.clear()
-            is_settled, known = await self._refresh()
-            yield known
-            attempt = 0 if is_settled else attempt + 1
-            await self._sleep(self._pause(attempt))
+            is_complete, snapshot = await self._refresh()
+            yield snapshot
+            attempt = 0 if is_complete else attempt + 1
+            await self._sleep(self._delay_s(attempt))
 
-    def _pause(self, attempt: int) -> float:
+    def _delay_s(self, attempt: int) -> float:
         if attempt:
             return retry_delay_s(attempt, min(RETRY_MAX_S, self._session_timeout_s))
-        kept_s = self._keep_until - _now()
-        return min(kept_s, _RECHECK_S) if kept_s > 0 else _RECHECK_S
+        retain_s = self._retain_until - _now()
+        return min(retain_s, _RESCAN_INTERVAL_S) if retain_s > 0 else _RESCAN_INTERVAL_S
 
-    async def _sleep(self, pause_s: float) -> None:
+    async def _sleep(self, delay_s: float) -> None:
         """Wait until there is news, but not longer than the pause."""
         try:
-            async with asyncio.timeout(pause_s):
+            async with asyncio.timeout(delay_s):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -193,21 +193,21 @@ class ZooKeeperRegistry(Generic[T]):
         self._drop_unwatched(session)
         is_registered = await self._attempt(self._register(session))
         self._report.counts.is_registered = self._is_registered
-        is_read = await self._attempt(self._read(session))
+        is_read = await self._attempt(self._read_entries(session))
         is_current = is_read and session.losses == self._losses
         return is_registered and is_read, self._snapshot() if is_current else None
 
     def _snapshot(self) -> Mapping[str, T]:
         """What is known, now that all entries were read."""
-        if _now() >= self._keep_until:
-            self._kept = {}
-        known = dict(self._kept)
+        if _now() >= self._retain_until:
+            self._retained = {}
+        snapshot = dict(self._retained)
         for node, value in self._entries.items():
-            last = self._known.get(node) if value is None else value
+            last = self._current.get(node) if value is None else value
             if last is not None:
-                known[node] = last
-        self._known = known
-        return known
+                snapshot[node] = last
+        self._current = snapshot
+        return snapshot
 
     async def _open(self) -> ZooKeeperSession:
         """Make a session and give it time to connect."""
@@ -221,7 +221,7 @@ class ZooKeeperRegistry(Generic[T]):
             on_change=self._wake.set,
             on_watch=self._on_watch,
         )
-        self._forget_all(losses=0)
+        self._reset(losses=0)
         self.session.open()
         await self._sleep(self._connect_timeout_s)
         return self.session
@@ -231,7 +231,7 @@ class ZooKeeperRegistry(Generic[T]):
         self._report.report_failure(
             "connection", "not connected: %s", session.last_error or "no answer"
         )
-        if _now() - session.changed_at > _GIVE_UP_TIMEOUTS * self._session_timeout_s:
+        if _now() - session.changed_at > _ABANDON_TIMEOUTS * self._session_timeout_s:
             self.session = None
             await session.close(self._request_timeout_s)
 
@@ -245,19 +245,19 @@ class ZooKeeperRegistry(Generic[T]):
     def _drop_unwatched(self, session: ZooKeeperSession) -> None:
         """Drop what has to be read again."""
         if session.losses != self._losses:
-            self._forget_all(losses=session.losses)
-        if self._own is not None and self._own.node in self._stale:
+            self._reset(losses=session.losses)
+        if self._local is not None and self._local.node in self._stale:
             self._is_registered = False
         for node in self._stale:
             self._entries.pop(node, None)
         self._stale.clear()
 
-    def _forget_all(self, *, losses: int) -> None:
+    def _reset(self, *, losses: int) -> None:
         self._losses = losses
         self._entries.clear()
         self._is_registered = False
-        self._kept = self._known
-        self._keep_until = _now() + _KEEP_TIMEOUTS * self._session_timeout_s
+        self._retained = self._current
+        self._retain_until = _now() + _RETAIN_TIMEOUTS * self._session_timeout_s
 
     def _on_watch(self, path: str) -> None:
         # Kept aside: an event may overtake the answer that it makes obsolete.
@@ -268,42 +268,48 @@ class ZooKeeperRegistry(Generic[T]):
 
     async def _register(self, session: ZooKeeperSession) -> bool:
         """Make sure that the own entry is there, if one is wanted; True if so, and watched."""
-        own = self._own
-        if own is None or self._is_registered:
+        local = self._local
+        if local is None or self._is_registered:
             return True
-        path = self._path(own.node)
+        path = self._path(local.node)
         for _ in range(_REGISTER_TRIES):
-            if await session.create(path, own.data):
+            if await session.create(path, local.data):
                 self._report.counts.registrations += 1
             entry = await session.read(path)
             if entry is None:
                 continue
-            if entry.owner == session.id and entry.data == own.data:
+            if entry.owner == session.id and entry.data == local.data:
                 self._is_registered = True
                 break
-            if not self._may_replace(own, entry, session.id):
-                self._report_conflict(own, entry)
+            if not self._may_replace(local, entry, session.id):
+                self._report_conflict(local, entry)
                 break
-            if await session.replace(path, own.data, entry.version):
+            if await session.replace(path, local.data, entry.version):
                 self._report.counts.registrations += 1
                 self._replaced_in = session.id
         return self._is_registered
 
-    def _may_replace(self, own: LocalRegistration[T], entry: Znode, session_id: int | None) -> bool:
+    def _may_replace(
+        self, local: LocalRegistration[T], entry: Znode, session_id: int | None
+    ) -> bool:
         """Whether an entry under this node's name is its own, of this session or an earlier one."""
         if entry.owner == session_id:
             return True
-        held = self._decode(own.node, entry.data)
+        registered = self._decode(local.node, entry.data)
         # Once in a session: two nodes with one name and address must not take turns for ever.
-        return held is not None and own.is_stale_own(held) and self._replaced_in != session_id
+        return (
+            registered is not None
+            and local.is_stale_own(registered)
+            and self._replaced_in != session_id
+        )
 
-    def _report_conflict(self, own: LocalRegistration[T], entry: Znode) -> None:
+    def _report_conflict(self, local: LocalRegistration[T], entry: Znode) -> None:
         self._report.counts.conflicts += 1
         self._report.warn(
             "conflict",
             "the name %r is taken by a node at %s (session 0x%x); "
             "two nodes of a cluster must not have the same name",
-            *(own.name, self._decode(own.node, entry.data), entry.owner),
+            *(local.name, self._decode(local.node, entry.data), entry.owner),
             level=logging.ERROR,
         )
 
@@ -312,11 +318,11 @@ class ZooKeeperRegistry(Generic[T]):
 
     # The entries of others.
 
-    async def _read(self, session: ZooKeeperSession) -> bool:
+    async def _read_entries(self, session: ZooKeeperSession) -> bool:
         """Bring the entries up to date: True, or an error."""
         nodes = await session.children(self._parent)
-        for gone in self._entries.keys() - set(nodes):
-            del self._entries[gone]
+        for removed in self._entries.keys() - set(nodes):
+            del self._entries[removed]
         unread = [node for node in nodes if node not in self._entries]
         for first in range(0, len(unread), _BATCH):
             batch = unread[first : first + _BATCH]

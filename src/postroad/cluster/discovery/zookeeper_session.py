@@ -23,13 +23,13 @@ from postroad.core.errors import ConfigError
 
 # Pauses between attempts to connect, doubling in between. The longest is not longer than the
 # session, so that a node is back soon after its ZooKeeper.
-_RECONNECT_FIRST_S = 0.1
+_RECONNECT_INITIAL_S = 0.1
 _RECONNECT_MAX_S = 5.0
 
 # What kazoo warns of after each line that tells the cause.
-_CONSEQUENCE = "Transition to CONNECTING"
+_FOLLOW_UP_WARNING = "Transition to CONNECTING"
 
-_REFUSALS = (
+_ACCESS_ERRORS = (
     exceptions.AuthFailedError,
     exceptions.InvalidACLError,
     exceptions.NoAuthError,
@@ -78,7 +78,7 @@ class ZooKeeperSession:
             auth_data=list(auth),
             connection_retry={
                 "max_tries": -1,
-                "delay": _RECONNECT_FIRST_S,
+                "delay": _RECONNECT_INITIAL_S,
                 "max_delay": min(_RECONNECT_MAX_S, timeout_s),
             },
             logger=self._log,
@@ -112,7 +112,7 @@ class ZooKeeperSession:
             self._client.close()
         except Exception as error:
             self._log.debug("closing failed: %r", error)
-        self._call_soon_threadsafe(_settle, closed, None, None)
+        self._call_soon_threadsafe(_resolve, closed, None, None)
 
     @property
     def id(self) -> int | None:
@@ -123,7 +123,7 @@ class ZooKeeperSession:
     @property
     def last_error(self) -> str:
         """What kazoo complained about last."""
-        return self._log.complaint
+        return self._log.last_warning
 
     # Nodes.
 
@@ -168,29 +168,29 @@ class ZooKeeperSession:
         transaction.delete(path, version)
         transaction.create(path, data, ephemeral=True)
         results = await self._await_kazoo(lambda _path: transaction.commit_async(), path)
-        for refusal in results:
-            if isinstance(refusal, _REFUSALS):
-                raise _refused(path, refusal) from refusal
+        for error in results:
+            if isinstance(error, _ACCESS_ERRORS):
+                raise _permission_error(path, error) from error
         return not any(isinstance(result, Exception) for result in results)
 
     async def _await_kazoo(
         self, call: Callable[..., Any], path: str, *args: Any, **options: Any
     ) -> Any:
         """Wait on the loop for what kazoo answers in a thread of its own."""
-        answer = self._loop.create_future()
+        future = self._loop.create_future()
         result = call(path, *args, **options)
         result.rawlink(
             lambda result: self._call_soon_threadsafe(
-                _settle, answer, result.value, result.exception
+                _resolve, future, result.value, result.exception
             )
         )
         try:
             async with asyncio.timeout(self._request_timeout_s):
-                return await answer
+                return await future
         except TimeoutError:
             raise TimeoutError(f"no answer within {self._request_timeout_s:g} s") from None
-        except _REFUSALS as error:
-            raise _refused(path, error) from error
+        except _ACCESS_ERRORS as error:
+            raise _permission_error(path, error) from error
         except (exceptions.NoNodeError, exceptions.NodeExistsError):
             raise
         except exceptions.KazooException as error:
@@ -199,12 +199,12 @@ class ZooKeeperSession:
     # From kazoo's threads.
 
     def _on_state(self, state: str) -> None:
-        self._call_soon_threadsafe(self._change_state, state == KazooState.CONNECTED)
+        self._call_soon_threadsafe(self._set_connected, state == KazooState.CONNECTED)
 
     def _on_event(self, event: Any) -> None:
         # An event without a path says that the watches are gone, as the loss already did.
         if event.path is not None:
-            self._call_soon_threadsafe(self._pass_event, event.path)
+            self._call_soon_threadsafe(self._on_watch_event, event.path)
 
     def _call_soon_threadsafe(self, call: Callable[..., None], *args: object) -> None:
         """Have something called on the loop."""
@@ -215,14 +215,14 @@ class ZooKeeperSession:
 
     # On the loop again.
 
-    def _change_state(self, is_connected: bool) -> None:
+    def _set_connected(self, is_connected: bool) -> None:
         self.is_connected = is_connected
         self.changed_at = self._loop.time()
         self.losses += not is_connected
         if not self._is_closed:
             self._on_change()
 
-    def _pass_event(self, path: str) -> None:
+    def _on_watch_event(self, path: str) -> None:
         if not self._is_closed:
             self._on_watch(path)
 
@@ -232,26 +232,26 @@ class _KazooLogAdapter(logging.LoggerAdapter[logging.Logger]):
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__(logger)
-        self.complaint = ""
+        self.last_warning = ""
 
     def log(self, level: int, msg: object, *args: Any, **options: Any) -> None:
         """Log one of kazoo's lines and remember it if it says what is wrong."""
-        if level >= logging.WARNING and msg != _CONSEQUENCE:
-            self.complaint = (str(msg) % args if args else str(msg)).rstrip(": ")
+        if level >= logging.WARNING and msg != _FOLLOW_UP_WARNING:
+            self.last_warning = (str(msg) % args if args else str(msg)).rstrip(": ")
         super().log(min(level, logging.DEBUG), msg, *args, **options)
 
 
-def _settle(answer: asyncio.Future[Any], value: object, exception: BaseException | None) -> None:
+def _resolve(future: asyncio.Future[Any], value: object, exception: BaseException | None) -> None:
     """Answer whoever waits, if anybody still does."""
-    if answer.done():
+    if future.done():
         return
     if exception is not None:
-        answer.set_exception(exception)
+        future.set_exception(exception)
     else:
-        answer.set_result(value)
+        future.set_result(value)
 
 
-def _refused(path: str, error: Exception) -> PermissionError:
+def _permission_error(path: str, error: Exception) -> PermissionError:
     return PermissionError(f"access to {path} refused ({type(error).__name__})")
 
 

@@ -9,6 +9,7 @@ from postroad.cluster.membership.members import (
     MemberRecord,
     MembershipEvent,
     MembershipEventType,
+    MembershipPhase,
     MemberState,
     NameConflictDetected,
     NameConflictLost,
@@ -17,7 +18,6 @@ from postroad.cluster.membership.members import (
 from postroad.cluster.membership.membership import (
     NEVER,
     Membership,
-    MembershipPhase,
     MembershipUpdate,
 )
 

@@ -71,46 +71,46 @@ class MembershipContext:
     def __init__(
         self,
         config: MembershipConfig,
-        roster: MemberTable,
-        rumours: GossipQueue,
-        chance: RandomSource,
+        member_table: MemberTable,
+        gossip_queue: GossipQueue,
+        rng: RandomSource,
     ) -> None:
         self.config = config
-        self.roster = roster
-        self.rumours = rumours
-        self.chance = chance
+        self.member_table = member_table
+        self.gossip_queue = gossip_queue
+        self.rng = rng
         self.health = LocalHealth(config.health_max)
         self.counters = MembershipCounters(refused={})
         # Whether this node may speak of itself; not before it knows that its name is free.
         self.is_member = False
         # Drained by whoever runs the machine: packets, and reasons why something was refused.
         self.outgoing: list[OutgoingPacket] = []
-        self.refusals: list[str] = []
+        self.rejections: list[str] = []
 
     def new_nonce(self) -> int:
         """A number nobody can guess, to know the answer by."""
-        return self.chance.getrandbits(62)
+        return self.rng.getrandbits(62)
 
     def gossip_records(
-        self, *first: MemberRecord, in_stream: bool = False, room_max: int | None = None
+        self, *first: MemberRecord, in_stream: bool = False, capacity_max: int | None = None
     ) -> list[MemberRecord]:
         """These, and as many of the news as a packet has room for, or less if it must be short."""
         config = self.config
-        room = config.stream_bytes_max if in_stream else config.packet_bytes_max
-        if room_max is not None:
-            room = max(0, min(room, room_max))
-        full_bytes_max = config.stream_bytes_max if in_stream else room // 2
-        chosen = fit_records(first, room, full_bytes_max=full_bytes_max)
-        if len(self.rumours):
-            room -= sum(map(record_size, chosen))
-            told = self.rumours.pop_batch(
-                room,
-                times_max=retransmit_limit(self.roster.size, config.retransmit_factor),
+        capacity = config.stream_bytes_max if in_stream else config.packet_bytes_max
+        if capacity_max is not None:
+            capacity = max(0, min(capacity, capacity_max))
+        full_bytes_max = config.stream_bytes_max if in_stream else capacity // 2
+        records = fit_records(first, capacity, full_bytes_max=full_bytes_max)
+        if len(self.gossip_queue):
+            capacity -= sum(map(record_size, records))
+            queued = self.gossip_queue.pop_batch(
+                capacity,
+                transmits_max=retransmit_limit(self.member_table.size, config.retransmit_factor),
                 full_bytes_max=full_bytes_max,
             )
             names = {record.name for record in first}
-            chosen += [record for record in told if record.name not in names]
-        return chosen
+            records += [record for record in queued if record.name not in names]
+        return records
 
     def send(
         self,
@@ -132,17 +132,17 @@ class MembershipContext:
 
     def count_rejection(self, reason: str) -> None:
         """Count something that was not believed."""
-        refused = self.counters.refused
-        refused[reason] = refused.get(reason, 0) + 1
-        self.refusals.append(reason)
+        counts = self.counters.refused
+        counts[reason] = counts.get(reason, 0) + 1
+        self.rejections.append(reason)
 
     def sample_members(
-        self, count: int, *, but: str | None = None, with_suspects: bool = False
+        self, count: int, *, exclude: str | None = None, with_suspects: bool = False
     ) -> list[MemberEntry]:
         """Some other members at random."""
         candidates = [
             entry
-            for name, entry in self.roster.active.items()
-            if name != but and (with_suspects or entry.state is MemberState.ALIVE)
+            for name, entry in self.member_table.active.items()
+            if name != exclude and (with_suspects or entry.state is MemberState.ALIVE)
         ]
-        return self.chance.sample(candidates, min(count, len(candidates)))
+        return self.rng.sample(candidates, min(count, len(candidates)))

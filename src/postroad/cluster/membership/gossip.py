@@ -25,41 +25,43 @@ class GossipQueue:
         # News by the number of times they were told, then by member.
         self._by_transmits: list[dict[str, MemberRecord]] = [{}]
         # Member -> how often its news were told.
-        self._times: dict[str, int] = {}
+        self._transmits: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._times)
+        return len(self._transmits)
 
     def add(self, record: MemberRecord) -> None:
         """Have the news passed on; they replace older ones of the same member."""
         self.drop(record.name)
-        self._times[record.name] = 0
+        self._transmits[record.name] = 0
         self._by_transmits[0][record.name] = record
 
     def drop(self, name: str) -> None:
         """Forget the news of a member."""
-        times = self._times.pop(name, None)
-        if times is not None:
-            del self._by_transmits[times][name]
+        transmits = self._transmits.pop(name, None)
+        if transmits is not None:
+            del self._by_transmits[transmits][name]
 
-    def pop_batch(self, room: int, *, times_max: int, full_bytes_max: int) -> list[MemberRecord]:
+    def pop_batch(
+        self, capacity: int, *, transmits_max: int, full_bytes_max: int
+    ) -> list[MemberRecord]:
         """News that fit the room; those told so often are dropped."""
-        waiting = (record for level in self._by_transmits for record in level.values())
-        taken = fit_records(waiting, room, full_bytes_max=full_bytes_max)
-        for record in taken:
-            self._count(record.name, times_max)
-        return taken
+        queued = (record for level in self._by_transmits for record in level.values())
+        batch = fit_records(queued, capacity, full_bytes_max=full_bytes_max)
+        for record in batch:
+            self._count_transmit(record.name, transmits_max)
+        return batch
 
-    def _count(self, name: str, times_max: int) -> None:
-        times = self._times[name] + 1
-        record = self._by_transmits[times - 1].pop(name)
-        if times >= times_max:
-            del self._times[name]
+    def _count_transmit(self, name: str, transmits_max: int) -> None:
+        transmits = self._transmits[name] + 1
+        record = self._by_transmits[transmits - 1].pop(name)
+        if transmits >= transmits_max:
+            del self._transmits[name]
             return
-        if times == len(self._by_transmits):
+        if transmits == len(self._by_transmits):
             self._by_transmits.append({})
-        self._times[name] = times
-        self._by_transmits[times][name] = record
+        self._transmits[name] = transmits
+        self._by_transmits[transmits][name] = record
 
 
 class _Packet(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -155,20 +157,20 @@ class Arrival(NamedTuple):
     """Where a datagram really came from."""
     now: float
     in_stream: bool
-    is_answer: bool
+    is_reply: bool
     """Whether it answers a packet of this node over the stream."""
     size: int
 
     @property
-    def answer_bytes_max(self) -> int:
+    def reply_bytes_max(self) -> int:
         """How long an answer by datagram may be: whoever is there may not have asked."""
-        return _ANSWER_FACTOR * self.size
+        return _REPLY_FACTOR * self.size
 
 
 # What an Ack has beside names, and a record without properties.
-_ANSWER_BYTES = 64
+_REPLY_BYTES = 64
 # An answer by datagram is no longer than so many times its question.
-_ANSWER_FACTOR = 2
+_REPLY_FACTOR = 2
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(MembershipPacket)
@@ -179,13 +181,13 @@ def encode_packet(packet: MembershipPacket) -> bytes:
     return _encoder.encode(packet)
 
 
-def decode_packet(data: bytes, *, news_max: int) -> MembershipPacket:
+def decode_packet(data: bytes, *, records_max: int) -> MembershipPacket:
     """Read what a peer sent; raises MalformedPayloadError for anything else."""
     try:
         packet: MembershipPacket = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise MalformedPayloadError(f"no packet of the membership: {error}") from None
-    if len(packet.records) > news_max + 1:
+    if len(packet.records) > records_max + 1:
         raise MalformedPayloadError(f"a packet with {len(packet.records)} records")
     if len({record.name for record in packet.records}) < len(packet.records):
         raise MalformedPayloadError("a packet that tells of one member twice")
@@ -194,7 +196,7 @@ def decode_packet(data: bytes, *, news_max: int) -> MembershipPacket:
 
 def padding_for(name: str) -> bytes:
     """What makes a question as long as the answer of a node of that name, and some news."""
-    return bytes(_ANSWER_BYTES + len(name.encode()))
+    return bytes(_REPLY_BYTES + len(name.encode()))
 
 
 def record_size(record: MemberRecord) -> int:
@@ -203,7 +205,7 @@ def record_size(record: MemberRecord) -> int:
 
 
 def fit_records(
-    records: Iterable[MemberRecord], room: int, *, full_bytes_max: int
+    records: Iterable[MemberRecord], capacity: int, *, full_bytes_max: int
 ) -> list[MemberRecord]:
     """As many of the records as there is room for, with their properties where these are short."""
     fitting = []
@@ -212,8 +214,8 @@ def fit_records(
         if size > full_bytes_max:
             record = record.without_properties()
             size = record_size(record)
-        if size > room:
+        if size > capacity:
             break
-        room -= size
+        capacity -= size
         fitting.append(record)
     return fitting

@@ -32,7 +32,7 @@ from postroad.core import Address
 
 # Incarnations begin at the wall clock in milliseconds. A leap of more than eight years beyond what
 # is known, and beyond what any clock may show, is garbage.
-LEAP_MAX = 1 << 38
+INCARNATION_JUMP_MAX = 1 << 38
 _CLOCK_MAX = 1 << 42
 # Members at one address: one, and those that were started there before it and are not missed yet.
 # Whoever answers there under any name shall not fill the roster.
@@ -121,10 +121,12 @@ class MemberEntry:
 class MemberTable:
     """Everybody this node knows of; itself apart."""
 
-    def __init__(self, config: MembershipConfig, own: MemberRecord, rumours: GossipQueue) -> None:
+    def __init__(
+        self, config: MembershipConfig, local: MemberRecord, gossip_queue: GossipQueue
+    ) -> None:
         self._config = config
-        self._rumours = rumours
-        self.local = own
+        self._gossip_queue = gossip_queue
+        self.local = local
         # Others by name; then those who count, the suspected among them, and those who went, in
         # their order.
         self.entries: dict[str, MemberEntry] = {}
@@ -135,7 +137,7 @@ class MemberTable:
         self.missing_properties: dict[str, MemberEntry] = {}
         self._names_at: dict[Address, dict[str, None]] = {}
         # For whoever wants to know; drained by the machine.
-        self.changes: list[MembershipEvent] = []
+        self.events: list[MembershipEvent] = []
         # Counts the changes of who is active.
         self.revision = 0
         self._digest: bytes | None = None
@@ -163,10 +165,13 @@ class MemberTable:
     def digest(self) -> bytes:
         """The same at two nodes if they think the same of all active members."""
         if self._digest is None:
-            known = [(self.local, self.local.version)]
-            known += [(entry.record, entry.properties_version) for entry in self.active.values()]
-            facts = [(it.name, it.instance, it.precedence, version) for it, version in known]
-            encoded = msgspec.msgpack.encode(sorted(facts))
+            rows = [(self.local, self.local.version)]
+            rows += [(entry.record, entry.properties_version) for entry in self.active.values()]
+            summary = [
+                (record.name, record.instance, record.precedence, version)
+                for record, version in rows
+            ]
+            encoded = msgspec.msgpack.encode(sorted(summary))
             self._digest = hashlib.blake2b(encoded, digest_size=8).digest()
         return self._digest
 
@@ -185,8 +190,8 @@ class MemberTable:
             if not record.state.is_active:
                 # Whoever is not known is not missed.
                 return MergeResult.STALE
-            is_crowded = self._is_full or self._is_crowded_at(record.address)
-            return MergeResult.TABLE_FULL if is_crowded else MergeResult.UNPROVEN
+            is_full = self._is_full or self._is_address_full(record.address)
+            return MergeResult.TABLE_FULL if is_full else MergeResult.UNPROVEN
         is_same = record.instance == entry.record.instance
         if (
             is_same
@@ -199,24 +204,29 @@ class MemberTable:
         if record.precedence > entry.record.precedence:
             if entry.state is MemberState.DEAD and record.state.is_active:
                 return MergeResult.UNPROVEN
-            has_news = self._apply(entry, GOSSIP_CAUSES[record.state], record, now)
+            is_changed = self._apply(entry, GOSSIP_CAUSES[record.state], record, now)
         else:
-            has_news = self._confirm(entry, record)
-        has_news |= self._take_properties(entry, record)
-        return MergeResult.APPLIED if has_news else MergeResult.STALE
+            is_changed = self._confirm(entry, record)
+        is_changed |= self._update_properties(entry, record)
+        return MergeResult.APPLIED if is_changed else MergeResult.STALE
 
-    def is_incarnation_out_of_range(self, record: MemberRecord, known: MemberRecord | None) -> bool:
+    def is_incarnation_out_of_range(
+        self, record: MemberRecord, current: MemberRecord | None
+    ) -> bool:
         """Whether its incarnation is too high to be true, unless the member itself says so."""
-        incarnation = known.incarnation if known else 0
-        return record.incarnation > max(self.local.incarnation, incarnation, _CLOCK_MAX) + LEAP_MAX
+        incarnation = current.incarnation if current else 0
+        return (
+            record.incarnation
+            > max(self.local.incarnation, incarnation, _CLOCK_MAX) + INCARNATION_JUMP_MAX
+        )
 
     def confirm_alive(self, entry: MemberEntry, incarnation: int, now: float) -> None:
         """A member answered a question of this node: what it says of itself needs no proof."""
         if entry.record.incarnation < incarnation < NUMBER_MAX:
-            word = msgspec.structs.replace(
+            update = msgspec.structs.replace(
                 entry.record, state=MemberState.ALIVE, incarnation=incarnation, reported_by=""
             )
-            self._apply(entry, StateChangeCause.ANSWERED, word, now)
+            self._apply(entry, StateChangeCause.ANSWERED, update, now)
 
     def _merge_other_process(self, entry: MemberEntry, record: MemberRecord) -> MergeResult:
         if record.state is MemberState.LEFT and not is_authentic_leave(record, record.leave_digest):
@@ -232,9 +242,9 @@ class MemberTable:
         if entry is not None and entry.record.identity == record.identity:
             if record.precedence <= entry.record.precedence:
                 return self.merge(record, now)
-            has_news = self._apply(entry, StateChangeCause.ANSWERED, record, now)
-            has_news |= self._take_properties(entry, record)
-            return MergeResult.APPLIED if has_news else MergeResult.STALE
+            is_changed = self._apply(entry, StateChangeCause.ANSWERED, record, now)
+            is_changed |= self._update_properties(entry, record)
+            return MergeResult.APPLIED if is_changed else MergeResult.STALE
         if entry is not None:
             if not record.supersedes(entry.record):
                 return MergeResult.STALE
@@ -243,7 +253,7 @@ class MemberTable:
 
     def add(self, record: MemberRecord, now: float) -> MergeResult:
         """Take in a node that is not known, as it is."""
-        if record.state.is_active and self._is_crowded_at(record.address):
+        if record.state.is_active and self._is_address_full(record.address):
             return MergeResult.TABLE_FULL
         if len(self.entries) >= self._config.members_max and not self._evict_tombstone(record):
             return MergeResult.TABLE_FULL
@@ -251,7 +261,7 @@ class MemberTable:
         if record.state is MemberState.SUSPECT:
             entry.suspicion = self._new_suspicion(record, now)
         self._update_indexes(entry, None)
-        self._rumours.add(record)
+        self._gossip_queue.add(record)
         return MergeResult.APPLIED
 
     def suspect(self, name: str, incarnation: int, *, since: float) -> bool:
@@ -259,19 +269,19 @@ class MemberTable:
         entry = self.active.get(name)
         if entry is None or entry.record.incarnation != incarnation:
             return False
-        accusation = msgspec.structs.replace(
+        suspect_record = msgspec.structs.replace(
             entry.record, state=MemberState.SUSPECT, reported_by=self.local.name
         )
         if entry.state is MemberState.ALIVE:
-            return self._apply(entry, StateChangeCause.PROBE_FAILED, accusation, since)
-        return self._confirm(entry, accusation)
+            return self._apply(entry, StateChangeCause.PROBE_FAILED, suspect_record, since)
+        return self._confirm(entry, suspect_record)
 
     def expire_suspects(self, now: float) -> None:
         """Declare dead who did not speak up in time."""
         for entry in list(self.suspects.values()):
             if entry.suspicion is not None and entry.suspicion.deadline <= now:
-                death = msgspec.structs.replace(entry.record, reported_by=self.local.name)
-                self._apply(entry, StateChangeCause.TIMED_OUT, death, now)
+                dead_record = msgspec.structs.replace(entry.record, reported_by=self.local.name)
+                self._apply(entry, StateChangeCause.TIMED_OUT, dead_record, now)
 
     def reap_tombstones(self, now: float) -> None:
         """Forget members that went long ago."""
@@ -279,20 +289,22 @@ class MemberTable:
             if entry.since + self._config.tombstone_s <= now:
                 self._apply(entry, StateChangeCause.REAPED, entry.record, now)
 
-    def set_local(self, own: MemberRecord) -> None:
+    def set_local(self, local: MemberRecord) -> None:
         """This node has something new to say of itself."""
-        self.local = own
+        self.local = local
         self._digest = None
 
     def deadline(self) -> float:
         """When `bury_silent` has something to do."""
-        deadlines = [it.suspicion.deadline for it in self.suspects.values() if it.suspicion]
+        deadlines = [
+            entry.suspicion.deadline for entry in self.suspects.values() if entry.suspicion
+        ]
         return min(deadlines, default=float("inf"))
 
     def extend_deadlines(self, seconds: float) -> None:
         """This node stood still: that time does not count against anybody."""
-        for suspicion in [it.suspicion for it in self.suspects.values() if it.suspicion]:
-            suspicion.postpone(seconds)
+        for suspicion in [entry.suspicion for entry in self.suspects.values() if entry.suspicion]:
+            suspicion.extend_deadlines(seconds)
 
     # Changing.
 
@@ -314,14 +326,16 @@ class MemberTable:
             reported_by=record.reported_by,
             leave_secret=record.leave_secret,
         )
-        has_news = self._apply_suspicion(entry, before, cause, now)
+        is_changed = self._apply_suspicion(entry, before, cause, now)
         if after is not before.state:
             entry.since = now
         self._update_indexes(entry, before)
-        if has_news:
+        if is_changed:
             # A death is told on as it was heard, though here it is but a suspicion.
-            self._rumours.add(record if cause is StateChangeCause.GOSSIP_DEAD else entry.record)
-        return has_news
+            self._gossip_queue.add(
+                record if cause is StateChangeCause.GOSSIP_DEAD else entry.record
+            )
+        return is_changed
 
     def _apply_suspicion(
         self, entry: MemberEntry, before: MemberRecord, cause: StateChangeCause, now: float
@@ -348,17 +362,19 @@ class MemberTable:
             record.reported_by
         ):
             return False
-        self._rumours.add(msgspec.structs.replace(entry.record, reported_by=record.reported_by))
+        self._gossip_queue.add(
+            msgspec.structs.replace(entry.record, reported_by=record.reported_by)
+        )
         return True
 
-    def _take_properties(self, entry: MemberEntry, record: MemberRecord) -> bool:
+    def _update_properties(self, entry: MemberEntry, record: MemberRecord) -> bool:
         before = entry.record
-        is_taken = entry.update_properties(record)
-        _keep(self.missing_properties, entry, entry.state.is_active and entry.lacks_properties)
-        if not is_taken:
+        is_updated = entry.update_properties(record)
+        _set_index(self.missing_properties, entry, entry.state.is_active and entry.lacks_properties)
+        if not is_updated:
             return False
         self._digest = None
-        self._rumours.add(entry.record)
+        self._gossip_queue.add(entry.record)
         if entry.state.is_active:
             self._report(MembershipEventType.METADATA, entry.record, before)
         return True
@@ -368,7 +384,7 @@ class MemberTable:
         before = entry.record
         entry.record = msgspec.structs.replace(before, state=max(MemberState.DEAD, before.state))
         self._update_indexes(entry, before)
-        self._rumours.drop(before.name)
+        self._gossip_queue.drop(before.name)
         self.tombstones.pop(before.name, None)
         del self.entries[before.name]
 
@@ -377,7 +393,7 @@ class MemberTable:
         """Whether there are as many members as may be, and all of them live."""
         return len(self.entries) >= self._config.members_max and not self.tombstones
 
-    def _is_crowded_at(self, address: Address) -> bool:
+    def _is_address_full(self, address: Address) -> bool:
         """Whether so many claim the address that most of them cannot be right."""
         return len(self._names_at.get(address, ())) >= _NAMES_AT_ADDRESS_MAX
 
@@ -394,10 +410,12 @@ class MemberTable:
         record = entry.record
         self._digest = None
         was_active = before is not None and before.state.is_active
-        _keep(self.suspects, entry, record.state is MemberState.SUSPECT)
-        _keep(self.active, entry, record.state.is_active)
-        _keep(self.tombstones, entry, not record.state.is_active)
-        _keep(self.missing_properties, entry, record.state.is_active and entry.lacks_properties)
+        _set_index(self.suspects, entry, record.state is MemberState.SUSPECT)
+        _set_index(self.active, entry, record.state.is_active)
+        _set_index(self.tombstones, entry, not record.state.is_active)
+        _set_index(
+            self.missing_properties, entry, record.state.is_active and entry.lacks_properties
+        )
         names = self._names_at.setdefault(record.address, {})
         if record.state.is_active:
             names[record.name] = None
@@ -417,11 +435,11 @@ class MemberTable:
         self, kind: MembershipEventType, record: MemberRecord, before: MemberRecord | None
     ) -> None:
         previous = None if before is None else to_member(before)
-        self.changes.append(MembershipEvent(kind, to_member(record), previous))
+        self.events.append(MembershipEvent(kind, to_member(record), previous))
 
 
-def _keep(index: dict[str, MemberEntry], entry: MemberEntry, belongs: bool) -> None:
-    if belongs:
+def _set_index(index: dict[str, MemberEntry], entry: MemberEntry, is_included: bool) -> None:
+    if is_included:
         index[entry.record.name] = entry
     else:
         index.pop(entry.record.name, None)

@@ -24,7 +24,7 @@ class MembershipEventType(enum.Enum):
     REMOVED = "removed"
 
 
-_WORDS = {
+_EVENT_TEXTS = {
     MembershipEventType.ADDED: "added",
     MembershipEventType.METADATA: "new properties of",
     MembershipEventType.REACHABILITY: "another state of",
@@ -44,7 +44,7 @@ class MembershipEvent(msgspec.Struct, frozen=True):
     previous: Member | None = None
 
     def __str__(self) -> str:
-        return f"{_WORDS[self.kind]} {self.member}"
+        return f"{_EVENT_TEXTS[self.kind]} {self.member}"
 
 
 class NameConflictDetected(msgspec.Struct, frozen=True):
@@ -57,6 +57,21 @@ class NameConflictLost(msgspec.Struct, frozen=True):
     """Another live node has this node's name and keeps it; this node is no member any more."""
 
     holder: Address
+
+
+class MembershipPhase(enum.Enum):
+    """The life of a node in its cluster."""
+
+    NEW = "not started"
+    JOINING = "joining"
+    MEMBER = "member"
+    LEFT = "left"
+    NAME_LOST = "refused"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether packets and time mean anything."""
+        return self in (MembershipPhase.JOINING, MembershipPhase.MEMBER)
 
 
 class MemberState(enum.IntEnum):
@@ -126,7 +141,7 @@ That a node lives which is not known, or thought dead, is a reason to ask it, an
 
 Properties: TypeAlias = dict[str, str]
 
-FAREWELL_BYTES = 16
+LEAVE_DIGEST_BYTES = 16
 _HOST_BYTES_MAX = 255
 _SECRET_BYTES_MAX = 64
 # What others may claim of a node, and what it can say itself to outrank any claim.
@@ -218,12 +233,12 @@ def to_member(record: MemberRecord) -> Member:
 
 def leave_digest(secret: bytes) -> bytes:
     """What everybody may know of the secret."""
-    return hashlib.sha256(secret).digest()[:FAREWELL_BYTES]
+    return hashlib.sha256(secret).digest()[:LEAVE_DIGEST_BYTES]
 
 
-def is_authentic_leave(record: MemberRecord, farewell: bytes) -> bool:
+def is_authentic_leave(record: MemberRecord, digest: bytes) -> bool:
     """Whether a record that says "left" comes from the member with that digest itself."""
-    return leave_digest(record.leave_secret) == farewell
+    return leave_digest(record.leave_secret) == digest
 
 
 def properties_size(properties: Mapping[str, str]) -> int:
@@ -248,7 +263,7 @@ def check_record(record: MemberRecord, *, properties_bytes_max: int) -> None:
         or len(record.leave_secret) > _SECRET_BYTES_MAX
     ):
         raise MalformedPayloadError(f"member {record.name!r} has an impossible witness")
-    if len(record.leave_digest) != FAREWELL_BYTES:
+    if len(record.leave_digest) != LEAVE_DIGEST_BYTES:
         raise MalformedPayloadError(f"member {record.name!r} has an impossible digest")
     if record.properties and properties_size(record.properties) > properties_bytes_max:
         raise MalformedPayloadError(f"member {record.name!r} has too many properties")

@@ -71,36 +71,36 @@ class Suspicion:
     """
 
     __slots__ = (
-        "_accusers",
-        "_is_hastened",
-        "_is_reminded",
-        "_longest_s",
-        "_needed",
-        "_shortest_s",
+        "_confirmations_needed",
+        "_is_renotified",
+        "_max_timeout_s",
+        "_min_timeout_s",
+        "_reporters",
         "_started",
+        "_uses_min_timeout",
     )
 
-    def __init__(self, config: MembershipConfig, started: float, accuser: str, size: int) -> None:
+    def __init__(self, config: MembershipConfig, started: float, reporter: str, size: int) -> None:
         self._started = started
-        self._accusers = {accuser}
-        self._is_hastened = False
-        self._is_reminded = False
-        self._longest_s = config.failure_timeout_s
-        self._shortest_s = config.confirmed_failure_timeout_s
+        self._reporters = {reporter}
+        self._uses_min_timeout = False
+        self._is_renotified = False
+        self._max_timeout_s = config.failure_timeout_s
+        self._min_timeout_s = config.confirmed_failure_timeout_s
         # The member itself and its first accuser cannot confirm.
-        self._needed = min(config.confirmations, size - 2)
+        self._confirmations_needed = min(config.confirmations, size - 2)
 
-    def confirm(self, accuser: str) -> bool:
+    def confirm(self, reporter: str) -> bool:
         """Somebody suspects the member too; whether that is news."""
-        if accuser in self._accusers or len(self._accusers) > self._needed:
+        if reporter in self._reporters or len(self._reporters) > self._confirmations_needed:
             return False
-        self._accusers.add(accuser)
+        self._reporters.add(reporter)
         return True
 
     def use_min_timeout(self) -> bool:
         """Somebody has waited long enough; whether that is news."""
-        was_hastened, self._is_hastened = self._is_hastened, True
-        return not was_hastened
+        was_used, self._uses_min_timeout = self._uses_min_timeout, True
+        return not was_used
 
     @property
     def deadline(self) -> float:
@@ -113,22 +113,22 @@ class Suspicion:
 
         Half way: by then most who could object have done so, and there is time for the rest.
         """
-        return math.inf if self._is_reminded else self._started + self._shortest_s / 2
+        return math.inf if self._is_renotified else self._started + self._min_timeout_s / 2
 
-    def is_reminder_due(self, now: float) -> bool:
+    def is_renotify_due(self, now: float) -> bool:
         """Whether to tell the member now; true once."""
         is_due = self.renotify_at <= now
-        self._is_reminded |= is_due
+        self._is_renotified |= is_due
         return is_due
 
     def _timeout_s(self) -> float:
-        if self._is_hastened:
-            return self._shortest_s
-        if self._needed < 1:
-            return self._longest_s
-        share = math.log(len(self._accusers)) / math.log(self._needed + 1)
-        return self._longest_s - (self._longest_s - self._shortest_s) * share
+        if self._uses_min_timeout:
+            return self._min_timeout_s
+        if self._confirmations_needed < 1:
+            return self._max_timeout_s
+        share = math.log(len(self._reporters)) / math.log(self._confirmations_needed + 1)
+        return self._max_timeout_s - (self._max_timeout_s - self._min_timeout_s) * share
 
-    def postpone(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """This node stood still meanwhile: that time does not count."""
         self._started += seconds

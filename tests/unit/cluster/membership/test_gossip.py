@@ -51,10 +51,10 @@ def test_every_packet_survives_its_bytes(subtests: pytest.Subtests) -> None:
     for packet in PACKETS:
         with subtests.test(packet=packet):
             for it in (packet, msgspec.structs.replace(packet, records=NEWS)):
-                assert decode_packet(encode_packet(it), news_max=10) == it
+                assert decode_packet(encode_packet(it), records_max=10) == it
 
     fields = [*msgspec.structs.astuple(make_record("a")), "more"]
-    packet = decode_packet(msgspec.msgpack.encode([5, [fields], "more"]), news_max=10)
+    packet = decode_packet(msgspec.msgpack.encode([5, [fields], "more"]), records_max=10)
     assert packet == GossipPacket(records=[make_record("a")])
 
 
@@ -76,24 +76,24 @@ def test_garbage_is_malformed(subtests: pytest.Subtests) -> None:
         encode_packet(GossipPacket()) + b"\x00",
     ]:
         with subtests.test(data=data), pytest.raises(MalformedPayloadError):
-            decode_packet(data, news_max=10)
+            decode_packet(data, records_max=10)
 
     fields = list(msgspec.structs.astuple(make_record("a")))
     fields[5] = 4
     with pytest.raises(MalformedPayloadError):
-        decode_packet(msgspec.msgpack.encode([5, [fields]]), news_max=10)
+        decode_packet(msgspec.msgpack.encode([5, [fields]]), records_max=10)
 
     full = GossipPacket(records=[make_record(name) for name in "abcd"])
-    assert decode_packet(encode_packet(full), news_max=3) == full
+    assert decode_packet(encode_packet(full), records_max=3) == full
     with pytest.raises(MalformedPayloadError, match="4 records"):
-        decode_packet(encode_packet(full), news_max=2)
+        decode_packet(encode_packet(full), records_max=2)
 
     for packet in PACKETS:
         with subtests.test(packet=packet):
             twice = [make_record("a"), make_record("b"), make_record("a", MemberState.SUSPECT)]
             with pytest.raises(MalformedPayloadError, match="twice"):
                 decode_packet(
-                    encode_packet(msgspec.structs.replace(packet, records=twice)), news_max=10
+                    encode_packet(msgspec.structs.replace(packet, records=twice)), records_max=10
                 )
 
 
@@ -118,8 +118,10 @@ def test_what_fits_is_taken_in_order_without_long_properties() -> None:
 ROOM = 100_000
 
 
-def take(rumours: GossipQueue, room: int = ROOM, *, times_max: int = 100) -> list[MemberRecord]:
-    return rumours.pop_batch(room, times_max=times_max, full_bytes_max=room)
+def take(
+    gossip_queue: GossipQueue, room: int = ROOM, *, transmits_max: int = 100
+) -> list[MemberRecord]:
+    return gossip_queue.pop_batch(room, transmits_max=transmits_max, full_bytes_max=room)
 
 
 def names(records: list[MemberRecord]) -> list[str]:
@@ -127,20 +129,20 @@ def names(records: list[MemberRecord]) -> list[str]:
 
 
 def test_news_are_told_so_often_and_then_dropped() -> None:
-    rumours = GossipQueue()
-    assert len(rumours) == 0
-    assert take(rumours) == []
-    rumours.add(make_record("a"))
-    told = [names(take(rumours, times_max=3)) for _ in range(4)]
+    gossip_queue = GossipQueue()
+    assert len(gossip_queue) == 0
+    assert take(gossip_queue) == []
+    gossip_queue.add(make_record("a"))
+    told = [names(take(gossip_queue, transmits_max=3)) for _ in range(4)]
     assert told == [["a"], ["a"], ["a"], []]
-    assert len(rumours) == 0
+    assert len(gossip_queue) == 0
 
-    rumours = GossipQueue()
-    rumours.add(make_record("a"))
+    gossip_queue = GossipQueue()
+    gossip_queue.add(make_record("a"))
     for _ in range(5):
-        take(rumours)
-    assert names(take(rumours, times_max=3)) == ["a"]
-    assert len(rumours) == 0
+        take(gossip_queue)
+    assert names(take(gossip_queue, transmits_max=3)) == ["a"]
+    assert len(gossip_queue) == 0
 
     for size, factor, times in [
         (1, 4, 4),
@@ -155,53 +157,55 @@ def test_news_are_told_so_often_and_then_dropped() -> None:
 
 
 def test_the_least_told_come_first_and_every_news_gets_its_turn() -> None:
-    rumours = GossipQueue()
+    gossip_queue = GossipQueue()
     for name in ("a", "b"):
-        rumours.add(make_record(name))
-    take(rumours)
-    rumours.add(make_record("c"))
+        gossip_queue.add(make_record(name))
+    take(gossip_queue)
+    gossip_queue.add(make_record("c"))
     room_for_one = record_size(make_record("c"))
-    assert names(take(rumours, room_for_one)) == ["c"]
-    assert names(take(rumours, room_for_one)) == ["a"]
-    assert names(take(rumours, room_for_one)) == ["b"]
+    assert names(take(gossip_queue, room_for_one)) == ["c"]
+    assert names(take(gossip_queue, room_for_one)) == ["a"]
+    assert names(take(gossip_queue, room_for_one)) == ["b"]
 
-    rumours = GossipQueue()
+    gossip_queue = GossipQueue()
     for name in "abcde":
-        rumours.add(make_record(name))
+        gossip_queue.add(make_record(name))
     room_for_two = 2 * record_size(make_record("a"))
-    told = [name for _ in range(5) for name in names(take(rumours, room_for_two))]
+    told = [name for _ in range(5) for name in names(take(gossip_queue, room_for_two))]
     assert sorted(told) == sorted("abcde" * 2)
 
 
 def test_newer_news_replace_older_ones_and_forgotten_ones_are_not_told() -> None:
-    rumours = GossipQueue()
-    rumours.add(make_record("a"))
-    take(rumours, times_max=2)
+    gossip_queue = GossipQueue()
+    gossip_queue.add(make_record("a"))
+    take(gossip_queue, transmits_max=2)
     newer = make_record("a", MemberState.SUSPECT)
-    rumours.add(newer)
-    assert len(rumours) == 1
-    assert take(rumours, times_max=2) == [newer]
-    assert take(rumours, times_max=2) == [newer]
-    assert take(rumours, times_max=2) == []
+    gossip_queue.add(newer)
+    assert len(gossip_queue) == 1
+    assert take(gossip_queue, transmits_max=2) == [newer]
+    assert take(gossip_queue, transmits_max=2) == [newer]
+    assert take(gossip_queue, transmits_max=2) == []
 
-    rumours = GossipQueue()
-    rumours.add(make_record("a"))
-    rumours.add(make_record("b"))
-    rumours.drop("a")
-    rumours.drop("nobody")
-    assert names(take(rumours)) == ["b"]
+    gossip_queue = GossipQueue()
+    gossip_queue.add(make_record("a"))
+    gossip_queue.add(make_record("b"))
+    gossip_queue.drop("a")
+    gossip_queue.drop("nobody")
+    assert names(take(gossip_queue)) == ["b"]
 
 
 def test_no_more_is_told_than_fits() -> None:
-    rumours = GossipQueue()
+    gossip_queue = GossipQueue()
     for name in "abc":
-        rumours.add(make_record(name))
+        gossip_queue.add(make_record(name))
     size = record_size(make_record("a"))
-    assert take(rumours, size - 1) == []
-    assert len(take(rumours, 3 * size - 1)) == 2
+    assert take(gossip_queue, size - 1) == []
+    assert len(take(gossip_queue, 3 * size - 1)) == 2
 
-    rumours = GossipQueue()
+    gossip_queue = GossipQueue()
     large = make_record("a", properties={"key": "x" * 1_000})
-    rumours.add(large)
-    assert rumours.pop_batch(1_200, times_max=9, full_bytes_max=600) == [large.without_properties()]
-    assert rumours.pop_batch(2_400, times_max=9, full_bytes_max=1_200) == [large]
+    gossip_queue.add(large)
+    assert gossip_queue.pop_batch(1_200, transmits_max=9, full_bytes_max=600) == [
+        large.without_properties()
+    ]
+    assert gossip_queue.pop_batch(2_400, transmits_max=9, full_bytes_max=1_200) == [large]

@@ -15,10 +15,10 @@ from tests.support.cluster.membership import (
     INCARNATION,
     address_of,
     instance_of,
+    make_context,
     make_record,
-    make_voice,
+    pop_sent,
     secret_of,
-    take_said,
 )
 
 NOW = 100.0
@@ -36,11 +36,11 @@ def test_a_node_begins_alive_and_announces_itself() -> None:
     )
     assert record == make_record("b")
 
-    voice = make_voice()
-    own = LocalMember(voice, secret_of("self"))
-    own.announce()
+    context = make_context()
+    own = LocalMember(context, secret_of("self"))
+    own.publish()
     assert own.gossip_now
-    assert voice.gossip_records() == [make_record("self")]
+    assert context.gossip_records() == [make_record("self")]
 
 
 def test_what_others_cannot_keep_is_refused(subtests: pytest.Subtests) -> None:
@@ -60,64 +60,66 @@ def test_what_others_cannot_keep_is_refused(subtests: pytest.Subtests) -> None:
     given["role"] = "changed"
     assert checked == {"role": "leader"}
 
-    voice = make_voice(config=CONFIG)
+    context = make_context(config=CONFIG)
     with pytest.raises(ConfigError):
-        LocalMember(voice, secret_of("self")).change_properties({"role": "x" * 100})
-    assert voice.roster.local == make_record("self")
+        LocalMember(context, secret_of("self")).change_properties({"role": "x" * 100})
+    assert context.member_table.local == make_record("self")
 
 
 def test_who_is_no_member_yet_says_nothing_of_itself() -> None:
-    voice = make_voice()
-    voice.is_member = False
-    voice.roster.add(make_record("b"), NOW)
-    voice.rumours.drop("b")
-    own = LocalMember(voice, secret_of("self"))
-    own.announce()
+    context = make_context()
+    context.is_member = False
+    context.member_table.add(make_record("b"), NOW)
+    context.gossip_queue.drop("b")
+    own = LocalMember(context, secret_of("self"))
+    own.publish()
     own.refute(make_record("self", MemberState.SUSPECT))
     own.change_properties({"role": "x"})
     own.send_leave()
     assert not own.gossip_now
-    assert voice.gossip_records() == []
-    assert take_said(voice) == []
-    assert voice.roster.local.incarnation == INCARNATION + 1
+    assert context.gossip_records() == []
+    assert pop_sent(context) == []
+    assert context.member_table.local.incarnation == INCARNATION + 1
 
 
 @pytest.mark.parametrize("ahead", [-5, 0, 7])
 def test_having_the_last_word(ahead: int) -> None:
-    voice = make_voice()
-    own = LocalMember(voice, secret_of("self"))
+    context = make_context()
+    own = LocalMember(context, secret_of("self"))
     rumour = make_record("self", MemberState.DEAD, incarnation=INCARNATION + ahead)
     own.refute(rumour)
-    assert voice.roster.local.precedence > rumour.precedence
-    assert voice.roster.local.incarnation == INCARNATION + max(ahead, 0) + 1
-    assert voice.gossip_records() == [voice.roster.local]
+    assert context.member_table.local.precedence > rumour.precedence
+    assert context.member_table.local.incarnation == INCARNATION + max(ahead, 0) + 1
+    assert context.gossip_records() == [context.member_table.local]
 
 
 def test_changed_properties_are_a_new_version(subtests: pytest.Subtests) -> None:
-    voice = make_voice()
-    own = LocalMember(voice, secret_of("self"))
+    context = make_context()
+    own = LocalMember(context, secret_of("self"))
     own.change_properties({"role": "leader", "zone": "north"})
     own.change_properties({"role": None, "zone": "south"})
-    assert voice.roster.local.properties == {"zone": "south"}
-    assert voice.roster.local.version == 2
-    assert [change.kind for change in voice.roster.changes] == [MembershipEventType.METADATA] * 2
-    assert voice.roster.changes[1].previous == voice.roster.changes[0].member
-    assert voice.gossip_records() == [voice.roster.local]
+    assert context.member_table.local.properties == {"zone": "south"}
+    assert context.member_table.local.version == 2
+    assert [change.kind for change in context.member_table.events] == [
+        MembershipEventType.METADATA
+    ] * 2
+    assert context.member_table.events[1].previous == context.member_table.events[0].member
+    assert context.gossip_records() == [context.member_table.local]
 
     for changes in [{}, {"role": None}]:
         with subtests.test(changes=changes):
-            voice = make_voice()
-            LocalMember(voice, secret_of("self")).change_properties(changes)
-            assert voice.roster.local.version == 0
-            assert voice.roster.changes == []
+            context = make_context()
+            LocalMember(context, secret_of("self")).change_properties(changes)
+            assert context.member_table.local.version == 0
+            assert context.member_table.events == []
 
     for heard, counts in [(3, 3), (2, 3), (0, 3), (4, 5), (99, 100)]:
         with subtests.test(heard=heard):
-            voice = make_voice()
-            voice.roster.set_local(make_record("self", version=3, properties={"role": "x"}))
-            own = LocalMember(voice, secret_of("self"))
+            context = make_context()
+            context.member_table.set_local(make_record("self", version=3, properties={"role": "x"}))
+            own = LocalMember(context, secret_of("self"))
             own.raise_properties_version(heard)
-            assert voice.roster.local == make_record(
+            assert context.member_table.local == make_record(
                 "self", version=counts, properties={"role": "x"}
             )
             assert own.gossip_now is (counts > 3), "who heard of another must hear of this one"
@@ -125,23 +127,23 @@ def test_changed_properties_are_a_new_version(subtests: pytest.Subtests) -> None
 
 def test_goodbye_is_said_to_suspects_too() -> None:
     """They may live; and where all are suspected, nobody else would hear of it."""
-    voice = make_voice()
-    voice.roster.add(make_record("b", MemberState.SUSPECT, reported_by="c"), NOW)
-    LocalMember(voice, secret_of("self")).send_leave()
-    (said,) = take_said(voice)
+    context = make_context()
+    context.member_table.add(make_record("b", MemberState.SUSPECT, reported_by="c"), NOW)
+    LocalMember(context, secret_of("self")).send_leave()
+    (said,) = pop_sent(context)
     assert (said.address, said.is_stream) == (address_of("b"), True)
 
 
 def test_goodbye_proves_itself_to_some_members_and_to_few_in_a_way_that_arrives() -> None:
-    voice = make_voice()
+    context = make_context()
     for number in range(30):
-        voice.roster.add(make_record(f"node-{number}"), NOW)
-    LocalMember(voice, secret_of("self")).send_leave()
-    said = take_said(voice)
+        context.member_table.add(make_record(f"node-{number}"), NOW)
+    LocalMember(context, secret_of("self")).send_leave()
+    said = pop_sent(context)
     assert [it.is_stream for it in said] == [True] * 3 + [False] * 8
     assert len({it.address for it in said}) == 11
     for it in said:
         assert isinstance(it.packet, GossipPacket)
         (farewell,) = it.packet.records
         assert farewell.state is MemberState.LEFT
-        assert is_authentic_leave(farewell, voice.roster.local.leave_digest)
+        assert is_authentic_leave(farewell, context.member_table.local.leave_digest)

@@ -29,8 +29,8 @@ from postroad.core.errors import MalformedPayloadError
 from tests.support.cluster.membership import (
     INCARNATION,
     instance_of,
+    make_member_table,
     make_record,
-    make_roster,
     secret_of,
 )
 
@@ -128,32 +128,32 @@ STATES: list[MemberState | None] = [None, *MemberState]
 
 def hear(state: MemberState) -> Callable[[MemberTable], object]:
     news = make_record("b", state, incarnation=INCARNATION + 1, reported_by="c")
-    return lambda roster: roster.merge(news, NOW)
+    return lambda table: table.merge(news, NOW)
 
 
 EVENTS: dict[StateChangeCause, Callable[[MemberTable], object]] = {
     **{cause: hear(state) for state, cause in GOSSIP_CAUSES.items()},
-    StateChangeCause.PROBE_FAILED: lambda roster: roster.suspect("b", INCARNATION, since=NOW),
-    StateChangeCause.TIMED_OUT: lambda roster: roster.expire_suspects(LATER),
-    StateChangeCause.ANSWERED: lambda roster: roster.admit(
+    StateChangeCause.PROBE_FAILED: lambda table: table.suspect("b", INCARNATION, since=NOW),
+    StateChangeCause.TIMED_OUT: lambda table: table.expire_suspects(LATER),
+    StateChangeCause.ANSWERED: lambda table: table.admit(
         make_record("b", incarnation=INCARNATION + 1), NOW
     ),
-    StateChangeCause.REPLACED: lambda roster: roster.admit(make_record("b", start=1), NOW),
-    StateChangeCause.REAPED: lambda roster: roster.reap_tombstones(LATER),
+    StateChangeCause.REPLACED: lambda table: table.admit(make_record("b", start=1), NOW),
+    StateChangeCause.REAPED: lambda table: table.reap_tombstones(LATER),
 }
 
 
 def bring_about(state: MemberState | None) -> MemberTable:
     """A roster that thinks so of the process b."""
-    roster = make_roster()
+    table = make_member_table()
     if state is not None:
-        roster.add(make_record("b", state, reported_by="c"), NOW)
-    return roster
+        table.add(make_record("b", state, reported_by="c"), NOW)
+    return table
 
 
-def thought_of_process(roster: MemberTable) -> MemberState | None:
+def thought_of_process(table: MemberTable) -> MemberState | None:
     """What is thought of the process that was there first."""
-    entry = roster.entries.get("b")
+    entry = table.entries.get("b")
     if entry is None or entry.record.instance != instance_of("b"):
         return None
     return entry.state
@@ -177,16 +177,16 @@ def test_every_cause_has_an_event_and_every_state_a_roster() -> None:
 def test_the_table_says_what_happens(subtests: pytest.Subtests) -> None:
     for before, cause in list(itertools.product(STATES, StateChangeCause)):
         with subtests.test(before=before):
-            roster = bring_about(before)
-            EVENTS[cause](roster)
-            assert thought_of_process(roster) is TRANSITIONS.get((before, cause), before)
+            table = bring_about(before)
+            EVENTS[cause](table)
+            assert thought_of_process(table) is TRANSITIONS.get((before, cause), before)
 
     for cause in list(GOSSIP_CAUSES.values()):
         with subtests.test(cause=cause):
-            roster = bring_about(MemberState.LEFT)
-            known = roster.entries["b"].record
-            EVENTS[cause](roster)
-            assert roster.entries["b"].record == known
+            table = bring_about(MemberState.LEFT)
+            known = table.entries["b"].record
+            EVENTS[cause](table)
+            assert table.entries["b"].record == known
 
     removals = [
         pair

@@ -142,7 +142,7 @@ def test_many_nodes_or_two_halves_find_each_other_through_one() -> None:
     wire.add(make_machine("d"), ["b"])
     wire.run(10)
     assert names_of(first) == ["a", "c"]
-    bridge.set_contacts([address_of("d")], wire.clock())
+    bridge.set_seeds([address_of("d")], wire.clock())
     assert wire.run_until(lambda: wire.agree() and len(second.members()) == 4, limit_s=15)
 
 
@@ -249,7 +249,7 @@ def use_after_leaving() -> dict[str, Callable[[Membership], object]]:
         "receive": lambda machine: tell(machine, make_record("c"), now=now),
         "meet": lambda machine: machine.contact(address_of("c"), now),
         "namesake": lambda machine: machine.on_duplicate_name_caller(address_of("c"), 1, now),
-        "contacts": lambda machine: machine.set_contacts([address_of("c")], now),
+        "contacts": lambda machine: machine.set_seeds([address_of("c")], now),
         "same name": lambda machine: machine.on_duplicate_name_peer(
             address_of("c"), 1, now, is_member=True
         ),

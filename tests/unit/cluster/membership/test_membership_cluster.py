@@ -13,7 +13,7 @@ from postroad.cluster.membership import (
     NameConflictLost,
 )
 from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket, PropertiesRequestPacket
-from postroad.cluster.membership.member_table import LEAP_MAX
+from postroad.cluster.membership.member_table import INCARNATION_JUMP_MAX
 from postroad.cluster.membership.members import CLAIM_MAX
 from tests.support.cluster.membership import (
     INCARNATION,
@@ -26,8 +26,8 @@ from tests.support.cluster.membership import (
     make_machine,
     make_record,
     names_of,
+    pop_sent,
     state_of,
-    take_said,
     tell,
 )
 
@@ -68,7 +68,7 @@ def test_a_member_that_was_only_cut_off_for_a_while_is_never_removed() -> None:
 def test_halves_that_thought_each_other_dead_find_together_without_contacts() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     for machine in machines.values():
-        machine.set_contacts([], wire.clock())
+        machine.set_seeds([], wire.clock())
     wire.cut("a", "b")
     assert wire.run_until(lambda: names_of(machines["a"]) == ["a", "b"])
     assert wire.run_until(lambda: names_of(machines["c"]) == ["c", "d"])
@@ -82,9 +82,9 @@ def test_who_was_declared_dead_long_ago_is_forgotten() -> None:
     wire.stop(machines["b"])
     wire.run(20)
     assert machines["a"].member("b") is None
-    assert "b" in machines["a"]._roster.entries
+    assert "b" in machines["a"]._member_table.entries
     wire.run(40)
-    assert machines["a"]._roster.entries == {}
+    assert machines["a"]._member_table.entries == {}
 
 
 def test_streams_and_a_third_node_keep_members_alive() -> None:
@@ -129,7 +129,7 @@ def test_a_contact_that_dies_after_a_long_time_is_no_sign_of_standing_still() ->
 def test_who_wakes_up_late_has_stood_still(late_s: float, standstills: int) -> None:
     machine = make_machine("a")
     machine.start(START)
-    machine.set_contacts([], START)
+    machine.set_seeds([], START)
     machine.tick(machine.deadline() + late_s)
     assert machine.counters.standstills == standstills
     assert machine.health == standstills
@@ -164,7 +164,7 @@ def test_time_spent_standing_still_counts_against_nobody_and_no_name() -> None:
 def test_a_whole_cluster_that_stood_still_removes_nobody() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     for machine in machines.values():
-        machine.set_contacts([address_of("a")], wire.clock())
+        machine.set_seeds([address_of("a")], wire.clock())
     wire.clock.advance(300)
     wire.run(60)
     assert not any(wire.removals(name) for name in machines)
@@ -270,8 +270,8 @@ def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
         with subtests.test(age=age):
             machine = make_machine("a")
             machine.start(START)
-            machine.set_contacts([], START)
-            machine.set_contacts([address_of("b")], START)
+            machine.set_seeds([], START)
+            machine.set_seeds([address_of("b")], START)
             machine.on_duplicate_name_peer(
                 address_of("b"), instance_of("a", start=age), START, is_member=True
             )
@@ -281,7 +281,7 @@ def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
 
     machine = make_machine("a")
     machine.start(START)
-    machine.set_contacts([address_of("b")], START)
+    machine.set_seeds([address_of("b")], START)
     machine.on_duplicate_name_peer(
         address_of("b"), instance_of("a", start=1), START, is_member=True
     )
@@ -294,7 +294,7 @@ def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
 
     machine = make_machine("a")
     machine.start(START)
-    machine.set_contacts([], START)
+    machine.set_seeds([], START)
     machine.on_duplicate_name_caller(address_of("b"), instance_of("a", start=-1), START)
     assert machine.phase is MembershipPhase.MEMBER
     assert {send.address for send in machine.drain_outgoing()} == {address_of("b")}
@@ -310,7 +310,12 @@ TODAY = 1_790_000_000_000
 
 
 @pytest.mark.parametrize(
-    ("to", "leap"), [("a", LEAP_MAX // 2), ("b", LEAP_MAX // 2), ("b", LEAP_MAX)]
+    ("to", "leap"),
+    [
+        ("a", INCARNATION_JUMP_MAX // 2),
+        ("b", INCARNATION_JUMP_MAX // 2),
+        ("b", INCARNATION_JUMP_MAX),
+    ],
 )
 def test_a_leap_told_to_another_or_to_the_member_is_outranked(to: str, leap: int) -> None:
     wire, machines = make_cluster(*NAMES)
@@ -326,7 +331,7 @@ def test_a_leap_told_to_a_node_that_began_later_is_outranked() -> None:
     wire.add(make_machine("b"))
     later = wire.add(make_machine("a", incarnation=INCARNATION + 500), ["b"])
     wire.run(30)
-    highest = INCARNATION + 500 + LEAP_MAX
+    highest = INCARNATION + 500 + INCARNATION_JUMP_MAX
     tell(
         later,
         make_record("b", MemberState.DEAD, incarnation=highest, reported_by="c"),
@@ -342,7 +347,7 @@ def test_a_member_that_leapt_twice_at_once_is_still_believed(to: str) -> None:
     """The others do not believe what is told of it, but what it answers them."""
     wire, machines = make_cluster(*NAMES)
     for leaps in (1, 2):
-        high = INCARNATION + leaps * LEAP_MAX
+        high = INCARNATION + leaps * INCARNATION_JUMP_MAX
         lie = make_record("b", MemberState.SUSPECT, incarnation=high, reported_by="c")
         tell(machines[to], lie, now=wire.clock())
     wire.run(20)
@@ -357,7 +362,7 @@ def test_a_member_that_leapt_twice_at_once_is_still_believed(to: str) -> None:
 def test_who_was_made_to_count_two_leaps_at_once_can_still_change_its_properties() -> None:
     wire, machines = make_cluster(*NAMES)
     for leaps in (1, 2):
-        lie = make_record("b", version=leaps * LEAP_MAX, properties={"role": "forged"})
+        lie = make_record("b", version=leaps * INCARNATION_JUMP_MAX, properties={"role": "forged"})
         tell(machines["b"], lie, now=wire.clock())
     machines["b"].set_properties({"role": "own"}, wire.clock())
     wire.run(60)
@@ -376,7 +381,7 @@ def test_a_node_whose_clock_was_never_set_finds_the_others() -> None:
 
 def doubt(machine: Membership, name: str, now: float) -> None:
     """Let a machine hear an honest doubt about a member as it knows it."""
-    known = machine._roster.entries[name].record
+    known = machine._member_table.entries[name].record
     tell(
         machine, msgspec.structs.replace(known, state=MemberState.SUSPECT, reported_by="c"), now=now
     )
@@ -405,8 +410,8 @@ def test_who_was_asked_to_try_cannot_speak_for_a_member() -> None:
     """A relay knows the number of the question, and so can forge the answer."""
     wire, machines = make_cluster(*NAMES)
     asker, known = machines["a"], make_record("b")
-    asker._prober.probe(asker._roster.active["b"], wire.clock())
-    (ping,) = [it.packet for it in take_said(asker) if isinstance(it.packet, ProbePacket)]
+    asker._prober.probe(asker._member_table.active["b"], wire.clock())
+    (ping,) = [it.packet for it in pop_sent(asker) if isinstance(it.packet, ProbePacket)]
     asker._prober.tick(wire.clock() + asker.config.indirect_after_s)
     forged = ProbeAckPacket(
         nonce=ping.nonce,

@@ -36,7 +36,7 @@ from tests.support.cluster.membership import (
     make_machine,
     make_record,
     names_of,
-    take_said,
+    pop_sent,
     tell,
 )
 
@@ -46,7 +46,7 @@ def test_a_ping_is_answered_with_who_is_here_and_a_stranger_is_asked_back() -> N
     answer = ask(machine, ProbePacket(nonce=7, name="b", instance=1))
     assert isinstance(answer, ProbeAckPacket)
     assert (answer.nonce, answer.name, answer.instance) == (7, "a", instance_of("a"))
-    (said,) = take_said(machine)
+    (said,) = pop_sent(machine)
     assert said.address == address_of("b")
     assert isinstance(said.packet, SyncRequestPacket)
 
@@ -55,7 +55,7 @@ def test_a_ping_is_answered_with_who_is_here_and_a_stranger_is_asked_back() -> N
 def test_who_pings_and_is_doubted_hears_of_it(state: MemberState) -> None:
     machine = join_alone()
     doubt = make_record("b", state, reported_by="c")
-    machine._roster.add(doubt, START)
+    machine._member_table.add(doubt, START)
     answer = ask(machine, ProbePacket(nonce=7, name="b", instance=instance_of("b")))
     assert isinstance(answer, ProbeAckPacket)
     assert doubt in answer.records
@@ -87,7 +87,7 @@ def test_answers_tell_whether_this_node_is_a_member(is_member: bool) -> None:
     machine = make_machine("a")
     machine.start(START)
     if is_member:
-        machine.set_contacts([], START)
+        machine.set_seeds([], START)
     ack = ask(machine, ProbePacket(nonce=7, name="b", instance=1))
     sync = ask(machine, SyncRequestPacket(nonce=8, digest=b""))
     assert isinstance(ack, ProbeAckPacket)
@@ -130,7 +130,7 @@ def test_news_go_to_suspects_too_and_many_of_them_by_stream() -> None:
     suspected = make_record("b", MemberState.SUSPECT, reported_by="c")
     tell(machine, suspected, now=START)
     machine.tick(START)
-    (said,) = [it for it in take_said(machine) if isinstance(it.packet, GossipPacket)]
+    (said,) = [it for it in pop_sent(machine) if isinstance(it.packet, GossipPacket)]
     assert said.address == address_of("b")
     assert suspected in said.packet.records
 
@@ -138,7 +138,7 @@ def test_news_go_to_suspects_too_and_many_of_them_by_stream() -> None:
     for number in range(100):
         tell(machines["a"], make_record(f"node-{number}"), now=wire.clock())
     machines["a"].tick(wire.clock())
-    first, *_ = [it for it in take_said(machines["a"]) if isinstance(it.packet, GossipPacket)]
+    first, *_ = [it for it in pop_sent(machines["a"]) if isinstance(it.packet, GossipPacket)]
     assert first.is_stream
     assert len(first.packet.records) == 100
 
@@ -269,7 +269,7 @@ def test_a_forged_version_or_address_of_a_member_is_corrected() -> None:
     lie = make_record("b", version=99).without_properties()
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
-    assert not any(machine._roster.missing_properties for machine in machines.values())
+    assert not any(machine._member_table.missing_properties for machine in machines.values())
     assert machines["b"].local_member.version == 100
     assert wire.agree()
 
@@ -363,7 +363,7 @@ def assert_passes_on(wire: Wire, machines: dict[str, Membership], *names: str) -
     assert wire.run_until(lambda: all(set(names) <= set(names_of(it)) for it in everybody))
     # Long enough for those who do not exist to be found out, and for that to be told.
     wire.run(30)
-    assert [len(machine._voice.rumours) for machine in everybody] == [0] * len(everybody)
+    assert [len(machine._context.gossip_queue) for machine in everybody] == [0] * len(everybody)
 
 
 @pytest.mark.parametrize("which", oversized_records())
@@ -398,8 +398,8 @@ def test_a_flood_of_strangers_is_refused_and_drives_nobody_out() -> None:
             stranger = make_record(f"{state.name}-{number}", state, address=EVIL)
             tell(machines["a"], stranger, now=wire.clock())
     assert refused(machines["a"])["too many members"] >= 90
-    assert len(machines["a"]._roster.entries) <= 10
-    assert len(machines["a"]._voice.rumours) <= 11
+    assert len(machines["a"]._member_table.entries) <= 10
+    assert len(machines["a"]._context.gossip_queue) <= 11
     wire.run(60)
     assert_all_live(wire, machines)
 

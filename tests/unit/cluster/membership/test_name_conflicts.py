@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from postroad.cluster.membership import MemberRecord, MembershipConfig, MembershipEventType
-from postroad.cluster.membership.candidates import Vetting
+from postroad.cluster.membership.candidates import CandidateVerifier
 from postroad.cluster.membership.context import MembershipContext
 from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket
 from postroad.cluster.membership.member_table import MergeResult
@@ -14,10 +14,10 @@ from tests.support.cluster.membership import (
     INCARNATION,
     address_of,
     instance_of,
+    make_context,
     make_record,
-    make_voice,
+    pop_sent,
     secret_of,
-    take_said,
 )
 
 NOW = 100.0
@@ -32,27 +32,27 @@ ELDER, YOUNGER = -1, +1
 def make_naming(
     *names: str, is_member: bool = True
 ) -> tuple[NameConflictResolver, MembershipContext]:
-    voice = make_voice(config=CONFIG)
-    voice.is_member = is_member
+    context = make_context(config=CONFIG)
+    context.is_member = is_member
     for name in names:
-        voice.roster.add(make_record(name), NOW)
-        voice.rumours.drop(name)
-    voice.roster.changes.clear()
-    return NameConflictResolver(voice, Vetting(voice)), voice
+        context.member_table.add(make_record(name), NOW)
+        context.gossip_queue.drop(name)
+    context.member_table.events.clear()
+    return NameConflictResolver(context, CandidateVerifier(context)), context
 
 
-def asked_rival(voice: MembershipContext) -> ProbePacket:
+def asked_rival(context: MembershipContext) -> ProbePacket:
     """The question that went out, over a stream."""
-    (stream,) = take_said(voice)
+    (stream,) = pop_sent(context)
     assert stream.is_stream
     assert stream.peer is not None
     assert isinstance(stream.packet, ProbePacket)
     return stream.packet
 
 
-def asked(voice: MembershipContext) -> ProbePacket:
+def asked(context: MembershipContext) -> ProbePacket:
     """The question that went out, by datagram and by stream."""
-    datagram, stream = take_said(voice)
+    datagram, stream = pop_sent(context)
     assert (datagram.is_stream, stream.is_stream) == (False, True)
     assert datagram.address == stream.address
     assert isinstance(datagram.packet, ProbePacket)
@@ -63,11 +63,13 @@ def asked(voice: MembershipContext) -> ProbePacket:
 
 
 def contest(
-    naming: NameConflictResolver, voice: MembershipContext, challenger: MemberRecord = CHALLENGER
+    name_conflicts: NameConflictResolver,
+    context: MembershipContext,
+    challenger: MemberRecord = CHALLENGER,
 ) -> int:
-    assert voice.roster.merge(challenger, NOW) is MergeResult.NAME_CONFLICT
-    naming.challenge(challenger, NOW)
-    return asked(voice).nonce
+    assert context.member_table.merge(challenger, NOW) is MergeResult.NAME_CONFLICT
+    name_conflicts.challenge(challenger, NOW)
+    return asked(context).nonce
 
 
 def ack(number: int, name: str, instance: int, *, is_member: bool = True) -> ProbeAckPacket:
@@ -75,59 +77,59 @@ def ack(number: int, name: str, instance: int, *, is_member: bool = True) -> Pro
     return ProbeAckPacket(number, name, instance, farewell, incarnation=0, is_member=is_member)
 
 
-def kinds(voice: MembershipContext) -> list[MembershipEventType]:
-    return [change.kind for change in voice.roster.changes]
+def kinds(context: MembershipContext) -> list[MembershipEventType]:
+    return [change.kind for change in context.member_table.events]
 
 
 REPLACED = [MembershipEventType.REMOVED, MembershipEventType.ADDED]
 
 
 def test_the_holder_is_asked_and_told_of_the_challenger() -> None:
-    naming, voice = make_naming("b")
-    naming.challenge(CHALLENGER, NOW)
-    datagram, stream = take_said(voice)
+    name_conflicts, context = make_naming("b")
+    name_conflicts.challenge(CHALLENGER, NOW)
+    datagram, stream = pop_sent(context)
     for it in (datagram, stream):
         assert it.address == address_of("b")
         assert isinstance(it.packet, ProbePacket)
         assert (it.peer, it.packet.name, it.packet.is_joining) == ("b", "self", False)
         assert it.packet.records == [CHALLENGER]
-    assert voice.gossip_records() == [], "who has not answered is not told on"
-    assert voice.counters.names_contested == 1
-    assert naming.deadline() == NOW + TIMEOUT_S
-    assert not naming.has_rivals
+    assert context.gossip_records() == [], "who has not answered is not told on"
+    assert context.counters.names_contested == 1
+    assert name_conflicts.deadline() == NOW + TIMEOUT_S
+    assert not name_conflicts.has_rivals
 
     names = [f"node-{number}" for number in range(65)]
-    naming, voice = make_naming(*names)
+    name_conflicts, context = make_naming(*names)
     for name in names:
-        naming.challenge(make_record(name, start=1), NOW)
-    assert voice.counters.names_contested == 64
-    assert len(take_said(voice)) == 2 * 64
+        name_conflicts.challenge(make_record(name, start=1), NOW)
+    assert context.counters.names_contested == 64
+    assert len(pop_sent(context)) == 2 * 64
 
 
 def test_a_holder_that_answers_or_outranks_keeps_its_name_and_a_silent_one_loses_it() -> None:
-    naming, voice = make_naming("b")
-    number = contest(naming, voice)
-    assert naming.on_ack(ack(number, "b", instance_of("b")), NOW + 1) is None
-    naming.tick(NOW + TIMEOUT_S)
-    assert kinds(voice) == []
-    assert naming.deadline() == float("inf")
+    name_conflicts, context = make_naming("b")
+    number = contest(name_conflicts, context)
+    assert name_conflicts.on_ack(ack(number, "b", instance_of("b")), NOW + 1) is None
+    name_conflicts.tick(NOW + TIMEOUT_S)
+    assert kinds(context) == []
+    assert name_conflicts.deadline() == float("inf")
 
-    naming, voice = make_naming("b")
-    contest(naming, voice)
-    naming.tick(NOW + TIMEOUT_S - 0.01)
-    assert kinds(voice) == []
-    naming.tick(NOW + TIMEOUT_S)
-    assert kinds(voice) == [], "the other must answer first"
-    answer_question(voice, naming, CHALLENGER)
-    assert kinds(voice) == REPLACED
+    name_conflicts, context = make_naming("b")
+    contest(name_conflicts, context)
+    name_conflicts.tick(NOW + TIMEOUT_S - 0.01)
+    assert kinds(context) == []
+    name_conflicts.tick(NOW + TIMEOUT_S)
+    assert kinds(context) == [], "the other must answer first"
+    answer_question(context, name_conflicts, CHALLENGER)
+    assert kinds(context) == REPLACED
 
     # Its answer may be lost while its word arrives by way of others.
-    naming, voice = make_naming("b")
-    contest(naming, voice)
-    voice.roster.merge(make_record("b", incarnation=CHALLENGER.incarnation + 1), NOW + 1)
-    naming.tick(NOW + TIMEOUT_S)
-    assert kinds(voice) == []
-    assert voice.roster.active["b"].record.instance == instance_of("b")
+    name_conflicts, context = make_naming("b")
+    contest(name_conflicts, context)
+    context.member_table.merge(make_record("b", incarnation=CHALLENGER.incarnation + 1), NOW + 1)
+    name_conflicts.tick(NOW + TIMEOUT_S)
+    assert kinds(context) == []
+    assert context.member_table.active["b"].record.instance == instance_of("b")
 
 
 @pytest.mark.parametrize(
@@ -136,66 +138,68 @@ def test_a_holder_that_answers_or_outranks_keeps_its_name_and_a_silent_one_loses
 def test_another_answer_in_its_place_gives_the_name_to_the_challenger(
     name: str, instance: int
 ) -> None:
-    naming, voice = make_naming("b")
-    number = contest(naming, voice)
-    assert naming.on_ack(ack(number, name, instance), NOW + 1) is None
-    assert kinds(voice) == []
-    answer_question(voice, naming, CHALLENGER)
-    assert kinds(voice) == REPLACED
-    assert voice.roster.active["b"].record == CHALLENGER
+    name_conflicts, context = make_naming("b")
+    number = contest(name_conflicts, context)
+    assert name_conflicts.on_ack(ack(number, name, instance), NOW + 1) is None
+    assert kinds(context) == []
+    answer_question(context, name_conflicts, CHALLENGER)
+    assert kinds(context) == REPLACED
+    assert context.member_table.active["b"].record == CHALLENGER
 
 
 @pytest.mark.parametrize("instance", [instance_of("b"), CHALLENGER.instance, 7])
 def test_an_answer_with_a_digest_nobody_told_of_moves_nobody(instance: int) -> None:
     """Process numbers are known to all; only the digest tells a process from a pretender."""
-    naming, voice = make_naming("b")
-    number = contest(naming, voice)
+    name_conflicts, context = make_naming("b")
+    number = contest(name_conflicts, context)
     forged = msgspec.structs.replace(
         ack(number, "b", instance), leave_digest=leave_digest(b"forged")
     )
-    assert naming.on_ack(forged, NOW + 1) is None
-    assert kinds(voice) == []
-    assert naming.deadline() == float("inf")
+    assert name_conflicts.on_ack(forged, NOW + 1) is None
+    assert kinds(context) == []
+    assert name_conflicts.deadline() == float("inf")
 
 
 def test_the_newest_challenger_counts_in_whatever_order_they_come() -> None:
-    naming, voice = make_naming("b")
-    contest(naming, voice)
+    name_conflicts, context = make_naming("b")
+    contest(name_conflicts, context)
     newer = make_record("b", start=2, incarnation=INCARNATION + 2)
-    naming.challenge(newer, NOW + 1)
-    naming.challenge(CHALLENGER, NOW + 1)
-    assert take_said(voice) == [], "one question is enough"
-    assert voice.counters.names_contested == 1
-    naming.tick(NOW + TIMEOUT_S)
-    answer_question(voice, naming, newer)
-    assert voice.roster.active["b"].record == newer
+    name_conflicts.challenge(newer, NOW + 1)
+    name_conflicts.challenge(CHALLENGER, NOW + 1)
+    assert pop_sent(context) == [], "one question is enough"
+    assert context.counters.names_contested == 1
+    name_conflicts.tick(NOW + TIMEOUT_S)
+    answer_question(context, name_conflicts, newer)
+    assert context.member_table.active["b"].record == newer
 
     first = make_record("b", start=1, incarnation=INCARNATION + 1)
     second = make_record("b", start=2, incarnation=INCARNATION + 1)
     for order in ((first, second), (second, first)):
-        naming, voice = make_naming("b")
+        name_conflicts, context = make_naming("b")
         for challenger in order:
-            naming.challenge(challenger, NOW)
-        take_said(voice)
-        naming.tick(NOW + TIMEOUT_S)
-        answer_question(voice, naming, second)
-        assert voice.roster.active["b"].record == second
+            name_conflicts.challenge(challenger, NOW)
+        pop_sent(context)
+        name_conflicts.tick(NOW + TIMEOUT_S)
+        answer_question(context, name_conflicts, second)
+        assert context.member_table.active["b"].record == second
 
 
 def test_a_holder_is_given_longer_by_patience_and_standing_still() -> None:
-    naming, voice = make_naming("b")
-    voice.health.worsen()
-    contest(naming, voice)
-    assert naming.deadline() == NOW + 2 * TIMEOUT_S
+    name_conflicts, context = make_naming("b")
+    context.health.worsen()
+    contest(name_conflicts, context)
+    assert name_conflicts.deadline() == NOW + 2 * TIMEOUT_S
 
-    naming, voice = make_naming("b")
-    contest(naming, voice)
-    naming.probe_rival(make_record("self", start=1, address=ELSEWHERE), NOW, is_vouched=True)
-    naming.postpone(5.0)
-    assert naming.deadline() == NOW + 5.0 + TIMEOUT_S
-    naming.tick(NOW + TIMEOUT_S)
-    assert kinds(voice) == []
-    assert naming.has_rivals
+    name_conflicts, context = make_naming("b")
+    contest(name_conflicts, context)
+    name_conflicts.probe_rival(
+        make_record("self", start=1, address=ELSEWHERE), NOW, is_vouched=True
+    )
+    name_conflicts.extend_deadlines(5.0)
+    assert name_conflicts.deadline() == NOW + 5.0 + TIMEOUT_S
+    name_conflicts.tick(NOW + TIMEOUT_S)
+    assert kinds(context) == []
+    assert name_conflicts.has_rivals
 
 
 def make_rival(age: int) -> MemberRecord:
@@ -204,41 +208,41 @@ def make_rival(age: int) -> MemberRecord:
 
 
 def look_into(
-    naming: NameConflictResolver,
-    voice: MembershipContext,
+    name_conflicts: NameConflictResolver,
+    context: MembershipContext,
     rival: MemberRecord,
     *,
     is_vouched: bool = True,
 ) -> ProbePacket:
-    naming.probe_rival(rival, NOW, is_vouched=is_vouched)
-    assert naming.has_rivals is is_vouched
-    return asked_rival(voice)
+    name_conflicts.probe_rival(rival, NOW, is_vouched=is_vouched)
+    assert name_conflicts.has_rivals is is_vouched
+    return asked_rival(context)
 
 
 def answer_question(
-    voice: MembershipContext, naming: NameConflictResolver, record: MemberRecord
+    context: MembershipContext, name_conflicts: NameConflictResolver, record: MemberRecord
 ) -> None:
     """Have the challenger answer what it is asked itself."""
-    (said,) = take_said(voice)
+    (said,) = pop_sent(context)
     assert isinstance(said.packet, ProbePacket)
     assert (said.address, said.peer) == (record.address, record.name)
     told = msgspec.structs.replace(
         ack(said.packet.nonce, record.name, record.instance), incarnation=record.incarnation
     )
-    is_vetting, answered = naming._vetting.on_ack(told, NOW)
+    is_vetting, answered = name_conflicts._verifier.on_ack(told, NOW)
     assert is_vetting
     assert answered == record
-    assert naming.is_silent(record)
-    voice.roster.admit(answered, NOW)
+    assert name_conflicts.is_silent(record)
+    context.member_table.admit(answered, NOW)
 
 
 def test_a_node_asks_its_rival_and_tells_who_it_is_once_it_is_a_member() -> None:
-    naming, voice = make_naming()
-    ping = look_into(naming, voice, make_rival(YOUNGER))
-    assert (ping.is_joining, ping.records) == (False, [voice.roster.local])
+    name_conflicts, context = make_naming()
+    ping = look_into(name_conflicts, context, make_rival(YOUNGER))
+    assert (ping.is_joining, ping.records) == (False, [context.member_table.local])
 
-    naming, voice = make_naming(is_member=False)
-    ping = look_into(naming, voice, make_rival(YOUNGER))
+    name_conflicts, context = make_naming(is_member=False)
+    ping = look_into(name_conflicts, context, make_rival(YOUNGER))
     assert (ping.is_joining, ping.records) == (True, [])
 
 
@@ -259,56 +263,63 @@ def test_a_node_asks_its_rival_and_tells_who_it_is_once_it_is_a_member() -> None
 def test_members_go_before_who_is_joining_and_then_the_elder_keeps_the_name(
     is_member: bool, rival_is_member: bool, age: int, yields: bool, way: str
 ) -> None:
-    naming, voice = make_naming(is_member=is_member)
+    name_conflicts, context = make_naming(is_member=is_member)
     rival = make_rival(age)
-    number = 0 if way == "unexpected connection" else look_into(naming, voice, rival).nonce
+    number = (
+        0 if way == "unexpected connection" else look_into(name_conflicts, context, rival).nonce
+    )
     if way == "answer":
         told = ack(number, "self", rival.instance, is_member=rival_is_member)
-        ruling = naming.on_ack(told, NOW + 1)
-        assert voice.counters.names_contested == 1
+        ruling = name_conflicts.on_ack(told, NOW + 1)
+        assert context.counters.names_contested == 1
     else:
-        ruling = naming.on_same_name(
+        ruling = name_conflicts.on_duplicate_name_peer(
             ELSEWHERE, rival.instance, NOW, is_member=rival_is_member, is_vouched=True
         )
     assert ruling == NameResolution(ELSEWHERE, must_leave=yields)
-    assert not naming.has_rivals
+    assert not name_conflicts.has_rivals
 
 
 def test_an_answer_of_another_place_or_to_no_question_leaves_questions_open() -> None:
-    naming, voice = make_naming()
-    look_into(naming, voice, make_rival(ELDER))
+    name_conflicts, context = make_naming()
+    look_into(name_conflicts, context, make_rival(ELDER))
     third = instance_of("self", start=YOUNGER)
-    naming.on_same_name(address_of("third"), third, NOW, is_vouched=True, is_member=True)
-    assert naming.has_rivals
-    assert naming.on_ack(ack(1, "self", make_rival(ELDER).instance), NOW + 1) is None
-    assert naming.has_rivals
+    name_conflicts.on_duplicate_name_peer(
+        address_of("third"), third, NOW, is_vouched=True, is_member=True
+    )
+    assert name_conflicts.has_rivals
+    assert name_conflicts.on_ack(ack(1, "self", make_rival(ELDER).instance), NOW + 1) is None
+    assert name_conflicts.has_rivals
     own = instance_of("self")
-    assert naming.on_same_name(ELSEWHERE, own, NOW, is_vouched=True, is_member=True) is None
+    assert (
+        name_conflicts.on_duplicate_name_peer(ELSEWHERE, own, NOW, is_vouched=True, is_member=True)
+        is None
+    )
 
 
 @pytest.mark.parametrize("name", ["self", "somebody"])
 def test_an_answer_by_this_node_or_by_another_name_is_no_rival(name: str) -> None:
-    naming, voice = make_naming()
-    number = look_into(naming, voice, make_rival(ELDER)).nonce
-    assert naming.on_ack(ack(number, name, instance_of(name)), NOW + 1) is None
-    assert not naming.has_rivals
+    name_conflicts, context = make_naming()
+    number = look_into(name_conflicts, context, make_rival(ELDER)).nonce
+    assert name_conflicts.on_ack(ack(number, name, instance_of(name)), NOW + 1) is None
+    assert not name_conflicts.has_rivals
 
 
 def test_a_rival_is_asked_once_at_a_time_and_silent_does_not_exist() -> None:
-    naming, voice = make_naming()
-    look_into(naming, voice, make_rival(ELDER))
-    naming.tick(NOW + TIMEOUT_S)
-    assert not naming.has_rivals
-    assert voice.counters.names_contested == 0
+    name_conflicts, context = make_naming()
+    look_into(name_conflicts, context, make_rival(ELDER))
+    name_conflicts.tick(NOW + TIMEOUT_S)
+    assert not name_conflicts.has_rivals
+    assert context.counters.names_contested == 0
 
-    naming, voice = make_naming()
-    look_into(naming, voice, make_rival(ELDER))
-    naming.probe_rival(make_rival(ELDER), NOW, is_vouched=True)
-    assert take_said(voice) == []
+    name_conflicts, context = make_naming()
+    look_into(name_conflicts, context, make_rival(ELDER))
+    name_conflicts.probe_rival(make_rival(ELDER), NOW, is_vouched=True)
+    assert pop_sent(context) == []
     for number in range(100):
         rival = make_record("self", start=1, address=address_of(f"at-{number}"))
-        naming.probe_rival(rival, NOW, is_vouched=True)
-    assert len(take_said(voice)) == 63
+        name_conflicts.probe_rival(rival, NOW, is_vouched=True)
+    assert len(pop_sent(context)) == 63
 
 
 @pytest.mark.parametrize("age", [ELDER, YOUNGER])
@@ -317,48 +328,52 @@ def test_a_rival_is_asked_once_at_a_time_and_silent_does_not_exist() -> None:
 def test_nobody_yields_to_a_rival_that_no_member_vouches_for(
     age: int, is_member: bool, way: str
 ) -> None:
-    naming, voice = make_naming(is_member=is_member)
+    name_conflicts, context = make_naming(is_member=is_member)
     rival = make_rival(age)
     if way == "unexpected connection":
         number = 0
     else:
-        number = look_into(naming, voice, rival, is_vouched=False).nonce
+        number = look_into(name_conflicts, context, rival, is_vouched=False).nonce
     if way == "answer":
-        ruling = naming.on_ack(ack(number, "self", rival.instance), NOW)
+        ruling = name_conflicts.on_ack(ack(number, "self", rival.instance), NOW)
     else:
-        ruling = naming.on_same_name(
+        ruling = name_conflicts.on_duplicate_name_peer(
             ELSEWHERE, rival.instance, NOW, is_member=True, is_vouched=False
         )
     assert ruling == NameResolution(ELSEWHERE, must_leave=False, is_known=False)
     # It is left alone for a while, unless somebody vouches for it after all.
-    naming.probe_rival(rival, NOW + 1, is_vouched=False)
-    assert take_said(voice) == []
-    look_into(naming, voice, rival)
-    naming.probe_rival(rival, NOW, is_vouched=False)
-    assert naming.has_rivals, "what was vouched for once stays so"
+    name_conflicts.probe_rival(rival, NOW + 1, is_vouched=False)
+    assert pop_sent(context) == []
+    look_into(name_conflicts, context, rival)
+    name_conflicts.probe_rival(rival, NOW, is_vouched=False)
+    assert name_conflicts.has_rivals, "what was vouched for once stays so"
 
 
 def test_who_proves_its_name_needs_nobody_to_vouch_for_it() -> None:
-    voice = make_voice(config=CONFIG)
-    naming = NameConflictResolver(voice, Vetting(voice), proves_names=True)
+    context = make_context(config=CONFIG)
+    name_conflicts = NameConflictResolver(context, CandidateVerifier(context), proves_names=True)
     instance = make_rival(ELDER).instance
-    ruling = naming.on_same_name(ELSEWHERE, instance, NOW, is_member=True, is_vouched=False)
+    ruling = name_conflicts.on_duplicate_name_peer(
+        ELSEWHERE, instance, NOW, is_member=True, is_vouched=False
+    )
     assert ruling == NameResolution(ELSEWHERE, must_leave=True)
 
 
 def test_the_elder_yields_where_all_members_take_the_younger_for_it() -> None:
-    naming, _ = make_naming()
+    name_conflicts, _ = make_naming()
     rival, own = make_rival(YOUNGER).instance, instance_of("self")
 
     def rule(now: float) -> bool:
-        ruling = naming.on_same_name(ELSEWHERE, rival, now, is_member=True, is_vouched=True)
+        ruling = name_conflicts.on_duplicate_name_peer(
+            ELSEWHERE, rival, now, is_member=True, is_vouched=True
+        )
         assert ruling is not None
         return ruling.must_leave
 
     assert not rule(NOW)
-    naming.note_holder(address_of("b"), rival, NOW)
-    naming.note_holder(address_of("c"), own, NOW)
+    name_conflicts.record_name_holder(address_of("b"), rival, NOW)
+    name_conflicts.record_name_holder(address_of("c"), own, NOW)
     assert not rule(NOW)
-    naming.note_holder(address_of("c"), rival, NOW + 1)
+    name_conflicts.record_name_holder(address_of("c"), rival, NOW + 1)
     assert rule(NOW + 1)
     assert not rule(NOW + 2 + 3 * CONFIG.sync_interval_s), "views are not believed for ever"

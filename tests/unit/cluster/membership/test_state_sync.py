@@ -6,40 +6,40 @@ import pytest
 from postroad.cluster.membership import MembershipConfig, MemberState
 from postroad.cluster.membership.context import MembershipContext
 from postroad.cluster.membership.gossip import GossipPacket, SyncReplyPacket, SyncRequestPacket
-from postroad.cluster.membership.state_sync import _ASKED_MAX, _BATCH_PAUSE_S, StateSync
+from postroad.cluster.membership.state_sync import _BATCH_INTERVAL_S, _BATCH_MAX, StateSync
 from postroad.core import Address
 from tests.support.cluster.membership import (
     INCARNATION,
-    Said,
+    SentPacket,
     address_of,
     instance_of,
+    make_context,
     make_record,
-    make_voice,
-    take_said,
+    pop_sent,
 )
 
 NOW = 100.0
 CONFIG = MembershipConfig(sync_interval_s=10.0, probe_interval_s=1.0)
 # Three times as many as are asked at one time.
-CROWD = [f"node-{number}" for number in range(3 * _ASKED_MAX)]
+CROWD = [f"node-{number}" for number in range(3 * _BATCH_MAX)]
 
 
 def make_contacts(
-    *places: str, voice: MembershipContext | None = None
+    *places: str, context: MembershipContext | None = None
 ) -> tuple[StateSync, MembershipContext]:
-    voice = voice or make_voice(config=CONFIG)
-    contacts = StateSync(voice)
+    context = context or make_context(config=CONFIG)
+    contacts = StateSync(context)
     contacts.start(NOW)
     contacts.set_seeds([address_of(place) for place in places], NOW)
-    return contacts, voice
+    return contacts, context
 
 
-def asked(said: list[Said]) -> list[Address]:
+def asked(said: list[SentPacket]) -> list[Address]:
     assert all(isinstance(it.packet, SyncRequestPacket) and it.is_stream for it in said)
     return [it.address for it in said]
 
 
-def request_of(said: Said) -> SyncRequestPacket:
+def request_of(said: SentPacket) -> SyncRequestPacket:
     assert isinstance(said.packet, SyncRequestPacket)
     return said.packet
 
@@ -57,106 +57,106 @@ def answer(
     )
 
 
-def ask_one(contacts: StateSync, voice: MembershipContext) -> SyncRequestPacket:
+def ask_one(contacts: StateSync, context: MembershipContext) -> SyncRequestPacket:
     contacts.tick(NOW)
-    (said,) = take_said(voice)
+    (said,) = pop_sent(context)
     return request_of(said)
 
 
 def test_the_own_address_is_no_contact() -> None:
-    contacts, voice = make_contacts()
+    contacts, context = make_contacts()
     assert NOW + 0.8 <= contacts.deadline() <= NOW + 1.2
     contacts.tick(contacts.deadline())
-    assert take_said(voice) == []
-    assert not contacts.set_seeds([voice.roster.local.address], NOW)
-    assert contacts.set_seeds([voice.roster.local.address, address_of("b")], NOW)
+    assert pop_sent(context) == []
+    assert not contacts.set_seeds([context.member_table.local.address], NOW)
+    assert contacts.set_seeds([context.member_table.local.address, address_of("b")], NOW)
     contacts.tick(NOW)
-    assert asked(take_said(voice)) == [address_of("b")]
+    assert asked(pop_sent(context)) == [address_of("b")]
 
 
 def test_a_contact_is_asked_at_once_and_introduced_to_a_member() -> None:
-    contacts, voice = make_contacts("b")
+    contacts, context = make_contacts("b")
     assert contacts.deadline() == NOW
-    request = ask_one(contacts, voice)
-    assert request.digest == voice.roster.digest()
+    request = ask_one(contacts, context)
+    assert request.digest == context.member_table.digest()
     assert request.records == [make_record("self")]
 
-    contacts, voice = make_contacts("b")
-    voice.is_member = False
-    assert ask_one(contacts, voice).records == []
+    contacts, context = make_contacts("b")
+    context.is_member = False
+    assert ask_one(contacts, context).records == []
 
 
 def test_a_few_contacts_are_asked_at_a_time_and_by_chance() -> None:
-    contacts, voice = make_contacts(*CROWD)
+    contacts, context = make_contacts(*CROWD)
     contacts.tick(NOW)
-    first = asked(take_said(voice))
+    first = asked(pop_sent(context))
     contacts.tick(NOW)
-    assert take_said(voice) == [], "the others wait for their turn"
-    assert contacts.deadline() == NOW + _BATCH_PAUSE_S
-    contacts.tick(NOW + _BATCH_PAUSE_S)
-    second = asked(take_said(voice))
-    assert len(first) == len(second) == _ASKED_MAX
+    assert pop_sent(context) == [], "the others wait for their turn"
+    assert contacts.deadline() == NOW + _BATCH_INTERVAL_S
+    contacts.tick(NOW + _BATCH_INTERVAL_S)
+    second = asked(pop_sent(context))
+    assert len(first) == len(second) == _BATCH_MAX
     assert not set(first) & set(second)
 
     # Else all nodes of a long list would begin with the same few, which may be down.
     firsts = set()
     for seed in range(10):
-        contacts, voice = make_contacts(*CROWD, voice=make_voice(config=CONFIG, seed=seed))
+        contacts, context = make_contacts(*CROWD, context=make_context(config=CONFIG, seed=seed))
         contacts.tick(NOW)
-        firsts.add(frozenset(asked(take_said(voice))))
+        firsts.add(frozenset(asked(pop_sent(context))))
     assert len(firsts) == 10
 
     # One that lives among many that are down would else be found late.
-    names = [f"node-{number}" for number in range(20 * _ASKED_MAX)]
-    contacts, voice = make_contacts(*names)
+    names = [f"node-{number}" for number in range(20 * _BATCH_MAX)]
+    contacts, context = make_contacts(*names)
     contacts._next_sync = float("inf")
     now, first_round = NOW, []
     for _ in range(20):
         contacts.tick(now)
-        first_round += asked(take_said(voice))
+        first_round += asked(pop_sent(context))
         now = contacts.deadline()
     assert sorted(first_round) == sorted(map(address_of, names))
 
 
 def test_contacts_that_stay_keep_their_patience_and_others_are_forgotten() -> None:
-    contacts, voice = make_contacts("b", "c")
+    contacts, context = make_contacts("b", "c")
     contacts.tick(NOW)
-    take_said(voice)
+    pop_sent(context)
     contacts.set_seeds([address_of("b"), address_of("d")], NOW)
-    contacts.tick(NOW + _BATCH_PAUSE_S)
-    assert asked(take_said(voice)) == [address_of("d")]
+    contacts.tick(NOW + _BATCH_INTERVAL_S)
+    assert asked(pop_sent(context)) == [address_of("d")]
 
 
 def test_a_contact_that_is_a_member_is_asked_only_after_it_died() -> None:
-    contacts, voice = make_contacts("b")
-    voice.roster.add(make_record("b"), NOW)
+    contacts, context = make_contacts("b")
+    context.member_table.add(make_record("b"), NOW)
     assert contacts.deadline() > NOW
     contacts.tick(NOW)
-    assert take_said(voice) == []
-    voice.roster.merge(make_record("b", MemberState.LEFT), NOW)
+    assert pop_sent(context) == []
+    context.member_table.merge(make_record("b", MemberState.LEFT), NOW)
     contacts.tick(NOW)
-    assert asked(take_said(voice)) == [address_of("b")]
+    assert asked(pop_sent(context)) == [address_of("b")]
 
 
 def test_this_very_node_or_another_spelling_is_known_once_it_has_answered() -> None:
-    contacts, voice = make_contacts("alias")
-    request = ask_one(contacts, voice)
-    voice.roster.add(make_record("b"), NOW)
+    contacts, context = make_contacts("alias")
+    request = ask_one(contacts, context)
+    context.member_table.add(make_record("b"), NOW)
     assert contacts.deadline() < NOW + 0.6, "nobody knows yet that it is b"
     assert contacts.on_reply(answer(request, "b", agrees=True))
     contacts.tick(NOW + 0.7)
-    assert take_said(voice) == []
+    assert pop_sent(context) == []
 
-    contacts, voice = make_contacts("alias", "b")
+    contacts, context = make_contacts("alias", "b")
     contacts.tick(NOW)
-    requests = {it.address: request_of(it) for it in take_said(voice)}
+    requests = {it.address: request_of(it) for it in pop_sent(context)}
     own = answer(requests[address_of("alias")], "self", agrees=True)
     assert not contacts.on_reply(own), "though it is a member, as far as it says"
     assert contacts.on_reply(answer(requests[address_of("b")], "b", agrees=True))
 
-    contacts, voice = make_contacts("b", "c")
+    contacts, context = make_contacts("b", "c")
     contacts.tick(NOW)
-    first, second = (request_of(it) for it in take_said(voice))
+    first, second = (request_of(it) for it in pop_sent(context))
     is_joining = msgspec.structs.replace(answer(first, "b", agrees=True), is_member=False)
     assert not contacts.on_reply(is_joining)
     also_joining = msgspec.structs.replace(answer(second, "c", agrees=True), is_member=False)
@@ -166,12 +166,12 @@ def test_this_very_node_or_another_spelling_is_known_once_it_has_answered() -> N
 @pytest.mark.parametrize("answers", [False, True], ids=["silent", "this very node"])
 def test_a_contact_that_is_nobody_new_is_asked_ever_less_often(answers: bool) -> None:
     """Behind the address of a balancer there may be others the next time."""
-    contacts, voice = make_contacts("alias")
+    contacts, context = make_contacts("alias")
     contacts._next_sync = float("inf")
     pauses, now = [], NOW
     for _ in range(10):
         contacts.tick(now)
-        (said,) = take_said(voice)
+        (said,) = pop_sent(context)
         assert said.address == address_of("alias")
         if answers:
             assert contacts.on_reply(answer(request_of(said), "self", agrees=True))
@@ -182,100 +182,100 @@ def test_a_contact_that_is_nobody_new_is_asked_ever_less_often(answers: bool) ->
 
 
 def test_a_stranger_that_speaks_up_is_asked_but_not_at_every_word_and_no_member() -> None:
-    contacts, voice = make_contacts()
+    contacts, context = make_contacts()
     for later in (0.0, 0.5, 0.99):
         contacts.query_unknown(address_of("b"), NOW + later)
     contacts.query_unknown(address_of("c"), NOW)
-    assert asked(take_said(voice)) == [address_of("b"), address_of("c")]
+    assert asked(pop_sent(context)) == [address_of("b"), address_of("c")]
     contacts.query_unknown(address_of("b"), NOW + 1.0)
-    assert asked(take_said(voice)) == [address_of("b")]
+    assert asked(pop_sent(context)) == [address_of("b")]
 
-    contacts, voice = make_contacts()
-    voice.roster.add(make_record("b"), NOW)
+    contacts, context = make_contacts()
+    context.member_table.add(make_record("b"), NOW)
     contacts.query_unknown(address_of("b"), NOW)
-    assert take_said(voice) == []
+    assert pop_sent(context) == []
 
 
 def test_strangers_without_number_are_neither_asked_nor_remembered_without_number() -> None:
-    contacts, voice = make_contacts()
+    contacts, context = make_contacts()
     for later in (0.0, 0.99):
         for port in range(1, 301):
             contacts.query_unknown(Address("stranger", port), NOW + later)
-    assert len(take_said(voice)) == 8
-    assert len(contacts._met) == 8
+    assert len(pop_sent(context)) == 8
+    assert len(contacts._recent_queries) == 8
     for port in range(301, 601):
         contacts.query_unknown(Address("stranger", port), NOW + CONFIG.probe_interval_s)
-    assert len(take_said(voice)) == 8, "in the next interval others have their turn"
+    assert len(pop_sent(context)) == 8, "in the next interval others have their turn"
 
-    contacts, voice = make_contacts()
+    contacts, context = make_contacts()
     for second in range(20):
         for port in range(1, 9):
             contacts.query_unknown(Address(f"stranger-{second}", port), NOW + second)
-    assert len(take_said(voice)) == 160
-    assert len(contacts._questions) == 64
+    assert len(pop_sent(context)) == 160
+    assert len(contacts._pending) == 64
 
 
 def test_views_are_compared_ever_less_often_with_members_and_the_dead() -> None:
-    contacts, voice = make_contacts()
-    voice.roster.add(make_record("b"), NOW)
+    contacts, context = make_contacts()
+    context.member_table.add(make_record("b"), NOW)
     pauses, now = [], NOW
     for _ in range(8):
         pauses.append(contacts.deadline() - now)
         now = contacts.deadline()
         contacts.tick(now)
-        assert asked(take_said(voice)) == [address_of("b")]
+        assert asked(pop_sent(context)) == [address_of("b")]
     expected = [1, 2, 4, 8, 10, 10, 10, 10]
     assert pauses == [pytest.approx(it, rel=0.21) for it in expected]
     assert len(set(pauses)) == 8, "never in step"
 
-    contacts, voice = make_contacts()
+    contacts, context = make_contacts()
     for name, state in (("b", MemberState.ALIVE), ("x", MemberState.DEAD), ("y", MemberState.LEFT)):
-        voice.roster.add(make_record(name, state), NOW)
+        context.member_table.add(make_record(name, state), NOW)
     contacts.tick(contacts.deadline())
-    assert asked(take_said(voice)) == [address_of("b"), address_of("x")]
+    assert asked(pop_sent(context)) == [address_of("b"), address_of("x")]
 
 
 def test_a_view_is_told_to_who_does_not_agree_and_tells_of_a_member_itself() -> None:
-    contacts, voice = make_contacts()
-    voice.roster.add(make_record("b"), NOW)
-    request = SyncRequestPacket(nonce=5, digest=voice.roster.digest())
+    contacts, context = make_contacts()
+    context.member_table.add(make_record("b"), NOW)
+    request = SyncRequestPacket(nonce=5, digest=context.member_table.digest())
     assert contacts.on_request(request) == SyncReplyPacket(
         nonce=5, agrees=True, name="self", instance=instance_of("self"), is_member=True, records=[]
     )
 
-    contacts, voice = make_contacts()
+    contacts, context = make_contacts()
     records = [make_record("b"), make_record("x", MemberState.DEAD)]
     for record in records:
-        voice.roster.add(record, NOW)
+        context.member_table.add(record, NOW)
     sync = contacts.on_request(SyncRequestPacket(nonce=5, digest=b""))
     assert not sync.agrees
     assert sync.records == [make_record("self"), *records]
 
-    contacts, voice = make_contacts()
-    voice.is_member = False
-    voice.roster.add(make_record("b"), NOW)
+    contacts, context = make_contacts()
+    context.is_member = False
+    context.member_table.add(make_record("b"), NOW)
     sync = contacts.on_request(SyncRequestPacket(nonce=5, digest=b""))
     assert sync.records == [make_record("b")]
 
 
 def test_an_answer_is_taken_once_from_somebody_who_was_asked() -> None:
-    contacts, voice = make_contacts("b")
-    request = ask_one(contacts, voice)
+    contacts, context = make_contacts("b")
+    request = ask_one(contacts, context)
     assert not contacts.on_reply(
         SyncReplyPacket(nonce=1, agrees=False, name="b", instance=1, is_member=True)
     )
     assert contacts.on_reply(answer(request, "b", agrees=True))
     assert not contacts.on_reply(answer(request, "b")), "once is enough"
-    assert take_said(voice) == []
+    assert pop_sent(context) == []
 
-    contacts, voice = make_contacts()
+    contacts, context = make_contacts()
     contacts.query_unknown(address_of("b"), NOW)
-    request = request_of(take_said(voice)[0])
+    request = request_of(pop_sent(context)[0])
     assert contacts.on_reply(answer(request, "b", agrees=True))
 
 
 def test_the_other_is_told_what_it_lacks() -> None:
-    contacts, voice = make_contacts("b")
+    contacts, context = make_contacts("b")
     newer = [
         make_record("c"),
         make_record("d", MemberState.SUSPECT, reported_by="e"),
@@ -284,37 +284,37 @@ def test_the_other_is_told_what_it_lacks() -> None:
     ]
     older = [make_record("g"), make_record("h")]
     for record in [*newer, *older]:
-        voice.roster.add(record, NOW)
-    voice.rumours.drop("c")
-    request = ask_one(contacts, voice)
+        context.member_table.add(record, NOW)
+    context.gossip_queue.drop("c")
+    request = ask_one(contacts, context)
     sync = answer(request, "b", "b", "d", "e", "f", "g")
     later = make_record("h", start=1, incarnation=INCARNATION + 1)
     contacts.on_reply(msgspec.structs.replace(sync, records=[*sync.records, later]))
 
-    (said,) = take_said(voice)
+    (said,) = pop_sent(context)
     assert (said.address, said.is_stream) == (address_of("b"), True)
     assert said.packet == GossipPacket(records=[make_record("self"), *newer])
 
 
 def test_the_other_is_told_nothing_if_it_lacks_nothing_or_by_who_is_joining() -> None:
-    contacts, voice = make_contacts("b")
-    request = ask_one(contacts, voice)
+    contacts, context = make_contacts("b")
+    request = ask_one(contacts, context)
     contacts.on_reply(answer(request, "b", "self"))
-    assert take_said(voice) == []
+    assert pop_sent(context) == []
 
-    contacts, voice = make_contacts("b")
-    voice.is_member = False
-    voice.roster.add(make_record("c"), NOW)
-    contacts.on_reply(answer(ask_one(contacts, voice), "b"))
-    assert take_said(voice) == []
+    contacts, context = make_contacts("b")
+    context.is_member = False
+    context.member_table.add(make_record("c"), NOW)
+    contacts.on_reply(answer(ask_one(contacts, context), "b"))
+    assert pop_sent(context) == []
 
 
 def test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time() -> None:
     config = MembershipConfig(packet_bytes_max=1_024, stream_bytes_max=1_024)
-    contacts, voice = make_contacts(voice=make_voice(config=config))
+    contacts, context = make_contacts(context=make_context(config=config))
     names = {f"node-{number}" for number in range(60)}
     for name in names:
-        voice.roster.add(make_record(name), NOW)
+        context.member_table.add(make_record(name), NOW)
     request = SyncRequestPacket(nonce=5, digest=b"")
     parts = [{it.name for it in contacts.on_request(request).records} for _ in range(60)]
     assert all(1 < len(part) < 60 for part in parts)

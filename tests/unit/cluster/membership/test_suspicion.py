@@ -61,7 +61,7 @@ def test_how_many_confirmations_are_needed_follows_from_the_size(subtests: pytes
 
 def test_standing_still_does_not_count_and_a_death_elsewhere_hastens() -> None:
     suspicion = suspect()
-    suspicion.postpone(3.0)
+    suspicion.extend_deadlines(3.0)
     assert left_s(suspicion) == LONGEST_S + 3.0
     assert suspicion.renotify_at == 53.0 + SHORTEST_S / 2
 
@@ -77,9 +77,9 @@ def test_the_member_is_reminded_once_half_way_of_the_shortest_time() -> None:
     suspicion = suspect()
     half_way = 50.0 + SHORTEST_S / 2
     assert suspicion.renotify_at == half_way
-    assert not suspicion.is_reminder_due(half_way - 0.01)
-    assert suspicion.is_reminder_due(half_way)
-    assert not suspicion.is_reminder_due(half_way)
+    assert not suspicion.is_renotify_due(half_way - 0.01)
+    assert suspicion.is_renotify_due(half_way)
+    assert not suspicion.is_renotify_due(half_way)
     assert suspicion.renotify_at == math.inf
 
 
