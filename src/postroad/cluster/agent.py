@@ -1,7 +1,7 @@
-"""Runs the membership machine over the network.
+"""The cluster agent: runs the membership state machine over the network.
 
-The rule of the glue: after anything happened, send what the machine wants sent, tell of what
-changed, and keep one timer.
+After every input it sends the packets of the state machine, publishes its events, and sets one
+timer.
 """
 
 from __future__ import annotations
@@ -48,42 +48,42 @@ from postroad.net.datagrams import DatagramHandler
 logger = logging.getLogger("postroad.cluster")
 
 SUBJECT = "cluster.membership"
-# Similar warnings are told once in so many seconds.
+# Similar warnings are logged once in this many seconds.
 _WARN_INTERVAL_S = 10.0
 _NAMES_LOGGED = 10
 
 
 class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's cluster at one moment."""
+    """A node's view of its cluster at one moment."""
 
     members: int
     """Members, this node included."""
     suspects: int
     health: int
-    """How much this node doubts itself; 0 is well."""
+    """Local health score; 0 is healthy."""
     counters: MembershipCounters
     streams_failed: int
     """Packets that could not be delivered over TCP."""
     streams_dropped: int
-    """Packets that were not sent, because too many were under way."""
+    """Packets that were not sent because too many were in flight."""
     round_trips_s: dict[str, float]
-    """Time to members and back."""
+    """Smoothed round-trip time, by member."""
     discovery: DiscoveryStatistics
 
 
 class ClusterAgent(Lifecycle):
-    """Keeps this node a member of its cluster, and knows the others.
+    """Joins the cluster, keeps this node a member, and knows the other members.
 
-        async with Agent(service, StaticDiscovery(["10.0.0.1:26502"])) as agent:
+        async with ClusterAgent(service, StaticDiscovery(["10.0.0.1:26502"])) as agent:
             print([str(member) for member in agent.members])
 
     Args:
         service: the started messaging service of this node; its name is the member's name.
-        discovery: tells where others may be found; without it this node waits to be found.
-        properties: what others shall know of this node.
-        config: all times and sizes.
-        datagrams: whether gossip goes by UDP, at the port of the service. By default it does,
-            unless the service uses TLS, which datagrams would undo.
+        discovery: source of seed addresses; without it this node waits for others to join it.
+        properties: properties of this node that others can read.
+        config: times, counts and sizes.
+        datagrams: whether gossip uses UDP, at the port of the service. The default is True, or
+            False if the service uses TLS, which datagrams would bypass.
     """
 
     def __init__(
@@ -112,17 +112,17 @@ class ClusterAgent(Lifecycle):
         self._transport = PacketTransport(service, self._on_reply, self._on_duplicate_name_peer)
         self._transport.subscribe(SUBJECT, self._on_datagram)
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
-        # Why this node is no member any more, if it did not leave by itself.
+        # Why this node is no longer a member, if it did not leave by itself.
         self.failure: NameConflictError | None = None
         self._is_stopped = False
         self._is_subscribed = False
-        # What others have this agent run until it stops.
+        # Tasks that run until the agent stops.
         self._tasks: dict[asyncio.Future[object], None] = {}
-        # The task that closes everything, once there is a reason to.
+        # The task that closes the agent, once that has started.
         self._close_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
-        # Probes that only TCP answered, as far as that was told.
+        # Probes acknowledged over TCP only, as far as they were logged.
         self._logged_by_stream = 0
         # Set by start.
         self._loop: asyncio.AbstractEventLoop
@@ -130,16 +130,17 @@ class ClusterAgent(Lifecycle):
         self._joined: asyncio.Future[None]
         self._closed: asyncio.Future[None]
 
-    # Life.
+    # Lifecycle.
 
     async def start(self) -> None:
         """Join the cluster.
 
-        Returns once a contact has answered, or, if none does, after a while: this node then goes on
-        alone and keeps looking for others.
+        Returns once a seed has replied, or after `join_timeout_s` if none does: this node then is a
+        member of a cluster of its own and keeps trying the seeds.
 
         Raises:
             NameConflictError: another live node of the cluster has this node's name.
+            NotRunningError: the agent was stopped meanwhile.
         """
         if self._machine is not None:
             raise UsageError(f"agent of {self.service.name!r} was started already; make a new one")
@@ -154,7 +155,7 @@ class ClusterAgent(Lifecycle):
             if self._uses_datagrams:
                 await self._transport.open_datagrams()
             if self._is_stopped:
-                # Whoever stopped it could not know of the socket.
+                # `stop` ran before the socket existed.
                 await self._transport.close()
                 raise self._stopped_while_starting()
             machine.start(self._loop.time())
@@ -193,7 +194,7 @@ class ClusterAgent(Lifecycle):
         )
 
     async def stop(self) -> None:
-        """Say goodbye and leave."""
+        """Leave the cluster and stop."""
         if self._machine is not None:
             self._leave()
             await self._start_closing()
@@ -207,14 +208,14 @@ class ClusterAgent(Lifecycle):
         return NotRunningError(f"the agent of {self.service.name!r} was stopped while it started")
 
     def _start_closing(self) -> asyncio.Future[None]:
-        """Close in a task of its own, which ends even if whoever waits for it is cancelled."""
+        """Close in a separate task, which ends even if the caller is cancelled."""
         if self._close_task is None:
             self._is_stopped = True
             self._close_task = self._loop.create_task(self._close())
         return asyncio.shield(self._close_task)
 
     async def _close(self) -> None:
-        """Let the goodbye be delivered, then close."""
+        """Send what is queued, the leave included, then close."""
         if self._timer is not None:
             self._timer.cancel()
         if self._is_subscribed:
@@ -249,48 +250,48 @@ class ClusterAgent(Lifecycle):
             incarnation=time.time_ns() // 1_000_000,
             secret=secrets.token_bytes(16),
             rng=random.SystemRandom(),
-            # Whom this node calls shows a certificate with its name, or knows the secret.
+            # Peers prove their names by a certificate, or that they know the cluster's secret.
             proves_names=self.service.uses_tls or self.service.is_closed,
             properties=self._properties,
             config=self.config,
         )
 
-    # Looking.
+    # Queries.
 
     @property
     def local_member(self) -> Member:
-        """This node."""
+        """This node as a member."""
         return self._running_machine().local_member
 
     @property
     def members(self) -> list[Member]:
-        """All members, this node first, those that do not answer at the moment included."""
+        """All members, this node first, suspected ones included."""
         return self._running_machine().members()
 
     def member(self, name: str) -> Member | None:
-        """The member of that name."""
+        """Return the member with this name, or None."""
         return self._running_machine().member(name)
 
     def names_at(self, address: Address) -> list[str]:
-        """Members that are reached at the address: one or none, unless two claim it."""
+        """Return the members at this address: one or none, unless two claim it."""
         return self._running_machine().names_at(address)
 
     @property
     def datagram_service(self) -> DatagramService | None:
-        """What this node sends and receives datagrams with, if it may."""
+        """The datagram service of this node; None if datagrams are off."""
         self._running_machine()
         return self._transport.datagrams
 
     def subscribe_datagrams(self, subject: str, listener: DatagramHandler) -> None:
-        """Have `listener(message)` called for datagrams to the subject; also before the start."""
+        """Call `listener(message)` for datagrams to the subject; also possible before the start."""
         self._transport.subscribe(subject, listener)
 
     def unsubscribe_datagrams(self, subject: str) -> None:
-        """Forget the listeners to the subject."""
+        """Remove the listeners of the subject."""
         self._transport.unsubscribe(subject)
 
     def create_task(self, awaitable: Awaitable[object]) -> asyncio.Future[object]:
-        """Run something beside this agent; it is cancelled when the agent stops."""
+        """Run an awaitable until it ends or the agent stops, which cancels it."""
         task = asyncio.ensure_future(awaitable)
         if self._is_stopped:
             task.cancel()
@@ -299,7 +300,7 @@ class ClusterAgent(Lifecycle):
         return task
 
     def statistics(self) -> ClusterStatistics:
-        """What is going on."""
+        """Return statistics of this moment."""
         machine = self._running_machine()
         members = machine.members()
         return ClusterStatistics(
@@ -316,21 +317,21 @@ class ClusterAgent(Lifecycle):
         )
 
     def events(self) -> MembershipEventStream:
-        """Every change from now on, to be read with `async for`."""
+        """Return a stream of all events from now on, for `async for`."""
         return self._listeners.open_stream()
 
     def add_listener(self, listener: MembershipListener) -> None:
-        """Have `listener(change)` called with every change."""
+        """Call `listener(event)` for every event."""
         self._listeners.add(listener)
 
     def remove_listener(self, listener: MembershipListener) -> None:
-        """Do not call it any more."""
+        """Stop calling the listener."""
         self._listeners.remove(listener)
 
-    # Doing.
+    # Changes.
 
     def set_properties(self, changes: Mapping[str, str | None]) -> None:
-        """Change what others know of this node; None removes a property."""
+        """Merge changes into this node's properties; None removes a property."""
         if self._is_stopped:
             raise UsageError(f"the agent of {self.service.name!r} was stopped")
         if self._machine is None:
@@ -342,7 +343,7 @@ class ClusterAgent(Lifecycle):
             self._process_outputs()
 
     def contact(self, address: Address) -> None:
-        """Somebody unknown speaks from there: find out whether it is a member nobody told of."""
+        """Query an unknown node at the address: it may be a member that this node does not know."""
         self._running_machine().contact(address, self._loop.time())
         self._process_outputs()
 
@@ -351,7 +352,7 @@ class ClusterAgent(Lifecycle):
             raise UsageError(f"start() the agent of {self.service.name!r} first")
         return self._machine
 
-    # What comes in.
+    # Inputs.
 
     def _on_seeds(self, seeds: frozenset[Address]) -> None:
         self._running_machine().set_seeds(seeds, self._loop.time())
@@ -370,7 +371,7 @@ class ClusterAgent(Lifecycle):
         origin = message.source or message.sender
         reply = self._receive(message.payload, message.sender, origin=origin)
         if reply is not None:
-            # Where it came from and nowhere else: its sender can say what it likes.
+            # The reply goes to the real source: the advertised address may be forged.
             self._transport.send_datagram(origin, SUBJECT, reply)
         self._process_outputs()
 
@@ -417,10 +418,10 @@ class ClusterAgent(Lifecycle):
         finally:
             self._process_outputs()
 
-    # What goes out.
+    # Outputs.
 
     def _process_outputs(self) -> None:
-        """Send, tell, set the timer."""
+        """Send packets, publish events and set the timer."""
         machine = self._running_machine()
         try:
             for send in machine.drain_outgoing():
@@ -428,7 +429,7 @@ class ClusterAgent(Lifecycle):
             for event in machine.drain_events():
                 self._publish(event)
         finally:
-            # Whatever else happens, time goes on.
+            # A failing send or listener must not stop the protocol.
             self._set_timer(machine.deadline())
         if machine.phase is MembershipPhase.MEMBER and not self._joined.done():
             self.service.set_member(True)
@@ -447,7 +448,7 @@ class ClusterAgent(Lifecycle):
 
     def _publish(self, event: MembershipUpdate) -> None:
         if isinstance(event, MembershipEvent):
-            # What members say of themselves changes often, and is nobody's trouble.
+            # Properties change often, and no operator has to act on that.
             is_metadata = event.kind is MembershipEventType.METADATA
             level = logging.DEBUG if is_metadata else logging.INFO
             logger.log(level, "%s: %s", self.service.name, event)
@@ -463,10 +464,10 @@ class ClusterAgent(Lifecycle):
             self._on_name_conflict_lost(event)
 
     def _on_name_conflict_lost(self, conflict: NameConflictLost) -> None:
-        """Another live node keeps the name: this one is no member any more."""
+        """Leave because another live node keeps this node's name."""
         self.failure = NameConflictError(self.service.name, str(conflict.holder))
         if not self._joined.done():
-            # Whoever starts this node is told.
+            # `start` raises the error.
             self._joined.set_result(None)
             return
         logger.error("%s", self.failure)
@@ -492,6 +493,6 @@ class ClusterAgent(Lifecycle):
 
 
 def _fit_to_frames(config: MembershipConfig, service: MessagingService) -> MembershipConfig:
-    """A view that is sent must not be larger than what a connection carries."""
+    """Return the config with packets that fit into frames of the connection."""
     stream_bytes_max = min(config.stream_bytes_max, service.limits.frame_bytes_max // 2)
     return msgspec.structs.replace(config, stream_bytes_max=stream_bytes_max)

@@ -1,4 +1,4 @@
-"""Publishing to whoever wants to hear: subscriptions are properties of members."""
+"""Publish/subscribe among members: subscriptions are member properties."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _WARN_INTERVAL_S = 5.0
 class ClusterTopics:
     """Topics of a cluster.
 
-        topics = Topics(communication)
+        topics = ClusterTopics(messaging)
         topics.subscribe("prices", lambda message, member: print(member.name, message))
         await topics.publish("prices", b"apple 7")
 
-    A new subscription is known to the others once their news have spread, within a second or two
-    in a cluster of usual size. Handlers begin with the messages of one publisher in their order.
+    Gossip carries a new subscription to the others, within a second or two in a cluster of usual
+    size. Handlers start in the order of the messages of one publisher.
     """
 
     def __init__(self, messaging: ClusterMessaging) -> None:
@@ -53,9 +53,9 @@ class ClusterTopics:
         *,
         decoder: Decoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
     ) -> MemberMessageHandler[bytes]:
-        """Have `handler(message, member)` called for messages to the topic.
+        """Call `handler(message, member)` for messages to the topic.
 
-        Several may subscribe to one topic. Returns what `unsubscribe` takes.
+        A topic can have several handlers. Returns the object to pass to `unsubscribe`.
         """
         _check_topic(topic)
 
@@ -68,7 +68,7 @@ class ClusterTopics:
         return decode_and_handle
 
     def _announce_subscription(self, topic: str) -> None:
-        """Take what others send to the topic, and tell them that this node wants it."""
+        """Handle messages to the topic, and publish the subscription as a property."""
         self._messaging.subscribe(
             _SUBJECT + topic, lambda payload, member: self._deliver(topic, payload, member)
         )
@@ -79,7 +79,7 @@ class ClusterTopics:
             raise
 
     def unsubscribe(self, topic: str, handler: MemberMessageHandler[bytes] | None = None) -> None:
-        """Withdraw one subscription of this node to the topic, or all."""
+        """Remove one handler of the topic, or all of them."""
         handlers = self._handlers.get(topic, [])
         remaining = [other for other in handlers if handler is not None and other is not handler]
         if remaining:
@@ -90,7 +90,7 @@ class ClusterTopics:
             self._agent.set_properties({_PROPERTY + topic: None})
 
     def subscribers(self, topic: str) -> list[Member]:
-        """Reachable members that want the topic, this node included."""
+        """Return the reachable subscribers of the topic, this node included."""
         key = _PROPERTY + topic
         return [
             member
@@ -105,16 +105,13 @@ class ClusterTopics:
         *,
         encoder: Encoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
     ) -> SendFailures:
-        """Send a message to all subscribers; returns whom it was not sent to.
-
-        A subscriber that does not answer at the moment is left out.
-        """
+        """Send a message to all reachable subscribers; return what failed."""
         _check_topic(topic)
         names = [member.name for member in self.subscribers(topic)]
         return await self._messaging.multicast(names, _SUBJECT + topic, message, encoder=encoder)
 
     async def _deliver(self, topic: str, payload: bytes, member: Member) -> None:
-        """Hand a message to each subscriber; one that fails does not keep it from the others."""
+        """Call each handler; one that fails does not affect the others."""
         for handler in list(self._handlers.get(topic, ())):
             try:
                 result = handler(payload, member)

@@ -1,6 +1,6 @@
-"""The life of a search: one task that looks for something until it is stopped.
+"""Background discovery: a task that watches a source until it is stopped.
 
-Invariant: from the moment `stop` is called, nobody is told anything.
+Invariant: after `stop` has been called, no callback is called.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger("postroad.cluster.discovery")
 
 Result = TypeVar("Found", bound=Collection[Any])
 
-# Pauses after something went wrong.
+# Backoff after failures.
 RETRY_INITIAL_S = 0.25
 RETRY_MAX_S = 5.0
 
@@ -42,13 +42,13 @@ class _DiscoveryState(enum.Enum):
 
 
 class BackgroundDiscovery(ABC, Generic[Result]):
-    """Runs `_search` in a task and passes on what it finds.
+    """Runs `_discover` in a task and publishes its results.
 
     Args:
         report: counts and logs, and names the source.
-        sought: what is looked for, in the plural.
-        nothing: what is told if nothing is known in time.
-        first_answer_s: how long the start waits for something to tell.
+        subject_plural: what is discovered, in the plural, for logs.
+        empty: the result to publish if none is known in time.
+        first_answer_s: how long `start` waits for the first result.
     """
 
     def __init__(
@@ -64,25 +64,25 @@ class BackgroundDiscovery(ABC, Generic[Result]):
         self._empty = empty
         self._first_answer_s = first_answer_s
         self._state = _DiscoveryState.NEW
-        # Set when the source has answered or refused, and when nobody needs an answer any more.
+        # Set once the source has replied or failed, and when the discovery stops.
         self._answered = asyncio.Event()
-        # What was told last.
+        # The result that was published last.
         self._published: Result | None = None
-        # Set by the start.
+        # Set by `_start`.
         self._on_result: Callable[[Result], None]
         self._loop: asyncio.AbstractEventLoop
         self._worker: asyncio.Task[None]
-        # The task that stops everything, once somebody wants that.
+        # The task that stops the discovery, once that has started.
         self._stop_task: asyncio.Task[None] | None = None
 
-    # Life.
+    # Lifecycle.
 
     def _require_new(self) -> None:
         if self._state is not _DiscoveryState.NEW:
             raise UsageError(f"{self!r} was started before; make a new one")
 
     async def _start(self, on_result: Callable[[Result], None]) -> None:
-        """Begin to look; returns once something was told, be it that nothing is known yet."""
+        """Start the task; return once a result was published, which may be the empty one."""
         self._require_new()
         self._on_result = on_result
         self._loop = asyncio.get_running_loop()
@@ -100,7 +100,7 @@ class BackgroundDiscovery(ABC, Generic[Result]):
             self._publish(self._empty)
 
     async def stop(self) -> None:
-        """Withdraw what was registered, within bounded time. Nothing is called from then on."""
+        """Deregister this node, within bounded time. No callback is called from then on."""
         was_running = self._state is _DiscoveryState.RUNNING
         self._state = _DiscoveryState.STOPPED
         self._answered.set()
@@ -110,7 +110,7 @@ class BackgroundDiscovery(ABC, Generic[Result]):
             await asyncio.shield(self._stop_task)
 
     async def _stop(self) -> None:
-        """A task of its own, so that it ends even if its caller is cancelled."""
+        """Stop in a separate task, which ends even if the caller is cancelled."""
         self._worker.cancel()
         await asyncio.wait({self._worker})
         await self._deregister()
@@ -118,7 +118,7 @@ class BackgroundDiscovery(ABC, Generic[Result]):
         self._report.counts.is_registered = False
 
     async def _run(self) -> None:
-        """Search on, whatever happens: a defect here must not cost the node what it looks for."""
+        """Run `_discover`, again after every error: a defect must not end the discovery."""
         attempt = 0
         while True:
             try:
@@ -133,20 +133,20 @@ class BackgroundDiscovery(ABC, Generic[Result]):
                 self._report.count_failure(str(error) or type(error).__name__)
                 await asyncio.sleep(retry_delay_s(attempt))
 
-    # What each kind of search does.
+    # Implemented by each kind of discovery.
 
     @abstractmethod
     async def _discover(self) -> None:
-        """Find something and pass it on, for as long as it can change."""
+        """Discover and publish results for as long as they can change."""
 
     @abstractmethod
     async def _deregister(self) -> None:
-        """Undo what the search left behind, within bounded time."""
+        """Remove what was registered, within bounded time."""
 
-    # What a search reports.
+    # Results and reports.
 
     def _publish(self, result: Result) -> None:
-        """Tell what is known now, if it differs from what was told last."""
+        """Publish a result if it differs from the last one."""
         if self._state is not _DiscoveryState.RUNNING:
             return
         self._answered.set()
@@ -167,7 +167,7 @@ class BackgroundDiscovery(ABC, Generic[Result]):
     def _warn(self, key: str, text: str, *args: object) -> None:
         self._report.report_failure(key, text, *args)
 
-    # What others see.
+    # Representation.
 
     def __repr__(self) -> str:
         count = f", {len(self._published or ())} {self._subject_plural}"
@@ -176,20 +176,20 @@ class BackgroundDiscovery(ABC, Generic[Result]):
 
 
 class SeedDiscovery(BackgroundDiscovery[frozenset[Address]]):
-    """Looks for contacts."""
+    """Base of the discoveries of seed addresses."""
 
     def __init__(self, source: str, *, first_answer_s: float) -> None:
         self._counts = DiscoveryStatistics()
         report = DiscoveryReporter(logger, source, self._counts)
         super().__init__(report, "contacts", frozenset(), first_answer_s=first_answer_s)
-        # Set by start.
+        # Set by `start`.
         self._name: str
         self._address: Address
-        # Every address known to be the own one.
+        # All known addresses of this node itself.
         self._local_addresses: frozenset[Address]
 
     async def start(self, name: str, address: Address, on_seeds: SeedsCallback) -> None:
-        """Begin to look; see `Discovery.start`."""
+        """Start the discovery; see `Discovery.start`."""
         self._require_new()
         self._name = validate_node_name(name)
         self._address = validate_port(address)
@@ -197,26 +197,26 @@ class SeedDiscovery(BackgroundDiscovery[frozenset[Address]]):
         await self._start(on_seeds)
 
     def _publish_addresses(self, result: Iterable[Address]) -> None:
-        """Pass on the addresses known now, if they differ from those told last."""
+        """Publish the seed addresses, without this node's own, if they have changed."""
         self._publish(frozenset(result) - self._local_addresses)
 
     def statistics(self) -> DiscoveryStatistics:
-        """A copy of the numbers as they are now."""
+        """Return a copy of the current statistics."""
         return msgspec.structs.replace(self._counts, contacts=len(self._published or ()))
 
 
 def retry_delay_s(attempt: int, max_s: float = RETRY_MAX_S) -> float:
-    """Seconds to wait before the given repeat."""
+    """Return the delay in seconds before the given retry."""
     first_s = min(RETRY_INITIAL_S, max_s)
     return backoff(attempt, first_s=first_s, max_s=max_s, chance=random.random())
 
 
 class StaticDiscovery(SeedDiscovery):
-    """Knows the addresses it is given, and no others.
+    """A fixed list of seeds.
 
     Args:
-        addresses: where nodes may be found, `host:port`; the own one may be among them in the
-            same spelling, so that all nodes can share one list. May be empty, for the first node.
+        addresses: `host:port` of nodes. This node's own address may be among them, in the same
+            spelling, so that all nodes can share one list. May be empty, for the first node.
     """
 
     def __init__(self, addresses: Iterable[Address | str] = ()) -> None:
@@ -229,7 +229,7 @@ class StaticDiscovery(SeedDiscovery):
         self._publish_addresses(self._addresses)
 
     async def _deregister(self) -> None:
-        """Nothing is registered anywhere."""
+        """Do nothing: nothing is registered."""
 
 
 def _describe(addresses: Iterable[Address]) -> str:

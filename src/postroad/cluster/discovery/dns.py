@@ -1,4 +1,4 @@
-"""Contacts from DNS: every address record of the given names, asked for again and again."""
+"""Seeds from DNS: every address record of the configured names, resolved periodically."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from postroad.core.errors import ConfigError
 
 DEFAULT_PORT = 26502
 
-# Spreads the questions of nodes that were started together.
+# Jitter of the interval, for nodes that were started together.
 _JITTER = 0.1
 
-# Only the socket addresses are of interest here.
+# Result of getaddrinfo; only the socket addresses are used.
 _Records = list[tuple[Any, Any, Any, Any, tuple[Any, ...]]]
 
 
 class DnsDiscovery(SeedDiscovery):
-    """Resolves names; every A and AAAA record is a contact.
+    """Resolves names; every A and AAAA record is a seed.
 
-    When a name cannot be resolved, its last answer stays and it is asked for again sooner.
+    A name that cannot be resolved keeps its last addresses and is retried sooner.
 
     Args:
         names: `host` or `host:port`; a host may be an IP address too.
-        default_port: the port of names without one.
-        interval_s: seconds between questions, give or take a tenth.
-        timeout_s: how long an answer is waited for; a later one counts in the next round.
+        default_port: port of names without one.
+        interval_s: seconds between two queries, plus or minus a tenth.
+        timeout_s: timeout of a query in seconds; a later result counts in the next interval.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class DnsDiscovery(SeedDiscovery):
             raise ConfigError("discovery by DNS needs at least one name")
         self._interval_s = validate_seconds("interval_s", interval_s)
         self._timeout_s = validate_seconds("timeout_s", timeout_s)
-        # The last answer for each target, and the questions that are still open.
+        # The last result of each target, and the queries in flight.
         self._resolved: dict[Address, frozenset[Address]] = {}
         self._queries: dict[Address, asyncio.Task[_Records]] = {}
         source = ",".join(sorted(map(str, self._targets)))
@@ -61,7 +61,7 @@ class DnsDiscovery(SeedDiscovery):
         local = frozenset({self._address})
         while True:
             is_complete = await self._resolve(self._targets | local)
-            # The own host may be a name, or an IP address in another spelling.
+            # This node's host may be a name, or an IP address in another spelling.
             self._local_addresses = local | self._resolved.get(self._address, frozenset())
             self._set_connected(is_complete)
             self._publish_addresses(
@@ -78,8 +78,8 @@ class DnsDiscovery(SeedDiscovery):
         return self._interval_s * random.uniform(1 - _JITTER, 1 + _JITTER)
 
     async def _resolve(self, targets: frozenset[Address]) -> bool:
-        """Ask for all targets at once; True if each was answered."""
-        # A resolver that hangs keeps its thread, so a question is never asked twice at a time.
+        """Query all targets at once; return True if all were resolved."""
+        # A resolver that hangs keeps its thread, so each target has one query at a time.
         for target in sorted(targets - self._queries.keys()):
             self._queries[target] = self._loop.create_task(self._query(target))
         await asyncio.wait(self._queries.values(), timeout=self._timeout_s)
@@ -108,7 +108,7 @@ class DnsDiscovery(SeedDiscovery):
         queries = list(self._queries.values())
         for query in queries:
             query.cancel()
-        # Their failures are of no interest any more, but would be reported if nobody looked.
+        # Awaited, because asyncio logs exceptions that are never retrieved.
         await asyncio.gather(*queries, return_exceptions=True)
 
 

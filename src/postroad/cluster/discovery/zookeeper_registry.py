@@ -1,7 +1,7 @@
-"""Named entries below a path of ZooKeeper: one of them the own, if there is one, all others read.
+"""Registry in ZooKeeper: one ephemeral znode per name below a path, all of them watched.
 
-Entries are ephemeral: each ends with its owner's session. A ZooKeeper that is away removes nobody,
-and an entry that cannot be read changes nothing about whoever was known by it before.
+A znode ends with the session of its owner. While ZooKeeper is unreachable, no entry is removed, and
+a znode that cannot be decoded keeps the entry that was read before.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 
 def registry_path(root: str, cluster: str, kind: str) -> str:
-    """Where entries of one kind are kept; raises ConfigError for a root that is no path."""
+    """Return the path of a registry; raises ConfigError if the root is not a path."""
     return f"{_check_root(root)}/{encode_znode_name(validate_cluster_name(cluster))}/{kind}"
 
 
 def encode_znode_name(name: str) -> str:
-    """A name as ZooKeeper allows it: no slash, not empty, neither `.` nor `..`."""
+    """Return a name as a znode name: no slash, not empty, neither `.` nor `..`."""
     return quote(name, safe="").replace(".", "%2E" if name in (".", "..") else ".") or "%"
 
 
 def decode_znode_name(node: str) -> str | None:
-    """The name that a node stands for; None if that name is spelled in another way."""
+    """Return the name that a znode name encodes, or None if it is not in canonical form."""
     name = unquote(node)
     return name if encode_znode_name(name) == node else None
 
 
 def _check_root(root: str) -> str:
-    """Return the path without a slash at its end, or raise ConfigError."""
+    """Return the path without a trailing slash, or raise ConfigError."""
     top, *nodes = root.rstrip("/").split("/")
     if top or not root or any(not n.isprintable() or n in ("", ".", "..") for n in nodes):
         raise ConfigError(f"root {root!r} is not of the form /path")
@@ -50,48 +50,48 @@ def _check_root(root: str) -> str:
 T = TypeVar("T")
 
 Decode: TypeAlias = Callable[[str, bytes], T | None]
-"""Given a node and its data, what is entered there; None if that cannot be read."""
+"""Decodes the data of a znode; returns None if that is impossible."""
 
-# Entries asked for at once; more would only fill queues.
+# Znodes read at a time; more would only fill queues.
 _BATCH = 100
-# Everything is watched, so this only mends what a lost event would leave wrong.
+# All znodes are watched; the rescan only repairs what a lost watch event would leave wrong.
 _RESCAN_INTERVAL_S = 60.0
-# After an outage others enter themselves again at their own pace; for so many session time-outs
-# nobody is taken for gone.
+# After an outage other nodes register again one by one; for this many session timeouts no entry
+# counts as removed.
 _RETAIN_TIMEOUTS = 4
-# After so many session time-outs without a connection the session is over for ZooKeeper, and a new
-# one may connect where this one cannot: kazoo gives up on refused credentials, and a server that
-# lost its data refuses clients that know more than it does.
+# After this many session timeouts without a connection ZooKeeper has expired the session, and a new
+# one may connect where this one cannot: kazoo stops after rejected credentials, and a server that
+# lost its data rejects clients with a newer transaction id.
 _ABANDON_TIMEOUTS = 2
-# Another node may enter itself or go between two steps; then the steps are taken again.
+# Another node may register or leave between two steps, which are then repeated.
 _REGISTER_TRIES = 3
 
 
 class LocalRegistration(msgspec.Struct, Generic[T], frozen=True):
-    """What a node enters of itself."""
+    """What this node registers."""
 
     name: str
     data: bytes
     is_stale_own: Callable[[T], bool]
-    """Whether what another session entered under this name is this very node, before it died."""
+    """Whether an entry of another session with this name is of this node, before a restart."""
 
     @property
     def node(self) -> str:
-        """The name as ZooKeeper has it."""
+        """The znode name."""
         return encode_znode_name(self.name)
 
 
 class ZooKeeperRegistry(Generic[T]):
-    """Reads and watches all entries below a path, and keeps the own one there.
+    """Reads and watches all znodes below a path, and keeps this node's own one registered.
 
     Args:
-        hosts: servers of one ensemble, and a path there, as for `ZooKeeperDiscovery`.
-        path: what the entries are below; see `registry_path`.
-        decode: reads what others entered.
-        purpose: what all this is for, should the extra be missing.
+        hosts: servers of one ensemble, with a chroot path, as for `ZooKeeperDiscovery`.
+        path: path of the registry; see `registry_path`.
+        decode: decodes the data of a znode.
+        purpose: purpose of the registry, for the error if the extra is missing.
 
     Raises:
-        ConfigError: a setting is wrong.
+        ConfigError: a setting is invalid.
         MissingExtraError: the extra is not installed.
     """
 
@@ -118,46 +118,46 @@ class ZooKeeperRegistry(Generic[T]):
         self._connect_timeout_s = validate_seconds("connect_timeout_s", connect_timeout_s)
         self._request_timeout_s = validate_seconds("request_timeout_s", request_timeout_s)
         self._auth = tuple(auth)
-        # Set by follow.
+        # Set by `watch`.
         self._local: LocalRegistration[T] | None = None
         self._report: DiscoveryReporter
         # None between sessions.
         self.session: ZooKeeperSession | None = None
         self._wake = asyncio.Event()
-        # What was read and is watched since, by node: None if it could not be read.
+        # Entries that were read and are watched, by znode name; None if it could not be decoded.
         self._entries: dict[str, T | None] = {}
-        # The own entry is among what was read and is watched.
+        # Whether this node's znode was read and is watched.
         self._is_registered = False
-        # Nodes that may have changed since the last look began.
+        # Znodes that may have changed since the last refresh started.
         self._stale: set[str] = set()
-        # Losses of the connection that are allowed for in the entries.
+        # Number of connection losses that the entries account for.
         self._losses = 0
-        # What is known of each node, after the last look that succeeded.
+        # Entries after the last refresh that succeeded.
         self._current: dict[str, T] = {}
-        # What was known before the last loss, and until when that stays known.
+        # Entries from before the last connection loss, and until when they are retained.
         self._retained: dict[str, T] = {}
         self._retain_until = 0.0
-        # The session in which an entry of an earlier life was replaced.
+        # The session in which a stale znode of this node was replaced.
         self._replaced_in: int | None = None
 
     @property
     def source(self) -> str:
-        """Where the entries are, for people."""
+        """Human-readable location of the registry."""
         return f"ZooKeeper {self._hosts} {self._parent}"
 
     @property
     def first_answer_s(self) -> float:
-        """How long the first look may take."""
+        """How long the first refresh may take."""
         return self._connect_timeout_s + self._request_timeout_s
 
-    # The search.
+    # Watching.
 
     async def watch(
         self, local: LocalRegistration[T] | None, report: DiscoveryReporter
     ) -> AsyncIterator[Mapping[str, T] | None]:
-        """Look for ever; after each look, what is known by node, or None if that did not succeed.
+        """Watch for ever; yield the entries after each refresh, or None if it failed.
 
-        Without an own entry nothing is ever written.
+        Without a registration of this node nothing is ever written.
         """
         self._local, self._report = local, report
         attempt = 0
@@ -175,7 +175,7 @@ class ZooKeeperRegistry(Generic[T]):
         return min(retain_s, _RESCAN_INTERVAL_S) if retain_s > 0 else _RESCAN_INTERVAL_S
 
     async def _sleep(self, delay_s: float) -> None:
-        """Wait until there is news, but not longer than the pause."""
+        """Wait for a change, but not longer than the delay."""
         try:
             async with asyncio.timeout(delay_s):
                 await self._wake.wait()
@@ -183,8 +183,10 @@ class ZooKeeperRegistry(Generic[T]):
             return
 
     async def _refresh(self) -> tuple[bool, Mapping[str, T] | None]:
-        """Register and read; whether nothing is left to be done until there is news, and what is
-        known, if all could be read."""
+        """Register and read all znodes.
+
+        Returns whether nothing is left to do until a change, and the entries if all could be read.
+        """
         session = self.session or await self._open()
         self._report.set_connected(session.is_connected)
         if not session.is_connected:
@@ -198,7 +200,7 @@ class ZooKeeperRegistry(Generic[T]):
         return is_registered and is_read, self._snapshot() if is_current else None
 
     def _snapshot(self) -> Mapping[str, T]:
-        """What is known, now that all entries were read."""
+        """Return the entries, after all znodes were read."""
         if _now() >= self._retain_until:
             self._retained = {}
         snapshot = dict(self._retained)
@@ -210,7 +212,7 @@ class ZooKeeperRegistry(Generic[T]):
         return snapshot
 
     async def _open(self) -> ZooKeeperSession:
-        """Make a session and give it time to connect."""
+        """Open a session and give it time to connect."""
         from postroad.cluster.discovery.zookeeper_session import ZooKeeperSession
 
         self.session = ZooKeeperSession(
@@ -227,7 +229,7 @@ class ZooKeeperRegistry(Generic[T]):
         return self.session
 
     async def _warn_disconnected(self, session: ZooKeeperSession) -> None:
-        """Say that there is no connection; let go of a session that may never have one."""
+        """Report that there is no connection; abandon a session that may never get one."""
         self._report.report_failure(
             "connection", "not connected: %s", session.last_error or "no answer"
         )
@@ -243,7 +245,7 @@ class ZooKeeperRegistry(Generic[T]):
             return False
 
     def _drop_unwatched(self, session: ZooKeeperSession) -> None:
-        """Drop what has to be read again."""
+        """Drop entries that must be read again."""
         if session.losses != self._losses:
             self._reset(losses=session.losses)
         if self._local is not None and self._local.node in self._stale:
@@ -260,14 +262,14 @@ class ZooKeeperRegistry(Generic[T]):
         self._retain_until = _now() + _RETAIN_TIMEOUTS * self._session_timeout_s
 
     def _on_watch(self, path: str) -> None:
-        # Kept aside: an event may overtake the answer that it makes obsolete.
+        # Collected apart from the entries: an event may overtake the read that it makes obsolete.
         self._stale.add(path.rpartition("/")[2])
         self._wake.set()
 
-    # The own entry.
+    # This node's registration.
 
     async def _register(self, session: ZooKeeperSession) -> bool:
-        """Make sure that the own entry is there, if one is wanted; True if so, and watched."""
+        """Register this node if required; return whether it is registered and watched."""
         local = self._local
         if local is None or self._is_registered:
             return True
@@ -292,11 +294,12 @@ class ZooKeeperRegistry(Generic[T]):
     def _may_replace(
         self, local: LocalRegistration[T], entry: Znode, session_id: int | None
     ) -> bool:
-        """Whether an entry under this node's name is its own, of this session or an earlier one."""
+        """Return whether the znode is this node's own, of this session or an earlier one."""
         if entry.owner == session_id:
             return True
         registered = self._decode(local.node, entry.data)
-        # Once in a session: two nodes with one name and address must not take turns for ever.
+        # Once per session: two nodes with one name and address must not replace each other for
+        # ever.
         return (
             registered is not None
             and local.is_stale_own(registered)
@@ -316,10 +319,10 @@ class ZooKeeperRegistry(Generic[T]):
     def _path(self, node: str) -> str:
         return f"{self._parent}/{node}"
 
-    # The entries of others.
+    # Entries of others.
 
     async def _read_entries(self, session: ZooKeeperSession) -> bool:
-        """Bring the entries up to date: True, or an error."""
+        """Read all znodes that are new or have changed; return True, or raise."""
         nodes = await session.children(self._parent)
         for removed in self._entries.keys() - set(nodes):
             del self._entries[removed]
@@ -328,7 +331,7 @@ class ZooKeeperRegistry(Generic[T]):
             batch = unread[first : first + _BATCH]
             read = await asyncio.gather(*(session.read(self._path(node)) for node in batch))
             for node, entry in zip(batch, read, strict=True):
-                # One that went meanwhile is told by the watch of its parent.
+                # The watch of the parent reports a znode that was removed meanwhile.
                 if entry is not None:
                     self._entries[node] = self._decode_entry(node, entry)
         return True
@@ -341,7 +344,7 @@ class ZooKeeperRegistry(Generic[T]):
         return value
 
     async def close(self) -> None:
-        """End the session, and with it the own entry."""
+        """Close the session, which removes this node's znode."""
         session, self.session = self.session, None
         is_closed = session is None or await session.close(self._request_timeout_s)
         if self._is_registered and not is_closed:

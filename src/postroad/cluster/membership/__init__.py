@@ -1,4 +1,4 @@
-"""Who is alive: a SWIM state machine without I/O, run by `postroad.cluster.ClusterAgent`."""
+"""SWIM membership as a state machine without I/O, driven by `postroad.cluster.ClusterAgent`."""
 
 from postroad.cluster.membership.config import MembershipConfig
 from postroad.cluster.membership.context import MembershipCounters, OutgoingPacket, RandomSource

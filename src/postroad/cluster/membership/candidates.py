@@ -1,10 +1,10 @@
-"""Nodes that others tell of: each is asked itself, and counts once it has answered.
+"""Candidates: nodes reported by others, admitted once they acknowledge a probe of this node.
 
-Anybody who can send a datagram can tell of thousands of nodes that do not exist, or that are
-somebody else. So who is told of waits to be asked, in a lane chosen by who told. Lanes take turns,
-none has more than its share asked at one time, and when too many wait, the longest lane is
-shortened; what is told over streams, whose sender is not made up, waits apart. However much one
-tells, what others tell comes to its turn.
+Anyone who can send a datagram can report thousands of nodes that do not exist. So candidates are
+queued by source (stochastic fair queueing): sources hash to buckets, buckets take turns, no bucket
+has more than its share of probes in flight, and an overflow drops from the longest bucket.
+Candidates reported over TCP, where the source address is real, have a queue of their own. However
+many candidates one source reports, those of other sources are probed in turn.
 """
 
 from __future__ import annotations
@@ -20,34 +20,33 @@ from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket, padd
 from postroad.cluster.membership.members import NUMBER_MAX, MemberRecord, MemberState
 from postroad.core import Address
 
-# Who tells share so many lanes.
+# Number of buckets to which sources hash.
 _BUCKETS = 64
-# Nodes asked at one time of those told of over streams, as many of those told of by datagram, and
-# the share of them that one lane may have.
+# Probes in flight per queue (one for TCP, one for datagrams), and per bucket of a queue.
 _IN_FLIGHT_MAX = 48
 _IN_FLIGHT_PER_BUCKET_MAX = 16
-# Nodes that wait after they were told of by datagram; over streams as many as may be members do.
+# Candidates queued from datagrams; from TCP as many as there may be members.
 _QUEUED_MAX = 512
-# Larger ones wait without their properties, which are asked for later.
+# Larger records are queued without their properties, which are requested later.
 _RECORD_BYTES_MAX = 1_024
 
 
 class GossipSource(NamedTuple):
-    """Who tells news, and how."""
+    """Where a record came from, and over which transport."""
 
     address: Address
     in_stream: bool = False
     is_trusted: bool = False
-    """Whether a contact or a member answers a question of this node."""
+    """Whether a seed or a member sent it as the reply to a request of this node."""
 
     @property
     def bucket(self) -> int:
-        """The lane of those it tells of."""
+        """The bucket of the candidates that this source reports."""
         return zlib.crc32(str(self.address).encode()) % _BUCKETS
 
 
 class _CandidateProbe:
-    """A node that is being asked."""
+    """A probe of a candidate, in flight."""
 
     __slots__ = ("bucket", "in_stream", "record", "stream_at", "until")
 
@@ -57,19 +56,19 @@ class _CandidateProbe:
         self.record = record
         self.bucket = bucket
         self.in_stream = in_stream
-        # When the stream is tried too; then never.
+        # When to probe over TCP too; infinite once that is done.
         self.stream_at = stream_at
         self.until = until
 
 
 class _CandidateQueue:
-    """Nodes that wait to be asked, the next first."""
+    """Queued candidates, with fair scheduling between buckets."""
 
     def __init__(self, queued_max: int) -> None:
         self._queued_max = queued_max
         self._buckets: dict[int, dict[str, MemberRecord]] = {}
         self._size = 0
-        # How many are being asked, by lane.
+        # Probes in flight, by bucket.
         self.in_flight: Counter[int] = Counter()
 
     def __len__(self) -> int:
@@ -88,14 +87,14 @@ class _CandidateQueue:
             self._pop(longest)
 
     def pop_next(self) -> tuple[MemberRecord, int] | None:
-        """The next one that may be asked, and its lane."""
+        """Return the next candidate that may be probed and its bucket, or None."""
         if self.in_flight.total() >= _IN_FLIGHT_MAX:
             return None
         for bucket in self._buckets:
             if self.in_flight[bucket] < _IN_FLIGHT_PER_BUCKET_MAX:
                 record = self._pop(bucket)
                 if bucket in self._buckets:
-                    # It is the others' turn now.
+                    # The other buckets come first now.
                     self._buckets[bucket] = self._buckets.pop(bucket)
                 return record, bucket
         return None
@@ -110,28 +109,28 @@ class _CandidateQueue:
 
 
 class CandidateVerifier:
-    """All nodes that were told of and have not answered yet."""
+    """Probes candidates and reports those that acknowledge."""
 
     def __init__(self, context: MembershipContext) -> None:
         self._context = context
         self._config = context.config
         self._member_table = context.member_table
-        # Told of by datagram, and over a stream.
+        # Candidates reported by datagram, and over TCP.
         self._queues = {
             False: _CandidateQueue(_QUEUED_MAX),
             True: _CandidateQueue(context.config.members_max),
         }
         self._probes: dict[int, _CandidateProbe] = {}
-        # Whom the questions are about.
+        # Nonce of the probe in flight, by node name.
         self._nonces: dict[str, int] = {}
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody told of over a stream is to be asked, or may answer yet."""
+        """Whether a candidate reported over TCP is queued or being probed."""
         return bool(self._queues[True]) or any(probe.in_stream for probe in self._probes.values())
 
     def submit(self, record: MemberRecord, source: GossipSource, now: float) -> None:
-        """A node is said to live: have it asked in its turn."""
+        """Queue a node that is reported alive, to be probed in turn."""
         nonce = self._nonces.get(record.name)
         if nonce is not None and self._probes[nonce].record.identity == record.identity:
             return
@@ -141,12 +140,12 @@ class CandidateVerifier:
         self._probe_queued(now)
 
     def deadline(self) -> float:
-        """When `tick` has something to do."""
+        """Return when `tick` has something to do."""
         probes = self._probes.values()
         return min((min(probe.stream_at, probe.until) for probe in probes), default=float("inf"))
 
     def tick(self, now: float) -> None:
-        """Try the stream where datagrams are not answered, and give up who is silent."""
+        """Probe over TCP where no ack came, and drop candidates whose time is over."""
         for nonce, probe in list(self._probes.items()):
             if probe.until <= now:
                 self._close(nonce)
@@ -156,13 +155,13 @@ class CandidateVerifier:
         self._probe_queued(now)
 
     def extend_deadlines(self, seconds: float) -> None:
-        """This node stood still meanwhile."""
+        """Extend all deadlines by the time that this node stalled."""
         for probe in self._probes.values():
             probe.stream_at += seconds
             probe.until += seconds
 
     def on_ack(self, ack: ProbeAckPacket, now: float) -> tuple[bool, MemberRecord | None]:
-        """Whether that answers a question of this kind; and who it is that has answered."""
+        """Return whether the ack is for a candidate's probe, and the record to admit, if any."""
         if ack.nonce not in self._probes:
             return False, None
         record = self._close(ack.nonce).record
@@ -187,7 +186,7 @@ class CandidateVerifier:
             while (candidate := queue.pop_next()) is not None:
                 record, bucket = candidate
                 if record.name in self._nonces:
-                    # Another process of that name is being asked; this one is told of again.
+                    # Another process of that name is being probed; this one will be reported again.
                     continue
                 nonce = self._context.new_nonce()
                 timeout_s = self._config.probe_timeout_s * self._context.health.timeout_multiplier
@@ -200,9 +199,9 @@ class CandidateVerifier:
                 self._send_probe(nonce, record, in_stream=False)
 
     def _send_probe(self, nonce: int, record: MemberRecord, *, in_stream: bool) -> None:
-        """Ask where it is said to be, with as few bytes as it takes: anybody may be there."""
+        """Probe the advertised address, with a short packet: any host may be there."""
         local, entry = self._member_table.local, self._member_table.entries.get(record.name)
-        # Whoever is thought dead, or succeeds somebody, must hear of it to be able to object.
+        # A node that is dead here, or replaces a process, must learn that to be able to refute.
         records = [] if entry is None else [entry.record.without_properties()]
         packet = ProbePacket(
             nonce=nonce,

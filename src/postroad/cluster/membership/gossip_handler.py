@@ -1,4 +1,4 @@
-"""What a node does with the news it hears: believe, object, ask back, or refuse and count."""
+"""Handling of received member records: merge, refute, verify, or reject and count."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from postroad.cluster.membership.state_sync import StateSync
 from postroad.core import Address
 from postroad.core.errors import MalformedPayloadError
 
-# Properties that came without their text are asked for again after so long.
+# Interval between two requests for the missing properties of one member.
 _PROPERTIES_RETRY_S = 1.0
-# Nodes told within the interval of probes; the others hear of it another time.
+# Nodes notified per probe interval; others are notified later.
 _NOTIFIED_MAX = 16
 
 
 class GossipHandler:
-    """Takes in one record after another."""
+    """Applies received member records, one after another."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class GossipHandler:
         self._state_sync = state_sync
         self._name_conflicts = name_conflicts
         self._verifier = verifier
-        # Nodes that were told that they are thought dead, and when that may be done again.
+        # Nodes notified that they were declared dead, and when they may be notified again.
         self._notified: dict[str, float] = {}
-        # Members whose properties were asked for, and when that may be done again.
+        # Members whose properties were requested, and when to request them again.
         self._properties_requests: dict[str, float] = {}
 
     def apply_records(self, packet: MembershipPacket, arrival: Arrival) -> None:
-        """Take in the news of a packet, as far as whoever tells them is to be believed."""
+        """Apply the records of a packet, as far as its sender can be trusted."""
         requested_address, is_trusted = None, False
         if isinstance(packet, SyncReplyPacket):
             requested_address = self._state_sync.requested_address(packet.nonce)
@@ -75,7 +75,7 @@ class GossipHandler:
     def _record_name_holder(
         self, sync: SyncReplyPacket, requested_address: Address, now: float
     ) -> None:
-        """See whom a member takes for the node of this name."""
+        """Record which process the replying member takes for the node of this name."""
         local = self._member_table.local
         if sync.agrees:
             self._name_conflicts.record_name_holder(requested_address, local.instance, now)
@@ -84,10 +84,10 @@ class GossipHandler:
                 self._name_conflicts.record_name_holder(requested_address, record.instance, now)
 
     def apply_record(self, record: MemberRecord, now: float, source: GossipSource) -> None:
-        """Take in what somebody says of a node."""
+        """Apply a record of any node, received from any source."""
         entry = self._member_table.entries.get(record.name)
         if entry is not None and entry.record == record:
-            # Most news have been heard before.
+            # Most records have been received before.
             return
         if not self._is_well_formed(record):
             return
@@ -112,7 +112,7 @@ class GossipHandler:
         return True
 
     def admit(self, record: MemberRecord, now: float) -> None:
-        """Take in a node that has answered a question of this one, and says this of itself."""
+        """Admit a node that replied to this node, with the record it sent of itself."""
         if record.name == self._member_table.local.name or not self._is_well_formed(record):
             return
         entry = self._member_table.entries.get(record.name)
@@ -138,7 +138,7 @@ class GossipHandler:
             self._notify_declared_dead(record, now)
 
     def _notify_declared_dead(self, record: MemberRecord, now: float) -> None:
-        """Tell a node that is said to live, but thought dead here, so that it can object."""
+        """Notify a node that is reported alive but dead here, so that it can refute."""
         entry = self._member_table.entries[record.name]
         is_gone = entry.state is MemberState.LEFT and entry.record.instance == record.instance
         if entry.state.is_active or is_gone or self._notified.get(record.name, 0.0) > now:
@@ -150,12 +150,12 @@ class GossipHandler:
         self._notified[record.name] = now + self._context.config.probe_interval_s
         is_same = entry.record.instance == record.instance
         address = entry.record.address if is_same else record.address
-        # Over a stream where anybody may be: what somebody says starts no datagrams to others.
+        # Over TCP unless the address is known: a forged record must not start datagrams to others.
         packet = GossipPacket(records=[entry.record.without_properties()])
         self._context.send(address, packet, in_stream=not is_same)
 
     def _refute(self, record: MemberRecord) -> None:
-        """Object to whatever is said of this node that it did not say."""
+        """Refute a record of this node that it did not send itself."""
         local = self._member_table.local
         is_forged = record.identity != local.identity and record.incarnation >= local.incarnation
         if record.state is MemberState.LEFT:
@@ -169,11 +169,11 @@ class GossipHandler:
         elif record.state is MemberState.ALIVE:
             self._local_member.refute_properties(record)
         elif record.state is not MemberState.LEFT:
-            # Outranked already, but whoever said it has not heard so.
+            # A newer incarnation exists already, but the sender has not received it yet.
             self._local_member.requeue()
 
     def _on_duplicate_name(self, record: MemberRecord, now: float, *, is_vouched: bool) -> None:
-        """Another process has this name, or had it: outrank it, and find out whether it lives."""
+        """Outrank another process with this name, and probe whether it is alive."""
         local = self._member_table.local
         is_newer = record.incarnation >= local.incarnation
         is_remote = record.state.is_active and record.address != local.address
@@ -183,7 +183,7 @@ class GossipHandler:
             self._local_member.refute(record)
 
     def on_duplicate_name_caller(self, address: Address, instance: int, now: float) -> None:
-        """A process calls from the address that says it has this name: ask there."""
+        """Probe a process that claims this name and connected from the address."""
         local = self._member_table.local
         if instance != local.instance and address != local.address:
             caller = msgspec.structs.replace(
@@ -192,7 +192,7 @@ class GossipHandler:
             self._name_conflicts.probe_rival(caller, now, is_vouched=False)
 
     def _check_address_conflict(self, record: MemberRecord, now: float) -> bool:
-        """Two names at one address cannot both be right: ask who is there, unless it is here."""
+        """Reject a claim to this node's address; probe the member whose address is claimed."""
         if record.address == self._member_table.local.address:
             self._context.count_rejection("claims this node's address")
             return False
@@ -202,17 +202,17 @@ class GossipHandler:
             self._prober.probe(other, now)
         return True
 
-    # Properties that are too large for the packet that told of them.
+    # Properties that did not fit into the packet with their record.
 
     def deadline(self) -> float:
-        """When `tick` has something to do."""
+        """Return when `tick` has something to do."""
         missing = self._member_table.missing_properties
         return min(
             (self._properties_requests.get(name, 0.0) for name in missing), default=float("inf")
         )
 
     def tick(self, now: float) -> None:
-        """Ask for what did not come, again and again."""
+        """Request missing properties, again and again until they arrive."""
         missing = self._member_table.missing_properties
         if len(self._properties_requests) > len(missing):
             self._properties_requests = {
@@ -230,12 +230,12 @@ class GossipHandler:
 def _is_self_reported(
     record: MemberRecord, sync: SyncReplyPacket, requested_address: Address | None
 ) -> bool:
-    """Whether a member says that of itself, that has just answered where it says it is."""
+    """Return whether the record is the sender's own, and the sender replied at its address."""
     is_itself = (record.name, record.instance) == (sync.name, sync.instance)
     is_there = record.address == requested_address and sync.is_member
     return is_itself and is_there and record.state is MemberState.ALIVE
 
 
 def _exceeds_claim_limit(claim: int, local: int) -> bool:
-    """Whether a number claimed of this node is higher than it could outrank."""
+    """Return whether a number claimed for this node is too high to be outranked."""
     return claim > max(CLAIM_MAX, local)

@@ -1,4 +1,4 @@
-"""What a node says of itself."""
+"""This node's own record: properties, refutation, leave."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from postroad.cluster.membership.members import (
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 
-# A leaving node tells so many members in a way that arrives, and so many more by datagram.
+# A leaving node notifies this many members over TCP, and this many more by datagram.
 _LEAVE_STREAMS = 3
 _LEAVE_DATAGRAMS = 8
 
@@ -37,7 +37,7 @@ def new_local_record(
     secret: bytes,
     properties: Properties,
 ) -> MemberRecord:
-    """A node as it begins."""
+    """Return the record of a node that starts."""
     return MemberRecord(
         name=name,
         instance=instance,
@@ -52,7 +52,7 @@ def new_local_record(
 
 
 def validate_properties(properties: Mapping[Any, Any], config: MembershipConfig) -> Properties:
-    """A copy, if others can be expected to keep so much."""
+    """Return a copy of the properties; raises ConfigError if they are not texts or too large."""
     if not isinstance(properties, Mapping):
         raise ConfigError(f"properties must be a mapping of texts, not {properties!r}")
     for key, value in properties.items():
@@ -70,35 +70,35 @@ def validate_properties(properties: Mapping[Any, Any], config: MembershipConfig)
 
 
 class LocalMember:
-    """This node's record, which nobody else may change."""
+    """This node's record, which no other node may change."""
 
     def __init__(self, context: MembershipContext, secret: bytes) -> None:
         self._context = context
         self._member_table = context.member_table
         self._secret = secret
-        # Whether others should hear of it at once.
+        # Whether to gossip at once, ahead of the interval.
         self.gossip_now = False
 
     def publish(self) -> None:
-        """Tell everybody, if they may know of this node yet."""
+        """Gossip the record at once, if this node is a member already."""
         if self._context.is_member:
             self._context.gossip_queue.add(self._member_table.local)
             self.gossip_now = True
 
     def requeue(self) -> None:
-        """Tell what is said of this node once more, with whatever is sent next."""
+        """Queue the record again, to go with the next packets."""
         if self._context.is_member:
             self._context.gossip_queue.add(self._member_table.local)
 
     def refute(self, record: MemberRecord) -> None:
-        """Have the last word over what was said of this node."""
+        """Refute a record of this node with a higher incarnation."""
         local = self._member_table.local
         incarnation = max(local.incarnation, record.incarnation) + 1
         self._member_table.set_local(msgspec.structs.replace(local, incarnation=incarnation))
         self.publish()
 
     def refute_properties(self, record: MemberRecord) -> None:
-        """Have the last word about the properties, too."""
+        """Refute properties of this node that it did not set, with a higher version."""
         local = self._member_table.local
         differs = record.properties is not None and record.properties != local.properties
         if record.version == local.version and differs:
@@ -107,14 +107,14 @@ class LocalMember:
             self.raise_properties_version(record.version)
 
     def raise_properties_version(self, version: int) -> None:
-        """Somebody heard of a version of the properties; no other must count higher."""
+        """Raise the version of the properties above a version that another node knows of."""
         local = self._member_table.local
         if version > local.version:
             self._member_table.set_local(msgspec.structs.replace(local, version=version + 1))
             self.publish()
 
     def change_properties(self, changes: Mapping[str, str | None]) -> None:
-        """Change what others know of this node; None removes a property."""
+        """Merge changes into this node's properties; None removes a property."""
         local = self._member_table.local
         merged = {**(local.properties or {}), **changes}
         remaining = {key: value for key, value in merged.items() if value is not None}
@@ -129,7 +129,7 @@ class LocalMember:
         self.publish()
 
     def send_leave(self) -> None:
-        """Prove to some members that this node leaves; they pass it on."""
+        """Send the leave record with its proof to some members, which pass it on."""
         if not self._context.is_member:
             return
         leave_record = msgspec.structs.replace(

@@ -1,10 +1,9 @@
-"""The membership machine: packets and time in, packets and changes out.
+"""The SWIM membership state machine: packets and time in, packets and events out.
 
-It follows SWIM: each node asks the others in turn whether they live, has others ask before it
-suspects anybody, and passes on what it learns with whatever it says. Whoever runs it does three
-things after every call: send what `take_outgoing` gives, tell of what `take_changes` and
-`take_refusals` give, and call `tick` at `deadline()`. Time is an argument, chance is passed in,
-nothing here waits.
+Each node probes the other members in turn, asks others for indirect probes before it suspects a
+member, and gossips records with every packet. After every call, the caller sends
+`drain_outgoing()`, publishes `drain_events()` and `drain_rejections()`, and calls `tick` at
+`deadline()`. Time and randomness are passed in; nothing here waits.
 """
 
 from __future__ import annotations
@@ -63,11 +62,11 @@ NEVER = float("inf")
 
 MembershipUpdate: TypeAlias = MembershipEvent | NameConflictDetected | NameConflictLost
 
-# Whoever wakes up later than this after its deadline has stood still.
+# A call this much later than the announced deadline means that the process stalled.
 _STALL_S = 0.25
-# More news than this come of many nodes at once, and should not queue for datagrams.
+# More queued records than this come from many nodes at once and are gossiped over TCP.
 _STREAM_GOSSIP_RECORDS = 32
-# Members asked at once about a process that has this node's name.
+# Members that are synced with when another process has this node's name.
 _NAME_SYNCS = 3
 
 
@@ -75,15 +74,15 @@ class Membership:
     """One node's view of its cluster.
 
     Args:
-        name: this node's name.
-        address: where others reach it.
-        instance: a number higher than that of any process that began earlier.
-        incarnation: where to begin counting; the wall clock in milliseconds is a good place.
-        secret: what this node proves with that it leaves of its own will.
-        chance: random numbers.
-        proves_names: whether nodes prove who they are before they are listened to.
-        properties: what others shall know of this node.
-        config: all times and sizes.
+        name: name of this node.
+        address: address that others use to reach it.
+        instance: process number, higher than that of any process that started earlier.
+        incarnation: first incarnation, usually the wall clock in milliseconds.
+        secret: proof that this node leaves by itself.
+        rng: source of random numbers.
+        proves_names: whether every node proves its name before it can connect.
+        properties: properties of this node that others can read.
+        config: times, counts and sizes.
     """
 
     def __init__(
@@ -128,15 +127,15 @@ class Membership:
             self._verifier,
         )
         self._name_events: list[NameConflictDetected | NameConflictLost] = []
-        # Until when an answer is awaited before going on alone; None once there is one.
+        # How long to wait for a seed before this node joins alone; None once one has replied.
         self._join_deadline: float | None = None
-        # Until when those whom a contact told of may answer before this node joins.
+        # How long candidates from the first sync may take to reply before this node joins.
         self._settle_deadline = 0.0
-        # When members may be asked again about this node's name.
+        # Earliest time of the next sync about this node's name.
         self._next_name_sync = 0.0
         self._next_gossip = 0.0
         self._next_reap = 0.0
-        # When somebody was told to call `tick`.
+        # The deadline announced to the caller.
         self._due = NEVER
         self._handlers: dict[type, Callable[[Any, Arrival], MembershipPacket | None]] = {
             ProbePacket: self._on_probe,
@@ -149,74 +148,74 @@ class Membership:
             PropertiesRequestPacket: self._on_properties_request,
         }
 
-    # What is known.
+    # Queries.
 
     @property
     def local_member(self) -> Member:
-        """This node."""
+        """This node as a member."""
         return to_member(self._member_table.local)
 
     def members(self) -> list[Member]:
-        """Everybody, this node first."""
+        """Return all members, this node first."""
         return [self.local_member, *(entry.member for entry in self._member_table.active.values())]
 
     def member(self, name: str) -> Member | None:
-        """One member by its name."""
+        """Return the member with this name, or None."""
         if name == self._member_table.local.name:
             return self.local_member
         entry = self._member_table.active.get(name)
         return None if entry is None else entry.member
 
     def names_at(self, address: Address) -> list[str]:
-        """Who claims the address, usually one."""
+        """Return the members at this address, usually one or none."""
         if address == self._member_table.local.address:
             return [self._member_table.local.name]
         return self._member_table.names_at(address)
 
     @property
     def counters(self) -> MembershipCounters:
-        """What was done so far."""
+        """Counters since the start."""
         return self._context.counters
 
     @property
     def health(self) -> int:
-        """How much this node doubts itself; 0 is well."""
+        """Local health score; 0 is healthy, higher values lengthen timeouts."""
         return self._context.health.score
 
     def round_trips_s(self) -> dict[str, float]:
-        """Time to members and back, where it was measured."""
+        """Return the smoothed round-trip time of members, where it was measured."""
         trips = {
             name: entry.round_trip.smoothed_s for name, entry in self._member_table.active.items()
         }
         return {name: trip for name, trip in trips.items() if trip is not None}
 
-    # What is to be done.
+    # Outputs.
 
     def drain_outgoing(self) -> list[OutgoingPacket]:
-        """Packets to be sent."""
+        """Return and clear the packets to send."""
         outgoing, self._context.outgoing = self._context.outgoing, []
         return outgoing
 
     def drain_events(self) -> list[MembershipUpdate]:
-        """What changed since the last call."""
+        """Return and clear the events since the last call."""
         changes: list[MembershipUpdate] = [*self._member_table.events, *self._name_events]
         self._member_table.events.clear()
         self._name_events.clear()
         return changes
 
     def drain_rejections(self) -> list[str]:
-        """Why something was not believed since the last call."""
+        """Return and clear the reasons of rejections since the last call."""
         rejections, self._context.rejections = self._context.rejections, []
         return rejections
 
     def deadline(self) -> float:
-        """When `tick` must be called."""
+        """Return when `tick` must be called."""
         return self._due
 
-    # The life of the node.
+    # Lifecycle.
 
     def start(self, now: float) -> None:
-        """Begin to join: contacts are asked for the view, and whether the name is free."""
+        """Start joining: query the seeds for the state, and whether the name is free."""
         self.phase = MembershipPhase.JOINING
         self._join_deadline = now + self.config.join_timeout_s
         self._next_reap = now + self.config.sync_interval_s
@@ -225,7 +224,7 @@ class Membership:
         self._schedule_next(now)
 
     def set_seeds(self, addresses: Iterable[Address], now: float) -> None:
-        """These are the places where others may be found."""
+        """Replace the seeds: addresses where other nodes may be."""
         if not self.phase.is_running:
             return
         self._detect_stall(now)
@@ -234,18 +233,18 @@ class Membership:
         self._schedule_next(now)
 
     def set_properties(self, changes: Mapping[str, str | None], now: float) -> None:
-        """Change what others know of this node; None removes a property."""
+        """Merge changes into this node's properties; None removes a property."""
         self._local_member.change_properties(changes)
         self._schedule_next(now)
 
     def leave(self) -> None:
-        """Say goodbye. What is sent now is the last."""
+        """Leave the cluster. The packets queued now are the last."""
         if self.phase.is_running:
             self._local_member.send_leave()
             self._leave(MembershipPhase.LEFT)
 
     def contact(self, address: Address, now: float) -> None:
-        """Somebody who is not known here speaks from there: find out who it is."""
+        """Query an unknown node at the address for its name and state."""
         if not self.phase.is_running:
             return
         self._detect_stall(now)
@@ -262,13 +261,13 @@ class Membership:
         is_reply: bool = False,
         origin: Address | None = None,
     ) -> bytes | None:
-        """Take a packet from a node; the answer, if there is one.
+        """Process a packet and return the reply, or None.
 
         Args:
-            source: the address the node advertises.
-            in_stream: whether it came over a stream; else by datagram.
-            is_answer: whether it answers a packet of this node over the stream.
-            origin: where a datagram really came from, and where its answer will go.
+            source: address that the sender advertises.
+            in_stream: whether the packet came over TCP; otherwise by datagram.
+            is_reply: whether the packet replies to a request of this node over TCP.
+            origin: address that a datagram was really sent from; the reply goes there.
         """
         if not self.phase.is_running:
             return None
@@ -283,7 +282,7 @@ class Membership:
         if not in_stream and isinstance(
             packet, SyncRequestPacket | SyncReplyPacket | PropertiesRequestPacket
         ):
-            # Their answers are long, and honest nodes ask over streams only.
+            # Their replies are long, and correct nodes send such requests over TCP only.
             self._context.count_rejection("sent by datagram")
             return None
         arrival = Arrival(source, origin or source, now, in_stream, is_reply, len(data))
@@ -296,7 +295,7 @@ class Membership:
     def on_duplicate_name_peer(
         self, address: Address, instance: int, now: float, *, is_member: bool
     ) -> None:
-        """This node called the address, and a process with its own name answered."""
+        """Handle a process with this node's name that replied at an address this node dialed."""
         if not self.phase.is_running:
             return
         self._detect_stall(now)
@@ -311,7 +310,7 @@ class Membership:
         self._schedule_next(now)
 
     def on_duplicate_name_caller(self, address: Address, instance: int, now: float) -> None:
-        """A process that says it has this node's name called from the address."""
+        """Handle a process that connected from the address with this node's name."""
         if not self.phase.is_running:
             return
         self._detect_stall(now)
@@ -319,7 +318,7 @@ class Membership:
         self._schedule_next(now)
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Run everything that is due."""
         if not self.phase.is_running:
             return
         self._detect_stall(now)
@@ -341,7 +340,7 @@ class Membership:
     # Time.
 
     def _detect_stall(self, now: float) -> None:
-        """Notice if this node stood still: then others had no chance to be heard."""
+        """Detect that this node stalled, and extend the deadlines of others by that time."""
         stalled_s = now - self._due
         if stalled_s <= _STALL_S:
             return
@@ -354,7 +353,7 @@ class Membership:
         self._due = now
 
     def _schedule_next(self, now: float) -> None:
-        """Join if nothing speaks against it, and find out what is due next."""
+        """Join if that is possible now, and compute the next deadline."""
         if not self.phase.is_running:
             return
         if self.phase is MembershipPhase.JOINING and self._join_deadline is None:
@@ -377,11 +376,11 @@ class Membership:
             self._gossip_handler.deadline(),
             self._member_table.deadline(),
         )
-        # What is overdue is due now, and not a sign that this node stood still.
+        # Overdue work is due now; it does not mean that this node stalled.
         self._due = max(soonest, now)
 
     def _gossip(self, now: float) -> None:
-        """Pass on news to a few members; by stream if there are more than datagrams can carry."""
+        """Send queued records to a few members; over TCP if there are too many for datagrams."""
         gossip_queue = self._context.gossip_queue
         if not len(gossip_queue):
             return
@@ -403,11 +402,11 @@ class Membership:
             self._local_member.publish()
 
     def _apply_name_resolution(self, resolution: NameResolution | None, now: float) -> None:
-        """Two live nodes have this name; one of them keeps it."""
+        """Apply the result of a conflict about this node's name."""
         if resolution is None:
             return
         if not resolution.is_known and self._next_name_sync <= now:
-            # If it is a node of this cluster, some member knows it by this name.
+            # If the rival belongs to this cluster, some member knows it under this name.
             self._next_name_sync = now + self.config.probe_interval_s
             self._state_sync.sync_with_members(_NAME_SYNCS)
         if resolution.must_leave:
@@ -430,7 +429,7 @@ class Membership:
             self._on_duplicate_name_probe(probe, arrival.source, arrival.now)
         elif sender is None and not probe.is_joining:
             self._state_sync.query_unknown(arrival.source, arrival.now)
-        # Whoever is thought dead must hear of it, to be able to object.
+        # A sender that is suspected or dead here must learn that to be able to refute.
         doubted = (
             [sender.record] if sender is not None and sender.is_doubted(probe.instance) else []
         )
@@ -478,7 +477,7 @@ class Membership:
         self._prober.on_nack(nack)
 
     def _on_gossip(self, gossip: GossipPacket, arrival: Arrival) -> None:
-        """All news have been heard by now."""
+        """Do nothing: the records of every packet were applied before."""
 
     def _on_sync_request(self, request: SyncRequestPacket, arrival: Arrival) -> MembershipPacket:
         return self._state_sync.on_request(request)

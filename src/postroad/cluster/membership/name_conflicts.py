@@ -1,13 +1,15 @@
-"""One name, one live process: what happens when a second one turns up.
+"""Name conflicts: one name belongs to one live process.
 
-Another member's name: the process that is known is asked. If it answers, the newcomer is not
-believed; if the newcomer answers in its place, or nobody does in time, the newcomer takes over.
+Conflict about another member's name: the known process is probed. If it acknowledges, the claimant
+is ignored. If the claimant acknowledges in its place, or no ack comes in time, the claimant is
+verified and takes the name over.
 
-This node's own name: the other process is asked. If it answers, both live. A member goes before one
-that is still joining; else the one that began earlier keeps the name, unless all members that were
-asked lately take the later one for the node of that name. A node yields only to an
-answer to its own question, so a forged packet cannot make it. And it yields only to whom a contact
-or a member vouches for, or who has proven who it is: anybody can answer under any name.
+Conflict about this node's own name: the other process (the rival) is probed. If it acknowledges,
+both are alive. A member wins over a node that is still joining; otherwise the process that started
+earlier keeps the name, unless all members synced with lately take the later one for the holder of
+the name. This node gives up its name only after an ack to its own probe, so a forged packet cannot
+evict it, and only to a rival that a seed or a member vouches for, or that has proven its name: any
+host can reply under any name.
 """
 
 from __future__ import annotations
@@ -20,36 +22,36 @@ from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket, padd
 from postroad.cluster.membership.members import MemberRecord
 from postroad.core import Address
 
-# Questions under way at one time; what is dropped will be heard of again.
+# Probes in flight per kind; a conflict that is dropped will be reported again.
 _OPEN_MAX = 64
-# A view is believed for so many times the interval of comparing views.
+# A holder reported by a member is used for this many sync intervals.
 _FRESH_SYNCS = 3
 
 
 class _NameProbe(NamedTuple):
-    """A process that claims a name, and until when whoever was asked may answer."""
+    """A probe about a name: who claims it, and how long the probed process may take to reply."""
 
     claimant: MemberRecord
     until: float
     is_vouched: bool = False
-    """Whether a contact or a member says that it has the name."""
+    """Whether a seed or a member reported the claimant."""
 
 
 class NameResolution(NamedTuple):
-    """How a question about this node's own name was answered."""
+    """Result of a conflict about this node's own name."""
 
     rival: Address
     must_leave: bool
-    """Whether this node must give up its name."""
+    """Whether this node must leave the cluster."""
     is_known: bool = True
-    """Whether anybody vouches for the rival; else this node goes on whatever it says."""
+    """Whether the rival is vouched for; otherwise this node stays in any case."""
 
 
 class NameConflictResolver:
-    """Questions about names under way, by the number of their ping.
+    """Resolves name conflicts; holds the probes in flight by their nonces.
 
     Args:
-        proves_names: whether all who answer have proven who they are.
+        proves_names: whether every node that replies has proven its name.
     """
 
     def __init__(
@@ -59,28 +61,28 @@ class NameConflictResolver:
         self._verifier = verifier
         self._proves_names = proves_names
         self._member_table = context.member_table
-        # About the names of others, and about this node's own.
+        # Probes about names of other members, and about this node's own name.
         self._claim_probes: dict[int, _NameProbe] = {}
         self._rival_probes: dict[int, _NameProbe] = {}
-        # Challengers that are asked because the holder of their name was silent, and until when.
+        # Claimants being verified because the holder did not reply, and until when.
         self._successors: dict[str, tuple[MemberRecord, float]] = {}
-        # Rivals nobody vouches for that have answered, and until when they are not asked again.
+        # Rivals that replied but are not vouched for, and until when they are not probed again.
         self._ignored_rivals: dict[Address, float] = {}
-        # Which process has this node's name in the view of members, and when they said so.
+        # The process that holds this node's name according to each member, and as of when.
         self._holders: dict[Address, tuple[int, float]] = {}
 
     @property
     def has_rivals(self) -> bool:
-        """Whether somebody may have this node's own name, to whom it would yield."""
+        """Whether a rival is being probed to which this node would give up its name."""
         return any(probe.is_vouched or self._proves_names for probe in self._rival_probes.values())
 
     def deadline(self) -> float:
-        """When `tick` has something to do."""
+        """Return when `tick` has something to do."""
         probes = (*self._claim_probes.values(), *self._rival_probes.values())
         return min((probe.until for probe in probes), default=float("inf"))
 
     def tick(self, now: float) -> None:
-        """Nobody answered: a challenger takes over if it does, a rival does not exist."""
+        """Drop probes that timed out: a claimant is verified, a rival does not exist."""
         for claimant in _pop_due(self._claim_probes, now):
             self._verify_claimant(claimant, now)
         _pop_due(self._rival_probes, now)
@@ -88,15 +90,15 @@ class NameConflictResolver:
             del self._successors[name]
 
     def extend_deadlines(self, seconds: float) -> None:
-        """This node stood still meanwhile."""
+        """Extend all deadlines by the time that this node stalled."""
         for probes in (self._claim_probes, self._rival_probes):
             for nonce, probe in probes.items():
                 probes[nonce] = probe._replace(until=probe.until + seconds)
 
-    # The name of another member.
+    # Names of other members.
 
     def challenge(self, claimant: MemberRecord, now: float) -> None:
-        """Ask the known process of that name whether it lives."""
+        """Probe the known holder of the name, to see whether it is alive."""
         for nonce, probe in self._claim_probes.items():
             if probe.claimant.name == claimant.name:
                 if claimant.supersedes(probe.claimant):
@@ -109,7 +111,7 @@ class NameConflictResolver:
         self._send_probe(self._claim_probes, claimant, now, holder, about=claimant)
 
     def _resolve_challenge(self, claimant: MemberRecord, ack: ProbeAckPacket, now: float) -> None:
-        """Ask the challenger unless the holder answered, or somebody nobody told of."""
+        """Verify the claimant unless the holder, or an unknown third process, sent the ack."""
         holder = self._member_table.entries.get(claimant.name)
         if ack.name == claimant.name:
             if holder is not None and _is_from(ack, holder.record):
@@ -119,12 +121,12 @@ class NameConflictResolver:
         self._verify_claimant(claimant, now)
 
     def is_silent(self, successor: MemberRecord) -> bool:
-        """Whether the holder of its name was asked, and was not there."""
+        """Return whether the holder of the successor's name was probed and did not reply."""
         accepted = self._successors.get(successor.name)
         return accepted is not None and accepted[0].identity == successor.identity
 
     def _verify_claimant(self, claimant: MemberRecord, now: float) -> None:
-        """The holder is not there: the name goes to the challenger if that answers."""
+        """Verify the claimant as a candidate: it gets the name once it acknowledges a probe."""
         entry = self._member_table.entries.get(claimant.name)
         if entry is None or claimant.supersedes(entry.record):
             until = (
@@ -137,7 +139,7 @@ class NameConflictResolver:
     # This node's own name.
 
     def probe_rival(self, rival: MemberRecord, now: float, *, is_vouched: bool) -> None:
-        """Ask a process that is said to have this node's name whether it lives."""
+        """Probe a process that is reported to have this node's name."""
         for nonce, probe in self._rival_probes.items():
             if probe.claimant.address == rival.address:
                 vouched = probe.is_vouched or is_vouched
@@ -152,7 +154,7 @@ class NameConflictResolver:
             )
 
     def _ignore_rival(self, address: Address, now: float) -> None:
-        """Let a rival that nobody vouches for be, or the two would call each other for ever."""
+        """Ignore a rival for a while; otherwise two nodes would dial each other for ever."""
         self._ignored_rivals = {
             rival: until for rival, until in self._ignored_rivals.items() if until > now
         }
@@ -160,7 +162,7 @@ class NameConflictResolver:
             self._ignored_rivals[address] = now + self._context.config.sync_interval_s
 
     def on_ack(self, ack: ProbeAckPacket, now: float) -> NameResolution | None:
-        """An answer, perhaps to one of these questions; a ruling if the own name is concerned."""
+        """Handle an ack; return a resolution if it concerns this node's own name."""
         probe = self._claim_probes.pop(ack.nonce, None)
         if probe is not None:
             self._resolve_challenge(probe.claimant, ack, now)
@@ -177,7 +179,7 @@ class NameConflictResolver:
     def on_duplicate_name_peer(
         self, address: Address, instance: int, now: float, *, is_member: bool, is_vouched: bool
     ) -> NameResolution | None:
-        """A process with this node's name answered at an address this node called."""
+        """Resolve a conflict with a process that replied at an address this node dialed."""
         for nonce, rival in list(self._rival_probes.items()):
             if rival.claimant.address == address:
                 is_vouched |= rival.is_vouched
@@ -201,7 +203,7 @@ class NameConflictResolver:
         return NameResolution(address, must_leave=is_elder or self._is_displaced_by(instance, now))
 
     def record_name_holder(self, member: Address, instance: int, now: float) -> None:
-        """A member was asked for its view, in which that process has this node's name."""
+        """Record which process holds this node's name according to a member's sync reply."""
         fresh_s = _FRESH_SYNCS * self._context.config.sync_interval_s
         self._holders.pop(member, None)
         self._holders[member] = (instance, now)
@@ -212,12 +214,12 @@ class NameConflictResolver:
         }
 
     def _is_displaced_by(self, instance: int, now: float) -> bool:
-        """Whether members take that process for the node of this name, and none takes this one."""
+        """Return whether members know that process under this name, and none knows this one."""
         fresh_s = _FRESH_SYNCS * self._context.config.sync_interval_s
         holders = {holder for holder, since in self._holders.values() if now - since <= fresh_s}
         return instance in holders and self._member_table.local.instance not in holders
 
-    # Both.
+    # Shared.
 
     def _send_probe(
         self,
@@ -229,9 +231,9 @@ class NameConflictResolver:
         about: MemberRecord | None,
         is_vouched: bool = False,
     ) -> None:
-        """Ask a member by both ways: one may be blocked, and the answer matters.
+        """Probe the holder by datagram and over TCP: one of them may be blocked.
 
-        A rival is asked over a stream only, because anybody may be where it is said to be.
+        A rival is probed over TCP only, because any host may be at the reported address.
         """
         context, local = self._context, self._member_table.local
         nonce = context.new_nonce()

@@ -1,4 +1,7 @@
-"""Asking members in turn whether they live: directly, then through others, then suspecting them."""
+"""Failure detector: probes members in turn, first directly, then through others.
+
+A member that does not acknowledge in time is suspected (`MemberTable.suspect`).
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,18 @@ from postroad.cluster.membership.member_table import MemberEntry
 from postroad.cluster.membership.members import MemberState
 from postroad.core import Address
 
-# Members asked at one time, and members asked for others; more are refused.
+# Probes in flight, and probes relayed for other members; further ones are dropped.
 _PROBES_MAX = 64
 _RELAYS_MAX = 256
-# A relay gives up before the one who asked does, so that its word still counts.
+# Share of the requester's remaining time after which a relay sends a nack, so that the nack arrives
+# in time.
 _RELAY_SHARE = 2 / 3
-# How many round trips a probe may take at least.
+# A probe waits at least this many round trips.
 _ROUND_TRIPS = 4
 
 
 class Probe:
-    """One question under way."""
+    """A probe in flight."""
 
     __slots__ = (
         "direct_until",
@@ -47,21 +51,21 @@ class Probe:
         self.instance = record.instance
         self.incarnation = record.incarnation
         self.started = started
-        # Until when only the direct answer is awaited; then None.
+        # How long only the direct ack is awaited; None once indirect probes were sent.
         self.direct_until: float | None = started + direct_s
-        # When to ask once more, of whoever waits so long.
+        # When to send the probe again, if the timeout is lengthened.
         self.retry_at = self.until = started + timeout_s
         self.relays = 0
         self.relays_answered = 0
 
     @property
     def deadline(self) -> float:
-        """When something must be done about it."""
+        """When this probe needs attention next."""
         return min(self.until, self.retry_at if self.direct_until is None else self.direct_until)
 
 
 class _RelayedProbe:
-    """A question asked for somebody else."""
+    """A probe sent on behalf of another member."""
 
     __slots__ = ("bytes_max", "nonce", "requester", "until")
 
@@ -69,12 +73,12 @@ class _RelayedProbe:
         self.requester = requester
         self.nonce = nonce
         self.until = until
-        # How long the answer may be.
+        # Maximum size of the reply in bytes.
         self.bytes_max = bytes_max
 
 
 class Prober:
-    """All questions under way, and whose turn is next."""
+    """Probes members in turn and keeps the probes in flight."""
 
     def __init__(self, context: MembershipContext) -> None:
         self._context = context
@@ -86,11 +90,11 @@ class Prober:
         self._next_probe_at = 0.0
 
     def start(self, now: float) -> None:
-        """Nodes that start together should not all ask at the same moments."""
+        """Start at a random offset, so that nodes started together do not probe in step."""
         self._next_probe_at = now + self._config.probe_interval_s * self._context.rng.random()
 
     def deadline(self) -> float:
-        """When `tick` has something to do."""
+        """Return when `tick` has something to do."""
         pending = [probe.deadline for probe in self._probes.values()]
         pending += [relay.until for relay in self._relays.values()]
         suspicions = [entry.suspicion for entry in self._member_table.suspects.values()]
@@ -98,7 +102,7 @@ class Prober:
         return min(self._next_probe_at, *pending) if pending else self._next_probe_at
 
     def tick(self, now: float) -> None:
-        """Go on with what is due."""
+        """Run everything that is due: nacks, timeouts, indirect probes, the next probe."""
         for nonce, relay in list(self._relays.items()):
             if relay.until <= now:
                 del self._relays[nonce]
@@ -122,7 +126,7 @@ class Prober:
                 self.probe(entry, now)
 
     def extend_deadlines(self, seconds: float) -> None:
-        """This node stood still: nobody is to blame for not being heard meanwhile."""
+        """Extend all deadlines by the time that this node stalled."""
         for probe in self._probes.values():
             probe.started += seconds
             probe.until += seconds
@@ -133,7 +137,7 @@ class Prober:
             relay.until += seconds
 
     def _next_target(self) -> MemberEntry | None:
-        """Everybody comes once before anybody comes twice."""
+        """Return the next member of the shuffled order: each comes once before any comes twice."""
         active = self._member_table.active
         while True:
             if not self._probe_order:
@@ -146,7 +150,7 @@ class Prober:
                 return entry
 
     def probe(self, entry: MemberEntry, now: float) -> None:
-        """Ask a member, unless it is being asked."""
+        """Probe a member, unless a probe of it is in flight."""
         is_probed = any(probe.name == entry.record.name for probe in self._probes.values())
         if is_probed or len(self._probes) >= _PROBES_MAX:
             return
@@ -167,7 +171,7 @@ class Prober:
         self, nonce: int, entry: MemberEntry, *, in_stream: bool = False
     ) -> None:
         local, record = self._member_table.local, entry.record
-        # Whoever is suspected must hear of it, to be able to object.
+        # A suspected member must learn of the suspicion to be able to refute it.
         first = () if record.state is MemberState.ALIVE else (record,)
         packet = ProbePacket(
             nonce=nonce,
@@ -179,7 +183,7 @@ class Prober:
         self._context.send(record.address, packet, to=record.name, in_stream=in_stream)
 
     def _retry(self, nonce: int, probe: Probe, now: float) -> None:
-        """Patience is of use only if the question does not get lost once and for all."""
+        """Send the probe again: a longer timeout does not help if the only packet was lost."""
         probe.retry_at = now + self._config.probe_timeout_s
         entry = self._member_table.active.get(probe.name)
         if entry is not None:
@@ -187,7 +191,7 @@ class Prober:
             self._send_probe_packet(nonce, entry, in_stream=True)
 
     def _probe_indirectly(self, nonce: int, probe: Probe, now: float) -> None:
-        """The direct way is silent: try the stream, and have others try."""
+        """Probe over TCP, and ask other members for indirect probes."""
         probe.retry_at = now + self._config.probe_timeout_s
         entry = self._member_table.active.get(probe.name)
         if entry is None:
@@ -205,32 +209,32 @@ class Prober:
             self._context.send(relay.record.address, request, to=relay.record.name)
 
     def _fail(self, probe: Probe, now: float) -> None:
-        """Nobody reached it. If not even those who were asked answer, the trouble may be here."""
+        """Suspect the member; lower the local health if not even the relays replied."""
         self._context.counters.probes_failed += 1
         entry = self._member_table.active.get(probe.name)
         if entry is not None and entry.state is MemberState.ALIVE:
             is_confirmed = probe.relays > 0 and probe.relays_answered == probe.relays
             if not is_confirmed:
                 self._context.health.worsen()
-        # It has been silent since the question; but whatever more patience cost is not its fault.
+        # The member has been silent since the probe; time added by the health score does not count.
         since = max(probe.started, now - self._config.probe_timeout_s)
         if self._member_table.suspect(probe.name, probe.incarnation, since=since):
             self._context.counters.suspicions += 1
 
     def _notify_suspects(self, now: float) -> None:
-        """Tell suspects of their suspicion once more: the way by others may have failed."""
+        """Notify suspected members once more: gossip may not have reached them."""
         for entry in self._member_table.suspects.values():
             if entry.suspicion is not None and entry.suspicion.is_renotify_due(now):
                 self._send_probe_packet(self._context.new_nonce(), entry)
 
-    # Answers.
+    # Replies.
 
     def is_pending(self, nonce: int) -> bool:
-        """Whether a question of that number to a member may be answered yet."""
+        """Return whether a probe of a member with this nonce is in flight."""
         return nonce in self._probes
 
     def on_ack(self, ack: ProbeAckPacket, now: float, *, in_stream: bool) -> bool:
-        """An answer to a question of this node; False if there is no such question."""
+        """Handle an ack; return False if no probe of this node has its nonce."""
         relay = self._relays.pop(ack.nonce, None)
         if relay is not None:
             relayed_ack = ProbeAckPacket(
@@ -248,7 +252,7 @@ class Prober:
         if probe is None:
             return False
         if (ack.name, ack.instance) != (probe.name, probe.instance):
-            # The member is not there any more; somebody else is.
+            # Another process replied at the address of the member.
             self._member_table.suspect(probe.name, probe.incarnation, since=probe.started)
             return True
         self._context.health.improve()
@@ -258,12 +262,13 @@ class Prober:
         if entry is not None and is_direct:
             entry.round_trip.add(now - probe.started)
         if entry is not None and (is_direct or in_stream):
-            # Nobody else can have answered: those who were asked to try know the number too.
+            # Only the member itself can have replied; after indirect probes the relays know the
+            # nonce.
             self._member_table.confirm_alive(entry, ack.incarnation, now)
         return True
 
     def on_nack(self, nack: ProbeNackPacket) -> None:
-        """A member that was asked to try is well, but did not reach the other."""
+        """Count a relay that is alive but got no ack from the target."""
         probe = self._probes.get(nack.nonce)
         if probe is not None:
             probe.relays_answered = min(probe.relays_answered + 1, probe.relays)
@@ -271,11 +276,11 @@ class Prober:
     def on_request(
         self, request: ProbeRequestPacket, requester: Address, now: float, *, bytes_max: int
     ) -> None:
-        """Ask a member for somebody else; only one that is known here, where it is known to be.
+        """Probe a member on behalf of another; only a known one, at its known address.
 
         Args:
-            asker: where the answer goes.
-            bytes_max: how long that may be.
+            requester: address that the reply goes to.
+            bytes_max: maximum size of the reply.
         """
         entry = self._member_table.active.get(request.target)
         if entry is None or len(self._relays) >= _RELAYS_MAX:

@@ -1,8 +1,7 @@
-"""Finding others, and comparing views with them: contacts first, later one member after another.
+"""Bootstrap from seeds, and periodic push-pull sync with random members.
 
-Who is said to be found somewhere and is not known as a member is asked again and again, ever less
-often; so are members thought dead, because the two halves of a divided cluster think that of each
-other.
+Seeds where no member is known are queried again and again, with backoff; so are members declared
+dead, because both halves of a partitioned cluster declare each other dead.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from postroad.cluster.membership.members import MemberRecord, MemberState
 from postroad.core import Address
 from postroad.core.timing import backoff
 
-# Contacts asked at one time, and the pause before the next are.
+# Seeds queried at a time, and the interval between such batches.
 _BATCH_MAX = 6
 _BATCH_INTERVAL_S = 0.1
-# Questions remembered; the oldest is forgotten for the next.
+# Sync requests in flight; the oldest is dropped for a new one.
 _PENDING_MAX = 64
-# Pauses between two exchanges differ by this share, so that nodes do not fall into step.
+# Jitter of the sync interval, so that nodes do not sync in step.
 _JITTER = 0.2
 _RETRY_INITIAL_S = 0.5
-# Strangers asked who they are within the interval of probes: anybody can pretend to be one.
+# Unknown senders queried per probe interval: any host can pretend to be one.
 _UNKNOWN_QUERIES_MAX = 8
 
 
 class _Seed:
-    """A place where a node of the cluster may be."""
+    """An address where a node of the cluster may be."""
 
     __slots__ = ("attempts", "due", "has_answered", "name")
 
@@ -41,12 +40,12 @@ class _Seed:
         self.due = due
         self.attempts = 0
         self.has_answered = False
-        # Who answered there last.
+        # Name of the node that replied there last.
         self.name: str | None = None
 
 
 class StateSync:
-    """Whom to ask for the view of the cluster, and what to do with the answers."""
+    """Sends and answers sync requests, to seeds and to members."""
 
     def __init__(self, context: MembershipContext) -> None:
         self._context = context
@@ -56,20 +55,20 @@ class StateSync:
         self._pending: dict[int, Address] = {}
         self._next_sync = 0.0
         self._next_batch = 0.0
-        # The pause before the next exchange: short while this node is new and others may be too.
+        # Next sync interval: short at first, while this node and perhaps others are new.
         self._sync_interval_s = min(self._config.probe_interval_s, self._config.sync_interval_s)
-        # Contacts that are not members, as of a revision of the roster.
+        # Seeds where no member is known, as of a revision of the member table.
         self._unknown_seeds: list[Address] = []
         self._unknown_revision = -1
-        # Strangers that were asked who they are, and when that may be done again.
+        # Unknown senders that were queried, and when they may be queried again.
         self._recent_queries: dict[Address, float] = {}
 
     def start(self, now: float) -> None:
-        """Start the clock."""
+        """Schedule the first sync."""
         self._next_sync = now + self._interval_s()
 
     def set_seeds(self, addresses: Iterable[Address], now: float) -> bool:
-        """These are the places now; whether there are any but this node's own."""
+        """Replace the seeds; return whether any is not this node itself."""
         remote_addresses = [
             address for address in addresses if address != self._member_table.local.address
         ]
@@ -80,7 +79,7 @@ class StateSync:
         return bool(self._seeds)
 
     def query_unknown(self, address: Address, now: float) -> None:
-        """A node nobody told of spoke up from there: ask it who it is."""
+        """Query an unknown node at the address for its name and state."""
         if self._is_known(address, None):
             return
         self._recent_queries = {
@@ -91,7 +90,7 @@ class StateSync:
             self._send_sync_request(address)
 
     def deadline(self) -> float:
-        """When `tick` has something to do."""
+        """Return when `tick` has something to do."""
         due = min(
             (self._seeds[address].due for address in self._list_unknown_seeds()),
             default=float("inf"),
@@ -99,7 +98,7 @@ class StateSync:
         return min(self._next_sync, max(due, self._next_batch))
 
     def tick(self, now: float) -> None:
-        """Ask those whose turn it is."""
+        """Send the sync requests that are due."""
         if self._next_batch <= now:
             self._query_seeds(now)
         if self._next_sync <= now:
@@ -107,7 +106,7 @@ class StateSync:
             self._sync_with_random_member()
 
     def _query_seeds(self, now: float) -> None:
-        """Ask a few of those whose turn it is: those asked least first, else at random."""
+        """Query some seeds that are due: those with the fewest attempts first, in random order."""
         due = [address for address in self._list_unknown_seeds() if self._seeds[address].due <= now]
         if due:
             self._next_batch = now + _BATCH_INTERVAL_S
@@ -125,7 +124,7 @@ class StateSync:
             self._send_sync_request(address)
 
     def _sync_with_random_member(self) -> None:
-        """Compare views with one member, and see whether one of the dead is back."""
+        """Sync with one random member, and with one dead member in case it is back."""
         for entry in self._context.sample_members(1):
             self._send_sync_request(entry.record.address)
         dead = [
@@ -160,7 +159,7 @@ class StateSync:
         return self._unknown_seeds
 
     def _is_known(self, address: Address, name: str | None) -> bool:
-        """Whether the node at the address is a member already."""
+        """Return whether the node at the address is a member already."""
         if name is not None and name in self._member_table.active:
             return True
         return bool(self._member_table.names_at(address))
@@ -171,29 +170,29 @@ class StateSync:
         return interval_s * (1 + _JITTER * (2 * self._context.rng.random() - 1))
 
     def sync_with_members(self, count: int) -> None:
-        """Compare views with some members at once: something must be found out."""
+        """Sync with some random members at once."""
         for entry in self._context.sample_members(count, with_suspects=True):
             self._send_sync_request(entry.record.address)
 
     def is_seed(self, address: Address) -> bool:
-        """Whether discovery names the address."""
+        """Return whether discovery reported the address."""
         return address in self._seeds
 
     def requested_address(self, nonce: int) -> Address | None:
-        """Where the question of that number was asked, if it may be answered yet."""
+        """Return the address of the sync request with this nonce, if a reply is still expected."""
         return self._pending.get(nonce)
 
     def is_trusted(self, nonce: int) -> bool:
-        """Whether a contact or a member was asked that, and nobody who only spoke up."""
+        """Return whether the request went to a seed or a member, not to an unknown sender."""
         address = self._pending.get(nonce)
         return address is not None and (
             address in self._seeds or bool(self._member_table.names_at(address))
         )
 
-    # Requests and answers.
+    # Requests and replies.
 
     def on_request(self, request: SyncRequestPacket) -> SyncReplyPacket:
-        """Tell all, unless the other knows it."""
+        """Return the full state, or no records if the digests agree."""
         local = self._member_table.local
         agrees = request.digest == self._member_table.digest()
         return SyncReplyPacket(
@@ -206,10 +205,9 @@ class StateSync:
         )
 
     def on_reply(self, sync: SyncReplyPacket) -> bool:
-        """Another's view, all heard by now. Tells what it lacks.
+        """Handle a reply, whose records have been applied; send back what the other lacks.
 
-        Returns whether this node knows enough to join: a member has answered, or nobody is left
-        who could.
+        Returns whether this node can join now: a member has replied, or every seed has.
         """
         address = self._pending.pop(sync.nonce, None)
         if address is None:
@@ -218,7 +216,8 @@ class StateSync:
         if seed is not None:
             seed.has_answered = True
         if sync.instance == self._member_table.local.instance:
-            # This very node by another address. It is asked again, for others may be there later.
+            # This node itself under another address. It is queried again, for another node may be
+            # there later.
             return self._have_all_answered()
         if seed is not None:
             seed.name, seed.attempts = sync.name, 0
@@ -246,7 +245,7 @@ class StateSync:
         return self._fit(self._all_records())
 
     def _fit(self, records: list[MemberRecord]) -> list[MemberRecord]:
-        """What a packet can carry of them; of a very large view another part each time."""
+        """Return what fits into a packet; of a very large state a random part each time."""
         capacity = self._config.stream_bytes_max
         fitting = fit_records(records, capacity, full_bytes_max=capacity)
         if len(fitting) < len(records):
