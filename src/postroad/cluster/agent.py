@@ -96,13 +96,13 @@ class ClusterAgent(Lifecycle):
         datagrams: bool | None = None,
     ) -> None:
         if not isinstance(service, MessagingService):
-            raise ConfigError(f"an agent needs a MessagingService, not {service!r}")
+            raise ConfigError(f"service must be a MessagingService, not {service!r}")
         if discovery is not None and not isinstance(discovery, Discovery):
             raise ConfigError(
-                f"{discovery!r} is no discovery; StaticDiscovery([...]) takes addresses"
+                f"cannot use {discovery!r} as discovery: for addresses pass StaticDiscovery([...])"
             )
         if datagrams and service.uses_tls:
-            raise ConfigError("gossip by datagrams would bypass TLS; leave datagrams off")
+            raise ConfigError("datagrams would bypass TLS; leave datagrams off")
         self.service = service
         self.config = _fit_to_frames(config or MembershipConfig(), service)
         self._discovery = StaticDiscovery([]) if discovery is None else discovery
@@ -143,7 +143,7 @@ class ClusterAgent(Lifecycle):
             NotRunningError: the agent was stopped meanwhile.
         """
         if self._machine is not None:
-            raise UsageError(f"agent of {self.service.name!r} was started already; make a new one")
+            raise UsageError(f"{self!r} was started already; create a new one")
         self._loop = asyncio.get_running_loop()
         self._joined = self._loop.create_future()
         self._closed = self._loop.create_future()
@@ -188,9 +188,9 @@ class ClusterAgent(Lifecycle):
             return
         reason = self._transport.last_failure
         logger.warning(
-            "%s goes on alone and keeps looking: no contact has answered%s",
+            "%s joined alone and keeps trying: no seed has replied%s",
             self.service.name,
-            f"; the last one: {reason}" if reason else "",
+            f"; last error: {reason}" if reason else "",
         )
 
     async def stop(self) -> None:
@@ -205,7 +205,7 @@ class ClusterAgent(Lifecycle):
         self._process_outputs()
 
     def _stopped_while_starting(self) -> NotRunningError:
-        return NotRunningError(f"the agent of {self.service.name!r} was stopped while it started")
+        return NotRunningError(f"agent of {self.service.name!r} was stopped during its start")
 
     def _start_closing(self) -> asyncio.Future[None]:
         """Close in a separate task, which ends even if the caller is cancelled."""
@@ -229,7 +229,7 @@ class ClusterAgent(Lifecycle):
         try:
             await self._discovery.stop()
         except Exception:
-            logger.exception("the discovery of %s could not be stopped", self.service.name)
+            logger.exception("%s: stopping the discovery failed", self.service.name)
         await self._transport.close()
         for future in (self._joined, self._closed):
             if not future.done():
@@ -349,7 +349,7 @@ class ClusterAgent(Lifecycle):
 
     def _running_machine(self) -> Membership:
         if self._machine is None:
-            raise UsageError(f"start() the agent of {self.service.name!r} first")
+            raise UsageError(f"{self!r} is not running; call start() first")
         return self._machine
 
     # Inputs.
@@ -361,7 +361,7 @@ class ClusterAgent(Lifecycle):
     def _on_request(self, message: RawMessage) -> bytes:
         if message.peer is None and self.service.uses_tls:
             raise MemberNotFoundError(
-                "over TLS, news of members is taken from nodes with a certificate"
+                "membership packet rejected: over TLS it must come from a node with a certificate"
             )
         reply = self._receive(message.payload, message.sender, in_stream=True)
         self._process_outputs()
@@ -398,7 +398,7 @@ class ClusterAgent(Lifecycle):
             origin=origin,
         )
         for reason in machine.drain_rejections():
-            self._warn(reason, "%s: refused news from %s: %s", self.service.name, source, reason)
+            self._warn(reason, "%s: rejected gossip from %s: %s", self.service.name, source, reason)
         return reply
 
     def _on_duplicate_name_peer(self, address: Address, rival: DuplicateNamePeerError) -> None:
@@ -456,7 +456,7 @@ class ClusterAgent(Lifecycle):
         elif isinstance(event, NameConflictDetected):
             self._warn(
                 "contested",
-                "a second node named %r at %s was refused",
+                "%s: name conflict: a second node with this name at %s was rejected",
                 self.service.name,
                 event.rival,
             )
@@ -478,7 +478,7 @@ class ClusterAgent(Lifecycle):
             self._logged_by_stream = by_stream
             self._warn(
                 "datagrams",
-                "%s: a member answers over TCP but not over UDP; are datagrams blocked?",
+                "%s: a member acknowledges over TCP but not over UDP; are datagrams blocked?",
                 self.service.name,
             )
 
@@ -487,9 +487,9 @@ class ClusterAgent(Lifecycle):
 
     def __repr__(self) -> str:
         if self._machine is None:
-            return f"<Agent {self.service.name} not started>"
+            return f"<ClusterAgent {self.service.name} not started>"
         members = len(self._machine.members())
-        return f"<Agent {self.service.name} {self._machine.phase.value}, {members} members>"
+        return f"<ClusterAgent {self.service.name} {self._machine.phase.value}, {members} members>"
 
 
 def _fit_to_frames(config: MembershipConfig, service: MessagingService) -> MembershipConfig:

@@ -41,7 +41,11 @@ class MembershipEventStream:
         """Add an event."""
         if len(self._unread) >= _UNREAD_MAX:
             self._unread.clear()
-            self.close(SlowConsumerError(f"more than {_UNREAD_MAX} changes were not read in time"))
+            self.close(
+                SlowConsumerError(
+                    f"event stream closed: more than {_UNREAD_MAX} events were unread"
+                )
+            )
             return
         self._unread.append(event)
         self._wake_reader()
@@ -136,7 +140,7 @@ class MembershipListeners:
                 listener(event)
             except (Exception, asyncio.CancelledError):
                 # A cancellation raised by a listener concerns only that listener.
-                logger.exception("a listener to changes of the cluster failed")
+                logger.exception("a listener of membership events failed")
 
     def close(self, error: PostroadError | None) -> None:
         """End all streams: no further events follow."""

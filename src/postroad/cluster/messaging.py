@@ -158,7 +158,7 @@ class ClusterMessaging:
     ) -> SendFailures:
         """Send one-way messages to several members, encoded once; return what failed."""
         if isinstance(members, str):
-            raise UsageError(f"members must be several names, not the text {members!r}")
+            raise UsageError(f"members must be a list of names, not the string {members!r}")
         payload = encoder(message)
         if not isinstance(payload, bytes):
             raise UsageError(f"an encoder must return bytes, not {type(payload).__name__}")
@@ -297,7 +297,8 @@ class ClusterMessaging:
             self._statistics.strangers += 1
             self.agent.contact(message.sender)
             raise MemberNotFoundError(
-                f"sender {message.sender} is not a known cluster member", outcome=Outcome.REPLIED
+                f"sender {message.sender} is not a known member of the cluster",
+                outcome=Outcome.REPLIED,
             )
         return member
 
@@ -310,10 +311,10 @@ class ClusterMessaging:
         try:
             result = self._handle(message, handler, decoder)
         except MemberNotFoundError as error:
-            self._warn("stranger", "dropped a datagram to %r: %s", message.subject, error)
+            self._warn("unknown sender", "datagram to %r dropped: %s", message.subject, error)
         except MalformedPayloadError as error:
             self._statistics.malformed += 1
-            self._warn("malformed", "dropped a datagram to %r: %s", message.subject, error)
+            self._warn("malformed", "datagram to %r dropped: %s", message.subject, error)
         else:
             if isinstance(result, Awaitable):
                 self._start(result, message.subject)
@@ -327,7 +328,7 @@ class ClusterMessaging:
         del self._running[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._statistics.failed += 1
-            self._warn("failed", "the consumer of %r failed: %r", subject, error)
+            self._warn("failed", "handler of %r failed: %r", subject, error)
 
     def _warn(self, key: str, text: str, *args: object) -> None:
         self._log.log(key, asyncio.get_running_loop().time(), text, *args)
@@ -337,7 +338,7 @@ class ClusterMessaging:
         return msgspec.structs.replace(self._statistics)
 
     def __repr__(self) -> str:
-        return f"<Communication of {self.agent!r}>"
+        return f"<ClusterMessaging of {self.agent!r}>"
 
 
 def decode_with(decoder: Decoder[M], payload: bytes) -> M:

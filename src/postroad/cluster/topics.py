@@ -119,12 +119,14 @@ class ClusterTopics:
                     await result
             except Exception as error:
                 now = asyncio.get_running_loop().time()
-                self._log.log(topic, now, "a subscriber of topic %r failed: %r", topic, error)
+                self._log.log(topic, now, "handler of topic %r failed: %r", topic, error)
 
     def __repr__(self) -> str:
-        return f"<Topics of {self._agent.service.name}: {', '.join(self._handlers) or 'none'}>"
+        return (
+            f"<ClusterTopics of {self._agent.service.name}: {', '.join(self._handlers) or 'none'}>"
+        )
 
 
 def _check_topic(topic: str) -> None:
     if not topic:
-        raise ConfigError("a topic must not be empty")
+        raise ConfigError("the name of a topic must not be empty")

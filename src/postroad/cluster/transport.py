@@ -96,7 +96,7 @@ class PacketTransport:
             self.datagrams.send_nowait(address, subject, payload)
         except (MessageTooLargeError, NotRunningError, OSError) as error:
             self.dropped += 1
-            logger.debug("no datagram to %s: %s", address, error)
+            logger.debug("datagram to %s dropped: %s", address, error)
 
     async def _send_over_tcp(self, send: OutgoingPacket, subject: str, timeout_s: float) -> None:
         service = self._service
@@ -112,7 +112,7 @@ class PacketTransport:
             if isinstance(error, ConnectionClosedError) and not error.retryable:
                 self._warn(send.address, error)
             else:
-                logger.debug("no packet to %s: %s", send.address, error)
+                logger.debug("packet to %s failed: %s", send.address, error)
         else:
             if reply:
                 self._on_reply(send.address, reply)
@@ -120,7 +120,7 @@ class PacketTransport:
     def _warn(self, address: Address, error: MessagingError) -> None:
         """Warn that a peer rejects this node until its configuration changes."""
         now = asyncio.get_running_loop().time()
-        self._log.log(str(address), now, "cannot talk to %s: %s", address, error)
+        self._log.log(str(address), now, "cannot connect to %s: %s", address, error)
 
     def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)

@@ -226,8 +226,8 @@ async def test_forged_farewell() -> None:
             farewell = enemy.forge("b", state=MemberState.LEFT, leave_secret=secret)
             enemy.say(a, GossipPacket(records=[farewell]))
             enemy.say(b, GossipPacket(records=[farewell]))
-        await eventually(lambda: refused(a, "forged farewell") == 3)
-        await eventually(lambda: refused(b, "forged farewell") == 3)
+        await eventually(lambda: refused(a, "forged leave") == 3)
+        await eventually(lambda: refused(b, "forged leave") == 3)
 
 
 @pytest.mark.parametrize("has_port", [True, False], ids=["attacker's address", "nobody's address"])

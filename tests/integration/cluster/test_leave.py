@@ -76,4 +76,4 @@ async def test_member_both_ways_among_others(caplog: pytest.LogCaptureFixture) -
         for node in (a, b):
             await node.eventually(lambda it: it.agent.statistics().counters.probes_by_stream >= 3)
             assert not node.told(MembershipEventType.REMOVED)
-    assert "answers over TCP but not over UDP; are datagrams blocked?" in caplog.text
+    assert "acknowledges over TCP but not over UDP; are datagrams blocked?" in caplog.text

@@ -87,7 +87,7 @@ async def test_bytes_on_the_wire_are_exactly_those_of_the_encoder() -> None:
     """So that nodes of other systems, which know no Communication, can take part."""
     order = encode(Order("apple", 3))
     async with running_cluster("a b") as (a, b):
-        assert repr(a.communication) == "<Communication of <Agent a member, 2 members>>"
+        assert repr(a.communication) == "<ClusterMessaging of <ClusterAgent a member, 2 members>>"
         raw: list[tuple[bytes, str]] = []
         b.service.subscribe("raw", lambda message: raw.append((message.payload, message.subject)))
         assert b.agent.datagram_service is not None

@@ -162,7 +162,7 @@ async def test_nobody_leaves_because_a_stranger_says_its_name(
             async with caller:
                 with pytest.raises(Exception, match="victim"):
                     await caller.request(victim.address, SUBJECT, b"")
-        await eventually(lambda: "a second node named 'victim'" in caplog.text)
+        await eventually(lambda: "victim: name conflict" in caplog.text)
         await stays(lambda: victim.agent.failure is None)
         await all_know(nodes)
         local = victim.agent.local_member

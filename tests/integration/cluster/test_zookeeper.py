@@ -176,10 +176,10 @@ async def test_credentials_of_an_unknown_kind_are_told(
 ) -> None:
     discovery = make_discovery(server, root, auth=[("nonsense", "x")])
     async with running(discovery):
-        refused = discovery._registry.session
+        refused = discovery._entries.session
         # As the client, or as the session put it, whichever noticed it first.
         assert "refused (AuthFailedError)" in caplog.text or "AUTH_FAILED" in caplog.text
-        await eventually(lambda: discovery._registry.session is not refused, "a new session")
+        await eventually(lambda: discovery._entries.session is not refused, "a new session")
 
 
 async def test_many_entries(server: ZooKeeperServer, client: Any, root: str, members: str) -> None:

@@ -166,7 +166,7 @@ class SearchBehaviour:
 
         one = await self.make(source)
         await one.start(fail)
-        assert f"the listener of {self.finds} failed" in caplog.text
+        assert f"callback for {self.finds} failed" in caplog.text
         await one.search.stop()
 
 

@@ -126,7 +126,7 @@ def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.ERROR, logger="postroad.cluster"):
         audience.publish(make_change("a"))
     assert len(heard) == 1
-    assert "a listener to changes of the cluster failed" in caplog.text
+    assert "a listener of membership events failed" in caplog.text
 
 
 def test_a_listener_may_remove_itself_while_it_is_called() -> None:

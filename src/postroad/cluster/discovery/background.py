@@ -79,7 +79,7 @@ class BackgroundDiscovery(ABC, Generic[Result]):
 
     def _require_new(self) -> None:
         if self._state is not _DiscoveryState.NEW:
-            raise UsageError(f"{self!r} was started before; make a new one")
+            raise UsageError(f"cannot start {self!r} twice; create a new one")
 
     async def _start(self, on_result: Callable[[Result], None]) -> None:
         """Start the task; return once a result was published, which may be the empty one."""
@@ -92,7 +92,7 @@ class BackgroundDiscovery(ABC, Generic[Result]):
             async with asyncio.timeout(self._first_answer_s):
                 await self._answered.wait()
         except TimeoutError:
-            self._warn("answer", "no answer within %g s", self._first_answer_s)
+            self._warn("answer", "no result within %g s", self._first_answer_s)
         except asyncio.CancelledError:
             await self.stop()
             raise
@@ -126,7 +126,7 @@ class BackgroundDiscovery(ABC, Generic[Result]):
             except Exception as error:
                 attempt += 1
                 self._report.logger.exception(
-                    "%s: looking for %s failed, trying again",
+                    "%s: discovery of %s failed, retrying",
                     self._report.source,
                     self._subject_plural,
                 )
@@ -158,7 +158,7 @@ class BackgroundDiscovery(ABC, Generic[Result]):
             self._on_result(result)
         except Exception:
             self._report.logger.exception(
-                "%s: the listener of %s failed", self._report.source, self._subject_plural
+                "%s: callback for %s failed", self._report.source, self._subject_plural
             )
 
     def _set_connected(self, is_connected: bool) -> None:
@@ -181,7 +181,7 @@ class SeedDiscovery(BackgroundDiscovery[frozenset[Address]]):
     def __init__(self, source: str, *, first_answer_s: float) -> None:
         self._counts = DiscoveryStatistics()
         report = DiscoveryReporter(logger, source, self._counts)
-        super().__init__(report, "contacts", frozenset(), first_answer_s=first_answer_s)
+        super().__init__(report, "seeds", frozenset(), first_answer_s=first_answer_s)
         # Set by `start`.
         self._name: str
         self._address: Address
@@ -233,4 +233,4 @@ class StaticDiscovery(SeedDiscovery):
 
 
 def _describe(addresses: Iterable[Address]) -> str:
-    return ",".join(sorted(map(str, addresses))) or "nobody"
+    return ",".join(sorted(map(str, addresses))) or "no addresses"

@@ -18,21 +18,21 @@ T = TypeVar("T")
 def validate_port(address: Address) -> Address:
     """Return the address if its port can be dialed, else raise ConfigError."""
     if not 0 < address.port < 65536:
-        raise ConfigError(f"address {address}: the port of a contact must be 1 to 65535")
+        raise ConfigError(f"cannot use seed address {address}: its port must be 1 to 65535")
     return address
 
 
 def validate_list(name: str, values: Iterable[T]) -> list[T]:
     """Return the values as a list; raise ConfigError for a single string."""
     if isinstance(values, str):
-        raise ConfigError(f"{name} must be a list, such as [{values!r}], not a single text")
+        raise ConfigError(f"{name} must be a list, such as [{values!r}], not a single string")
     return list(values)
 
 
 def validate_seconds(name: str, value: float) -> float:
     """Return the duration if it is finite and above 0, else raise ConfigError."""
     if not 0 < value < float("inf"):
-        raise ConfigError(f"{name} is {value!r}; it must be a number of seconds above 0")
+        raise ConfigError(f"{name}={value!r} must be a number of seconds above 0")
     return value
 
 
@@ -75,7 +75,7 @@ class DiscoveryReporter:
     def set_connected(self, is_connected: bool) -> None:
         """Record whether the source is reachable; log when it is again."""
         if is_connected and not self.counts.is_connected and self.counts.failures:
-            self.logger.info("%s: answers again", self.source)
+            self.logger.info("%s: reachable again", self.source)
         self.counts.is_connected = is_connected
 
     def report_failure(self, key: str, text: str, *args: object) -> None:

@@ -47,7 +47,7 @@ class DnsDiscovery(SeedDiscovery):
             _parse(name, default_port) for name in validate_list("names", names)
         )
         if not self._targets:
-            raise ConfigError("discovery by DNS needs at least one name")
+            raise ConfigError("DNS discovery needs at least one name")
         self._interval_s = validate_seconds("interval_s", interval_s)
         self._timeout_s = validate_seconds("timeout_s", timeout_s)
         # The last result of each target, and the queries in flight.
@@ -93,7 +93,9 @@ class DnsDiscovery(SeedDiscovery):
 
     def _record_result(self, target: Address) -> bool:
         if not self._queries[target].done():
-            self._warn(target.host, "no answer for %s in %g s", target, self._timeout_s)
+            self._warn(
+                target.host, "cannot resolve %s: no reply within %g s", target, self._timeout_s
+            )
             return False
         try:
             records = self._queries.pop(target).result()
@@ -121,7 +123,7 @@ def _parse(name: str, default_port: int) -> Address:
     except UnicodeError:
         is_name = False
     if not is_name:
-        raise ConfigError(f"DNS name {name!r} is not of the form host or host:port")
+        raise ConfigError(f"cannot use DNS name {name!r}: the form is host or host:port")
     return validate_port(target)
 
 

@@ -56,22 +56,22 @@ class ZooKeeperDiscovery(SeedDiscovery):
         request_timeout_s: float = 3.0,
         auth: Iterable[tuple[str, str]] = (),
     ) -> None:
-        self._registry = ZooKeeperRegistry(
+        self._entries = ZooKeeperRegistry(
             hosts,
             registry_path(root, cluster, "members"),
             _read_address,
-            purpose="discovery by ZooKeeper",
+            purpose="ZooKeeper discovery",
             session_timeout_s=session_timeout_s,
             connect_timeout_s=connect_timeout_s,
             request_timeout_s=request_timeout_s,
             auth=auth,
         )
-        super().__init__(self._registry.source, first_answer_s=self._registry.first_answer_s)
+        super().__init__(self._entries.source, first_answer_s=self._entries.first_answer_s)
 
     async def _discover(self) -> None:
         data = msgspec.json.encode(_NodeRegistration(str(self._address)))
         local = LocalRegistration(self._name, data, self._is_local)
-        async for members in self._registry.watch(local, self._report):
+        async for members in self._entries.watch(local, self._report):
             self._answered.set()
             if members is not None:
                 self._publish_addresses(members.values())
@@ -80,7 +80,7 @@ class ZooKeeperDiscovery(SeedDiscovery):
         return address == self._address
 
     async def _deregister(self) -> None:
-        await self._registry.close()
+        await self._entries.close()
 
 
 def _read_address(_node: str, data: bytes) -> Address | None:

@@ -43,7 +43,7 @@ def _check_root(root: str) -> str:
     """Return the path without a trailing slash, or raise ConfigError."""
     top, *nodes = root.rstrip("/").split("/")
     if top or not root or any(not n.isprintable() or n in ("", ".", "..") for n in nodes):
-        raise ConfigError(f"root {root!r} is not of the form /path")
+        raise ConfigError(f"cannot use ZooKeeper root {root!r}: the form is /path")
     return "/".join(("", *nodes)) if nodes else ""
 
 
@@ -231,7 +231,7 @@ class ZooKeeperRegistry(Generic[T]):
     async def _warn_disconnected(self, session: ZooKeeperSession) -> None:
         """Report that there is no connection; abandon a session that may never get one."""
         self._report.report_failure(
-            "connection", "not connected: %s", session.last_error or "no answer"
+            "connection", "not connected: %s", session.last_error or "no reply"
         )
         if _now() - session.changed_at > _ABANDON_TIMEOUTS * self._session_timeout_s:
             self.session = None
@@ -310,8 +310,8 @@ class ZooKeeperRegistry(Generic[T]):
         self._report.counts.conflicts += 1
         self._report.warn(
             "conflict",
-            "the name %r is taken by a node at %s (session 0x%x); "
-            "two nodes of a cluster must not have the same name",
+            "name conflict: name %r is registered by a node at %s (session 0x%x); "
+            "give each node a name of its own",
             *(local.name, self._decode(local.node, entry.data), entry.owner),
             level=logging.ERROR,
         )
@@ -340,7 +340,9 @@ class ZooKeeperRegistry(Generic[T]):
         value = self._decode(node, entry.data)
         if value is None:
             self._report.counts.skipped += 1
-            self._report.warn("skipped", "%s holds no address: %.80r", self._path(node), entry.data)
+            self._report.warn(
+                "skipped", "%s skipped: it holds no address: %.80r", self._path(node), entry.data
+            )
         return value
 
     async def close(self) -> None:
@@ -348,7 +350,7 @@ class ZooKeeperRegistry(Generic[T]):
         session, self.session = self.session, None
         is_closed = session is None or await session.close(self._request_timeout_s)
         if self._is_registered and not is_closed:
-            text = "no answer to the end of the session; the entry goes within %g s"
+            text = "closing the session timed out; ZooKeeper removes the registration within %g s"
             self._report.warn("end", text, self._session_timeout_s)
 
 

@@ -112,7 +112,7 @@ class ZooKeeperSession:
             self._client.stop()
             self._client.close()
         except Exception as error:
-            self._log.debug("closing failed: %r", error)
+            self._log.debug("closing the session failed: %r", error)
         self._call_soon_threadsafe(_resolve, closed, None, None)
 
     @property
@@ -189,7 +189,7 @@ class ZooKeeperSession:
             async with asyncio.timeout(self._request_timeout_s):
                 return await future
         except TimeoutError:
-            raise TimeoutError(f"no answer within {self._request_timeout_s:g} s") from None
+            raise TimeoutError(f"no reply within {self._request_timeout_s:g} s") from None
         except _ACCESS_ERRORS as error:
             raise _permission_error(path, error) from error
         except (exceptions.NoNodeError, exceptions.NodeExistsError):
@@ -212,7 +212,7 @@ class ZooKeeperSession:
         try:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
-            self._log.debug("the loop is closed: nobody is left to be told")
+            self._log.debug("event dropped: the event loop is closed")
 
     # On the event loop.
 
@@ -253,7 +253,9 @@ def _resolve(future: asyncio.Future[Any], value: object, exception: BaseExceptio
 
 
 def _permission_error(path: str, error: Exception) -> PermissionError:
-    return PermissionError(f"access to {path} refused ({type(error).__name__})")
+    return PermissionError(
+        f"access to {path} denied ({type(error).__name__}); check auth and the ACL"
+    )
 
 
 def validate_hosts(hosts: str) -> str:
@@ -264,5 +266,5 @@ def validate_hosts(hosts: str) -> str:
     except (TypeError, ValueError):
         is_usable = False
     if not is_usable:
-        raise ConfigError(f"ZooKeeper hosts {hosts!r} are not of the form host:port,host:port")
+        raise ConfigError(f"cannot use ZooKeeper hosts {hosts!r}: the form is host:port,host:port")
     return hosts

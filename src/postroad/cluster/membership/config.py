@@ -77,6 +77,6 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if self.packet_bytes_max < _RECORD_BYTES_MAX:
             raise ConfigError(
-                f"membership packet_bytes_max must be {_RECORD_BYTES_MAX} or more, "
-                "or not every record would fit"
+                f"membership packet_bytes_max={self.packet_bytes_max} must be "
+                f"{_RECORD_BYTES_MAX} or more, so that every record fits"
             )

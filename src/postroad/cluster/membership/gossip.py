@@ -189,11 +189,13 @@ def decode_packet(data: bytes, *, records_max: int) -> MembershipPacket:
     try:
         packet: MembershipPacket = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise MalformedPayloadError(f"no packet of the membership: {error}") from None
+        raise MalformedPayloadError(f"not a membership packet: {error}") from None
     if len(packet.records) > records_max + 1:
-        raise MalformedPayloadError(f"a packet with {len(packet.records)} records")
+        raise MalformedPayloadError(
+            f"packet has {len(packet.records)} records; allowed: {records_max + 1}"
+        )
     if len({record.name for record in packet.records}) < len(packet.records):
-        raise MalformedPayloadError("a packet that tells of one member twice")
+        raise MalformedPayloadError("packet has two records of one member")
     return packet
 
 

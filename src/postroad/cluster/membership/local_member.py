@@ -54,14 +54,14 @@ def new_local_record(
 def validate_properties(properties: Mapping[Any, Any], config: MembershipConfig) -> Properties:
     """Return a copy of the properties; raises ConfigError if they are not texts or too large."""
     if not isinstance(properties, Mapping):
-        raise ConfigError(f"properties must be a mapping of texts, not {properties!r}")
+        raise ConfigError(f"properties must be a mapping of strings to strings, not {properties!r}")
     for key, value in properties.items():
         if not (key and isinstance(key, str) and isinstance(value, str)):
-            raise ConfigError(f"property {key!r} must be text with a text for a value")
+            raise ConfigError(f"property {key!r}={value!r:.100} must be a string, as its name")
     try:
         size = properties_size(properties)
-    except UnicodeEncodeError:
-        raise ConfigError("a property cannot be encoded as UTF-8") from None
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"properties cannot be encoded as UTF-8: {error}") from None
     if size > config.properties_bytes_max:
         raise ConfigError(
             f"properties of {size} bytes exceed the {config.properties_bytes_max} allowed"

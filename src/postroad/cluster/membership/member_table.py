@@ -44,12 +44,12 @@ _NAMES_AT_ADDRESS_MAX = 8
 class MergeResult(enum.Enum):
     """Result of merging a record into the table."""
 
-    APPLIED = "news"
-    STALE = "nothing new"
-    UNPROVEN = "said to live, and has not answered"
-    NAME_CONFLICT = "a second process of that name"
+    APPLIED = "applied"
+    STALE = "stale"
+    UNPROVEN = "unproven"
+    NAME_CONFLICT = "name conflict"
     INCARNATION_OUT_OF_RANGE = "incarnation out of range"
-    FORGED_LEAVE = "forged farewell"
+    FORGED_LEAVE = "forged leave"
     TABLE_FULL = "too many members"
 
     @property

@@ -26,8 +26,8 @@ class MembershipEventType(enum.Enum):
 
 _EVENT_TEXTS = {
     MembershipEventType.ADDED: "added",
-    MembershipEventType.METADATA: "new properties of",
-    MembershipEventType.REACHABILITY: "another state of",
+    MembershipEventType.METADATA: "updated properties of",
+    MembershipEventType.REACHABILITY: "changed state of",
     MembershipEventType.REMOVED: "removed",
 }
 
@@ -66,7 +66,7 @@ class MembershipPhase(enum.Enum):
     JOINING = "joining"
     MEMBER = "member"
     LEFT = "left"
-    NAME_LOST = "refused"
+    NAME_LOST = "name lost"
 
     @property
     def is_running(self) -> bool:
@@ -91,15 +91,15 @@ class MemberState(enum.IntEnum):
 class StateChangeCause(enum.Enum):
     """Input of the state table. Gossip counts only if it is newer than what is known."""
 
-    ANSWERED = "it answered this node"
-    GOSSIP_ALIVE = "heard that it is alive"
-    GOSSIP_SUSPECT = "heard that it is suspected"
-    GOSSIP_DEAD = "heard that it is dead"
-    GOSSIP_LEFT = "it said goodbye"
-    PROBE_FAILED = "it did not answer"
-    TIMED_OUT = "it did not speak up in time"
-    REPLACED = "a new process has its name"
-    REAPED = "long ago"
+    ANSWERED = "it replied to this node"
+    GOSSIP_ALIVE = "gossip: alive"
+    GOSSIP_SUSPECT = "gossip: suspect"
+    GOSSIP_DEAD = "gossip: dead"
+    GOSSIP_LEFT = "gossip: left"
+    PROBE_FAILED = "probe failed"
+    TIMED_OUT = "suspicion timed out"
+    REPLACED = "replaced by a new process"
+    REAPED = "tombstone expired"
 
 
 GOSSIP_CAUSES = {
@@ -255,17 +255,27 @@ def check_record(record: MemberRecord, *, properties_bytes_max: int) -> None:
     except ConfigError as error:
         raise MalformedPayloadError(str(error)) from None
     if not 0 < len(record.host.encode()) <= _HOST_BYTES_MAX or not 0 < record.port < 65536:
-        raise MalformedPayloadError(f"member {record.name!r} at an impossible address")
+        raise MalformedPayloadError(
+            f"member {record.name!r} has an invalid address {record.host!r}:{record.port}"
+        )
     numbers = (record.incarnation, record.instance, record.version)
     if not all(0 <= number < NUMBER_MAX for number in numbers):
-        raise MalformedPayloadError(f"member {record.name!r} has an impossible number")
+        raise MalformedPayloadError(
+            f"member {record.name!r} has a number out of range: {max(numbers)}"
+        )
     # A record that fits no datagram would block the head of the gossip queue for ever.
     if (
         len(record.reported_by.encode()) > NODE_NAME_BYTES_MAX
         or len(record.leave_secret) > _SECRET_BYTES_MAX
     ):
-        raise MalformedPayloadError(f"member {record.name!r} has an impossible witness")
+        raise MalformedPayloadError(
+            f"member {record.name!r} has a reporter or leave secret that is too long"
+        )
     if len(record.leave_digest) != LEAVE_DIGEST_BYTES:
-        raise MalformedPayloadError(f"member {record.name!r} has an impossible digest")
+        raise MalformedPayloadError(
+            f"member {record.name!r} has a leave digest of {len(record.leave_digest)} bytes"
+        )
     if record.properties and properties_size(record.properties) > properties_bytes_max:
-        raise MalformedPayloadError(f"member {record.name!r} has too many properties")
+        raise MalformedPayloadError(
+            f"member {record.name!r} has more than {properties_bytes_max} bytes of properties"
+        )

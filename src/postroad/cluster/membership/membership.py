@@ -445,7 +445,7 @@ class Membership:
         if not arrival.in_stream:
             capacity_max = arrival.reply_bytes_max - len(encode_packet(ack))
             if capacity_max < 0:
-                self._context.count_rejection("too short a question")
+                self._context.count_rejection("probe too short")
                 return None
         records = self._context.gossip_records(
             *doubted, in_stream=arrival.in_stream, capacity_max=capacity_max

@@ -40,7 +40,7 @@ class Planted(SeedDiscovery):
 async def test_a_defect_is_logged_and_the_search_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     discovery, told = Planted(failures=1), Told()
     await discovery.start("own", OWN, told)
-    assert "looking for contacts failed" in caplog.text
+    assert "discovery of seeds failed" in caplog.text
     await told.until(OTHER)
 
     assert discovery.statistics().failures >= 1
@@ -61,7 +61,7 @@ async def test_only_changes_are_told_and_a_hanging_search_starts_with_nobody() -
     discovery, told = Planted(hangs=True), Told()
     await discovery.start("own", OWN, told)
     assert told.calls == [frozenset()]
-    assert discovery.statistics().last_error == "no answer within 0.05 s"
+    assert discovery.statistics().last_error == "no result within 0.05 s"
     await discovery.stop()
 
 

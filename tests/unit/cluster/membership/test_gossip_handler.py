@@ -85,8 +85,8 @@ def large(version: int = 0) -> MemberRecord:
             make_record("b", incarnation=INCARNATION + INCARNATION_JUMP_MAX + 1),
             "incarnation out of range",
         ),
-        (make_record("b", MemberState.LEFT, secret=b"guess"), "forged farewell"),
-        (make_record("self", MemberState.LEFT), "forged farewell"),
+        (make_record("b", MemberState.LEFT, secret=b"guess"), "forged leave"),
+        (make_record("self", MemberState.LEFT), "forged leave"),
         (make_record("self", incarnation=CLAIM_MAX + 1), "incarnation out of range"),
         (
             make_record("self", start=1, incarnation=CLAIM_MAX + 1),
@@ -156,7 +156,7 @@ def test_a_node_outranks_forged_properties_and_farewells_of_itself() -> None:
         make_record("self", MemberState.LEFT, incarnation=INCARNATION + 5), leave_digest=b"f" * 16
     )
     ear.hear(forged)
-    assert ear.refused == {"forged farewell": 1}
+    assert ear.refused == {"forged leave": 1}
     assert ear.own.incarnation == INCARNATION + 6
     assert ear.context.gossip_records() == [ear.own]
 

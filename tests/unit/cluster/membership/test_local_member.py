@@ -45,9 +45,9 @@ def test_a_node_begins_alive_and_announces_itself() -> None:
 
 def test_what_others_cannot_keep_is_refused(subtests: pytest.Subtests) -> None:
     refused: list[tuple[dict[object, object], str]] = [
-        ({"role": 1}, "'role' must be text"),
-        ({1: "role"}, "1 must be text"),
-        ({"role": None}, "'role' must be text"),
+        ({"role": 1}, "'role'=1 must be a string"),
+        ({1: "role"}, "1='role' must be a string"),
+        ({"role": None}, "'role'=None must be a string"),
         ({"role": "\ud800"}, "UTF-8"),
         ({"role": "x" * 100}, "properties of 108 bytes exceed the 100 allowed"),
     ]

@@ -214,7 +214,7 @@ def test_a_forged_farewell_is_refused(subtests: pytest.Subtests) -> None:
             lie = make_record("b", MemberState.LEFT, incarnation=INCARNATION + 5, secret=secret)
             wire, machines = live_through(lie)
             assert_all_live(wire, machines)
-            assert refused(machines["a"]) == {"forged farewell": 1}
+            assert refused(machines["a"]) == {"forged leave": 1}
 
     # Of somebody who is not known it means nothing.
     wire, machines = make_cluster("a", "b")
@@ -323,7 +323,7 @@ def test_claims_to_the_own_name_do_not_drive_a_node_out() -> None:
 
     wire, machines = live_through(make_record("a", MemberState.LEFT))
     assert_all_live(wire, machines)
-    assert refused(machines["a"]) == {"forged farewell": 1}
+    assert refused(machines["a"]) == {"forged leave": 1}
 
 
 def test_a_stranger_at_a_members_address_is_found_out() -> None:
