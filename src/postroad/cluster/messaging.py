@@ -297,7 +297,7 @@ class ClusterMessaging:
             self._statistics.strangers += 1
             self.agent.contact(message.sender)
             raise MemberNotFoundError(
-                f"sender {message.sender} is not a known member of the cluster",
+                f"sender {message.sender} is not a known cluster member",
                 outcome=Outcome.REPLIED,
             )
         return member

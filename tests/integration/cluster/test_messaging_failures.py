@@ -76,14 +76,14 @@ async def test_sender_that_is_no_member(caplog: pytest.LogCaptureFixture) -> Non
             await stranger.request(b.address, "who", b"1")
         assert refused.value.remote_code == MemberNotFoundError.code
         assert (refused.value.outcome, refused.value.retryable) == (Outcome.REPLIED, True)
-        assert f"sender {stranger.address} is not a known member of the cluster" in str(
+        assert f"sender {stranger.address} is not a known cluster member" in str(
             refused.value
         )
         await stranger.send(b.address, "note", b"2")
         await eventually(lambda: b.communication.statistics().strangers == 2)
         assert (calls, inbox.letters) == ([], [])
         assert b.names == {"a", "b"}
-    assert "is not a known member of the cluster" in caplog.text
+    assert "is not a known cluster member" in caplog.text
 
 
 async def test_member_that_is_not_known_to_the_receiver() -> None:

@@ -163,7 +163,7 @@ async def test_access_that_is_refused_is_told_and_granted_with_credentials(
         async with running(stranger) as told:
             assert told.calls == [frozenset()]
             assert f"access to {root}/{CLUSTER}/members" in stranger.statistics().last_error
-            assert "refused (NoAuthError)" in caplog.text
+            assert "denied (NoAuthError)" in caplog.text
         friend = make_discovery(server, root, auth=auth)
         async with running(friend):
             assert owner.exists(f"{root}/{CLUSTER}/members/own")
@@ -178,7 +178,7 @@ async def test_credentials_of_an_unknown_kind_are_told(
     async with running(discovery):
         refused = discovery._entries.session
         # As the client, or as the session put it, whichever noticed it first.
-        assert "refused (AuthFailedError)" in caplog.text or "AUTH_FAILED" in caplog.text
+        assert "denied (AuthFailedError)" in caplog.text or "AUTH_FAILED" in caplog.text
         await eventually(lambda: discovery._entries.session is not refused, "a new session")
 
 
