@@ -188,15 +188,15 @@ PROOFS = {
     ),
     "MembershipConfig.health_max": (
         "unit/cluster/membership/test_suspicion.py",
-        "test_doubts_rise_to_the_maximum_and_fall_one_by_one",
+        "test_health_score_rises_to_the_maximum_and_falls_by_one",
     ),
     "MembershipConfig.members_max": (
         "unit/cluster/membership/test_membership_input.py",
-        "test_a_flood_of_strangers_is_refused_and_drives_nobody_out",
+        "test_flood_of_unknown_nodes_is_rejected_and_evicts_no_member",
     ),
     "MembershipConfig.packet_bytes_max": (
         "unit/cluster/membership/test_state_sync.py",
-        "test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time",
+        "test_state_too_large_for_a_packet_is_sent_in_random_parts",
     ),
     "MembershipConfig.properties_bytes_max": (
         "integration/cells/test_membership_locations.py",
@@ -204,7 +204,7 @@ PROOFS = {
     ),
     "MembershipConfig.stream_bytes_max": (
         "unit/cluster/membership/test_state_sync.py",
-        "test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time",
+        "test_state_too_large_for_a_packet_is_sent_in_random_parts",
     ),
     "RegistryConfig.nodes_max": (
         "unit/services/test_registry.py",

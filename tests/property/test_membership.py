@@ -82,9 +82,9 @@ def tales(
 @st.composite
 def orders(draw: st.DrawFn, records: st.SearchStrategy[MemberRecord]) -> list[list[MemberRecord]]:
     """The same tales as two nodes hear them: in any order, some of them twice."""
-    told = draw(st.lists(records, min_size=1, max_size=8))
-    again = st.lists(st.sampled_from(told), max_size=4)
-    return [draw(st.permutations([*told, *draw(again)])) for _ in range(2)]
+    reported = draw(st.lists(records, min_size=1, max_size=8))
+    again = st.lists(st.sampled_from(reported), max_size=4)
+    return [draw(st.permutations([*reported, *draw(again)])) for _ in range(2)]
 
 
 def let_time_pass(machine: Membership, now: float = START) -> None:
@@ -125,29 +125,29 @@ def end(records: Sequence[MemberRecord]) -> dict[str, tuple[object, ...]]:
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(orders(tales()))
-def test_in_whatever_order_news_come_all_nodes_end_with_the_same_view(
-    told: list[list[MemberRecord]],
+def test_records_in_any_order_lead_to_the_same_view(
+    reported: list[list[MemberRecord]],
 ) -> None:
-    first, second = map(end, told)
+    first, second = map(end, reported)
     assert first == second
 
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(orders(tales(states=st.sampled_from([MemberState.ALIVE, MemberState.SUSPECT]), starts=2)))
-def test_in_whatever_order_processes_are_heard_of_none_is_believed_that_does_not_answer(
-    told: list[list[MemberRecord]],
+def test_processes_in_any_order_are_not_admitted_without_a_reply(
+    reported: list[list[MemberRecord]],
 ) -> None:
-    for records in told:
+    for records in reported:
         believed = {name: view[0] for name, view in end(records).items()}
         assert believed == {name: instance_of(name) for name in {it.name for it in records}}
 
 
 @given(st.lists(tales(), max_size=12))
-def test_what_the_end_is_follows_from_the_news(told: list[MemberRecord]) -> None:
-    machine = hear_all(told)
+def test_final_view_follows_from_the_records(reported: list[MemberRecord]) -> None:
+    machine = hear_all(reported)
     let_time_pass(machine)
     for name, entry in machine._member_table.entries.items():
-        tales_of = [record for record in told if record.name == name]
+        tales_of = [record for record in reported if record.name == name]
         has_left = any(record.state is MemberState.LEFT for record in tales_of)
         assert entry.state is (MemberState.LEFT if has_left else MemberState.DEAD)
         if not has_left:
@@ -158,9 +158,9 @@ def test_what_the_end_is_follows_from_the_news(told: list[MemberRecord]) -> None
 
 
 @given(st.lists(tales(starts=1), max_size=12))
-def test_hearing_the_same_twice_changes_nothing(told: list[MemberRecord]) -> None:
+def test_record_merged_twice_changes_nothing(reported: list[MemberRecord]) -> None:
     table = make_member_table("a")
-    for record in told:
+    for record in reported:
         table.merge(record, START)
         table.events.clear()
         before = (
@@ -180,11 +180,11 @@ def test_hearing_the_same_twice_changes_nothing(told: list[MemberRecord]) -> Non
 
 
 @given(st.lists(tales(starts=1), max_size=12))
-def test_a_member_is_added_and_removed_in_turn_and_news_are_no_more_than_members(
-    told: list[MemberRecord],
+def test_added_and_removed_alternate_and_gossip_is_bounded(
+    reported: list[MemberRecord],
 ) -> None:
     machine = join_alone(config=CONFIG)
-    for record in told:
+    for record in reported:
         tell(machine, record, now=START)
         assert len(machine._context.gossip_queue) <= len(machine._member_table.entries) + 1
     let_time_pass(machine)
@@ -201,9 +201,7 @@ living = st.sampled_from([MemberState.ALIVE, MemberState.SUSPECT, MemberState.LE
 
 
 @given(st.lists(tales(states=living), max_size=8), st.lists(tales(states=living), max_size=8))
-def test_two_nodes_that_compare_their_views_agree(
-    ours: list[MemberRecord], theirs: list[MemberRecord]
-) -> None:
+def test_two_nodes_after_sync_agree(ours: list[MemberRecord], theirs: list[MemberRecord]) -> None:
     ours, theirs = ([it for it in tale if it.name != "b"] for tale in (ours, theirs))
     wire = Wire()
     first = wire.add(make_machine("a", config=CONFIG))
@@ -232,29 +230,31 @@ def thought(machine: Membership) -> dict[str, tuple[object, ...]]:
 
 
 @given(st.lists(tales(), max_size=12), st.integers(0, 600), st.integers(1, 600))
-def test_no_more_is_told_than_fits(told: list[MemberRecord], room: int, full: int) -> None:
-    fitting = fit_records(told, room, full_bytes_max=full)
+def test_fit_records_returns_no_more_than_fits(
+    reported: list[MemberRecord], room: int, full: int
+) -> None:
+    fitting = fit_records(reported, room, full_bytes_max=full)
     assert sum(map(record_size, fitting)) <= room
-    assert [it.name for it in fitting] == [it.name for it in told[: len(fitting)]]
+    assert [it.name for it in fitting] == [it.name for it in reported[: len(fitting)]]
 
 
 @given(st.lists(st.tuples(others, st.integers(0, 400)), max_size=30), st.integers(1, 4))
-def test_every_piece_of_news_is_told_so_often_and_not_more(
+def test_gossip_queue_sends_each_record_up_to_the_limit(
     steps: list[tuple[str, int]], transmits_max: int
 ) -> None:
     gossip_queue = GossipQueue()
-    told = dict.fromkeys(OTHERS, 0)
+    reported = dict.fromkeys(OTHERS, 0)
     added = set()
     for name, room in steps:
         if name not in added:
             gossip_queue.add(make_record(name))
             added.add(name)
         for record in gossip_queue.pop_batch(room, transmits_max=transmits_max, full_bytes_max=400):
-            told[record.name] += 1
+            reported[record.name] += 1
     while taken := gossip_queue.pop_batch(10_000, transmits_max=transmits_max, full_bytes_max=400):
         for record in taken:
-            told[record.name] += 1
-    assert all(told[name] == transmits_max for name in added)
+            reported[record.name] += 1
+    assert all(reported[name] == transmits_max for name in added)
     assert len(gossip_queue) == 0
 
 
@@ -314,7 +314,7 @@ packets: st.SearchStrategy[MembershipPacket] = st.one_of(
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_packet_or_malformed(data: bytes) -> None:
+def test_decode_packet_of_any_bytes_returns_or_raises_malformed(data: bytes) -> None:
     try:
         packet = decode_packet(data, records_max=10)
     except MalformedPayloadError:
@@ -323,7 +323,7 @@ def test_any_bytes_are_a_packet_or_malformed(data: bytes) -> None:
 
 
 @given(packets, st.data())
-def test_every_packet_survives_its_bytes_and_is_malformed_cut_off(
+def test_packet_round_trips_and_truncated_is_malformed(
     packet: MembershipPacket, data: st.DataObject
 ) -> None:
     encoded = encode_packet(packet)
@@ -335,7 +335,7 @@ def test_every_packet_survives_its_bytes_and_is_malformed_cut_off(
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(st.lists(st.binary(max_size=60) | packets, max_size=12), st.booleans())
-def test_whatever_a_machine_receives_it_goes_on(
+def test_membership_survives_any_packet(
     received: list[bytes | MembershipPacket], in_stream: bool
 ) -> None:
     machine = join_alone()
@@ -356,7 +356,7 @@ def test_whatever_a_machine_receives_it_goes_on(
 
 
 @given(packets)
-def test_nobody_who_is_alive_is_removed_by_one_packet_without_a_secret(
+def test_one_packet_without_the_secret_removes_no_live_member(
     packet: MembershipPacket,
 ) -> None:
     machine = join_alone()

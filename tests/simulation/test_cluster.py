@@ -29,8 +29,8 @@ def plant_no_refutation(_: Any, self: GossipHandler, record: MemberRecord) -> No
 
 
 @BUGS.replace(MemberTable, "expire_suspects", CORRECTNESS, 20)
-def plant_forgotten_tombstones(bury: Any, self: MemberTable, now: float) -> None:
-    bury(self, now)
+def plant_forgotten_tombstones(expire: Any, self: MemberTable, now: float) -> None:
+    expire(self, now)
     for entry in list(self.tombstones.values()):
         self._remove(entry)
 

@@ -74,8 +74,8 @@ class Listener:
             self._note()
 
     def _note(self) -> None:
-        told = [it for it in self.machine.drain_events() if isinstance(it, MembershipEvent)]
-        self.changes += [(self.now, change) for change in told]
+        reported = [it for it in self.machine.drain_events() if isinstance(it, MembershipEvent)]
+        self.changes += [(self.now, change) for change in reported]
 
 
 def record_of(
@@ -136,14 +136,14 @@ def test_node_that_doubts_itself_removes_nobody_at_once() -> None:
 
 def test_connection_is_made_before_it_is_lost() -> None:
     """Also where it was reset before the process that was asked for it got to run."""
-    told: list[str] = []
+    reported: list[str] = []
 
     class Teller(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            told.append("made")
+            reported.append("made")
 
         def connection_lost(self, exc: Exception | None) -> None:
-            told.append("lost")
+            reported.append("lost")
 
     async def serve(node: SimNode) -> None:
         loop = asyncio.get_running_loop()
@@ -166,4 +166,4 @@ def test_connection_is_made_before_it_is_lost() -> None:
         sim.run_for(1.0)
         server.resume()
         sim.run_for(1.0)
-    assert told == ["made", "lost"]
+    assert reported == ["made", "lost"]

@@ -90,7 +90,7 @@ async def test_a_core_that_stood_still_for_a_moment_was_never_gone() -> None:
             process.send_signal(signal.SIGCONT)
             await satellite.until(lambda node: node.see("C1").is_reachable, "it is back")
 
-            assert satellite.told(MembershipEventType.REMOVED) == []
+            assert satellite.reported(MembershipEventType.REMOVED) == []
             assert told.calls == calls
 
 

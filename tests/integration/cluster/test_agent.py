@@ -99,7 +99,7 @@ async def test_addresses_of_all_kinds(bind: str, advertise: str | None) -> None:
     async with running_cluster("a b c", bind=bind, advertise=advertise, config=QUICK) as nodes:
         for node in nodes:
             await node.eventually(lambda it: len(it.agent.statistics().round_trips_s) == 2)
-            assert not node.told(MembershipEventType.REMOVED)
+            assert not node.reported(MembershipEventType.REMOVED)
 
 
 async def test_families_of_addresses_mix() -> None:
@@ -111,7 +111,7 @@ async def test_families_of_addresses_mix() -> None:
         await all_know([a, b])
         for node in (a, b):
             await node.eventually(lambda it: it.agent.statistics().counters.probes_by_stream >= 3)
-            assert not node.told(MembershipEventType.REMOVED)
+            assert not node.reported(MembershipEventType.REMOVED)
 
 
 async def test_agents_find_each_other_through_zookeeper() -> None:

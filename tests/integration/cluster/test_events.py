@@ -173,10 +173,13 @@ async def test_listener_may_cause_changes_and_all_hear_them_in_order() -> None:
         async with node.agent:
             stream = node.agent.events()
             async with running_node("b", node):
-                told = [await next_change(stream) for _ in range(2)]
-        assert [it.kind for it in told] == [MembershipEventType.ADDED, MembershipEventType.METADATA]
-        assert node.changes[:2] == told
-        assert later[:2] == told
+                reported = [await next_change(stream) for _ in range(2)]
+        assert [it.kind for it in reported] == [
+            MembershipEventType.ADDED,
+            MembershipEventType.METADATA,
+        ]
+        assert node.changes[:2] == reported
+        assert later[:2] == reported
 
 
 async def test_slow_reader_is_told_that_it_missed_something(

@@ -63,7 +63,7 @@ async def test_unknown_here() -> None:
 
 
 async def test_sender_that_is_no_member(caplog: pytest.LogCaptureFixture) -> None:
-    async with running_cluster("a b") as (_, b), running_service("stranger") as stranger:
+    async with running_cluster("a b") as (_, b), running_service("stranger") as unknown_node:
         calls: list[bytes] = []
 
         def reply(message: bytes, _member: Member) -> bytes:
@@ -73,13 +73,11 @@ async def test_sender_that_is_no_member(caplog: pytest.LogCaptureFixture) -> Non
         b.communication.serve("who", reply)
         inbox = Inbox(b)
         with pytest.raises(RemoteHandlerError) as refused:
-            await stranger.request(b.address, "who", b"1")
+            await unknown_node.request(b.address, "who", b"1")
         assert refused.value.remote_code == MemberNotFoundError.code
         assert (refused.value.outcome, refused.value.retryable) == (Outcome.REPLIED, True)
-        assert f"sender {stranger.address} is not a known cluster member" in str(
-            refused.value
-        )
-        await stranger.send(b.address, "note", b"2")
+        assert f"sender {unknown_node.address} is not a known cluster member" in str(refused.value)
+        await unknown_node.send(b.address, "note", b"2")
         await eventually(lambda: b.communication.statistics().strangers == 2)
         assert (calls, inbox.letters) == ([], [])
         assert b.names == {"a", "b"}

@@ -73,7 +73,7 @@ async def test_whole_life(authority: Authority) -> None:
         await eventually(
             lambda: all(it.agent.statistics().counters.probes >= 4 for it in (a, b, c))
         )
-        assert not a.told(MembershipEventType.REMOVED)
+        assert not a.reported(MembershipEventType.REMOVED)
         await c.crash()
         for node in (a, b):
             assert (await node.until_removed("c")).member.state is MemberState.DEAD

@@ -220,7 +220,7 @@ async def test_answers_go_to_where_the_question_came_from_and_are_no_longer(
         rogue.say(a.address, ProbePacket(nonce=2, name="x", instance=7, padding=bytes(200)))
         await eventually(lambda: any(map(_is_last_answer, rogue.received)))
         answered = [
-            data for data in rogue.received if not (_is_vetting(data) or _is_last_answer(data))
+            data for data in rogue.received if not (_is_candidate(data) or _is_last_answer(data))
         ]
         assert sum(map(len, answered)) <= 2 * asked
         assert victim.received == [], "nobody answers where nobody asked from"
@@ -233,7 +233,7 @@ def _packet_of(data: bytes) -> MembershipPacket:
     return decode_packet(msgspec.msgpack.decode(data[8:])[4], records_max=10_000)
 
 
-def _is_vetting(data: bytes) -> bool:
+def _is_candidate(data: bytes) -> bool:
     return isinstance(_packet_of(data), ProbePacket)
 
 

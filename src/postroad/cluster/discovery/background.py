@@ -28,7 +28,7 @@ from postroad.core.timing import backoff
 
 logger = logging.getLogger("postroad.cluster.discovery")
 
-Result = TypeVar("Found", bound=Collection[Any])
+Result = TypeVar("Result", bound=Collection[Any])
 
 # Backoff after failures.
 RETRY_INITIAL_S = 0.25

@@ -27,14 +27,14 @@ SOMEBODY = GossipSource(Address("somebody", 1))
 LIAR = GossipSource(Address("liar", 2))
 
 
-def make_vetting() -> tuple[CandidateVerifier, MembershipContext]:
+def make_verifier() -> tuple[CandidateVerifier, MembershipContext]:
     context = make_context(config=CONFIG)
     return CandidateVerifier(context), context
 
 
 def pop_probes(context: MembershipContext) -> list[tuple[SentPacket, ProbePacket]]:
-    said = pop_sent(context)
-    return [(it, it.packet) for it in said if isinstance(it.packet, ProbePacket)]
+    sent = pop_sent(context)
+    return [(it, it.packet) for it in sent if isinstance(it.packet, ProbePacket)]
 
 
 def ghosts(count: int) -> list[MemberRecord]:
@@ -45,18 +45,18 @@ def answers(
     verifier: CandidateVerifier, context: MembershipContext, record: MemberRecord
 ) -> MemberRecord | None:
     """Have the node answer if it is asked."""
-    for said, ping in pop_probes(context):
-        if said.peer == record.name:
+    for sent, ping in pop_probes(context):
+        if sent.peer == record.name:
             return verifier.on_ack(ack_of(record, ping.nonce), NOW)[1]
     return None
 
 
-def test_a_node_is_asked_where_it_is_said_to_be_with_few_words() -> None:
-    verifier, context = make_vetting()
+def test_candidate_is_probed_at_its_reported_address_with_a_short_packet() -> None:
+    verifier, context = make_verifier()
     context.member_table.add(make_record("c", properties={"text": "x" * 500}), NOW)
     verifier.submit(make_record("b", MemberState.SUSPECT, reported_by="c"), SOMEBODY, NOW)
-    ((said, ping),) = pop_probes(context)
-    assert (said.address, said.peer, said.is_stream) == (address_of("b"), "b", False)
+    ((sent, ping),) = pop_probes(context)
+    assert (sent.address, sent.peer, sent.is_stream) == (address_of("b"), "b", False)
     assert ping.records == [], "no rumours for who may be anybody"
     answered = verifier.on_ack(ack_of(make_record("b"), ping.nonce), NOW)
     assert answered == (True, make_record("b"))
@@ -64,8 +64,8 @@ def test_a_node_is_asked_where_it_is_said_to_be_with_few_words() -> None:
     assert verifier.on_ack(ack_of(make_record("b"), ping.nonce), NOW) == (False, None)
 
 
-def test_who_is_thought_dead_hears_of_it_so_that_it_can_object() -> None:
-    verifier, context = make_vetting()
+def test_candidate_that_is_dead_here_receives_its_record_to_refute() -> None:
+    verifier, context = make_verifier()
     dead = make_record("b", MemberState.DEAD, reported_by="c")
     context.member_table.add(dead, NOW)
     verifier.submit(make_record("b", incarnation=INCARNATION + 1), SOMEBODY, NOW)
@@ -85,25 +85,25 @@ def test_who_is_thought_dead_hears_of_it_so_that_it_can_object() -> None:
     ],
     ids=str,
 )
-def test_an_answer_of_another_or_of_who_has_not_joined_counts_nobody(
+def test_candidate_ack_of_another_or_a_joining_node_admits_none(
     changes: dict[str, object],
 ) -> None:
-    verifier, context = make_vetting()
+    verifier, context = make_verifier()
     verifier.submit(make_record("b"), SOMEBODY, NOW)
     ((_, ping),) = pop_probes(context)
     ack = msgspec.structs.replace(ack_of(make_record("b"), ping.nonce), **changes)
     assert verifier.on_ack(ack, NOW) == (True, None)
 
 
-def test_what_the_node_says_itself_counts_and_not_what_was_told_of_it() -> None:
-    verifier, context = make_vetting()
-    told = make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 9, reported_by="c")
-    verifier.submit(told, SOMEBODY, NOW)
+def test_candidate_is_admitted_with_the_incarnation_of_its_ack() -> None:
+    verifier, context = make_verifier()
+    reported = make_record("b", MemberState.SUSPECT, incarnation=INCARNATION + 9, reported_by="c")
+    verifier.submit(reported, SOMEBODY, NOW)
     assert answers(verifier, context, make_record("b")) == make_record("b")
 
 
-def test_the_stream_is_tried_later_and_who_is_silent_is_given_up() -> None:
-    verifier, context = make_vetting()
+def test_candidate_without_ack_is_probed_over_tcp_then_dropped() -> None:
+    verifier, context = make_verifier()
     verifier.submit(make_record("b"), SOMEBODY, NOW)
     verifier.submit(make_record("b"), LIAR, NOW)
     assert len(pop_probes(context)) == 1, "once is enough"
@@ -112,16 +112,16 @@ def test_the_stream_is_tried_later_and_who_is_silent_is_given_up() -> None:
     verifier.tick(NOW + CONFIG.indirect_after_s)
     assert pop_probes(context) == []
     verifier.tick(NOW + 5.0 + CONFIG.indirect_after_s)
-    ((said, _),) = pop_probes(context)
-    assert said.is_stream
+    ((sent, _),) = pop_probes(context)
+    assert sent.is_stream
     verifier.tick(NOW + 5.0 + CONFIG.probe_timeout_s)
     assert pop_probes(context) == []
     assert verifier.deadline() == float("inf")
 
 
 @pytest.mark.parametrize("in_stream", [True, False])
-def test_however_much_one_tells_what_others_tell_comes_to_its_turn(in_stream: bool) -> None:
-    verifier, context = make_vetting()
+def test_candidates_of_a_flooding_source_do_not_starve_other_sources(in_stream: bool) -> None:
+    verifier, context = make_verifier()
     liar, somebody = (it._replace(in_stream=in_stream) for it in (LIAR, SOMEBODY))
     for ghost in ghosts(6_000):
         verifier.submit(ghost, liar, NOW)
@@ -132,8 +132,8 @@ def test_however_much_one_tells_what_others_tell_comes_to_its_turn(in_stream: bo
     assert answers(verifier, context, make_record("b")) == make_record("b")
 
 
-def test_what_is_told_over_streams_waits_for_no_datagram() -> None:
-    verifier, context = make_vetting()
+def test_candidates_from_tcp_do_not_wait_for_those_from_datagrams() -> None:
+    verifier, context = make_verifier()
     for number, ghost in enumerate(ghosts(3_000)):
         verifier.submit(ghost, GossipSource(Address("liar", number)), NOW)
     assert len(pop_probes(context)) == 48
@@ -144,16 +144,16 @@ def test_what_is_told_over_streams_waits_for_no_datagram() -> None:
     assert not verifier.is_busy
 
 
-def test_large_properties_do_not_wait() -> None:
-    verifier, context = make_vetting()
+def test_candidate_with_large_properties_is_queued_without_them() -> None:
+    verifier, context = make_verifier()
     verifier.submit(make_record("b", properties={"text": "x" * 5_000}), SOMEBODY, NOW)
     answered = answers(verifier, context, make_record("b"))
     assert answered is not None
     assert answered.properties is None
 
 
-def test_of_one_node_the_newest_word_waits() -> None:
-    verifier, context = make_vetting()
+def test_candidate_reported_twice_is_queued_with_the_newest_record() -> None:
+    verifier, context = make_verifier()
     for ghost in ghosts(16):
         verifier.submit(ghost, SOMEBODY, NOW)
     pop_probes(context)

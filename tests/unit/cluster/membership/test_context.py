@@ -12,7 +12,7 @@ def names(context: MembershipContext, *, in_stream: bool = False) -> list[str]:
     return [record.name for record in context.gossip_records(in_stream=in_stream)]
 
 
-def test_a_packet_is_queued_and_counted() -> None:
+def test_context_send_queues_and_counts_the_packet() -> None:
     context = make_context()
     context.send(address_of("b"), ProbeNackPacket(nonce=1))
     context.send(address_of("b"), GossipPacket(), to="b", in_stream=True)
@@ -24,7 +24,7 @@ def test_a_packet_is_queued_and_counted() -> None:
     assert [it.packet for it in pop_sent(context)] == [ProbeNackPacket(nonce=1), GossipPacket()]
 
 
-def test_what_was_asked_for_comes_first_and_once() -> None:
+def test_gossip_records_start_with_the_given_ones_without_duplicates() -> None:
     context = make_context()
     record = make_record("b")
     assert context.gossip_records() == []
@@ -41,7 +41,7 @@ def test_what_was_asked_for_comes_first_and_once() -> None:
     assert [names(context) for _ in range(3)] == [["b"], ["b"], []]
 
 
-def test_a_datagram_has_less_room_than_a_stream() -> None:
+def test_gossip_records_of_a_datagram_are_fewer_than_over_tcp() -> None:
     context = make_context()
     for number in range(100):
         context.gossip_queue.add(make_record(f"node-{number}"))
@@ -60,7 +60,7 @@ def test_a_datagram_has_less_room_than_a_stream() -> None:
     assert context.gossip_records(large) == [large.without_properties()]
 
 
-def test_refusals_are_counted_and_numbers_hard_to_guess() -> None:
+def test_context_counts_rejections_and_draws_unguessable_nonces() -> None:
     context = make_context()
     for reason in ("odd", "odd", "even"):
         context.count_rejection(reason)
@@ -73,7 +73,7 @@ def test_refusals_are_counted_and_numbers_hard_to_guess() -> None:
     assert max(numbers) > 2**50
 
 
-def test_some_others_are_chosen_at_random() -> None:
+def test_sample_members_returns_random_others() -> None:
     context = make_context()
     for name in "bcdef":
         context.member_table.add(make_record(name), NOW)

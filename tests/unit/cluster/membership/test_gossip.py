@@ -45,7 +45,7 @@ PACKETS: list[MembershipPacket] = [
 ]
 
 
-def test_every_packet_survives_its_bytes(subtests: pytest.Subtests) -> None:
+def test_packet_encoded_and_decoded_is_equal(subtests: pytest.Subtests) -> None:
     assert {type(packet) for packet in PACKETS} == set(MembershipPacket.__args__)
 
     for packet in PACKETS:
@@ -58,7 +58,7 @@ def test_every_packet_survives_its_bytes(subtests: pytest.Subtests) -> None:
     assert packet == GossipPacket(records=[make_record("a")])
 
 
-def test_garbage_is_malformed(subtests: pytest.Subtests) -> None:
+def test_decode_packet_of_garbage_raises_malformed_payload(subtests: pytest.Subtests) -> None:
     for data in [
         b"",
         b"\xc1",
@@ -97,7 +97,7 @@ def test_garbage_is_malformed(subtests: pytest.Subtests) -> None:
                 )
 
 
-def test_what_fits_is_taken_in_order_without_long_properties() -> None:
+def test_fit_records_keeps_order_and_drops_long_properties() -> None:
     for record in NEWS:
         alone = len(encode_packet(GossipPacket(records=[record])))
         assert alone - len(encode_packet(GossipPacket())) == record_size(record)
@@ -128,13 +128,13 @@ def names(records: list[MemberRecord]) -> list[str]:
     return [record.name for record in records]
 
 
-def test_news_are_told_so_often_and_then_dropped() -> None:
+def test_gossip_queue_drops_a_record_after_the_retransmit_limit() -> None:
     gossip_queue = GossipQueue()
     assert len(gossip_queue) == 0
     assert take(gossip_queue) == []
     gossip_queue.add(make_record("a"))
-    told = [names(take(gossip_queue, transmits_max=3)) for _ in range(4)]
-    assert told == [["a"], ["a"], ["a"], []]
+    reported = [names(take(gossip_queue, transmits_max=3)) for _ in range(4)]
+    assert reported == [["a"], ["a"], ["a"], []]
     assert len(gossip_queue) == 0
 
     gossip_queue = GossipQueue()
@@ -156,7 +156,7 @@ def test_news_are_told_so_often_and_then_dropped() -> None:
         assert retransmit_limit(size, factor) == times, size
 
 
-def test_the_least_told_come_first_and_every_news_gets_its_turn() -> None:
+def test_gossip_queue_pops_least_transmitted_records_first() -> None:
     gossip_queue = GossipQueue()
     for name in ("a", "b"):
         gossip_queue.add(make_record(name))
@@ -171,11 +171,11 @@ def test_the_least_told_come_first_and_every_news_gets_its_turn() -> None:
     for name in "abcde":
         gossip_queue.add(make_record(name))
     room_for_two = 2 * record_size(make_record("a"))
-    told = [name for _ in range(5) for name in names(take(gossip_queue, room_for_two))]
-    assert sorted(told) == sorted("abcde" * 2)
+    reported = [name for _ in range(5) for name in names(take(gossip_queue, room_for_two))]
+    assert sorted(reported) == sorted("abcde" * 2)
 
 
-def test_newer_news_replace_older_ones_and_forgotten_ones_are_not_told() -> None:
+def test_gossip_queue_newer_record_replaces_older_and_dropped_is_gone() -> None:
     gossip_queue = GossipQueue()
     gossip_queue.add(make_record("a"))
     take(gossip_queue, transmits_max=2)
@@ -194,7 +194,7 @@ def test_newer_news_replace_older_ones_and_forgotten_ones_are_not_told() -> None
     assert names(take(gossip_queue)) == ["b"]
 
 
-def test_no_more_is_told_than_fits() -> None:
+def test_gossip_queue_pops_no_more_than_fits() -> None:
     gossip_queue = GossipQueue()
     for name in "abc":
         gossip_queue.add(make_record(name))

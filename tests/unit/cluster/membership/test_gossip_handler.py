@@ -49,9 +49,9 @@ class Ear:
         is_trusted: bool = False,
         in_stream: bool = False,
     ) -> None:
-        teller = GossipSource(Address("somewhere", 1), in_stream, is_trusted)
+        source = GossipSource(Address("somewhere", 1), in_stream, is_trusted)
         for record in records:
-            self.hearing.apply_record(record, now, teller)
+            self.hearing.apply_record(record, now, source)
         self.hearing.tick(now)
 
     @property
@@ -63,13 +63,13 @@ class Ear:
         return self.context.counters.refused
 
     def take_pulls(self, version: int = 0) -> int:
-        said = pop_sent(self.context)
+        sent = pop_sent(self.context)
         assert all(
             it.is_stream
             and it.packet == PropertiesRequestPacket(version=version, instance=instance_of("b"))
-            for it in said
+            for it in sent
         )
-        return len(said)
+        return len(sent)
 
 
 def large(version: int = 0) -> MemberRecord:
@@ -96,9 +96,7 @@ def large(version: int = 0) -> MemberRecord:
     ],
     ids=lambda it: it if isinstance(it, str) else it.name,
 )
-def test_what_no_honest_node_would_say_is_counted_and_changes_nothing(
-    record: MemberRecord, reason: str
-) -> None:
+def test_invalid_record_is_counted_and_changes_nothing(record: MemberRecord, reason: str) -> None:
     ear = Ear("b", "c", config=MembershipConfig(members_max=2))
     ear.context.member_table.events.clear()
     ear.hear(record)
@@ -109,7 +107,7 @@ def test_what_no_honest_node_would_say_is_counted_and_changes_nothing(
     assert pop_sent(ear.context) == []
 
 
-def test_a_node_does_not_object_to_what_is_known_true_or_old() -> None:
+def test_record_of_this_node_that_is_true_or_old_is_not_refuted() -> None:
     ear = Ear("b")
     ear.context.member_table.events.clear()
     ear.hear(make_record("b"))
@@ -124,7 +122,7 @@ def test_a_node_does_not_object_to_what_is_known_true_or_old() -> None:
 
 
 @pytest.mark.parametrize("state", [MemberState.SUSPECT, MemberState.DEAD])
-def test_an_objection_is_repeated_to_who_has_not_heard_it(state: MemberState) -> None:
+def test_refutation_is_requeued_for_a_sender_that_missed_it(state: MemberState) -> None:
     ear = Ear("b")
     ear.hear(make_record("self", state, reported_by="b"))
     assert ear.own.incarnation == INCARNATION + 1
@@ -142,7 +140,7 @@ def test_an_objection_is_repeated_to_who_has_not_heard_it(state: MemberState) ->
     assert ear.context.counters.refutations == 1
 
 
-def test_a_node_outranks_forged_properties_and_farewells_of_itself() -> None:
+def test_forged_properties_and_leave_of_this_node_are_refuted() -> None:
     ear = Ear("b")
     forged = make_record("self", version=9, properties={"role": "forged"})
     ear.hear(forged)
@@ -161,7 +159,7 @@ def test_a_node_outranks_forged_properties_and_farewells_of_itself() -> None:
     assert ear.context.gossip_records() == [ear.own]
 
 
-def test_another_process_of_the_own_name_is_outranked_and_asked(
+def test_duplicate_of_this_name_is_outranked_and_probed(
     subtests: pytest.Subtests,
 ) -> None:
     for is_trusted in (True, False):
@@ -170,8 +168,8 @@ def test_another_process_of_the_own_name_is_outranked_and_asked(
         ear.hear(rival, is_trusted=is_trusted)
         assert ear.own.incarnation == INCARNATION + 6
         assert ear.name_conflicts.has_rivals is is_trusted
-        (said,) = pop_sent(ear.context)
-        assert (said.address, said.is_stream) == (ELSEWHERE, True)
+        (sent,) = pop_sent(ear.context)
+        assert (sent.address, sent.is_stream) == (ELSEWHERE, True)
 
     ear = Ear()
     ear.hear(make_record("self", start=-1))
@@ -195,7 +193,7 @@ def test_another_process_of_the_own_name_is_outranked_and_asked(
     ("is_member", "is_trusted", "asks"),
     [(True, False, False), (False, False, True), (True, True, True), (False, True, True)],
 )
-def test_an_earlier_process_elsewhere_concerns_who_is_joining_or_hears_it_of_a_member(
+def test_earlier_duplicate_is_probed_while_joining_or_if_vouched_for(
     is_member: bool, is_trusted: bool, asks: bool
 ) -> None:
     ear = Ear()
@@ -207,13 +205,13 @@ def test_an_earlier_process_elsewhere_concerns_who_is_joining_or_hears_it_of_a_m
     assert ear.own == make_record("self")
 
 
-def test_a_second_name_at_an_address_has_the_first_asked_once_at_a_time() -> None:
+def test_second_name_at_an_address_has_the_first_member_probed_once() -> None:
     ear = Ear("b")
     ear.hear(make_record("c", address=address_of("b")))
     assert ear.refused == {"claims another member's address": 1}
-    said = pop_sent(ear.context)
-    assert all(isinstance(it.packet, ProbePacket) and it.address == address_of("b") for it in said)
-    assert [it.peer for it in said] == ["b", "c"]
+    sent = pop_sent(ear.context)
+    assert all(isinstance(it.packet, ProbePacket) and it.address == address_of("b") for it in sent)
+    assert [it.peer for it in sent] == ["b", "c"]
 
     ear = Ear("b")
     for number in range(50):
@@ -234,14 +232,14 @@ def test_a_second_name_at_an_address_has_the_first_asked_once_at_a_time() -> Non
 
 
 @pytest.mark.parametrize("state", [MemberState.DEAD, MemberState.LEFT])
-def test_who_went_claims_no_address(state: MemberState) -> None:
+def test_dead_member_claims_no_address(state: MemberState) -> None:
     ear = Ear("b")
     ear.hear(make_record("c", state, address=address_of("b")))
     ear.hear(make_record("d", state, address=address_of("self")))
     assert ear.refused == {}
 
 
-def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
+def test_missing_properties_are_requested_until_they_arrive() -> None:
     ear = Ear()
     ear.hearing.admit(large(), NOW)
     ear.hear(large())
@@ -275,8 +273,8 @@ def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
     ear = Ear()
     ear.hearing.admit(large(), NOW)
     ear.hearing.tick(NOW)
-    (said,) = pop_sent(ear.context)
-    assert (said.address, said.peer) == (address_of("b"), "b")
+    (sent,) = pop_sent(ear.context)
+    assert (sent.address, sent.peer) == (address_of("b"), "b")
 
 
 @pytest.mark.parametrize(
@@ -284,21 +282,21 @@ def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
     [(0, address_of("b")), (-1, ELSEWHERE)],
     ids=["the same process where it is known to be", "an earlier process where it says it is"],
 )
-def test_who_is_said_to_live_but_thought_dead_hears_of_it(start: int, place: Address) -> None:
+def test_node_reported_alive_but_dead_here_is_notified(start: int, place: Address) -> None:
     ear = Ear()
     ear.context.member_table.add(make_record("b", MemberState.DEAD, reported_by="c"), NOW)
     claim = make_record("b", start=start, incarnation=INCARNATION - 1, address=ELSEWHERE)
     ear.hear(claim)
-    (said,) = pop_sent(ear.context)
-    assert (said.address, said.is_stream) == (place, start != 0)
-    assert [record.state for record in said.packet.records] == [MemberState.DEAD]
+    (sent,) = pop_sent(ear.context)
+    assert (sent.address, sent.is_stream) == (place, start != 0)
+    assert [record.state for record in sent.packet.records] == [MemberState.DEAD]
     ear.hear(claim, now=NOW + 0.1)
     assert pop_sent(ear.context) == [], "not at every word"
     ear.hear(claim, now=NOW + 1.0)
     assert len(pop_sent(ear.context)) == 1
 
 
-def test_members_thought_dead_are_told_so_but_not_all_at_once() -> None:
+def test_notifications_of_dead_members_are_limited_per_interval() -> None:
     ear = Ear()
     names = [f"node-{number}" for number in range(40)]
     for name in names:
@@ -321,12 +319,12 @@ def test_members_thought_dead_are_told_so_but_not_all_at_once() -> None:
     assert pop_sent(ear.context) == []
 
 
-def test_whoever_answers_under_many_names_at_one_address_fills_no_roster() -> None:
+def test_many_names_at_one_address_do_not_fill_the_table() -> None:
     ear, address = Ear(), Address("10.0.0.9", 1)
     table = ear.context.member_table
     records = [make_record(f"n{number}", address=address) for number in range(100)]
-    verdicts = [table.admit(record, NOW) for record in records]
-    assert verdicts == [MergeResult.APPLIED] * 8 + [MergeResult.TABLE_FULL] * 92
+    results = [table.admit(record, NOW) for record in records]
+    assert results == [MergeResult.APPLIED] * 8 + [MergeResult.TABLE_FULL] * 92
     assert table.size == 9
     assert table.merge(records[-1], NOW) is MergeResult.TABLE_FULL
     # Others are not concerned, and who goes makes room for the next one there.

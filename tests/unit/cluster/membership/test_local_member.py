@@ -25,7 +25,7 @@ NOW = 100.0
 CONFIG = MembershipConfig(properties_bytes_max=100)
 
 
-def test_a_node_begins_alive_and_announces_itself() -> None:
+def test_local_member_starts_alive_and_gossips_itself() -> None:
     record = new_local_record(
         "b",
         address_of("b"),
@@ -43,7 +43,7 @@ def test_a_node_begins_alive_and_announces_itself() -> None:
     assert context.gossip_records() == [make_record("self")]
 
 
-def test_what_others_cannot_keep_is_refused(subtests: pytest.Subtests) -> None:
+def test_properties_too_large_or_not_strings_are_rejected(subtests: pytest.Subtests) -> None:
     refused: list[tuple[dict[object, object], str]] = [
         ({"role": 1}, "'role'=1 must be a string"),
         ({1: "role"}, "1='role' must be a string"),
@@ -66,7 +66,7 @@ def test_what_others_cannot_keep_is_refused(subtests: pytest.Subtests) -> None:
     assert context.member_table.local == make_record("self")
 
 
-def test_who_is_no_member_yet_says_nothing_of_itself() -> None:
+def test_local_member_while_joining_gossips_nothing() -> None:
     context = make_context()
     context.is_member = False
     context.member_table.add(make_record("b"), NOW)
@@ -83,7 +83,7 @@ def test_who_is_no_member_yet_says_nothing_of_itself() -> None:
 
 
 @pytest.mark.parametrize("ahead", [-5, 0, 7])
-def test_having_the_last_word(ahead: int) -> None:
+def test_refute_raises_the_incarnation_above_the_record(ahead: int) -> None:
     context = make_context()
     own = LocalMember(context, secret_of("self"))
     rumour = make_record("self", MemberState.DEAD, incarnation=INCARNATION + ahead)
@@ -93,7 +93,7 @@ def test_having_the_last_word(ahead: int) -> None:
     assert context.gossip_records() == [context.member_table.local]
 
 
-def test_changed_properties_are_a_new_version(subtests: pytest.Subtests) -> None:
+def test_change_properties_raises_the_version(subtests: pytest.Subtests) -> None:
     context = make_context()
     own = LocalMember(context, secret_of("self"))
     own.change_properties({"role": "leader", "zone": "north"})
@@ -113,37 +113,37 @@ def test_changed_properties_are_a_new_version(subtests: pytest.Subtests) -> None
             assert context.member_table.local.version == 0
             assert context.member_table.events == []
 
-    for heard, counts in [(3, 3), (2, 3), (0, 3), (4, 5), (99, 100)]:
-        with subtests.test(heard=heard):
+    for received, counts in [(3, 3), (2, 3), (0, 3), (4, 5), (99, 100)]:
+        with subtests.test(received=received):
             context = make_context()
             context.member_table.set_local(make_record("self", version=3, properties={"role": "x"}))
             own = LocalMember(context, secret_of("self"))
-            own.raise_properties_version(heard)
+            own.raise_properties_version(received)
             assert context.member_table.local == make_record(
                 "self", version=counts, properties={"role": "x"}
             )
             assert own.gossip_now is (counts > 3), "who heard of another must hear of this one"
 
 
-def test_goodbye_is_said_to_suspects_too() -> None:
+def test_send_leave_includes_suspected_members() -> None:
     """They may live; and where all are suspected, nobody else would hear of it."""
     context = make_context()
     context.member_table.add(make_record("b", MemberState.SUSPECT, reported_by="c"), NOW)
     LocalMember(context, secret_of("self")).send_leave()
-    (said,) = pop_sent(context)
-    assert (said.address, said.is_stream) == (address_of("b"), True)
+    (sent,) = pop_sent(context)
+    assert (sent.address, sent.is_stream) == (address_of("b"), True)
 
 
-def test_goodbye_proves_itself_to_some_members_and_to_few_in_a_way_that_arrives() -> None:
+def test_send_leave_carries_the_proof_to_few_over_tcp_and_some_by_datagram() -> None:
     context = make_context()
     for number in range(30):
         context.member_table.add(make_record(f"node-{number}"), NOW)
     LocalMember(context, secret_of("self")).send_leave()
-    said = pop_sent(context)
-    assert [it.is_stream for it in said] == [True] * 3 + [False] * 8
-    assert len({it.address for it in said}) == 11
-    for it in said:
+    sent = pop_sent(context)
+    assert [it.is_stream for it in sent] == [True] * 3 + [False] * 8
+    assert len({it.address for it in sent}) == 11
+    for it in sent:
         assert isinstance(it.packet, GossipPacket)
-        (farewell,) = it.packet.records
-        assert farewell.state is MemberState.LEFT
-        assert is_authentic_leave(farewell, context.member_table.local.leave_digest)
+        (leave_record,) = it.packet.records
+        assert leave_record.state is MemberState.LEFT
+        assert is_authentic_leave(leave_record, context.member_table.local.leave_digest)

@@ -42,15 +42,15 @@ def pop_event_types(table: MemberTable) -> list[MembershipEventType]:
 
 
 @pytest.mark.parametrize("state", MemberState)
-def test_a_stranger_is_unproven_and_one_that_is_gone_nothing_new(state: MemberState) -> None:
+def test_merge_of_an_unknown_node_is_unproven_or_stale_if_dead(state: MemberState) -> None:
     table = make_member_table()
-    verdict = merge(table, make_record("b", state, reported_by="c"))
-    assert verdict is (MergeResult.UNPROVEN if state.is_active else MergeResult.STALE)
+    result = merge(table, make_record("b", state, reported_by="c"))
+    assert result is (MergeResult.UNPROVEN if state.is_active else MergeResult.STALE)
     assert table.entries == {}
     assert (pop_gossip(table), pop_event_types(table)) == ([], [])
 
 
-def test_a_stranger_that_answered_is_added_and_told_on() -> None:
+def test_admit_of_an_unknown_node_adds_and_gossips_it() -> None:
     table = make_member_table()
     record = make_record("b")
     assert table.admit(record, NOW) is MergeResult.APPLIED
@@ -63,7 +63,7 @@ def test_a_stranger_that_answered_is_added_and_told_on() -> None:
     assert pop_gossip(table) == []
 
 
-def test_a_suspect_is_given_time_and_no_stranger_leaves_without_its_secret() -> None:
+def test_added_suspect_has_a_deadline_and_leave_needs_the_secret() -> None:
     table = make_full_table(make_record("b", MemberState.SUSPECT, reported_by="c"))
     assert table.deadline() == NOW + CONFIG.failure_timeout_s
     table.expire_suspects(table.deadline() - 0.01)
@@ -80,7 +80,7 @@ def test_a_suspect_is_given_time_and_no_stranger_leaves_without_its_secret() -> 
 
 
 @pytest.mark.parametrize("state", [MemberState.ALIVE, MemberState.SUSPECT, MemberState.DEAD])
-def test_the_same_or_an_older_incarnation_is_stale(state: MemberState) -> None:
+def test_merge_of_the_same_or_an_older_incarnation_is_stale(state: MemberState) -> None:
     record = make_record("b", state, reported_by="c")
     table = make_full_table(record)
     assert merge(table, record) is MergeResult.STALE
@@ -93,7 +93,7 @@ def test_the_same_or_an_older_incarnation_is_stale(state: MemberState) -> None:
     assert table.entries["b"].record == make_record("b")
 
 
-def test_a_suspected_or_dead_member_that_speaks_up_is_alive_again() -> None:
+def test_suspected_or_dead_member_with_higher_incarnation_is_alive_again() -> None:
     table = make_full_table(make_record("b", MemberState.SUSPECT, reported_by="c"))
     alive = make_record("b", incarnation=INCARNATION + 1)
     assert merge(table, make_record("b")) is MergeResult.STALE
@@ -115,7 +115,7 @@ def test_a_suspected_or_dead_member_that_speaks_up_is_alive_again() -> None:
     assert table.names_at(address_of("b")) == ["b"]
 
 
-def test_an_incarnation_out_of_range_is_refused() -> None:
+def test_record_with_incarnation_out_of_range_is_rejected() -> None:
     table = make_full_table(make_record("b"))
     highest = INCARNATION + INCARNATION_JUMP_MAX
     for name in ("b", "stranger"):
@@ -124,7 +124,7 @@ def test_an_incarnation_out_of_range_is_refused() -> None:
     assert pop_event_types(table) == []
     assert merge(table, make_record("b", incarnation=highest)) is MergeResult.APPLIED
 
-    refusals = [verdict for verdict in MergeResult if verdict.is_rejection]
+    refusals = [result for result in MergeResult if result.is_rejection]
     assert refusals == [
         MergeResult.INCARNATION_OUT_OF_RANGE,
         MergeResult.FORGED_LEAVE,
@@ -138,7 +138,7 @@ def test_an_incarnation_out_of_range_is_refused() -> None:
     assert table.names_at(address_of("evil")) == []
 
 
-def test_what_a_member_says_itself_needs_no_proof_and_goodbye_is_final() -> None:
+def test_confirm_alive_applies_any_incarnation_except_after_leave() -> None:
     table = make_full_table(make_record("b", MemberState.SUSPECT, reported_by="c"))
     entry = table.entries["b"]
     table.confirm_alive(entry, INCARNATION, NOW)
@@ -169,7 +169,7 @@ def test_what_a_member_says_itself_needs_no_proof_and_goodbye_is_final() -> None
     assert pop_gossip(table) == []
 
 
-def test_a_failed_probe_makes_suspected_unless_it_is_of_an_earlier_incarnation() -> None:
+def test_suspect_ignores_a_probe_of_an_earlier_incarnation() -> None:
     table = make_full_table(make_record("b"))
     assert table.suspect("b", INCARNATION, since=NOW - 2)
     assert table.entries["b"].record.reported_by == "self"
@@ -183,7 +183,7 @@ def test_a_failed_probe_makes_suspected_unless_it_is_of_an_earlier_incarnation()
     assert table.suspects == {}
 
 
-def test_other_witnesses_shorten_the_time_and_are_told_on() -> None:
+def test_further_reporters_shorten_the_suspicion_and_are_gossiped() -> None:
     strangers = [make_record(name) for name in "cdefg"]
     table = make_full_table(make_record("b"), *strangers)
     table.suspect("b", INCARNATION, since=NOW)
@@ -200,7 +200,7 @@ def test_other_witnesses_shorten_the_time_and_are_told_on() -> None:
     assert merge(table, make_record("b", MemberState.SUSPECT, reported_by="f")) is MergeResult.STALE
 
 
-def test_accusations_confirm_a_suspicion_of_their_incarnation() -> None:
+def test_suspect_record_confirms_only_its_own_incarnation() -> None:
     table = make_full_table(*(make_record(name) for name in "bcdef"))
     merge(table, make_record("b", MemberState.SUSPECT, reported_by="c"))
     before = table.deadline()
@@ -223,7 +223,7 @@ def test_accusations_confirm_a_suspicion_of_their_incarnation() -> None:
     assert pop_event_types(table) == []
 
 
-def test_a_rumour_of_death_makes_suspected_and_hastens_but_never_removes() -> None:
+def test_gossip_of_death_shortens_the_suspicion_but_never_removes() -> None:
     table = make_full_table(make_record("b"))
     death = make_record("b", MemberState.DEAD, reported_by="c")
     assert merge(table, death) is MergeResult.APPLIED
@@ -246,7 +246,7 @@ def test_a_rumour_of_death_makes_suspected_and_hastens_but_never_removes() -> No
     assert table.deadline() == NOW + 4 + CONFIG.confirmed_failure_timeout_s
 
 
-def test_a_suspect_that_does_not_speak_up_in_time_is_dead_and_that_is_told() -> None:
+def test_expire_suspects_declares_dead_and_gossips_it() -> None:
     table = make_full_table(
         make_record("b", MemberState.SUSPECT, reported_by="c"), make_record("d")
     )
@@ -262,18 +262,18 @@ def test_a_suspect_that_does_not_speak_up_in_time_is_dead_and_that_is_told() -> 
 
 
 @pytest.mark.parametrize("before", [MemberState.ALIVE, MemberState.SUSPECT, MemberState.DEAD])
-def test_goodbye_with_the_secret_is_believed_at_any_incarnation(before: MemberState) -> None:
+def test_leave_with_the_secret_is_applied_at_any_incarnation(before: MemberState) -> None:
     table = make_full_table(make_record("b", before, incarnation=INCARNATION + 5, reported_by="c"))
-    goodbye = make_record("b", MemberState.LEFT)
-    assert merge(table, goodbye) is MergeResult.APPLIED
+    leave_record = make_record("b", MemberState.LEFT)
+    assert merge(table, leave_record) is MergeResult.APPLIED
     assert table.entries["b"].state is MemberState.LEFT
     assert pop_event_types(table) == ([MembershipEventType.REMOVED] if before.is_active else [])
-    assert pop_gossip(table)[0].leave_secret == goodbye.leave_secret, (
+    assert pop_gossip(table)[0].leave_secret == leave_record.leave_secret, (
         "so that others believe it too"
     )
 
 
-def test_properties_are_taken_in_the_order_of_their_versions_whatever_the_state(
+def test_merge_applies_properties_by_version_in_any_state(
     subtests: pytest.Subtests,
 ) -> None:
     table = make_full_table(make_record("b", properties={"role": "idle"}))
@@ -310,7 +310,7 @@ def test_properties_are_taken_in_the_order_of_their_versions_whatever_the_state(
     assert pop_events(table) == []
 
 
-def test_a_version_without_its_text_is_remembered_as_missing() -> None:
+def test_version_without_properties_is_recorded_as_missing() -> None:
     table = make_full_table(make_record("b", properties={"role": "idle"}))
     entry = table.entries["b"]
     assert not entry.lacks_properties

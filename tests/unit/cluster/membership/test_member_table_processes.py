@@ -22,7 +22,7 @@ CONFIG = MembershipConfig()
 NOW = 100.0
 
 
-def test_a_later_process_of_an_active_member_is_contested_and_an_earlier_stale(
+def test_later_process_of_an_active_member_is_a_name_conflict(
     subtests: pytest.Subtests,
 ) -> None:
     table = make_full_table(make_record("b"))
@@ -38,7 +38,7 @@ def test_a_later_process_of_an_active_member_is_contested_and_an_earlier_stale(
 
 
 @pytest.mark.parametrize("state", [MemberState.DEAD, MemberState.LEFT])
-def test_a_process_of_one_that_went_is_believed_unless_its_goodbye_is_forged(
+def test_later_process_of_a_dead_member_is_admitted(
     state: MemberState,
 ) -> None:
     table = make_full_table(make_record("b", state))
@@ -55,7 +55,7 @@ def test_a_process_of_one_that_went_is_believed_unless_its_goodbye_is_forged(
     assert pop_events(table) == []
 
 
-def test_replacing_a_process_removes_it_and_adds_the_other() -> None:
+def test_admit_of_a_successor_removes_the_old_process() -> None:
     table = make_full_table(make_record("b"))
     there = address_of("elsewhere")
     assert table.admit(make_record("b", start=1, address=there), NOW) is MergeResult.APPLIED
@@ -78,7 +78,7 @@ def test_replacing_a_process_removes_it_and_adds_the_other() -> None:
     assert pop_events(table) == [(MembershipEventType.ADDED, "b")]
 
 
-def test_a_tombstone_is_forgotten_after_a_while_and_the_living_never() -> None:
+def test_reap_tombstones_removes_expired_ones_and_never_the_living() -> None:
     table = make_full_table(make_record("b"), make_record("c", MemberState.DEAD), make_record("d"))
     table.merge(make_record("d", MemberState.LEFT), NOW + 10)
     table.events.clear()
@@ -99,7 +99,7 @@ def test_a_tombstone_is_forgotten_after_a_while_and_the_living_never() -> None:
     assert table.merge(make_record("b", start=1), NOW) is MergeResult.UNPROVEN
 
 
-def test_the_oldest_tombstone_makes_room_and_floods_are_bounded() -> None:
+def test_full_table_evicts_the_oldest_tombstone() -> None:
     config = MembershipConfig(members_max=2)
     table = make_full_table(make_record("b"), make_record("c"), config=config)
     assert table.merge(make_record("d"), NOW) is MergeResult.TABLE_FULL
@@ -113,8 +113,8 @@ def test_the_oldest_tombstone_makes_room_and_floods_are_bounded() -> None:
     config = MembershipConfig(members_max=100)
     dead = [make_record(f"dead-{number}", MemberState.DEAD) for number in range(100)]
     table = make_full_table(*dead, config=config)
-    verdicts = [table.admit(make_record(f"live-{number}"), NOW) for number in range(101)]
-    assert verdicts == [MergeResult.APPLIED] * 100 + [MergeResult.TABLE_FULL]
+    results = [table.admit(make_record(f"live-{number}"), NOW) for number in range(101)]
+    assert results == [MergeResult.APPLIED] * 100 + [MergeResult.TABLE_FULL]
     assert table.tombstones == {}
     config = MembershipConfig(members_max=3)
     gossip_queue = GossipQueue()
@@ -125,14 +125,14 @@ def test_the_oldest_tombstone_makes_room_and_floods_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("state", [MemberState.DEAD, MemberState.LEFT])
-def test_nobody_keeps_tombstones_of_strangers(state: MemberState) -> None:
+def test_merge_of_an_unknown_dead_node_keeps_no_tombstone(state: MemberState) -> None:
     table = make_full_table(make_record("b", MemberState.DEAD), make_record("c"))
     assert table.merge(make_record("d", state), NOW) is MergeResult.STALE
     assert list(table.entries) == ["b", "c"]
     assert table.merge(make_record("c", state), NOW) is MergeResult.APPLIED, "it is known"
 
 
-def test_tombstones_are_in_the_order_of_burial() -> None:
+def test_tombstones_are_in_the_order_of_removal() -> None:
     table = make_full_table(*(make_record(name) for name in "bcde"))
     for name in "dbec":
         table.merge(make_record(name, MemberState.LEFT), NOW)
@@ -155,7 +155,7 @@ def test_tombstones_are_in_the_order_of_burial() -> None:
     ]
 
 
-def test_names_at_an_address_are_in_the_order_they_came() -> None:
+def test_names_at_an_address_are_in_the_order_of_arrival() -> None:
     table = make_full_table(make_record("b"), make_record("c", address=address_of("b")))
     assert table.names_at(address_of("b")) == ["b", "c"]
     table.merge(make_record("b", MemberState.LEFT), NOW)
@@ -175,7 +175,7 @@ def test_names_at_an_address_are_in_the_order_they_came() -> None:
     assert not table.entries["c"].is_doubted(instance_of("c", start=1))
 
 
-def test_equal_views_have_equal_digests_and_whatever_differs_changes_them(
+def test_digest_is_equal_for_equal_views_and_differs_otherwise(
     subtests: pytest.Subtests,
 ) -> None:
     ours = make_full_table(make_record("b"), make_record("c"))

@@ -39,7 +39,7 @@ def check(record: MemberRecord) -> None:
     check_record(record, properties_bytes_max=100)
 
 
-def test_a_higher_incarnation_or_later_state_is_newer_and_goodbye_the_newest() -> None:
+def test_precedence_orders_incarnation_then_state_with_left_highest() -> None:
     newer = make_record("a", MemberState.ALIVE, incarnation=INCARNATION + 1)
     assert newer.precedence > make_record("a", MemberState.DEAD).precedence
 
@@ -51,7 +51,7 @@ def test_a_higher_incarnation_or_later_state_is_newer_and_goodbye_the_newest() -
     assert left.precedence == make_record("a", MemberState.LEFT, incarnation=5).precedence
 
 
-def test_the_public_form_tells_what_is_known() -> None:
+def test_to_member_copies_the_record() -> None:
     member = to_member(
         make_record("a", MemberState.SUSPECT, properties={"key": "value"}, version=2)
     )
@@ -77,7 +77,7 @@ def test_the_public_form_tells_what_is_known() -> None:
     assert msgspec.structs.replace(bare, properties=record.properties) == record
 
 
-def test_honest_records_pass_and_may_leave_with_their_secret(subtests: pytest.Subtests) -> None:
+def test_valid_records_pass_and_leave_with_their_secret(subtests: pytest.Subtests) -> None:
     for state in MemberState:
         with subtests.test(state=state):
             check(make_record("a", state, properties={"key": "x" * 90}))
@@ -92,7 +92,7 @@ def test_honest_records_pass_and_may_leave_with_their_secret(subtests: pytest.Su
     assert properties_size({"ö": "日本"}) == 2 + 6 + 4
 
 
-def test_impossible_records_are_malformed(subtests: pytest.Subtests) -> None:
+def test_check_record_of_an_invalid_record_raises(subtests: pytest.Subtests) -> None:
     impossible: dict[str, list[object]] = {
         "name": ["", "local", "a/b", "n" * 256],
         "host": ["", "h" * 256],
@@ -159,7 +159,7 @@ def thought_of_process(table: MemberTable) -> MemberState | None:
     return entry.state
 
 
-def test_every_cause_has_an_event_and_every_state_a_roster() -> None:
+def test_every_cause_and_state_is_covered() -> None:
     assert set(EVENTS) == set(StateChangeCause)
     assert set(GOSSIP_CAUSES) == set(MemberState)
 
@@ -174,7 +174,7 @@ def test_every_cause_has_an_event_and_every_state_a_roster() -> None:
     ]
 
 
-def test_the_table_says_what_happens(subtests: pytest.Subtests) -> None:
+def test_transitions_match_the_member_table(subtests: pytest.Subtests) -> None:
     for before, cause in list(itertools.product(STATES, StateChangeCause)):
         with subtests.test(before=before):
             table = bring_about(before)
@@ -198,7 +198,7 @@ def test_the_table_says_what_happens(subtests: pytest.Subtests) -> None:
     assert removals == []
 
 
-def test_a_change_tells_what_happened_to_whom() -> None:
+def test_event_as_text_names_kind_member_and_state() -> None:
     change = MembershipEvent(
         MembershipEventType.REMOVED, to_member(make_record("b", MemberState.LEFT))
     )

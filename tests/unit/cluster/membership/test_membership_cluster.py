@@ -32,7 +32,7 @@ from tests.support.cluster.membership import (
 )
 
 
-def test_a_node_that_dies_is_suspected_then_removed_by_everybody() -> None:
+def test_failed_member_is_suspected_then_removed_by_all() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     wire.stop(machines["d"])
     assert wire.run_until(lambda: state_of(machines["a"], "d") is MemberState.SUSPECT, limit_s=10)
@@ -43,7 +43,7 @@ def test_a_node_that_dies_is_suspected_then_removed_by_everybody() -> None:
     assert not any(wire.removals(name) for name in "abc")
 
 
-def test_a_restart_at_the_same_address_replaces_at_once() -> None:
+def test_restart_at_the_same_address_replaces_the_process_at_once() -> None:
     wire, machines = make_cluster("a", "b", "c")
     wire.stop(machines["c"])
     wire.add(make_machine("c", start=1, incarnation=INCARNATION + 5), ["a"])
@@ -55,7 +55,7 @@ def test_a_restart_at_the_same_address_replaces_at_once() -> None:
     assert sorted(wire.removals("c")) == ["a", "b"], "removed and added, once each"
 
 
-def test_a_member_that_was_only_cut_off_for_a_while_is_never_removed() -> None:
+def test_member_isolated_for_a_short_time_is_never_removed() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     wire.isolate("d")
     assert wire.run_until(lambda: state_of(machines["a"], "d") is MemberState.SUSPECT, limit_s=10)
@@ -65,7 +65,7 @@ def test_a_member_that_was_only_cut_off_for_a_while_is_never_removed() -> None:
     assert machines["d"].counters.refutations >= 1
 
 
-def test_halves_that_thought_each_other_dead_find_together_without_contacts() -> None:
+def test_partition_healed_merges_without_seeds() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     for machine in machines.values():
         machine.set_seeds([], wire.clock())
@@ -76,7 +76,7 @@ def test_halves_that_thought_each_other_dead_find_together_without_contacts() ->
     assert wire.run_until(lambda: wire.agree() and len(machines["a"].members()) == 4, limit_s=60)
 
 
-def test_who_was_declared_dead_long_ago_is_forgotten() -> None:
+def test_member_declared_dead_is_reaped_after_the_tombstone_time() -> None:
     config = MembershipConfig(tombstone_s=20)
     wire, machines = make_cluster("a", "b", config=config)
     wire.stop(machines["b"])
@@ -87,7 +87,7 @@ def test_who_was_declared_dead_long_ago_is_forgotten() -> None:
     assert machines["a"]._member_table.entries == {}
 
 
-def test_streams_and_a_third_node_keep_members_alive() -> None:
+def test_tcp_and_indirect_probes_keep_members_alive() -> None:
     wire, machines = make_cluster("a", "b", "c")
     wire.loses = lambda leg: not leg.is_stream
     wire.run(60)
@@ -105,7 +105,7 @@ def test_streams_and_a_third_node_keep_members_alive() -> None:
 CONFIG = MembershipConfig()
 
 
-def test_news_after_a_long_quiet_time_are_no_standstill_and_leave_a_deadline_ahead() -> None:
+def test_gossip_after_a_quiet_time_is_not_a_stall() -> None:
     wire, machines = make_cluster("a", "b", "c")
     machine = machines["a"]
     wire.run(100)
@@ -116,7 +116,7 @@ def test_news_after_a_long_quiet_time_are_no_standstill_and_leave_a_deadline_ahe
     assert [machine.counters.standstills for machine in machines.values()] == [0, 0, 0]
 
 
-def test_a_contact_that_dies_after_a_long_time_is_no_sign_of_standing_still() -> None:
+def test_seed_that_fails_after_a_long_time_is_not_a_stall() -> None:
     wire, machines = make_cluster("a", "b", "c")
     wire.run(100)
     wire.stop(machines["a"])
@@ -126,7 +126,7 @@ def test_a_contact_that_dies_after_a_long_time_is_no_sign_of_standing_still() ->
 
 
 @pytest.mark.parametrize(("late_s", "standstills"), [(0.0, 0), (0.2, 0), (0.3, 1), (100.0, 1)])
-def test_who_wakes_up_late_has_stood_still(late_s: float, standstills: int) -> None:
+def test_tick_after_the_deadline_is_detected_as_a_stall(late_s: float, standstills: int) -> None:
     machine = make_machine("a")
     machine.start(START)
     machine.set_seeds([], START)
@@ -135,7 +135,7 @@ def test_who_wakes_up_late_has_stood_still(late_s: float, standstills: int) -> N
     assert machine.health == standstills
 
 
-def test_a_packet_that_comes_first_after_a_standstill_shows_it_once() -> None:
+def test_packet_before_the_late_tick_detects_the_stall_once() -> None:
     wire, machines = make_cluster("a", "b")
     late = machines["a"].deadline() + 50
     tell(machines["a"], now=late)
@@ -144,7 +144,7 @@ def test_a_packet_that_comes_first_after_a_standstill_shows_it_once() -> None:
     assert wire.removals("b") == []
 
 
-def test_time_spent_standing_still_counts_against_nobody_and_no_name() -> None:
+def test_stall_extends_suspicions_and_name_probes() -> None:
     wire, machines = make_cluster("a", "b", "c")
     machine = machines["a"]
     wire.stop(machines["b"])
@@ -161,7 +161,7 @@ def test_time_spent_standing_still_counts_against_nobody_and_no_name() -> None:
     assert member.instance == instance_of("b")
 
 
-def test_a_whole_cluster_that_stood_still_removes_nobody() -> None:
+def test_stall_of_a_whole_cluster_removes_no_member() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     for machine in machines.values():
         machine.set_seeds([address_of("a")], wire.clock())
@@ -171,7 +171,7 @@ def test_a_whole_cluster_that_stood_still_removes_nobody() -> None:
     assert all(machine.counters.standstills for machine in machines.values())
 
 
-def test_one_node_that_stands_still_again_and_again_removes_nobody_else() -> None:
+def test_repeated_stalls_of_one_node_remove_no_other_member() -> None:
     wire, _machines = make_cluster("a", "b", "c", "d")
     sleeper = wire.nodes.pop(address_of("d"))
     for _ in range(20):
@@ -185,7 +185,7 @@ def test_one_node_that_stands_still_again_and_again_removes_nobody_else() -> Non
     assert sleeper.health > 0
 
 
-def test_a_quiet_cluster_says_little() -> None:
+def test_quiet_cluster_sends_few_packets() -> None:
     wire, machines = make_cluster(*(f"node-{number}" for number in range(8)))
     wire.run(30)
     before = sum(machine.counters.packets_sent for machine in machines.values())
@@ -207,7 +207,7 @@ def notices(wire: Wire, name: str) -> list[NameConflictDetected | NameConflictLo
     return [it for it in wire.changes[name] if not isinstance(it, MembershipEvent)]
 
 
-def test_who_joins_under_a_taken_name_is_refused_and_nobody_loses_the_holder() -> None:
+def test_join_with_a_name_in_use_is_rejected_and_the_holder_stays() -> None:
     wire, machines = make_cluster("a", "b", "c")
     second = wire.add(make_second("c"), ["a"])
     assert wire.run_until(lambda: second.phase is MembershipPhase.NAME_LOST, limit_s=3)
@@ -219,7 +219,7 @@ def test_who_joins_under_a_taken_name_is_refused_and_nobody_loses_the_holder() -
     assert second.counters.names_contested >= 1
 
 
-def test_who_joins_with_the_holder_for_a_contact_is_refused() -> None:
+def test_join_with_the_holder_as_seed_is_rejected() -> None:
     wire, _machines = make_cluster("a", "c")
     second = wire.add(make_second("c"), ["c"])
     assert second.phase is MembershipPhase.NAME_LOST
@@ -227,7 +227,7 @@ def test_who_joins_with_the_holder_for_a_contact_is_refused() -> None:
     assert second.drain_outgoing() == []
 
 
-def test_who_joins_under_the_name_of_a_dead_process_waits_until_that_is_sure() -> None:
+def test_join_with_the_name_of_a_failed_process_waits_for_the_probe() -> None:
     wire, machines = make_cluster("a", "b", "c")
     wire.stop(machines["c"])
     second = wire.add(make_second("c"), ["a"])
@@ -243,7 +243,7 @@ def test_who_joins_under_the_name_of_a_dead_process_waits_until_that_is_sure() -
 
 
 @pytest.mark.parametrize("start", [1, -1])
-def test_where_two_halves_merge_the_elder_keeps_the_name(start: int) -> None:
+def test_merge_of_two_halves_leaves_the_name_to_the_earlier_process(start: int) -> None:
     wire = Wire()
     wire.add(make_machine("a"))
     first = wire.add(make_machine("c"), ["a"])
@@ -263,7 +263,7 @@ def test_where_two_halves_merge_the_elder_keeps_the_name(start: int) -> None:
     assert member.address == elder.local_member.address
 
 
-def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
+def test_duplicate_name_peer_or_caller_is_resolved_by_age(
     subtests: pytest.Subtests,
 ) -> None:
     for age, phase in [(1, MembershipPhase.MEMBER), (-1, MembershipPhase.NAME_LOST)]:
@@ -317,7 +317,7 @@ TODAY = 1_790_000_000_000
         ("b", INCARNATION_JUMP_MAX),
     ],
 )
-def test_a_leap_told_to_another_or_to_the_member_is_outranked(to: str, leap: int) -> None:
+def test_incarnation_jump_sent_to_a_member_is_outranked(to: str, leap: int) -> None:
     wire, machines = make_cluster(*NAMES)
     lie = make_record("b", MemberState.DEAD, incarnation=INCARNATION + leap, reported_by="c")
     tell(machines[to], lie, now=wire.clock())
@@ -326,7 +326,7 @@ def test_a_leap_told_to_another_or_to_the_member_is_outranked(to: str, leap: int
     assert wire.agree()
 
 
-def test_a_leap_told_to_a_node_that_began_later_is_outranked() -> None:
+def test_incarnation_jump_sent_to_a_later_node_is_outranked() -> None:
     wire = Wire()
     wire.add(make_machine("b"))
     later = wire.add(make_machine("a", incarnation=INCARNATION + 500), ["b"])
@@ -343,7 +343,7 @@ def test_a_leap_told_to_a_node_that_began_later_is_outranked() -> None:
 
 
 @pytest.mark.parametrize("to", ["a", "b"])
-def test_a_member_that_leapt_twice_at_once_is_still_believed(to: str) -> None:
+def test_member_after_two_incarnation_jumps_is_still_accepted(to: str) -> None:
     """The others do not believe what is told of it, but what it answers them."""
     wire, machines = make_cluster(*NAMES)
     for leaps in (1, 2):
@@ -359,7 +359,7 @@ def test_a_member_that_leapt_twice_at_once_is_still_believed(to: str) -> None:
     assert wire.agree()
 
 
-def test_who_was_made_to_count_two_leaps_at_once_can_still_change_its_properties() -> None:
+def test_member_after_two_incarnation_jumps_can_change_properties() -> None:
     wire, machines = make_cluster(*NAMES)
     for leaps in (1, 2):
         lie = make_record("b", version=leaps * INCARNATION_JUMP_MAX, properties={"role": "forged"})
@@ -371,7 +371,7 @@ def test_who_was_made_to_count_two_leaps_at_once_can_still_change_its_properties
     assert dict(member.properties) == {"role": "own"}
 
 
-def test_a_node_whose_clock_was_never_set_finds_the_others() -> None:
+def test_node_with_an_unset_clock_joins() -> None:
     wire = Wire()
     wire.add(make_machine("a", incarnation=TODAY))
     unset = wire.add(make_machine("b", incarnation=0), ["a"])
@@ -388,7 +388,7 @@ def doubt(machine: Membership, name: str, now: float) -> None:
 
 
 @pytest.mark.parametrize("what", ["incarnation", "version"])
-def test_a_member_that_counts_as_high_as_others_may_claim_can_still_object(what: str) -> None:
+def test_member_at_the_claim_limit_can_still_refute(what: str) -> None:
     wire, machines = make_cluster(*NAMES)
     if what == "version":
         highest = PropertiesRequestPacket(version=CLAIM_MAX, instance=instance_of("b"))
@@ -406,7 +406,7 @@ def test_a_member_that_counts_as_high_as_others_may_claim_can_still_object(what:
     assert wire.agree()
 
 
-def test_who_was_asked_to_try_cannot_speak_for_a_member() -> None:
+def test_relay_cannot_forge_the_incarnation_of_a_member() -> None:
     """A relay knows the number of the question, and so can forge the answer."""
     wire, machines = make_cluster(*NAMES)
     asker, known = machines["a"], make_record("b")

@@ -29,7 +29,7 @@ CHALLENGER = make_record("b", start=1, incarnation=INCARNATION + 1, address=ELSE
 ELDER, YOUNGER = -1, +1
 
 
-def make_naming(
+def make_name_conflicts(
     *names: str, is_member: bool = True
 ) -> tuple[NameConflictResolver, MembershipContext]:
     context = make_context(config=CONFIG)
@@ -73,8 +73,8 @@ def contest(
 
 
 def ack(number: int, name: str, instance: int, *, is_member: bool = True) -> ProbeAckPacket:
-    farewell = leave_digest(secret_of(name))
-    return ProbeAckPacket(number, name, instance, farewell, incarnation=0, is_member=is_member)
+    leave_record = leave_digest(secret_of(name))
+    return ProbeAckPacket(number, name, instance, leave_record, incarnation=0, is_member=is_member)
 
 
 def kinds(context: MembershipContext) -> list[MembershipEventType]:
@@ -84,8 +84,8 @@ def kinds(context: MembershipContext) -> list[MembershipEventType]:
 REPLACED = [MembershipEventType.REMOVED, MembershipEventType.ADDED]
 
 
-def test_the_holder_is_asked_and_told_of_the_challenger() -> None:
-    name_conflicts, context = make_naming("b")
+def test_challenge_probes_the_holder_with_the_claimants_record() -> None:
+    name_conflicts, context = make_name_conflicts("b")
     name_conflicts.challenge(CHALLENGER, NOW)
     datagram, stream = pop_sent(context)
     for it in (datagram, stream):
@@ -99,22 +99,22 @@ def test_the_holder_is_asked_and_told_of_the_challenger() -> None:
     assert not name_conflicts.has_rivals
 
     names = [f"node-{number}" for number in range(65)]
-    name_conflicts, context = make_naming(*names)
+    name_conflicts, context = make_name_conflicts(*names)
     for name in names:
         name_conflicts.challenge(make_record(name, start=1), NOW)
     assert context.counters.names_contested == 64
     assert len(pop_sent(context)) == 2 * 64
 
 
-def test_a_holder_that_answers_or_outranks_keeps_its_name_and_a_silent_one_loses_it() -> None:
-    name_conflicts, context = make_naming("b")
+def test_holder_keeps_its_name_unless_it_is_silent() -> None:
+    name_conflicts, context = make_name_conflicts("b")
     number = contest(name_conflicts, context)
     assert name_conflicts.on_ack(ack(number, "b", instance_of("b")), NOW + 1) is None
     name_conflicts.tick(NOW + TIMEOUT_S)
     assert kinds(context) == []
     assert name_conflicts.deadline() == float("inf")
 
-    name_conflicts, context = make_naming("b")
+    name_conflicts, context = make_name_conflicts("b")
     contest(name_conflicts, context)
     name_conflicts.tick(NOW + TIMEOUT_S - 0.01)
     assert kinds(context) == []
@@ -124,7 +124,7 @@ def test_a_holder_that_answers_or_outranks_keeps_its_name_and_a_silent_one_loses
     assert kinds(context) == REPLACED
 
     # Its answer may be lost while its word arrives by way of others.
-    name_conflicts, context = make_naming("b")
+    name_conflicts, context = make_name_conflicts("b")
     contest(name_conflicts, context)
     context.member_table.merge(make_record("b", incarnation=CHALLENGER.incarnation + 1), NOW + 1)
     name_conflicts.tick(NOW + TIMEOUT_S)
@@ -135,10 +135,10 @@ def test_a_holder_that_answers_or_outranks_keeps_its_name_and_a_silent_one_loses
 @pytest.mark.parametrize(
     ("name", "instance"), [("b", CHALLENGER.instance), ("somebody", instance_of("somebody"))]
 )
-def test_another_answer_in_its_place_gives_the_name_to_the_challenger(
+def test_ack_of_the_claimant_at_the_holders_address_transfers_the_name(
     name: str, instance: int
 ) -> None:
-    name_conflicts, context = make_naming("b")
+    name_conflicts, context = make_name_conflicts("b")
     number = contest(name_conflicts, context)
     assert name_conflicts.on_ack(ack(number, name, instance), NOW + 1) is None
     assert kinds(context) == []
@@ -148,9 +148,9 @@ def test_another_answer_in_its_place_gives_the_name_to_the_challenger(
 
 
 @pytest.mark.parametrize("instance", [instance_of("b"), CHALLENGER.instance, 7])
-def test_an_answer_with_a_digest_nobody_told_of_moves_nobody(instance: int) -> None:
+def test_ack_with_an_unknown_leave_digest_changes_nothing(instance: int) -> None:
     """Process numbers are known to all; only the digest tells a process from a pretender."""
-    name_conflicts, context = make_naming("b")
+    name_conflicts, context = make_name_conflicts("b")
     number = contest(name_conflicts, context)
     forged = msgspec.structs.replace(
         ack(number, "b", instance), leave_digest=leave_digest(b"forged")
@@ -160,8 +160,8 @@ def test_an_answer_with_a_digest_nobody_told_of_moves_nobody(instance: int) -> N
     assert name_conflicts.deadline() == float("inf")
 
 
-def test_the_newest_challenger_counts_in_whatever_order_they_come() -> None:
-    name_conflicts, context = make_naming("b")
+def test_newest_claimant_counts_in_any_order() -> None:
+    name_conflicts, context = make_name_conflicts("b")
     contest(name_conflicts, context)
     newer = make_record("b", start=2, incarnation=INCARNATION + 2)
     name_conflicts.challenge(newer, NOW + 1)
@@ -175,7 +175,7 @@ def test_the_newest_challenger_counts_in_whatever_order_they_come() -> None:
     first = make_record("b", start=1, incarnation=INCARNATION + 1)
     second = make_record("b", start=2, incarnation=INCARNATION + 1)
     for order in ((first, second), (second, first)):
-        name_conflicts, context = make_naming("b")
+        name_conflicts, context = make_name_conflicts("b")
         for challenger in order:
             name_conflicts.challenge(challenger, NOW)
         pop_sent(context)
@@ -184,13 +184,13 @@ def test_the_newest_challenger_counts_in_whatever_order_they_come() -> None:
         assert context.member_table.active["b"].record == second
 
 
-def test_a_holder_is_given_longer_by_patience_and_standing_still() -> None:
-    name_conflicts, context = make_naming("b")
+def test_name_probe_timeout_grows_with_health_score_and_stalls() -> None:
+    name_conflicts, context = make_name_conflicts("b")
     context.health.worsen()
     contest(name_conflicts, context)
     assert name_conflicts.deadline() == NOW + 2 * TIMEOUT_S
 
-    name_conflicts, context = make_naming("b")
+    name_conflicts, context = make_name_conflicts("b")
     contest(name_conflicts, context)
     name_conflicts.probe_rival(
         make_record("self", start=1, address=ELSEWHERE), NOW, is_vouched=True
@@ -223,25 +223,25 @@ def answer_question(
     context: MembershipContext, name_conflicts: NameConflictResolver, record: MemberRecord
 ) -> None:
     """Have the challenger answer what it is asked itself."""
-    (said,) = pop_sent(context)
-    assert isinstance(said.packet, ProbePacket)
-    assert (said.address, said.peer) == (record.address, record.name)
-    told = msgspec.structs.replace(
-        ack(said.packet.nonce, record.name, record.instance), incarnation=record.incarnation
+    (sent,) = pop_sent(context)
+    assert isinstance(sent.packet, ProbePacket)
+    assert (sent.address, sent.peer) == (record.address, record.name)
+    reported = msgspec.structs.replace(
+        ack(sent.packet.nonce, record.name, record.instance), incarnation=record.incarnation
     )
-    is_vetting, answered = name_conflicts._verifier.on_ack(told, NOW)
-    assert is_vetting
+    is_candidate, answered = name_conflicts._verifier.on_ack(reported, NOW)
+    assert is_candidate
     assert answered == record
     assert name_conflicts.is_silent(record)
     context.member_table.admit(answered, NOW)
 
 
-def test_a_node_asks_its_rival_and_tells_who_it_is_once_it_is_a_member() -> None:
-    name_conflicts, context = make_naming()
+def test_probe_rival_carries_the_local_record_once_a_member() -> None:
+    name_conflicts, context = make_name_conflicts()
     ping = look_into(name_conflicts, context, make_rival(YOUNGER))
     assert (ping.is_joining, ping.records) == (False, [context.member_table.local])
 
-    name_conflicts, context = make_naming(is_member=False)
+    name_conflicts, context = make_name_conflicts(is_member=False)
     ping = look_into(name_conflicts, context, make_rival(YOUNGER))
     assert (ping.is_joining, ping.records) == (True, [])
 
@@ -260,28 +260,28 @@ def test_a_node_asks_its_rival_and_tells_who_it_is_once_it_is_a_member() -> None
     ],
 )
 @pytest.mark.parametrize("way", ["answer", "refused connection", "unexpected connection"])
-def test_members_go_before_who_is_joining_and_then_the_elder_keeps_the_name(
+def test_own_name_goes_to_the_member_then_to_the_earlier_process(
     is_member: bool, rival_is_member: bool, age: int, yields: bool, way: str
 ) -> None:
-    name_conflicts, context = make_naming(is_member=is_member)
+    name_conflicts, context = make_name_conflicts(is_member=is_member)
     rival = make_rival(age)
     number = (
         0 if way == "unexpected connection" else look_into(name_conflicts, context, rival).nonce
     )
     if way == "answer":
-        told = ack(number, "self", rival.instance, is_member=rival_is_member)
-        ruling = name_conflicts.on_ack(told, NOW + 1)
+        reported = ack(number, "self", rival.instance, is_member=rival_is_member)
+        resolution = name_conflicts.on_ack(reported, NOW + 1)
         assert context.counters.names_contested == 1
     else:
-        ruling = name_conflicts.on_duplicate_name_peer(
+        resolution = name_conflicts.on_duplicate_name_peer(
             ELSEWHERE, rival.instance, NOW, is_member=rival_is_member, is_vouched=True
         )
-    assert ruling == NameResolution(ELSEWHERE, must_leave=yields)
+    assert resolution == NameResolution(ELSEWHERE, must_leave=yields)
     assert not name_conflicts.has_rivals
 
 
-def test_an_answer_of_another_place_or_to_no_question_leaves_questions_open() -> None:
-    name_conflicts, context = make_naming()
+def test_ack_of_another_address_or_nonce_leaves_probes_open() -> None:
+    name_conflicts, context = make_name_conflicts()
     look_into(name_conflicts, context, make_rival(ELDER))
     third = instance_of("self", start=YOUNGER)
     name_conflicts.on_duplicate_name_peer(
@@ -298,21 +298,21 @@ def test_an_answer_of_another_place_or_to_no_question_leaves_questions_open() ->
 
 
 @pytest.mark.parametrize("name", ["self", "somebody"])
-def test_an_answer_by_this_node_or_by_another_name_is_no_rival(name: str) -> None:
-    name_conflicts, context = make_naming()
+def test_ack_by_this_node_or_another_name_is_no_rival(name: str) -> None:
+    name_conflicts, context = make_name_conflicts()
     number = look_into(name_conflicts, context, make_rival(ELDER)).nonce
     assert name_conflicts.on_ack(ack(number, name, instance_of(name)), NOW + 1) is None
     assert not name_conflicts.has_rivals
 
 
-def test_a_rival_is_asked_once_at_a_time_and_silent_does_not_exist() -> None:
-    name_conflicts, context = make_naming()
+def test_rival_is_probed_once_at_a_time_and_dropped_if_silent() -> None:
+    name_conflicts, context = make_name_conflicts()
     look_into(name_conflicts, context, make_rival(ELDER))
     name_conflicts.tick(NOW + TIMEOUT_S)
     assert not name_conflicts.has_rivals
     assert context.counters.names_contested == 0
 
-    name_conflicts, context = make_naming()
+    name_conflicts, context = make_name_conflicts()
     look_into(name_conflicts, context, make_rival(ELDER))
     name_conflicts.probe_rival(make_rival(ELDER), NOW, is_vouched=True)
     assert pop_sent(context) == []
@@ -325,22 +325,20 @@ def test_a_rival_is_asked_once_at_a_time_and_silent_does_not_exist() -> None:
 @pytest.mark.parametrize("age", [ELDER, YOUNGER])
 @pytest.mark.parametrize("is_member", [True, False])
 @pytest.mark.parametrize("way", ["answer", "refused connection", "unexpected connection"])
-def test_nobody_yields_to_a_rival_that_no_member_vouches_for(
-    age: int, is_member: bool, way: str
-) -> None:
-    name_conflicts, context = make_naming(is_member=is_member)
+def test_rival_that_no_member_vouches_for_is_ignored(age: int, is_member: bool, way: str) -> None:
+    name_conflicts, context = make_name_conflicts(is_member=is_member)
     rival = make_rival(age)
     if way == "unexpected connection":
         number = 0
     else:
         number = look_into(name_conflicts, context, rival, is_vouched=False).nonce
     if way == "answer":
-        ruling = name_conflicts.on_ack(ack(number, "self", rival.instance), NOW)
+        resolution = name_conflicts.on_ack(ack(number, "self", rival.instance), NOW)
     else:
-        ruling = name_conflicts.on_duplicate_name_peer(
+        resolution = name_conflicts.on_duplicate_name_peer(
             ELSEWHERE, rival.instance, NOW, is_member=True, is_vouched=False
         )
-    assert ruling == NameResolution(ELSEWHERE, must_leave=False, is_known=False)
+    assert resolution == NameResolution(ELSEWHERE, must_leave=False, is_known=False)
     # It is left alone for a while, unless somebody vouches for it after all.
     name_conflicts.probe_rival(rival, NOW + 1, is_vouched=False)
     assert pop_sent(context) == []
@@ -349,26 +347,26 @@ def test_nobody_yields_to_a_rival_that_no_member_vouches_for(
     assert name_conflicts.has_rivals, "what was vouched for once stays so"
 
 
-def test_who_proves_its_name_needs_nobody_to_vouch_for_it() -> None:
+def test_rival_with_a_proven_name_needs_no_voucher() -> None:
     context = make_context(config=CONFIG)
     name_conflicts = NameConflictResolver(context, CandidateVerifier(context), proves_names=True)
     instance = make_rival(ELDER).instance
-    ruling = name_conflicts.on_duplicate_name_peer(
+    resolution = name_conflicts.on_duplicate_name_peer(
         ELSEWHERE, instance, NOW, is_member=True, is_vouched=False
     )
-    assert ruling == NameResolution(ELSEWHERE, must_leave=True)
+    assert resolution == NameResolution(ELSEWHERE, must_leave=True)
 
 
-def test_the_elder_yields_where_all_members_take_the_younger_for_it() -> None:
-    name_conflicts, _ = make_naming()
+def test_earlier_process_leaves_if_all_members_know_the_later_one() -> None:
+    name_conflicts, _ = make_name_conflicts()
     rival, own = make_rival(YOUNGER).instance, instance_of("self")
 
     def rule(now: float) -> bool:
-        ruling = name_conflicts.on_duplicate_name_peer(
+        resolution = name_conflicts.on_duplicate_name_peer(
             ELSEWHERE, rival, now, is_member=True, is_vouched=True
         )
-        assert ruling is not None
-        return ruling.must_leave
+        assert resolution is not None
+        return resolution.must_leave
 
     assert not rule(NOW)
     name_conflicts.record_name_holder(address_of("b"), rival, NOW)

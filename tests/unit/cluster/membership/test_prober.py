@@ -44,31 +44,31 @@ def make_prober(*names: str) -> tuple[Prober, MembershipContext]:
 def begin(prober: Prober, context: MembershipContext, name: str = "b", now: float = NOW) -> int:
     """Ask a member directly; the number of the question."""
     prober.probe(context.member_table.active[name], now)
-    (said,) = pop_sent(context)
-    assert isinstance(said.packet, ProbePacket)
-    assert (said.address, said.is_stream) == (address_of(name), False)
-    return said.packet.nonce
+    (sent,) = pop_sent(context)
+    assert isinstance(sent.packet, ProbePacket)
+    assert (sent.address, sent.is_stream) == (address_of(name), False)
+    return sent.packet.nonce
 
 
 def ack(number: int, name: str = "b", *, start: int = 0) -> ProbeAckPacket:
-    farewell = leave_digest(secret_of(name))
+    leave_record = leave_digest(secret_of(name))
     instance = instance_of(name, start=start)
     return ProbeAckPacket(
         nonce=number,
         name=name,
         instance=instance,
-        leave_digest=farewell,
+        leave_digest=leave_record,
         incarnation=0,
         is_member=True,
     )
 
 
-def only(said: list[SentPacket]) -> SentPacket:
-    (it,) = said
+def only(sent: list[SentPacket]) -> SentPacket:
+    (it,) = sent
     return it
 
 
-def test_nodes_that_start_together_do_not_ask_together() -> None:
+def test_prober_starts_at_a_random_offset() -> None:
     starts = []
     for seed in range(5):
         prober = Prober(make_context(config=CONFIG, seed=seed))
@@ -78,7 +78,7 @@ def test_nodes_that_start_together_do_not_ask_together() -> None:
     assert len(set(starts)) == 5
 
 
-def test_a_prober_alone_asks_nobody_and_in_doubt_less_often() -> None:
+def test_prober_alone_sends_nothing_and_slows_with_health_score() -> None:
     prober, context = make_prober()
     prober.start(NOW)
     prober.tick(NOW + 1)
@@ -93,16 +93,16 @@ def test_a_prober_alone_asks_nobody_and_in_doubt_less_often() -> None:
     assert prober.deadline() == NOW + 3
 
 
-def test_everybody_comes_once_before_anybody_comes_twice() -> None:
+def test_prober_probes_each_member_once_per_round() -> None:
     prober, context = make_prober(*"bcdef")
     prober.start(NOW)
     asked = []
     for turn in range(10):
         prober.tick(NOW + 1 + turn)
-        said = only(pop_sent(context))
-        assert isinstance(said.packet, ProbePacket)
-        prober.on_ack(ack(said.packet.nonce, said.peer or ""), NOW + 1 + turn, in_stream=False)
-        asked.append(said.address)
+        sent = only(pop_sent(context))
+        assert isinstance(sent.packet, ProbePacket)
+        prober.on_ack(ack(sent.packet.nonce, sent.peer or ""), NOW + 1 + turn, in_stream=False)
+        asked.append(sent.address)
     everybody = sorted(map(address_of, "bcdef"))
     assert sorted(asked[:5]) == everybody
     assert sorted(asked[5:]) == everybody
@@ -119,7 +119,7 @@ def test_everybody_comes_once_before_anybody_comes_twice() -> None:
     assert [it.address for it in pings] == [address_of(first)]
 
 
-def test_an_answer_ends_the_question_and_tells_the_distance() -> None:
+def test_ack_ends_the_probe_and_measures_the_round_trip() -> None:
     prober, context = make_prober("b")
     context.health.worsen()
     number = begin(prober, context)
@@ -138,7 +138,7 @@ def test_an_answer_ends_the_question_and_tells_the_distance() -> None:
 
 
 @pytest.mark.parametrize(("name", "start"), [("c", 0), ("b", 1)])
-def test_somebody_else_at_the_address_makes_the_member_suspected(name: str, start: int) -> None:
+def test_ack_of_another_process_suspects_the_member(name: str, start: int) -> None:
     prober, context = make_prober("b")
     context.health.worsen()
     number = begin(prober, context)
@@ -147,7 +147,7 @@ def test_somebody_else_at_the_address_makes_the_member_suspected(name: str, star
     assert context.health.score == 1, "no reason for confidence"
 
 
-def test_a_suspected_member_is_told_so_and_says_nothing_of_this_node() -> None:
+def test_probe_of_a_suspected_member_carries_its_record() -> None:
     prober, context = make_prober("b")
     suspected = make_record("b", MemberState.SUSPECT, reported_by="c")
     context.member_table.add(suspected, NOW)
@@ -163,7 +163,7 @@ def test_a_suspected_member_is_told_so_and_says_nothing_of_this_node() -> None:
     assert context.health.score == 0
 
 
-def test_after_a_while_the_stream_and_others_are_tried() -> None:
+def test_probe_without_ack_uses_tcp_and_relays() -> None:
     prober, context = make_prober(*"bcdefg")
     number = begin(prober, context)
     assert prober.deadline() == NOW + 0.5
@@ -183,7 +183,7 @@ def test_after_a_while_the_stream_and_others_are_tried() -> None:
     assert prober.deadline() == NOW + 2.0
 
 
-def test_an_answer_by_stream_counts_as_such_only_if_it_was_tried() -> None:
+def test_ack_over_tcp_is_counted_only_after_the_direct_timeout() -> None:
     prober, context = make_prober("b")
     number = begin(prober, context)
     prober.tick(NOW + 0.5)
@@ -207,7 +207,7 @@ def test_an_answer_by_stream_counts_as_such_only_if_it_was_tried() -> None:
     assert context.member_table.suspects == {}
 
 
-def test_a_member_that_left_or_spoke_up_meanwhile_is_not_suspected() -> None:
+def test_failed_probe_of_a_left_or_newer_member_suspects_none() -> None:
     prober, context = make_prober("b", "c")
     begin(prober, context)
     context.member_table.add(make_record("b", MemberState.LEFT), NOW)
@@ -226,7 +226,7 @@ def test_a_member_that_left_or_spoke_up_meanwhile_is_not_suspected() -> None:
     assert (context.counters.probes_failed, context.counters.suspicions) == (1, 0)
 
 
-def test_no_answer_in_time_makes_suspected_and_more_patience_later() -> None:
+def test_probe_timeout_suspects_the_member_and_raises_the_score() -> None:
     prober, context = make_prober("b", "c")
     begin(prober, context)
     prober.tick(NOW + 0.5)
@@ -247,7 +247,7 @@ def test_no_answer_in_time_makes_suspected_and_more_patience_later() -> None:
     )
 
 
-def test_a_suspect_is_told_once_more_and_only_once() -> None:
+def test_suspect_is_notified_once_more_and_only_once() -> None:
     """The way by others may have failed, and its objection may have got lost."""
     prober, context = make_prober("b", "c")
     context.member_table.add(make_record("b", MemberState.SUSPECT, reported_by="c"), NOW)
@@ -256,15 +256,15 @@ def test_a_suspect_is_told_once_more_and_only_once() -> None:
     pop_sent(context)
     assert prober.deadline() == half_way
     prober.tick(half_way)
-    said = only([it for it in pop_sent(context) if it.address == address_of("b")])
-    assert isinstance(said.packet, ProbePacket)
-    assert [record.state for record in said.packet.records] == [MemberState.SUSPECT]
+    sent = only([it for it in pop_sent(context) if it.address == address_of("b")])
+    assert isinstance(sent.packet, ProbePacket)
+    assert [record.state for record in sent.packet.records] == [MemberState.SUSPECT]
     prober.tick(half_way + 0.1)
     assert [it for it in pop_sent(context) if it.address == address_of("b")] == []
 
 
 @pytest.mark.parametrize(("names", "nacks", "score"), [("bcde", 2, 1), ("bcde", 5, 0), ("b", 0, 1)])
-def test_a_node_doubts_itself_unless_all_its_helpers_answer(
+def test_failed_probe_raises_the_score_unless_all_relays_reply(
     names: str, nacks: int, score: int
 ) -> None:
     prober, context = make_prober(*names)
@@ -281,7 +281,7 @@ def test_a_node_doubts_itself_unless_all_its_helpers_answer(
     ("is_far", "first", "moments", "end"),
     [(False, 1.0, (1.0, 3.0, 3.99), 4.0), (True, 1.2, (1.21, 3.3, 4.79), 4.81)],
 )
-def test_patience_and_distance_lengthen_the_times(
+def test_probe_timeouts_grow_with_health_score_and_round_trip(
     is_far: bool, first: float, moments: tuple[float, ...], end: float
 ) -> None:
     prober, context = make_prober("b")
@@ -298,7 +298,7 @@ def test_patience_and_distance_lengthen_the_times(
     assert list(context.member_table.suspects) == ["b"]
 
 
-def test_standing_still_counts_neither_as_distance_nor_as_silence() -> None:
+def test_stall_counts_neither_as_round_trip_nor_as_silence() -> None:
     prober, context = make_prober("b", "c")
     number = begin(prober, context)
     prober.extend_deadlines(3.0)
@@ -322,7 +322,7 @@ def test_standing_still_counts_neither_as_distance_nor_as_silence() -> None:
     assert context.member_table.deadline() == NOW + 3.0 + CONFIG.failure_timeout_s
 
 
-def test_a_member_is_asked_for_another_and_its_answer_passed_on() -> None:
+def test_probe_request_relays_the_probe_and_its_ack() -> None:
     prober, context = make_prober("b")
     prober.on_request(
         ProbeRequestPacket(nonce=7, target="b"), address_of("asker"), NOW, bytes_max=200
@@ -347,7 +347,7 @@ def test_a_member_is_asked_for_another_and_its_answer_passed_on() -> None:
     assert pop_sent(context) == []
 
 
-def test_a_request_for_a_favour_is_answered_before_the_asker_gives_up() -> None:
+def test_probe_request_is_nacked_before_the_requester_times_out() -> None:
     prober, context = make_prober("b")
     prober.on_request(
         ProbeRequestPacket(nonce=7, target="b"), address_of("asker"), NOW, bytes_max=200
@@ -377,7 +377,7 @@ def test_a_request_for_a_favour_is_answered_before_the_asker_gives_up() -> None:
     assert packets[256:] == [ProbeNackPacket(nonce=256)]
 
 
-def test_a_member_is_asked_once_at_a_time_and_again_by_who_has_patience() -> None:
+def test_member_is_probed_once_at_a_time_and_again_with_a_long_timeout() -> None:
     prober, context = make_prober("b")
     number = begin(prober, context)
     prober.probe(context.member_table.active["b"], NOW + 0.1)

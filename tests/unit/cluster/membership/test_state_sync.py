@@ -34,14 +34,14 @@ def make_contacts(
     return contacts, context
 
 
-def asked(said: list[SentPacket]) -> list[Address]:
-    assert all(isinstance(it.packet, SyncRequestPacket) and it.is_stream for it in said)
-    return [it.address for it in said]
+def asked(sent: list[SentPacket]) -> list[Address]:
+    assert all(isinstance(it.packet, SyncRequestPacket) and it.is_stream for it in sent)
+    return [it.address for it in sent]
 
 
-def request_of(said: SentPacket) -> SyncRequestPacket:
-    assert isinstance(said.packet, SyncRequestPacket)
-    return said.packet
+def request_of(sent: SentPacket) -> SyncRequestPacket:
+    assert isinstance(sent.packet, SyncRequestPacket)
+    return sent.packet
 
 
 def answer(
@@ -59,11 +59,11 @@ def answer(
 
 def ask_one(contacts: StateSync, context: MembershipContext) -> SyncRequestPacket:
     contacts.tick(NOW)
-    (said,) = pop_sent(context)
-    return request_of(said)
+    (sent,) = pop_sent(context)
+    return request_of(sent)
 
 
-def test_the_own_address_is_no_contact() -> None:
+def test_set_seeds_ignores_the_local_address() -> None:
     contacts, context = make_contacts()
     assert NOW + 0.8 <= contacts.deadline() <= NOW + 1.2
     contacts.tick(contacts.deadline())
@@ -74,7 +74,7 @@ def test_the_own_address_is_no_contact() -> None:
     assert asked(pop_sent(context)) == [address_of("b")]
 
 
-def test_a_contact_is_asked_at_once_and_introduced_to_a_member() -> None:
+def test_seed_is_queried_at_once_with_the_local_record_of_a_member() -> None:
     contacts, context = make_contacts("b")
     assert contacts.deadline() == NOW
     request = ask_one(contacts, context)
@@ -86,7 +86,7 @@ def test_a_contact_is_asked_at_once_and_introduced_to_a_member() -> None:
     assert ask_one(contacts, context).records == []
 
 
-def test_a_few_contacts_are_asked_at_a_time_and_by_chance() -> None:
+def test_seeds_are_queried_in_random_batches() -> None:
     contacts, context = make_contacts(*CROWD)
     contacts.tick(NOW)
     first = asked(pop_sent(context))
@@ -118,7 +118,7 @@ def test_a_few_contacts_are_asked_at_a_time_and_by_chance() -> None:
     assert sorted(first_round) == sorted(map(address_of, names))
 
 
-def test_contacts_that_stay_keep_their_patience_and_others_are_forgotten() -> None:
+def test_set_seeds_keeps_the_backoff_of_known_seeds() -> None:
     contacts, context = make_contacts("b", "c")
     contacts.tick(NOW)
     pop_sent(context)
@@ -127,7 +127,7 @@ def test_contacts_that_stay_keep_their_patience_and_others_are_forgotten() -> No
     assert asked(pop_sent(context)) == [address_of("d")]
 
 
-def test_a_contact_that_is_a_member_is_asked_only_after_it_died() -> None:
+def test_seed_that_is_a_member_is_queried_only_after_its_death() -> None:
     contacts, context = make_contacts("b")
     context.member_table.add(make_record("b"), NOW)
     assert contacts.deadline() > NOW
@@ -138,7 +138,7 @@ def test_a_contact_that_is_a_member_is_asked_only_after_it_died() -> None:
     assert asked(pop_sent(context)) == [address_of("b")]
 
 
-def test_this_very_node_or_another_spelling_is_known_once_it_has_answered() -> None:
+def test_seed_that_is_this_node_or_an_alias_is_known_after_its_reply() -> None:
     contacts, context = make_contacts("alias")
     request = ask_one(contacts, context)
     context.member_table.add(make_record("b"), NOW)
@@ -164,24 +164,24 @@ def test_this_very_node_or_another_spelling_is_known_once_it_has_answered() -> N
 
 
 @pytest.mark.parametrize("answers", [False, True], ids=["silent", "this very node"])
-def test_a_contact_that_is_nobody_new_is_asked_ever_less_often(answers: bool) -> None:
+def test_seed_without_a_new_node_is_queried_with_backoff(answers: bool) -> None:
     """Behind the address of a balancer there may be others the next time."""
     contacts, context = make_contacts("alias")
     contacts._next_sync = float("inf")
     pauses, now = [], NOW
     for _ in range(10):
         contacts.tick(now)
-        (said,) = pop_sent(context)
-        assert said.address == address_of("alias")
+        (sent,) = pop_sent(context)
+        assert sent.address == address_of("alias")
         if answers:
-            assert contacts.on_reply(answer(request_of(said), "self", agrees=True))
+            assert contacts.on_reply(answer(request_of(sent), "self", agrees=True))
         pauses.append(contacts.deadline() - now)
         now = contacts.deadline()
     assert 0.25 <= pauses[0] <= 0.5
     assert all(CONFIG.sync_interval_s / 2 <= it <= CONFIG.sync_interval_s for it in pauses[-4:])
 
 
-def test_a_stranger_that_speaks_up_is_asked_but_not_at_every_word_and_no_member() -> None:
+def test_unknown_sender_is_queried_at_a_limited_rate() -> None:
     contacts, context = make_contacts()
     for later in (0.0, 0.5, 0.99):
         contacts.query_unknown(address_of("b"), NOW + later)
@@ -196,7 +196,7 @@ def test_a_stranger_that_speaks_up_is_asked_but_not_at_every_word_and_no_member(
     assert pop_sent(context) == []
 
 
-def test_strangers_without_number_are_neither_asked_nor_remembered_without_number() -> None:
+def test_queries_of_unknown_senders_are_bounded() -> None:
     contacts, context = make_contacts()
     for later in (0.0, 0.99):
         for port in range(1, 301):
@@ -215,7 +215,7 @@ def test_strangers_without_number_are_neither_asked_nor_remembered_without_numbe
     assert len(contacts._pending) == 64
 
 
-def test_views_are_compared_ever_less_often_with_members_and_the_dead() -> None:
+def test_sync_interval_grows_and_includes_dead_members() -> None:
     contacts, context = make_contacts()
     context.member_table.add(make_record("b"), NOW)
     pauses, now = [], NOW
@@ -235,7 +235,7 @@ def test_views_are_compared_ever_less_often_with_members_and_the_dead() -> None:
     assert asked(pop_sent(context)) == [address_of("b"), address_of("x")]
 
 
-def test_a_view_is_told_to_who_does_not_agree_and_tells_of_a_member_itself() -> None:
+def test_sync_request_with_another_digest_gets_the_full_state() -> None:
     contacts, context = make_contacts()
     context.member_table.add(make_record("b"), NOW)
     request = SyncRequestPacket(nonce=5, digest=context.member_table.digest())
@@ -258,7 +258,7 @@ def test_a_view_is_told_to_who_does_not_agree_and_tells_of_a_member_itself() -> 
     assert sync.records == [make_record("b")]
 
 
-def test_an_answer_is_taken_once_from_somebody_who_was_asked() -> None:
+def test_sync_reply_is_accepted_once_and_only_if_requested() -> None:
     contacts, context = make_contacts("b")
     request = ask_one(contacts, context)
     assert not contacts.on_reply(
@@ -274,7 +274,7 @@ def test_an_answer_is_taken_once_from_somebody_who_was_asked() -> None:
     assert contacts.on_reply(answer(request, "b", agrees=True))
 
 
-def test_the_other_is_told_what_it_lacks() -> None:
+def test_sync_reply_is_answered_with_newer_records() -> None:
     contacts, context = make_contacts("b")
     newer = [
         make_record("c"),
@@ -291,12 +291,12 @@ def test_the_other_is_told_what_it_lacks() -> None:
     later = make_record("h", start=1, incarnation=INCARNATION + 1)
     contacts.on_reply(msgspec.structs.replace(sync, records=[*sync.records, later]))
 
-    (said,) = pop_sent(context)
-    assert (said.address, said.is_stream) == (address_of("b"), True)
-    assert said.packet == GossipPacket(records=[make_record("self"), *newer])
+    (sent,) = pop_sent(context)
+    assert (sent.address, sent.is_stream) == (address_of("b"), True)
+    assert sent.packet == GossipPacket(records=[make_record("self"), *newer])
 
 
-def test_the_other_is_told_nothing_if_it_lacks_nothing_or_by_who_is_joining() -> None:
+def test_sync_reply_without_gaps_or_while_joining_sends_nothing() -> None:
     contacts, context = make_contacts("b")
     request = ask_one(contacts, context)
     contacts.on_reply(answer(request, "b", "self"))
@@ -309,7 +309,7 @@ def test_the_other_is_told_nothing_if_it_lacks_nothing_or_by_who_is_joining() ->
     assert pop_sent(context) == []
 
 
-def test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time() -> None:
+def test_state_too_large_for_a_packet_is_sent_in_random_parts() -> None:
     config = MembershipConfig(packet_bytes_max=1_024, stream_bytes_max=1_024)
     contacts, context = make_contacts(context=make_context(config=config))
     names = {f"node-{number}" for number in range(60)}

@@ -19,11 +19,11 @@ def left_s(suspicion: Suspicion, started: float = 50.0) -> float:
     return suspicion.deadline - started
 
 
-def test_each_confirmation_brings_the_end_nearer_and_the_last_one_to_the_shortest() -> None:
+def test_confirmations_shorten_the_timeout_down_to_the_minimum() -> None:
     suspicion = suspect()
     waits = [left_s(suspicion)]
-    for accuser in ("second", "third", "fourth"):
-        assert suspicion.confirm(accuser)
+    for reporter in ("second", "third", "fourth"):
+        assert suspicion.confirm(reporter)
         waits.append(left_s(suspicion))
 
     assert waits == sorted(waits, reverse=True)
@@ -32,20 +32,20 @@ def test_each_confirmation_brings_the_end_nearer_and_the_last_one_to_the_shortes
     assert waits[-1] == pytest.approx(SHORTEST_S)
 
 
-def test_the_same_accuser_or_one_more_than_needed_is_no_news() -> None:
+def test_confirm_by_the_same_or_a_surplus_reporter_is_ignored() -> None:
     suspicion = suspect()
     assert not suspicion.confirm("first")
     assert suspicion.confirm("second")
     assert not suspicion.confirm("second")
 
     suspicion = suspect()
-    for accuser in ("second", "third", "fourth"):
-        suspicion.confirm(accuser)
+    for reporter in ("second", "third", "fourth"):
+        suspicion.confirm(reporter)
     assert not suspicion.confirm("fifth")
     assert left_s(suspicion) == pytest.approx(SHORTEST_S)
 
 
-def test_how_many_confirmations_are_needed_follows_from_the_size(subtests: pytest.Subtests) -> None:
+def test_confirmations_needed_depend_on_the_cluster_size(subtests: pytest.Subtests) -> None:
     for size in [1, 2]:
         with subtests.test(size=size):
             suspicion = suspect(size)
@@ -59,7 +59,7 @@ def test_how_many_confirmations_are_needed_follows_from_the_size(subtests: pytes
     assert not suspicion.confirm("third")
 
 
-def test_standing_still_does_not_count_and_a_death_elsewhere_hastens() -> None:
+def test_stall_extends_and_reported_death_shortens_the_suspicion() -> None:
     suspicion = suspect()
     suspicion.extend_deadlines(3.0)
     assert left_s(suspicion) == LONGEST_S + 3.0
@@ -73,7 +73,7 @@ def test_standing_still_does_not_count_and_a_death_elsewhere_hastens() -> None:
     assert left_s(suspect()) == LONGEST_S
 
 
-def test_the_member_is_reminded_once_half_way_of_the_shortest_time() -> None:
+def test_renotify_is_due_once_at_half_the_minimum_timeout() -> None:
     suspicion = suspect()
     half_way = 50.0 + SHORTEST_S / 2
     assert suspicion.renotify_at == half_way
@@ -83,7 +83,7 @@ def test_the_member_is_reminded_once_half_way_of_the_shortest_time() -> None:
     assert suspicion.renotify_at == math.inf
 
 
-def test_doubts_rise_to_the_maximum_and_fall_one_by_one() -> None:
+def test_health_score_rises_to_the_maximum_and_falls_by_one() -> None:
     health = LocalHealth(8)
     assert (health.score, health.timeout_multiplier) == (0, 1)
 
@@ -100,7 +100,7 @@ def test_doubts_rise_to_the_maximum_and_fall_one_by_one() -> None:
     assert scores == [2, 1, 0, 0]
 
 
-def test_the_first_answer_sets_the_estimate_and_later_ones_move_it_slowly() -> None:
+def test_round_trip_starts_at_the_first_sample_and_moves_slowly() -> None:
     trip = RoundTripEstimator()
     assert trip.smoothed_s is None
     assert trip.upper_bound_s == 0.0
@@ -112,7 +112,7 @@ def test_the_first_answer_sets_the_estimate_and_later_ones_move_it_slowly() -> N
     assert trip.upper_bound_s == pytest.approx(0.1125 + 4 * (0.05 + (0.1 - 0.05) / 4))
 
 
-def test_steady_answers_narrow_the_bound_and_varying_ones_widen_it() -> None:
+def test_round_trip_bound_narrows_when_steady_and_widens_when_varying() -> None:
     trip = RoundTripEstimator()
     for _ in range(100):
         trip.add(0.1)
