@@ -1,4 +1,4 @@
-"""Agents over real sockets: joining, leaving, crashing, coming back, starting and stopping."""
+"""Cluster agents over real sockets: join, leave, crash, return, start and stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datagrams and packets no honest node would send: nothing breaks, nobody is removed."""
+"""Invalid datagrams and packets: nothing breaks, no member is removed."""
 
 from __future__ import annotations
 

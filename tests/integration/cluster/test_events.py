@@ -1,4 +1,4 @@
-"""Changes as users hear of them: by `async for`, by callbacks, in order, and telling the truth."""
+"""Membership events as users receive them: by `async for` and by callbacks, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages by member name: every way to send them, and what the receiver is told."""
+"""Messages by member name: every way to send them, and the sender that the receiver sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages by member name that fail: nobody, somebody else, or somebody who cannot read them."""
+"""Messages by member name that fail: unknown member, wrong peer, malformed payload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One name, one live node: the second is refused, loudly and on both sides."""
+"""One name, one live node: the second is rejected, and both sides log it."""
 
 from __future__ import annotations
 

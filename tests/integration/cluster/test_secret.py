@@ -1,4 +1,4 @@
-"""A cluster with a secret: those who know it find each other, strangers change nothing."""
+"""A cluster with a secret: nodes with the secret join, others change nothing."""
 
 from __future__ import annotations
 

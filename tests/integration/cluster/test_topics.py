@@ -1,4 +1,4 @@
-"""Topics: whoever subscribes gets what is published, on whatever node."""
+"""Topics: every subscriber on any node receives what is published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stranger without certificate or secret can do to an open cluster: nothing that lasts."""
+"""Unknown senders without certificate or secret have no lasting effect on an open cluster."""
 
 from __future__ import annotations
 

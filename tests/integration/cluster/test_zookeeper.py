@@ -1,4 +1,4 @@
-"""Discovery by a real ZooKeeper: what is entered there, and what others left there."""
+"""Discovery by a real ZooKeeper: registrations of this node and of others."""
 
 from __future__ import annotations
 

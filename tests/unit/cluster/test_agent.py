@@ -1,4 +1,4 @@
-"""What an agent takes before it starts, and what it ends when it stops, in the simulator."""
+"""Use of a cluster agent before its start and after its stop, in the simulator."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Changes handed to listeners and to readers."""
+"""Membership events for listeners and for readers."""
 
 import asyncio
 import gc

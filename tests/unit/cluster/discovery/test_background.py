@@ -1,4 +1,4 @@
-"""The life that all kinds of discovery share, beyond what their contract says."""
+"""The lifecycle that all kinds of discovery share."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Discovery by DNS: forms of names, the own address among the answers, resolvers that fail."""
+"""DNS discovery: forms of names, the local address among the results, failing resolvers."""
 
 import asyncio
 import socket

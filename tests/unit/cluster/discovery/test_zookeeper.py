@@ -1,4 +1,4 @@
-"""Discovery by ZooKeeper, as far as no server is needed."""
+"""ZooKeeper discovery without a server."""
 
 import sys
 

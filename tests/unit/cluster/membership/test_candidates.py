@@ -1,4 +1,4 @@
-"""Nodes that were told of: asked in a fair order, and counted when they have answered."""
+"""Candidates: probed in a fair order, and admitted once they acknowledge."""
 
 from __future__ import annotations
 

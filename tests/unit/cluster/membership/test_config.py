@@ -1,4 +1,4 @@
-"""The constants of the protocol are checked when they are given."""
+"""Validation of the membership settings."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a node adds to whatever it says, whom it chooses, and what it counts."""
+"""Gossip records of a packet, random members, counters."""
 
 from postroad.cluster.membership import MembershipConfig, MemberState
 from postroad.cluster.membership.context import MembershipContext

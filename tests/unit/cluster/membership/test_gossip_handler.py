@@ -1,4 +1,4 @@
-"""What a node does with news: believe, object, ask back, or refuse and count."""
+"""Handling of received records: merge, refute, verify, or reject and count."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What a node says of itself."""
+"""This node's own record."""
 
 import pytest
 

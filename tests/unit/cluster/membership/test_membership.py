@@ -1,4 +1,4 @@
-"""The life of a machine: joining, being a member, leaving, and telling the time."""
+"""Lifecycle of the membership state machine: join, membership, leave."""
 
 from collections.abc import Callable
 

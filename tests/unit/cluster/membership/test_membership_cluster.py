@@ -1,4 +1,4 @@
-"""Machines on a wire: nodes that fail, stand still, share a name or are lied about."""
+"""Clusters of state machines: failures, stalls, name conflicts, forged records."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What a machine answers to each packet, and that lies and garbage remove nobody who lives."""
+"""Replies to each packet; forged and malformed packets remove no live member."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""One name, one live process: all rulings."""
+"""Resolution of name conflicts."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Asking members whether they live: directly, by stream, through others; and answering for them."""
+"""Probes: direct, over TCP, indirect, and relayed for others."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Finding others and comparing views: whom a node asks, when, and what it does with answers."""
+"""Seeds and push-pull sync: which nodes are queried, when, and how replies are handled."""
 
 import msgspec
 import pytest
