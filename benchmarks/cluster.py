@@ -148,7 +148,7 @@ def _is_trusted(agent: ClusterAgent, name: str) -> bool:
 
 def _has_news(agent: ClusterAgent) -> bool:
     machine = agent._machine
-    return machine is not None and len(machine._voice.rumours) > 0
+    return machine is not None and len(machine._context.gossip_queue) > 0
 
 
 @cache

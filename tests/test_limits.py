@@ -187,24 +187,24 @@ PROOFS = {
         "test_long_row_of_windows_is_delivered_when_the_peer_is_found",
     ),
     "MembershipConfig.health_max": (
-        "unit/cluster/membership/test_health.py",
-        "test_doubts_rise_to_the_maximum_and_fall_one_by_one",
+        "unit/cluster/membership/test_suspicion.py",
+        "test_health_score_rises_to_the_maximum_and_falls_by_one",
     ),
     "MembershipConfig.members_max": (
-        "unit/cluster/membership/test_machine_input.py",
-        "test_a_flood_of_strangers_is_refused_and_drives_nobody_out",
+        "unit/cluster/membership/test_membership_input.py",
+        "test_flood_of_unknown_nodes_is_rejected_and_evicts_no_member",
     ),
     "MembershipConfig.packet_bytes_max": (
-        "unit/cluster/membership/test_contacts.py",
-        "test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time",
+        "unit/cluster/membership/test_state_sync.py",
+        "test_state_too_large_for_a_packet_is_sent_in_random_parts",
     ),
     "MembershipConfig.properties_bytes_max": (
         "integration/cells/core_discovery/test_membership.py",
         "test_properties_that_have_no_room_for_a_core_are_refused",
     ),
     "MembershipConfig.stream_bytes_max": (
-        "unit/cluster/membership/test_contacts.py",
-        "test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time",
+        "unit/cluster/membership/test_state_sync.py",
+        "test_state_too_large_for_a_packet_is_sent_in_random_parts",
     ),
     "RegistryConfig.nodes_max": (
         "unit/services/test_registry.py",

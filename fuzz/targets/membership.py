@@ -23,10 +23,10 @@ from postroad.cluster.membership.members import leave_digest
 from postroad.core import Address
 from postroad.core.errors import MalformedPayloadError
 
-_NEWS_MAX = 8
+_RECORDS_MAX = 8
 _NOW = 1_000.0
 _INCARNATION = 1_000
-_CONFIG = MembershipConfig(members_max=_NEWS_MAX)
+_CONFIG = MembershipConfig(members_max=_RECORDS_MAX)
 _MEMBERS = ("node-1", "node-2")
 _SOURCE = Address("127.0.0.1", 26_502)
 # What a packet adds to the news it carries: numbers, and two names.
@@ -37,10 +37,10 @@ def check_packet(data: bytes) -> None:
     """Any bytes are a packet or malformed, cut off or not."""
     for it in (*prefixes(data), data):
         try:
-            packet = decode_packet(it, news_max=_NEWS_MAX)
+            packet = decode_packet(it, records_max=_RECORDS_MAX)
         except MalformedPayloadError:
             continue
-        again = decode_packet(encode_packet(packet), news_max=_NEWS_MAX)
+        again = decode_packet(encode_packet(packet), records_max=_RECORDS_MAX)
         require(again == packet, f"{packet} does not survive encoding")
 
 
@@ -50,7 +50,7 @@ def check_machine(data: bytes) -> None:
         machine = _make_machine()
         answer = machine.receive(data, _SOURCE, _NOW, in_stream=in_stream)
         if answer is not None:
-            decode_packet(answer, news_max=_NEWS_MAX)
+            decode_packet(answer, records_max=_RECORDS_MAX)
         _check_state(machine, _NOW)
         soon = _NOW + _CONFIG.gossip_interval_s
         machine.tick(soon)
@@ -60,11 +60,11 @@ def check_machine(data: bytes) -> None:
 def _check_state(machine: Membership, now: float) -> None:
     names = [member.name for member in machine.members()]
     require(set(_MEMBERS) <= set(names), f"one packet left only {names}")
-    require(len(names) <= _NEWS_MAX + 1, f"{len(names)} members")
+    require(len(names) <= _RECORDS_MAX + 1, f"{len(names)} members")
     require(machine.local_member.state is MemberState.ALIVE, f"this node is {machine.local_member}")
     require(machine.deadline() >= now, "a deadline in the past")
     for send in machine.drain_outgoing():
-        decode_packet(send.payload, news_max=_NEWS_MAX)
+        decode_packet(send.payload, records_max=_RECORDS_MAX)
         size_max = _CONFIG.packet_bytes_max + _PACKET_BYTES_EXTRA
         fits = send.is_stream or len(send.payload) <= size_max
         require(fits, f"a datagram of {len(send.payload)} bytes")
@@ -78,16 +78,16 @@ def _make_machine() -> Membership:
         instance=1,
         incarnation=_INCARNATION,
         secret=b"unknown",
-        chance=Random(0),
+        rng=Random(0),
         config=_CONFIG,
     )
     machine.start(_NOW)
-    machine.set_contacts([], _NOW)
+    machine.set_seeds([], _NOW)
     known = GossipPacket(records=[_make_record(name) for name in _MEMBERS])
     machine.receive(encode_packet(known), _SOURCE, _NOW)
     # They count once they have answered.
     for send in machine.drain_outgoing():
-        ping = decode_packet(send.payload, news_max=_NEWS_MAX)
+        ping = decode_packet(send.payload, records_max=_RECORDS_MAX)
         for record in known.records:
             if isinstance(ping, ProbePacket) and send.address == record.address:
                 machine.receive(encode_packet(_make_ack(record, ping)), record.address, _NOW)

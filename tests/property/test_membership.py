@@ -42,8 +42,8 @@ from tests.support.cluster.membership import (
     instance_of,
     join_alone,
     make_machine,
+    make_member_table,
     make_record,
-    make_roster,
     names_of,
     tell,
 )
@@ -82,9 +82,9 @@ def tales(
 @st.composite
 def orders(draw: st.DrawFn, records: st.SearchStrategy[MemberRecord]) -> list[list[MemberRecord]]:
     """The same tales as two nodes hear them: in any order, some of them twice."""
-    told = draw(st.lists(records, min_size=1, max_size=8))
-    again = st.lists(st.sampled_from(told), max_size=4)
-    return [draw(st.permutations([*told, *draw(again)])) for _ in range(2)]
+    reported = draw(st.lists(records, min_size=1, max_size=8))
+    again = st.lists(st.sampled_from(reported), max_size=4)
+    return [draw(st.permutations([*reported, *draw(again)])) for _ in range(2)]
 
 
 def let_time_pass(machine: Membership, now: float = START) -> None:
@@ -102,7 +102,7 @@ def hear_all(records: Sequence[MemberRecord]) -> Membership:
     machine = join_alone(config=CONFIG)
     for name in {record.name for record in records}:
         # It has answered once, before anything was told of it.
-        machine._roster.add(make_record(name, incarnation=INCARNATION - 1), START)
+        machine._member_table.add(make_record(name, incarnation=INCARNATION - 1), START)
     for record in records:
         tell(machine, record, now=START)
     return machine
@@ -119,35 +119,35 @@ def end(records: Sequence[MemberRecord]) -> dict[str, tuple[object, ...]]:
             entry.record.precedence,
             entry.record.properties or {},
         )
-        for name, entry in machine._roster.entries.items()
+        for name, entry in machine._member_table.entries.items()
     }
 
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(orders(tales()))
-def test_in_whatever_order_news_come_all_nodes_end_with_the_same_view(
-    told: list[list[MemberRecord]],
+def test_records_in_any_order_lead_to_the_same_view(
+    reported: list[list[MemberRecord]],
 ) -> None:
-    first, second = map(end, told)
+    first, second = map(end, reported)
     assert first == second
 
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(orders(tales(states=st.sampled_from([MemberState.ALIVE, MemberState.SUSPECT]), starts=2)))
-def test_in_whatever_order_processes_are_heard_of_none_is_believed_that_does_not_answer(
-    told: list[list[MemberRecord]],
+def test_processes_in_any_order_are_not_admitted_without_a_reply(
+    reported: list[list[MemberRecord]],
 ) -> None:
-    for records in told:
+    for records in reported:
         believed = {name: view[0] for name, view in end(records).items()}
         assert believed == {name: instance_of(name) for name in {it.name for it in records}}
 
 
 @given(st.lists(tales(), max_size=12))
-def test_what_the_end_is_follows_from_the_news(told: list[MemberRecord]) -> None:
-    machine = hear_all(told)
+def test_final_view_follows_from_the_records(reported: list[MemberRecord]) -> None:
+    machine = hear_all(reported)
     let_time_pass(machine)
-    for name, entry in machine._roster.entries.items():
-        tales_of = [record for record in told if record.name == name]
+    for name, entry in machine._member_table.entries.items():
+        tales_of = [record for record in reported if record.name == name]
         has_left = any(record.state is MemberState.LEFT for record in tales_of)
         assert entry.state is (MemberState.LEFT if has_left else MemberState.DEAD)
         if not has_left:
@@ -158,25 +158,35 @@ def test_what_the_end_is_follows_from_the_news(told: list[MemberRecord]) -> None
 
 
 @given(st.lists(tales(starts=1), max_size=12))
-def test_hearing_the_same_twice_changes_nothing(told: list[MemberRecord]) -> None:
-    roster = make_roster("a")
-    for record in told:
-        roster.merge(record, START)
-        roster.changes.clear()
-        before = (roster.records(), roster.digest(), roster.deadline(), roster.revision)
-        roster.merge(record, START)
-        assert (roster.records(), roster.digest(), roster.deadline(), roster.revision) == before
-        assert roster.changes == []
+def test_record_merged_twice_changes_nothing(reported: list[MemberRecord]) -> None:
+    table = make_member_table("a")
+    for record in reported:
+        table.merge(record, START)
+        table.events.clear()
+        before = (
+            table.records(),
+            table.digest(),
+            table.deadline(),
+            table.revision,
+        )
+        table.merge(record, START)
+        assert (
+            table.records(),
+            table.digest(),
+            table.deadline(),
+            table.revision,
+        ) == before
+        assert table.events == []
 
 
 @given(st.lists(tales(starts=1), max_size=12))
-def test_a_member_is_added_and_removed_in_turn_and_news_are_no_more_than_members(
-    told: list[MemberRecord],
+def test_added_and_removed_alternate_and_gossip_is_bounded(
+    reported: list[MemberRecord],
 ) -> None:
     machine = join_alone(config=CONFIG)
-    for record in told:
+    for record in reported:
         tell(machine, record, now=START)
-        assert len(machine._voice.rumours) <= len(machine._roster.entries) + 1
+        assert len(machine._context.gossip_queue) <= len(machine._member_table.entries) + 1
     let_time_pass(machine)
     present: dict[str, bool] = {}
     for change in machine.drain_events():
@@ -191,9 +201,7 @@ living = st.sampled_from([MemberState.ALIVE, MemberState.SUSPECT, MemberState.LE
 
 
 @given(st.lists(tales(states=living), max_size=8), st.lists(tales(states=living), max_size=8))
-def test_two_nodes_that_compare_their_views_agree(
-    ours: list[MemberRecord], theirs: list[MemberRecord]
-) -> None:
+def test_two_nodes_after_sync_agree(ours: list[MemberRecord], theirs: list[MemberRecord]) -> None:
     ours, theirs = ([it for it in tale if it.name != "b"] for tale in (ours, theirs))
     wire = Wire()
     first = wire.add(make_machine("a", config=CONFIG))
@@ -203,7 +211,7 @@ def test_two_nodes_that_compare_their_views_agree(
         for machine in (first, second):
             # It has answered both, before anything was told of it.
             record = make_record(name, incarnation=INCARNATION - 1)
-            machine._roster.add(record, wire.clock())
+            machine._member_table.add(record, wire.clock())
     for record in ours:
         tell(first, record, now=wire.clock())
     for record in theirs:
@@ -222,30 +230,32 @@ def thought(machine: Membership) -> dict[str, tuple[object, ...]]:
 
 
 @given(st.lists(tales(), max_size=12), st.integers(0, 600), st.integers(1, 600))
-def test_no_more_is_told_than_fits(told: list[MemberRecord], room: int, full: int) -> None:
-    fitting = fit_records(told, room, full_bytes_max=full)
+def test_fit_records_returns_no_more_than_fits(
+    reported: list[MemberRecord], room: int, full: int
+) -> None:
+    fitting = fit_records(reported, room, full_bytes_max=full)
     assert sum(map(record_size, fitting)) <= room
-    assert [it.name for it in fitting] == [it.name for it in told[: len(fitting)]]
+    assert [it.name for it in fitting] == [it.name for it in reported[: len(fitting)]]
 
 
 @given(st.lists(st.tuples(others, st.integers(0, 400)), max_size=30), st.integers(1, 4))
-def test_every_piece_of_news_is_told_so_often_and_not_more(
-    steps: list[tuple[str, int]], times_max: int
+def test_gossip_queue_sends_each_record_up_to_the_limit(
+    steps: list[tuple[str, int]], transmits_max: int
 ) -> None:
-    rumours = GossipQueue()
-    told = dict.fromkeys(OTHERS, 0)
+    gossip_queue = GossipQueue()
+    reported = dict.fromkeys(OTHERS, 0)
     added = set()
     for name, room in steps:
         if name not in added:
-            rumours.add(make_record(name))
+            gossip_queue.add(make_record(name))
             added.add(name)
-        for record in rumours.pop_batch(room, times_max=times_max, full_bytes_max=400):
-            told[record.name] += 1
-    while taken := rumours.pop_batch(10_000, times_max=times_max, full_bytes_max=400):
+        for record in gossip_queue.pop_batch(room, transmits_max=transmits_max, full_bytes_max=400):
+            reported[record.name] += 1
+    while taken := gossip_queue.pop_batch(10_000, transmits_max=transmits_max, full_bytes_max=400):
         for record in taken:
-            told[record.name] += 1
-    assert all(told[name] == times_max for name in added)
-    assert len(rumours) == 0
+            reported[record.name] += 1
+    assert all(reported[name] == transmits_max for name in added)
+    assert len(gossip_queue) == 0
 
 
 # Bytes.
@@ -304,28 +314,28 @@ packets: st.SearchStrategy[MembershipPacket] = st.one_of(
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_packet_or_malformed(data: bytes) -> None:
+def test_decode_packet_of_any_bytes_returns_or_raises_malformed(data: bytes) -> None:
     try:
-        packet = decode_packet(data, news_max=10)
+        packet = decode_packet(data, records_max=10)
     except MalformedPayloadError:
         return
-    assert decode_packet(encode_packet(packet), news_max=10) == packet
+    assert decode_packet(encode_packet(packet), records_max=10) == packet
 
 
 @given(packets, st.data())
-def test_every_packet_survives_its_bytes_and_is_malformed_cut_off(
+def test_packet_round_trips_and_truncated_is_malformed(
     packet: MembershipPacket, data: st.DataObject
 ) -> None:
     encoded = encode_packet(packet)
-    assert decode_packet(encoded, news_max=10) == packet
+    assert decode_packet(encoded, records_max=10) == packet
     cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(MalformedPayloadError):
-        decode_packet(encoded[:cut], news_max=10)
+        decode_packet(encoded[:cut], records_max=10)
 
 
 @settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(st.lists(st.binary(max_size=60) | packets, max_size=12), st.booleans())
-def test_whatever_a_machine_receives_it_goes_on(
+def test_membership_survives_any_packet(
     received: list[bytes | MembershipPacket], in_stream: bool
 ) -> None:
     machine = join_alone()
@@ -335,18 +345,18 @@ def test_whatever_a_machine_receives_it_goes_on(
         data = it if isinstance(it, bytes) else encode_packet(it)
         answer = machine.receive(data, Address("evil", 1), now, in_stream=in_stream)
         if answer is not None:
-            decode_packet(answer, news_max=NEWS_MAX)
+            decode_packet(answer, records_max=NEWS_MAX)
         assert machine.deadline() >= now
         now = max(now, min(machine.deadline(), now + 0.1))
         machine.tick(now)
         for send in machine.drain_outgoing():
-            decode_packet(send.payload, news_max=NEWS_MAX)
+            decode_packet(send.payload, records_max=NEWS_MAX)
     assert machine.local_member.state is MemberState.ALIVE
     assert machine.local_member.address == address_of("a")
 
 
 @given(packets)
-def test_nobody_who_is_alive_is_removed_by_one_packet_without_a_secret(
+def test_one_packet_without_the_secret_removes_no_live_member(
     packet: MembershipPacket,
 ) -> None:
     machine = join_alone()

@@ -23,14 +23,14 @@ def test_seeds_pass(seeds: range) -> None:
     check_seeds("cluster", seeds)
 
 
-@BUGS.replace(GossipHandler, "_hear_of_self", LIVENESS, 1)
+@BUGS.replace(GossipHandler, "_refute", LIVENESS, 1)
 def plant_no_refutation(_: Any, self: GossipHandler, record: MemberRecord) -> None:
     """Say nothing to what others say of this node."""
 
 
-@BUGS.replace(MemberTable, "bury_silent", CORRECTNESS, 20)
-def plant_forgotten_tombstones(bury: Any, self: MemberTable, now: float) -> None:
-    bury(self, now)
+@BUGS.replace(MemberTable, "expire_suspects", CORRECTNESS, 20)
+def plant_forgotten_tombstones(expire: Any, self: MemberTable, now: float) -> None:
+    expire(self, now)
     for entry in list(self.tombstones.values()):
         self._remove(entry)
 
@@ -40,10 +40,10 @@ def plant_older_word_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     def reversed_rank(self: MemberRecord) -> tuple[int, int]:
         return (-self.incarnation, self.state)
 
-    monkeypatch.setattr(MemberRecord, "rank", property(reversed_rank))
+    monkeypatch.setattr(MemberRecord, "precedence", property(reversed_rank))
 
 
-@BUGS.replace(MemberEntry, "take_properties", CORRECTNESS, 9)
+@BUGS.replace(MemberEntry, "update_properties", CORRECTNESS, 9)
 def plant_properties_that_come_back(take: Any, self: MemberEntry, record: MemberRecord) -> Any:
     if record.properties is not None and self.record.properties is not None:
         merged = {**self.record.properties, **record.properties}
@@ -51,11 +51,11 @@ def plant_properties_that_come_back(take: Any, self: MemberEntry, record: Member
     return take(self, record)
 
 
-@BUGS.replace(NameConflictResolver, "contest", CORRECTNESS, 15)
+@BUGS.replace(NameConflictResolver, "challenge", CORRECTNESS, 15)
 def plant_belief_in_newcomers(
     _: Any, self: NameConflictResolver, challenger: MemberRecord, now: float
 ) -> None:
-    self._roster.admit(challenger, now)
+    self._member_table.admit(challenger, now)
 
 
 @BUGS.plant(LIVENESS, 8)
@@ -85,7 +85,7 @@ def plant_no_probes(_: Any, self: Prober, entry: MemberEntry, now: float) -> Non
     """Take everybody to be alive."""
 
 
-@BUGS.replace(NameConflictResolver, "look_into", LIVENESS, 1)
+@BUGS.replace(NameConflictResolver, "probe_rival", LIVENESS, 1)
 def plant_careless_join(
     _: Any, self: NameConflictResolver, rival: MemberRecord, now: float, *, is_vouched: bool
 ) -> None:

@@ -33,12 +33,12 @@ class Listener:
             instance=1,
             incarnation=1,
             secret=b"own",
-            chance=Random(1),
+            rng=Random(1),
         )
         self.now = 0.0
         self.changes: list[tuple[float, MembershipEvent]] = []
         self.machine.start(self.now)
-        self.machine.set_contacts([], self.now)
+        self.machine.set_seeds([], self.now)
 
     def hear(self, record: MemberRecord) -> None:
         data = encode_packet(GossipPacket(records=[record]))
@@ -48,7 +48,7 @@ class Listener:
     def meet(self, record: MemberRecord) -> None:
         """Hear of a node that answers when it is asked."""
         self.hear(record)
-        (question,) = (it for it in self.take_said() if isinstance(it, ProbePacket))
+        (question,) = (it for it in self.pop_sent() if isinstance(it, ProbePacket))
         self.answer(question, record)
 
     def answer(self, question: ProbePacket, record: MemberRecord) -> None:
@@ -63,9 +63,9 @@ class Listener:
         self.machine.receive(encode_packet(ack), record.address, self.now)
         self._note()
 
-    def take_said(self) -> list[MembershipPacket]:
+    def pop_sent(self) -> list[MembershipPacket]:
         outgoing = self.machine.drain_outgoing()
-        return [decode_packet(it.payload, news_max=NEWS_MAX) for it in outgoing]
+        return [decode_packet(it.payload, records_max=NEWS_MAX) for it in outgoing]
 
     def run(self, until: float) -> None:
         while self.machine.deadline() <= until:
@@ -74,8 +74,8 @@ class Listener:
             self._note()
 
     def _note(self) -> None:
-        told = [it for it in self.machine.drain_events() if isinstance(it, MembershipEvent)]
-        self.changes += [(self.now, change) for change in told]
+        reported = [it for it in self.machine.drain_events() if isinstance(it, MembershipEvent)]
+        self.changes += [(self.now, change) for change in reported]
 
 
 def record_of(
@@ -110,24 +110,24 @@ def test_properties_of_a_successor_are_asked_for() -> None:
     """They are left out of datagrams where they are large, also of one that tells of a restart."""
     ear = Listener()
     ear.meet(record_of("worker", 2, 10))
-    ear.take_said()
+    ear.pop_sent()
     successor = record_of("worker", 3, 20).without_properties()
     ear.hear(successor)
     # Asked is who has the name, who is not there, then the other, who is.
-    (datagram, _) = (it for it in ear.take_said() if isinstance(it, ProbePacket))
+    (datagram, _) = (it for it in ear.pop_sent() if isinstance(it, ProbePacket))
     ear.answer(datagram, successor)
-    (question,) = (it for it in ear.take_said() if isinstance(it, ProbePacket))
+    (question,) = (it for it in ear.pop_sent() if isinstance(it, ProbePacket))
     ear.answer(question, successor)
     member = ear.machine.member("worker")
     assert member is not None and member.instance == successor.instance
-    assert any(isinstance(it, PropertiesRequestPacket) for it in ear.take_said())
+    assert any(isinstance(it, PropertiesRequestPacket) for it in ear.pop_sent())
 
 
 def test_node_that_doubts_itself_removes_nobody_at_once() -> None:
     """However long it waited for the answer, whoever is suspected may speak up after that."""
     ear = Listener()
     ear.meet(record_of("worker", 2, 10))
-    ear.machine._voice.health.score = ear.machine.config.health_max
+    ear.machine._context.health.score = ear.machine.config.health_max
     ear.run(until=60.0)
     times = {change.kind: time for time, change in ear.changes}
     waited_s = times[MembershipEventType.REMOVED] - times[MembershipEventType.REACHABILITY]
@@ -136,14 +136,14 @@ def test_node_that_doubts_itself_removes_nobody_at_once() -> None:
 
 def test_connection_is_made_before_it_is_lost() -> None:
     """Also where it was reset before the process that was asked for it got to run."""
-    told: list[str] = []
+    reported: list[str] = []
 
     class Teller(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            told.append("made")
+            reported.append("made")
 
         def connection_lost(self, exc: Exception | None) -> None:
-            told.append("lost")
+            reported.append("lost")
 
     async def serve(node: SimNode) -> None:
         loop = asyncio.get_running_loop()
@@ -166,4 +166,4 @@ def test_connection_is_made_before_it_is_lost() -> None:
         sim.run_for(1.0)
         server.resume()
         sim.run_for(1.0)
-    assert told == ["made", "lost"]
+    assert reported == ["made", "lost"]

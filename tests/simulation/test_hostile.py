@@ -6,10 +6,10 @@ import pytest
 
 from postroad.cluster.agent import SUBJECT, ClusterAgent
 from postroad.cluster.membership import MemberRecord
+from postroad.cluster.membership.candidates import GossipSource
 from postroad.cluster.membership.gossip_handler import GossipHandler
 from postroad.cluster.membership.member_table import MergeResult
 from postroad.cluster.membership.name_conflicts import NameConflictResolver
-from postroad.cluster.membership.vetting import Teller
 from postroad.core.secret import ClusterSecret
 from postroad.net import RawMessage
 from postroad.wire import sealing
@@ -23,17 +23,17 @@ def test_seeds_pass(seeds: range) -> None:
     check_seeds("hostile", seeds)
 
 
-@BUGS.replace(GossipHandler, "_hear_of_another", CORRECTNESS, 1)
+@BUGS.replace(GossipHandler, "_apply_other", CORRECTNESS, 1)
 def plant_belief_in_hearsay(
-    hear: Any, self: GossipHandler, record: MemberRecord, now: float, teller: Teller
+    hear: Any, self: GossipHandler, record: MemberRecord, now: float, source: GossipSource
 ) -> None:
-    if self._roster.merge(record, now) is MergeResult.UNPROVEN:
-        self._roster.admit(record, now)
+    if self._member_table.merge(record, now) is MergeResult.UNPROVEN:
+        self._member_table.admit(record, now)
     else:
-        hear(self, record, now, teller)
+        hear(self, record, now, source)
 
 
-@BUGS.replace(NameConflictResolver, "_rule", CORRECTNESS, 1)
+@BUGS.replace(NameConflictResolver, "_resolve_own_name", CORRECTNESS, 1)
 def plant_trust_in_whoever_answers(
     rule: Any, self: NameConflictResolver, *args: Any, **more: Any
 ) -> Any:
@@ -44,7 +44,7 @@ def plant_trust_in_whoever_answers(
 def plant_answers_to_who_is_named(_: Any, self: ClusterAgent, message: RawMessage) -> None:
     answer = self._receive(message.payload, message.sender)
     if answer is not None:
-        self._transmission.send_datagram(message.sender, SUBJECT, answer)
+        self._transport.send_datagram(message.sender, SUBJECT, answer)
     self._process_outputs()
 
 

@@ -152,7 +152,7 @@ def plant_illegal_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 def plant_unmapped_packet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "fuzz.targets.membership.decode_packet",
-        lambda data, *, news_max: packets._decoder.decode(data),
+        lambda data, *, records_max: packets._decoder.decode(data),
     )
 
 

@@ -1,4 +1,4 @@
-"""Who is alive, and messages by member name."""
+"""Cluster membership, discovery, and messages by member name."""
 
 from postroad.cluster.agent import ClusterAgent, ClusterStatistics
 from postroad.cluster.discovery import (

@@ -1,7 +1,7 @@
-"""Runs the membership machine over the network.
+"""The cluster agent: runs the membership state machine over the network.
 
-The rule of the glue: after anything happened, send what the machine wants sent, tell of what
-changed, and keep one timer.
+After every input it sends the packets of the state machine, publishes its events, and sets one
+timer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from postroad.cluster.membership import (
     NameConflictLost,
     validate_properties,
 )
-from postroad.cluster.transport import DatagramListener, PacketTransport
+from postroad.cluster.transport import PacketTransport
 from postroad.core import Address, Lifecycle, ThrottledLogger
 from postroad.core.errors import (
     ConfigError,
@@ -43,46 +43,47 @@ from postroad.core.errors import (
     UsageError,
 )
 from postroad.net import DatagramService, MessagingService, RawMessage
+from postroad.net.datagrams import DatagramHandler
 
 logger = logging.getLogger("postroad.cluster")
 
 SUBJECT = "cluster.membership"
-# Similar warnings are told once in so many seconds.
+# Similar warnings are logged once in this many seconds.
 _WARN_INTERVAL_S = 10.0
-_NAMES_TOLD = 10
+_NAMES_LOGGED = 10
 
 
 class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's cluster at one moment."""
+    """A node's view of its cluster at one moment."""
 
     members: int
     """Members, this node included."""
     suspects: int
     health: int
-    """How much this node doubts itself; 0 is well."""
+    """Local health score; 0 is healthy."""
     counters: MembershipCounters
     streams_failed: int
     """Packets that could not be delivered over TCP."""
     streams_dropped: int
-    """Packets that were not sent, because too many were under way."""
+    """Packets that were not sent because too many were in flight."""
     round_trips_s: dict[str, float]
-    """Time to members and back."""
+    """Smoothed round-trip time, by member."""
     discovery: DiscoveryStatistics
 
 
 class ClusterAgent(Lifecycle):
-    """Keeps this node a member of its cluster, and knows the others.
+    """Joins the cluster, keeps this node a member, and knows the other members.
 
-        async with Agent(service, StaticDiscovery(["10.0.0.1:26502"])) as agent:
+        async with ClusterAgent(service, StaticDiscovery(["10.0.0.1:26502"])) as agent:
             print([str(member) for member in agent.members])
 
     Args:
         service: the started messaging service of this node; its name is the member's name.
-        discovery: tells where others may be found; without it this node waits to be found.
-        properties: what others shall know of this node.
-        config: all times and sizes.
-        datagrams: whether gossip goes by UDP, at the port of the service. By default it does,
-            unless the service uses TLS, which datagrams would undo.
+        discovery: source of seed addresses; without it this node waits for others to join it.
+        properties: properties of this node that others can read.
+        config: times, counts and sizes.
+        datagrams: whether gossip uses UDP, at the port of the service. The default is True, or
+            False if the service uses TLS, which datagrams would bypass.
     """
 
     def __init__(
@@ -95,70 +96,71 @@ class ClusterAgent(Lifecycle):
         datagrams: bool | None = None,
     ) -> None:
         if not isinstance(service, MessagingService):
-            raise ConfigError(f"an agent needs a MessagingService, not {service!r}")
+            raise ConfigError(f"service must be a MessagingService, not {service!r}")
         if discovery is not None and not isinstance(discovery, Discovery):
             raise ConfigError(
-                f"{discovery!r} is no discovery; StaticDiscovery([...]) takes addresses"
+                f"cannot use {discovery!r} as discovery: for addresses pass StaticDiscovery([...])"
             )
         if datagrams and service.uses_tls:
-            raise ConfigError("gossip by datagrams would bypass TLS; leave datagrams off")
+            raise ConfigError("datagrams would bypass TLS; leave datagrams off")
         self.service = service
         self.config = _fit_to_frames(config or MembershipConfig(), service)
         self._discovery = StaticDiscovery([]) if discovery is None else discovery
         self._properties = validate_properties(properties or {}, self.config)
         self._uses_datagrams = not service.uses_tls if datagrams is None else datagrams
-        self._audience = MembershipListeners()
-        self._transmission = PacketTransport(service, self._on_answer, self._on_same_name)
-        self._transmission.subscribe(SUBJECT, self._on_datagram)
+        self._listeners = MembershipListeners()
+        self._transport = PacketTransport(service, self._on_reply, self._on_duplicate_name_peer)
+        self._transport.subscribe(SUBJECT, self._on_datagram)
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
-        # Why this node is no member any more, if it did not leave by itself.
+        # Why this node is no longer a member, if it did not leave by itself.
         self.failure: NameConflictError | None = None
         self._is_stopped = False
         self._is_subscribed = False
-        # What others have this agent run until it stops.
+        # Tasks that run until the agent stops.
         self._tasks: dict[asyncio.Future[object], None] = {}
-        # The task that closes everything, once there is a reason to.
-        self._closing: asyncio.Task[None] | None = None
+        # The task that closes the agent, once that has started.
+        self._close_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
-        # Probes that only TCP answered, as far as that was told.
-        self._told_by_stream = 0
+        # Probes acknowledged over TCP only, as far as they were logged.
+        self._logged_by_stream = 0
         # Set by start.
         self._loop: asyncio.AbstractEventLoop
         self._machine: Membership | None = None
         self._joined: asyncio.Future[None]
         self._closed: asyncio.Future[None]
 
-    # Life.
+    # Lifecycle.
 
     async def start(self) -> None:
         """Join the cluster.
 
-        Returns once a contact has answered, or, if none does, after a while: this node then goes on
-        alone and keeps looking for others.
+        Returns once a seed has replied, or after `join_timeout_s` if none does: this node then is a
+        member of a cluster of its own and keeps trying the seeds.
 
         Raises:
             NameConflictError: another live node of the cluster has this node's name.
+            NotRunningError: the agent was stopped meanwhile.
         """
         if self._machine is not None:
-            raise UsageError(f"agent of {self.service.name!r} was started already; make a new one")
+            raise UsageError(f"{self!r} was started already; create a new one")
         self._loop = asyncio.get_running_loop()
         self._joined = self._loop.create_future()
         self._closed = self._loop.create_future()
-        self._machine = machine = self._make_machine(self.service.address)
+        self._machine = machine = self._create_machine(self.service.address)
         try:
             self._subscribe()
-            self.service.set_duplicate_name_callback(self._on_namesake)
+            self.service.set_duplicate_name_callback(self._on_duplicate_name_caller)
             self._is_subscribed = True
             if self._uses_datagrams:
-                await self._transmission.open_datagrams()
+                await self._transport.open_datagrams()
             if self._is_stopped:
-                # Whoever stopped it could not know of the socket.
-                await self._transmission.close()
+                # `stop` ran before the socket existed.
+                await self._transport.close()
                 raise self._stopped_while_starting()
             machine.start(self._loop.time())
             self._process_outputs()
-            await self._discovery.start(self.service.name, self.service.address, self._on_contacts)
+            await self._discovery.start(self.service.name, self.service.address, self._on_seeds)
             await asyncio.shield(self._joined)
         except BaseException:
             self._leave()
@@ -180,19 +182,19 @@ class ClusterAgent(Lifecycle):
     def _log_joined(self) -> None:
         names = [member.name for member in self.members]
         if len(names) > 1 or not self._discovery.statistics().contacts:
-            more = f" and {len(names) - _NAMES_TOLD} more" if len(names) > _NAMES_TOLD else ""
-            told = ", ".join(names[:_NAMES_TOLD])
-            logger.info("%s joined the cluster; members: %s%s", self.service.name, told, more)
+            more = f" and {len(names) - _NAMES_LOGGED} more" if len(names) > _NAMES_LOGGED else ""
+            listed = ", ".join(names[:_NAMES_LOGGED])
+            logger.info("%s joined the cluster; members: %s%s", self.service.name, listed, more)
             return
-        reason = self._transmission.last_failure
+        reason = self._transport.last_failure
         logger.warning(
-            "%s goes on alone and keeps looking: no contact has answered%s",
+            "%s joined alone and keeps trying: no seed has replied%s",
             self.service.name,
-            f"; the last one: {reason}" if reason else "",
+            f"; last error: {reason}" if reason else "",
         )
 
     async def stop(self) -> None:
-        """Say goodbye and leave."""
+        """Leave the cluster and stop."""
         if self._machine is not None:
             self._leave()
             await self._start_closing()
@@ -203,32 +205,32 @@ class ClusterAgent(Lifecycle):
         self._process_outputs()
 
     def _stopped_while_starting(self) -> NotRunningError:
-        return NotRunningError(f"the agent of {self.service.name!r} was stopped while it started")
+        return NotRunningError(f"agent of {self.service.name!r} was stopped during its start")
 
     def _start_closing(self) -> asyncio.Future[None]:
-        """Close in a task of its own, which ends even if whoever waits for it is cancelled."""
-        if self._closing is None:
+        """Close in a separate task, which ends even if the caller is cancelled."""
+        if self._close_task is None:
             self._is_stopped = True
-            self._closing = self._loop.create_task(self._close())
-        return asyncio.shield(self._closing)
+            self._close_task = self._loop.create_task(self._close())
+        return asyncio.shield(self._close_task)
 
     async def _close(self) -> None:
-        """Let the goodbye be delivered, then close."""
+        """Send what is queued, the leave included, then close."""
         if self._timer is not None:
             self._timer.cancel()
         if self._is_subscribed:
             self.service.unsubscribe(SUBJECT)
             self.service.clear_duplicate_name_callback()
             self.service.set_member(False)
-        await self._transmission.drain()
-        self._audience.close(self.failure)
+        await self._transport.drain()
+        self._listeners.close(self.failure)
         for task in list(self._tasks):
             task.cancel()
         try:
             await self._discovery.stop()
         except Exception:
-            logger.exception("the discovery of %s could not be stopped", self.service.name)
-        await self._transmission.close()
+            logger.exception("%s: stopping the discovery failed", self.service.name)
+        await self._transport.close()
         for future in (self._joined, self._closed):
             if not future.done():
                 future.set_result(None)
@@ -240,56 +242,56 @@ class ClusterAgent(Lifecycle):
         if self.failure is not None:
             raise self.failure
 
-    def _make_machine(self, address: Address) -> Membership:
+    def _create_machine(self, address: Address) -> Membership:
         return Membership(
             self.service.name,
             address,
             instance=self.service.incarnation,
             incarnation=time.time_ns() // 1_000_000,
             secret=secrets.token_bytes(16),
-            chance=random.SystemRandom(),
-            # Whom this node calls shows a certificate with its name, or knows the secret.
+            rng=random.SystemRandom(),
+            # Peers prove their names by a certificate, or that they know the cluster's secret.
             proves_names=self.service.uses_tls or self.service.is_closed,
             properties=self._properties,
             config=self.config,
         )
 
-    # Looking.
+    # Queries.
 
     @property
     def local_member(self) -> Member:
-        """This node."""
+        """This node as a member."""
         return self._running_machine().local_member
 
     @property
     def members(self) -> list[Member]:
-        """All members, this node first, those that do not answer at the moment included."""
+        """All members, this node first, suspected ones included."""
         return self._running_machine().members()
 
     def member(self, name: str) -> Member | None:
-        """The member of that name."""
+        """Return the member with this name, or None."""
         return self._running_machine().member(name)
 
     def names_at(self, address: Address) -> list[str]:
-        """Members that are reached at the address: one or none, unless two claim it."""
+        """Return the members at this address: one or none, unless two claim it."""
         return self._running_machine().names_at(address)
 
     @property
     def datagram_service(self) -> DatagramService | None:
-        """What this node sends and receives datagrams with, if it may."""
+        """The datagram service of this node; None if datagrams are off."""
         self._running_machine()
-        return self._transmission.datagrams
+        return self._transport.datagrams
 
-    def subscribe_datagrams(self, subject: str, listener: DatagramListener) -> None:
-        """Have `listener(message)` called for datagrams to the subject; also before the start."""
-        self._transmission.subscribe(subject, listener)
+    def subscribe_datagrams(self, subject: str, listener: DatagramHandler) -> None:
+        """Call `listener(message)` for datagrams to the subject; also possible before the start."""
+        self._transport.subscribe(subject, listener)
 
     def unsubscribe_datagrams(self, subject: str) -> None:
-        """Forget the listeners to the subject."""
-        self._transmission.unsubscribe(subject)
+        """Remove the listeners of the subject."""
+        self._transport.unsubscribe(subject)
 
     def create_task(self, awaitable: Awaitable[object]) -> asyncio.Future[object]:
-        """Run something beside this agent; it is cancelled when the agent stops."""
+        """Run an awaitable until it ends or the agent stops, which cancels it."""
         task = asyncio.ensure_future(awaitable)
         if self._is_stopped:
             task.cancel()
@@ -298,7 +300,7 @@ class ClusterAgent(Lifecycle):
         return task
 
     def statistics(self) -> ClusterStatistics:
-        """What is going on."""
+        """Return statistics of this moment."""
         machine = self._running_machine()
         members = machine.members()
         return ClusterStatistics(
@@ -308,73 +310,73 @@ class ClusterAgent(Lifecycle):
             counters=msgspec.structs.replace(
                 machine.counters, refused=dict(machine.counters.refused)
             ),
-            streams_failed=self._transmission.failed,
-            streams_dropped=self._transmission.dropped,
+            streams_failed=self._transport.failed,
+            streams_dropped=self._transport.dropped,
             round_trips_s=machine.round_trips_s(),
             discovery=self._discovery.statistics(),
         )
 
     def events(self) -> MembershipEventStream:
-        """Every change from now on, to be read with `async for`."""
-        return self._audience.open_stream()
+        """Return a stream of all events from now on, for `async for`."""
+        return self._listeners.open_stream()
 
     def add_listener(self, listener: MembershipListener) -> None:
-        """Have `listener(change)` called with every change."""
-        self._audience.add(listener)
+        """Call `listener(event)` for every event."""
+        self._listeners.add(listener)
 
     def remove_listener(self, listener: MembershipListener) -> None:
-        """Do not call it any more."""
-        self._audience.remove(listener)
+        """Stop calling the listener."""
+        self._listeners.remove(listener)
 
-    # Doing.
+    # Changes.
 
     def set_properties(self, changes: Mapping[str, str | None]) -> None:
-        """Change what others know of this node; None removes a property."""
+        """Merge changes into this node's properties; None removes a property."""
         if self._is_stopped:
             raise UsageError(f"the agent of {self.service.name!r} was stopped")
         if self._machine is None:
             merged = {**self._properties, **changes}
-            kept = {key: value for key, value in merged.items() if value is not None}
-            self._properties = validate_properties(kept, self.config)
+            remaining = {key: value for key, value in merged.items() if value is not None}
+            self._properties = validate_properties(remaining, self.config)
         else:
             self._machine.set_properties(changes, self._loop.time())
             self._process_outputs()
 
     def contact(self, address: Address) -> None:
-        """Somebody unknown speaks from there: find out whether it is a member nobody told of."""
+        """Query an unknown node at the address: it may be a member that this node does not know."""
         self._running_machine().contact(address, self._loop.time())
         self._process_outputs()
 
     def _running_machine(self) -> Membership:
         if self._machine is None:
-            raise UsageError(f"start() the agent of {self.service.name!r} first")
+            raise UsageError(f"{self!r} is not running; call start() first")
         return self._machine
 
-    # What comes in.
+    # Inputs.
 
-    def _on_contacts(self, contacts: frozenset[Address]) -> None:
-        self._running_machine().set_contacts(contacts, self._loop.time())
+    def _on_seeds(self, seeds: frozenset[Address]) -> None:
+        self._running_machine().set_seeds(seeds, self._loop.time())
         self._process_outputs()
 
     def _on_request(self, message: RawMessage) -> bytes:
         if message.peer is None and self.service.uses_tls:
             raise MemberNotFoundError(
-                "over TLS, news of members is taken from nodes with a certificate"
+                "membership packet rejected: over TLS it must come from a node with a certificate"
             )
-        answer = self._receive(message.payload, message.sender, in_stream=True)
+        reply = self._receive(message.payload, message.sender, in_stream=True)
         self._process_outputs()
-        return answer or b""
+        return reply or b""
 
     def _on_datagram(self, message: RawMessage) -> None:
         origin = message.source or message.sender
-        answer = self._receive(message.payload, message.sender, origin=origin)
-        if answer is not None:
-            # Where it came from and nowhere else: its sender can say what it likes.
-            self._transmission.send_datagram(origin, SUBJECT, answer)
+        reply = self._receive(message.payload, message.sender, origin=origin)
+        if reply is not None:
+            # The reply goes to the real source: the advertised address may be forged.
+            self._transport.send_datagram(origin, SUBJECT, reply)
         self._process_outputs()
 
-    def _on_answer(self, address: Address, payload: bytes) -> None:
-        self._receive(payload, address, in_stream=True, is_answer=True)
+    def _on_reply(self, address: Address, payload: bytes) -> None:
+        self._receive(payload, address, in_stream=True, is_reply=True)
         self._process_outputs()
 
     def _receive(
@@ -383,29 +385,29 @@ class ClusterAgent(Lifecycle):
         source: Address,
         *,
         in_stream: bool = False,
-        is_answer: bool = False,
+        is_reply: bool = False,
         origin: Address | None = None,
     ) -> bytes | None:
         machine = self._running_machine()
-        answer = machine.receive(
+        reply = machine.receive(
             payload,
             source,
             self._loop.time(),
             in_stream=in_stream,
-            is_answer=is_answer,
+            is_reply=is_reply,
             origin=origin,
         )
         for reason in machine.drain_rejections():
-            self._warn(reason, "%s: refused news from %s: %s", self.service.name, source, reason)
-        return answer
+            self._warn(reason, "%s: rejected gossip from %s: %s", self.service.name, source, reason)
+        return reply
 
-    def _on_same_name(self, address: Address, rival: DuplicateNamePeerError) -> None:
+    def _on_duplicate_name_peer(self, address: Address, rival: DuplicateNamePeerError) -> None:
         self._running_machine().on_duplicate_name_peer(
             address, rival.incarnation, self._loop.time(), is_member=rival.is_member
         )
         self._process_outputs()
 
-    def _on_namesake(self, address: Address, instance: int) -> None:
+    def _on_duplicate_name_caller(self, address: Address, instance: int) -> None:
         self._running_machine().on_duplicate_name_caller(address, instance, self._loop.time())
         self._process_outputs()
 
@@ -416,67 +418,67 @@ class ClusterAgent(Lifecycle):
         finally:
             self._process_outputs()
 
-    # What goes out.
+    # Outputs.
 
     def _process_outputs(self) -> None:
-        """Send, tell, set the timer."""
+        """Send packets, publish events and set the timer."""
         machine = self._running_machine()
         try:
             for send in machine.drain_outgoing():
-                self._transmission.send(send, SUBJECT, timeout_s=self.config.probe_timeout_s)
-            for change in machine.drain_events():
-                self._publish(change)
+                self._transport.send(send, SUBJECT, timeout_s=self.config.probe_timeout_s)
+            for event in machine.drain_events():
+                self._publish(event)
         finally:
-            # Whatever else happens, time goes on.
+            # A failing send or listener must not stop the protocol.
             self._set_timer(machine.deadline())
         if machine.phase is MembershipPhase.MEMBER and not self._joined.done():
             self.service.set_member(True)
             self._joined.set_result(None)
         self._warn_of_blocked_datagrams(machine.counters.probes_by_stream)
 
-    def _set_timer(self, when: float) -> None:
+    def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
-            if self._timer_at == when:
+            if self._timer_at == deadline:
                 return
             self._timer.cancel()
             self._timer = None
-        if when < NEVER and not self._is_stopped:
-            self._timer_at = when
-            self._timer = self._loop.call_at(when, self._tick)
+        if deadline < NEVER and not self._is_stopped:
+            self._timer_at = deadline
+            self._timer = self._loop.call_at(deadline, self._tick)
 
-    def _publish(self, change: MembershipUpdate) -> None:
-        if isinstance(change, MembershipEvent):
-            # What members say of themselves changes often, and is nobody's trouble.
-            suppress_errors = change.kind is MembershipEventType.METADATA
-            level = logging.DEBUG if suppress_errors else logging.INFO
-            logger.log(level, "%s: %s", self.service.name, change)
-            self._audience.publish(change)
-        elif isinstance(change, NameConflictDetected):
+    def _publish(self, event: MembershipUpdate) -> None:
+        if isinstance(event, MembershipEvent):
+            # Properties change often, and no operator has to act on that.
+            is_metadata = event.kind is MembershipEventType.METADATA
+            level = logging.DEBUG if is_metadata else logging.INFO
+            logger.log(level, "%s: %s", self.service.name, event)
+            self._listeners.publish(event)
+        elif isinstance(event, NameConflictDetected):
             self._warn(
                 "contested",
-                "a second node named %r at %s was refused",
+                "%s: name conflict: a second node with this name at %s was rejected",
                 self.service.name,
-                change.rival,
+                event.rival,
             )
         else:
-            self._on_name_conflict_lost(change)
+            self._on_name_conflict_lost(event)
 
-    def _on_name_conflict_lost(self, lost: NameConflictLost) -> None:
-        """Another live node keeps the name: this one is no member any more."""
-        self.failure = NameConflictError(self.service.name, str(lost.holder))
+    def _on_name_conflict_lost(self, conflict: NameConflictLost) -> None:
+        """Leave because another live node keeps this node's name."""
+        self.failure = NameConflictError(self.service.name, str(conflict.holder))
         if not self._joined.done():
-            # Whoever starts this node is told.
+            # `start` raises the error.
             self._joined.set_result(None)
             return
         logger.error("%s", self.failure)
         self._start_closing()
 
     def _warn_of_blocked_datagrams(self, by_stream: int) -> None:
-        if by_stream > self._told_by_stream and self._uses_datagrams:
-            self._told_by_stream = by_stream
+        if by_stream > self._logged_by_stream and self._uses_datagrams:
+            self._logged_by_stream = by_stream
             self._warn(
                 "datagrams",
-                "%s: a member answers over TCP but not over UDP; are datagrams blocked?",
+                "%s: a member acknowledges over TCP but not over UDP; are datagrams blocked?",
                 self.service.name,
             )
 
@@ -485,12 +487,12 @@ class ClusterAgent(Lifecycle):
 
     def __repr__(self) -> str:
         if self._machine is None:
-            return f"<Agent {self.service.name} not started>"
+            return f"<ClusterAgent {self.service.name} not started>"
         members = len(self._machine.members())
-        return f"<Agent {self.service.name} {self._machine.phase.value}, {members} members>"
+        return f"<ClusterAgent {self.service.name} {self._machine.phase.value}, {members} members>"
 
 
 def _fit_to_frames(config: MembershipConfig, service: MessagingService) -> MembershipConfig:
-    """A view that is sent must not be larger than what a connection carries."""
+    """Return the config with packets that fit into frames of the connection."""
     stream_bytes_max = min(config.stream_bytes_max, service.limits.frame_bytes_max // 2)
     return msgspec.structs.replace(config, stream_bytes_max=stream_bytes_max)

@@ -1,4 +1,4 @@
-"""Changes of the cluster, handed to callbacks and to readers that wait for them."""
+"""Membership events for callbacks and for readers."""
 
 from __future__ import annotations
 
@@ -16,41 +16,45 @@ logger = logging.getLogger("postroad.cluster")
 
 MembershipListener: TypeAlias = Callable[[MembershipEvent], object]
 
-# Changes kept for a reader that does not read.
+# Events buffered for a reader that does not read.
 _UNREAD_MAX = 10_000
 
 
 class MembershipEventStream:
-    """Changes in their order, from the moment it was made: `async for change in agent.changes()`.
+    """Events in order from its creation on: `async for event in agent.events()`.
 
-    It ends when the agent stops, or when it is closed or forgotten. It raises
-    `SlowConsumerError` if its reader falls too far behind, and `NameConflictError` if this node
-    has to leave because of its name.
+    It ends when the agent stops, or when it is closed or garbage-collected. It raises
+    `SlowConsumerError` if its reader falls too far behind, and `NameConflictError` if this node has
+    to leave because of its name.
     """
 
     def __init__(self, waiting: dict[MembershipEventStream, None]) -> None:
-        # Where it is held while somebody waits for it.
+        # References streams with a waiting reader.
         self._waiting = waiting
         self._unread: deque[MembershipEvent] = deque()
         self._wake: asyncio.Future[None] | None = None
-        # What the reader is told after what is unread.
-        self._end: PostroadError | None = None
+        # Raised to the reader after the unread events.
+        self._close_error: PostroadError | None = None
         self.is_closed = False
 
-    def put(self, change: MembershipEvent) -> None:
-        """Add a change."""
+    def put(self, event: MembershipEvent) -> None:
+        """Add an event."""
         if len(self._unread) >= _UNREAD_MAX:
             self._unread.clear()
-            self.close(SlowConsumerError(f"more than {_UNREAD_MAX} changes were not read in time"))
+            self.close(
+                SlowConsumerError(
+                    f"event stream closed: more than {_UNREAD_MAX} events were unread"
+                )
+            )
             return
-        self._unread.append(change)
+        self._unread.append(event)
         self._wake_reader()
 
     def close(self, error: PostroadError | None = None) -> None:
-        """End it, with an error if there is one."""
+        """End the stream, with an error if one is given."""
         if not self.is_closed:
             self.is_closed = True
-            self._end = error
+            self._close_error = error
             self._wake_reader()
 
     def _wake_reader(self) -> None:
@@ -62,8 +66,8 @@ class MembershipEventStream:
 
     async def __anext__(self) -> MembershipEvent:
         while not self._unread:
-            if self._end is not None:
-                raise self._end
+            if self._close_error is not None:
+                raise self._close_error
             if self.is_closed:
                 raise StopAsyncIteration
             self._wake = asyncio.get_running_loop().create_future()
@@ -76,71 +80,71 @@ class MembershipEventStream:
 
 
 class MembershipListeners:
-    """Everybody who wants to hear of changes."""
+    """The callbacks and streams that receive membership events."""
 
     def __init__(self) -> None:
         self._listeners: list[MembershipListener] = []
-        # Weak, so that one whose reader went away does not collect changes for ever; but somebody
-        # who waits must not go away.
+        # Weak references, so that an abandoned stream does not collect events for ever; a stream
+        # whose reader waits is referenced by `_waiting`.
         self._streams: list[weakref.ref[MembershipEventStream]] = []
         self._waiting: dict[MembershipEventStream, None] = {}
-        # Changes that come up while one is told wait for their turn.
+        # Events published while another is being delivered; they keep their order.
         self._queue: deque[MembershipEvent] = deque()
-        self._is_telling = False
+        self._is_publishing = False
         self._is_closed = False
-        self._end: PostroadError | None = None
+        self._close_error: PostroadError | None = None
 
     def add(self, listener: MembershipListener) -> None:
-        """Call it with every change."""
+        """Call the listener for every event."""
         self._listeners.append(listener)
 
     def remove(self, listener: MembershipListener) -> None:
-        """Call it no more."""
+        """Stop calling the listener."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
     def open_stream(self) -> MembershipEventStream:
-        """A new reader."""
+        """Return a new stream."""
         stream = MembershipEventStream(self._waiting)
         self._streams.append(weakref.ref(stream))
         if self._is_closed:
-            stream.close(self._end)
+            stream.close(self._close_error)
         return stream
 
     def _open_streams(self) -> list[MembershipEventStream]:
-        """Those that are read, in the order they were opened."""
+        """Return the open streams in the order of their creation."""
         streams = [stream for ref in self._streams if (stream := ref()) is not None]
         open_streams = [stream for stream in streams if not stream.is_closed]
         if len(open_streams) < len(self._streams):
             self._streams = [weakref.ref(stream) for stream in open_streams]
         return open_streams
 
-    def publish(self, change: MembershipEvent) -> None:
-        """Tell everybody, in the order of the changes, also if a listener causes more of them."""
-        self._queue.append(change)
-        if self._is_telling:
+    def publish(self, event: MembershipEvent) -> None:
+        """Publish an event; order is kept even if a listener causes further events."""
+        self._queue.append(event)
+        if self._is_publishing:
             return
-        self._is_telling = True
+        self._is_publishing = True
         try:
             while self._queue:
                 self._publish_one(self._queue.popleft())
         finally:
-            self._is_telling = False
+            self._is_publishing = False
 
-    def _publish_one(self, change: MembershipEvent) -> None:
-        """One listener that fails disturbs nobody else."""
+    def _publish_one(self, event: MembershipEvent) -> None:
+        """Deliver one event; a listener that fails does not affect the others."""
         for stream in self._open_streams():
-            stream.put(change)
+            stream.put(event)
         for listener in list(self._listeners):
             try:
-                listener(change)
+                listener(event)
             except (Exception, asyncio.CancelledError):
-                # Raised here a cancellation concerns nobody but the listener.
-                logger.exception("a listener to changes of the cluster failed")
+                # A cancellation raised by a listener concerns only that listener.
+                logger.exception("a listener of membership events failed")
 
     def close(self, error: PostroadError | None) -> None:
-        """There will be no more changes."""
+        """End all streams: no further events follow."""
         self._is_closed = True
-        self._end = error
+        self._close_error = error
         for stream in self._open_streams():
             stream.close(error)

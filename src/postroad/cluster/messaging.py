@@ -1,7 +1,7 @@
-"""Messages by member name, with the caller's own encoding.
+"""Messages to members by name, with the encoding of the caller.
 
-What travels is exactly what the encoder made: no envelope, no member name. Names become addresses
-when a message is sent, and the receiver knows its sender by the connection it came over.
+The payload is exactly what the encoder returns: no envelope, no member name. Names are resolved to
+addresses when a message is sent, and the receiver knows the sender by its connection.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ R = TypeVar("R")
 Encoder: TypeAlias = Callable[[M], bytes]
 Decoder: TypeAlias = Callable[[bytes], M]
 MemberMessageHandler: TypeAlias = Callable[[M, Member], object]
-"""Called with a message and the member it comes from; may be a coroutine function."""
+"""Called with a message and the member that sent it; may be a coroutine function."""
 MemberRequestHandler: TypeAlias = Callable[[M, Member], R | Awaitable[R]]
 
 SendFailures: TypeAlias = dict[str, MessagingError]
-"""Members a message was not sent to, and why."""
+"""Errors by name of the members that a message was not sent to."""
 
-_NAMES_TOLD = 10
-# Asynchronous consumers of datagrams at work; more datagrams are dropped, as a full socket would.
+_NAMES_LISTED = 10
+# Coroutine handlers of datagrams that run at a time; further datagrams are dropped, as a full
+# socket buffer would.
 _RUNNING_MAX = 256
 _WARN_INTERVAL_S = 5.0
 
 
 def raw_bytes(payload: bytes) -> bytes:
-    """The encoding of bytes as themselves."""
+    """Return the bytes unchanged: the identity codec."""
     return payload
 
 
@@ -55,21 +56,21 @@ class ClusterMessagingStatistics(msgspec.Struct):
     """Totals since the start."""
 
     strangers: int = 0
-    """Messages dropped or refused because their sender is no known member."""
+    """Messages dropped or rejected because their sender is not a known member."""
     malformed: int = 0
     """Datagrams dropped because they could not be decoded."""
     failed: int = 0
-    """Consumers of datagrams that raised."""
+    """Handlers of datagrams that raised."""
     overflowed: int = 0
     """Datagrams dropped because too many were being handled."""
 
 
 class ClusterMessaging:
-    """Sends messages to members and handles theirs.
+    """Sends messages to members by name and handles messages of members.
 
-    communication = Communication(agent)
-    communication.reply_to("price", lambda item, member: b"7")
-    price = await communication.send("beta", "price", b"apple")
+    messaging = ClusterMessaging(agent)
+    messaging.serve("price", lambda item, member: b"7")
+    price = await messaging.request("beta", "price", b"apple")
     """
 
     def __init__(self, agent: ClusterAgent) -> None:
@@ -117,9 +118,9 @@ class ClusterMessaging:
         """Send a request and return the reply.
 
         Raises:
-            MemberNotFoundError: the member is not known here, or does not know this node yet.
+            MemberNotFoundError: the member is unknown here, or does not know this node yet.
             MalformedPayloadError: the reply could not be decoded.
-            MessagingError: one of its sub-classes; `outcome` says whether the peer may have acted.
+            MessagingError: one of its subclasses; `outcome` says whether the peer may have acted.
         """
         target = self._find(member, subject)
         payload = encoder(message)
@@ -128,7 +129,7 @@ class ClusterMessaging:
                 target.address, subject, payload, timeout=timeout, peer=target.name
             )
         except RemoteHandlerError as failure:
-            raise _unless_stranger(failure) from None
+            raise _map_unknown_sender(failure) from None
         return decode_with(decoder, reply)
 
     async def send(
@@ -140,9 +141,9 @@ class ClusterMessaging:
         encoder: Encoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
         reliable: bool = True,
     ) -> None:
-        """Send a message without a reply: over TCP, or as a datagram that may get lost.
+        """Send a one-way message: over TCP, or as a datagram, which can be lost.
 
-        Where datagrams are off, everything goes over TCP.
+        If datagrams are off, everything goes over TCP.
         """
         await self._send(self._find(member, subject), subject, encoder(message), reliable)
 
@@ -155,15 +156,15 @@ class ClusterMessaging:
         encoder: Encoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
         reliable: bool = True,
     ) -> SendFailures:
-        """Send a message to several members, encoded once; returns whom it was not sent to."""
+        """Send one-way messages to several members, encoded once; return what failed."""
         if isinstance(members, str):
-            raise UsageError(f"members must be several names, not the text {members!r}")
+            raise UsageError(f"members must be a list of names, not the string {members!r}")
         payload = encoder(message)
         if not isinstance(payload, bytes):
             raise UsageError(f"an encoder must return bytes, not {type(payload).__name__}")
         names = list(dict.fromkeys(members))
-        sending = (self._try_send(name, subject, payload, reliable) for name in names)
-        errors = await asyncio.gather(*sending)
+        sends = (self._try_send(name, subject, payload, reliable) for name in names)
+        errors = await asyncio.gather(*sends)
         return {name: error for name, error in zip(names, errors, strict=True) if error}
 
     async def broadcast(
@@ -175,9 +176,13 @@ class ClusterMessaging:
         reliable: bool = True,
         include_self: bool = False,
     ) -> SendFailures:
-        """Send a message to all members, also those that do not answer at the moment."""
-        own = self.agent.local_member.name
-        names = [it.name for it in self.agent.members if include_self or it.name != own]
+        """Send one-way messages to all members, suspected ones included; return what failed."""
+        local_name = self.agent.local_member.name
+        names = [
+            member.name
+            for member in self.agent.members
+            if include_self or member.name != local_name
+        ]
         return await self.multicast(names, subject, message, encoder=encoder, reliable=reliable)
 
     async def _try_send(
@@ -200,10 +205,10 @@ class ClusterMessaging:
         member = self.agent.member(name)
         if member is not None:
             return member
-        known = [it.name for it in self.agent.members]
-        more = f" and {len(known) - _NAMES_TOLD} more" if len(known) > _NAMES_TOLD else ""
+        names = [member.name for member in self.agent.members]
+        more = f" and {len(names) - _NAMES_LISTED} more" if len(names) > _NAMES_LISTED else ""
         raise MemberNotFoundError(
-            f"no member {name!r}; known are {', '.join(known[:_NAMES_TOLD])}{more}",
+            f"no member {name!r}; known are {', '.join(names[:_NAMES_LISTED])}{more}",
             subject=subject,
             peer=name,
         )
@@ -217,9 +222,9 @@ class ClusterMessaging:
         *,
         decoder: Decoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
     ) -> None:
-        """Have `handler(message, member)` called for messages to the subject; it never replies.
+        """Call `handler(message, member)` for one-way messages to the subject.
 
-        Messages come over TCP or as datagrams. Those of senders that are no members are dropped.
+        Messages arrive over TCP or as datagrams. Those of unknown senders are dropped.
         """
         self._service.subscribe(
             subject,
@@ -227,7 +232,7 @@ class ClusterMessaging:
             one_way=True,
         )
         self.agent.subscribe_datagrams(
-            subject, lambda message: self._consume_datagram(message, handler, decoder)
+            subject, lambda message: self._on_datagram(message, handler, decoder)
         )
 
     @overload
@@ -253,9 +258,9 @@ class ClusterMessaging:
         decoder: Decoder[Any] = raw_bytes,
         encoder: Encoder[Any] = raw_bytes,
     ) -> None:
-        """Have `handler(message, member)` called for requests to the subject; it returns the reply.
+        """Call `handler(message, member)` for requests to the subject and send what it returns.
 
-        Requests of senders that are no members are refused with MemberNotFoundError.
+        Requests of unknown senders are rejected with MemberNotFoundError.
         """
 
         def handle(message: RawMessage) -> bytes | Awaitable[bytes]:
@@ -267,7 +272,7 @@ class ClusterMessaging:
         self._service.subscribe(subject, handle)
 
     def unsubscribe(self, subject: str) -> bool:
-        """Forget the handler of the subject; False if there was none."""
+        """Remove the handler of the subject; return False if there was none."""
         self.agent.unsubscribe_datagrams(subject)
         return self._service.unsubscribe(subject)
 
@@ -278,13 +283,13 @@ class ClusterMessaging:
         return handler(decode_with(decoder, message.payload), member)
 
     def _resolve_sender(self, message: RawMessage) -> Member:
-        """The member a message comes from; asks strangers who they are."""
+        """Return the member that sent a message; query unknown senders."""
         name = message.peer
         if name is None and self._service.uses_tls:
-            # An address is no proof: whoever shows a certificate that names it is known by that.
+            # An address proves nothing here: a peer is known by the name in its certificate.
             name = ""
         elif name is None:
-            # Older versions of the protocol tell the address only.
+            # Older protocol versions carry the address only.
             names = self.agent.names_at(message.sender)
             name = names[0] if len(names) == 1 else ""
         member = self.agent.member(name)
@@ -292,11 +297,12 @@ class ClusterMessaging:
             self._statistics.strangers += 1
             self.agent.contact(message.sender)
             raise MemberNotFoundError(
-                f"sender {message.sender} is not a known cluster member", outcome=Outcome.REPLIED
+                f"sender {message.sender} is not a known cluster member",
+                outcome=Outcome.REPLIED,
             )
         return member
 
-    def _consume_datagram(
+    def _on_datagram(
         self, message: RawMessage, handler: MemberMessageHandler[M], decoder: Decoder[M]
     ) -> None:
         if len(self._running) >= _RUNNING_MAX:
@@ -305,38 +311,38 @@ class ClusterMessaging:
         try:
             result = self._handle(message, handler, decoder)
         except MemberNotFoundError as error:
-            self._warn("stranger", "dropped a datagram to %r: %s", message.subject, error)
+            self._warn("unknown sender", "datagram to %r dropped: %s", message.subject, error)
         except MalformedPayloadError as error:
             self._statistics.malformed += 1
-            self._warn("malformed", "dropped a datagram to %r: %s", message.subject, error)
+            self._warn("malformed", "datagram to %r dropped: %s", message.subject, error)
         else:
             if isinstance(result, Awaitable):
-                self._run(result, message.subject)
+                self._start(result, message.subject)
 
-    def _run(self, awaitable: Awaitable[object], subject: str) -> None:
-        run = self.agent.create_task(awaitable)
-        self._running[run] = None
-        run.add_done_callback(lambda done: self._on_done(done, subject))
+    def _start(self, awaitable: Awaitable[object], subject: str) -> None:
+        task = self.agent.create_task(awaitable)
+        self._running[task] = None
+        task.add_done_callback(lambda done: self._on_done(done, subject))
 
-    def _on_done(self, run: asyncio.Future[object], subject: str) -> None:
-        del self._running[run]
-        if not run.cancelled() and (error := run.exception()) is not None:
+    def _on_done(self, task: asyncio.Future[object], subject: str) -> None:
+        del self._running[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._statistics.failed += 1
-            self._warn("failed", "the consumer of %r failed: %r", subject, error)
+            self._warn("failed", "handler of %r failed: %r", subject, error)
 
     def _warn(self, key: str, text: str, *args: object) -> None:
         self._log.log(key, asyncio.get_running_loop().time(), text, *args)
 
     def statistics(self) -> ClusterMessagingStatistics:
-        """A copy of the counters."""
+        """Return a copy of the counters."""
         return msgspec.structs.replace(self._statistics)
 
     def __repr__(self) -> str:
-        return f"<Communication of {self.agent!r}>"
+        return f"<ClusterMessaging of {self.agent!r}>"
 
 
 def decode_with(decoder: Decoder[M], payload: bytes) -> M:
-    """Run the caller's decoder; whatever it raises means that the payload is not what it reads."""
+    """Decode with the caller's decoder; any error it raises means a malformed payload."""
     try:
         return decoder(payload)
     except Exception as error:
@@ -347,8 +353,8 @@ async def _encode_later(result: Awaitable[R], encoder: Encoder[R]) -> bytes:
     return encoder(await result)
 
 
-def _unless_stranger(failure: RemoteHandlerError) -> MessagingError:
-    """The failure, or what it stands for if the peer does not know this node."""
+def _map_unknown_sender(failure: RemoteHandlerError) -> MessagingError:
+    """Return the failure; as MemberNotFoundError if the peer does not know this node."""
     if failure.remote_code != MemberNotFoundError.code:
         return failure
     return MemberNotFoundError(

@@ -1,4 +1,4 @@
-"""Publishing to whoever wants to hear: subscriptions are properties of members."""
+"""Publish/subscribe among members: subscriptions are member properties."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _WARN_INTERVAL_S = 5.0
 class ClusterTopics:
     """Topics of a cluster.
 
-        topics = Topics(communication)
+        topics = ClusterTopics(messaging)
         topics.subscribe("prices", lambda message, member: print(member.name, message))
         await topics.publish("prices", b"apple 7")
 
-    A new subscription is known to the others once their news have spread, within a second or two
-    in a cluster of usual size. Handlers begin with the messages of one publisher in their order.
+    Gossip carries a new subscription to the others, within a second or two in a cluster of usual
+    size. Handlers start in the order of the messages of one publisher.
     """
 
-    def __init__(self, communication: ClusterMessaging) -> None:
-        self._communication = communication
-        self._agent = communication.agent
-        self._consumers: dict[str, list[MemberMessageHandler[bytes]]] = {}
+    def __init__(self, messaging: ClusterMessaging) -> None:
+        self._messaging = messaging
+        self._agent = messaging.agent
+        self._handlers: dict[str, list[MemberMessageHandler[bytes]]] = {}
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
 
     def subscribe(
@@ -53,46 +53,50 @@ class ClusterTopics:
         *,
         decoder: Decoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
     ) -> MemberMessageHandler[bytes]:
-        """Have `handler(message, member)` called for messages to the topic.
+        """Call `handler(message, member)` for messages to the topic.
 
-        Several may subscribe to one topic. Returns what `unsubscribe` takes.
+        A topic can have several handlers. Returns the object to pass to `unsubscribe`.
         """
         _check_topic(topic)
 
-        def consume(payload: bytes, member: Member) -> object:
+        def decode_and_handle(payload: bytes, member: Member) -> object:
             return handler(decode_with(decoder, payload), member)
 
-        if topic not in self._consumers:
+        if topic not in self._handlers:
             self._announce_subscription(topic)
-        self._consumers.setdefault(topic, []).append(consume)
-        return consume
+        self._handlers.setdefault(topic, []).append(decode_and_handle)
+        return decode_and_handle
 
     def _announce_subscription(self, topic: str) -> None:
-        """Take what others send to the topic, and tell them that this node wants it."""
-        self._communication.subscribe(
+        """Handle messages to the topic, and publish the subscription as a property."""
+        self._messaging.subscribe(
             _SUBJECT + topic, lambda payload, member: self._deliver(topic, payload, member)
         )
         try:
             self._agent.set_properties({_PROPERTY + topic: ""})
         except PostroadError:
-            self._communication.unsubscribe(_SUBJECT + topic)
+            self._messaging.unsubscribe(_SUBJECT + topic)
             raise
 
-    def unsubscribe(self, topic: str, consumer: MemberMessageHandler[bytes] | None = None) -> None:
-        """Withdraw one subscription of this node to the topic, or all."""
-        consumers = self._consumers.get(topic, [])
-        kept = [it for it in consumers if consumer is not None and it is not consumer]
-        if kept:
-            self._consumers[topic] = kept
-        elif consumers:
-            del self._consumers[topic]
-            self._communication.unsubscribe(_SUBJECT + topic)
+    def unsubscribe(self, topic: str, handler: MemberMessageHandler[bytes] | None = None) -> None:
+        """Remove one handler of the topic, or all of them."""
+        handlers = self._handlers.get(topic, [])
+        remaining = [other for other in handlers if handler is not None and other is not handler]
+        if remaining:
+            self._handlers[topic] = remaining
+        elif handlers:
+            del self._handlers[topic]
+            self._messaging.unsubscribe(_SUBJECT + topic)
             self._agent.set_properties({_PROPERTY + topic: None})
 
     def subscribers(self, topic: str) -> list[Member]:
-        """Reachable members that want the topic, this node included."""
+        """Return the reachable subscribers of the topic, this node included."""
         key = _PROPERTY + topic
-        return [it for it in self._agent.members if it.is_reachable and key in it.properties]
+        return [
+            member
+            for member in self._agent.members
+            if member.is_reachable and key in member.properties
+        ]
 
     async def publish(
         self,
@@ -101,31 +105,28 @@ class ClusterTopics:
         *,
         encoder: Encoder[M] = raw_bytes,  # type: ignore[assignment]  # Bytes need no other.
     ) -> SendFailures:
-        """Send a message to all subscribers; returns whom it was not sent to.
-
-        A subscriber that does not answer at the moment is left out.
-        """
+        """Send a message to all reachable subscribers; return what failed."""
         _check_topic(topic)
         names = [member.name for member in self.subscribers(topic)]
-        return await self._communication.multicast(
-            names, _SUBJECT + topic, message, encoder=encoder
-        )
+        return await self._messaging.multicast(names, _SUBJECT + topic, message, encoder=encoder)
 
     async def _deliver(self, topic: str, payload: bytes, member: Member) -> None:
-        """Hand a message to each subscriber; one that fails does not keep it from the others."""
-        for consumer in list(self._consumers.get(topic, ())):
+        """Call each handler; one that fails does not affect the others."""
+        for handler in list(self._handlers.get(topic, ())):
             try:
-                result = consumer(payload, member)
+                result = handler(payload, member)
                 if isinstance(result, Awaitable):
                     await result
             except Exception as error:
                 now = asyncio.get_running_loop().time()
-                self._log.log(topic, now, "a subscriber of topic %r failed: %r", topic, error)
+                self._log.log(topic, now, "handler of topic %r failed: %r", topic, error)
 
     def __repr__(self) -> str:
-        return f"<Topics of {self._agent.service.name}: {', '.join(self._consumers) or 'none'}>"
+        return (
+            f"<ClusterTopics of {self._agent.service.name}: {', '.join(self._handlers) or 'none'}>"
+        )
 
 
 def _check_topic(topic: str) -> None:
     if not topic:
-        raise ConfigError("a topic must not be empty")
+        raise ConfigError("the name of a topic must not be empty")

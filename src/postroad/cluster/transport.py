@@ -1,11 +1,11 @@
-"""Carries the packets of the membership: by datagram where that is allowed, else over TCP."""
+"""Transport of membership packets: by datagram where that is allowed, otherwise over TCP."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias
+from typing import Any
 
 from postroad.cluster.membership import OutgoingPacket
 from postroad.core import Address, ThrottledLogger
@@ -16,44 +16,43 @@ from postroad.core.errors import (
     MessagingError,
     NotRunningError,
 )
-from postroad.net import DatagramService, MessagingService, RawMessage
+from postroad.net import DatagramService, MessagingService
+from postroad.net.datagrams import DatagramHandler
 
 logger = logging.getLogger("postroad.cluster")
 
-DatagramListener: TypeAlias = Callable[[RawMessage], object]
-
-# Packets under way over TCP; more are dropped, the protocol makes up for them.
+# Packets in flight over TCP; further ones are dropped, which the protocol tolerates.
 _STREAMS_MAX = 128
-# Similar warnings are told once in so many seconds.
+# Similar warnings are logged once in this many seconds.
 _WARN_INTERVAL_S = 60.0
-# How long a leaving node waits until its goodbye is delivered.
+# How long a leaving node waits for its last packets.
 _DRAIN_S = 1.0
 
 
 class PacketTransport:
-    """Sends packets without anybody having to wait for them."""
+    """Sends membership packets in the background."""
 
     def __init__(
         self,
         service: MessagingService,
-        on_answer: Callable[[Address, bytes], None],
-        on_same_name: Callable[[Address, DuplicateNamePeerError], None],
+        on_reply: Callable[[Address, bytes], None],
+        on_duplicate_name_peer: Callable[[Address, DuplicateNamePeerError], None],
     ) -> None:
         self._service = service
-        self._on_answer = on_answer
-        self._on_same_name = on_same_name
-        # Set while datagrams may be sent.
+        self._on_reply = on_reply
+        self._on_duplicate_name_peer = on_duplicate_name_peer
+        # Set while datagrams can be sent.
         self.datagrams: DatagramService | None = None
-        self._listeners: dict[str, list[DatagramListener]] = {}
+        self._listeners: dict[str, list[DatagramHandler]] = {}
         self._streams: dict[asyncio.Task[None], None] = {}
         self.failed = 0
-        # Why a packet could not be delivered, the last time.
+        # The last error of a packet over TCP.
         self.last_failure = ""
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
         self.dropped = 0
 
     async def open_datagrams(self) -> None:
-        """Open a datagram socket beside the service's, at the same port."""
+        """Open a datagram socket at the port of the service."""
         service = self._service
         datagrams = DatagramService(
             service.cluster,
@@ -68,73 +67,73 @@ class PacketTransport:
         await datagrams.start()
         self.datagrams = datagrams
 
-    def subscribe(self, subject: str, listener: DatagramListener) -> None:
-        """Listen to datagrams, from the moment there are any."""
+    def subscribe(self, subject: str, listener: DatagramHandler) -> None:
+        """Call the listener for datagrams to the subject, as soon as datagrams are open."""
         self._listeners.setdefault(subject, []).append(listener)
         if self.datagrams is not None:
             self.datagrams.subscribe(subject, listener)
 
     def unsubscribe(self, subject: str) -> None:
-        """Listen no more."""
+        """Remove the listeners of the subject."""
         self._listeners.pop(subject, None)
         if self.datagrams is not None:
             self.datagrams.unsubscribe(subject)
 
     def send(self, send: OutgoingPacket, subject: str, *, timeout_s: float) -> None:
-        """Send a packet the way it wants."""
+        """Send a packet by datagram or over TCP."""
         if self.datagrams is not None and not send.is_stream:
             self.send_datagram(send.address, subject, send.payload)
         elif len(self._streams) < _STREAMS_MAX:
-            self._start(self._send_over_tcp(send, subject, timeout_s))
+            self._start_task(self._send_over_tcp(send, subject, timeout_s))
         else:
             self.dropped += 1
 
     def send_datagram(self, address: Address, subject: str, payload: bytes) -> None:
-        """Send a datagram; what cannot be sent is as good as lost on its way."""
+        """Send a datagram; an error counts as a lost datagram."""
         if self.datagrams is None:
             return
         try:
             self.datagrams.send_nowait(address, subject, payload)
         except (MessageTooLargeError, NotRunningError, OSError) as error:
             self.dropped += 1
-            logger.debug("no datagram to %s: %s", address, error)
+            logger.debug("datagram to %s dropped: %s", address, error)
 
     async def _send_over_tcp(self, send: OutgoingPacket, subject: str, timeout_s: float) -> None:
         service = self._service
         try:
-            answer = await service.request(
+            reply = await service.request(
                 send.address, subject, send.payload, timeout=timeout_s, peer=send.peer
             )
         except DuplicateNamePeerError as error:
-            self._on_same_name(send.address, error)
+            self._on_duplicate_name_peer(send.address, error)
         except MessagingError as error:
             self.failed += 1
             self.last_failure = str(error)
             if isinstance(error, ConnectionClosedError) and not error.retryable:
                 self._warn(send.address, error)
             else:
-                logger.debug("no packet to %s: %s", send.address, error)
+                logger.debug("packet to %s failed: %s", send.address, error)
         else:
-            if answer:
-                self._on_answer(send.address, answer)
+            if reply:
+                self._on_reply(send.address, reply)
 
     def _warn(self, address: Address, error: MessagingError) -> None:
-        """Somebody is there, but will never talk to this node as things are."""
+        """Warn that a peer rejects this node until its configuration changes."""
         now = asyncio.get_running_loop().time()
-        self._log.log(str(address), now, "cannot talk to %s: %s", address, error)
+        self._log.log(str(address), now, "cannot connect to %s: %s", address, error)
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)
         self._streams[task] = None
         task.add_done_callback(self._streams.pop)
 
     async def drain(self) -> None:
-        """Wait for what is under way, but not for long."""
+        """Wait for packets in flight, for a limited time."""
         if self._streams:
             await asyncio.wait(list(self._streams), timeout=_DRAIN_S)
 
     async def close(self) -> None:
-        """Send no more."""
+        """Cancel packets in flight and close the socket."""
         for task in list(self._streams):
             task.cancel()
         if self.datagrams is not None:

@@ -1,4 +1,4 @@
-"""Datagrams and packets no honest node would send: nothing breaks, nobody is removed."""
+"""Invalid datagrams and packets: nothing breaks, no member is removed."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def attacked_cluster() -> AsyncIterator[tuple[list[Node], Attacker]]:
             )
             assert [node.see(it.name).instance for it in nodes] == processes
             assert not [
-                it for it in node.told(MembershipEventType.REMOVED) if it.member.name in honest
+                it for it in node.reported(MembershipEventType.REMOVED) if it.member.name in honest
             ]
 
 
@@ -187,11 +187,11 @@ async def test_flood(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def until_refuted(node: Node, incarnation: int) -> None:
-    def has_heard(it: Node) -> bool:
+    def has_received(it: Node) -> bool:
         member = it.see("b")
         return member.is_reachable and member.incarnation > incarnation
 
-    await node.until(has_heard, "b has objected")
+    await node.until(has_received, "b has objected")
 
 
 async def test_forged_death() -> None:
@@ -223,11 +223,11 @@ async def test_forged_farewell() -> None:
     async with attacked_cluster() as (nodes, enemy):
         a, b, _c = nodes
         for secret in (b"", b"guess", bytes(64)):
-            farewell = enemy.forge("b", state=MemberState.LEFT, leave_secret=secret)
-            enemy.say(a, GossipPacket(records=[farewell]))
-            enemy.say(b, GossipPacket(records=[farewell]))
-        await eventually(lambda: refused(a, "forged farewell") == 3)
-        await eventually(lambda: refused(b, "forged farewell") == 3)
+            leave_record = enemy.forge("b", state=MemberState.LEFT, leave_secret=secret)
+            enemy.say(a, GossipPacket(records=[leave_record]))
+            enemy.say(b, GossipPacket(records=[leave_record]))
+        await eventually(lambda: refused(a, "forged leave") == 3)
+        await eventually(lambda: refused(b, "forged leave") == 3)
 
 
 @pytest.mark.parametrize("has_port", [True, False], ids=["attacker's address", "nobody's address"])
@@ -307,7 +307,7 @@ async def test_newcomers_at_the_address_of_members() -> None:
         await eventually(lambda: refused(a, "claims this node's address") >= 1)
         await eventually(lambda: refused(a, "claims another member's address") >= 1)
         # They do not answer under those names, so that they never are members.
-        assert all(len(node.told(MembershipEventType.ADDED)) == 2 for node in nodes)
+        assert all(len(node.reported(MembershipEventType.ADDED)) == 2 for node in nodes)
         await all_know(nodes)
 
 
@@ -320,7 +320,7 @@ async def test_members_that_do_not_exist_are_never_there() -> None:
         enemy.say(a, GossipPacket(records=ghosts))
         async with running_node("d", a, config=QUICK) as d:
             await all_know([*nodes, d])
-        assert {it.member.name for it in a.told(MembershipEventType.ADDED)} == {"b", "c", "d"}
+        assert {it.member.name for it in a.reported(MembershipEventType.ADDED)} == {"b", "c", "d"}
 
 
 # The same over TCP.

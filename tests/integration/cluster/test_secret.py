@@ -1,4 +1,4 @@
-"""A cluster with a secret: those who know it find each other, strangers change nothing."""
+"""A cluster with a secret: nodes with the secret join, others change nothing."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_stranger_stays_alone_and_is_told_why(
         running_node("b", a, secret=secret, config=QUICK) as b,
     ):
         assert (a.names, b.names) == ({"a"}, {"b"})
-        await eventually(lambda: "cannot talk to" in caplog.text)
+        await eventually(lambda: "cannot connect to" in caplog.text)
     assert "node.secret" in caplog.text
     assert SECRET not in caplog.text
 

@@ -1,4 +1,4 @@
-"""Topics: whoever subscribes gets what is published, on whatever node."""
+"""Topics: every subscriber on any node receives what is published."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ async def test_publish_reaches_all_subscribers(datagrams: bool) -> None:
         for reader in readers:
             await reader.until(2)
             assert sorted(reader.messages) == [(b"1", "c"), (b"2", "a")]
-        assert repr(a) == "<Topics of a: prices>"
-        assert repr(c) == "<Topics of c: none>"
+        assert repr(a) == "<ClusterTopics of a: prices>"
+        assert repr(c) == "<ClusterTopics of c: none>"
 
 
 async def test_messages_of_one_publisher_keep_their_order() -> None:
@@ -178,4 +178,4 @@ async def test_bad_topics() -> None:
             with pytest.raises(ConfigError, match="properties of"):
                 topics.subscribe("a topic too many for what there is room for", Reader())
         assert a.service.statistics().subscriptions == 1
-        assert repr(topics) == "<Topics of a: none>"
+        assert repr(topics) == "<ClusterTopics of a: none>"

@@ -1,4 +1,4 @@
-"""Discovery by a real ZooKeeper: what is entered there, and what others left there."""
+"""Discovery by a real ZooKeeper: registrations of this node and of others."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def make_discovery(server: ZooKeeperServer, root: str, **options: Any) -> ZooKee
 async def running(
     discovery: ZooKeeperDiscovery, name: str = "own", address: Address = OWN
 ) -> AsyncIterator[Told]:
-    told = Told()
-    await discovery.start(name, address, told)
+    reported = Told()
+    await discovery.start(name, address, reported)
     try:
-        yield told
+        yield reported
     finally:
         await discovery.stop()
 
@@ -87,9 +87,9 @@ async def test_clusters_do_not_see_each_other(server: ZooKeeperServer, root: str
     names = ("a", "a/members", "..", "")
     clusters = [ZooKeeperDiscovery(server.hosts, name, root) for name in names]
     for number, discovery in enumerate(clusters):
-        told = Told()
-        await discovery.start("..", Address("127.0.0.1", 7100 + number), told)
-        assert told.calls == [frozenset()]
+        reported = Told()
+        await discovery.start("..", Address("127.0.0.1", 7100 + number), reported)
+        assert reported.calls == [frozenset()]
     for discovery in clusters:
         assert discovery.statistics().conflicts == 0
         await discovery.stop()
@@ -110,12 +110,12 @@ async def test_a_changed_address_is_told(
     server: ZooKeeperServer, client: Any, root: str, members: str
 ) -> None:
     client.create(f"{members}/other", entry(OTHER), makepath=True)
-    async with running(make_discovery(server, root)) as told:
+    async with running(make_discovery(server, root)) as reported:
         client.set(f"{members}/other", entry(THIRD))
-        await told.until(THIRD)
+        await reported.until(THIRD)
         client.delete(f"{members}/other")
         client.create(f"{members}/other", entry(OTHER))
-        await told.until(OTHER)
+        await reported.until(OTHER)
 
 
 GARBAGE = [b"", b"\xff\xfe", b"127.0.0.1:7002", b"[]", b"{}", b'{"address":1}', b'{"address":"x"}']
@@ -132,12 +132,12 @@ async def test_garbage_is_skipped(
         client.create(f"{members}/broken-{number}", garbage, makepath=True)
     client.create(f"{members}/third", entry(THIRD))
     discovery = make_discovery(server, root)
-    async with running(discovery) as told:
-        assert told.calls == [{THIRD}]
+    async with running(discovery) as reported:
+        assert reported.calls == [{THIRD}]
         assert discovery.statistics().skipped == len(GARBAGE)
         assert f"{members}/broken-" in caplog.text and " holds no address" in caplog.text
         client.set(f"{members}/broken-0", entry(OTHER))
-        await told.until(OTHER, THIRD)
+        await reported.until(OTHER, THIRD)
 
 
 async def test_two_nodes_with_one_name_and_address_do_not_take_turns(
@@ -159,11 +159,11 @@ async def test_access_that_is_refused_is_told_and_granted_with_credentials(
     acl = [make_digest_acl("clearing", "secret", all=True)]
     with zookeeper_client(server, auth_data=auth) as owner:
         owner.create(root, acl=acl)
-        stranger = make_discovery(server, root)
-        async with running(stranger) as told:
-            assert told.calls == [frozenset()]
-            assert f"access to {root}/{CLUSTER}/members" in stranger.statistics().last_error
-            assert "refused (NoAuthError)" in caplog.text
+        unknown_node = make_discovery(server, root)
+        async with running(unknown_node) as reported:
+            assert reported.calls == [frozenset()]
+            assert f"access to {root}/{CLUSTER}/members" in unknown_node.statistics().last_error
+            assert "denied (NoAuthError)" in caplog.text
         friend = make_discovery(server, root, auth=auth)
         async with running(friend):
             assert owner.exists(f"{root}/{CLUSTER}/members/own")
@@ -178,7 +178,7 @@ async def test_credentials_of_an_unknown_kind_are_told(
     async with running(discovery):
         refused = discovery._entries.session
         # As the client, or as the session put it, whichever noticed it first.
-        assert "refused (AuthFailedError)" in caplog.text or "AUTH_FAILED" in caplog.text
+        assert "denied (AuthFailedError)" in caplog.text or "AUTH_FAILED" in caplog.text
         await eventually(lambda: discovery._entries.session is not refused, "a new session")
 
 
@@ -187,11 +187,11 @@ async def test_many_entries(server: ZooKeeperServer, client: Any, root: str, mem
     addresses = [Address("10.0.0.1", port) for port in range(20_000, 20_350)]
     made = [client.create_async(f"{members}/n{a.port}", entry(a)) for a in addresses]
     assert all(one.get(timeout=10) for one in made)
-    async with running(make_discovery(server, root)) as told:
-        assert told.calls == [frozenset(addresses)]
+    async with running(make_discovery(server, root)) as reported:
+        assert reported.calls == [frozenset(addresses)]
         client.delete(f"{members}/n20000")
-        await told.until(*addresses[1:])
-    await holds_for(lambda: len(told.calls) == 2, "told twice", 0.05)
+        await reported.until(*addresses[1:])
+    await holds_for(lambda: len(reported.calls) == 2, "told twice", 0.05)
 
 
 async def test_server_that_accepts_and_says_nothing_is_not_waited_for() -> None:
@@ -200,10 +200,10 @@ async def test_server_that_accepts_and_says_nothing_is_not_waited_for() -> None:
         silent = ZooKeeperDiscovery(
             f"{host}:{port}", CLUSTER, connect_timeout_s=0.5, request_timeout_s=0.5
         )
-        told = Told()
+        reported = Told()
         async with asyncio.timeout(DEADLINE_S):
-            await silent.start("own", OWN, told)
-            assert told.calls == [frozenset()]
+            await silent.start("own", OWN, reported)
+            assert reported.calls == [frozenset()]
             await silent.stop()
 
 

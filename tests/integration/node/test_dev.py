@@ -206,6 +206,6 @@ def test_its_cluster_is_closed_by_a_secret_that_others_beside_it_find(app: Path)
             beside.wait_for(r"beside joined the cluster; members: beside, ")
         stranger = ("--name", "stranger", "--set", "node.data=elsewhere")
         with Command(app.parent, "node", "start", *stranger, *contact) as other:
-            other.wait_for(r"goes on alone and keeps looking: .*node\.secret")
+            other.wait_for(r"joined alone and keeps trying: .*node\.secret")
         assert dev.stop(signal.SIGINT) == 0
         assert secret.read_text().strip() not in dev.output

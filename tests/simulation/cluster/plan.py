@@ -1,4 +1,4 @@
-"""Everything that chance decides about a run before it starts."""
+"""Everything that is random about a run, drawn before it starts."""
 
 from __future__ import annotations
 

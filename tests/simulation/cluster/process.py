@@ -1,4 +1,4 @@
-"""One process of a node: a messaging service and an agent, from start to end."""
+"""One process of a node: a messaging service and a cluster agent."""
 
 from __future__ import annotations
 

@@ -40,8 +40,10 @@ def _check_rest(world: World) -> None:
     running = world.running()
     for process in running:
         assert process.machine is not None
-        rumours = len(process.machine._voice.rumours)
-        require(rumours == 0 or len(running) == 1, f"{process} still has {rumours} rumours")
+        gossip_queue = len(process.machine._context.gossip_queue)
+        require(
+            gossip_queue == 0 or len(running) == 1, f"{process} still has {gossip_queue} rumours"
+        )
 
 
 def _do_agree(world: World) -> bool:
@@ -79,15 +81,15 @@ def _compare(world: World, process: Process) -> str:
     if not process.is_member or process.agent is None:
         return "sees nobody"
     seen = {member.name: member for member in process.agent.members}
-    told = []
+    reported = []
     for other in world.running():
         member = seen.pop(other.name, None)
         if other.own is None or member is None:
-            told.append(f"misses {other}")
+            reported.append(f"misses {other}")
         elif _facts(member) != _facts(other.own):
-            told.append(f"{_differences(member, other.own)} of {other}")
-    told += [f"lists {name}, which is dead" for name in seen]
-    return "; ".join(told) or "sees all"
+            reported.append(f"{_differences(member, other.own)} of {other}")
+    reported += [f"lists {name}, which is dead" for name in seen]
+    return "; ".join(reported) or "sees all"
 
 
 def _differences(seen: Member, own: Member) -> str:

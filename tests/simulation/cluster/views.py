@@ -98,14 +98,14 @@ class Views:
         # All there were, oldest first.
         self.processes: list[Process] = []
         # Others as each process was told of them.
-        self._told: dict[Process, dict[str, Member]] = {}
+        self._reported: dict[Process, dict[str, Member]] = {}
         # What each process has removed, by instance.
         self._removed: dict[Process, dict[int, Member]] = {}
         self.changes = 0
 
     def add(self, process: Process) -> None:
         self.processes.append(process)
-        self._told[process] = {}
+        self._reported[process] = {}
         self._removed[process] = {}
 
     # What processes tell.
@@ -113,23 +113,23 @@ class Views:
     def on_change(self, process: Process, change: MembershipEvent) -> None:
         self.changes += 1
         self._sim.log.add(process.node.name, "sees", str(change))
-        member, told = change.member, self._told[process]
+        member, reported = change.member, self._reported[process]
         if member.name == process.name:
             self._check_own(process, change)
             return
-        self._check_order(process, change, told.get(member.name))
+        self._check_order(process, change, reported.get(member.name))
         self._check_truth(process, member)
         if change.kind is MembershipEventType.REMOVED:
             self._check_removal(process, member)
             if not self._is_replaced(process, member):
                 self._removed[process][member.instance] = member
-            del told[member.name]
+            del reported[member.name]
         else:
-            told[member.name] = member
+            reported[member.name] = member
 
     def on_joined(self, process: Process) -> None:
         self._sim.log.add(process.node.name, "joined", process.name)
-        for holder in self._namesakes(process):
+        for holder in self._duplicates(process):
             require(
                 not (holder.is_member and self._can_know(process, holder)),
                 f"{process} joined although {holder} has its name and could be reached",
@@ -139,11 +139,11 @@ class Views:
         self._sim.log.add(process.node.name, "yields", str(error))
         longest_ago = self._sim.now - ANSWER_S
         require(
-            any(it.ended is None or it.ended > longest_ago for it in self._namesakes(process)),
+            any(it.ended is None or it.ended > longest_ago for it in self._duplicates(process)),
             f"{process} gave up its name, and nobody else has it",
         )
 
-    def _namesakes(self, process: Process) -> list[Process]:
+    def _duplicates(self, process: Process) -> list[Process]:
         return [it for it in self.processes if it.name == process.name and it is not process]
 
     def _can_know(self, process: Process, holder: Process) -> bool:
@@ -204,10 +204,10 @@ class Views:
         self._check_properties(process, member, source)
 
     def _check_properties(self, process: Process, member: Member, source: Process) -> None:
-        said = source.history.get(member.version)
+        sent = source.history.get(member.version)
         is_awaited = not member.properties
         require(
-            said is not None and (is_awaited or said == member.properties),
+            sent is not None and (is_awaited or sent == member.properties),
             f"{process} is told of properties of {member}, version {member.version}, "
             f"that it never had: {sorted(member.properties)}",
         )
@@ -259,21 +259,23 @@ class Views:
         require(own.name == process.name, f"{process} lists {own} first")
         listed = {member.name: member for member in others}
         require(len(listed) == len(others), f"{process} lists a member twice: {others}")
-        told = self._told[process]
+        reported = self._reported[process]
         require(
             {name: _facts(it) for name, it in listed.items()}
-            == {name: _facts(it) for name, it in told.items()},
-            f"{process} lists {sorted(listed)} and was told of {sorted(told)}",
+            == {name: _facts(it) for name, it in reported.items()},
+            f"{process} lists {sorted(listed)} and was told of {sorted(reported)}",
         )
 
     def _check_memory(self, process: Process) -> None:
         machine = process.machine
         assert machine is not None
         names = {it.name for it in self.processes}
-        entries = len(machine._roster.entries)
+        entries = len(machine._member_table.entries)
         require(entries < len(names), f"{process} remembers {entries} others of {len(names)}")
-        rumours = len(machine._voice.rumours)
-        require(rumours <= entries + 1, f"{process} has {rumours} rumours of {entries} others")
+        gossip_queue = len(machine._context.gossip_queue)
+        require(
+            gossip_queue <= entries + 1, f"{process} has {gossip_queue} rumours of {entries} others"
+        )
         probes = len(machine._prober._probes)
         require(probes <= PROBES_MAX, f"{process} has {probes} probes under way")
 

@@ -1,4 +1,4 @@
-"""Hosts and their processes, and the faults that befall them."""
+"""Hosts and their processes, and the faults injected into them."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class World:
         elif attack.about in self.agents:
             machine = self.agents[attack.about]._machine
             assert machine is not None
-            stranger.accuse(victim, machine._roster.local)
+            stranger.accuse(victim, machine._member_table.local)
 
     # What must hold.
 

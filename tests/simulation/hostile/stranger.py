@@ -78,7 +78,7 @@ class Stranger:
         try:
             body: list[object] = msgspec.msgpack.decode(data[8:])
             assert isinstance(body[4], bytes)
-            packet = decode_packet(body[4], news_max=10_000)
+            packet = decode_packet(body[4], records_max=10_000)
         except (msgspec.DecodeError, MalformedPayloadError, AssertionError, TypeError):
             return
         if isinstance(packet, ProbePacket):

@@ -65,9 +65,9 @@ class Told:
 
 
 async def started(discovery: Discovery, name: str = "own", address: Address = OWN) -> Told:
-    told = Told()
-    await discovery.start(name, address, told)
-    return told
+    reported = Told()
+    await discovery.start(name, address, reported)
+    return reported
 
 
 class Search(Protocol):
@@ -95,8 +95,8 @@ class SearchBehaviour:
 
     async def test_that_nobody_is_known_is_told_too(self, source: Any) -> None:
         one = await self.make(source)
-        told = await one.start()
-        assert [len(call) for call in told.calls] == [0]
+        reported = await one.start()
+        assert [len(call) for call in reported.calls] == [0]
         await one.search.stop()
 
     async def test_it_starts_once_and_may_be_stopped_at_any_time(self, source: Any) -> None:
@@ -119,11 +119,11 @@ class SearchBehaviour:
         calls: list[Any] = []
         start = asyncio.create_task(one.start(calls.append))
         await asyncio.sleep(0)
-        told = list(calls)
+        reported = list(calls)
         await one.search.stop()
 
         await asyncio.wait_for(start, DEADLINE_S)
-        assert calls == told
+        assert calls == reported
 
     async def test_cancelled_start_stops(self, source: Any) -> None:
         one = await self.make(source)
@@ -166,7 +166,7 @@ class SearchBehaviour:
 
         one = await self.make(source)
         await one.start(fail)
-        assert f"the listener of {self.finds} failed" in caplog.text
+        assert f"callback for {self.finds} failed" in caplog.text
         await one.search.stop()
 
 
@@ -176,9 +176,9 @@ class OwnDiscovery(NamedTuple):
     search: Discovery
 
     async def start(self, listener: Callable[[Any], None] | None = None) -> Told:
-        told = Told()
-        await self.search.start("own", OWN, listener or told)
-        return told
+        reported = Told()
+        await self.search.start("own", OWN, listener or reported)
+        return reported
 
 
 class DiscoveryBehaviour(SearchBehaviour):
@@ -198,8 +198,8 @@ class DiscoveryBehaviour(SearchBehaviour):
         await source.put(OWN)
         await source.put(OTHER)
         discovery = source.discovery()
-        told = await started(discovery)
-        assert told.calls == [{OTHER}]
+        reported = await started(discovery)
+        assert reported.calls == [{OTHER}]
         await discovery.stop()
 
     async def test_bad_identity_is_refused(self, source: Source) -> None:
@@ -216,33 +216,33 @@ class ChangingDiscoveryBehaviour(DiscoveryBehaviour):
     async def test_changes_are_told(self, changing: ChangingSource) -> None:
         await changing.put(OTHER)
         discovery = changing.discovery()
-        told = await started(discovery)
+        reported = await started(discovery)
         await changing.put(THIRD)
-        await told.until(OTHER, THIRD)
+        await reported.until(OTHER, THIRD)
         await changing.remove(OTHER)
-        await told.until(THIRD)
+        await reported.until(THIRD)
 
-        assert discovery.statistics().changes == len(told.calls)
+        assert discovery.statistics().changes == len(reported.calls)
         await discovery.stop()
 
     async def test_nothing_is_told_after_stop(self, changing: ChangingSource) -> None:
-        stopped, witness = changing.discovery(), changing.discovery()
-        told = await started(stopped)
-        seen = await started(witness, "witness", Address("127.0.0.1", 7009))
+        stopped, reporter = changing.discovery(), changing.discovery()
+        reported = await started(stopped)
+        seen = await started(reporter, "witness", Address("127.0.0.1", 7009))
         await stopped.stop()
-        calls = list(told.calls)
+        calls = list(reported.calls)
         await changing.put(OTHER)
         await seen.until(OTHER)
 
-        assert told.calls == calls
-        await witness.stop()
+        assert reported.calls == calls
+        await reporter.stop()
 
     async def test_a_source_that_is_away_at_the_start(
         self, absent: AbsentSource, caplog: pytest.LogCaptureFixture
     ) -> None:
         discovery = absent.discovery()
-        told = await started(discovery)
-        assert told.calls == [frozenset()]
+        reported = await started(discovery)
+        assert reported.calls == [frozenset()]
         assert not discovery.statistics().is_connected
         await eventually(lambda: discovery.statistics().failures > 2, "it is tried again")
         warnings = [one for one in caplog.records if one.levelno >= logging.WARNING]
@@ -250,7 +250,7 @@ class ChangingDiscoveryBehaviour(DiscoveryBehaviour):
 
         await absent.come_back()
         await absent.put(OTHER)
-        await told.until(OTHER, timeout_s=20)
+        await reported.until(OTHER, timeout_s=20)
         assert discovery.statistics().is_connected
         assert discovery.statistics().last_error
         await discovery.stop()

@@ -1,8 +1,8 @@
-"""Membership machines for tests: records, single machines, and clusters without sockets.
+"""Membership state machines for tests: records, single machines, clusters without sockets.
 
-There are no tasks and no waiting: a `Wire` carries packets at once and in a fixed order, and time
-passes when a test says so. A node's address, secret and process number follow from its name, so a
-test can forge what another node would say.
+There are no tasks and no waiting: a `Wire` delivers packets at once and in a fixed order, and the
+test advances the clock. A node's address, secret and process number follow from its name, so that a
+test can forge records of any node.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def make_record(
     reported_by: str = "",
     secret: bytes | None = None,
 ) -> MemberRecord:
-    """What somebody says of the node of that name; goodbyes are genuine unless a secret is given.
+    """Return a record of the node of that name; a leave is authentic unless a secret is passed.
 
-    Properties that are not given are empty, as they are for a node that has none.
+    The default of the properties is empty, as for a node that has none.
     """
     address = address or address_of(name)
     if secret is None:
@@ -111,86 +111,86 @@ def make_machine(
     properties: dict[str, str] | None = None,
     config: MembershipConfig | None = None,
 ) -> Membership:
-    """The machine of the node of that name, not started."""
+    """Return the state machine of the node of that name, not started."""
     return Membership(
         name,
         address or address_of(name),
         instance=instance_of(name, start=start),
         incarnation=incarnation,
         secret=secret_of(name),
-        chance=Random(f"{seed} {name}"),
+        rng=Random(f"{seed} {name}"),
         properties=properties,
         config=config,
     )
 
 
-def make_roster(name: str = "self", config: MembershipConfig | None = None) -> MemberTable:
+def make_member_table(name: str = "self", config: MembershipConfig | None = None) -> MemberTable:
     return MemberTable(config or MembershipConfig(), make_record(name), GossipQueue())
 
 
-def make_voice(
+def make_context(
     name: str = "self", config: MembershipConfig | None = None, seed: int = 0
 ) -> MembershipContext:
-    """What the parts of a machine speak with; its node is a member."""
+    """Return the context of a state machine whose node is a member."""
     config = config or MembershipConfig()
-    rumours = GossipQueue()
-    voice = MembershipContext(
-        config, MemberTable(config, make_record(name), rumours), rumours, Random(seed)
+    gossip_queue = GossipQueue()
+    context = MembershipContext(
+        config, MemberTable(config, make_record(name), gossip_queue), gossip_queue, Random(seed)
     )
-    voice.is_member = True
-    return voice
+    context.is_member = True
+    return context
 
 
-class Said(NamedTuple):
+class SentPacket(NamedTuple):
     address: Address
     packet: MembershipPacket
     is_stream: bool
     peer: str | None = None
 
 
-def read_send(send: OutgoingPacket) -> Said:
-    packet = decode_packet(send.payload, news_max=NEWS_MAX)
-    return Said(send.address, packet, send.is_stream, send.peer)
+def decode_outgoing(send: OutgoingPacket) -> SentPacket:
+    packet = decode_packet(send.payload, records_max=NEWS_MAX)
+    return SentPacket(send.address, packet, send.is_stream, send.peer)
 
 
-def take_said(source: Membership | MembershipContext) -> list[Said]:
-    """What a machine, or a part of it, has said since the last call."""
+def pop_sent(source: Membership | MembershipContext) -> list[SentPacket]:
+    """Return the packets that a machine or a context has sent since the last call."""
     if isinstance(source, Membership):
         outgoing = source.drain_outgoing()
     else:
         outgoing, source.outgoing = source.outgoing, []
-    return [read_send(send) for send in outgoing]
+    return [decode_outgoing(send) for send in outgoing]
 
 
 def tell(
     machine: Membership, *records: MemberRecord, now: float, source: Address | None = None
 ) -> bytes | None:
-    """Let a machine hear news, from somebody whom it does not ask back."""
+    """Have a machine receive gossip from an address that it does not query."""
     assert len({it.name for it in records}) == len(records), "or the packet would be malformed"
     payload = encode_packet(GossipPacket(records=list(records)))
     answer = machine.receive(payload, source or Address("somewhere", 1), now)
     answer_for(machine, *records, now=now)
     if any(record.state is MemberState.SUSPECT for record in records):
-        # Who has just answered is suspected only by who says so once more.
+        # The node has just acknowledged; only a repeated record makes it suspected.
         machine.receive(payload, source or Address("somewhere", 1), now)
     return answer
 
 
 def answer_for(machine: Membership, *records: MemberRecord, now: float) -> None:
-    """Have those that the machine was just told of answer, as they would if they existed."""
+    """Have the reported candidates acknowledge their probes, as if they existed."""
     known = {record.name: record for record in records}
-    for number, question in list(machine._vetting._questions.items()):
+    for number, question in list(machine._verifier._probes.items()):
         record = known.get(question.record.name)
         if record is None or record.identity != question.record.identity:
             continue
-        asked = [it for it in machine._voice.outgoing if number == _number_of(it)]
+        asked = [it for it in machine._context.outgoing if number == _number_of(it)]
         for send in asked:
-            machine._voice.outgoing.remove(send)
+            machine._context.outgoing.remove(send)
         machine.receive(encode_packet(ack_of(record, number)), record.address, now)
 
 
 def ack_of(record: MemberRecord, number: int) -> ProbeAckPacket:
-    """What the node of the record answers."""
+    """Return the ack of the node of the record."""
     return ProbeAckPacket(
         nonce=number,
         name=record.name,
@@ -202,30 +202,30 @@ def ack_of(record: MemberRecord, number: int) -> ProbeAckPacket:
 
 
 def _number_of(send: OutgoingPacket) -> int | None:
-    return getattr(read_send(send).packet, "number", None)
+    return getattr(decode_outgoing(send).packet, "nonce", None)
 
 
 def ask(
     machine: Membership, packet: MembershipPacket, *, now: float = START, name: str = "b"
 ) -> MembershipPacket | None:
-    """Hand a machine a packet from the node of that name, as such a node sends it; its answer."""
+    """Have a machine receive a packet from the node of that name, and return its reply."""
     in_stream = isinstance(packet, SyncRequestPacket | SyncReplyPacket | PropertiesRequestPacket)
     if isinstance(packet, ProbePacket) and not packet.padding:
         packet = msgspec.structs.replace(packet, padding=padding_for(machine.local_member.name))
     answer = machine.receive(encode_packet(packet), address_of(name), now, in_stream=in_stream)
-    return None if answer is None else decode_packet(answer, news_max=NEWS_MAX)
+    return None if answer is None else decode_packet(answer, records_max=NEWS_MAX)
 
 
 def join_alone(name: str = "a", *, config: MembershipConfig | None = None) -> Membership:
-    """A machine that is a member of a cluster of its own."""
+    """Return a machine that is the only member of its cluster."""
     machine = make_machine(name, config=config)
     machine.start(START)
-    machine.set_contacts([], START)
+    machine.set_seeds([], START)
     return machine
 
 
 class Leg(NamedTuple):
-    """One packet on its way, from name to name."""
+    """A packet in flight, from name to name."""
 
     sender: str
     receiver: str
@@ -242,7 +242,7 @@ class Wire:
     """Machines connected to each other, and a clock.
 
     Packets arrive in the order in which they were sent, at the moment they were sent, unless
-    `loses` says that one gets lost. Whatever a machine reports is kept in `changes`.
+    `loses` drops one. The events of each machine are collected in `changes`.
     """
 
     def __init__(self) -> None:
@@ -255,7 +255,7 @@ class Wire:
     # Nodes come and go.
 
     def add(self, machine: Membership, contacts: Iterable[str | Membership] = ()) -> Membership:
-        """Start a machine that knows these others by name or by themselves, and let it join."""
+        """Start a machine with these seeds, names or machines, and let it join."""
         self.nodes[machine.local_member.address] = machine
         self.changes.setdefault(machine.local_member.name, [])
         machine.start(self.clock())
@@ -263,21 +263,21 @@ class Wire:
             it.local_member.address if isinstance(it, Membership) else address_of(it)
             for it in contacts
         ]
-        machine.set_contacts(places, self.clock())
+        machine.set_seeds(places, self.clock())
         self.tick()
         return machine
 
     def stop(self, machine: Membership) -> None:
-        """Take a machine away without a word, as when its process is killed."""
+        """Remove a machine without a leave, as when its process is killed."""
         self.nodes.pop(machine.local_member.address, None)
         machine.drain_outgoing()
 
     def cut(self, *names: str) -> None:
-        """Let nobody among these names hear anybody else, and nobody else hear them."""
+        """Drop all packets between these names and all others."""
         self.loses = lambda leg: (leg.sender in names) is not (leg.receiver in names)
 
     def isolate(self, *names: str) -> None:
-        """Let these hear nobody at all, and nobody hear them."""
+        """Drop all packets from and to these names."""
         self.loses = lambda leg: leg.sender in names or leg.receiver in names
 
     def heal(self) -> None:
@@ -286,21 +286,21 @@ class Wire:
     # Time passes.
 
     def pump(self) -> None:
-        """Carry packets until nobody has anything to say at this moment."""
+        """Deliver packets until no machine has more to send at this moment."""
         self._collect()
         for _ in range(_STEPS_MAX):
             if not self._on_their_way:
                 return
             self._deliver(self._on_their_way.popleft())
             self._collect()
-        raise AssertionError("the machines do not come to rest")
+        raise AssertionError("the machines do not stop sending packets")
 
     def run(self, seconds: float) -> None:
-        """Let time pass; every machine gets its ticks when it wants them."""
+        """Advance the clock; every machine is ticked at its deadlines."""
         self.run_until(lambda: False, limit_s=seconds)
 
     def run_until(self, is_so: Callable[[], bool], *, limit_s: float = 120.0) -> bool:
-        """Let time pass until something is so, but not for ever; whether it is."""
+        """Advance the clock until the condition holds or the limit is reached; return which."""
         end = self.clock() + limit_s
         self.pump()
         for _ in range(_STEPS_MAX):
@@ -311,7 +311,7 @@ class Wire:
             if due > end:
                 return is_so()
             self.tick()
-        raise AssertionError("the machines do not let time pass")
+        raise AssertionError("the deadlines of the machines do not advance")
 
     def tick(self) -> None:
         for machine in list(self.nodes.values()):
@@ -336,7 +336,7 @@ class Wire:
             and sender is not receiver
             and sender.local_member.name == receiver.local_member.name
         ):
-            # The messaging service connects no two nodes of one name.
+            # The messaging service does not connect two nodes of one name.
             is_member = receiver.phase is MembershipPhase.MEMBER
             sender.on_duplicate_name_peer(
                 send.address, receiver.local_member.instance, self.clock(), is_member=is_member
@@ -346,7 +346,7 @@ class Wire:
             )
             return
         if send.is_stream and send.peer not in (None, receiver.local_member.name):
-            # The messaging service delivers nothing to another than who was meant.
+            # The messaging service delivers a message only to the node it is addressed to.
             return
         answer = receiver.receive(
             send.payload, sender.local_member.address, self.clock(), in_stream=send.is_stream
@@ -359,7 +359,7 @@ class Wire:
                 send.address,
                 self.clock(),
                 in_stream=send.is_stream,
-                is_answer=send.is_stream,
+                is_reply=send.is_stream,
             )
 
     def _is_lost(
@@ -372,7 +372,7 @@ class Wire:
     # Looking.
 
     def removals(self, name: str) -> list[str]:
-        """Nodes that saw the member of that name removed, one entry each time."""
+        """Return the nodes that saw the member of that name removed, once per event."""
         return [
             observer
             for observer, changes in self.changes.items()
@@ -383,12 +383,12 @@ class Wire:
         ]
 
     def agree(self) -> bool:
-        """Whether all nodes think the same of the same members."""
+        """Return whether all nodes have the same view of the same members."""
         views = {self.view(machine) for machine in self.nodes.values()}
         return len(views) == 1
 
     def view(self, machine: Membership) -> frozenset[tuple[object, ...]]:
-        """Everything a node knows of members, comparable."""
+        """Return everything a node knows of members, in a comparable form."""
         return frozenset(
             (
                 *(it.name, it.address, it.state, it.incarnation, it.instance, it.version),
@@ -401,7 +401,7 @@ class Wire:
 def make_cluster(
     *names: str, config: MembershipConfig | None = None, seed: int = 0
 ) -> tuple[Wire, dict[str, Membership]]:
-    """A wire with nodes that know each other and have nothing left to tell."""
+    """Return a wire with nodes that know each other and have no gossip queued."""
     wire = Wire()
     machines: dict[str, Membership] = {}
     for name in names:
@@ -418,3 +418,26 @@ def names_of(machine: Membership) -> list[str]:
 def state_of(machine: Membership, name: str) -> MemberState | None:
     member = machine.member(name)
     return None if member is None else member.state
+
+
+def pop_gossip(table: MemberTable) -> list[MemberRecord]:
+    """Return and clear the records that the table has queued for gossip."""
+    return table._gossip_queue.pop_batch(1_000_000, transmits_max=1, full_bytes_max=1_000_000)
+
+
+def make_full_table(
+    *records: MemberRecord, config: MembershipConfig | None = None, now: float = 100.0
+) -> MemberTable:
+    """Return a table with these records and an empty gossip queue."""
+    table = make_member_table(config=config)
+    for record in records:
+        table.add(record, now)
+    table.events.clear()
+    pop_gossip(table)
+    return table
+
+
+def pop_events(table: MemberTable) -> list[tuple[MembershipEventType, str]]:
+    changes = [(change.kind, change.member.name) for change in table.events]
+    table.events.clear()
+    return changes

@@ -76,7 +76,7 @@ class Node:
         assert member is not None, f"{self.name} knows only {self.names}"
         return member
 
-    def told(self, kind: MembershipEventType, name: str | None = None) -> list[MembershipEvent]:
+    def reported(self, kind: MembershipEventType, name: str | None = None) -> list[MembershipEvent]:
         """The changes of one kind so far, of one member or of all."""
         return [it for it in self.changes if it.kind is kind and name in (None, it.member.name)]
 
@@ -114,8 +114,10 @@ class Node:
 
     async def until_removed(self, name: str) -> MembershipEvent:
         """The change that tells of the removal."""
-        await self.until(lambda _: self.told(MembershipEventType.REMOVED, name), f"{name} is gone")
-        return self.told(MembershipEventType.REMOVED, name)[-1]
+        await self.until(
+            lambda _: self.reported(MembershipEventType.REMOVED, name), f"{name} is gone"
+        )
+        return self.reported(MembershipEventType.REMOVED, name)[-1]
 
     async def crash(self) -> None:
         """Be gone without a goodbye: nothing comes in or out any more."""
@@ -247,4 +249,4 @@ async def spy_out(node: Node) -> dict[str, MemberRecord]:
     question = SyncRequestPacket(nonce=1, digest=b"")
     async with running_service("spy", cluster=node.service.cluster) as spy:
         answer = await spy.request(node.address, SUBJECT, encode_packet(question))
-    return {record.name: record for record in decode_packet(answer, news_max=100).records}
+    return {record.name: record for record in decode_packet(answer, records_max=100).records}

@@ -1,4 +1,4 @@
-"""What an agent takes before it starts, and what it ends when it stops, in the simulator."""
+"""Use of a cluster agent before its start and after its stop, in the simulator."""
 
 import asyncio
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Village:
     def __init__(self, sim: SimCluster) -> None:
         self.sim = sim
         self.agents: dict[str, ClusterAgent] = {}
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
         self.nodes = {name: sim.add(name, self._live) for name in ("alpha", "beta")}
 
     async def _live(self, node: SimNode) -> None:
@@ -36,7 +36,7 @@ class Village:
                 await asyncio.Event().wait()
 
     def _hear(self, message: RawMessage) -> None:
-        self.heard.append(message.payload)
+        self.received.append(message.payload)
 
     def start(self) -> None:
         for node in self.nodes.values():
@@ -59,14 +59,14 @@ def village() -> Iterator[Village]:
         yield Village(sim)
 
 
-def test_properties_and_datagrams_subscribed_to_before_the_start_count(village: Village) -> None:
+def test_properties_and_datagram_subscriptions_before_start_are_used(village: Village) -> None:
     village.start()
     member = village.agents["alpha"].member("beta")
     assert member is not None
     assert dict(member.properties) == {"role": "beta"}
     assert member.version == 0, "others have seen no other"
     village.post("tick", b"1")
-    assert village.heard == [b"1"]
+    assert village.received == [b"1"]
     late: list[RawMessage] = []
     village.agents["beta"].subscribe_datagrams("late", late.append)
     village.post("late", b"1")
@@ -75,11 +75,11 @@ def test_properties_and_datagrams_subscribed_to_before_the_start_count(village: 
     village.post("late", b"2")
     village.post("tick", b"2")
     assert [message.payload for message in late] == [b"1"]
-    assert village.heard == [b"1"]
+    assert village.received == [b"1"]
 
 
 @pytest.mark.parametrize("changes", [{"a": 1}, {"a": "x" * 20_000}])
-def test_properties_nobody_could_keep_are_refused_before_the_start(
+def test_invalid_properties_before_start_are_rejected(
     changes: dict[str, str | None],
 ) -> None:
     agent = ClusterAgent(MessagingService("village", "alpha"), properties={"role": "x"})
@@ -88,7 +88,7 @@ def test_properties_nobody_could_keep_are_refused_before_the_start(
     assert agent._properties == {"role": "x"}
 
 
-def test_what_an_agent_runs_is_cancelled_when_it_stops(village: Village) -> None:
+def test_agent_stop_cancels_its_tasks(village: Village) -> None:
     village.start()
     agent, node = village.agents["beta"], village.nodes["beta"]
     ended: list[str] = []
@@ -112,15 +112,15 @@ def test_what_an_agent_runs_is_cancelled_when_it_stops(village: Village) -> None
     assert agent._tasks == {}
 
 
-def test_start_that_is_cancelled_says_goodbye(village: Village) -> None:
+def test_cancelled_start_leaves_the_cluster(village: Village) -> None:
     """It may be a member already, though its discovery has not told all yet."""
     village.start()
     alpha = village.agents["alpha"]
     starting: list[asyncio.Task[None]] = []
 
     class Slow(StaticDiscovery):
-        async def start(self, name: str, address: Address, on_contacts: SeedsCallback) -> None:
-            await super().start(name, address, on_contacts)
+        async def start(self, name: str, address: Address, on_seeds: SeedsCallback) -> None:
+            await super().start(name, address, on_seeds)
             await asyncio.Event().wait()
 
     async def live(node: SimNode) -> None:

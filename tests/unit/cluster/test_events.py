@@ -1,4 +1,4 @@
-"""Changes handed to listeners and to readers."""
+"""Membership events for listeners and for readers."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ async def read_all(stream: MembershipEventStream) -> list[str]:
     return [change.member.name async for change in stream]
 
 
-async def test_a_reader_gets_changes_in_their_order_and_then_the_end() -> None:
+async def test_event_stream_yields_events_in_order_then_ends() -> None:
     audience = MembershipListeners()
     audience.publish(make_change("before"))
     stream = audience.open_stream()
@@ -38,7 +38,7 @@ async def test_a_reader_gets_changes_in_their_order_and_then_the_end() -> None:
     assert [await read_all(stream) for stream in streams] == [["a"]] * 3
 
 
-async def test_a_reader_that_waits_is_woken_or_cancelled() -> None:
+async def test_waiting_reader_is_woken_or_cancelled() -> None:
     audience = MembershipListeners()
     reading = asyncio.create_task(read_all(audience.open_stream()))
     for name in "ab":
@@ -59,7 +59,7 @@ async def test_a_reader_that_waits_is_woken_or_cancelled() -> None:
     assert audience._waiting == {}
 
 
-async def test_a_reader_learns_why_it_ended_after_what_is_unread() -> None:
+async def test_event_stream_raises_its_error_after_unread_events() -> None:
     audience = MembershipListeners()
     stream = audience.open_stream()
     audience.publish(make_change("a"))
@@ -82,7 +82,7 @@ async def test_a_reader_learns_why_it_ended_after_what_is_unread() -> None:
     assert await read_all(stream) == []
 
 
-async def test_a_reader_that_falls_too_far_behind_is_told_so() -> None:
+async def test_slow_reader_gets_slow_consumer_error() -> None:
     audience = MembershipListeners()
     slow, fast = audience.open_stream(), audience.open_stream()
     change = make_change("a")
@@ -95,16 +95,16 @@ async def test_a_reader_that_falls_too_far_behind_is_told_so() -> None:
     assert await anext(fast) == change
 
 
-def test_listeners_are_called_until_they_are_removed() -> None:
+def test_listener_is_called_until_removed() -> None:
     audience = MembershipListeners()
-    heard: list[MembershipEvent] = []
+    received: list[MembershipEvent] = []
     change = make_change("a")
-    audience.add(heard.append)
+    audience.add(received.append)
     audience.publish(change)
-    audience.remove(heard.append)
-    audience.remove(heard.append)
+    audience.remove(received.append)
+    audience.remove(received.append)
     audience.publish(change)
-    assert heard == [change]
+    assert received == [change]
 
     audience = MembershipListeners()
     kept, forgotten = audience.open_stream(), weakref.ref(audience.open_stream())
@@ -114,37 +114,37 @@ def test_listeners_are_called_until_they_are_removed() -> None:
     assert [ref() for ref in audience._streams] == [kept]
 
 
-def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_listener_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     audience = MembershipListeners()
-    heard: list[MembershipEvent] = []
+    received: list[MembershipEvent] = []
 
     def fail(change: MembershipEvent) -> None:
         raise ValueError(change)
 
     audience.add(fail)
-    audience.add(heard.append)
+    audience.add(received.append)
     with caplog.at_level(logging.ERROR, logger="postroad.cluster"):
         audience.publish(make_change("a"))
-    assert len(heard) == 1
-    assert "a listener to changes of the cluster failed" in caplog.text
+    assert len(received) == 1
+    assert "a listener of membership events failed" in caplog.text
 
 
-def test_a_listener_may_remove_itself_while_it_is_called() -> None:
+def test_listener_can_remove_itself_during_its_call() -> None:
     audience = MembershipListeners()
-    heard: list[str] = []
+    received: list[str] = []
 
     def once(change: MembershipEvent) -> None:
-        heard.append("once")
+        received.append("once")
         audience.remove(once)
 
     audience.add(once)
-    audience.add(lambda change: heard.append("always"))
+    audience.add(lambda change: received.append("always"))
     for _ in range(2):
         audience.publish(make_change("a"))
-    assert heard == ["once", "always", "always"]
+    assert received == ["once", "always", "always"]
 
 
-async def test_readers_that_stopped_reading_leave_nothing_behind() -> None:
+async def test_abandoned_event_stream_is_released() -> None:
     audience = MembershipListeners()
 
     async def read_one() -> str:
@@ -165,12 +165,12 @@ async def test_readers_that_stopped_reading_leave_nothing_behind() -> None:
     assert audience._streams == []
 
 
-async def test_a_reader_that_waits_is_not_forgotten_though_nobody_else_holds_its_task() -> None:
+async def test_waiting_event_stream_is_not_garbage_collected() -> None:
     audience = MembershipListeners()
-    heard: list[str] = []
+    received: list[str] = []
 
     async def read() -> None:
-        heard.append((await anext(audience.open_stream())).member.name)
+        received.append((await anext(audience.open_stream())).member.name)
 
     # Nobody but what it waits for holds it.
     watched = weakref.ref(asyncio.ensure_future(read()))
@@ -179,5 +179,5 @@ async def test_a_reader_that_waits_is_not_forgotten_though_nobody_else_holds_its
     assert watched() is not None
     audience.publish(make_change("a"))
     await asyncio.sleep(0)
-    assert heard == ["a"]
+    assert received == ["a"]
     assert audience._waiting == {}

@@ -129,7 +129,7 @@ class BackgroundCoreDiscovery(BackgroundDiscovery[Mapping[str, CoreLocation]]):
 
     def statistics(self) -> CoreDiscoveryStatistics:
         """Return a copy of the counters."""
-        return msgspec.structs.replace(self._counts, cores=len(self._found or ()))
+        return msgspec.structs.replace(self._counts, cores=len(self._published or ()))
 
 
 class StaticCoreDiscovery(BackgroundCoreDiscovery):

@@ -1,7 +1,6 @@
-"""Finding the other nodes of a cluster: fixed addresses, DNS or ZooKeeper.
+"""Discovery of seeds: fixed addresses, DNS or ZooKeeper.
 
-What is shared with other searches in the background is here too: their life, what they report, and
-entries in ZooKeeper.
+Also the parts that other discoveries share: background task, reporter, ZooKeeper registry.
 """
 
 from postroad.cluster.discovery.background import BackgroundDiscovery, StaticDiscovery

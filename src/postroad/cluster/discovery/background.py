@@ -1,6 +1,6 @@
-"""The life of a search: one task that looks for something until it is stopped.
+"""Background discovery: a task that watches a source until it is stopped.
 
-Invariant: from the moment `stop` is called, nobody is told anything.
+Invariant: after `stop` has been called, no callback is called.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from postroad.core.timing import backoff
 
 logger = logging.getLogger("postroad.cluster.discovery")
 
-Found = TypeVar("Found", bound=Collection[Any])
+Result = TypeVar("Result", bound=Collection[Any])
 
-# Pauses after something went wrong.
-RETRY_FIRST_S = 0.25
+# Backoff after failures.
+RETRY_INITIAL_S = 0.25
 RETRY_MAX_S = 5.0
 
 
@@ -41,45 +41,50 @@ class _DiscoveryState(enum.Enum):
     STOPPED = "stopped"
 
 
-class BackgroundDiscovery(ABC, Generic[Found]):
-    """Runs `_search` in a task and passes on what it finds.
+class BackgroundDiscovery(ABC, Generic[Result]):
+    """Runs `_discover` in a task and publishes its results.
 
     Args:
         report: counts and logs, and names the source.
-        sought: what is looked for, in the plural.
-        nothing: what is told if nothing is known in time.
-        first_answer_s: how long the start waits for something to tell.
+        subject_plural: what is discovered, in the plural, for logs.
+        empty: the result to publish if none is known in time.
+        first_answer_s: how long `start` waits for the first result.
     """
 
     def __init__(
-        self, report: DiscoveryReporter, sought: str, nothing: Found, *, first_answer_s: float
+        self,
+        report: DiscoveryReporter,
+        subject_plural: str,
+        empty: Result,
+        *,
+        first_answer_s: float,
     ) -> None:
         self._report = report
-        self._sought = sought
-        self._nothing = nothing
+        self._subject_plural = subject_plural
+        self._empty = empty
         self._first_answer_s = first_answer_s
         self._state = _DiscoveryState.NEW
-        # Set when the source has answered or refused, and when nobody needs an answer any more.
+        # Set once the source has replied or failed, and when the discovery stops.
         self._answered = asyncio.Event()
-        # What was told last.
-        self._found: Found | None = None
-        # Set by the start.
-        self._on_found: Callable[[Found], None]
+        # The result that was published last.
+        self._published: Result | None = None
+        # Set by `_start`.
+        self._on_result: Callable[[Result], None]
         self._loop: asyncio.AbstractEventLoop
         self._worker: asyncio.Task[None]
-        # The task that stops everything, once somebody wants that.
-        self._stopping: asyncio.Task[None] | None = None
+        # The task that stops the discovery, once that has started.
+        self._stop_task: asyncio.Task[None] | None = None
 
-    # Life.
+    # Lifecycle.
 
     def _require_new(self) -> None:
         if self._state is not _DiscoveryState.NEW:
-            raise UsageError(f"{self!r} was started before; make a new one")
+            raise UsageError(f"cannot start {self!r} twice; create a new one")
 
-    async def _start(self, on_found: Callable[[Found], None]) -> None:
-        """Begin to look; returns once something was told, be it that nothing is known yet."""
+    async def _start(self, on_result: Callable[[Result], None]) -> None:
+        """Start the task; return once a result was published, which may be the empty one."""
         self._require_new()
-        self._on_found = on_found
+        self._on_result = on_result
         self._loop = asyncio.get_running_loop()
         self._state = _DiscoveryState.RUNNING
         self._worker = self._loop.create_task(self._run())
@@ -87,25 +92,25 @@ class BackgroundDiscovery(ABC, Generic[Found]):
             async with asyncio.timeout(self._first_answer_s):
                 await self._answered.wait()
         except TimeoutError:
-            self._warn("answer", "no answer within %g s", self._first_answer_s)
+            self._warn("answer", "no result within %g s", self._first_answer_s)
         except asyncio.CancelledError:
             await self.stop()
             raise
-        if self._found is None:
-            self._publish(self._nothing)
+        if self._published is None:
+            self._publish(self._empty)
 
     async def stop(self) -> None:
-        """Withdraw what was registered, within bounded time. Nothing is called from then on."""
+        """Deregister this node, within bounded time. No callback is called from then on."""
         was_running = self._state is _DiscoveryState.RUNNING
         self._state = _DiscoveryState.STOPPED
         self._answered.set()
         if was_running:
-            self._stopping = self._loop.create_task(self._stop())
-        if self._stopping is not None:
-            await asyncio.shield(self._stopping)
+            self._stop_task = self._loop.create_task(self._stop())
+        if self._stop_task is not None:
+            await asyncio.shield(self._stop_task)
 
     async def _stop(self) -> None:
-        """A task of its own, so that it ends even if its caller is cancelled."""
+        """Stop in a separate task, which ends even if the caller is cancelled."""
         self._worker.cancel()
         await asyncio.wait({self._worker})
         await self._deregister()
@@ -113,7 +118,7 @@ class BackgroundDiscovery(ABC, Generic[Found]):
         self._report.counts.is_registered = False
 
     async def _run(self) -> None:
-        """Search on, whatever happens: a defect here must not cost the node what it looks for."""
+        """Run `_discover`, again after every error: a defect must not end the discovery."""
         attempt = 0
         while True:
             try:
@@ -121,37 +126,39 @@ class BackgroundDiscovery(ABC, Generic[Found]):
             except Exception as error:
                 attempt += 1
                 self._report.logger.exception(
-                    "%s: looking for %s failed, trying again", self._report.source, self._sought
+                    "%s: discovery of %s failed, retrying",
+                    self._report.source,
+                    self._subject_plural,
                 )
                 self._report.count_failure(str(error) or type(error).__name__)
                 await asyncio.sleep(retry_delay_s(attempt))
 
-    # What each kind of search does.
+    # Implemented by each kind of discovery.
 
     @abstractmethod
     async def _discover(self) -> None:
-        """Find something and pass it on, for as long as it can change."""
+        """Discover and publish results for as long as they can change."""
 
     @abstractmethod
     async def _deregister(self) -> None:
-        """Undo what the search left behind, within bounded time."""
+        """Remove what was registered, within bounded time."""
 
-    # What a search reports.
+    # Results and reports.
 
-    def _publish(self, found: Found) -> None:
-        """Tell what is known now, if it differs from what was told last."""
+    def _publish(self, result: Result) -> None:
+        """Publish a result if it differs from the last one."""
         if self._state is not _DiscoveryState.RUNNING:
             return
         self._answered.set()
-        if found == self._found:
+        if result == self._published:
             return
-        self._found = found
+        self._published = result
         self._report.counts.changes += 1
         try:
-            self._on_found(found)
+            self._on_result(result)
         except Exception:
             self._report.logger.exception(
-                "%s: the listener of %s failed", self._report.source, self._sought
+                "%s: callback for %s failed", self._report.source, self._subject_plural
             )
 
     def _set_connected(self, is_connected: bool) -> None:
@@ -160,56 +167,56 @@ class BackgroundDiscovery(ABC, Generic[Found]):
     def _warn(self, key: str, text: str, *args: object) -> None:
         self._report.report_failure(key, text, *args)
 
-    # What others see.
+    # Representation.
 
     def __repr__(self) -> str:
-        known = f", {len(self._found or ())} {self._sought}"
-        state = self._state.value + (known if self._state is _DiscoveryState.RUNNING else "")
+        count = f", {len(self._published or ())} {self._subject_plural}"
+        state = self._state.value + (count if self._state is _DiscoveryState.RUNNING else "")
         return f"<{type(self).__name__} {self._report.source} [{state}]>"
 
 
 class SeedDiscovery(BackgroundDiscovery[frozenset[Address]]):
-    """Looks for contacts."""
+    """Base of the discoveries of seed addresses."""
 
     def __init__(self, source: str, *, first_answer_s: float) -> None:
         self._counts = DiscoveryStatistics()
         report = DiscoveryReporter(logger, source, self._counts)
-        super().__init__(report, "contacts", frozenset(), first_answer_s=first_answer_s)
-        # Set by start.
+        super().__init__(report, "seeds", frozenset(), first_answer_s=first_answer_s)
+        # Set by `start`.
         self._name: str
         self._address: Address
-        # Every address known to be the own one.
-        self._own: frozenset[Address]
+        # All known addresses of this node itself.
+        self._local_addresses: frozenset[Address]
 
-    async def start(self, name: str, address: Address, on_contacts: SeedsCallback) -> None:
-        """Begin to look; see `Discovery.start`."""
+    async def start(self, name: str, address: Address, on_seeds: SeedsCallback) -> None:
+        """Start the discovery; see `Discovery.start`."""
         self._require_new()
         self._name = validate_node_name(name)
         self._address = validate_port(address)
-        self._own = frozenset({address})
-        await self._start(on_contacts)
+        self._local_addresses = frozenset({address})
+        await self._start(on_seeds)
 
-    def _publish_addresses(self, found: Iterable[Address]) -> None:
-        """Pass on the addresses known now, if they differ from those told last."""
-        self._publish(frozenset(found) - self._own)
+    def _publish_addresses(self, result: Iterable[Address]) -> None:
+        """Publish the seed addresses, without this node's own, if they have changed."""
+        self._publish(frozenset(result) - self._local_addresses)
 
     def statistics(self) -> DiscoveryStatistics:
-        """A copy of the numbers as they are now."""
-        return msgspec.structs.replace(self._counts, contacts=len(self._found or ()))
+        """Return a copy of the current statistics."""
+        return msgspec.structs.replace(self._counts, contacts=len(self._published or ()))
 
 
 def retry_delay_s(attempt: int, max_s: float = RETRY_MAX_S) -> float:
-    """Seconds to wait before the given repeat."""
-    first_s = min(RETRY_FIRST_S, max_s)
+    """Return the delay in seconds before the given retry."""
+    first_s = min(RETRY_INITIAL_S, max_s)
     return backoff(attempt, first_s=first_s, max_s=max_s, chance=random.random())
 
 
 class StaticDiscovery(SeedDiscovery):
-    """Knows the addresses it is given, and no others.
+    """A fixed list of seeds.
 
     Args:
-        addresses: where nodes may be found, `host:port`; the own one may be among them in the
-            same spelling, so that all nodes can share one list. May be empty, for the first node.
+        addresses: `host:port` of nodes. This node's own address may be among them, in the same
+            spelling, so that all nodes can share one list. May be empty, for the first node.
     """
 
     def __init__(self, addresses: Iterable[Address | str] = ()) -> None:
@@ -222,8 +229,8 @@ class StaticDiscovery(SeedDiscovery):
         self._publish_addresses(self._addresses)
 
     async def _deregister(self) -> None:
-        """Nothing is registered anywhere."""
+        """Do nothing: nothing is registered."""
 
 
 def _describe(addresses: Iterable[Address]) -> str:
-    return ",".join(sorted(map(str, addresses))) or "nobody"
+    return ",".join(sorted(map(str, addresses))) or "no addresses"

@@ -1,4 +1,4 @@
-"""What a search says of itself: numbers, and log lines that do not flood."""
+"""The `Discovery` protocol, with statistics, reporter and checks of settings."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ T = TypeVar("T")
 
 
 def validate_port(address: Address) -> Address:
-    """Return the address if somebody can be reached there, else raise ConfigError."""
+    """Return the address if its port can be dialed, else raise ConfigError."""
     if not 0 < address.port < 65536:
-        raise ConfigError(f"address {address}: the port of a contact must be 1 to 65535")
+        raise ConfigError(f"cannot use seed address {address}: its port must be 1 to 65535")
     return address
 
 
 def validate_list(name: str, values: Iterable[T]) -> list[T]:
-    """Return several values as a list; a single text, whose letters would be taken, is an error."""
+    """Return the values as a list; raise ConfigError for a single string."""
     if isinstance(values, str):
-        raise ConfigError(f"{name} must be a list, such as [{values!r}], not a single text")
+        raise ConfigError(f"{name} must be a list, such as [{values!r}], not a single string")
     return list(values)
 
 
 def validate_seconds(name: str, value: float) -> float:
-    """Return a duration if it is above zero and has an end, else raise ConfigError."""
+    """Return the duration if it is finite and above 0, else raise ConfigError."""
     if not 0 < value < float("inf"):
-        raise ConfigError(f"{name} is {value!r}; it must be a number of seconds above 0")
+        raise ConfigError(f"{name}={value!r} must be a number of seconds above 0")
     return value
 
 
-# Similar warnings are told once in so many seconds.
+# Similar warnings are logged once in this many seconds.
 _WARN_INTERVAL_S = 60.0
 
 
 class BackgroundDiscoveryStatistics(msgspec.Struct):
-    """What is known now, and totals since the start."""
+    """State and totals of a discovery."""
 
     is_connected: bool = False
-    """The source answered when it was last asked."""
+    """Whether the source replied to the last request."""
     is_registered: bool = False
-    """This node was entered in the source when that was last looked at."""
+    """Whether this node was registered as of the last check."""
     changes: int = 0
-    """Times what is known was told."""
+    """Results published."""
     failures: int = 0
-    """Times the source did not answer or refused."""
+    """Requests that failed or that the source rejected."""
     registrations: int = 0
-    """Times this node was entered in the source; more than one after a lost session."""
+    """Registrations of this node; more than one after a lost session."""
     conflicts: int = 0
-    """Times another node held this node's name in the source."""
+    """Times another node had registered this node's name."""
     skipped: int = 0
-    """Entries of others that could not be read."""
+    """Registrations of others that could not be decoded."""
     last_error: str = ""
-    """What went wrong last, also when it is over by now."""
+    """The last failure, even if the source works again."""
 
 
 class DiscoveryReporter:
-    """Counts and logs what a search meets with."""
+    """Counts and logs the events of a discovery."""
 
     def __init__(
         self, logger: logging.Logger, source: str, counts: BackgroundDiscoveryStatistics
@@ -73,55 +73,55 @@ class DiscoveryReporter:
         self._log = ThrottledLogger(logger, _WARN_INTERVAL_S)
 
     def set_connected(self, is_connected: bool) -> None:
-        """Remember whether the source answers, and say so when it does again."""
+        """Record whether the source is reachable; log when it is again."""
         if is_connected and not self.counts.is_connected and self.counts.failures:
-            self.logger.info("%s: answers again", self.source)
+            self.logger.info("%s: reachable again", self.source)
         self.counts.is_connected = is_connected
 
     def report_failure(self, key: str, text: str, *args: object) -> None:
-        """Count a failure; log it, but not more often than makes sense for its key."""
+        """Count a failure, and log it at most once per interval and key."""
         self.count_failure(text % args)
         self.warn(key, text, *args)
 
     def warn(self, key: str, text: str, *args: object, level: int = logging.WARNING) -> None:
-        """Log something, but not more often than makes sense for its key."""
+        """Log a message at most once per interval and key."""
         now = asyncio.get_running_loop().time()
         self._log.log(key, now, f"%s: {text}", self.source, *args, level=level)
 
     def count_failure(self, error: str) -> None:
-        """Remember what went wrong."""
+        """Count a failure without logging it."""
         self.counts.failures += 1
         self.counts.last_error = error
 
 
 SeedsCallback: TypeAlias = Callable[[frozenset[Address]], None]
-"""Told all addresses known now, the own one never among them."""
+"""Called with all known seed addresses, this node's own excluded."""
 
 
 class DiscoveryStatistics(BackgroundDiscoveryStatistics):
-    """What is known of contacts now, and totals since the start."""
+    """State and totals of a discovery of seeds."""
 
     contacts: int = 0
-    """Addresses known now."""
+    """Seed addresses known now."""
 
 
 @runtime_checkable
 class Discovery(Protocol):
-    """Tells where nodes of the cluster may be found; never who is alive."""
+    """Source of seed addresses; it says where nodes may be, never which are alive."""
 
-    async def start(self, name: str, address: Address, on_contacts: SeedsCallback) -> None:
-        """Begin to look; `on_contacts` is called on the loop now and at every change.
+    async def start(self, name: str, address: Address, on_seeds: SeedsCallback) -> None:
+        """Start; `on_seeds` is called on the event loop once now and after every change.
 
-        A source that is away delays this by a few seconds at most and is asked again in the
-        background: the first call then has nobody in it.
+        An unreachable source delays this by a few seconds at most and is retried in the background:
+        the first call then gets an empty set.
 
         Raises:
-            ConfigError: a setting is wrong.
-            UsageError: it was started before; make a new one.
+            ConfigError: a setting is invalid.
+            UsageError: the discovery was started before; create a new one.
         """
 
     async def stop(self) -> None:
-        """Withdraw what was registered, within bounded time. Nothing is called from then on."""
+        """Deregister this node, within bounded time. No callback is called from then on."""
 
     def statistics(self) -> DiscoveryStatistics:
-        """A copy of the numbers as they are now."""
+        """Return a copy of the current statistics."""

@@ -1,4 +1,4 @@
-"""Contacts from DNS: every address record of the given names, asked for again and again."""
+"""Seeds from DNS: every address record of the configured names, resolved periodically."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from postroad.core.errors import ConfigError
 
 DEFAULT_PORT = 26502
 
-# Spreads the questions of nodes that were started together.
+# Jitter of the interval, for nodes that were started together.
 _JITTER = 0.1
 
-# Only the socket addresses are of interest here.
+# Result of getaddrinfo; only the socket addresses are used.
 _Records = list[tuple[Any, Any, Any, Any, tuple[Any, ...]]]
 
 
 class DnsDiscovery(SeedDiscovery):
-    """Resolves names; every A and AAAA record is a contact.
+    """Resolves names; every A and AAAA record is a seed.
 
-    When a name cannot be resolved, its last answer stays and it is asked for again sooner.
+    A name that cannot be resolved keeps its last addresses and is retried sooner.
 
     Args:
         names: `host` or `host:port`; a host may be an IP address too.
-        default_port: the port of names without one.
-        interval_s: seconds between questions, give or take a tenth.
-        timeout_s: how long an answer is waited for; a later one counts in the next round.
+        default_port: port of names without one.
+        interval_s: seconds between two queries, plus or minus a tenth.
+        timeout_s: timeout of a query in seconds; a later result counts in the next interval.
     """
 
     def __init__(
@@ -43,46 +43,48 @@ class DnsDiscovery(SeedDiscovery):
         *,
         timeout_s: float = 5.0,
     ) -> None:
-        self._targets = frozenset(_parse(it, default_port) for it in validate_list("names", names))
+        self._targets = frozenset(
+            _parse(name, default_port) for name in validate_list("names", names)
+        )
         if not self._targets:
-            raise ConfigError("discovery by DNS needs at least one name")
+            raise ConfigError("DNS discovery needs at least one name")
         self._interval_s = validate_seconds("interval_s", interval_s)
         self._timeout_s = validate_seconds("timeout_s", timeout_s)
-        # The last answer for each target, and the questions that are still open.
-        self._answers: dict[Address, frozenset[Address]] = {}
-        self._questions: dict[Address, asyncio.Task[_Records]] = {}
-        described = ",".join(sorted(map(str, self._targets)))
-        super().__init__(f"DNS {described}", first_answer_s=timeout_s + 1.0)
+        # The last result of each target, and the queries in flight.
+        self._resolved: dict[Address, frozenset[Address]] = {}
+        self._queries: dict[Address, asyncio.Task[_Records]] = {}
+        source = ",".join(sorted(map(str, self._targets)))
+        super().__init__(f"DNS {source}", first_answer_s=timeout_s + 1.0)
 
     async def _discover(self) -> None:
         attempt = 0
-        own = frozenset({self._address})
+        local = frozenset({self._address})
         while True:
-            is_complete = await self._resolve(self._targets | own)
-            # The own host may be a name, or an IP address in another spelling.
-            self._own = own | self._answers.get(self._address, frozenset())
+            is_complete = await self._resolve(self._targets | local)
+            # This node's host may be a name, or an IP address in another spelling.
+            self._local_addresses = local | self._resolved.get(self._address, frozenset())
             self._set_connected(is_complete)
             self._publish_addresses(
                 address
                 for target in self._targets
-                for address in self._answers.get(target, frozenset())
+                for address in self._resolved.get(target, frozenset())
             )
             attempt = 0 if is_complete else attempt + 1
-            await asyncio.sleep(self._pause(attempt))
+            await asyncio.sleep(self._delay_s(attempt))
 
-    def _pause(self, attempt: int) -> float:
+    def _delay_s(self, attempt: int) -> float:
         if attempt:
             return retry_delay_s(attempt, self._interval_s)
         return self._interval_s * random.uniform(1 - _JITTER, 1 + _JITTER)
 
     async def _resolve(self, targets: frozenset[Address]) -> bool:
-        """Ask for all targets at once; True if each was answered."""
-        # A resolver that hangs keeps its thread, so a question is never asked twice at a time.
-        for target in sorted(targets - self._questions.keys()):
-            self._questions[target] = self._loop.create_task(self._query(target))
-        await asyncio.wait(self._questions.values(), timeout=self._timeout_s)
-        answered = [self._record_result(target) for target in sorted(targets)]
-        return all(answered)
+        """Query all targets at once; return True if all were resolved."""
+        # A resolver that hangs keeps its thread, so each target has one query at a time.
+        for target in sorted(targets - self._queries.keys()):
+            self._queries[target] = self._loop.create_task(self._query(target))
+        await asyncio.wait(self._queries.values(), timeout=self._timeout_s)
+        results = [self._record_result(target) for target in sorted(targets)]
+        return all(results)
 
     async def _query(self, target: Address) -> _Records:
         return await self._loop.getaddrinfo(
@@ -90,24 +92,26 @@ class DnsDiscovery(SeedDiscovery):
         )
 
     def _record_result(self, target: Address) -> bool:
-        if not self._questions[target].done():
-            self._warn(target.host, "no answer for %s in %g s", target, self._timeout_s)
+        if not self._queries[target].done():
+            self._warn(
+                target.host, "cannot resolve %s: no reply within %g s", target, self._timeout_s
+            )
             return False
         try:
-            records = self._questions.pop(target).result()
+            records = self._queries.pop(target).result()
         # A name that cannot be encoded for DNS is a UnicodeError.
         except (OSError, UnicodeError) as error:
             self._warn(target.host, "cannot resolve %s: %s", target.host, error)
             return False
-        self._answers[target] = frozenset(Address(*record[4][:2]) for record in records)
+        self._resolved[target] = frozenset(Address(*record[4][:2]) for record in records)
         return True
 
     async def _deregister(self) -> None:
-        questions = list(self._questions.values())
-        for question in questions:
-            question.cancel()
-        # Their failures are of no interest any more, but would be reported if nobody looked.
-        await asyncio.gather(*questions, return_exceptions=True)
+        queries = list(self._queries.values())
+        for query in queries:
+            query.cancel()
+        # Awaited, because asyncio logs exceptions that are never retrieved.
+        await asyncio.gather(*queries, return_exceptions=True)
 
 
 def _parse(name: str, default_port: int) -> Address:
@@ -119,7 +123,7 @@ def _parse(name: str, default_port: int) -> Address:
     except UnicodeError:
         is_name = False
     if not is_name:
-        raise ConfigError(f"DNS name {name!r} is not of the form host or host:port")
+        raise ConfigError(f"cannot use DNS name {name!r}: the form is host or host:port")
     return validate_port(target)
 
 

@@ -1,7 +1,7 @@
-"""Contacts from ZooKeeper: every node enters its address below a common path and reads the rest.
+"""Seeds from ZooKeeper: every node registers its address below a common path.
 
-The path is `<root>/<cluster>/members/<name>`; the entry is ephemeral, its data is JSON. An entry
-ends with its owner's session; a ZooKeeper that is away removes nobody.
+The path is `<root>/<cluster>/members/<name>`; the znode is ephemeral, its data is JSON. A znode
+ends with the session of its owner; while ZooKeeper is unreachable, no seed is removed.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from postroad.core.errors import ConfigError
 
 
 class _NodeRegistration(msgspec.Struct):
-    """What a node says of itself. Fields that are not known here are ignored."""
+    """Data of a node's znode. Unknown fields are ignored."""
 
     address: str
 
 
 class ZooKeeperDiscovery(SeedDiscovery):
-    """Enters this node in ZooKeeper and finds the others there. Needs the extra `zookeeper`.
+    """Registers this node in ZooKeeper and finds the others there. Needs the extra `zookeeper`.
 
     Args:
-        hosts: servers of one ensemble, `host:port,host:port`, and a path that exists there if
-            everything is to be kept below it: `host:port,host:port/path`.
-        cluster: nodes of other clusters are not found.
-        root: the path under which all clusters are kept; made if it does not exist.
-        session_timeout_s: how long ZooKeeper keeps the entry of a node that is gone.
-        connect_timeout_s: how long `start` waits for a server before it goes on without.
-        request_timeout_s: how long one answer, or the end of the session, is waited for.
+        hosts: servers of one ensemble, `host:port,host:port`, with an existing chroot path if
+            everything shall be below it: `host:port,host:port/path`.
+        cluster: name of the cluster; nodes of other clusters are not found.
+        root: path of all clusters; created if it does not exist.
+        session_timeout_s: how long ZooKeeper keeps the znode of a node that is gone.
+        connect_timeout_s: how long `start` waits for a server before it continues without.
+        request_timeout_s: timeout of a request, and of the end of the session.
         auth: pairs of scheme and credential, such as `("digest", "user:password")`.
 
     Raises:
-        ConfigError: a setting is wrong.
+        ConfigError: a setting is invalid.
         MissingExtraError: the extra is not installed.
     """
 
@@ -60,7 +60,7 @@ class ZooKeeperDiscovery(SeedDiscovery):
             hosts,
             registry_path(root, cluster, "members"),
             _read_address,
-            purpose="discovery by ZooKeeper",
+            purpose="ZooKeeper discovery",
             session_timeout_s=session_timeout_s,
             connect_timeout_s=connect_timeout_s,
             request_timeout_s=request_timeout_s,
@@ -70,13 +70,13 @@ class ZooKeeperDiscovery(SeedDiscovery):
 
     async def _discover(self) -> None:
         data = msgspec.json.encode(_NodeRegistration(str(self._address)))
-        own = LocalRegistration(self._name, data, self._is_own)
-        async for members in self._entries.watch(own, self._report):
+        local = LocalRegistration(self._name, data, self._is_local)
+        async for members in self._entries.watch(local, self._report):
             self._answered.set()
             if members is not None:
                 self._publish_addresses(members.values())
 
-    def _is_own(self, address: Address) -> bool:
+    def _is_local(self, address: Address) -> bool:
         return address == self._address
 
     async def _deregister(self) -> None:

@@ -1,7 +1,7 @@
-"""Named entries below a path of ZooKeeper: one of them the own, if there is one, all others read.
+"""Registry in ZooKeeper: one ephemeral znode per name below a path, all of them watched.
 
-Entries are ephemeral: each ends with its owner's session. A ZooKeeper that is away removes nobody,
-and an entry that cannot be read changes nothing about whoever was known by it before.
+A znode ends with the session of its owner. While ZooKeeper is unreachable, no entry is removed, and
+a znode that cannot be decoded keeps the entry that was read before.
 """
 
 from __future__ import annotations
@@ -24,74 +24,74 @@ if TYPE_CHECKING:
 
 
 def registry_path(root: str, cluster: str, kind: str) -> str:
-    """Where entries of one kind are kept; raises ConfigError for a root that is no path."""
+    """Return the path of a registry; raises ConfigError if the root is not a path."""
     return f"{_check_root(root)}/{encode_znode_name(validate_cluster_name(cluster))}/{kind}"
 
 
 def encode_znode_name(name: str) -> str:
-    """A name as ZooKeeper allows it: no slash, not empty, neither `.` nor `..`."""
+    """Return a name as a znode name: no slash, not empty, neither `.` nor `..`."""
     return quote(name, safe="").replace(".", "%2E" if name in (".", "..") else ".") or "%"
 
 
 def decode_znode_name(node: str) -> str | None:
-    """The name that a node stands for; None if that name is spelled in another way."""
+    """Return the name that a znode name encodes, or None if it is not in canonical form."""
     name = unquote(node)
     return name if encode_znode_name(name) == node else None
 
 
 def _check_root(root: str) -> str:
-    """Return the path without a slash at its end, or raise ConfigError."""
+    """Return the path without a trailing slash, or raise ConfigError."""
     top, *nodes = root.rstrip("/").split("/")
     if top or not root or any(not n.isprintable() or n in ("", ".", "..") for n in nodes):
-        raise ConfigError(f"root {root!r} is not of the form /path")
+        raise ConfigError(f"cannot use ZooKeeper root {root!r}: the form is /path")
     return "/".join(("", *nodes)) if nodes else ""
 
 
 T = TypeVar("T")
 
 Decode: TypeAlias = Callable[[str, bytes], T | None]
-"""Given a node and its data, what is entered there; None if that cannot be read."""
+"""Decodes the data of a znode; returns None if that is impossible."""
 
-# Entries asked for at once; more would only fill queues.
+# Znodes read at a time; more would only fill queues.
 _BATCH = 100
-# Everything is watched, so this only mends what a lost event would leave wrong.
-_RECHECK_S = 60.0
-# After an outage others enter themselves again at their own pace; for so many session time-outs
-# nobody is taken for gone.
-_KEEP_TIMEOUTS = 4
-# After so many session time-outs without a connection the session is over for ZooKeeper, and a new
-# one may connect where this one cannot: kazoo gives up on refused credentials, and a server that
-# lost its data refuses clients that know more than it does.
-_GIVE_UP_TIMEOUTS = 2
-# Another node may enter itself or go between two steps; then the steps are taken again.
+# All znodes are watched; the rescan only repairs what a lost watch event would leave wrong.
+_RESCAN_INTERVAL_S = 60.0
+# After an outage other nodes register again one by one; for this many session timeouts no entry
+# counts as removed.
+_RETAIN_TIMEOUTS = 4
+# After this many session timeouts without a connection ZooKeeper has expired the session, and a new
+# one may connect where this one cannot: kazoo stops after rejected credentials, and a server that
+# lost its data rejects clients with a newer transaction id.
+_ABANDON_TIMEOUTS = 2
+# Another node may register or leave between two steps, which are then repeated.
 _REGISTER_TRIES = 3
 
 
 class LocalRegistration(msgspec.Struct, Generic[T], frozen=True):
-    """What a node enters of itself."""
+    """What this node registers."""
 
     name: str
     data: bytes
     is_stale_own: Callable[[T], bool]
-    """Whether what another session entered under this name is this very node, before it died."""
+    """Whether an entry of another session with this name is of this node, before a restart."""
 
     @property
     def node(self) -> str:
-        """The name as ZooKeeper has it."""
+        """The znode name."""
         return encode_znode_name(self.name)
 
 
 class ZooKeeperRegistry(Generic[T]):
-    """Reads and watches all entries below a path, and keeps the own one there.
+    """Reads and watches all znodes below a path, and keeps this node's own one registered.
 
     Args:
-        hosts: servers of one ensemble, and a path there, as for `ZooKeeperDiscovery`.
-        path: what the entries are below; see `registry_path`.
-        decode: reads what others entered.
-        purpose: what all this is for, should the extra be missing.
+        hosts: servers of one ensemble, with a chroot path, as for `ZooKeeperDiscovery`.
+        path: path of the registry; see `registry_path`.
+        decode: decodes the data of a znode.
+        purpose: purpose of the registry, for the error if the extra is missing.
 
     Raises:
-        ConfigError: a setting is wrong.
+        ConfigError: a setting is invalid.
         MissingExtraError: the extra is not installed.
     """
 
@@ -118,73 +118,75 @@ class ZooKeeperRegistry(Generic[T]):
         self._connect_timeout_s = validate_seconds("connect_timeout_s", connect_timeout_s)
         self._request_timeout_s = validate_seconds("request_timeout_s", request_timeout_s)
         self._auth = tuple(auth)
-        # Set by follow.
-        self._own: LocalRegistration[T] | None = None
+        # Set by `watch`.
+        self._local: LocalRegistration[T] | None = None
         self._report: DiscoveryReporter
         # None between sessions.
         self.session: ZooKeeperSession | None = None
         self._wake = asyncio.Event()
-        # What was read and is watched since, by node: None if it could not be read.
+        # Entries that were read and are watched, by znode name; None if it could not be decoded.
         self._entries: dict[str, T | None] = {}
-        # The own entry is among what was read and is watched.
+        # Whether this node's znode was read and is watched.
         self._is_registered = False
-        # Nodes that may have changed since the last look began.
+        # Znodes that may have changed since the last refresh started.
         self._stale: set[str] = set()
-        # Losses of the connection that are allowed for in the entries.
+        # Number of connection losses that the entries account for.
         self._losses = 0
-        # What is known of each node, after the last look that succeeded.
-        self._known: dict[str, T] = {}
-        # What was known before the last loss, and until when that stays known.
-        self._kept: dict[str, T] = {}
-        self._keep_until = 0.0
-        # The session in which an entry of an earlier life was replaced.
+        # Entries after the last refresh that succeeded.
+        self._current: dict[str, T] = {}
+        # Entries from before the last connection loss, and until when they are retained.
+        self._retained: dict[str, T] = {}
+        self._retain_until = 0.0
+        # The session in which a stale znode of this node was replaced.
         self._replaced_in: int | None = None
 
     @property
     def source(self) -> str:
-        """Where the entries are, for people."""
+        """Human-readable location of the registry."""
         return f"ZooKeeper {self._hosts} {self._parent}"
 
     @property
     def first_answer_s(self) -> float:
-        """How long the first look may take."""
+        """How long the first refresh may take."""
         return self._connect_timeout_s + self._request_timeout_s
 
-    # The search.
+    # Watching.
 
     async def watch(
-        self, own: LocalRegistration[T] | None, report: DiscoveryReporter
+        self, local: LocalRegistration[T] | None, report: DiscoveryReporter
     ) -> AsyncIterator[Mapping[str, T] | None]:
-        """Look for ever; after each look, what is known by node, or None if that did not succeed.
+        """Watch for ever; yield the entries after each refresh, or None if it failed.
 
-        Without an own entry nothing is ever written.
+        Without a registration of this node nothing is ever written.
         """
-        self._own, self._report = own, report
+        self._local, self._report = local, report
         attempt = 0
         while True:
             self._wake.clear()
-            is_settled, known = await self._refresh()
-            yield known
-            attempt = 0 if is_settled else attempt + 1
-            await self._sleep(self._pause(attempt))
+            is_complete, snapshot = await self._refresh()
+            yield snapshot
+            attempt = 0 if is_complete else attempt + 1
+            await self._sleep(self._delay_s(attempt))
 
-    def _pause(self, attempt: int) -> float:
+    def _delay_s(self, attempt: int) -> float:
         if attempt:
             return retry_delay_s(attempt, min(RETRY_MAX_S, self._session_timeout_s))
-        kept_s = self._keep_until - _now()
-        return min(kept_s, _RECHECK_S) if kept_s > 0 else _RECHECK_S
+        retain_s = self._retain_until - _now()
+        return min(retain_s, _RESCAN_INTERVAL_S) if retain_s > 0 else _RESCAN_INTERVAL_S
 
-    async def _sleep(self, pause_s: float) -> None:
-        """Wait until there is news, but not longer than the pause."""
+    async def _sleep(self, delay_s: float) -> None:
+        """Wait for a change, but not longer than the delay."""
         try:
-            async with asyncio.timeout(pause_s):
+            async with asyncio.timeout(delay_s):
                 await self._wake.wait()
         except TimeoutError:
             return
 
     async def _refresh(self) -> tuple[bool, Mapping[str, T] | None]:
-        """Register and read; whether nothing is left to be done until there is news, and what is
-        known, if all could be read."""
+        """Register and read all znodes.
+
+        Returns whether nothing is left to do until a change, and the entries if all could be read.
+        """
         session = self.session or await self._open()
         self._report.set_connected(session.is_connected)
         if not session.is_connected:
@@ -193,24 +195,24 @@ class ZooKeeperRegistry(Generic[T]):
         self._drop_unwatched(session)
         is_registered = await self._attempt(self._register(session))
         self._report.counts.is_registered = self._is_registered
-        is_read = await self._attempt(self._read(session))
+        is_read = await self._attempt(self._read_entries(session))
         is_current = is_read and session.losses == self._losses
         return is_registered and is_read, self._snapshot() if is_current else None
 
     def _snapshot(self) -> Mapping[str, T]:
-        """What is known, now that all entries were read."""
-        if _now() >= self._keep_until:
-            self._kept = {}
-        known = dict(self._kept)
+        """Return the entries, after all znodes were read."""
+        if _now() >= self._retain_until:
+            self._retained = {}
+        snapshot = dict(self._retained)
         for node, value in self._entries.items():
-            last = self._known.get(node) if value is None else value
+            last = self._current.get(node) if value is None else value
             if last is not None:
-                known[node] = last
-        self._known = known
-        return known
+                snapshot[node] = last
+        self._current = snapshot
+        return snapshot
 
     async def _open(self) -> ZooKeeperSession:
-        """Make a session and give it time to connect."""
+        """Open a session and give it time to connect."""
         from postroad.cluster.discovery.zookeeper_session import ZooKeeperSession
 
         self.session = ZooKeeperSession(
@@ -221,17 +223,17 @@ class ZooKeeperRegistry(Generic[T]):
             on_change=self._wake.set,
             on_watch=self._on_watch,
         )
-        self._forget_all(losses=0)
+        self._reset(losses=0)
         self.session.open()
         await self._sleep(self._connect_timeout_s)
         return self.session
 
     async def _warn_disconnected(self, session: ZooKeeperSession) -> None:
-        """Say that there is no connection; let go of a session that may never have one."""
+        """Report that there is no connection; abandon a session that may never get one."""
         self._report.report_failure(
-            "connection", "not connected: %s", session.last_error or "no answer"
+            "connection", "not connected: %s", session.last_error or "no reply"
         )
-        if _now() - session.changed_at > _GIVE_UP_TIMEOUTS * self._session_timeout_s:
+        if _now() - session.changed_at > _ABANDON_TIMEOUTS * self._session_timeout_s:
             self.session = None
             await session.close(self._request_timeout_s)
 
@@ -243,86 +245,93 @@ class ZooKeeperRegistry(Generic[T]):
             return False
 
     def _drop_unwatched(self, session: ZooKeeperSession) -> None:
-        """Drop what has to be read again."""
+        """Drop entries that must be read again."""
         if session.losses != self._losses:
-            self._forget_all(losses=session.losses)
-        if self._own is not None and self._own.node in self._stale:
+            self._reset(losses=session.losses)
+        if self._local is not None and self._local.node in self._stale:
             self._is_registered = False
         for node in self._stale:
             self._entries.pop(node, None)
         self._stale.clear()
 
-    def _forget_all(self, *, losses: int) -> None:
+    def _reset(self, *, losses: int) -> None:
         self._losses = losses
         self._entries.clear()
         self._is_registered = False
-        self._kept = self._known
-        self._keep_until = _now() + _KEEP_TIMEOUTS * self._session_timeout_s
+        self._retained = self._current
+        self._retain_until = _now() + _RETAIN_TIMEOUTS * self._session_timeout_s
 
     def _on_watch(self, path: str) -> None:
-        # Kept aside: an event may overtake the answer that it makes obsolete.
+        # Collected apart from the entries: an event may overtake the read that it makes obsolete.
         self._stale.add(path.rpartition("/")[2])
         self._wake.set()
 
-    # The own entry.
+    # This node's registration.
 
     async def _register(self, session: ZooKeeperSession) -> bool:
-        """Make sure that the own entry is there, if one is wanted; True if so, and watched."""
-        own = self._own
-        if own is None or self._is_registered:
+        """Register this node if required; return whether it is registered and watched."""
+        local = self._local
+        if local is None or self._is_registered:
             return True
-        path = self._path(own.node)
+        path = self._path(local.node)
         for _ in range(_REGISTER_TRIES):
-            if await session.create(path, own.data):
+            if await session.create(path, local.data):
                 self._report.counts.registrations += 1
             entry = await session.read(path)
             if entry is None:
                 continue
-            if entry.owner == session.id and entry.data == own.data:
+            if entry.owner == session.id and entry.data == local.data:
                 self._is_registered = True
                 break
-            if not self._may_replace(own, entry, session.id):
-                self._report_conflict(own, entry)
+            if not self._may_replace(local, entry, session.id):
+                self._report_conflict(local, entry)
                 break
-            if await session.replace(path, own.data, entry.version):
+            if await session.replace(path, local.data, entry.version):
                 self._report.counts.registrations += 1
                 self._replaced_in = session.id
         return self._is_registered
 
-    def _may_replace(self, own: LocalRegistration[T], entry: Znode, session_id: int | None) -> bool:
-        """Whether an entry under this node's name is its own, of this session or an earlier one."""
+    def _may_replace(
+        self, local: LocalRegistration[T], entry: Znode, session_id: int | None
+    ) -> bool:
+        """Return whether the znode is this node's own, of this session or an earlier one."""
         if entry.owner == session_id:
             return True
-        held = self._decode(own.node, entry.data)
-        # Once in a session: two nodes with one name and address must not take turns for ever.
-        return held is not None and own.is_stale_own(held) and self._replaced_in != session_id
+        registered = self._decode(local.node, entry.data)
+        # Once per session: two nodes with one name and address must not replace each other for
+        # ever.
+        return (
+            registered is not None
+            and local.is_stale_own(registered)
+            and self._replaced_in != session_id
+        )
 
-    def _report_conflict(self, own: LocalRegistration[T], entry: Znode) -> None:
+    def _report_conflict(self, local: LocalRegistration[T], entry: Znode) -> None:
         self._report.counts.conflicts += 1
         self._report.warn(
             "conflict",
-            "the name %r is taken by a node at %s (session 0x%x); "
-            "two nodes of a cluster must not have the same name",
-            *(own.name, self._decode(own.node, entry.data), entry.owner),
+            "name conflict: name %r is registered by a node at %s (session 0x%x); "
+            "give each node a name of its own",
+            *(local.name, self._decode(local.node, entry.data), entry.owner),
             level=logging.ERROR,
         )
 
     def _path(self, node: str) -> str:
         return f"{self._parent}/{node}"
 
-    # The entries of others.
+    # Entries of others.
 
-    async def _read(self, session: ZooKeeperSession) -> bool:
-        """Bring the entries up to date: True, or an error."""
+    async def _read_entries(self, session: ZooKeeperSession) -> bool:
+        """Read all znodes that are new or have changed; return True, or raise."""
         nodes = await session.children(self._parent)
-        for gone in self._entries.keys() - set(nodes):
-            del self._entries[gone]
+        for removed in self._entries.keys() - set(nodes):
+            del self._entries[removed]
         unread = [node for node in nodes if node not in self._entries]
         for first in range(0, len(unread), _BATCH):
             batch = unread[first : first + _BATCH]
             read = await asyncio.gather(*(session.read(self._path(node)) for node in batch))
             for node, entry in zip(batch, read, strict=True):
-                # One that went meanwhile is told by the watch of its parent.
+                # The watch of the parent reports a znode that was removed meanwhile.
                 if entry is not None:
                     self._entries[node] = self._decode_entry(node, entry)
         return True
@@ -331,15 +340,17 @@ class ZooKeeperRegistry(Generic[T]):
         value = self._decode(node, entry.data)
         if value is None:
             self._report.counts.skipped += 1
-            self._report.warn("skipped", "%s holds no address: %.80r", self._path(node), entry.data)
+            self._report.warn(
+                "skipped", "%s skipped: it holds no address: %.80r", self._path(node), entry.data
+            )
         return value
 
     async def close(self) -> None:
-        """End the session, and with it the own entry."""
+        """Close the session, which removes this node's znode."""
         session, self.session = self.session, None
         is_closed = session is None or await session.close(self._request_timeout_s)
         if self._is_registered and not is_closed:
-            text = "no answer to the end of the session; the entry goes within %g s"
+            text = "closing the session timed out; ZooKeeper removes the registration within %g s"
             self._report.warn("end", text, self._session_timeout_s)
 
 

@@ -1,4 +1,4 @@
-"""Who is alive: a SWIM state machine without I/O, run by `postroad.cluster.ClusterAgent`."""
+"""SWIM membership as a state machine without I/O, driven by `postroad.cluster.ClusterAgent`."""
 
 from postroad.cluster.membership.config import MembershipConfig
 from postroad.cluster.membership.context import MembershipCounters, OutgoingPacket, RandomSource
@@ -9,6 +9,7 @@ from postroad.cluster.membership.members import (
     MemberRecord,
     MembershipEvent,
     MembershipEventType,
+    MembershipPhase,
     MemberState,
     NameConflictDetected,
     NameConflictLost,
@@ -17,7 +18,6 @@ from postroad.cluster.membership.members import (
 from postroad.cluster.membership.membership import (
     NEVER,
     Membership,
-    MembershipPhase,
     MembershipUpdate,
 )
 

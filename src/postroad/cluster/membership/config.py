@@ -1,4 +1,4 @@
-"""Every constant of the membership protocol."""
+"""Settings of the membership protocol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from postroad.core.errors import ConfigError
 from postroad.core.limits import KIB, MIB
 
-# A record without properties whose names and host are as long as they may be.
+# Upper bound of a record without properties, with names and host of maximum length.
 _RECORD_BYTES_MAX = 1_024
 
 
@@ -17,48 +17,48 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Times, counts and sizes of one node's membership. Nodes of a cluster should agree on them."""
 
     probe_interval_s: float = 1.0
-    """Every so often one other member is asked whether it lives, each in its turn."""
+    """Interval between probes; each probe goes to the next of the other members."""
     probe_timeout_s: float = 2.0
-    """Time for an answer, by whatever way it comes; then the member is suspected.
+    """Time for an ack, direct or indirect; then the member is suspected.
 
-    Longer than a node may stand still now and then, for garbage or for its neighbours.
+    Longer than the pauses that garbage collection or a busy host cause now and then.
     """
     indirect_after_s: float = 0.5
-    """Time for the direct answer; then others are asked to try, and the stream is tried too."""
+    """Time for the direct ack; then indirect probes are sent, and a probe over TCP."""
     indirect_probes: int = 3
-    """How many others are asked to try."""
+    """Number of members that are asked for an indirect probe."""
 
     failure_timeout_s: float = 10.0
-    """A suspected member that does not speak up for so long is declared dead."""
+    """A suspected member that does not refute the suspicion for so long is declared dead."""
     confirmed_failure_timeout_s: float = 5.0
-    """The same when enough others suspect it on their own account."""
+    """The shorter timeout, used once enough other members have confirmed the suspicion."""
     confirmations: int = 3
-    """How many others are enough."""
+    """Number of confirmations that shorten the timeout to the minimum."""
 
     gossip_interval_s: float = 0.25
-    """News are passed on so often, while there are any."""
+    """Interval between gossip packets, while records are queued."""
     gossip_fanout: int = 2
-    """To so many members each time."""
+    """Number of members that receive each round of gossip."""
     retransmit_factor: int = 4
-    """News are passed on this number times the decimal logarithm of the cluster's size."""
+    """A record is sent this number times the decimal logarithm of the cluster size."""
     sync_interval_s: float = 10.0
-    """Every so often the whole view is compared with that of one other member."""
+    """Interval between push-pull syncs of the whole state with one random member."""
     join_timeout_s: float = 2.0
-    """If no contact answers for so long, the node goes on alone, and keeps on trying."""
+    """If no seed replies for so long, the node starts a cluster alone and keeps trying."""
 
     tombstone_s: float = 600.0
-    """Dead members are remembered for so long, so that old news cannot bring them back."""
+    """Dead members are remembered for so long, so that old gossip cannot revive them."""
     health_max: int = 8
-    """How far a node may doubt itself: with each step it gives others their time once more."""
+    """Maximum of the local health score; each point lengthens timeouts by one more multiple."""
 
     members_max: int = 5_000
-    """Members of a cluster; news of more are refused."""
+    """Maximum number of members of a cluster; records of further ones are rejected."""
     properties_bytes_max: int = 16 * KIB
-    """All properties of a member together."""
+    """Maximum size of all properties of one member together."""
     packet_bytes_max: int = 1_200
-    """News in one datagram, which then needs not be cut on its way."""
+    """Size of the records in one datagram, small enough not to be fragmented."""
     stream_bytes_max: int = 1 * MIB
-    """What a packet over a stream carries; the rest of a large view goes another time."""
+    """Size of the records in one packet over TCP; a larger state takes several syncs."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
@@ -77,6 +77,6 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if self.packet_bytes_max < _RECORD_BYTES_MAX:
             raise ConfigError(
-                f"membership packet_bytes_max must be {_RECORD_BYTES_MAX} or more, "
-                "or not every record would fit"
+                f"membership packet_bytes_max={self.packet_bytes_max} must be "
+                f"{_RECORD_BYTES_MAX} or more, so that every record fits"
             )

@@ -1,4 +1,7 @@
-"""What the parts of the machine share: the view, the news, and a mouth to speak with."""
+"""State shared by the parts of the membership state machine.
+
+Member table, gossip queue, random source, counters, and the outgoing packets.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from postroad.core import Address
 
 
 class RandomSource(Protocol):
-    """The random numbers a machine needs; `random.Random` has them."""
+    """Random numbers that the state machine needs; `random.Random` implements it."""
 
     def random(self) -> float: ...
     def getrandbits(self, k: int, /) -> int: ...
@@ -32,18 +35,18 @@ class RandomSource(Protocol):
 
 
 class OutgoingPacket(msgspec.Struct, frozen=True, gc=False):
-    """A packet to be sent."""
+    """A packet to transmit."""
 
     address: Address
     payload: bytes
     is_stream: bool
-    """Whether it must arrive, whatever its size; else a datagram will do."""
+    """Whether to send the packet over TCP; otherwise a datagram will do."""
     peer: str | None
-    """Who must be there, where that is known."""
+    """Name of the node expected at the address, if it is known."""
 
 
 class MembershipCounters(msgspec.Struct):
-    """What a node's membership has done so far."""
+    """Counters of one node's membership protocol since its start."""
 
     packets_sent: int = 0
     packets_received: int = 0
@@ -52,65 +55,69 @@ class MembershipCounters(msgspec.Struct):
     probes: int = 0
     probes_failed: int = 0
     probes_by_stream: int = 0
-    """Probes that only the stream answered: datagrams may be blocked on the way."""
+    """Probes that were acknowledged over TCP only: datagrams may be blocked on the way."""
     suspicions: int = 0
-    """Members this node was the first here to suspect."""
+    """Suspicions that this node started after a failed probe."""
     refutations: int = 0
-    """Times this node heard that it is suspected or dead, and objected."""
+    """Times this node refuted that it is suspected or dead."""
     standstills: int = 0
-    """Times this node found that it had stood still."""
+    """Times this node detected that its process had stalled."""
     names_contested: int = 0
-    """Second processes of a name that was taken, this node's or another's."""
+    """Second processes with a name in use, this node's name or another member's."""
     refused: dict[str, int] = {}
-    """News and packets that were not believed, by reason."""
+    """Rejected records and packets, by reason."""
 
 
 class MembershipContext:
-    """Speaks for this node, and adds news to whatever it says."""
+    """Queues outgoing packets and adds gossip records to them."""
 
     def __init__(
         self,
         config: MembershipConfig,
-        roster: MemberTable,
-        rumours: GossipQueue,
-        chance: RandomSource,
+        member_table: MemberTable,
+        gossip_queue: GossipQueue,
+        rng: RandomSource,
     ) -> None:
         self.config = config
-        self.roster = roster
-        self.rumours = rumours
-        self.chance = chance
+        self.member_table = member_table
+        self.gossip_queue = gossip_queue
+        self.rng = rng
         self.health = LocalHealth(config.health_max)
         self.counters = MembershipCounters(refused={})
-        # Whether this node may speak of itself; not before it knows that its name is free.
+        # False until this node knows that its name is free; until then it does not gossip itself.
         self.is_member = False
-        # Drained by whoever runs the machine: packets, and reasons why something was refused.
+        # Drained by the agent: packets to send, and the reasons of rejections.
         self.outgoing: list[OutgoingPacket] = []
-        self.refusals: list[str] = []
+        self.rejections: list[str] = []
 
     def new_nonce(self) -> int:
-        """A number nobody can guess, to know the answer by."""
-        return self.chance.getrandbits(62)
+        """Return an unguessable number that matches a reply to its request."""
+        return self.rng.getrandbits(62)
 
     def gossip_records(
-        self, *first: MemberRecord, in_stream: bool = False, room_max: int | None = None
+        self, *first: MemberRecord, in_stream: bool = False, capacity_max: int | None = None
     ) -> list[MemberRecord]:
-        """These, and as many of the news as a packet has room for, or less if it must be short."""
+        """Return the given records, then as many queued ones as fit into the packet.
+
+        Args:
+            capacity_max: upper bound in bytes, for packets that must be short.
+        """
         config = self.config
-        room = config.stream_bytes_max if in_stream else config.packet_bytes_max
-        if room_max is not None:
-            room = max(0, min(room, room_max))
-        full_bytes_max = config.stream_bytes_max if in_stream else room // 2
-        chosen = fit_records(first, room, full_bytes_max=full_bytes_max)
-        if len(self.rumours):
-            room -= sum(map(record_size, chosen))
-            told = self.rumours.pop_batch(
-                room,
-                times_max=retransmit_limit(self.roster.size, config.retransmit_factor),
+        capacity = config.stream_bytes_max if in_stream else config.packet_bytes_max
+        if capacity_max is not None:
+            capacity = max(0, min(capacity, capacity_max))
+        full_bytes_max = config.stream_bytes_max if in_stream else capacity // 2
+        records = fit_records(first, capacity, full_bytes_max=full_bytes_max)
+        if len(self.gossip_queue):
+            capacity -= sum(map(record_size, records))
+            queued = self.gossip_queue.pop_batch(
+                capacity,
+                transmits_max=retransmit_limit(self.member_table.size, config.retransmit_factor),
                 full_bytes_max=full_bytes_max,
             )
             names = {record.name for record in first}
-            chosen += [record for record in told if record.name not in names]
-        return chosen
+            records += [record for record in queued if record.name not in names]
+        return records
 
     def send(
         self,
@@ -120,29 +127,29 @@ class MembershipContext:
         to: str | None = None,
         in_stream: bool = False,
     ) -> None:
-        """Queue a packet, for the node of that name if it is known."""
+        """Queue a packet for the address, and for the node of that name if it is given."""
         self.outgoing.append(OutgoingPacket(address, self.encode(packet), in_stream, to))
 
     def encode(self, packet: MembershipPacket) -> bytes:
-        """The packet's bytes, counted as sent."""
+        """Encode the packet and count it as sent."""
         payload = encode_packet(packet)
         self.counters.packets_sent += 1
         self.counters.bytes_sent += len(payload)
         return payload
 
     def count_rejection(self, reason: str) -> None:
-        """Count something that was not believed."""
-        refused = self.counters.refused
-        refused[reason] = refused.get(reason, 0) + 1
-        self.refusals.append(reason)
+        """Count a rejected record or packet."""
+        counts = self.counters.refused
+        counts[reason] = counts.get(reason, 0) + 1
+        self.rejections.append(reason)
 
     def sample_members(
-        self, count: int, *, but: str | None = None, with_suspects: bool = False
+        self, count: int, *, exclude: str | None = None, with_suspects: bool = False
     ) -> list[MemberEntry]:
-        """Some other members at random."""
+        """Return up to `count` other members, chosen at random."""
         candidates = [
             entry
-            for name, entry in self.roster.active.items()
-            if name != but and (with_suspects or entry.state is MemberState.ALIVE)
+            for name, entry in self.member_table.active.items()
+            if name != exclude and (with_suspects or entry.state is MemberState.ALIVE)
         ]
-        return self.chance.sample(candidates, min(count, len(candidates)))
+        return self.rng.sample(candidates, min(count, len(candidates)))

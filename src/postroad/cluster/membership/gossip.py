@@ -1,4 +1,7 @@
-"""What nodes send each other, as MessagePack. Every packet may carry news besides."""
+"""Membership packets, their MessagePack encoding, and the queue of records to gossip.
+
+Every packet can carry member records in addition to its own fields.
+"""
 
 from __future__ import annotations
 
@@ -14,52 +17,54 @@ from postroad.core.errors import MalformedPayloadError
 
 
 def retransmit_limit(size: int, factor: int) -> int:
-    """How often a node passes on a piece of news in a cluster of that size."""
+    """Return how often a record is retransmitted in a cluster of that size."""
     return factor * max(1, math.ceil(math.log10(size + 1)))
 
 
 class GossipQueue:
-    """At most one piece of news for each member, the newest."""
+    """Transmit-limited broadcast queue: the newest record of each member, least sent first."""
 
     def __init__(self) -> None:
-        # News by the number of times they were told, then by member.
+        # Records by number of transmissions, then by member name.
         self._by_transmits: list[dict[str, MemberRecord]] = [{}]
-        # Member -> how often its news were told.
-        self._times: dict[str, int] = {}
+        # Number of transmissions of the queued record, by member name.
+        self._transmits: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._times)
+        return len(self._transmits)
 
     def add(self, record: MemberRecord) -> None:
-        """Have the news passed on; they replace older ones of the same member."""
+        """Queue the record; it replaces an older one of the same member."""
         self.drop(record.name)
-        self._times[record.name] = 0
+        self._transmits[record.name] = 0
         self._by_transmits[0][record.name] = record
 
     def drop(self, name: str) -> None:
-        """Forget the news of a member."""
-        times = self._times.pop(name, None)
-        if times is not None:
-            del self._by_transmits[times][name]
+        """Remove the queued record of a member."""
+        transmits = self._transmits.pop(name, None)
+        if transmits is not None:
+            del self._by_transmits[transmits][name]
 
-    def pop_batch(self, room: int, *, times_max: int, full_bytes_max: int) -> list[MemberRecord]:
-        """News that fit the room; those told so often are dropped."""
-        waiting = (record for level in self._by_transmits for record in level.values())
-        taken = fit_records(waiting, room, full_bytes_max=full_bytes_max)
-        for record in taken:
-            self._count(record.name, times_max)
-        return taken
+    def pop_batch(
+        self, capacity: int, *, transmits_max: int, full_bytes_max: int
+    ) -> list[MemberRecord]:
+        """Return records that fit; drop those that have now been sent often enough."""
+        queued = (record for level in self._by_transmits for record in level.values())
+        batch = fit_records(queued, capacity, full_bytes_max=full_bytes_max)
+        for record in batch:
+            self._count_transmit(record.name, transmits_max)
+        return batch
 
-    def _count(self, name: str, times_max: int) -> None:
-        times = self._times[name] + 1
-        record = self._by_transmits[times - 1].pop(name)
-        if times >= times_max:
-            del self._times[name]
+    def _count_transmit(self, name: str, transmits_max: int) -> None:
+        transmits = self._transmits[name] + 1
+        record = self._by_transmits[transmits - 1].pop(name)
+        if transmits >= transmits_max:
+            del self._transmits[name]
             return
-        if times == len(self._by_transmits):
+        if transmits == len(self._by_transmits):
             self._by_transmits.append({})
-        self._times[name] = times
-        self._by_transmits[times][name] = record
+        self._transmits[name] = transmits
+        self._by_transmits[transmits][name] = record
 
 
 class _Packet(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -67,20 +72,20 @@ class _Packet(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fal
 
 
 class ProbePacket(_Packet, frozen=True, tag=1):
-    """Are you there? The answer is an Ack with the same number."""
+    """SWIM ping. The reply is a `ProbeAckPacket` with the same nonce."""
 
     nonce: int
     name: str
     instance: int
-    """Who asks."""
+    """Process number of the sender."""
     is_joining: bool = False
-    """Whether the sender is no member yet, and wants to join under the receiver's name."""
+    """Whether the sender is joining, not a member yet, and wants the receiver's name."""
     padding: bytes = b""
-    """Of no meaning: an answer by datagram is never much longer than its question."""
+    """Ignored. Makes the probe about as long as its ack, against reflection attacks."""
 
 
 class ProbeAckPacket(_Packet, frozen=True, tag=2):
-    """I am here, and this is who I am."""
+    """SWIM ack: identity and incarnation of the node that was probed."""
 
     nonce: int
     name: str
@@ -91,7 +96,7 @@ class ProbeAckPacket(_Packet, frozen=True, tag=2):
 
 
 class ProbeRequestPacket(_Packet, frozen=True, tag=3):
-    """Please ask that member for me. The answer is its Ack, or a Nack."""
+    """SWIM ping-req: probe that member for me. The reply is its ack, or a nack."""
 
     nonce: int
     target: str
@@ -99,24 +104,24 @@ class ProbeRequestPacket(_Packet, frozen=True, tag=3):
 
 
 class ProbeNackPacket(_Packet, frozen=True, tag=4):
-    """I am well, but the member you had me ask does not answer me either."""
+    """Lifeguard nack: the relay is alive, but the target did not acknowledge its probe either."""
 
     nonce: int
 
 
 class GossipPacket(_Packet, frozen=True, tag=5):
-    """Nothing but news."""
+    """Member records only."""
 
 
 class SyncRequestPacket(_Packet, frozen=True, tag=6):
-    """Do we agree? The answer is a Sync with the same number."""
+    """Push-pull request with a digest of the state. The reply is a `SyncReplyPacket`."""
 
     nonce: int
     digest: bytes
 
 
 class SyncReplyPacket(_Packet, frozen=True, tag=7):
-    """All I know, or nothing if we agree."""
+    """The full state, or no records if the digests agree."""
 
     nonce: int
     agrees: bool
@@ -126,12 +131,12 @@ class SyncReplyPacket(_Packet, frozen=True, tag=7):
 
 
 class PropertiesRequestPacket(_Packet, frozen=True, tag=8):
-    """Tell me your properties: your news came without. The answer is News."""
+    """Request for properties that did not fit into a packet. The reply is a `GossipPacket`."""
 
     version: int
-    """The newest the sender has heard of."""
+    """The newest version of the properties that the sender knows of."""
     instance: int
-    """Of which process; its successor has nothing to do with it."""
+    """Process number of the member; versions of a later process are unrelated."""
 
 
 MembershipPacket: TypeAlias = (
@@ -147,73 +152,75 @@ MembershipPacket: TypeAlias = (
 
 
 class Arrival(NamedTuple):
-    """How a packet came."""
+    """How, when and from where a packet was received."""
 
     source: Address
-    """What its sender says where it is."""
+    """The address that the sender advertises."""
     origin: Address
-    """Where a datagram really came from."""
+    """The address from which a datagram was really sent."""
     now: float
     in_stream: bool
-    is_answer: bool
-    """Whether it answers a packet of this node over the stream."""
+    is_reply: bool
+    """Whether the packet is the reply to a request of this node over TCP."""
     size: int
 
     @property
-    def answer_bytes_max(self) -> int:
-        """How long an answer by datagram may be: whoever is there may not have asked."""
-        return _ANSWER_FACTOR * self.size
+    def reply_bytes_max(self) -> int:
+        """Maximum size of a reply by datagram: the source address may be forged."""
+        return _REPLY_FACTOR * self.size
 
 
-# What an Ack has beside names, and a record without properties.
-_ANSWER_BYTES = 64
-# An answer by datagram is no longer than so many times its question.
-_ANSWER_FACTOR = 2
+# Bytes of an ack besides the name, and of a record without properties.
+_REPLY_BYTES = 64
+# A reply by datagram is at most this number times as long as its request.
+_REPLY_FACTOR = 2
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(MembershipPacket)
 
 
 def encode_packet(packet: MembershipPacket) -> bytes:
-    """The bytes to send."""
+    """Return the packet as bytes."""
     return _encoder.encode(packet)
 
 
-def decode_packet(data: bytes, *, news_max: int) -> MembershipPacket:
-    """Read what a peer sent; raises MalformedPayloadError for anything else."""
+def decode_packet(data: bytes, *, records_max: int) -> MembershipPacket:
+    """Return the packet in the bytes; raises MalformedPayloadError if they hold none."""
     try:
         packet: MembershipPacket = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise MalformedPayloadError(f"no packet of the membership: {error}") from None
-    if len(packet.records) > news_max + 1:
-        raise MalformedPayloadError(f"a packet with {len(packet.records)} records")
+        raise MalformedPayloadError(f"not a membership packet: {error}") from None
+    if len(packet.records) > records_max + 1:
+        raise MalformedPayloadError(
+            f"packet has {len(packet.records)} records; allowed: {records_max + 1}"
+        )
     if len({record.name for record in packet.records}) < len(packet.records):
-        raise MalformedPayloadError("a packet that tells of one member twice")
+        raise MalformedPayloadError("packet has two records of one member")
     return packet
 
 
 def padding_for(name: str) -> bytes:
-    """What makes a question as long as the answer of a node of that name, and some news."""
-    return bytes(_ANSWER_BYTES + len(name.encode()))
+    """Return padding that makes a probe as long as the ack of that node with a few records."""
+    return bytes(_REPLY_BYTES + len(name.encode()))
 
 
 def record_size(record: MemberRecord) -> int:
-    """Bytes a record takes in a packet."""
+    """Return the encoded size of a record in bytes."""
     return len(_encoder.encode(record))
 
 
 def fit_records(
-    records: Iterable[MemberRecord], room: int, *, full_bytes_max: int
+    records: Iterable[MemberRecord], capacity: int, *, full_bytes_max: int
 ) -> list[MemberRecord]:
-    """As many of the records as there is room for, with their properties where these are short."""
+    """Return the first records that fit, without properties where a record is too long."""
     fitting = []
     for record in records:
         size = record_size(record)
         if size > full_bytes_max:
             record = record.without_properties()
             size = record_size(record)
-        if size > room:
+        if size > capacity:
             break
-        room -= size
+        capacity -= size
         fitting.append(record)
     return fitting

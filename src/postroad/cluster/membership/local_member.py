@@ -1,4 +1,4 @@
-"""What a node says of itself."""
+"""This node's own record: properties, refutation, leave."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from postroad.cluster.membership.members import (
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 
-# A leaving node tells so many members in a way that arrives, and so many more by datagram.
-_FAREWELLS = 3
-_FAREWELL_DATAGRAMS = 8
+# A leaving node notifies this many members over TCP, and this many more by datagram.
+_LEAVE_STREAMS = 3
+_LEAVE_DATAGRAMS = 8
 
 
 def new_local_record(
@@ -37,7 +37,7 @@ def new_local_record(
     secret: bytes,
     properties: Properties,
 ) -> MemberRecord:
-    """A node as it begins."""
+    """Return the record of a node that starts."""
     return MemberRecord(
         name=name,
         instance=instance,
@@ -52,16 +52,16 @@ def new_local_record(
 
 
 def validate_properties(properties: Mapping[Any, Any], config: MembershipConfig) -> Properties:
-    """A copy, if others can be expected to keep so much."""
+    """Return a copy of the properties; raises ConfigError if they are not texts or too large."""
     if not isinstance(properties, Mapping):
-        raise ConfigError(f"properties must be a mapping of texts, not {properties!r}")
+        raise ConfigError(f"properties must be a mapping of strings to strings, not {properties!r}")
     for key, value in properties.items():
         if not (key and isinstance(key, str) and isinstance(value, str)):
-            raise ConfigError(f"property {key!r} must be text with a text for a value")
+            raise ConfigError(f"property {key!r}={value!r:.100} must be a string, as its name")
     try:
         size = properties_size(properties)
-    except UnicodeEncodeError:
-        raise ConfigError("a property cannot be encoded as UTF-8") from None
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"properties cannot be encoded as UTF-8: {error}") from None
     if size > config.properties_bytes_max:
         raise ConfigError(
             f"properties of {size} bytes exceed the {config.properties_bytes_max} allowed"
@@ -70,74 +70,79 @@ def validate_properties(properties: Mapping[Any, Any], config: MembershipConfig)
 
 
 class LocalMember:
-    """This node's record, which nobody else may change."""
+    """This node's record, which no other node may change."""
 
-    def __init__(self, voice: MembershipContext, secret: bytes) -> None:
-        self._voice = voice
-        self._roster = voice.roster
+    def __init__(self, context: MembershipContext, secret: bytes) -> None:
+        self._context = context
+        self._member_table = context.member_table
         self._secret = secret
-        # Whether others should hear of it at once.
+        # Whether to gossip at once, ahead of the interval.
         self.gossip_now = False
 
-    def announce(self) -> None:
-        """Tell everybody, if they may know of this node yet."""
-        if self._voice.is_member:
-            self._voice.rumours.add(self._roster.local)
+    def publish(self) -> None:
+        """Gossip the record at once, if this node is a member already."""
+        if self._context.is_member:
+            self._context.gossip_queue.add(self._member_table.local)
             self.gossip_now = True
 
     def requeue(self) -> None:
-        """Tell what is said of this node once more, with whatever is sent next."""
-        if self._voice.is_member:
-            self._voice.rumours.add(self._roster.local)
+        """Queue the record again, to go with the next packets."""
+        if self._context.is_member:
+            self._context.gossip_queue.add(self._member_table.local)
 
     def refute(self, record: MemberRecord) -> None:
-        """Have the last word over what was said of this node."""
-        own = self._roster.local
-        incarnation = max(own.incarnation, record.incarnation) + 1
-        self._roster.set_local(msgspec.structs.replace(own, incarnation=incarnation))
-        self.announce()
+        """Refute a record of this node with a higher incarnation."""
+        local = self._member_table.local
+        incarnation = max(local.incarnation, record.incarnation) + 1
+        self._member_table.set_local(msgspec.structs.replace(local, incarnation=incarnation))
+        self.publish()
 
     def refute_properties(self, record: MemberRecord) -> None:
-        """Have the last word about the properties, too."""
-        own = self._roster.local
-        is_other = record.properties is not None and record.properties != own.properties
-        if record.version == own.version and is_other:
-            self.raise_properties_version(own.version + 1)
+        """Refute properties of this node that it did not set, with a higher version."""
+        local = self._member_table.local
+        differs = record.properties is not None and record.properties != local.properties
+        if record.version == local.version and differs:
+            self.raise_properties_version(local.version + 1)
         else:
             self.raise_properties_version(record.version)
 
     def raise_properties_version(self, version: int) -> None:
-        """Somebody heard of a version of the properties; no other must count higher."""
-        own = self._roster.local
-        if version > own.version:
-            self._roster.set_local(msgspec.structs.replace(own, version=version + 1))
-            self.announce()
+        """Raise the version of the properties above a version that another node knows of."""
+        local = self._member_table.local
+        if version > local.version:
+            self._member_table.set_local(msgspec.structs.replace(local, version=version + 1))
+            self.publish()
 
     def change_properties(self, changes: Mapping[str, str | None]) -> None:
-        """Change what others know of this node; None removes a property."""
-        own = self._roster.local
-        merged = {**(own.properties or {}), **changes}
-        wanted = {key: value for key, value in merged.items() if value is not None}
-        properties = validate_properties(wanted, self._voice.config)
-        if properties == own.properties:
+        """Merge changes into this node's properties; None removes a property."""
+        local = self._member_table.local
+        merged = {**(local.properties or {}), **changes}
+        remaining = {key: value for key, value in merged.items() if value is not None}
+        properties = validate_properties(remaining, self._context.config)
+        if properties == local.properties:
             return
-        changed = msgspec.structs.replace(own, properties=properties, version=own.version + 1)
-        self._roster.set_local(changed)
-        self._roster.changes.append(
-            MembershipEvent(MembershipEventType.METADATA, to_member(changed), to_member(own))
+        changed = msgspec.structs.replace(local, properties=properties, version=local.version + 1)
+        self._member_table.set_local(changed)
+        self._member_table.events.append(
+            MembershipEvent(MembershipEventType.METADATA, to_member(changed), to_member(local))
         )
-        self.announce()
+        self.publish()
 
     def send_leave(self) -> None:
-        """Prove to some members that this node leaves; they pass it on."""
-        if not self._voice.is_member:
+        """Send the leave record with its proof to some members, which pass it on."""
+        if not self._context.is_member:
             return
-        farewell = msgspec.structs.replace(
-            self._roster.local, state=MemberState.LEFT, leave_secret=self._secret, properties=None
+        leave_record = msgspec.structs.replace(
+            self._member_table.local,
+            state=MemberState.LEFT,
+            leave_secret=self._secret,
+            properties=None,
         )
-        told = self._voice.sample_members(_FAREWELLS + _FAREWELL_DATAGRAMS, with_suspects=True)
-        for place, entry in enumerate(told):
-            in_stream = place < _FAREWELLS
-            self._voice.send(
-                entry.record.address, GossipPacket(records=[farewell]), in_stream=in_stream
+        recipients = self._context.sample_members(
+            _LEAVE_STREAMS + _LEAVE_DATAGRAMS, with_suspects=True
+        )
+        for index, entry in enumerate(recipients):
+            in_stream = index < _LEAVE_STREAMS
+            self._context.send(
+                entry.record.address, GossipPacket(records=[leave_record]), in_stream=in_stream
             )

@@ -1,8 +1,10 @@
-"""All members a node knows of, and the rules by which it believes what it hears about them.
+"""The members that a node knows, and the rules by which it merges records of them.
 
-Of two tales about one process the one with the higher incarnation is newer, and at the same
-incarnation the one with the later state. Of two processes with one name the one with the higher
-incarnation is newer; but while the older is thought alive, that has to be looked into first.
+Of two records of one process, the one with the higher incarnation is newer, and at the same
+incarnation the one with the later state. Of two processes with one name, the one with the higher
+incarnation is newer; but while the older one counts as active, the name conflict is resolved first.
+
+A suspected member is declared dead in `MemberTable.expire_suspects`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -30,29 +32,29 @@ from postroad.cluster.membership.members import (
 from postroad.cluster.membership.suspicion import RoundTripEstimator, Suspicion
 from postroad.core import Address
 
-# Incarnations begin at the wall clock in milliseconds. A leap of more than eight years beyond what
-# is known, and beyond what any clock may show, is garbage.
-LEAP_MAX = 1 << 38
+# Incarnations start at the wall clock in milliseconds. A jump of more than eight years above the
+# known incarnation, and above what any clock may show, is rejected.
+INCARNATION_JUMP_MAX = 1 << 38
 _CLOCK_MAX = 1 << 42
-# Members at one address: one, and those that were started there before it and are not missed yet.
-# Whoever answers there under any name shall not fill the roster.
+# Members at one address: the current one, and earlier ones that are not declared dead yet. The
+# limit keeps a host that acknowledges under any name from filling the table.
 _NAMES_AT_ADDRESS_MAX = 8
 
 
 class MergeResult(enum.Enum):
-    """What became of a record."""
+    """Result of merging a record into the table."""
 
-    APPLIED = "news"
-    STALE = "nothing new"
-    UNPROVEN = "said to live, and has not answered"
-    NAME_CONFLICT = "a second process of that name"
+    APPLIED = "applied"
+    STALE = "stale"
+    UNPROVEN = "unproven"
+    NAME_CONFLICT = "name conflict"
     INCARNATION_OUT_OF_RANGE = "incarnation out of range"
-    FORGED_LEAVE = "forged farewell"
+    FORGED_LEAVE = "forged leave"
     TABLE_FULL = "too many members"
 
     @property
     def is_rejection(self) -> bool:
-        """Whether no honest node would have sent it."""
+        """Whether the record is counted as rejected: a correct node would not send it."""
         return self in (
             MergeResult.INCARNATION_OUT_OF_RANGE,
             MergeResult.FORGED_LEAVE,
@@ -61,7 +63,7 @@ class MergeResult(enum.Enum):
 
 
 class MemberEntry:
-    """One other member, or one that was."""
+    """One other member of the table, active or a tombstone."""
 
     __slots__ = (
         "_member",
@@ -75,39 +77,39 @@ class MemberEntry:
 
     def __init__(self, record: MemberRecord, now: float) -> None:
         self.record = record
-        # When it came to its state.
+        # When the member entered its state.
         self.since = now
         self.suspicion: Suspicion | None = None
         self.round_trip = RoundTripEstimator()
-        # Version of the properties that are known, and of the newest that were heard of.
+        # Version of the stored properties, and the newest version that is known to exist.
         self.properties_version = record.version if record.properties is not None else -1
         self.newest_properties_version = record.version
-        # The public form, and what it was made of.
+        # The public form, cached with the record from which it was built.
         self._member: tuple[MemberRecord, Member] | None = None
 
     @property
     def state(self) -> MemberState:
-        """What is thought of it."""
+        """State of the member."""
         return self.record.state
 
     def is_doubted(self, instance: int) -> bool:
-        """Whether that very process is thought to be anything but alive."""
+        """Return whether this very process is suspected, dead or left here."""
         return self.record.instance == instance and self.state is not MemberState.ALIVE
 
     @property
     def member(self) -> Member:
-        """Its public form."""
+        """The member in its public form."""
         if self._member is None or self._member[0] is not self.record:
             self._member = (self.record, to_member(self.record))
         return self._member[1]
 
     @property
     def lacks_properties(self) -> bool:
-        """Whether newer ones exist than are known."""
+        """Whether a newer version of the properties exists than is stored."""
         return self.properties_version < self.newest_properties_version
 
     def update_properties(self, record: MemberRecord) -> bool:
-        """Learn of properties, or at least that there are newer ones; whether they are here now."""
+        """Note the version of a record; store its properties and return True if they are new."""
         self.newest_properties_version = max(self.newest_properties_version, record.version)
         if record.properties is None or record.version <= self.properties_version:
             return False
@@ -119,61 +121,66 @@ class MemberEntry:
 
 
 class MemberTable:
-    """Everybody this node knows of; itself apart."""
+    """All other members that this node knows, and its own record."""
 
-    def __init__(self, config: MembershipConfig, own: MemberRecord, rumours: GossipQueue) -> None:
+    def __init__(
+        self, config: MembershipConfig, local: MemberRecord, gossip_queue: GossipQueue
+    ) -> None:
         self._config = config
-        self._rumours = rumours
-        self.local = own
-        # Others by name; then those who count, the suspected among them, and those who went, in
-        # their order.
+        self._gossip_queue = gossip_queue
+        self.local = local
+        # All others by name; of these the active ones, the suspected ones among the active, and the
+        # dead and left ones, oldest first.
         self.entries: dict[str, MemberEntry] = {}
         self.active: dict[str, MemberEntry] = {}
         self.suspects: dict[str, MemberEntry] = {}
         self.tombstones: dict[str, MemberEntry] = {}
-        # Active members some of whose properties are not known.
+        # Active members whose newest properties have not arrived.
         self.missing_properties: dict[str, MemberEntry] = {}
         self._names_at: dict[Address, dict[str, None]] = {}
-        # For whoever wants to know; drained by the machine.
-        self.changes: list[MembershipEvent] = []
-        # Counts the changes of who is active.
+        # Drained by `Membership`.
+        self.events: list[MembershipEvent] = []
+        # Counts changes of the set of active members.
         self.revision = 0
         self._digest: bytes | None = None
 
-    # Looking.
+    # Queries.
 
     @property
     def size(self) -> int:
-        """Members, this node included."""
+        """Number of active members, this node included."""
         return len(self.active) + 1
 
     def names_at(self, address: Address) -> list[str]:
-        """Active members that claim the address; more than one only while that is sorted out."""
+        """Return the active members at the address; more than one only during a conflict."""
         return list(self._names_at.get(address, ()))
 
     def first_at(self, address: Address) -> MemberEntry | None:
-        """The member known longest at an address."""
+        """Return the member known longest at the address, or None."""
         names = self._names_at.get(address)
         return self.active[next(iter(names))] if names else None
 
     def records(self) -> list[MemberRecord]:
-        """All that is known of others, tombstones included."""
+        """Return the records of all others, tombstones included."""
         return [entry.record for entry in self.entries.values()]
 
     def digest(self) -> bytes:
-        """The same at two nodes if they think the same of all active members."""
+        """Return a digest that is equal at two nodes with the same view of all active members."""
         if self._digest is None:
-            known = [(self.local, self.local.version)]
-            known += [(entry.record, entry.properties_version) for entry in self.active.values()]
-            facts = [(it.name, it.instance, it.precedence, version) for it, version in known]
-            encoded = msgspec.msgpack.encode(sorted(facts))
+            rows = [(self.local, self.local.version)]
+            rows += [(entry.record, entry.properties_version) for entry in self.active.values()]
+            summary = [
+                (record.name, record.instance, record.precedence, version)
+                for record, version in rows
+            ]
+            encoded = msgspec.msgpack.encode(sorted(summary))
             self._digest = hashlib.blake2b(encoded, digest_size=8).digest()
         return self._digest
 
-    # Believing.
+    # Merging.
 
     def merge(self, record: MemberRecord, now: float) -> MergeResult:
-        """Take in what was heard about another node."""
+        """Merge a record of another node, received from any source."""
         entry = self.entries.get(record.name)
         if self.is_incarnation_out_of_range(record, None if entry is None else entry.record):
             return MergeResult.INCARNATION_OUT_OF_RANGE
@@ -183,10 +190,10 @@ class MemberTable:
             ):
                 return MergeResult.FORGED_LEAVE
             if not record.state.is_active:
-                # Whoever is not known is not missed.
+                # An unknown node needs no tombstone.
                 return MergeResult.STALE
-            is_crowded = self._is_full or self._is_crowded_at(record.address)
-            return MergeResult.TABLE_FULL if is_crowded else MergeResult.UNPROVEN
+            is_full = self._is_full or self._is_address_full(record.address)
+            return MergeResult.TABLE_FULL if is_full else MergeResult.UNPROVEN
         is_same = record.instance == entry.record.instance
         if (
             is_same
@@ -199,42 +206,47 @@ class MemberTable:
         if record.precedence > entry.record.precedence:
             if entry.state is MemberState.DEAD and record.state.is_active:
                 return MergeResult.UNPROVEN
-            has_news = self._apply(entry, GOSSIP_CAUSES[record.state], record, now)
+            is_changed = self._apply(entry, GOSSIP_CAUSES[record.state], record, now)
         else:
-            has_news = self._confirm(entry, record)
-        has_news |= self._take_properties(entry, record)
-        return MergeResult.APPLIED if has_news else MergeResult.STALE
+            is_changed = self._confirm(entry, record)
+        is_changed |= self._update_properties(entry, record)
+        return MergeResult.APPLIED if is_changed else MergeResult.STALE
 
-    def is_incarnation_out_of_range(self, record: MemberRecord, known: MemberRecord | None) -> bool:
-        """Whether its incarnation is too high to be true, unless the member itself says so."""
-        incarnation = known.incarnation if known else 0
-        return record.incarnation > max(self.local.incarnation, incarnation, _CLOCK_MAX) + LEAP_MAX
+    def is_incarnation_out_of_range(
+        self, record: MemberRecord, current: MemberRecord | None
+    ) -> bool:
+        """Return whether the incarnation is too high, unless the member itself confirms it."""
+        incarnation = current.incarnation if current else 0
+        return (
+            record.incarnation
+            > max(self.local.incarnation, incarnation, _CLOCK_MAX) + INCARNATION_JUMP_MAX
+        )
 
     def confirm_alive(self, entry: MemberEntry, incarnation: int, now: float) -> None:
-        """A member answered a question of this node: what it says of itself needs no proof."""
+        """Apply the incarnation that a member sent in its own ack; it needs no further proof."""
         if entry.record.incarnation < incarnation < NUMBER_MAX:
-            word = msgspec.structs.replace(
+            update = msgspec.structs.replace(
                 entry.record, state=MemberState.ALIVE, incarnation=incarnation, reported_by=""
             )
-            self._apply(entry, StateChangeCause.ANSWERED, word, now)
+            self._apply(entry, StateChangeCause.ANSWERED, update, now)
 
     def _merge_other_process(self, entry: MemberEntry, record: MemberRecord) -> MergeResult:
         if record.state is MemberState.LEFT and not is_authentic_leave(record, record.leave_digest):
             return MergeResult.FORGED_LEAVE
-        # A process that is gone by now has no claim to the name of one that may live.
+        # A process that is dead or left has no claim to the name of one that may be alive.
         if not record.state.is_active or not record.supersedes(entry.record):
             return MergeResult.STALE
         return MergeResult.NAME_CONFLICT if entry.state.is_active else MergeResult.UNPROVEN
 
     def admit(self, record: MemberRecord, now: float) -> MergeResult:
-        """Count a node that has answered this one as such, unless what is known outranks it."""
+        """Add or update a node that replied to this node, unless a newer record is known."""
         entry = self.entries.get(record.name)
         if entry is not None and entry.record.identity == record.identity:
             if record.precedence <= entry.record.precedence:
                 return self.merge(record, now)
-            has_news = self._apply(entry, StateChangeCause.ANSWERED, record, now)
-            has_news |= self._take_properties(entry, record)
-            return MergeResult.APPLIED if has_news else MergeResult.STALE
+            is_changed = self._apply(entry, StateChangeCause.ANSWERED, record, now)
+            is_changed |= self._update_properties(entry, record)
+            return MergeResult.APPLIED if is_changed else MergeResult.STALE
         if entry is not None:
             if not record.supersedes(entry.record):
                 return MergeResult.STALE
@@ -242,8 +254,8 @@ class MemberTable:
         return self.add(record, now)
 
     def add(self, record: MemberRecord, now: float) -> MergeResult:
-        """Take in a node that is not known, as it is."""
-        if record.state.is_active and self._is_crowded_at(record.address):
+        """Add an unknown node in the state of its record."""
+        if record.state.is_active and self._is_address_full(record.address):
             return MergeResult.TABLE_FULL
         if len(self.entries) >= self._config.members_max and not self._evict_tombstone(record):
             return MergeResult.TABLE_FULL
@@ -251,55 +263,57 @@ class MemberTable:
         if record.state is MemberState.SUSPECT:
             entry.suspicion = self._new_suspicion(record, now)
         self._update_indexes(entry, None)
-        self._rumours.add(record)
+        self._gossip_queue.add(record)
         return MergeResult.APPLIED
 
     def suspect(self, name: str, incarnation: int, *, since: float) -> bool:
-        """A probe of this node failed; whether that is news."""
+        """Suspect a member after a failed probe; return whether that is new."""
         entry = self.active.get(name)
         if entry is None or entry.record.incarnation != incarnation:
             return False
-        accusation = msgspec.structs.replace(
+        suspect_record = msgspec.structs.replace(
             entry.record, state=MemberState.SUSPECT, reported_by=self.local.name
         )
         if entry.state is MemberState.ALIVE:
-            return self._apply(entry, StateChangeCause.PROBE_FAILED, accusation, since)
-        return self._confirm(entry, accusation)
+            return self._apply(entry, StateChangeCause.PROBE_FAILED, suspect_record, since)
+        return self._confirm(entry, suspect_record)
 
     def expire_suspects(self, now: float) -> None:
-        """Declare dead who did not speak up in time."""
+        """Declare dead every suspected member whose suspicion has timed out."""
         for entry in list(self.suspects.values()):
             if entry.suspicion is not None and entry.suspicion.deadline <= now:
-                death = msgspec.structs.replace(entry.record, reported_by=self.local.name)
-                self._apply(entry, StateChangeCause.TIMED_OUT, death, now)
+                dead_record = msgspec.structs.replace(entry.record, reported_by=self.local.name)
+                self._apply(entry, StateChangeCause.TIMED_OUT, dead_record, now)
 
     def reap_tombstones(self, now: float) -> None:
-        """Forget members that went long ago."""
+        """Remove dead and left members whose tombstones have expired."""
         for entry in list(self.tombstones.values()):
             if entry.since + self._config.tombstone_s <= now:
                 self._apply(entry, StateChangeCause.REAPED, entry.record, now)
 
-    def set_local(self, own: MemberRecord) -> None:
-        """This node has something new to say of itself."""
-        self.local = own
+    def set_local(self, local: MemberRecord) -> None:
+        """Replace this node's own record."""
+        self.local = local
         self._digest = None
 
     def deadline(self) -> float:
-        """When `bury_silent` has something to do."""
-        deadlines = [it.suspicion.deadline for it in self.suspects.values() if it.suspicion]
+        """Return when `expire_suspects` has something to do."""
+        deadlines = [
+            entry.suspicion.deadline for entry in self.suspects.values() if entry.suspicion
+        ]
         return min(deadlines, default=float("inf"))
 
     def extend_deadlines(self, seconds: float) -> None:
-        """This node stood still: that time does not count against anybody."""
-        for suspicion in [it.suspicion for it in self.suspects.values() if it.suspicion]:
-            suspicion.postpone(seconds)
+        """Extend suspicions by the time that this node stalled."""
+        for suspicion in [entry.suspicion for entry in self.suspects.values() if entry.suspicion]:
+            suspicion.extend_deadlines(seconds)
 
-    # Changing.
+    # State changes.
 
     def _apply(
         self, entry: MemberEntry, cause: StateChangeCause, record: MemberRecord, now: float
     ) -> bool:
-        """Change what is thought of a member, if the table says so; whether that is news."""
+        """Change the state of a member as `TRANSITIONS` says; return whether anything changed."""
         before = entry.record
         if (before.state, cause) not in TRANSITIONS:
             return False
@@ -314,19 +328,21 @@ class MemberTable:
             reported_by=record.reported_by,
             leave_secret=record.leave_secret,
         )
-        has_news = self._apply_suspicion(entry, before, cause, now)
+        is_changed = self._apply_suspicion(entry, before, cause, now)
         if after is not before.state:
             entry.since = now
         self._update_indexes(entry, before)
-        if has_news:
-            # A death is told on as it was heard, though here it is but a suspicion.
-            self._rumours.add(record if cause is StateChangeCause.GOSSIP_DEAD else entry.record)
-        return has_news
+        if is_changed:
+            # A reported death is gossiped as such, although this node only suspects the member.
+            self._gossip_queue.add(
+                record if cause is StateChangeCause.GOSSIP_DEAD else entry.record
+            )
+        return is_changed
 
     def _apply_suspicion(
         self, entry: MemberEntry, before: MemberRecord, cause: StateChangeCause, now: float
     ) -> bool:
-        """Begin, hasten or end the suspicion; whether others should hear of it."""
+        """Start, shorten or end the suspicion; return whether to gossip the change."""
         if entry.state is not MemberState.SUSPECT:
             entry.suspicion = None
             return True
@@ -341,48 +357,50 @@ class MemberTable:
         return Suspicion(self._config, now, record.reported_by, self.size)
 
     def _confirm(self, entry: MemberEntry, record: MemberRecord) -> bool:
-        """Hear once more that a member is suspected; whether somebody says so who had not."""
+        """Confirm a suspicion; return whether this reporter is new."""
         if entry.suspicion is None or record.state is not MemberState.SUSPECT:
             return False
         if record.precedence != entry.record.precedence or not entry.suspicion.confirm(
             record.reported_by
         ):
             return False
-        self._rumours.add(msgspec.structs.replace(entry.record, reported_by=record.reported_by))
+        self._gossip_queue.add(
+            msgspec.structs.replace(entry.record, reported_by=record.reported_by)
+        )
         return True
 
-    def _take_properties(self, entry: MemberEntry, record: MemberRecord) -> bool:
+    def _update_properties(self, entry: MemberEntry, record: MemberRecord) -> bool:
         before = entry.record
-        is_taken = entry.update_properties(record)
-        _keep(self.missing_properties, entry, entry.state.is_active and entry.lacks_properties)
-        if not is_taken:
+        is_updated = entry.update_properties(record)
+        _set_index(self.missing_properties, entry, entry.state.is_active and entry.lacks_properties)
+        if not is_updated:
             return False
         self._digest = None
-        self._rumours.add(entry.record)
+        self._gossip_queue.add(entry.record)
         if entry.state.is_active:
             self._report(MembershipEventType.METADATA, entry.record, before)
         return True
 
     def _remove(self, entry: MemberEntry) -> None:
-        """Forget a member, dead or replaced."""
+        """Remove a dead or replaced member."""
         before = entry.record
         entry.record = msgspec.structs.replace(before, state=max(MemberState.DEAD, before.state))
         self._update_indexes(entry, before)
-        self._rumours.drop(before.name)
+        self._gossip_queue.drop(before.name)
         self.tombstones.pop(before.name, None)
         del self.entries[before.name]
 
     @property
     def _is_full(self) -> bool:
-        """Whether there are as many members as may be, and all of them live."""
+        """Whether the table is full, without a tombstone to evict."""
         return len(self.entries) >= self._config.members_max and not self.tombstones
 
-    def _is_crowded_at(self, address: Address) -> bool:
-        """Whether so many claim the address that most of them cannot be right."""
+    def _is_address_full(self, address: Address) -> bool:
+        """Return whether the limit of names at the address is reached."""
         return len(self._names_at.get(address, ())) >= _NAMES_AT_ADDRESS_MAX
 
     def _evict_tombstone(self, record: MemberRecord) -> bool:
-        """Forget who went first, for somebody who lives; False if all do."""
+        """Remove the oldest tombstone for an active member; return False if that is impossible."""
         oldest = next(iter(self.tombstones.values()), None)
         if oldest is None or not record.state.is_active:
             return False
@@ -390,14 +408,16 @@ class MemberTable:
         return True
 
     def _update_indexes(self, entry: MemberEntry, before: MemberRecord | None) -> None:
-        """Bring indices up to date and tell of what changed."""
+        """Update the indexes and queue the event of the change."""
         record = entry.record
         self._digest = None
         was_active = before is not None and before.state.is_active
-        _keep(self.suspects, entry, record.state is MemberState.SUSPECT)
-        _keep(self.active, entry, record.state.is_active)
-        _keep(self.tombstones, entry, not record.state.is_active)
-        _keep(self.missing_properties, entry, record.state.is_active and entry.lacks_properties)
+        _set_index(self.suspects, entry, record.state is MemberState.SUSPECT)
+        _set_index(self.active, entry, record.state.is_active)
+        _set_index(self.tombstones, entry, not record.state.is_active)
+        _set_index(
+            self.missing_properties, entry, record.state.is_active and entry.lacks_properties
+        )
         names = self._names_at.setdefault(record.address, {})
         if record.state.is_active:
             names[record.name] = None
@@ -417,11 +437,11 @@ class MemberTable:
         self, kind: MembershipEventType, record: MemberRecord, before: MemberRecord | None
     ) -> None:
         previous = None if before is None else to_member(before)
-        self.changes.append(MembershipEvent(kind, to_member(record), previous))
+        self.events.append(MembershipEvent(kind, to_member(record), previous))
 
 
-def _keep(index: dict[str, MemberEntry], entry: MemberEntry, belongs: bool) -> None:
-    if belongs:
+def _set_index(index: dict[str, MemberEntry], entry: MemberEntry, is_included: bool) -> None:
+    if is_included:
         index[entry.record.name] = entry
     else:
         index.pop(entry.record.name, None)

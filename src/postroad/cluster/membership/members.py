@@ -1,4 +1,4 @@
-"""What nodes tell each other about a member, and which of two tales is the newer."""
+"""Member records, member states with their transitions, and membership events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from postroad.core.names import NODE_NAME_BYTES_MAX
 
 
 class MembershipEventType(enum.Enum):
-    """What changed."""
+    """Kind of a membership event."""
 
     ADDED = "added"
     METADATA = "metadata"
@@ -24,10 +24,10 @@ class MembershipEventType(enum.Enum):
     REMOVED = "removed"
 
 
-_WORDS = {
+_EVENT_TEXTS = {
     MembershipEventType.ADDED: "added",
-    MembershipEventType.METADATA: "new properties of",
-    MembershipEventType.REACHABILITY: "another state of",
+    MembershipEventType.METADATA: "updated properties of",
+    MembershipEventType.REACHABILITY: "changed state of",
     MembershipEventType.REMOVED: "removed",
 }
 
@@ -35,8 +35,8 @@ _WORDS = {
 class MembershipEvent(msgspec.Struct, frozen=True):
     """A change of one member.
 
-    `member` is as it is now, so that in a removal its state tells why: dead, or left. `previous` is
-    as it was, and None for one that was added.
+    `member` is the new view, so that after a removal its state says why: dead or left. `previous`
+    is the view before, None for a member that was added.
     """
 
     kind: MembershipEventType
@@ -44,7 +44,7 @@ class MembershipEvent(msgspec.Struct, frozen=True):
     previous: Member | None = None
 
     def __str__(self) -> str:
-        return f"{_WORDS[self.kind]} {self.member}"
+        return f"{_EVENT_TEXTS[self.kind]} {self.member}"
 
 
 class NameConflictDetected(msgspec.Struct, frozen=True):
@@ -54,13 +54,28 @@ class NameConflictDetected(msgspec.Struct, frozen=True):
 
 
 class NameConflictLost(msgspec.Struct, frozen=True):
-    """Another live node has this node's name and keeps it; this node is no member any more."""
+    """Another live node keeps this node's name; this node is no longer a member."""
 
     holder: Address
 
 
+class MembershipPhase(enum.Enum):
+    """Lifecycle of this node in its cluster."""
+
+    NEW = "not started"
+    JOINING = "joining"
+    MEMBER = "member"
+    LEFT = "left"
+    NAME_LOST = "name lost"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the node processes packets and timers."""
+        return self in (MembershipPhase.JOINING, MembershipPhase.MEMBER)
+
+
 class MemberState(enum.IntEnum):
-    """What a node thinks of a member. A later state prevails over an earlier one of its kind."""
+    """State of a member. At one incarnation, a later state overrides an earlier one."""
 
     ALIVE = 0
     SUSPECT = 1
@@ -69,22 +84,22 @@ class MemberState(enum.IntEnum):
 
     @property
     def is_active(self) -> bool:
-        """Whether it counts as a member."""
+        """Whether the member counts as part of the cluster."""
         return self <= MemberState.SUSPECT
 
 
 class StateChangeCause(enum.Enum):
-    """Why a node changes its mind. Rumours count only if they are news."""
+    """Input of the state table. Gossip counts only if it is newer than what is known."""
 
-    ANSWERED = "it answered this node"
-    GOSSIP_ALIVE = "heard that it is alive"
-    GOSSIP_SUSPECT = "heard that it is suspected"
-    GOSSIP_DEAD = "heard that it is dead"
-    GOSSIP_LEFT = "it said goodbye"
-    PROBE_FAILED = "it did not answer"
-    TIMED_OUT = "it did not speak up in time"
-    REPLACED = "a new process has its name"
-    REAPED = "long ago"
+    ANSWERED = "it replied to this node"
+    GOSSIP_ALIVE = "gossip: alive"
+    GOSSIP_SUSPECT = "gossip: suspect"
+    GOSSIP_DEAD = "gossip: dead"
+    GOSSIP_LEFT = "gossip: left"
+    PROBE_FAILED = "probe failed"
+    TIMED_OUT = "suspicion timed out"
+    REPLACED = "replaced by a new process"
+    REAPED = "tombstone expired"
 
 
 GOSSIP_CAUSES = {
@@ -118,72 +133,74 @@ TRANSITIONS: dict[tuple[MemberState | None, StateChangeCause], MemberState | Non
     (MemberState.LEFT, StateChangeCause.REPLACED): None,
     (MemberState.LEFT, StateChangeCause.REAPED): None,
 }
-"""None stands for a member that is not known. Of a process that has left nothing is news.
+"""Next state by current state and cause; None stands for a member that is not in the table.
 
-That a node lives which is not known, or thought dead, is a reason to ask it, and no more.
+Nothing changes a process that has left, except replacement and reaping. Gossip that an unknown or
+dead member is alive makes it a candidate, which is probed first.
 """
 
 
 Properties: TypeAlias = dict[str, str]
 
-FAREWELL_BYTES = 16
+LEAVE_DIGEST_BYTES = 16
 _HOST_BYTES_MAX = 255
 _SECRET_BYTES_MAX = 64
-# What others may claim of a node, and what it can say itself to outrank any claim.
+# The highest numbers that another node may claim for a member, and that a member may use to outrank
+# such a claim.
 CLAIM_MAX = 1 << 62
 NUMBER_MAX = (1 << 63) - 1
 
 
 class MemberRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One member as it travels."""
+    """One member as it is gossiped."""
 
     name: str
     instance: int
-    """Tells one process from the next of that name; a process that began later has a higher one."""
+    """Process number: a process that started later has a higher one."""
     host: str
     port: int
     incarnation: int
-    """Raised by the member itself, and by nobody else, to make its word the last."""
+    """Raised only by the member itself, to override what others report of it."""
     state: MemberState
     version: int
-    """Counts the changes of the properties."""
+    """Version of the properties, raised by each change."""
     leave_digest: bytes
-    """Digest of a secret; whoever can tell the secret may say that this process leaves."""
+    """Digest of the leave secret; only its owner can prove that this process leaves."""
     properties: Properties | None = None
-    """None where they are left out; whoever has an older version can ask for them."""
+    """None if they were omitted; a node with an older version requests them."""
     reported_by: str = ""
-    """Of a suspected or dead member: who says so."""
+    """Name of the node that reported the member suspected or dead."""
     leave_secret: bytes = b""
-    """Of one that left: what the digest was made of."""
+    """The secret whose digest proves that the member left."""
 
     @property
     def address(self) -> Address:
-        """Where it is reached."""
+        """Address of the member."""
         return Address(self.host, self.port)
 
     @property
     def identity(self) -> tuple[int, str, int, bytes]:
-        """What one process never changes."""
+        """Fields that one process never changes."""
         return (self.instance, self.host, self.port, self.leave_digest)
 
     @property
     def precedence(self) -> tuple[int, int]:
-        """Of two records of one process the one of the higher rank is the newer."""
+        """Sort key: of two records of one process, the higher one is newer."""
         if self.state is MemberState.LEFT:
             return (NUMBER_MAX, MemberState.LEFT)
         return (self.incarnation, self.state)
 
     def supersedes(self, other: MemberRecord) -> bool:
-        """Of two records of one name that differ in their process, whether this is the later."""
+        """Return whether this process is later than another process of the same name."""
         return (self.incarnation, self.instance) > (other.incarnation, other.instance)
 
     def without_properties(self) -> MemberRecord:
-        """The same, shorter."""
+        """Return the record without its properties."""
         return msgspec.structs.replace(self, properties=None)
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One member of the cluster as a node sees it at one moment."""
+    """A member of the cluster as a node sees it at one moment."""
 
     name: str
     address: Address
@@ -192,11 +209,11 @@ class Member(msgspec.Struct, frozen=True):
     instance: int
     properties: Mapping[str, str]
     version: int
-    """Counts the changes of its properties."""
+    """Version of the properties."""
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it answers; a member that does not is kept for a while, then removed."""
+        """Whether the member is alive; a suspected one stays a member until declared dead."""
         return self.state is MemberState.ALIVE
 
     def __str__(self) -> str:
@@ -204,7 +221,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def to_member(record: MemberRecord) -> Member:
-    """The public form of a record."""
+    """Return the public form of a record."""
     return Member(
         name=record.name,
         address=record.address,
@@ -217,38 +234,48 @@ def to_member(record: MemberRecord) -> Member:
 
 
 def leave_digest(secret: bytes) -> bytes:
-    """What everybody may know of the secret."""
-    return hashlib.sha256(secret).digest()[:FAREWELL_BYTES]
+    """Return the digest of a leave secret, which every node may know."""
+    return hashlib.sha256(secret).digest()[:LEAVE_DIGEST_BYTES]
 
 
-def is_authentic_leave(record: MemberRecord, farewell: bytes) -> bool:
-    """Whether a record that says "left" comes from the member with that digest itself."""
-    return leave_digest(record.leave_secret) == farewell
+def is_authentic_leave(record: MemberRecord, digest: bytes) -> bool:
+    """Return whether the secret of a leave record matches the member's digest."""
+    return leave_digest(record.leave_secret) == digest
 
 
 def properties_size(properties: Mapping[str, str]) -> int:
-    """Bytes that properties take in a packet, nearly."""
+    """Return the approximate encoded size of properties in bytes."""
     return sum(len(key.encode()) + len(value.encode()) + 4 for key, value in properties.items())
 
 
 def check_record(record: MemberRecord, *, properties_bytes_max: int) -> None:
-    """Raise MalformedPayloadError if no honest node would send it."""
+    """Raise MalformedPayloadError if a correct node would not send the record."""
     try:
         validate_node_name(record.name)
     except ConfigError as error:
         raise MalformedPayloadError(str(error)) from None
     if not 0 < len(record.host.encode()) <= _HOST_BYTES_MAX or not 0 < record.port < 65536:
-        raise MalformedPayloadError(f"member {record.name!r} at an impossible address")
+        raise MalformedPayloadError(
+            f"member {record.name!r} has an invalid address {record.host!r}:{record.port}"
+        )
     numbers = (record.incarnation, record.instance, record.version)
     if not all(0 <= number < NUMBER_MAX for number in numbers):
-        raise MalformedPayloadError(f"member {record.name!r} has an impossible number")
-    # What fits no datagram would stand at the head of the news for ever.
+        raise MalformedPayloadError(
+            f"member {record.name!r} has a number out of range: {max(numbers)}"
+        )
+    # A record that fits no datagram would block the head of the gossip queue for ever.
     if (
         len(record.reported_by.encode()) > NODE_NAME_BYTES_MAX
         or len(record.leave_secret) > _SECRET_BYTES_MAX
     ):
-        raise MalformedPayloadError(f"member {record.name!r} has an impossible witness")
-    if len(record.leave_digest) != FAREWELL_BYTES:
-        raise MalformedPayloadError(f"member {record.name!r} has an impossible digest")
+        raise MalformedPayloadError(
+            f"member {record.name!r} has a reporter or leave secret that is too long"
+        )
+    if len(record.leave_digest) != LEAVE_DIGEST_BYTES:
+        raise MalformedPayloadError(
+            f"member {record.name!r} has a leave digest of {len(record.leave_digest)} bytes"
+        )
     if record.properties and properties_size(record.properties) > properties_bytes_max:
-        raise MalformedPayloadError(f"member {record.name!r} has too many properties")
+        raise MalformedPayloadError(
+            f"member {record.name!r} has more than {properties_bytes_max} bytes of properties"
+        )

@@ -1,167 +1,174 @@
-"""One name, one live process: what happens when a second one turns up.
+"""Name conflicts: one name belongs to one live process.
 
-Another member's name: the process that is known is asked. If it answers, the newcomer is not
-believed; if the newcomer answers in its place, or nobody does in time, the newcomer takes over.
+Conflict about another member's name: the known process is probed. If it acknowledges, the claimant
+is ignored. If the claimant acknowledges in its place, or no ack comes in time, the claimant is
+verified and takes the name over.
 
-This node's own name: the other process is asked. If it answers, both live. A member goes before one
-that is still joining; else the one that began earlier keeps the name, unless all members that were
-asked lately take the later one for the node of that name. A node yields only to an
-answer to its own question, so a forged packet cannot make it. And it yields only to whom a contact
-or a member vouches for, or who has proven who it is: anybody can answer under any name.
+Conflict about this node's own name: the other process (the rival) is probed. If it acknowledges,
+both are alive. A member wins over a node that is still joining; otherwise the process that started
+earlier keeps the name, unless all members synced with lately take the later one for the holder of
+the name. This node gives up its name only after an ack to its own probe, so a forged packet cannot
+evict it, and only to a rival that a seed or a member vouches for, or that has proven its name: any
+host can reply under any name.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from postroad.cluster.membership.candidates import CandidateVerifier, GossipSource
 from postroad.cluster.membership.context import MembershipContext
 from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket, padding_for
 from postroad.cluster.membership.members import MemberRecord
-from postroad.cluster.membership.vetting import Teller, Vetting
 from postroad.core import Address
 
-# Questions under way at one time; what is dropped will be heard of again.
+# Probes in flight per kind; a conflict that is dropped will be reported again.
 _OPEN_MAX = 64
-# A view is believed for so many times the interval of comparing views.
+# A holder reported by a member is used for this many sync intervals.
 _FRESH_SYNCS = 3
 
 
 class _NameProbe(NamedTuple):
-    """A process that claims a name, and until when whoever was asked may answer."""
+    """A probe about a name: who claims it, and how long the probed process may take to reply."""
 
     claimant: MemberRecord
     until: float
     is_vouched: bool = False
-    """Whether a contact or a member says that it has the name."""
+    """Whether a seed or a member reported the claimant."""
 
 
 class NameResolution(NamedTuple):
-    """How a question about this node's own name was answered."""
+    """Result of a conflict about this node's own name."""
 
     rival: Address
     must_leave: bool
-    """Whether this node must give up its name."""
+    """Whether this node must leave the cluster."""
     is_known: bool = True
-    """Whether anybody vouches for the rival; else this node goes on whatever it says."""
+    """Whether the rival is vouched for; otherwise this node stays in any case."""
 
 
 class NameConflictResolver:
-    """Questions about names under way, by the number of their ping.
+    """Resolves name conflicts; holds the probes in flight by their nonces.
 
     Args:
-        proves_names: whether all who answer have proven who they are.
+        proves_names: whether every node that replies has proven its name.
     """
 
     def __init__(
-        self, voice: MembershipContext, vetting: Vetting, *, proves_names: bool = False
+        self, context: MembershipContext, verifier: CandidateVerifier, *, proves_names: bool = False
     ) -> None:
-        self._voice = voice
-        self._vetting = vetting
+        self._context = context
+        self._verifier = verifier
         self._proves_names = proves_names
-        self._roster = voice.roster
-        # About the names of others, and about this node's own.
-        self._contests: dict[int, _NameProbe] = {}
-        self._rivals: dict[int, _NameProbe] = {}
-        # Challengers that are asked because the holder of their name was silent, and until when.
+        self._member_table = context.member_table
+        # Probes about names of other members, and about this node's own name.
+        self._claim_probes: dict[int, _NameProbe] = {}
+        self._rival_probes: dict[int, _NameProbe] = {}
+        # Claimants being verified because the holder did not reply, and until when.
         self._successors: dict[str, tuple[MemberRecord, float]] = {}
-        # Rivals nobody vouches for that have answered, and until when they are not asked again.
-        self._unknown: dict[Address, float] = {}
-        # Which process has this node's name in the view of members, and when they said so.
+        # Rivals that replied but are not vouched for, and until when they are not probed again.
+        self._ignored_rivals: dict[Address, float] = {}
+        # The process that holds this node's name according to each member, and as of when.
         self._holders: dict[Address, tuple[int, float]] = {}
 
     @property
     def has_rivals(self) -> bool:
-        """Whether somebody may have this node's own name, to whom it would yield."""
-        return any(it.is_vouched or self._proves_names for it in self._rivals.values())
+        """Whether a rival is being probed to which this node would give up its name."""
+        return any(probe.is_vouched or self._proves_names for probe in self._rival_probes.values())
 
     def deadline(self) -> float:
-        """When `tick` has something to do."""
-        questions = (*self._contests.values(), *self._rivals.values())
-        return min((it.until for it in questions), default=float("inf"))
+        """Return when `tick` has something to do."""
+        probes = (*self._claim_probes.values(), *self._rival_probes.values())
+        return min((probe.until for probe in probes), default=float("inf"))
 
     def tick(self, now: float) -> None:
-        """Nobody answered: a challenger takes over if it does, a rival does not exist."""
-        for claimant in _take_due(self._contests, now):
-            self._ask_challenger(claimant, now)
-        _take_due(self._rivals, now)
-        for name in [it for it, (_, until) in self._successors.items() if until <= now]:
+        """Drop probes that timed out: a claimant is verified, a rival does not exist."""
+        for claimant in _pop_due(self._claim_probes, now):
+            self._verify_claimant(claimant, now)
+        _pop_due(self._rival_probes, now)
+        for name in [name for name, (_, until) in self._successors.items() if until <= now]:
             del self._successors[name]
 
-    def postpone(self, seconds: float) -> None:
-        """This node stood still meanwhile."""
-        for questions in (self._contests, self._rivals):
-            for number, question in questions.items():
-                questions[number] = question._replace(until=question.until + seconds)
+    def extend_deadlines(self, seconds: float) -> None:
+        """Extend all deadlines by the time that this node stalled."""
+        for probes in (self._claim_probes, self._rival_probes):
+            for nonce, probe in probes.items():
+                probes[nonce] = probe._replace(until=probe.until + seconds)
 
-    # The name of another member.
+    # Names of other members.
 
-    def challenge(self, challenger: MemberRecord, now: float) -> None:
-        """Ask the known process of that name whether it lives."""
-        for number, contest in self._contests.items():
-            if contest.claimant.name == challenger.name:
-                if challenger.supersedes(contest.claimant):
-                    self._contests[number] = contest._replace(claimant=challenger)
+    def challenge(self, claimant: MemberRecord, now: float) -> None:
+        """Probe the known holder of the name, to see whether it is alive."""
+        for nonce, probe in self._claim_probes.items():
+            if probe.claimant.name == claimant.name:
+                if claimant.supersedes(probe.claimant):
+                    self._claim_probes[nonce] = probe._replace(claimant=claimant)
                 return
-        if len(self._contests) >= _OPEN_MAX:
+        if len(self._claim_probes) >= _OPEN_MAX:
             return
-        self._voice.counters.names_contested += 1
-        holder = self._roster.active[challenger.name].record
-        self._send_probe(self._contests, challenger, now, holder, about=challenger)
+        self._context.counters.names_contested += 1
+        holder = self._member_table.active[claimant.name].record
+        self._send_probe(self._claim_probes, claimant, now, holder, about=claimant)
 
-    def _resolve_challenge(self, challenger: MemberRecord, ack: ProbeAckPacket, now: float) -> None:
-        """Ask the challenger unless the holder answered, or somebody nobody told of."""
-        holder = self._roster.entries.get(challenger.name)
-        if ack.name == challenger.name:
+    def _resolve_challenge(self, claimant: MemberRecord, ack: ProbeAckPacket, now: float) -> None:
+        """Verify the claimant unless the holder, or an unknown third process, sent the ack."""
+        holder = self._member_table.entries.get(claimant.name)
+        if ack.name == claimant.name:
             if holder is not None and _is_from(ack, holder.record):
                 return
-            if not _is_from(ack, challenger):
+            if not _is_from(ack, claimant):
                 return
-        self._ask_challenger(challenger, now)
+        self._verify_claimant(claimant, now)
 
     def is_silent(self, successor: MemberRecord) -> bool:
-        """Whether the holder of its name was asked, and was not there."""
-        known = self._successors.get(successor.name)
-        return known is not None and known[0].identity == successor.identity
+        """Return whether the holder of the successor's name was probed and did not reply."""
+        accepted = self._successors.get(successor.name)
+        return accepted is not None and accepted[0].identity == successor.identity
 
-    def _ask_challenger(self, challenger: MemberRecord, now: float) -> None:
-        """The holder is not there: the name goes to the challenger if that answers."""
-        entry = self._roster.entries.get(challenger.name)
-        if entry is None or challenger.supersedes(entry.record):
+    def _verify_claimant(self, claimant: MemberRecord, now: float) -> None:
+        """Verify the claimant as a candidate: it gets the name once it acknowledges a probe."""
+        entry = self._member_table.entries.get(claimant.name)
+        if entry is None or claimant.supersedes(entry.record):
             until = (
-                now + 2 * self._voice.config.probe_timeout_s * self._voice.health.timeout_multiplier
+                now
+                + 2 * self._context.config.probe_timeout_s * self._context.health.timeout_multiplier
             )
-            self._successors[challenger.name] = (challenger, until)
-            self._vetting.consider(challenger, Teller(challenger.address, in_stream=True), now)
+            self._successors[claimant.name] = (claimant, until)
+            self._verifier.submit(claimant, GossipSource(claimant.address, in_stream=True), now)
 
     # This node's own name.
 
     def probe_rival(self, rival: MemberRecord, now: float, *, is_vouched: bool) -> None:
-        """Ask a process that is said to have this node's name whether it lives."""
-        for number, known in self._rivals.items():
-            if known.claimant.address == rival.address:
-                vouched = known.is_vouched or is_vouched
-                self._rivals[number] = known._replace(is_vouched=vouched)
+        """Probe a process that is reported to have this node's name."""
+        for nonce, probe in self._rival_probes.items():
+            if probe.claimant.address == rival.address:
+                vouched = probe.is_vouched or is_vouched
+                self._rival_probes[nonce] = probe._replace(is_vouched=vouched)
                 return
-        if not is_vouched and self._unknown.get(rival.address, now) > now:
+        if not is_vouched and self._ignored_rivals.get(rival.address, now) > now:
             return
-        if len(self._rivals) < _OPEN_MAX:
-            about = self._roster.local if self._voice.is_member else None
-            self._send_probe(self._rivals, rival, now, rival, about=about, is_vouched=is_vouched)
+        if len(self._rival_probes) < _OPEN_MAX:
+            about = self._member_table.local if self._context.is_member else None
+            self._send_probe(
+                self._rival_probes, rival, now, rival, about=about, is_vouched=is_vouched
+            )
 
-    def _remember(self, address: Address, now: float) -> None:
-        """Let a rival that nobody vouches for be, or the two would call each other for ever."""
-        self._unknown = {at: until for at, until in self._unknown.items() if until > now}
-        if len(self._unknown) < _OPEN_MAX:
-            self._unknown[address] = now + self._voice.config.sync_interval_s
+    def _ignore_rival(self, address: Address, now: float) -> None:
+        """Ignore a rival for a while; otherwise two nodes would dial each other for ever."""
+        self._ignored_rivals = {
+            rival: until for rival, until in self._ignored_rivals.items() if until > now
+        }
+        if len(self._ignored_rivals) < _OPEN_MAX:
+            self._ignored_rivals[address] = now + self._context.config.sync_interval_s
 
     def on_ack(self, ack: ProbeAckPacket, now: float) -> NameResolution | None:
-        """An answer, perhaps to one of these questions; a ruling if the own name is concerned."""
-        contest = self._contests.pop(ack.nonce, None)
-        if contest is not None:
-            self._resolve_challenge(contest.claimant, ack, now)
-        rival = self._rivals.pop(ack.nonce, None)
-        own = self._roster.local
-        if rival is None or ack.name != own.name or ack.instance == own.instance:
+        """Handle an ack; return a resolution if it concerns this node's own name."""
+        probe = self._claim_probes.pop(ack.nonce, None)
+        if probe is not None:
+            self._resolve_challenge(probe.claimant, ack, now)
+        rival = self._rival_probes.pop(ack.nonce, None)
+        local = self._member_table.local
+        if rival is None or ack.name != local.name or ack.instance == local.instance:
             return None
         address = rival.claimant.address
         is_vouched = rival.is_vouched
@@ -169,15 +176,15 @@ class NameConflictResolver:
             address, ack.instance, now, is_member=ack.is_member, is_vouched=is_vouched
         )
 
-    def on_same_name(
+    def on_duplicate_name_peer(
         self, address: Address, instance: int, now: float, *, is_member: bool, is_vouched: bool
     ) -> NameResolution | None:
-        """A process with this node's name answered at an address this node called."""
-        for number, rival in list(self._rivals.items()):
+        """Resolve a conflict with a process that replied at an address this node dialed."""
+        for nonce, rival in list(self._rival_probes.items()):
             if rival.claimant.address == address:
                 is_vouched |= rival.is_vouched
-                del self._rivals[number]
-        if instance == self._roster.local.instance:
+                del self._rival_probes[nonce]
+        if instance == self._member_table.local.instance:
             return None
         return self._resolve_own_name(
             address, instance, now, is_member=is_member, is_vouched=is_vouched
@@ -186,65 +193,69 @@ class NameConflictResolver:
     def _resolve_own_name(
         self, address: Address, instance: int, now: float, *, is_member: bool, is_vouched: bool
     ) -> NameResolution:
-        self._voice.counters.names_contested += 1
+        self._context.counters.names_contested += 1
         if not (is_vouched or self._proves_names):
-            self._remember(address, now)
+            self._ignore_rival(address, now)
             return NameResolution(address, must_leave=False, is_known=False)
-        if is_member is not self._voice.is_member:
+        if is_member is not self._context.is_member:
             return NameResolution(address, must_leave=is_member)
-        is_elder = instance < self._roster.local.instance
+        is_elder = instance < self._member_table.local.instance
         return NameResolution(address, must_leave=is_elder or self._is_displaced_by(instance, now))
 
-    def note_holder(self, member: Address, instance: int, now: float) -> None:
-        """A member was asked for its view, in which that process has this node's name."""
-        fresh_s = _FRESH_SYNCS * self._voice.config.sync_interval_s
+    def record_name_holder(self, member: Address, instance: int, now: float) -> None:
+        """Record which process holds this node's name according to a member's sync reply."""
+        fresh_s = _FRESH_SYNCS * self._context.config.sync_interval_s
         self._holders.pop(member, None)
         self._holders[member] = (instance, now)
-        self._holders = {at: it for at, it in self._holders.items() if now - it[1] <= fresh_s}
+        self._holders = {
+            reporter: holder
+            for reporter, holder in self._holders.items()
+            if now - holder[1] <= fresh_s
+        }
 
     def _is_displaced_by(self, instance: int, now: float) -> bool:
-        """Whether members take that process for the node of this name, and none takes this one."""
-        fresh_s = _FRESH_SYNCS * self._voice.config.sync_interval_s
-        holders = {it for it, since in self._holders.values() if now - since <= fresh_s}
-        return instance in holders and self._roster.local.instance not in holders
+        """Return whether members know that process under this name, and none knows this one."""
+        fresh_s = _FRESH_SYNCS * self._context.config.sync_interval_s
+        holders = {holder for holder, since in self._holders.values() if now - since <= fresh_s}
+        return instance in holders and self._member_table.local.instance not in holders
 
-    # Both.
+    # Shared.
 
     def _send_probe(
         self,
-        questions: dict[int, _NameProbe],
+        probes: dict[int, _NameProbe],
         claimant: MemberRecord,
         now: float,
-        whom: MemberRecord,
+        target: MemberRecord,
         *,
         about: MemberRecord | None,
         is_vouched: bool = False,
     ) -> None:
-        """Ask a member by both ways: one may be blocked, and the answer matters.
+        """Probe the holder by datagram and over TCP: one of them may be blocked.
 
-        A rival is asked over a stream only, because anybody may be where it is said to be.
+        A rival is probed over TCP only, because any host may be at the reported address.
         """
-        voice, own = self._voice, self._roster.local
-        number = voice.new_nonce()
-        timeout_s = voice.config.probe_timeout_s * voice.health.timeout_multiplier
-        questions[number] = _NameProbe(claimant, now + timeout_s, is_vouched)
+        context, local = self._context, self._member_table.local
+        nonce = context.new_nonce()
+        timeout_s = context.config.probe_timeout_s * context.health.timeout_multiplier
+        probes[nonce] = _NameProbe(claimant, now + timeout_s, is_vouched)
         first = () if about is None else (about,)
-        for in_stream in (False, True) if questions is self._contests else (True,):
-            ping = ProbePacket(
-                nonce=number,
-                name=own.name,
-                instance=own.instance,
-                is_joining=not voice.is_member,
-                records=voice.gossip_records(*first, in_stream=in_stream),
-                padding=padding_for(whom.name),
+        for in_stream in (False, True) if probes is self._claim_probes else (True,):
+            packet = ProbePacket(
+                nonce=nonce,
+                name=local.name,
+                instance=local.instance,
+                is_joining=not context.is_member,
+                records=context.gossip_records(*first, in_stream=in_stream),
+                padding=padding_for(target.name),
             )
-            voice.send(whom.address, ping, to=whom.name, in_stream=in_stream)
+            context.send(target.address, packet, to=target.name, in_stream=in_stream)
 
 
 def _is_from(ack: ProbeAckPacket, record: MemberRecord) -> bool:
     return (ack.instance, ack.leave_digest) == (record.instance, record.leave_digest)
 
 
-def _take_due(questions: dict[int, _NameProbe], now: float) -> list[MemberRecord]:
-    due = [number for number, question in questions.items() if question.until <= now]
-    return [questions.pop(number).claimant for number in due]
+def _pop_due(probes: dict[int, _NameProbe], now: float) -> list[MemberRecord]:
+    due = [nonce for nonce, probe in probes.items() if probe.until <= now]
+    return [probes.pop(nonce).claimant for nonce in due]

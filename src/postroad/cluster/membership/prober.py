@@ -1,4 +1,7 @@
-"""Asking members in turn whether they live: directly, then through others, then suspecting them."""
+"""Failure detector: probes members in turn, first directly, then through others.
+
+A member that does not acknowledge in time is suspected (`MemberTable.suspect`).
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,27 @@ from postroad.cluster.membership.member_table import MemberEntry
 from postroad.cluster.membership.members import MemberState
 from postroad.core import Address
 
-# Members asked at one time, and members asked for others; more are refused.
+# Probes in flight, and probes relayed for other members; further ones are dropped.
 _PROBES_MAX = 64
 _RELAYS_MAX = 256
-# A relay gives up before the one who asked does, so that its word still counts.
+# Share of the requester's remaining time after which a relay sends a nack, so that the nack arrives
+# in time.
 _RELAY_SHARE = 2 / 3
-# How many round trips a probe may take at least.
+# A probe waits at least this many round trips.
 _ROUND_TRIPS = 4
 
 
 class Probe:
-    """One question under way."""
+    """A probe in flight."""
 
     __slots__ = (
         "direct_until",
         "incarnation",
         "instance",
         "name",
-        "next_try",
         "relays",
         "relays_answered",
+        "retry_at",
         "started",
         "until",
     )
@@ -47,239 +51,242 @@ class Probe:
         self.instance = record.instance
         self.incarnation = record.incarnation
         self.started = started
-        # Until when only the direct answer is awaited; then None.
+        # How long only the direct ack is awaited; None once indirect probes were sent.
         self.direct_until: float | None = started + direct_s
-        # When to ask once more, of whoever waits so long.
-        self.next_try = self.until = started + timeout_s
+        # When to send the probe again, if the timeout is lengthened.
+        self.retry_at = self.until = started + timeout_s
         self.relays = 0
         self.relays_answered = 0
 
     @property
     def deadline(self) -> float:
-        """When something must be done about it."""
-        return min(self.until, self.next_try if self.direct_until is None else self.direct_until)
+        """When this probe needs attention next."""
+        return min(self.until, self.retry_at if self.direct_until is None else self.direct_until)
 
 
 class _RelayedProbe:
-    """A question asked for somebody else."""
+    """A probe sent on behalf of another member."""
 
-    __slots__ = ("asker", "bytes_max", "number", "until")
+    __slots__ = ("bytes_max", "nonce", "requester", "until")
 
-    def __init__(self, asker: Address, number: int, until: float, bytes_max: int) -> None:
-        self.asker = asker
-        self.number = number
+    def __init__(self, requester: Address, nonce: int, until: float, bytes_max: int) -> None:
+        self.requester = requester
+        self.nonce = nonce
         self.until = until
-        # How long the answer may be.
+        # Maximum size of the reply in bytes.
         self.bytes_max = bytes_max
 
 
 class Prober:
-    """All questions under way, and whose turn is next."""
+    """Probes members in turn and keeps the probes in flight."""
 
-    def __init__(self, voice: MembershipContext) -> None:
-        self._voice = voice
-        self._config = voice.config
-        self._roster = voice.roster
-        self._turns: list[str] = []
+    def __init__(self, context: MembershipContext) -> None:
+        self._context = context
+        self._config = context.config
+        self._member_table = context.member_table
+        self._probe_order: list[str] = []
         self._probes: dict[int, Probe] = {}
         self._relays: dict[int, _RelayedProbe] = {}
-        self._next_turn = 0.0
+        self._next_probe_at = 0.0
 
     def start(self, now: float) -> None:
-        """Nodes that start together should not all ask at the same moments."""
-        self._next_turn = now + self._config.probe_interval_s * self._voice.chance.random()
+        """Start at a random offset, so that nodes started together do not probe in step."""
+        self._next_probe_at = now + self._config.probe_interval_s * self._context.rng.random()
 
     def deadline(self) -> float:
-        """When `tick` has something to do."""
+        """Return when `tick` has something to do."""
         pending = [probe.deadline for probe in self._probes.values()]
         pending += [relay.until for relay in self._relays.values()]
-        suspicions = [entry.suspicion for entry in self._roster.suspects.values()]
+        suspicions = [entry.suspicion for entry in self._member_table.suspects.values()]
         pending += [suspicion.renotify_at for suspicion in suspicions if suspicion is not None]
-        return min(self._next_turn, *pending) if pending else self._next_turn
+        return min(self._next_probe_at, *pending) if pending else self._next_probe_at
 
     def tick(self, now: float) -> None:
-        """Go on with what is due."""
-        for number, relay in list(self._relays.items()):
+        """Run everything that is due: nacks, timeouts, indirect probes, the next probe."""
+        for nonce, relay in list(self._relays.items()):
             if relay.until <= now:
-                del self._relays[number]
-                self._voice.send(relay.asker, ProbeNackPacket(nonce=relay.number))
-        for number, probe in list(self._probes.items()):
+                del self._relays[nonce]
+                self._context.send(relay.requester, ProbeNackPacket(nonce=relay.nonce))
+        for nonce, probe in list(self._probes.items()):
             if probe.until <= now:
-                del self._probes[number]
+                del self._probes[nonce]
                 self._fail(probe, now)
             elif probe.direct_until is not None and probe.direct_until <= now:
                 probe.direct_until = None
-                self._probe_indirectly(number, probe, now)
-            elif probe.direct_until is None and probe.next_try <= now:
-                self._retry(number, probe, now)
+                self._probe_indirectly(nonce, probe, now)
+            elif probe.direct_until is None and probe.retry_at <= now:
+                self._retry(nonce, probe, now)
         self._notify_suspects(now)
-        if self._next_turn <= now:
-            self._next_turn = (
-                now + self._config.probe_interval_s * self._voice.health.timeout_multiplier
+        if self._next_probe_at <= now:
+            self._next_probe_at = (
+                now + self._config.probe_interval_s * self._context.health.timeout_multiplier
             )
             entry = self._next_target()
             if entry is not None:
                 self.probe(entry, now)
 
     def extend_deadlines(self, seconds: float) -> None:
-        """This node stood still: nobody is to blame for not being heard meanwhile."""
+        """Extend all deadlines by the time that this node stalled."""
         for probe in self._probes.values():
             probe.started += seconds
             probe.until += seconds
-            probe.next_try += seconds
+            probe.retry_at += seconds
             if probe.direct_until is not None:
                 probe.direct_until += seconds
         for relay in self._relays.values():
             relay.until += seconds
 
     def _next_target(self) -> MemberEntry | None:
-        """Everybody comes once before anybody comes twice."""
-        active = self._roster.active
+        """Return the next member of the shuffled order: each comes once before any comes twice."""
+        active = self._member_table.active
         while True:
-            if not self._turns:
+            if not self._probe_order:
                 if not active:
                     return None
-                self._turns = list(active)
-                self._voice.chance.shuffle(self._turns)
-            entry = active.get(self._turns.pop())
+                self._probe_order = list(active)
+                self._context.rng.shuffle(self._probe_order)
+            entry = active.get(self._probe_order.pop())
             if entry is not None:
                 return entry
 
     def probe(self, entry: MemberEntry, now: float) -> None:
-        """Ask a member, unless it is being asked."""
-        is_asked = any(probe.name == entry.record.name for probe in self._probes.values())
-        if is_asked or len(self._probes) >= _PROBES_MAX:
+        """Probe a member, unless a probe of it is in flight."""
+        is_probed = any(probe.name == entry.record.name for probe in self._probes.values())
+        if is_probed or len(self._probes) >= _PROBES_MAX:
             return
         bound_s = entry.round_trip.upper_bound_s
-        patience = self._voice.health.timeout_multiplier
+        multiplier = self._context.health.timeout_multiplier
         probe = Probe(
             entry,
             now,
-            max(self._config.indirect_after_s * patience, bound_s),
-            max(self._config.probe_timeout_s * patience, _ROUND_TRIPS * bound_s),
+            max(self._config.indirect_after_s * multiplier, bound_s),
+            max(self._config.probe_timeout_s * multiplier, _ROUND_TRIPS * bound_s),
         )
-        number = self._voice.new_nonce()
-        self._probes[number] = probe
-        self._voice.counters.probes += 1
-        self._send_ping(number, entry)
+        nonce = self._context.new_nonce()
+        self._probes[nonce] = probe
+        self._context.counters.probes += 1
+        self._send_probe_packet(nonce, entry)
 
-    def _send_ping(self, number: int, entry: MemberEntry, *, in_stream: bool = False) -> None:
-        own, record = self._roster.local, entry.record
-        # Whoever is suspected must hear of it, to be able to object.
+    def _send_probe_packet(
+        self, nonce: int, entry: MemberEntry, *, in_stream: bool = False
+    ) -> None:
+        local, record = self._member_table.local, entry.record
+        # A suspected member must learn of the suspicion to be able to refute it.
         first = () if record.state is MemberState.ALIVE else (record,)
-        ping = ProbePacket(
-            nonce=number,
-            name=own.name,
-            instance=own.instance,
-            records=self._voice.gossip_records(*first, in_stream=in_stream),
+        packet = ProbePacket(
+            nonce=nonce,
+            name=local.name,
+            instance=local.instance,
+            records=self._context.gossip_records(*first, in_stream=in_stream),
             padding=padding_for(record.name),
         )
-        self._voice.send(record.address, ping, to=record.name, in_stream=in_stream)
+        self._context.send(record.address, packet, to=record.name, in_stream=in_stream)
 
-    def _retry(self, number: int, probe: Probe, now: float) -> None:
-        """Patience is of use only if the question does not get lost once and for all."""
-        probe.next_try = now + self._config.probe_timeout_s
-        entry = self._roster.active.get(probe.name)
+    def _retry(self, nonce: int, probe: Probe, now: float) -> None:
+        """Send the probe again: a longer timeout does not help if the only packet was lost."""
+        probe.retry_at = now + self._config.probe_timeout_s
+        entry = self._member_table.active.get(probe.name)
         if entry is not None:
-            self._send_ping(number, entry)
-            self._send_ping(number, entry, in_stream=True)
+            self._send_probe_packet(nonce, entry)
+            self._send_probe_packet(nonce, entry, in_stream=True)
 
-    def _probe_indirectly(self, number: int, probe: Probe, now: float) -> None:
-        """The direct way is silent: try the stream, and have others try."""
-        probe.next_try = now + self._config.probe_timeout_s
-        entry = self._roster.active.get(probe.name)
+    def _probe_indirectly(self, nonce: int, probe: Probe, now: float) -> None:
+        """Probe over TCP, and ask other members for indirect probes."""
+        probe.retry_at = now + self._config.probe_timeout_s
+        entry = self._member_table.active.get(probe.name)
         if entry is None:
             return
-        self._send_ping(number, entry, in_stream=True)
-        relays = self._voice.sample_members(self._config.indirect_probes, but=probe.name)
+        self._send_probe_packet(nonce, entry, in_stream=True)
+        relays = self._context.sample_members(self._config.indirect_probes, exclude=probe.name)
         probe.relays = len(relays)
         for relay in relays:
             request = ProbeRequestPacket(
-                nonce=number,
+                nonce=nonce,
                 target=probe.name,
-                records=self._voice.gossip_records(),
+                records=self._context.gossip_records(),
                 padding=padding_for(probe.name),
             )
-            self._voice.send(relay.record.address, request, to=relay.record.name)
+            self._context.send(relay.record.address, request, to=relay.record.name)
 
     def _fail(self, probe: Probe, now: float) -> None:
-        """Nobody reached it. If not even those who were asked answer, the trouble may be here."""
-        self._voice.counters.probes_failed += 1
-        entry = self._roster.active.get(probe.name)
+        """Suspect the member; lower the local health if not even the relays replied."""
+        self._context.counters.probes_failed += 1
+        entry = self._member_table.active.get(probe.name)
         if entry is not None and entry.state is MemberState.ALIVE:
             is_confirmed = probe.relays > 0 and probe.relays_answered == probe.relays
             if not is_confirmed:
-                self._voice.health.worsen()
-        # It has been silent since the question; but whatever more patience cost is not its fault.
+                self._context.health.worsen()
+        # The member has been silent since the probe; time added by the health score does not count.
         since = max(probe.started, now - self._config.probe_timeout_s)
-        if self._roster.suspect(probe.name, probe.incarnation, since=since):
-            self._voice.counters.suspicions += 1
+        if self._member_table.suspect(probe.name, probe.incarnation, since=since):
+            self._context.counters.suspicions += 1
 
     def _notify_suspects(self, now: float) -> None:
-        """Tell suspects of their suspicion once more: the way by others may have failed."""
-        for entry in self._roster.suspects.values():
-            if entry.suspicion is not None and entry.suspicion.is_reminder_due(now):
-                self._send_ping(self._voice.new_nonce(), entry)
+        """Notify suspected members once more: gossip may not have reached them."""
+        for entry in self._member_table.suspects.values():
+            if entry.suspicion is not None and entry.suspicion.is_renotify_due(now):
+                self._send_probe_packet(self._context.new_nonce(), entry)
 
-    # Answers.
+    # Replies.
 
-    def has_asked(self, number: int) -> bool:
-        """Whether a question of that number to a member may be answered yet."""
-        return number in self._probes
+    def is_pending(self, nonce: int) -> bool:
+        """Return whether a probe of a member with this nonce is in flight."""
+        return nonce in self._probes
 
     def on_ack(self, ack: ProbeAckPacket, now: float, *, in_stream: bool) -> bool:
-        """An answer to a question of this node; False if there is no such question."""
+        """Handle an ack; return False if no probe of this node has its nonce."""
         relay = self._relays.pop(ack.nonce, None)
         if relay is not None:
-            answer = ProbeAckPacket(
-                nonce=relay.number,
+            relayed_ack = ProbeAckPacket(
+                nonce=relay.nonce,
                 name=ack.name,
                 instance=ack.instance,
                 leave_digest=ack.leave_digest,
                 incarnation=ack.incarnation,
                 is_member=ack.is_member,
             )
-            if len(encode_packet(answer)) <= relay.bytes_max:
-                self._voice.send(relay.asker, answer)
+            if len(encode_packet(relayed_ack)) <= relay.bytes_max:
+                self._context.send(relay.requester, relayed_ack)
             return True
         probe = self._probes.pop(ack.nonce, None)
         if probe is None:
             return False
         if (ack.name, ack.instance) != (probe.name, probe.instance):
-            # The member is not there any more; somebody else is.
-            self._roster.suspect(probe.name, probe.incarnation, since=probe.started)
+            # Another process replied at the address of the member.
+            self._member_table.suspect(probe.name, probe.incarnation, since=probe.started)
             return True
-        self._voice.health.improve()
-        self._voice.counters.probes_by_stream += in_stream and probe.direct_until is None
-        entry = self._roster.active.get(probe.name)
+        self._context.health.improve()
+        self._context.counters.probes_by_stream += in_stream and probe.direct_until is None
+        entry = self._member_table.active.get(probe.name)
         is_direct = probe.direct_until is not None
         if entry is not None and is_direct:
             entry.round_trip.add(now - probe.started)
         if entry is not None and (is_direct or in_stream):
-            # Nobody else can have answered: those who were asked to try know the number too.
-            self._roster.confirm_alive(entry, ack.incarnation, now)
+            # Only the member itself can have replied; after indirect probes the relays know the
+            # nonce.
+            self._member_table.confirm_alive(entry, ack.incarnation, now)
         return True
 
     def on_nack(self, nack: ProbeNackPacket) -> None:
-        """A member that was asked to try is well, but did not reach the other."""
+        """Count a relay that is alive but got no ack from the target."""
         probe = self._probes.get(nack.nonce)
         if probe is not None:
             probe.relays_answered = min(probe.relays_answered + 1, probe.relays)
 
     def on_request(
-        self, request: ProbeRequestPacket, asker: Address, now: float, *, bytes_max: int
+        self, request: ProbeRequestPacket, requester: Address, now: float, *, bytes_max: int
     ) -> None:
-        """Ask a member for somebody else; only one that is known here, where it is known to be.
+        """Probe a member on behalf of another; only a known one, at its known address.
 
         Args:
-            asker: where the answer goes.
-            bytes_max: how long that may be.
+            requester: address that the reply goes to.
+            bytes_max: maximum size of the reply.
         """
-        entry = self._roster.active.get(request.target)
+        entry = self._member_table.active.get(request.target)
         if entry is None or len(self._relays) >= _RELAYS_MAX:
-            self._voice.send(asker, ProbeNackPacket(nonce=request.nonce))
+            self._context.send(requester, ProbeNackPacket(nonce=request.nonce))
             return
-        number = self._voice.new_nonce()
-        wait_s = (self._config.probe_timeout_s - self._config.indirect_after_s) * _RELAY_SHARE
-        self._relays[number] = _RelayedProbe(asker, request.nonce, now + wait_s, bytes_max)
-        self._send_ping(number, entry)
+        nonce = self._context.new_nonce()
+        timeout_s = (self._config.probe_timeout_s - self._config.indirect_after_s) * _RELAY_SHARE
+        self._relays[nonce] = _RelayedProbe(requester, request.nonce, now + timeout_s, bytes_max)
+        self._send_probe_packet(nonce, entry)

@@ -1,8 +1,7 @@
-"""Finding others, and comparing views with them: contacts first, later one member after another.
+"""Bootstrap from seeds, and periodic push-pull sync with random members.
 
-Who is said to be found somewhere and is not known as a member is asked again and again, ever less
-often; so are members thought dead, because the two halves of a divided cluster think that of each
-other.
+Seeds where no member is known are queried again and again, with backoff; so are members declared
+dead, because both halves of a partitioned cluster declare each other dead.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from postroad.cluster.membership.members import MemberRecord, MemberState
 from postroad.core import Address
 from postroad.core.timing import backoff
 
-# Contacts asked at one time, and the pause before the next are.
-_ASKED_MAX = 6
-_BATCH_PAUSE_S = 0.1
-# Questions remembered; the oldest is forgotten for the next.
-_QUESTIONS_MAX = 64
-# Pauses between two exchanges differ by this share, so that nodes do not fall into step.
+# Seeds queried at a time, and the interval between such batches.
+_BATCH_MAX = 6
+_BATCH_INTERVAL_S = 0.1
+# Sync requests in flight; the oldest is dropped for a new one.
+_PENDING_MAX = 64
+# Jitter of the sync interval, so that nodes do not sync in step.
 _JITTER = 0.2
-_FIRST_PAUSE_S = 0.5
-# Strangers asked who they are within the interval of probes: anybody can pretend to be one.
-_STRANGERS_MAX = 8
+_RETRY_INITIAL_S = 0.5
+# Unknown senders queried per probe interval: any host can pretend to be one.
+_UNKNOWN_QUERIES_MAX = 8
 
 
-class _ContactPoint:
-    """A place where a node of the cluster may be."""
+class _Seed:
+    """An address where a node of the cluster may be."""
 
     __slots__ = ("attempts", "due", "has_answered", "name")
 
@@ -41,56 +40,65 @@ class _ContactPoint:
         self.due = due
         self.attempts = 0
         self.has_answered = False
-        # Who answered there last.
+        # Name of the node that replied there last.
         self.name: str | None = None
 
 
 class StateSync:
-    """Whom to ask for the view of the cluster, and what to do with the answers."""
+    """Sends and answers sync requests, to seeds and to members."""
 
-    def __init__(self, voice: MembershipContext) -> None:
-        self._voice = voice
-        self._config = voice.config
-        self._roster = voice.roster
-        self._contacts: dict[Address, _ContactPoint] = {}
-        self._questions: dict[int, Address] = {}
+    def __init__(self, context: MembershipContext) -> None:
+        self._context = context
+        self._config = context.config
+        self._member_table = context.member_table
+        self._seeds: dict[Address, _Seed] = {}
+        self._pending: dict[int, Address] = {}
         self._next_sync = 0.0
         self._next_batch = 0.0
-        # The pause before the next exchange: short while this node is new and others may be too.
-        self._sync_pause_s = min(self._config.probe_interval_s, self._config.sync_interval_s)
-        # Contacts that are not members, as of a revision of the roster.
-        self._unknown: list[Address] = []
-        self._unknown_at = -1
-        # Strangers that were asked who they are, and when that may be done again.
-        self._met: dict[Address, float] = {}
+        # Next sync interval: short at first, while this node and perhaps others are new.
+        self._sync_interval_s = min(self._config.probe_interval_s, self._config.sync_interval_s)
+        # Seeds where no member is known, as of a revision of the member table.
+        self._unknown_seeds: list[Address] = []
+        self._unknown_revision = -1
+        # Unknown senders that were queried, and when they may be queried again.
+        self._recent_queries: dict[Address, float] = {}
 
     def start(self, now: float) -> None:
-        """Start the clock."""
+        """Schedule the first sync."""
         self._next_sync = now + self._interval_s()
 
     def set_seeds(self, addresses: Iterable[Address], now: float) -> bool:
-        """These are the places now; whether there are any but this node's own."""
-        wanted = [it for it in addresses if it != self._roster.local.address]
-        self._contacts = {it: self._contacts.get(it) or _ContactPoint(now) for it in sorted(wanted)}
-        self._unknown_at = -1
-        return bool(self._contacts)
+        """Replace the seeds; return whether any is not this node itself."""
+        remote_addresses = [
+            address for address in addresses if address != self._member_table.local.address
+        ]
+        self._seeds = {
+            address: self._seeds.get(address) or _Seed(now) for address in sorted(remote_addresses)
+        }
+        self._unknown_revision = -1
+        return bool(self._seeds)
 
     def query_unknown(self, address: Address, now: float) -> None:
-        """A node nobody told of spoke up from there: ask it who it is."""
+        """Query an unknown node at the address for its name and state."""
         if self._is_known(address, None):
             return
-        self._met = {at: until for at, until in self._met.items() if until > now}
-        if address not in self._met and len(self._met) < _STRANGERS_MAX:
-            self._met[address] = now + self._config.probe_interval_s
+        self._recent_queries = {
+            queried: until for queried, until in self._recent_queries.items() if until > now
+        }
+        if address not in self._recent_queries and len(self._recent_queries) < _UNKNOWN_QUERIES_MAX:
+            self._recent_queries[address] = now + self._config.probe_interval_s
             self._send_sync_request(address)
 
     def deadline(self) -> float:
-        """When `tick` has something to do."""
-        due = min((self._contacts[at].due for at in self._find_unknown()), default=float("inf"))
+        """Return when `tick` has something to do."""
+        due = min(
+            (self._seeds[address].due for address in self._list_unknown_seeds()),
+            default=float("inf"),
+        )
         return min(self._next_sync, max(due, self._next_batch))
 
     def tick(self, now: float) -> None:
-        """Ask those whose turn it is."""
+        """Send the sync requests that are due."""
         if self._next_batch <= now:
             self._query_seeds(now)
         if self._next_sync <= now:
@@ -98,141 +106,151 @@ class StateSync:
             self._sync_with_random_member()
 
     def _query_seeds(self, now: float) -> None:
-        """Ask a few of those whose turn it is: those asked least first, else at random."""
-        due = [at for at in self._find_unknown() if self._contacts[at].due <= now]
+        """Query some seeds that are due: those with the fewest attempts first, in random order."""
+        due = [address for address in self._list_unknown_seeds() if self._seeds[address].due <= now]
         if due:
-            self._next_batch = now + _BATCH_PAUSE_S
-        self._voice.chance.shuffle(due)
-        due.sort(key=lambda address: self._contacts[address].attempts)
-        for address in due[:_ASKED_MAX]:
-            contact = self._contacts[address]
-            contact.attempts += 1
-            contact.due = now + backoff(
-                contact.attempts,
-                first_s=_FIRST_PAUSE_S,
+            self._next_batch = now + _BATCH_INTERVAL_S
+        self._context.rng.shuffle(due)
+        due.sort(key=lambda address: self._seeds[address].attempts)
+        for address in due[:_BATCH_MAX]:
+            seed = self._seeds[address]
+            seed.attempts += 1
+            seed.due = now + backoff(
+                seed.attempts,
+                first_s=_RETRY_INITIAL_S,
                 max_s=self._config.sync_interval_s,
-                chance=self._voice.chance.random(),
+                chance=self._context.rng.random(),
             )
             self._send_sync_request(address)
 
     def _sync_with_random_member(self) -> None:
-        """Compare views with one member, and see whether one of the dead is back."""
-        for entry in self._voice.sample_members(1):
+        """Sync with one random member, and with one dead member in case it is back."""
+        for entry in self._context.sample_members(1):
             self._send_sync_request(entry.record.address)
-        dead = [it for it in self._roster.tombstones.values() if it.state is MemberState.DEAD]
-        for entry in self._voice.chance.sample(dead, min(1, len(dead))):
+        dead = [
+            entry
+            for entry in self._member_table.tombstones.values()
+            if entry.state is MemberState.DEAD
+        ]
+        for entry in self._context.rng.sample(dead, min(1, len(dead))):
             self._send_sync_request(entry.record.address)
 
     def _send_sync_request(self, address: Address) -> None:
-        own = self._roster.local
-        number = self._voice.new_nonce()
-        while len(self._questions) >= _QUESTIONS_MAX:
-            del self._questions[next(iter(self._questions))]
-        self._questions[number] = address
-        first = (own,) if self._voice.is_member else ()
+        local = self._member_table.local
+        nonce = self._context.new_nonce()
+        while len(self._pending) >= _PENDING_MAX:
+            del self._pending[next(iter(self._pending))]
+        self._pending[nonce] = address
+        first = (local,) if self._context.is_member else ()
         request = SyncRequestPacket(
-            nonce=number,
-            digest=self._roster.digest(),
-            records=self._voice.gossip_records(*first, in_stream=True),
+            nonce=nonce,
+            digest=self._member_table.digest(),
+            records=self._context.gossip_records(*first, in_stream=True),
         )
-        self._voice.send(address, request, in_stream=True)
+        self._context.send(address, request, in_stream=True)
 
-    def _find_unknown(self) -> list[Address]:
-        if self._unknown_at != self._roster.revision:
-            self._unknown_at = self._roster.revision
-            contacts = self._contacts.items()
-            self._unknown = [at for at, it in contacts if not self._is_known(at, it.name)]
-        return self._unknown
+    def _list_unknown_seeds(self) -> list[Address]:
+        if self._unknown_revision != self._member_table.revision:
+            self._unknown_revision = self._member_table.revision
+            seeds = self._seeds.items()
+            self._unknown_seeds = [
+                address for address, seed in seeds if not self._is_known(address, seed.name)
+            ]
+        return self._unknown_seeds
 
     def _is_known(self, address: Address, name: str | None) -> bool:
-        """Whether the node at the address is a member already."""
-        if name is not None and name in self._roster.active:
+        """Return whether the node at the address is a member already."""
+        if name is not None and name in self._member_table.active:
             return True
-        return bool(self._roster.names_at(address))
+        return bool(self._member_table.names_at(address))
 
     def _interval_s(self) -> float:
-        pause_s = self._sync_pause_s
-        self._sync_pause_s = min(2 * pause_s, self._config.sync_interval_s)
-        return pause_s * (1 + _JITTER * (2 * self._voice.chance.random() - 1))
+        interval_s = self._sync_interval_s
+        self._sync_interval_s = min(2 * interval_s, self._config.sync_interval_s)
+        return interval_s * (1 + _JITTER * (2 * self._context.rng.random() - 1))
 
-    def ask_around(self, count: int) -> None:
-        """Compare views with some members at once: something must be found out."""
-        for entry in self._voice.sample_members(count, with_suspects=True):
+    def sync_with_members(self, count: int) -> None:
+        """Sync with some random members at once."""
+        for entry in self._context.sample_members(count, with_suspects=True):
             self._send_sync_request(entry.record.address)
 
-    def is_contact(self, address: Address) -> bool:
-        """Whether discovery names the address."""
-        return address in self._contacts
+    def is_seed(self, address: Address) -> bool:
+        """Return whether discovery reported the address."""
+        return address in self._seeds
 
-    def asked_at(self, number: int) -> Address | None:
-        """Where the question of that number was asked, if it may be answered yet."""
-        return self._questions.get(number)
+    def requested_address(self, nonce: int) -> Address | None:
+        """Return the address of the sync request with this nonce, if a reply is still expected."""
+        return self._pending.get(nonce)
 
-    def is_trusted(self, number: int) -> bool:
-        """Whether a contact or a member was asked that, and nobody who only spoke up."""
-        address = self._questions.get(number)
+    def is_trusted(self, nonce: int) -> bool:
+        """Return whether the request went to a seed or a member, not to an unknown sender."""
+        address = self._pending.get(nonce)
         return address is not None and (
-            address in self._contacts or bool(self._roster.names_at(address))
+            address in self._seeds or bool(self._member_table.names_at(address))
         )
 
-    # Requests and answers.
+    # Requests and replies.
 
     def on_request(self, request: SyncRequestPacket) -> SyncReplyPacket:
-        """Tell all, unless the other knows it."""
-        own = self._roster.local
-        agrees = request.digest == self._roster.digest()
+        """Return the full state, or no records if the digests agree."""
+        local = self._member_table.local
+        agrees = request.digest == self._member_table.digest()
         return SyncReplyPacket(
             nonce=request.nonce,
             agrees=agrees,
-            name=own.name,
-            instance=own.instance,
-            is_member=self._voice.is_member,
+            name=local.name,
+            instance=local.instance,
+            is_member=self._context.is_member,
             records=[] if agrees else self._full_state(),
         )
 
     def on_reply(self, sync: SyncReplyPacket) -> bool:
-        """Another's view, all heard by now. Tells what it lacks.
+        """Handle a reply, whose records have been applied; send back what the other lacks.
 
-        Returns whether this node knows enough to join: a member has answered, or nobody is left
-        who could.
+        Returns whether this node can join now: a member has replied, or every seed has.
         """
-        address = self._questions.pop(sync.nonce, None)
+        address = self._pending.pop(sync.nonce, None)
         if address is None:
             return False
-        contact = self._contacts.get(address)
-        if contact is not None:
-            contact.has_answered = True
-        if sync.instance == self._roster.local.instance:
-            # This very node by another address. It is asked again, for others may be there later.
+        seed = self._seeds.get(address)
+        if seed is not None:
+            seed.has_answered = True
+        if sync.instance == self._member_table.local.instance:
+            # This node itself under another address. It is queried again, for another node may be
+            # there later.
             return self._have_all_answered()
-        if contact is not None:
-            contact.name, contact.attempts = sync.name, 0
-            self._unknown_at = -1
-        if not sync.agrees and self._voice.is_member:
-            told = {record.name: record for record in sync.records}
-            newer = [it for it in self._all() if _is_newer(it, told.get(it.name))]
+        if seed is not None:
+            seed.name, seed.attempts = sync.name, 0
+            self._unknown_revision = -1
+        if not sync.agrees and self._context.is_member:
+            received = {record.name: record for record in sync.records}
+            newer = [
+                record
+                for record in self._all_records()
+                if _is_newer(record, received.get(record.name))
+            ]
             if newer:
-                news = GossipPacket(records=self._fit(newer))
-                self._voice.send(address, news, in_stream=True)
+                packet = GossipPacket(records=self._fit(newer))
+                self._context.send(address, packet, in_stream=True)
         return sync.is_member or self._have_all_answered()
 
     def _have_all_answered(self) -> bool:
-        return all(contact.has_answered for contact in self._contacts.values())
+        return all(seed.has_answered for seed in self._seeds.values())
 
-    def _all(self) -> list[MemberRecord]:
-        own = [self._roster.local] if self._voice.is_member else []
-        return own + self._roster.records()
+    def _all_records(self) -> list[MemberRecord]:
+        local = [self._member_table.local] if self._context.is_member else []
+        return local + self._member_table.records()
 
     def _full_state(self) -> list[MemberRecord]:
-        return self._fit(self._all())
+        return self._fit(self._all_records())
 
     def _fit(self, records: list[MemberRecord]) -> list[MemberRecord]:
-        """What a packet can carry of them; of a very large view another part each time."""
-        room = self._config.stream_bytes_max
-        fitting = fit_records(records, room, full_bytes_max=room)
+        """Return what fits into a packet; of a very large state a random part each time."""
+        capacity = self._config.stream_bytes_max
+        fitting = fit_records(records, capacity, full_bytes_max=capacity)
         if len(fitting) < len(records):
-            self._voice.chance.shuffle(records)
-            fitting = fit_records(records, room, full_bytes_max=room)
+            self._context.rng.shuffle(records)
+            fitting = fit_records(records, capacity, full_bytes_max=capacity)
         return fitting
 
 

@@ -1,4 +1,4 @@
-"""How long a suspected member may take to speak up: the more suspect it, the shorter."""
+"""Suspicion timeouts, the local health score and round-trip estimates (Lifeguard)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from postroad.cluster.membership.config import MembershipConfig
 
 
 class LocalHealth:
-    """A score from 0, well, upwards. A node that has reason to doubt itself gives others more time.
+    """Local health score: 0 is healthy; a higher score gives other members more time.
 
-    It rises when probes fail without anybody confirming the failure, when this node finds itself
-    suspected, and when it stood still; it falls with every probe that succeeds.
+    The score rises when probes fail without nacks, when this node is suspected itself, and when it
+    stalls; it falls with every probe that succeeds.
     """
 
     def __init__(self, maximum: int) -> None:
@@ -19,36 +19,36 @@ class LocalHealth:
         self.score = 0
 
     def worsen(self) -> None:
-        """Something suggests that the trouble is here."""
+        """Raise the score: the cause may be this node."""
         self.score = min(self.score + 1, self._maximum)
 
     def improve(self) -> None:
-        """All went well."""
+        """Lower the score after a success."""
         self.score = max(self.score - 1, 0)
 
     @property
     def timeout_multiplier(self) -> int:
-        """By what to multiply times."""
+        """Factor for timeouts."""
         return self.score + 1
 
 
 class RoundTripEstimator:
-    """A running estimate of the time to a member and back, and of how much it varies."""
+    """Smoothed round-trip time to a member, and its variation."""
 
     __slots__ = ("_variation_s", "smoothed_s")
 
-    # The weights known from TCP.
+    # The weights of TCP (RFC 6298).
     _WEIGHT = 1 / 8
     _VARIATION_WEIGHT = 1 / 4
     _VARIATIONS = 4
 
     def __init__(self) -> None:
-        # None before the first answer.
+        # None before the first sample.
         self.smoothed_s: float | None = None
         self._variation_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """An answer took so long."""
+        """Add a sample."""
         if self.smoothed_s is None:
             self.smoothed_s, self._variation_s = seconds, seconds / 2
             return
@@ -58,49 +58,49 @@ class RoundTripEstimator:
 
     @property
     def upper_bound_s(self) -> float:
-        """Nearly every answer takes less."""
+        """Bound below which nearly every round trip stays."""
         return (self.smoothed_s or 0.0) + self._VARIATIONS * self._variation_s
 
 
 class Suspicion:
-    """One member under suspicion.
+    """Suspicion of one member.
 
-    It begins with the long timeout. Whoever else fails to reach the member confirms it, and each
-    confirmation brings the end nearer, up to the short timeout. One slow node alone so never
-    hastens a death.
+    It starts with the maximum timeout. Every other node that fails to reach the member confirms the
+    suspicion, and each confirmation shortens the timeout, down to the minimum. So one slow node
+    alone never shortens it.
     """
 
     __slots__ = (
-        "_accusers",
-        "_is_hastened",
-        "_is_reminded",
-        "_longest_s",
-        "_needed",
-        "_shortest_s",
+        "_confirmations_needed",
+        "_is_renotified",
+        "_max_timeout_s",
+        "_min_timeout_s",
+        "_reporters",
         "_started",
+        "_uses_min_timeout",
     )
 
-    def __init__(self, config: MembershipConfig, started: float, accuser: str, size: int) -> None:
+    def __init__(self, config: MembershipConfig, started: float, reporter: str, size: int) -> None:
         self._started = started
-        self._accusers = {accuser}
-        self._is_hastened = False
-        self._is_reminded = False
-        self._longest_s = config.failure_timeout_s
-        self._shortest_s = config.confirmed_failure_timeout_s
-        # The member itself and its first accuser cannot confirm.
-        self._needed = min(config.confirmations, size - 2)
+        self._reporters = {reporter}
+        self._uses_min_timeout = False
+        self._is_renotified = False
+        self._max_timeout_s = config.failure_timeout_s
+        self._min_timeout_s = config.confirmed_failure_timeout_s
+        # The member itself and its first reporter cannot confirm.
+        self._confirmations_needed = min(config.confirmations, size - 2)
 
-    def confirm(self, accuser: str) -> bool:
-        """Somebody suspects the member too; whether that is news."""
-        if accuser in self._accusers or len(self._accusers) > self._needed:
+    def confirm(self, reporter: str) -> bool:
+        """Add a node that suspects the member too; return whether it is new."""
+        if reporter in self._reporters or len(self._reporters) > self._confirmations_needed:
             return False
-        self._accusers.add(accuser)
+        self._reporters.add(reporter)
         return True
 
     def use_min_timeout(self) -> bool:
-        """Somebody has waited long enough; whether that is news."""
-        was_hastened, self._is_hastened = self._is_hastened, True
-        return not was_hastened
+        """Use the minimum timeout from now on; return whether that is new."""
+        was_used, self._uses_min_timeout = self._uses_min_timeout, True
+        return not was_used
 
     @property
     def deadline(self) -> float:
@@ -109,26 +109,27 @@ class Suspicion:
 
     @property
     def renotify_at(self) -> float:
-        """When the member is told of it once more; never again after that.
+        """When to notify the member once more; infinite after that.
 
-        Half way: by then most who could object have done so, and there is time for the rest.
+        Half of the minimum timeout: most members that can refute have done so by then, and there is
+        time left for the rest.
         """
-        return math.inf if self._is_reminded else self._started + self._shortest_s / 2
+        return math.inf if self._is_renotified else self._started + self._min_timeout_s / 2
 
-    def is_reminder_due(self, now: float) -> bool:
-        """Whether to tell the member now; true once."""
+    def is_renotify_due(self, now: float) -> bool:
+        """Return whether to notify the member now; True only once."""
         is_due = self.renotify_at <= now
-        self._is_reminded |= is_due
+        self._is_renotified |= is_due
         return is_due
 
     def _timeout_s(self) -> float:
-        if self._is_hastened:
-            return self._shortest_s
-        if self._needed < 1:
-            return self._longest_s
-        share = math.log(len(self._accusers)) / math.log(self._needed + 1)
-        return self._longest_s - (self._longest_s - self._shortest_s) * share
+        if self._uses_min_timeout:
+            return self._min_timeout_s
+        if self._confirmations_needed < 1:
+            return self._max_timeout_s
+        share = math.log(len(self._reporters)) / math.log(self._confirmations_needed + 1)
+        return self._max_timeout_s - (self._max_timeout_s - self._min_timeout_s) * share
 
-    def postpone(self, seconds: float) -> None:
-        """This node stood still meanwhile: that time does not count."""
+    def extend_deadlines(self, seconds: float) -> None:
+        """Extend the deadline by the time that this node stalled."""
         self._started += seconds

@@ -96,7 +96,7 @@ async def test_entry_of_somebody_else_under_the_own_name_is_loud_and_awaited(
         await eventually(lambda: registrant.statistics.conflicts > 1, "it is tried again")
         errors = [record for record in caplog.records if record.levelno == logging.ERROR]
         assert len(errors) == 1
-        assert "'C1' is taken by a node at 127.0.0.1:7009" in errors[0].getMessage()
+        assert "'C1' is registered by a node at 127.0.0.1:7009" in errors[0].getMessage()
         assert registrant.statistics.registrations == 0
     await registrant.until_registered(1)
     await registrant.until_told()

@@ -1,4 +1,4 @@
-"""The life that all kinds of discovery share, beyond what their contract says."""
+"""The lifecycle that all kinds of discovery share."""
 
 import asyncio
 import logging
@@ -37,35 +37,35 @@ class Planted(SeedDiscovery):
         self._warn("key", "%s", text)
 
 
-async def test_a_defect_is_logged_and_the_search_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    discovery, told = Planted(failures=1), Told()
-    await discovery.start("own", OWN, told)
-    assert "looking for contacts failed" in caplog.text
-    await told.until(OTHER)
+async def test_discovery_error_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
+    discovery, reported = Planted(failures=1), Told()
+    await discovery.start("own", OWN, reported)
+    assert "discovery of seeds failed" in caplog.text
+    await reported.until(OTHER)
 
     assert discovery.statistics().failures >= 1
     await discovery.stop()
 
 
-async def test_only_changes_are_told_and_a_hanging_search_starts_with_nobody() -> None:
-    discovery, told = Planted(), Told()
-    await discovery.start("own", OWN, told)
+async def test_discovery_publishes_changes_and_an_empty_first_result() -> None:
+    discovery, reported = Planted(), Told()
+    await discovery.start("own", OWN, reported)
     discovery.find(OTHER)
     discovery.find(OTHER, THIRD)
     discovery.find(THIRD, OTHER, OWN)
     await discovery.stop()
     discovery.find()
-    assert told.calls == [{OTHER}, {OTHER, THIRD}]
+    assert reported.calls == [{OTHER}, {OTHER, THIRD}]
     assert discovery.withdrawals == 1
 
-    discovery, told = Planted(hangs=True), Told()
-    await discovery.start("own", OWN, told)
-    assert told.calls == [frozenset()]
-    assert discovery.statistics().last_error == "no answer within 0.05 s"
+    discovery, reported = Planted(hangs=True), Told()
+    await discovery.start("own", OWN, reported)
+    assert reported.calls == [frozenset()]
+    assert discovery.statistics().last_error == "no result within 0.05 s"
     await discovery.stop()
 
 
-async def test_similar_complaints_are_counted_and_told_once(
+async def test_similar_failures_are_counted_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     discovery = Planted()
@@ -80,7 +80,7 @@ async def test_similar_complaints_are_counted_and_told_once(
     assert discovery.statistics().last_error == "number 4"
 
 
-async def test_a_stop_whose_caller_is_cancelled_goes_on() -> None:
+async def test_discovery_stop_with_a_cancelled_caller_continues() -> None:
     discovery = Planted()
     await discovery.start("own", OWN, Told())
     stop = asyncio.create_task(discovery.stop())
@@ -92,7 +92,7 @@ async def test_a_stop_whose_caller_is_cancelled_goes_on() -> None:
     assert discovery.withdrawals == 1
 
 
-def test_pauses_grow_to_a_limit() -> None:
+def test_retry_delay_grows_to_the_maximum() -> None:
     assert 0.125 <= retry_delay_s(1) <= 0.25
     assert 2.5 <= retry_delay_s(50) <= 5
     assert retry_delay_s(1, 0.01) <= 0.01

@@ -1,4 +1,4 @@
-"""Discovery by DNS: forms of names, the own address among the answers, resolvers that fail."""
+"""DNS discovery: forms of names, the local address among the results, failing resolvers."""
 
 import asyncio
 import socket
@@ -47,14 +47,14 @@ async def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
 
 async def contacts_of(names: list[str], own: Address = OWN) -> frozenset[Address]:
     """What the real resolver makes of these names."""
-    discovery, told = DnsDiscovery(names), Told()
-    await discovery.start("own", own, told)
+    discovery, reported = DnsDiscovery(names), Told()
+    await discovery.start("own", own, reported)
     await discovery.stop()
-    assert len(told.calls) == 1
-    return told.calls[0]
+    assert len(reported.calls) == 1
+    return reported.calls[0]
 
 
-async def test_every_record_of_every_form_of_a_name_is_a_contact() -> None:
+async def test_dns_name_of_any_form_yields_every_record_as_a_seed() -> None:
     for name, contact in [
         ("127.0.0.2", Address("127.0.0.2", 26502)),
         ("127.0.0.2:80", Address("127.0.0.2", 80)),
@@ -82,7 +82,7 @@ async def test_every_record_of_every_form_of_a_name_is_a_contact() -> None:
     )
 
 
-async def test_every_record_is_a_contact(resolver: Resolver) -> None:
+async def test_every_dns_record_is_a_seed(resolver: Resolver) -> None:
     resolver.hosts = ["10.0.0.1", "10.0.0.2", "10.0.0.1"]
     assert await contacts_of(["nodes.example:1"]) == {
         Address("10.0.0.1", 1),
@@ -90,50 +90,50 @@ async def test_every_record_is_a_contact(resolver: Resolver) -> None:
     }
 
 
-async def test_the_last_answer_stays_when_resolving_fails_and_is_retried(
+async def test_failed_dns_query_keeps_the_last_result_and_is_retried(
     resolver: Resolver,
 ) -> None:
     resolver.hosts = [OTHER.host]
-    discovery, told = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=0.01), Told()
-    await discovery.start("own", OWN, told)
+    discovery, reported = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=0.01), Told()
+    await discovery.start("own", OWN, reported)
     resolver.hosts = socket.gaierror(socket.EAI_NONAME, "planted")
     await eventually(lambda: discovery.statistics().failures > 2, "it is asked again")
-    assert told.calls == [{OTHER}]
+    assert reported.calls == [{OTHER}]
     assert not discovery.statistics().is_connected
     assert "cannot resolve nodes.example: " in discovery.statistics().last_error
     await discovery.stop()
 
     resolver.hosts = socket.gaierror(socket.EAI_AGAIN, "planted")
-    discovery, told = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=NEVER_S), Told()
-    await discovery.start("own", OWN, told)
-    assert told.calls == [frozenset()]
+    discovery, reported = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=NEVER_S), Told()
+    await discovery.start("own", OWN, reported)
+    assert reported.calls == [frozenset()]
     resolver.hosts = [OTHER.host]
-    await told.until(OTHER)
+    await reported.until(OTHER)
     await discovery.stop()
 
     resolver.hosts = socket.gaierror(socket.EAI_AGAIN, "planted")
-    discovery, told = DnsDiscovery(["nodes.example", f"{OWN.host}:{THIRD.port}"]), Told()
-    await discovery.start("own", OWN, told)
-    assert told.calls == [{THIRD}]
+    discovery, reported = DnsDiscovery(["nodes.example", f"{OWN.host}:{THIRD.port}"]), Told()
+    await discovery.start("own", OWN, reported)
+    assert reported.calls == [{THIRD}]
     await discovery.stop()
 
 
-async def test_a_resolver_that_hangs_is_asked_once(resolver: Resolver) -> None:
+async def test_hanging_resolver_has_one_query_in_flight(resolver: Resolver) -> None:
     resolver.hosts = [OTHER.host]
     resolver.is_free.clear()
     discovery = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=0.01, timeout_s=0.01)
-    told = Told()
-    await discovery.start("own", OWN, told)
+    reported = Told()
+    await discovery.start("own", OWN, reported)
     await eventually(lambda: discovery.statistics().failures > 3, "it is waited for again")
     assert resolver.asked["nodes.example"] == 1
-    assert told.calls == [frozenset()]
+    assert reported.calls == [frozenset()]
 
     resolver.is_free.set()
-    await told.until(OTHER)
+    await reported.until(OTHER)
     await discovery.stop()
 
 
-async def test_stop_does_not_wait_for_a_resolver_that_hangs(resolver: Resolver) -> None:
+async def test_discovery_stop_does_not_wait_for_a_hanging_resolver(resolver: Resolver) -> None:
     resolver.is_free.clear()
     discovery = DnsDiscovery(["nodes.example"], timeout_s=0.01)
     await discovery.start("own", OWN, Told())

@@ -1,4 +1,4 @@
-"""Discovery by ZooKeeper, as far as no server is needed."""
+"""ZooKeeper discovery without a server."""
 
 import sys
 
@@ -8,14 +8,16 @@ from postroad.cluster.discovery import ZooKeeperDiscovery
 from postroad.core.errors import MissingExtraError
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zookeeper_discovery_without_the_extra_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delitem(sys.modules, "postroad.cluster.discovery.zookeeper_session", raising=False)
     monkeypatch.setitem(sys.modules, "kazoo", None)
     with pytest.raises(MissingExtraError, match=r"pip install '\.\[zookeeper\]'"):
         ZooKeeperDiscovery("127.0.0.1:2181", "demo")
 
 
-def test_where_members_are_kept(subtests: pytest.Subtests) -> None:
+def test_zookeeper_discovery_path_encodes_root_and_cluster(subtests: pytest.Subtests) -> None:
     for cluster, root, members in [
         ("demo", "/postroad", "/postroad/demo/members"),
         ("demo", "/", "/demo/members"),

@@ -1,4 +1,4 @@
-"""The constants of the protocol are checked when they are given."""
+"""Validation of the membership settings."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ def make_config(**fields: Any) -> MembershipConfig:
     return MembershipConfig(**fields)
 
 
-def test_numbers_must_be_above_zero_and_finite(subtests: pytest.Subtests) -> None:
+def test_config_number_not_above_zero_or_infinite_is_rejected(subtests: pytest.Subtests) -> None:
     config = MembershipConfig()
     assert config.indirect_after_s < config.probe_timeout_s < config.failure_timeout_s
 
@@ -28,7 +28,7 @@ def test_numbers_must_be_above_zero_and_finite(subtests: pytest.Subtests) -> Non
         MembershipConfig(packet_bytes_max=1_023)
 
 
-def test_the_shorter_may_not_be_longer(subtests: pytest.Subtests) -> None:
+def test_config_minimum_above_its_maximum_is_rejected(subtests: pytest.Subtests) -> None:
     for shorter, longer in [
         ("indirect_after_s", "probe_timeout_s"),
         ("confirmed_failure_timeout_s", "failure_timeout_s"),

@@ -18,7 +18,7 @@ async def test_leaving_is_seen_at_once_by_all(datagrams: bool) -> None:
             change = await node.until_removed("e")
             assert change.member.state is MemberState.LEFT
             assert node.names == {"a", "b", "c", "d"}
-            assert not node.told(MembershipEventType.REACHABILITY)
+            assert not node.reported(MembershipEventType.REACHABILITY)
 
 
 @both_ways
@@ -51,7 +51,7 @@ async def test_restart_under_the_same_name(same_port: bool, is_noticed: bool) ->
                 kinds = [it.kind for it in node.changes if it.member.name == "c"]
                 assert kinds.count(MembershipEventType.ADDED) == 2
                 assert kinds.count(MembershipEventType.REMOVED) == 1
-                removal = node.told(MembershipEventType.REMOVED, "c")[0]
+                removal = node.reported(MembershipEventType.REMOVED, "c")[0]
                 assert removal.member.instance == before.instance
             await all_know([a, b, back])
             back.communication.serve("who", lambda _message, _member: b"new")
@@ -75,5 +75,5 @@ async def test_member_both_ways_among_others(caplog: pytest.LogCaptureFixture) -
         await all_know([a, b, c])
         for node in (a, b):
             await node.eventually(lambda it: it.agent.statistics().counters.probes_by_stream >= 3)
-            assert not node.told(MembershipEventType.REMOVED)
-    assert "answers over TCP but not over UDP; are datagrams blocked?" in caplog.text
+            assert not node.reported(MembershipEventType.REMOVED)
+    assert "acknowledges over TCP but not over UDP; are datagrams blocked?" in caplog.text

@@ -1,4 +1,4 @@
-"""Messages by member name: every way to send them, and what the receiver is told."""
+"""Messages by member name: every way to send them, and the sender that the receiver sees."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_bytes_on_the_wire_are_exactly_those_of_the_encoder() -> None:
     """So that nodes of other systems, which know no Communication, can take part."""
     order = encode(Order("apple", 3))
     async with running_cluster("a b") as (a, b):
-        assert repr(a.communication) == "<Communication of <Agent a member, 2 members>>"
+        assert repr(a.communication) == "<ClusterMessaging of <ClusterAgent a member, 2 members>>"
         raw: list[tuple[bytes, str]] = []
         b.service.subscribe("raw", lambda message: raw.append((message.payload, message.subject)))
         assert b.agent.datagram_service is not None
@@ -107,15 +107,15 @@ async def test_bytes_on_the_wire_are_exactly_those_of_the_encoder() -> None:
 
 async def test_unreliable_goes_by_datagram_and_reliable_does_not() -> None:
     async with running_cluster("a b") as (a, b):
-        heard: list[bytes] = []
+        received: list[bytes] = []
         assert b.agent.datagram_service is not None
-        b.agent.datagram_service.subscribe("note", lambda message: heard.append(message.payload))
+        b.agent.datagram_service.subscribe("note", lambda message: received.append(message.payload))
         streamed: list[bytes] = []
         b.service.subscribe("note", lambda message: streamed.append(message.payload))
         await a.communication.send("b", "note", b"quick", reliable=False)
         await a.communication.send("b", "note", b"sure")
-        await eventually(lambda: heard and streamed)
-        assert (heard, streamed) == ([b"quick"], [b"sure"])
+        await eventually(lambda: received and streamed)
+        assert (received, streamed) == ([b"quick"], [b"sure"])
 
 
 @both_ways
@@ -205,8 +205,8 @@ async def test_every_version_and_profile(speech: Speech, datagrams: bool) -> Non
         await a.communication.send("b", "note", b"1")
         await a.communication.send("b", "note", b"2", reliable=False)
         await inbox.until((b"1", "a"), (b"2", "a"))
-        async with running_service("stranger", protocol=speech.protocol) as stranger:
-            await expect_stranger_refused(stranger, b)
+        async with running_service("stranger", protocol=speech.protocol) as unknown_node:
+            await expect_unknown_sender_rejected(unknown_node, b)
 
 
 @pytest.mark.parametrize("speech", SPEECHES, ids=str)
@@ -216,17 +216,17 @@ async def test_member_that_advertises_a_host_name(speech: Speech) -> None:
     async with running_cluster("a b", **options) as (a, b):
         b.communication.serve("who", lambda _message, member: member.name.encode())
         if speech.version == 1:
-            await expect_stranger_refused(a.service, b)
+            await expect_unknown_sender_rejected(a.service, b)
         else:
             assert await a.communication.request("b", "who", b"") == b"a"
 
 
-async def expect_stranger_refused(stranger: MessagingService, node: Node) -> None:
+async def expect_unknown_sender_rejected(unknown_node: MessagingService, node: Node) -> None:
     with pytest.raises(MessagingError, match="not a known cluster member") as refused:
-        await stranger.request(node.address, "who")
+        await unknown_node.request(node.address, "who")
     assert refused.value.outcome is Outcome.REPLIED
     # It is asked who it is. Stopped meanwhile, asyncio's own loop would forget the connection.
-    await eventually(lambda: stranger.statistics().connections_accepted > 0)
+    await eventually(lambda: unknown_node.statistics().connections_accepted > 0)
 
 
 async def test_versions_mix_within_a_profile() -> None:

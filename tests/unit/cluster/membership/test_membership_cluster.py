@@ -1,4 +1,4 @@
-"""Machines on a wire: nodes that fail, stand still, share a name or are lied about."""
+"""Clusters of state machines: failures, stalls, name conflicts, forged records."""
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ from postroad.cluster.membership import (
     NameConflictLost,
 )
 from postroad.cluster.membership.gossip import ProbeAckPacket, ProbePacket, PropertiesRequestPacket
-from postroad.cluster.membership.member_table import LEAP_MAX
+from postroad.cluster.membership.member_table import INCARNATION_JUMP_MAX
 from postroad.cluster.membership.members import CLAIM_MAX
 from tests.support.cluster.membership import (
     INCARNATION,
@@ -26,13 +26,13 @@ from tests.support.cluster.membership import (
     make_machine,
     make_record,
     names_of,
+    pop_sent,
     state_of,
-    take_said,
     tell,
 )
 
 
-def test_a_node_that_dies_is_suspected_then_removed_by_everybody() -> None:
+def test_failed_member_is_suspected_then_removed_by_all() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     wire.stop(machines["d"])
     assert wire.run_until(lambda: state_of(machines["a"], "d") is MemberState.SUSPECT, limit_s=10)
@@ -43,7 +43,7 @@ def test_a_node_that_dies_is_suspected_then_removed_by_everybody() -> None:
     assert not any(wire.removals(name) for name in "abc")
 
 
-def test_a_restart_at_the_same_address_replaces_at_once() -> None:
+def test_restart_at_the_same_address_replaces_the_process_at_once() -> None:
     wire, machines = make_cluster("a", "b", "c")
     wire.stop(machines["c"])
     wire.add(make_machine("c", start=1, incarnation=INCARNATION + 5), ["a"])
@@ -55,7 +55,7 @@ def test_a_restart_at_the_same_address_replaces_at_once() -> None:
     assert sorted(wire.removals("c")) == ["a", "b"], "removed and added, once each"
 
 
-def test_a_member_that_was_only_cut_off_for_a_while_is_never_removed() -> None:
+def test_member_isolated_for_a_short_time_is_never_removed() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     wire.isolate("d")
     assert wire.run_until(lambda: state_of(machines["a"], "d") is MemberState.SUSPECT, limit_s=10)
@@ -65,10 +65,10 @@ def test_a_member_that_was_only_cut_off_for_a_while_is_never_removed() -> None:
     assert machines["d"].counters.refutations >= 1
 
 
-def test_halves_that_thought_each_other_dead_find_together_without_contacts() -> None:
+def test_partition_healed_merges_without_seeds() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     for machine in machines.values():
-        machine.set_contacts([], wire.clock())
+        machine.set_seeds([], wire.clock())
     wire.cut("a", "b")
     assert wire.run_until(lambda: names_of(machines["a"]) == ["a", "b"])
     assert wire.run_until(lambda: names_of(machines["c"]) == ["c", "d"])
@@ -76,18 +76,18 @@ def test_halves_that_thought_each_other_dead_find_together_without_contacts() ->
     assert wire.run_until(lambda: wire.agree() and len(machines["a"].members()) == 4, limit_s=60)
 
 
-def test_who_was_declared_dead_long_ago_is_forgotten() -> None:
+def test_member_declared_dead_is_reaped_after_the_tombstone_time() -> None:
     config = MembershipConfig(tombstone_s=20)
     wire, machines = make_cluster("a", "b", config=config)
     wire.stop(machines["b"])
     wire.run(20)
     assert machines["a"].member("b") is None
-    assert "b" in machines["a"]._roster.entries
+    assert "b" in machines["a"]._member_table.entries
     wire.run(40)
-    assert machines["a"]._roster.entries == {}
+    assert machines["a"]._member_table.entries == {}
 
 
-def test_streams_and_a_third_node_keep_members_alive() -> None:
+def test_tcp_and_indirect_probes_keep_members_alive() -> None:
     wire, machines = make_cluster("a", "b", "c")
     wire.loses = lambda leg: not leg.is_stream
     wire.run(60)
@@ -105,7 +105,7 @@ def test_streams_and_a_third_node_keep_members_alive() -> None:
 CONFIG = MembershipConfig()
 
 
-def test_news_after_a_long_quiet_time_are_no_standstill_and_leave_a_deadline_ahead() -> None:
+def test_gossip_after_a_quiet_time_is_not_a_stall() -> None:
     wire, machines = make_cluster("a", "b", "c")
     machine = machines["a"]
     wire.run(100)
@@ -116,7 +116,7 @@ def test_news_after_a_long_quiet_time_are_no_standstill_and_leave_a_deadline_ahe
     assert [machine.counters.standstills for machine in machines.values()] == [0, 0, 0]
 
 
-def test_a_contact_that_dies_after_a_long_time_is_no_sign_of_standing_still() -> None:
+def test_seed_that_fails_after_a_long_time_is_not_a_stall() -> None:
     wire, machines = make_cluster("a", "b", "c")
     wire.run(100)
     wire.stop(machines["a"])
@@ -126,16 +126,16 @@ def test_a_contact_that_dies_after_a_long_time_is_no_sign_of_standing_still() ->
 
 
 @pytest.mark.parametrize(("late_s", "standstills"), [(0.0, 0), (0.2, 0), (0.3, 1), (100.0, 1)])
-def test_who_wakes_up_late_has_stood_still(late_s: float, standstills: int) -> None:
+def test_tick_after_the_deadline_is_detected_as_a_stall(late_s: float, standstills: int) -> None:
     machine = make_machine("a")
     machine.start(START)
-    machine.set_contacts([], START)
+    machine.set_seeds([], START)
     machine.tick(machine.deadline() + late_s)
     assert machine.counters.standstills == standstills
     assert machine.health == standstills
 
 
-def test_a_packet_that_comes_first_after_a_standstill_shows_it_once() -> None:
+def test_packet_before_the_late_tick_detects_the_stall_once() -> None:
     wire, machines = make_cluster("a", "b")
     late = machines["a"].deadline() + 50
     tell(machines["a"], now=late)
@@ -144,7 +144,7 @@ def test_a_packet_that_comes_first_after_a_standstill_shows_it_once() -> None:
     assert wire.removals("b") == []
 
 
-def test_time_spent_standing_still_counts_against_nobody_and_no_name() -> None:
+def test_stall_extends_suspicions_and_name_probes() -> None:
     wire, machines = make_cluster("a", "b", "c")
     machine = machines["a"]
     wire.stop(machines["b"])
@@ -161,17 +161,17 @@ def test_time_spent_standing_still_counts_against_nobody_and_no_name() -> None:
     assert member.instance == instance_of("b")
 
 
-def test_a_whole_cluster_that_stood_still_removes_nobody() -> None:
+def test_stall_of_a_whole_cluster_removes_no_member() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     for machine in machines.values():
-        machine.set_contacts([address_of("a")], wire.clock())
+        machine.set_seeds([address_of("a")], wire.clock())
     wire.clock.advance(300)
     wire.run(60)
     assert not any(wire.removals(name) for name in machines)
     assert all(machine.counters.standstills for machine in machines.values())
 
 
-def test_one_node_that_stands_still_again_and_again_removes_nobody_else() -> None:
+def test_repeated_stalls_of_one_node_remove_no_other_member() -> None:
     wire, _machines = make_cluster("a", "b", "c", "d")
     sleeper = wire.nodes.pop(address_of("d"))
     for _ in range(20):
@@ -185,7 +185,7 @@ def test_one_node_that_stands_still_again_and_again_removes_nobody_else() -> Non
     assert sleeper.health > 0
 
 
-def test_a_quiet_cluster_says_little() -> None:
+def test_quiet_cluster_sends_few_packets() -> None:
     wire, machines = make_cluster(*(f"node-{number}" for number in range(8)))
     wire.run(30)
     before = sum(machine.counters.packets_sent for machine in machines.values())
@@ -207,7 +207,7 @@ def notices(wire: Wire, name: str) -> list[NameConflictDetected | NameConflictLo
     return [it for it in wire.changes[name] if not isinstance(it, MembershipEvent)]
 
 
-def test_who_joins_under_a_taken_name_is_refused_and_nobody_loses_the_holder() -> None:
+def test_join_with_a_name_in_use_is_rejected_and_the_holder_stays() -> None:
     wire, machines = make_cluster("a", "b", "c")
     second = wire.add(make_second("c"), ["a"])
     assert wire.run_until(lambda: second.phase is MembershipPhase.NAME_LOST, limit_s=3)
@@ -219,7 +219,7 @@ def test_who_joins_under_a_taken_name_is_refused_and_nobody_loses_the_holder() -
     assert second.counters.names_contested >= 1
 
 
-def test_who_joins_with_the_holder_for_a_contact_is_refused() -> None:
+def test_join_with_the_holder_as_seed_is_rejected() -> None:
     wire, _machines = make_cluster("a", "c")
     second = wire.add(make_second("c"), ["c"])
     assert second.phase is MembershipPhase.NAME_LOST
@@ -227,7 +227,7 @@ def test_who_joins_with_the_holder_for_a_contact_is_refused() -> None:
     assert second.drain_outgoing() == []
 
 
-def test_who_joins_under_the_name_of_a_dead_process_waits_until_that_is_sure() -> None:
+def test_join_with_the_name_of_a_failed_process_waits_for_the_probe() -> None:
     wire, machines = make_cluster("a", "b", "c")
     wire.stop(machines["c"])
     second = wire.add(make_second("c"), ["a"])
@@ -243,7 +243,7 @@ def test_who_joins_under_the_name_of_a_dead_process_waits_until_that_is_sure() -
 
 
 @pytest.mark.parametrize("start", [1, -1])
-def test_where_two_halves_merge_the_elder_keeps_the_name(start: int) -> None:
+def test_merge_of_two_halves_leaves_the_name_to_the_earlier_process(start: int) -> None:
     wire = Wire()
     wire.add(make_machine("a"))
     first = wire.add(make_machine("c"), ["a"])
@@ -263,15 +263,15 @@ def test_where_two_halves_merge_the_elder_keeps_the_name(start: int) -> None:
     assert member.address == elder.local_member.address
 
 
-def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
+def test_duplicate_name_peer_or_caller_is_resolved_by_age(
     subtests: pytest.Subtests,
 ) -> None:
     for age, phase in [(1, MembershipPhase.MEMBER), (-1, MembershipPhase.NAME_LOST)]:
         with subtests.test(age=age):
             machine = make_machine("a")
             machine.start(START)
-            machine.set_contacts([], START)
-            machine.set_contacts([address_of("b")], START)
+            machine.set_seeds([], START)
+            machine.set_seeds([address_of("b")], START)
             machine.on_duplicate_name_peer(
                 address_of("b"), instance_of("a", start=age), START, is_member=True
             )
@@ -281,7 +281,7 @@ def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
 
     machine = make_machine("a")
     machine.start(START)
-    machine.set_contacts([address_of("b")], START)
+    machine.set_seeds([address_of("b")], START)
     machine.on_duplicate_name_peer(
         address_of("b"), instance_of("a", start=1), START, is_member=True
     )
@@ -294,7 +294,7 @@ def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
 
     machine = make_machine("a")
     machine.start(START)
-    machine.set_contacts([], START)
+    machine.set_seeds([], START)
     machine.on_duplicate_name_caller(address_of("b"), instance_of("a", start=-1), START)
     assert machine.phase is MembershipPhase.MEMBER
     assert {send.address for send in machine.drain_outgoing()} == {address_of("b")}
@@ -310,9 +310,14 @@ TODAY = 1_790_000_000_000
 
 
 @pytest.mark.parametrize(
-    ("to", "leap"), [("a", LEAP_MAX // 2), ("b", LEAP_MAX // 2), ("b", LEAP_MAX)]
+    ("to", "leap"),
+    [
+        ("a", INCARNATION_JUMP_MAX // 2),
+        ("b", INCARNATION_JUMP_MAX // 2),
+        ("b", INCARNATION_JUMP_MAX),
+    ],
 )
-def test_a_leap_told_to_another_or_to_the_member_is_outranked(to: str, leap: int) -> None:
+def test_incarnation_jump_sent_to_a_member_is_outranked(to: str, leap: int) -> None:
     wire, machines = make_cluster(*NAMES)
     lie = make_record("b", MemberState.DEAD, incarnation=INCARNATION + leap, reported_by="c")
     tell(machines[to], lie, now=wire.clock())
@@ -321,12 +326,12 @@ def test_a_leap_told_to_another_or_to_the_member_is_outranked(to: str, leap: int
     assert wire.agree()
 
 
-def test_a_leap_told_to_a_node_that_began_later_is_outranked() -> None:
+def test_incarnation_jump_sent_to_a_later_node_is_outranked() -> None:
     wire = Wire()
     wire.add(make_machine("b"))
     later = wire.add(make_machine("a", incarnation=INCARNATION + 500), ["b"])
     wire.run(30)
-    highest = INCARNATION + 500 + LEAP_MAX
+    highest = INCARNATION + 500 + INCARNATION_JUMP_MAX
     tell(
         later,
         make_record("b", MemberState.DEAD, incarnation=highest, reported_by="c"),
@@ -338,11 +343,11 @@ def test_a_leap_told_to_a_node_that_began_later_is_outranked() -> None:
 
 
 @pytest.mark.parametrize("to", ["a", "b"])
-def test_a_member_that_leapt_twice_at_once_is_still_believed(to: str) -> None:
+def test_member_after_two_incarnation_jumps_is_still_accepted(to: str) -> None:
     """The others do not believe what is told of it, but what it answers them."""
     wire, machines = make_cluster(*NAMES)
     for leaps in (1, 2):
-        high = INCARNATION + leaps * LEAP_MAX
+        high = INCARNATION + leaps * INCARNATION_JUMP_MAX
         lie = make_record("b", MemberState.SUSPECT, incarnation=high, reported_by="c")
         tell(machines[to], lie, now=wire.clock())
     wire.run(20)
@@ -354,10 +359,10 @@ def test_a_member_that_leapt_twice_at_once_is_still_believed(to: str) -> None:
     assert wire.agree()
 
 
-def test_who_was_made_to_count_two_leaps_at_once_can_still_change_its_properties() -> None:
+def test_member_after_two_incarnation_jumps_can_change_properties() -> None:
     wire, machines = make_cluster(*NAMES)
     for leaps in (1, 2):
-        lie = make_record("b", version=leaps * LEAP_MAX, properties={"role": "forged"})
+        lie = make_record("b", version=leaps * INCARNATION_JUMP_MAX, properties={"role": "forged"})
         tell(machines["b"], lie, now=wire.clock())
     machines["b"].set_properties({"role": "own"}, wire.clock())
     wire.run(60)
@@ -366,7 +371,7 @@ def test_who_was_made_to_count_two_leaps_at_once_can_still_change_its_properties
     assert dict(member.properties) == {"role": "own"}
 
 
-def test_a_node_whose_clock_was_never_set_finds_the_others() -> None:
+def test_node_with_an_unset_clock_joins() -> None:
     wire = Wire()
     wire.add(make_machine("a", incarnation=TODAY))
     unset = wire.add(make_machine("b", incarnation=0), ["a"])
@@ -376,14 +381,14 @@ def test_a_node_whose_clock_was_never_set_finds_the_others() -> None:
 
 def doubt(machine: Membership, name: str, now: float) -> None:
     """Let a machine hear an honest doubt about a member as it knows it."""
-    known = machine._roster.entries[name].record
+    known = machine._member_table.entries[name].record
     tell(
         machine, msgspec.structs.replace(known, state=MemberState.SUSPECT, reported_by="c"), now=now
     )
 
 
 @pytest.mark.parametrize("what", ["incarnation", "version"])
-def test_a_member_that_counts_as_high_as_others_may_claim_can_still_object(what: str) -> None:
+def test_member_at_the_claim_limit_can_still_refute(what: str) -> None:
     wire, machines = make_cluster(*NAMES)
     if what == "version":
         highest = PropertiesRequestPacket(version=CLAIM_MAX, instance=instance_of("b"))
@@ -401,12 +406,12 @@ def test_a_member_that_counts_as_high_as_others_may_claim_can_still_object(what:
     assert wire.agree()
 
 
-def test_who_was_asked_to_try_cannot_speak_for_a_member() -> None:
+def test_relay_cannot_forge_the_incarnation_of_a_member() -> None:
     """A relay knows the number of the question, and so can forge the answer."""
     wire, machines = make_cluster(*NAMES)
     asker, known = machines["a"], make_record("b")
-    asker._prober.probe(asker._roster.active["b"], wire.clock())
-    (ping,) = [it.packet for it in take_said(asker) if isinstance(it.packet, ProbePacket)]
+    asker._prober.probe(asker._member_table.active["b"], wire.clock())
+    (ping,) = [it.packet for it in pop_sent(asker) if isinstance(it.packet, ProbePacket)]
     asker._prober.tick(wire.clock() + asker.config.indirect_after_s)
     forged = ProbeAckPacket(
         nonce=ping.nonce,

@@ -1,4 +1,4 @@
-"""Changes as users hear of them: by `async for`, by callbacks, in order, and telling the truth."""
+"""Membership events as users receive them: by `async for` and by callbacks, in order."""
 
 from __future__ import annotations
 
@@ -173,10 +173,13 @@ async def test_listener_may_cause_changes_and_all_hear_them_in_order() -> None:
         async with node.agent:
             stream = node.agent.events()
             async with running_node("b", node):
-                told = [await next_change(stream) for _ in range(2)]
-        assert [it.kind for it in told] == [MembershipEventType.ADDED, MembershipEventType.METADATA]
-        assert node.changes[:2] == told
-        assert later[:2] == told
+                reported = [await next_change(stream) for _ in range(2)]
+        assert [it.kind for it in reported] == [
+            MembershipEventType.ADDED,
+            MembershipEventType.METADATA,
+        ]
+        assert node.changes[:2] == reported
+        assert later[:2] == reported
 
 
 async def test_slow_reader_is_told_that_it_missed_something(
@@ -188,7 +191,7 @@ async def test_slow_reader_is_told_that_it_missed_something(
         for number in range(1_001):
             a.agent.set_properties({"n": str(number)})
             assert (await anext(quick)).member.properties["n"] == str(number)
-        with pytest.raises(SlowConsumerError, match="more than 1000 changes were not read in time"):
+        with pytest.raises(SlowConsumerError, match="more than 1000 events were unread"):
             await anext(slow)
         # It can begin anew.
         fresh = a.agent.events()

@@ -1,4 +1,4 @@
-"""One name, one live node: the second is refused, loudly and on both sides."""
+"""One name, one live node: the second is rejected, and both sides log it."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Introduction:
     """A discovery that finds nobody until a test says whom."""
 
     def __init__(self) -> None:
-        self._on_contacts: SeedsCallback | None = None
+        self._on_seeds: SeedsCallback | None = None
 
-    async def start(self, name: str, address: Address, on_contacts: SeedsCallback) -> None:
-        self._on_contacts = on_contacts
-        on_contacts(frozenset())
+    async def start(self, name: str, address: Address, on_seeds: SeedsCallback) -> None:
+        self._on_seeds = on_seeds
+        on_seeds(frozenset())
 
     async def stop(self) -> None:
-        self._on_contacts = None
+        self._on_seeds = None
 
     def introduce(self, *nodes: Node) -> None:
-        assert self._on_contacts is not None
-        self._on_contacts(frozenset(node.address for node in nodes))
+        assert self._on_seeds is not None
+        self._on_seeds(frozenset(node.address for node in nodes))
 
     def statistics(self) -> DiscoveryStatistics:
         return DiscoveryStatistics()

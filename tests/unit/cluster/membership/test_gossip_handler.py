@@ -1,27 +1,27 @@
-"""What a node does with news: believe, object, ask back, or refuse and count."""
+"""Handling of received records: merge, refute, verify, or reject and count."""
 
 import msgspec
 import pytest
 
 from postroad.cluster.membership import MemberRecord, MembershipConfig, MemberState
+from postroad.cluster.membership.candidates import CandidateVerifier, GossipSource
 from postroad.cluster.membership.gossip import ProbePacket, PropertiesRequestPacket
 from postroad.cluster.membership.gossip_handler import GossipHandler
 from postroad.cluster.membership.local_member import LocalMember
-from postroad.cluster.membership.member_table import LEAP_MAX, MergeResult
+from postroad.cluster.membership.member_table import INCARNATION_JUMP_MAX, MergeResult
 from postroad.cluster.membership.members import CLAIM_MAX
 from postroad.cluster.membership.name_conflicts import NameConflictResolver
 from postroad.cluster.membership.prober import Prober
 from postroad.cluster.membership.state_sync import StateSync
-from postroad.cluster.membership.vetting import Teller, Vetting
 from postroad.core import Address
 from tests.support.cluster.membership import (
     INCARNATION,
     address_of,
     instance_of,
+    make_context,
     make_record,
-    make_voice,
+    pop_sent,
     secret_of,
-    take_said,
 )
 
 NOW = 100.0
@@ -30,17 +30,17 @@ ELSEWHERE = address_of("elsewhere")
 
 class Ear:
     def __init__(self, *names: str, config: MembershipConfig | None = None) -> None:
-        self.voice = make_voice(config=config)
-        self.vetting = Vetting(self.voice)
-        self.naming = NameConflictResolver(self.voice, self.vetting)
-        own = LocalMember(self.voice, secret_of("self"))
-        contacts = StateSync(self.voice)
+        self.context = make_context(config=config)
+        self.verifier = CandidateVerifier(self.context)
+        self.name_conflicts = NameConflictResolver(self.context, self.verifier)
+        own = LocalMember(self.context, secret_of("self"))
+        contacts = StateSync(self.context)
         self.hearing = GossipHandler(
-            self.voice, own, Prober(self.voice), contacts, self.naming, self.vetting
+            self.context, own, Prober(self.context), contacts, self.name_conflicts, self.verifier
         )
         for name in names:
-            self.voice.roster.add(make_record(name), NOW)
-            self.voice.rumours.drop(name)
+            self.context.member_table.add(make_record(name), NOW)
+            self.context.gossip_queue.drop(name)
 
     def hear(
         self,
@@ -49,27 +49,27 @@ class Ear:
         is_trusted: bool = False,
         in_stream: bool = False,
     ) -> None:
-        teller = Teller(Address("somewhere", 1), in_stream, is_trusted)
+        source = GossipSource(Address("somewhere", 1), in_stream, is_trusted)
         for record in records:
-            self.hearing.apply_record(record, now, teller)
+            self.hearing.apply_record(record, now, source)
         self.hearing.tick(now)
 
     @property
     def own(self) -> MemberRecord:
-        return self.voice.roster.local
+        return self.context.member_table.local
 
     @property
     def refused(self) -> dict[str, int]:
-        return self.voice.counters.refused
+        return self.context.counters.refused
 
     def take_pulls(self, version: int = 0) -> int:
-        said = take_said(self.voice)
+        sent = pop_sent(self.context)
         assert all(
             it.is_stream
             and it.packet == PropertiesRequestPacket(version=version, instance=instance_of("b"))
-            for it in said
+            for it in sent
         )
-        return len(said)
+        return len(sent)
 
 
 def large(version: int = 0) -> MemberRecord:
@@ -81,9 +81,12 @@ def large(version: int = 0) -> MemberRecord:
     ("record", "reason"),
     [
         (msgspec.structs.replace(make_record("b"), port=0), "malformed record"),
-        (make_record("b", incarnation=INCARNATION + LEAP_MAX + 1), "incarnation out of range"),
-        (make_record("b", MemberState.LEFT, secret=b"guess"), "forged farewell"),
-        (make_record("self", MemberState.LEFT), "forged farewell"),
+        (
+            make_record("b", incarnation=INCARNATION + INCARNATION_JUMP_MAX + 1),
+            "incarnation out of range",
+        ),
+        (make_record("b", MemberState.LEFT, secret=b"guess"), "forged leave"),
+        (make_record("self", MemberState.LEFT), "forged leave"),
         (make_record("self", incarnation=CLAIM_MAX + 1), "incarnation out of range"),
         (
             make_record("self", start=1, incarnation=CLAIM_MAX + 1),
@@ -93,59 +96,57 @@ def large(version: int = 0) -> MemberRecord:
     ],
     ids=lambda it: it if isinstance(it, str) else it.name,
 )
-def test_what_no_honest_node_would_say_is_counted_and_changes_nothing(
-    record: MemberRecord, reason: str
-) -> None:
+def test_invalid_record_is_counted_and_changes_nothing(record: MemberRecord, reason: str) -> None:
     ear = Ear("b", "c", config=MembershipConfig(members_max=2))
-    ear.voice.roster.changes.clear()
+    ear.context.member_table.events.clear()
     ear.hear(record)
     assert ear.refused == {reason: 1}
-    assert ear.voice.roster.changes == []
+    assert ear.context.member_table.events == []
     assert ear.own == make_record("self")
-    assert len(ear.voice.rumours) == 0
-    assert take_said(ear.voice) == []
+    assert len(ear.context.gossip_queue) == 0
+    assert pop_sent(ear.context) == []
 
 
-def test_a_node_does_not_object_to_what_is_known_true_or_old() -> None:
+def test_record_of_this_node_that_is_true_or_old_is_not_refuted() -> None:
     ear = Ear("b")
-    ear.voice.roster.changes.clear()
+    ear.context.member_table.events.clear()
     ear.hear(make_record("b"))
-    assert ear.voice.roster.changes == []
-    assert len(ear.voice.rumours) == 0
+    assert ear.context.member_table.events == []
+    assert len(ear.context.gossip_queue) == 0
 
     ear = Ear("b")
     older = make_record("self", MemberState.DEAD, incarnation=INCARNATION - 1)
     ear.hear(make_record("self"), older)
     assert ear.own == make_record("self")
-    assert ear.voice.counters.refutations == 0
+    assert ear.context.counters.refutations == 0
 
 
 @pytest.mark.parametrize("state", [MemberState.SUSPECT, MemberState.DEAD])
-def test_an_objection_is_repeated_to_who_has_not_heard_it(state: MemberState) -> None:
+def test_refutation_is_requeued_for_a_sender_that_missed_it(state: MemberState) -> None:
     ear = Ear("b")
     ear.hear(make_record("self", state, reported_by="b"))
     assert ear.own.incarnation == INCARNATION + 1
     assert ear.own.state is MemberState.ALIVE
-    assert ear.voice.counters.refutations == 1
-    assert ear.voice.health.score == 1
-    assert ear.voice.gossip_records() == [ear.own]
+    assert ear.context.counters.refutations == 1
+    assert ear.context.health.score == 1
+    assert ear.context.gossip_records() == [ear.own]
 
     ear = Ear("b")
     ear.hear(make_record("self", state, reported_by="b"))
-    while ear.voice.gossip_records():
-        assert len(ear.voice.rumours) <= 1
+    while ear.context.gossip_records():
+        assert len(ear.context.gossip_queue) <= 1
     ear.hear(make_record("self", state, reported_by="c"))
-    assert ear.voice.gossip_records() == [ear.own], "told with the very answer"
-    assert ear.voice.counters.refutations == 1
+    assert ear.context.gossip_records() == [ear.own], "told with the very answer"
+    assert ear.context.counters.refutations == 1
 
 
-def test_a_node_outranks_forged_properties_and_farewells_of_itself() -> None:
+def test_forged_properties_and_leave_of_this_node_are_refuted() -> None:
     ear = Ear("b")
     forged = make_record("self", version=9, properties={"role": "forged"})
     ear.hear(forged)
     assert ear.own.version > forged.version
     assert ear.own.properties == {}
-    assert ear.voice.gossip_records() == [ear.own]
+    assert ear.context.gossip_records() == [ear.own]
 
     # Who has met only the forger of it would else believe that this node has left for ever.
     ear = Ear()
@@ -153,12 +154,12 @@ def test_a_node_outranks_forged_properties_and_farewells_of_itself() -> None:
         make_record("self", MemberState.LEFT, incarnation=INCARNATION + 5), leave_digest=b"f" * 16
     )
     ear.hear(forged)
-    assert ear.refused == {"forged farewell": 1}
+    assert ear.refused == {"forged leave": 1}
     assert ear.own.incarnation == INCARNATION + 6
-    assert ear.voice.gossip_records() == [ear.own]
+    assert ear.context.gossip_records() == [ear.own]
 
 
-def test_another_process_of_the_own_name_is_outranked_and_asked(
+def test_duplicate_of_this_name_is_outranked_and_probed(
     subtests: pytest.Subtests,
 ) -> None:
     for is_trusted in (True, False):
@@ -166,81 +167,81 @@ def test_another_process_of_the_own_name_is_outranked_and_asked(
         rival = make_record("self", start=1, incarnation=INCARNATION + 5, address=ELSEWHERE)
         ear.hear(rival, is_trusted=is_trusted)
         assert ear.own.incarnation == INCARNATION + 6
-        assert ear.naming.has_rivals is is_trusted
-        (said,) = take_said(ear.voice)
-        assert (said.address, said.is_stream) == (ELSEWHERE, True)
+        assert ear.name_conflicts.has_rivals is is_trusted
+        (sent,) = pop_sent(ear.context)
+        assert (sent.address, sent.is_stream) == (ELSEWHERE, True)
 
     ear = Ear()
     ear.hear(make_record("self", start=-1))
     assert ear.own.incarnation == INCARNATION + 1
-    assert not ear.naming.has_rivals
+    assert not ear.name_conflicts.has_rivals
 
     for state in [MemberState.DEAD, MemberState.LEFT]:
         with subtests.test(state=state):
             ear = Ear()
             ear.hear(make_record("self", state, start=1, address=ELSEWHERE))
             assert ear.own.incarnation == INCARNATION + 1
-            assert not ear.naming.has_rivals
+            assert not ear.name_conflicts.has_rivals
 
     ear = Ear("b")
     ear.hear(make_record("b", start=1))
-    assert ear.voice.counters.names_contested == 1
-    assert [it.address for it in take_said(ear.voice)] == [address_of("b")] * 2
+    assert ear.context.counters.names_contested == 1
+    assert [it.address for it in pop_sent(ear.context)] == [address_of("b")] * 2
 
 
 @pytest.mark.parametrize(
     ("is_member", "is_trusted", "asks"),
     [(True, False, False), (False, False, True), (True, True, True), (False, True, True)],
 )
-def test_an_earlier_process_elsewhere_concerns_who_is_joining_or_hears_it_of_a_member(
+def test_earlier_duplicate_is_probed_while_joining_or_if_vouched_for(
     is_member: bool, is_trusted: bool, asks: bool
 ) -> None:
     ear = Ear()
-    ear.voice.is_member = is_member
+    ear.context.is_member = is_member
     rival = make_record("self", start=-1, incarnation=INCARNATION - 5, address=ELSEWHERE)
     ear.hear(rival, is_trusted=is_trusted)
-    assert bool(take_said(ear.voice)) is asks
-    assert ear.naming.has_rivals is is_trusted, "nobody else can keep it from joining"
+    assert bool(pop_sent(ear.context)) is asks
+    assert ear.name_conflicts.has_rivals is is_trusted, "nobody else can keep it from joining"
     assert ear.own == make_record("self")
 
 
-def test_a_second_name_at_an_address_has_the_first_asked_once_at_a_time() -> None:
+def test_second_name_at_an_address_has_the_first_member_probed_once() -> None:
     ear = Ear("b")
     ear.hear(make_record("c", address=address_of("b")))
     assert ear.refused == {"claims another member's address": 1}
-    said = take_said(ear.voice)
-    assert all(isinstance(it.packet, ProbePacket) and it.address == address_of("b") for it in said)
-    assert [it.peer for it in said] == ["b", "c"]
+    sent = pop_sent(ear.context)
+    assert all(isinstance(it.packet, ProbePacket) and it.address == address_of("b") for it in sent)
+    assert [it.peer for it in sent] == ["b", "c"]
 
     ear = Ear("b")
     for number in range(50):
         ear.hear(make_record(f"liar-{number}", address=address_of("b")))
     assert ear.refused == {"claims another member's address": 50}
-    assert [it.peer for it in take_said(ear.voice)].count("b") == 1
+    assert [it.peer for it in pop_sent(ear.context)].count("b") == 1
 
     names = [f"node-{number}" for number in range(65)]
     ear = Ear(*names)
     ear.hear(*(make_record(f"liar-{name}", address=address_of(name)) for name in names))
     assert ear.refused == {"claims another member's address": 65}
-    assert [it.peer for it in take_said(ear.voice) if it.peer in names] == names[:64]
+    assert [it.peer for it in pop_sent(ear.context) if it.peer in names] == names[:64]
 
     ear = Ear()
     ear.hear(make_record("c", address=address_of("self")))
     assert ear.refused == {"claims this node's address": 1}
-    assert take_said(ear.voice) == []
+    assert pop_sent(ear.context) == []
 
 
 @pytest.mark.parametrize("state", [MemberState.DEAD, MemberState.LEFT])
-def test_who_went_claims_no_address(state: MemberState) -> None:
+def test_dead_member_claims_no_address(state: MemberState) -> None:
     ear = Ear("b")
     ear.hear(make_record("c", state, address=address_of("b")))
     ear.hear(make_record("d", state, address=address_of("self")))
     assert ear.refused == {}
 
 
-def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
+def test_missing_properties_are_requested_until_they_arrive() -> None:
     ear = Ear()
-    ear.hearing.meet(large(), NOW)
+    ear.hearing.admit(large(), NOW)
     ear.hear(large())
     assert ear.take_pulls() == 1
     ear.hear(large(), now=NOW + 0.5)
@@ -256,7 +257,7 @@ def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
     assert ear.take_pulls() == 0
 
     ear = Ear()
-    ear.hearing.meet(large(), NOW)
+    ear.hearing.admit(large(), NOW)
     ear.hearing.tick(NOW)
     assert ear.take_pulls() == 1
     ear.hear(make_record("b", MemberState.LEFT))
@@ -270,10 +271,10 @@ def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
     ear.hearing.tick(NOW + 1.0)
     assert ear.take_pulls(version=5) == 1
     ear = Ear()
-    ear.hearing.meet(large(), NOW)
+    ear.hearing.admit(large(), NOW)
     ear.hearing.tick(NOW)
-    (said,) = take_said(ear.voice)
-    assert (said.address, said.peer) == (address_of("b"), "b")
+    (sent,) = pop_sent(ear.context)
+    assert (sent.address, sent.peer) == (address_of("b"), "b")
 
 
 @pytest.mark.parametrize(
@@ -281,53 +282,53 @@ def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
     [(0, address_of("b")), (-1, ELSEWHERE)],
     ids=["the same process where it is known to be", "an earlier process where it says it is"],
 )
-def test_who_is_said_to_live_but_thought_dead_hears_of_it(start: int, place: Address) -> None:
+def test_node_reported_alive_but_dead_here_is_notified(start: int, place: Address) -> None:
     ear = Ear()
-    ear.voice.roster.add(make_record("b", MemberState.DEAD, reported_by="c"), NOW)
+    ear.context.member_table.add(make_record("b", MemberState.DEAD, reported_by="c"), NOW)
     claim = make_record("b", start=start, incarnation=INCARNATION - 1, address=ELSEWHERE)
     ear.hear(claim)
-    (said,) = take_said(ear.voice)
-    assert (said.address, said.is_stream) == (place, start != 0)
-    assert [record.state for record in said.packet.records] == [MemberState.DEAD]
+    (sent,) = pop_sent(ear.context)
+    assert (sent.address, sent.is_stream) == (place, start != 0)
+    assert [record.state for record in sent.packet.records] == [MemberState.DEAD]
     ear.hear(claim, now=NOW + 0.1)
-    assert take_said(ear.voice) == [], "not at every word"
+    assert pop_sent(ear.context) == [], "not at every word"
     ear.hear(claim, now=NOW + 1.0)
-    assert len(take_said(ear.voice)) == 1
+    assert len(pop_sent(ear.context)) == 1
 
 
-def test_members_thought_dead_are_told_so_but_not_all_at_once() -> None:
+def test_notifications_of_dead_members_are_limited_per_interval() -> None:
     ear = Ear()
     names = [f"node-{number}" for number in range(40)]
     for name in names:
-        ear.voice.roster.add(make_record(name, MemberState.DEAD, reported_by="c"), NOW)
+        ear.context.member_table.add(make_record(name, MemberState.DEAD, reported_by="c"), NOW)
     claims = [make_record(name, incarnation=INCARNATION - 1) for name in names]
     ear.hear(*claims)
-    first = {it.address for it in take_said(ear.voice)}
+    first = {it.address for it in pop_sent(ear.context)}
     assert len(first) == 16
     ear.hear(*claims, now=NOW + 0.99)
-    assert take_said(ear.voice) == []
+    assert pop_sent(ear.context) == []
     ear.hear(*reversed(claims), now=NOW + 1.0)
-    second = {it.address for it in take_said(ear.voice)}
+    second = {it.address for it in pop_sent(ear.context)}
     assert len(second) == 16
     assert not first & second, "the others hear of it another time"
 
     ear = Ear("c")
-    ear.voice.roster.add(make_record("b", MemberState.LEFT), NOW)
+    ear.context.member_table.add(make_record("b", MemberState.LEFT), NOW)
     ear.hear(make_record("b", incarnation=INCARNATION - 1))
     ear.hear(make_record("c", incarnation=INCARNATION - 1))
-    assert take_said(ear.voice) == []
+    assert pop_sent(ear.context) == []
 
 
-def test_whoever_answers_under_many_names_at_one_address_fills_no_roster() -> None:
+def test_many_names_at_one_address_do_not_fill_the_table() -> None:
     ear, address = Ear(), Address("10.0.0.9", 1)
-    roster = ear.voice.roster
+    table = ear.context.member_table
     records = [make_record(f"n{number}", address=address) for number in range(100)]
-    verdicts = [roster.admit(record, NOW) for record in records]
-    assert verdicts == [MergeResult.APPLIED] * 8 + [MergeResult.TABLE_FULL] * 92
-    assert roster.size == 9
-    assert roster.merge(records[-1], NOW) is MergeResult.TABLE_FULL
+    results = [table.admit(record, NOW) for record in records]
+    assert results == [MergeResult.APPLIED] * 8 + [MergeResult.TABLE_FULL] * 92
+    assert table.size == 9
+    assert table.merge(records[-1], NOW) is MergeResult.TABLE_FULL
     # Others are not concerned, and who goes makes room for the next one there.
-    assert roster.admit(make_record("b"), NOW) is MergeResult.APPLIED
-    roster.merge(make_record("n0", MemberState.LEFT, address=address), NOW)
-    assert roster.merge(records[-1], NOW) is MergeResult.UNPROVEN
-    assert roster.admit(records[-1], NOW) is MergeResult.APPLIED
+    assert table.admit(make_record("b"), NOW) is MergeResult.APPLIED
+    table.merge(make_record("n0", MemberState.LEFT, address=address), NOW)
+    assert table.merge(records[-1], NOW) is MergeResult.UNPROVEN
+    assert table.admit(records[-1], NOW) is MergeResult.APPLIED

@@ -1,4 +1,4 @@
-"""What a stranger without certificate or secret can do to an open cluster: nothing that lasts."""
+"""Unknown senders without certificate or secret have no lasting effect on an open cluster."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_nobody_leaves_because_a_stranger_says_its_name(
             async with caller:
                 with pytest.raises(Exception, match="victim"):
                     await caller.request(victim.address, SUBJECT, b"")
-        await eventually(lambda: "a second node named 'victim'" in caplog.text)
+        await eventually(lambda: "victim: name conflict" in caplog.text)
         await stays(lambda: victim.agent.failure is None)
         await all_know(nodes)
         local = victim.agent.local_member
@@ -220,7 +220,7 @@ async def test_answers_go_to_where_the_question_came_from_and_are_no_longer(
         rogue.say(a.address, ProbePacket(nonce=2, name="x", instance=7, padding=bytes(200)))
         await eventually(lambda: any(map(_is_last_answer, rogue.received)))
         answered = [
-            data for data in rogue.received if not (_is_vetting(data) or _is_last_answer(data))
+            data for data in rogue.received if not (_is_candidate(data) or _is_last_answer(data))
         ]
         assert sum(map(len, answered)) <= 2 * asked
         assert victim.received == [], "nobody answers where nobody asked from"
@@ -230,10 +230,10 @@ async def test_answers_go_to_where_the_question_came_from_and_are_no_longer(
 
 
 def _packet_of(data: bytes) -> MembershipPacket:
-    return decode_packet(msgspec.msgpack.decode(data[8:])[4], news_max=10_000)
+    return decode_packet(msgspec.msgpack.decode(data[8:])[4], records_max=10_000)
 
 
-def _is_vetting(data: bytes) -> bool:
+def _is_candidate(data: bytes) -> bool:
     return isinstance(_packet_of(data), ProbePacket)
 
 

@@ -1,4 +1,4 @@
-"""The life of a machine: joining, being a member, leaving, and telling the time."""
+"""Lifecycle of the membership state machine: join, membership, leave."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ def phase_of(machine: Membership) -> MembershipPhase:
     return machine.phase
 
 
-def test_a_machine_that_has_not_started_does_nothing() -> None:
+def test_membership_not_started_does_nothing() -> None:
     machine = make_machine("a")
     assert machine.phase is MembershipPhase.NEW
     assert machine.deadline() == float("inf")
@@ -53,7 +53,7 @@ def test_a_machine_that_has_not_started_does_nothing() -> None:
         make_machine("a", properties={"key": "x" * 20_000})
 
 
-def test_a_node_without_contacts_is_a_member_at_once_and_with_silent_ones_later() -> None:
+def test_join_without_seeds_is_immediate_and_delayed_with_silent_ones() -> None:
     machine = join_alone()
     assert phase_of(machine) is MembershipPhase.MEMBER
     assert machine.members() == [machine.local_member]
@@ -75,7 +75,7 @@ def test_a_node_without_contacts_is_a_member_at_once_and_with_silent_ones_later(
     assert phase_of(machine) is MembershipPhase.MEMBER
 
 
-def test_a_contact_that_answers_makes_a_member_at_once_and_a_late_one_is_found() -> None:
+def test_join_follows_the_first_reply_and_a_late_seed_is_found() -> None:
     wire = Wire()
     first = wire.add(make_machine("a"))
     second = wire.add(make_machine("b", properties={"role": "x"}), ["a"])
@@ -100,7 +100,7 @@ def test_a_contact_that_answers_makes_a_member_at_once_and_a_late_one_is_found()
     assert names_of(first) == names_of(second) == ["a", "b"]
 
 
-def test_a_node_that_meets_itself_by_another_address_is_a_member_unless_others_may_answer() -> None:
+def test_join_by_a_seed_that_is_this_node_waits_for_other_seeds() -> None:
     wire = Wire()
     machine = make_machine("a")
     wire.nodes[address_of("alias")] = machine
@@ -117,7 +117,7 @@ def test_a_node_that_meets_itself_by_another_address_is_a_member_unless_others_m
     assert phase_of(machine) is MembershipPhase.MEMBER
 
 
-def test_others_are_found_behind_an_address_that_led_to_this_node_first() -> None:
+def test_seed_that_was_this_node_first_is_queried_again() -> None:
     wire = Wire()
     machine = make_machine("a")
     wire.nodes[address_of("balancer")] = machine
@@ -128,7 +128,7 @@ def test_others_are_found_behind_an_address_that_led_to_this_node_first() -> Non
     assert wire.run_until(lambda: names_of(machine) == ["a", "b"], limit_s=11)
 
 
-def test_many_nodes_or_two_halves_find_each_other_through_one() -> None:
+def test_many_nodes_or_two_halves_join_through_one_seed() -> None:
     names = [f"node-{number}" for number in range(12)]
     wire, machines = make_cluster(*names)
     assert all(names_of(machine) == sorted(names) for machine in machines.values())
@@ -142,11 +142,11 @@ def test_many_nodes_or_two_halves_find_each_other_through_one() -> None:
     wire.add(make_machine("d"), ["b"])
     wire.run(10)
     assert names_of(first) == ["a", "c"]
-    bridge.set_contacts([address_of("d")], wire.clock())
+    bridge.set_seeds([address_of("d")], wire.clock())
     assert wire.run_until(lambda: wire.agree() and len(second.members()) == 4, limit_s=15)
 
 
-def test_members_are_found_by_name_and_by_address() -> None:
+def test_members_are_looked_up_by_name_and_by_address() -> None:
     wire, machines = make_cluster("a", "b")
     machine = machines["a"]
     assert machine.member("a") == machine.local_member == machine.members()[0]
@@ -162,7 +162,7 @@ def test_members_are_found_by_name_and_by_address() -> None:
     assert machine.round_trips_s() == {}
 
 
-def test_properties_reach_everybody_and_so_does_their_removal() -> None:
+def test_properties_and_their_removal_reach_all_members() -> None:
     wire, machines = make_cluster("a", "b", "c")
     machines["a"].set_properties({"role": "leader", "zone": "north"}, wire.clock())
     wire.run(1)
@@ -176,7 +176,7 @@ def test_properties_reach_everybody_and_so_does_their_removal() -> None:
     assert kinds[-2:] == [MembershipEventType.METADATA] * 2
 
 
-def test_properties_set_while_joining_or_too_large_for_a_packet_become_known() -> None:
+def test_properties_set_while_joining_or_oversized_reach_all_members() -> None:
     wire, machines = make_cluster("a", "b", "c")
     text = "x" * 10_000
     machines["a"].set_properties({"text": text}, wire.clock())
@@ -205,7 +205,7 @@ def test_properties_set_while_joining_or_too_large_for_a_packet_become_known() -
     assert dict(member.properties) == {"role": "x"}
 
 
-def test_who_leaves_is_removed_everywhere_and_may_come_back_as_a_new_process() -> None:
+def test_member_that_leaves_is_removed_and_can_rejoin_as_a_new_process() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     machines["d"].leave()
     wire.run(1)
@@ -229,7 +229,7 @@ def test_who_leaves_is_removed_everywhere_and_may_come_back_as_a_new_process() -
     assert again.phase is MembershipPhase.MEMBER
 
 
-def test_who_leaves_while_joining_says_nothing() -> None:
+def test_leave_while_joining_sends_nothing() -> None:
     machine = make_machine("a")
     machine.start(START)
     machine.leave()
@@ -249,7 +249,7 @@ def use_after_leaving() -> dict[str, Callable[[Membership], object]]:
         "receive": lambda machine: tell(machine, make_record("c"), now=now),
         "meet": lambda machine: machine.contact(address_of("c"), now),
         "namesake": lambda machine: machine.on_duplicate_name_caller(address_of("c"), 1, now),
-        "contacts": lambda machine: machine.set_contacts([address_of("c")], now),
+        "contacts": lambda machine: machine.set_seeds([address_of("c")], now),
         "same name": lambda machine: machine.on_duplicate_name_peer(
             address_of("c"), 1, now, is_member=True
         ),
@@ -257,7 +257,7 @@ def use_after_leaving() -> dict[str, Callable[[Membership], object]]:
 
 
 @pytest.mark.parametrize("use", use_after_leaving())
-def test_a_machine_that_left_stays_silent(use: str) -> None:
+def test_membership_after_leave_sends_nothing(use: str) -> None:
     machine = join_alone()
     tell(machine, make_record("b"), now=START)
     machine.leave()
@@ -270,7 +270,7 @@ def test_a_machine_that_left_stays_silent(use: str) -> None:
     assert machine.deadline() == float("inf")
 
 
-def test_changes_are_told_once_and_trips_only_if_measured() -> None:
+def test_events_are_drained_once_and_round_trips_only_if_measured() -> None:
     machine = join_alone()
     tell(machine, make_record("b"), now=START)
     first = machine.drain_events()

@@ -1,4 +1,4 @@
-"""What a machine answers to each packet, and that lies and garbage remove nobody who lives."""
+"""Replies to each packet; forged and malformed packets remove no live member."""
 
 import msgspec
 import pytest
@@ -36,32 +36,32 @@ from tests.support.cluster.membership import (
     make_machine,
     make_record,
     names_of,
-    take_said,
+    pop_sent,
     tell,
 )
 
 
-def test_a_ping_is_answered_with_who_is_here_and_a_stranger_is_asked_back() -> None:
+def test_probe_is_acknowledged_and_an_unknown_sender_is_queried() -> None:
     machine = join_alone()
     answer = ask(machine, ProbePacket(nonce=7, name="b", instance=1))
     assert isinstance(answer, ProbeAckPacket)
     assert (answer.nonce, answer.name, answer.instance) == (7, "a", instance_of("a"))
-    (said,) = take_said(machine)
-    assert said.address == address_of("b")
-    assert isinstance(said.packet, SyncRequestPacket)
+    (sent,) = pop_sent(machine)
+    assert sent.address == address_of("b")
+    assert isinstance(sent.packet, SyncRequestPacket)
 
 
 @pytest.mark.parametrize("state", [MemberState.SUSPECT, MemberState.DEAD])
-def test_who_pings_and_is_doubted_hears_of_it(state: MemberState) -> None:
+def test_probe_of_a_suspected_sender_is_acknowledged_with_its_record(state: MemberState) -> None:
     machine = join_alone()
     doubt = make_record("b", state, reported_by="c")
-    machine._roster.add(doubt, START)
+    machine._member_table.add(doubt, START)
     answer = ask(machine, ProbePacket(nonce=7, name="b", instance=instance_of("b")))
     assert isinstance(answer, ProbeAckPacket)
     assert doubt in answer.records
 
 
-def test_a_pull_is_answered_with_the_own_record_and_outnumbers_versions_it_never_had() -> None:
+def test_properties_request_returns_the_record_with_a_higher_version() -> None:
     machine = join_alone()
     answer = ask(machine, PropertiesRequestPacket(version=0, instance=instance_of("a")))
     assert answer == GossipPacket(records=[make_record("a")])
@@ -76,18 +76,18 @@ def test_a_pull_is_answered_with_the_own_record_and_outnumbers_versions_it_never
 
 
 @pytest.mark.parametrize("version", [-1, CLAIM_MAX + 1, 2**64 - 1])
-def test_a_pull_of_a_version_out_of_range_gets_no_answer(version: int) -> None:
+def test_properties_request_out_of_range_gets_no_reply(version: int) -> None:
     machine = join_alone()
     assert ask(machine, PropertiesRequestPacket(version=version, instance=instance_of("a"))) is None
     assert machine.local_member.version == 0
 
 
 @pytest.mark.parametrize("is_member", [True, False])
-def test_answers_tell_whether_this_node_is_a_member(is_member: bool) -> None:
+def test_ack_says_whether_this_node_is_a_member(is_member: bool) -> None:
     machine = make_machine("a")
     machine.start(START)
     if is_member:
-        machine.set_contacts([], START)
+        machine.set_seeds([], START)
     ack = ask(machine, ProbePacket(nonce=7, name="b", instance=1))
     sync = ask(machine, SyncRequestPacket(nonce=8, digest=b""))
     assert isinstance(ack, ProbeAckPacket)
@@ -96,7 +96,7 @@ def test_answers_tell_whether_this_node_is_a_member(is_member: bool) -> None:
     assert ack.leave_digest == make_record("a").leave_digest
 
 
-def test_a_machine_that_joins_answers_but_does_not_speak_of_itself() -> None:
+def test_joining_node_replies_but_does_not_gossip_itself() -> None:
     machine = make_machine("a")
     machine.start(START)
     assert ask(machine, PropertiesRequestPacket(version=0, instance=instance_of("a"))) is None
@@ -121,29 +121,29 @@ def test_a_machine_that_joins_answers_but_does_not_speak_of_itself() -> None:
     ],
     ids=lambda packet: type(packet).__name__,
 )
-def test_what_nobody_asked_for_gets_no_answer(packet: MembershipPacket) -> None:
+def test_unsolicited_packets_get_no_reply(packet: MembershipPacket) -> None:
     assert ask(join_alone(), packet) is None
 
 
-def test_news_go_to_suspects_too_and_many_of_them_by_stream() -> None:
+def test_gossip_reaches_suspects_and_uses_tcp_for_many_records() -> None:
     machine = join_alone()
     suspected = make_record("b", MemberState.SUSPECT, reported_by="c")
     tell(machine, suspected, now=START)
     machine.tick(START)
-    (said,) = [it for it in take_said(machine) if isinstance(it.packet, GossipPacket)]
-    assert said.address == address_of("b")
-    assert suspected in said.packet.records
+    (sent,) = [it for it in pop_sent(machine) if isinstance(it.packet, GossipPacket)]
+    assert sent.address == address_of("b")
+    assert suspected in sent.packet.records
 
     wire, machines = make_cluster("a", "b")
     for number in range(100):
         tell(machines["a"], make_record(f"node-{number}"), now=wire.clock())
     machines["a"].tick(wire.clock())
-    first, *_ = [it for it in take_said(machines["a"]) if isinstance(it.packet, GossipPacket)]
+    first, *_ = [it for it in pop_sent(machines["a"]) if isinstance(it.packet, GossipPacket)]
     assert first.is_stream
     assert len(first.packet.records) == 100
 
 
-def test_packets_are_counted() -> None:
+def test_packets_sent_and_received_are_counted() -> None:
     _wire, machines = make_cluster("a", "b")
     ours, theirs = machines["a"].counters, machines["b"].counters
     assert ours.packets_sent == theirs.packets_received > 0
@@ -179,7 +179,7 @@ def refused(machine: Membership) -> dict[str, int]:
 
 @pytest.mark.parametrize("ahead", [0, 1, 1_000_000])
 @pytest.mark.parametrize("state", [MemberState.SUSPECT, MemberState.DEAD])
-def test_a_forged_death_is_refuted(state: MemberState, ahead: int) -> None:
+def test_forged_death_is_refuted(state: MemberState, ahead: int) -> None:
     lie = make_record("b", state, incarnation=INCARNATION + ahead, reported_by="c")
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
@@ -188,7 +188,7 @@ def test_a_forged_death_is_refuted(state: MemberState, ahead: int) -> None:
     assert wire.agree()
 
 
-def test_forged_deaths_told_to_all_or_again_and_again_are_refuted() -> None:
+def test_forged_deaths_sent_to_all_or_repeatedly_are_refuted() -> None:
     wire, machines = make_cluster(*NAMES)
     for name in "acd":
         lie = make_record("b", MemberState.DEAD, reported_by=name)
@@ -208,13 +208,13 @@ def test_forged_deaths_told_to_all_or_again_and_again_are_refuted() -> None:
     assert_all_live(wire, machines)
 
 
-def test_a_forged_farewell_is_refused(subtests: pytest.Subtests) -> None:
+def test_forged_leave_is_rejected(subtests: pytest.Subtests) -> None:
     for secret in [b"", b"guess", b"x" * 64]:
         with subtests.test(secret=secret):
             lie = make_record("b", MemberState.LEFT, incarnation=INCARNATION + 5, secret=secret)
             wire, machines = live_through(lie)
             assert_all_live(wire, machines)
-            assert refused(machines["a"]) == {"forged farewell": 1}
+            assert refused(machines["a"]) == {"forged leave": 1}
 
     # Of somebody who is not known it means nothing.
     wire, machines = make_cluster("a", "b")
@@ -231,7 +231,7 @@ def test_a_forged_farewell_is_refused(subtests: pytest.Subtests) -> None:
 
 @pytest.mark.parametrize("state", MemberState)
 @pytest.mark.parametrize("place", [EVIL, address_of("b"), address_of("c")])
-def test_a_forged_successor_is_not_believed(state: MemberState, place: Address) -> None:
+def test_forged_successor_is_not_admitted(state: MemberState, place: Address) -> None:
     lie = make_record("b", state, start=1, incarnation=INCARNATION + 5, address=place)
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
@@ -243,7 +243,7 @@ def test_a_forged_successor_is_not_believed(state: MemberState, place: Address) 
     assert wire.agree()
 
 
-def test_a_forged_successor_is_not_believed_by_who_cannot_reach_the_holder() -> None:
+def test_forged_successor_of_an_unreachable_holder_is_not_admitted() -> None:
     wire, machines = make_cluster(*NAMES)
     wire.loses = lambda leg: {leg.sender, leg.receiver} == {"a", "b"}
     lie = make_record("b", start=1, incarnation=INCARNATION + 5, address=EVIL)
@@ -253,7 +253,7 @@ def test_a_forged_successor_is_not_believed_by_who_cannot_reach_the_holder() -> 
 
 
 @pytest.mark.parametrize("ahead", [0, 5])
-def test_forged_properties_are_corrected(ahead: int) -> None:
+def test_forged_properties_are_refuted(ahead: int) -> None:
     lie = make_record(
         "b", incarnation=INCARNATION + ahead, version=99, properties={"role": "forged"}
     )
@@ -265,11 +265,11 @@ def test_forged_properties_are_corrected(ahead: int) -> None:
     assert dict(member.properties) == {}
 
 
-def test_a_forged_version_or_address_of_a_member_is_corrected() -> None:
+def test_forged_version_or_address_of_a_member_is_refuted() -> None:
     lie = make_record("b", version=99).without_properties()
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
-    assert not any(machine._roster.missing_properties for machine in machines.values())
+    assert not any(machine._member_table.missing_properties for machine in machines.values())
     assert machines["b"].local_member.version == 100
     assert wire.agree()
 
@@ -282,7 +282,7 @@ def test_a_forged_version_or_address_of_a_member_is_corrected() -> None:
 
 @pytest.mark.parametrize("name", ["b", "a", "stranger"])
 @pytest.mark.parametrize("state", [MemberState.ALIVE, MemberState.DEAD])
-def test_an_incarnation_out_of_range_is_refused(name: str, state: MemberState) -> None:
+def test_record_with_incarnation_out_of_range_is_rejected(name: str, state: MemberState) -> None:
     lie = make_record(name, state, incarnation=CLAIM_MAX + 1)
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
@@ -303,7 +303,7 @@ def test_stale_records_change_nothing(state: MemberState) -> None:
     assert refused(machines["a"]) == {}
 
 
-def test_claims_to_the_own_name_do_not_drive_a_node_out() -> None:
+def test_forged_claims_to_this_name_do_not_evict_the_node() -> None:
     lies = [
         make_record("a", start=start, incarnation=INCARNATION + 7, address=place)
         for start in (-1, 1)
@@ -323,10 +323,10 @@ def test_claims_to_the_own_name_do_not_drive_a_node_out() -> None:
 
     wire, machines = live_through(make_record("a", MemberState.LEFT))
     assert_all_live(wire, machines)
-    assert refused(machines["a"]) == {"forged farewell": 1}
+    assert refused(machines["a"]) == {"forged leave": 1}
 
 
-def test_a_stranger_at_a_members_address_is_found_out() -> None:
+def test_unknown_node_at_a_members_address_is_not_admitted() -> None:
     wire, machines = live_through(make_record("liar", address=address_of("b")))
     assert_all_live(wire, machines)
     assert refused(machines["a"])["claims another member's address"] >= 1
@@ -363,11 +363,11 @@ def assert_passes_on(wire: Wire, machines: dict[str, Membership], *names: str) -
     assert wire.run_until(lambda: all(set(names) <= set(names_of(it)) for it in everybody))
     # Long enough for those who do not exist to be found out, and for that to be told.
     wire.run(30)
-    assert [len(machine._voice.rumours) for machine in everybody] == [0] * len(everybody)
+    assert [len(machine._context.gossip_queue) for machine in everybody] == [0] * len(everybody)
 
 
 @pytest.mark.parametrize("which", oversized_records())
-def test_an_oversized_record_is_refused_and_holds_up_nothing(which: str) -> None:
+def test_oversized_record_is_rejected_and_blocks_nothing(which: str) -> None:
     wire, machines = make_cluster(*NAMES)
     tell(machines["a"], oversized_records()[which], now=wire.clock())
     wire.add(make_machine("e"), ["a"])
@@ -376,7 +376,7 @@ def test_an_oversized_record_is_refused_and_holds_up_nothing(which: str) -> None
     assert_all_live(wire, machines)
 
 
-def test_the_longest_honest_record_holds_up_nothing() -> None:
+def test_longest_valid_record_blocks_nothing() -> None:
     wire, machines = make_cluster(*NAMES)
     longest = make_machine(
         "n" * 255, address=Address("h" * 255, 65_535), properties={"key": "x" * 10_000}
@@ -390,16 +390,16 @@ def test_the_longest_honest_record_holds_up_nothing() -> None:
     assert_passes_on(wire, machines, "e", "n" * 255)
 
 
-def test_a_flood_of_strangers_is_refused_and_drives_nobody_out() -> None:
+def test_flood_of_unknown_nodes_is_rejected_and_evicts_no_member() -> None:
     config = MembershipConfig(members_max=10)
     wire, machines = make_cluster(*NAMES, config=config)
     for state in (MemberState.ALIVE, MemberState.DEAD):
         for number in range(100):
-            stranger = make_record(f"{state.name}-{number}", state, address=EVIL)
-            tell(machines["a"], stranger, now=wire.clock())
+            unknown_node = make_record(f"{state.name}-{number}", state, address=EVIL)
+            tell(machines["a"], unknown_node, now=wire.clock())
     assert refused(machines["a"])["too many members"] >= 90
-    assert len(machines["a"]._roster.entries) <= 10
-    assert len(machines["a"]._voice.rumours) <= 11
+    assert len(machines["a"]._member_table.entries) <= 10
+    assert len(machines["a"]._context.gossip_queue) <= 11
     wire.run(60)
     assert_all_live(wire, machines)
 
@@ -409,7 +409,7 @@ def test_a_flood_of_strangers_is_refused_and_drives_nobody_out() -> None:
     [b"", b"\xc1", b"\x00" * 100, b"\x92\x05" + b"\x91" * 5_000, bytes(range(256))],
     ids=lambda data: data[:4].hex() or "empty",
 )
-def test_garbage_is_counted(data: bytes) -> None:
+def test_garbage_is_counted_as_malformed(data: bytes) -> None:
     wire, machines = make_cluster(*NAMES)
     for in_stream in (False, True):
         answer = machines["a"].receive(data, EVIL, wire.clock(), in_stream=in_stream)
@@ -418,7 +418,7 @@ def test_garbage_is_counted(data: bytes) -> None:
     assert_all_live(wire, machines)
 
 
-def test_a_packet_with_a_member_twice_or_too_many_members_is_refused_unread() -> None:
+def test_packet_with_duplicate_or_too_many_records_is_rejected() -> None:
     machine = join_alone()
     twice = [make_record("b"), make_record("c"), make_record("b", incarnation=INCARNATION + 1)]
     machine.receive(encode_packet(GossipPacket(records=twice)), EVIL, START)
@@ -442,14 +442,14 @@ def test_a_packet_with_a_member_twice_or_too_many_members_is_refused_unread() ->
     ],
     ids=lambda packet: type(packet).__name__,
 )
-def test_a_small_packet_provokes_few_datagrams(packet: MembershipPacket) -> None:
+def test_small_packet_causes_few_datagrams(packet: MembershipPacket) -> None:
     wire, machines = make_cluster(*NAMES)
     for _ in range(50):
         machines["a"].receive(encode_packet(packet), EVIL, wire.clock())
     assert len(machines["a"].drain_outgoing()) <= 1
 
 
-def test_numbers_as_large_as_they_get_do_no_harm() -> None:
+def test_largest_numbers_are_handled() -> None:
     machine = join_alone()
     for number in (2**64 - 1, -(2**63), 0):
         answer = ask(machine, ProbePacket(nonce=number, name="", instance=number))

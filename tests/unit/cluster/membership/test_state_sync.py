@@ -1,0 +1,321 @@
+"""Seeds and push-pull sync: which nodes are queried, when, and how replies are handled."""
+
+import msgspec
+import pytest
+
+from postroad.cluster.membership import MembershipConfig, MemberState
+from postroad.cluster.membership.context import MembershipContext
+from postroad.cluster.membership.gossip import GossipPacket, SyncReplyPacket, SyncRequestPacket
+from postroad.cluster.membership.state_sync import _BATCH_INTERVAL_S, _BATCH_MAX, StateSync
+from postroad.core import Address
+from tests.support.cluster.membership import (
+    INCARNATION,
+    SentPacket,
+    address_of,
+    instance_of,
+    make_context,
+    make_record,
+    pop_sent,
+)
+
+NOW = 100.0
+CONFIG = MembershipConfig(sync_interval_s=10.0, probe_interval_s=1.0)
+# Three times as many as are asked at one time.
+CROWD = [f"node-{number}" for number in range(3 * _BATCH_MAX)]
+
+
+def make_contacts(
+    *places: str, context: MembershipContext | None = None
+) -> tuple[StateSync, MembershipContext]:
+    context = context or make_context(config=CONFIG)
+    contacts = StateSync(context)
+    contacts.start(NOW)
+    contacts.set_seeds([address_of(place) for place in places], NOW)
+    return contacts, context
+
+
+def asked(sent: list[SentPacket]) -> list[Address]:
+    assert all(isinstance(it.packet, SyncRequestPacket) and it.is_stream for it in sent)
+    return [it.address for it in sent]
+
+
+def request_of(sent: SentPacket) -> SyncRequestPacket:
+    assert isinstance(sent.packet, SyncRequestPacket)
+    return sent.packet
+
+
+def answer(
+    request: SyncRequestPacket, name: str, *news_of: str, agrees: bool = False
+) -> SyncReplyPacket:
+    return SyncReplyPacket(
+        nonce=request.nonce,
+        agrees=agrees,
+        name=name,
+        instance=instance_of(name),
+        is_member=True,
+        records=[make_record(it) for it in news_of],
+    )
+
+
+def ask_one(contacts: StateSync, context: MembershipContext) -> SyncRequestPacket:
+    contacts.tick(NOW)
+    (sent,) = pop_sent(context)
+    return request_of(sent)
+
+
+def test_set_seeds_ignores_the_local_address() -> None:
+    contacts, context = make_contacts()
+    assert NOW + 0.8 <= contacts.deadline() <= NOW + 1.2
+    contacts.tick(contacts.deadline())
+    assert pop_sent(context) == []
+    assert not contacts.set_seeds([context.member_table.local.address], NOW)
+    assert contacts.set_seeds([context.member_table.local.address, address_of("b")], NOW)
+    contacts.tick(NOW)
+    assert asked(pop_sent(context)) == [address_of("b")]
+
+
+def test_seed_is_queried_at_once_with_the_local_record_of_a_member() -> None:
+    contacts, context = make_contacts("b")
+    assert contacts.deadline() == NOW
+    request = ask_one(contacts, context)
+    assert request.digest == context.member_table.digest()
+    assert request.records == [make_record("self")]
+
+    contacts, context = make_contacts("b")
+    context.is_member = False
+    assert ask_one(contacts, context).records == []
+
+
+def test_seeds_are_queried_in_random_batches() -> None:
+    contacts, context = make_contacts(*CROWD)
+    contacts.tick(NOW)
+    first = asked(pop_sent(context))
+    contacts.tick(NOW)
+    assert pop_sent(context) == [], "the others wait for their turn"
+    assert contacts.deadline() == NOW + _BATCH_INTERVAL_S
+    contacts.tick(NOW + _BATCH_INTERVAL_S)
+    second = asked(pop_sent(context))
+    assert len(first) == len(second) == _BATCH_MAX
+    assert not set(first) & set(second)
+
+    # Else all nodes of a long list would begin with the same few, which may be down.
+    firsts = set()
+    for seed in range(10):
+        contacts, context = make_contacts(*CROWD, context=make_context(config=CONFIG, seed=seed))
+        contacts.tick(NOW)
+        firsts.add(frozenset(asked(pop_sent(context))))
+    assert len(firsts) == 10
+
+    # One that lives among many that are down would else be found late.
+    names = [f"node-{number}" for number in range(20 * _BATCH_MAX)]
+    contacts, context = make_contacts(*names)
+    contacts._next_sync = float("inf")
+    now, first_round = NOW, []
+    for _ in range(20):
+        contacts.tick(now)
+        first_round += asked(pop_sent(context))
+        now = contacts.deadline()
+    assert sorted(first_round) == sorted(map(address_of, names))
+
+
+def test_set_seeds_keeps_the_backoff_of_known_seeds() -> None:
+    contacts, context = make_contacts("b", "c")
+    contacts.tick(NOW)
+    pop_sent(context)
+    contacts.set_seeds([address_of("b"), address_of("d")], NOW)
+    contacts.tick(NOW + _BATCH_INTERVAL_S)
+    assert asked(pop_sent(context)) == [address_of("d")]
+
+
+def test_seed_that_is_a_member_is_queried_only_after_its_death() -> None:
+    contacts, context = make_contacts("b")
+    context.member_table.add(make_record("b"), NOW)
+    assert contacts.deadline() > NOW
+    contacts.tick(NOW)
+    assert pop_sent(context) == []
+    context.member_table.merge(make_record("b", MemberState.LEFT), NOW)
+    contacts.tick(NOW)
+    assert asked(pop_sent(context)) == [address_of("b")]
+
+
+def test_seed_that_is_this_node_or_an_alias_is_known_after_its_reply() -> None:
+    contacts, context = make_contacts("alias")
+    request = ask_one(contacts, context)
+    context.member_table.add(make_record("b"), NOW)
+    assert contacts.deadline() < NOW + 0.6, "nobody knows yet that it is b"
+    assert contacts.on_reply(answer(request, "b", agrees=True))
+    contacts.tick(NOW + 0.7)
+    assert pop_sent(context) == []
+
+    contacts, context = make_contacts("alias", "b")
+    contacts.tick(NOW)
+    requests = {it.address: request_of(it) for it in pop_sent(context)}
+    own = answer(requests[address_of("alias")], "self", agrees=True)
+    assert not contacts.on_reply(own), "though it is a member, as far as it says"
+    assert contacts.on_reply(answer(requests[address_of("b")], "b", agrees=True))
+
+    contacts, context = make_contacts("b", "c")
+    contacts.tick(NOW)
+    first, second = (request_of(it) for it in pop_sent(context))
+    is_joining = msgspec.structs.replace(answer(first, "b", agrees=True), is_member=False)
+    assert not contacts.on_reply(is_joining)
+    also_joining = msgspec.structs.replace(answer(second, "c", agrees=True), is_member=False)
+    assert contacts.on_reply(also_joining), "nobody is left who could know more"
+
+
+@pytest.mark.parametrize("answers", [False, True], ids=["silent", "this very node"])
+def test_seed_without_a_new_node_is_queried_with_backoff(answers: bool) -> None:
+    """Behind the address of a balancer there may be others the next time."""
+    contacts, context = make_contacts("alias")
+    contacts._next_sync = float("inf")
+    pauses, now = [], NOW
+    for _ in range(10):
+        contacts.tick(now)
+        (sent,) = pop_sent(context)
+        assert sent.address == address_of("alias")
+        if answers:
+            assert contacts.on_reply(answer(request_of(sent), "self", agrees=True))
+        pauses.append(contacts.deadline() - now)
+        now = contacts.deadline()
+    assert 0.25 <= pauses[0] <= 0.5
+    assert all(CONFIG.sync_interval_s / 2 <= it <= CONFIG.sync_interval_s for it in pauses[-4:])
+
+
+def test_unknown_sender_is_queried_at_a_limited_rate() -> None:
+    contacts, context = make_contacts()
+    for later in (0.0, 0.5, 0.99):
+        contacts.query_unknown(address_of("b"), NOW + later)
+    contacts.query_unknown(address_of("c"), NOW)
+    assert asked(pop_sent(context)) == [address_of("b"), address_of("c")]
+    contacts.query_unknown(address_of("b"), NOW + 1.0)
+    assert asked(pop_sent(context)) == [address_of("b")]
+
+    contacts, context = make_contacts()
+    context.member_table.add(make_record("b"), NOW)
+    contacts.query_unknown(address_of("b"), NOW)
+    assert pop_sent(context) == []
+
+
+def test_queries_of_unknown_senders_are_bounded() -> None:
+    contacts, context = make_contacts()
+    for later in (0.0, 0.99):
+        for port in range(1, 301):
+            contacts.query_unknown(Address("stranger", port), NOW + later)
+    assert len(pop_sent(context)) == 8
+    assert len(contacts._recent_queries) == 8
+    for port in range(301, 601):
+        contacts.query_unknown(Address("stranger", port), NOW + CONFIG.probe_interval_s)
+    assert len(pop_sent(context)) == 8, "in the next interval others have their turn"
+
+    contacts, context = make_contacts()
+    for second in range(20):
+        for port in range(1, 9):
+            contacts.query_unknown(Address(f"stranger-{second}", port), NOW + second)
+    assert len(pop_sent(context)) == 160
+    assert len(contacts._pending) == 64
+
+
+def test_sync_interval_grows_and_includes_dead_members() -> None:
+    contacts, context = make_contacts()
+    context.member_table.add(make_record("b"), NOW)
+    pauses, now = [], NOW
+    for _ in range(8):
+        pauses.append(contacts.deadline() - now)
+        now = contacts.deadline()
+        contacts.tick(now)
+        assert asked(pop_sent(context)) == [address_of("b")]
+    expected = [1, 2, 4, 8, 10, 10, 10, 10]
+    assert pauses == [pytest.approx(it, rel=0.21) for it in expected]
+    assert len(set(pauses)) == 8, "never in step"
+
+    contacts, context = make_contacts()
+    for name, state in (("b", MemberState.ALIVE), ("x", MemberState.DEAD), ("y", MemberState.LEFT)):
+        context.member_table.add(make_record(name, state), NOW)
+    contacts.tick(contacts.deadline())
+    assert asked(pop_sent(context)) == [address_of("b"), address_of("x")]
+
+
+def test_sync_request_with_another_digest_gets_the_full_state() -> None:
+    contacts, context = make_contacts()
+    context.member_table.add(make_record("b"), NOW)
+    request = SyncRequestPacket(nonce=5, digest=context.member_table.digest())
+    assert contacts.on_request(request) == SyncReplyPacket(
+        nonce=5, agrees=True, name="self", instance=instance_of("self"), is_member=True, records=[]
+    )
+
+    contacts, context = make_contacts()
+    records = [make_record("b"), make_record("x", MemberState.DEAD)]
+    for record in records:
+        context.member_table.add(record, NOW)
+    sync = contacts.on_request(SyncRequestPacket(nonce=5, digest=b""))
+    assert not sync.agrees
+    assert sync.records == [make_record("self"), *records]
+
+    contacts, context = make_contacts()
+    context.is_member = False
+    context.member_table.add(make_record("b"), NOW)
+    sync = contacts.on_request(SyncRequestPacket(nonce=5, digest=b""))
+    assert sync.records == [make_record("b")]
+
+
+def test_sync_reply_is_accepted_once_and_only_if_requested() -> None:
+    contacts, context = make_contacts("b")
+    request = ask_one(contacts, context)
+    assert not contacts.on_reply(
+        SyncReplyPacket(nonce=1, agrees=False, name="b", instance=1, is_member=True)
+    )
+    assert contacts.on_reply(answer(request, "b", agrees=True))
+    assert not contacts.on_reply(answer(request, "b")), "once is enough"
+    assert pop_sent(context) == []
+
+    contacts, context = make_contacts()
+    contacts.query_unknown(address_of("b"), NOW)
+    request = request_of(pop_sent(context)[0])
+    assert contacts.on_reply(answer(request, "b", agrees=True))
+
+
+def test_sync_reply_is_answered_with_newer_records() -> None:
+    contacts, context = make_contacts("b")
+    newer = [
+        make_record("c"),
+        make_record("d", MemberState.SUSPECT, reported_by="e"),
+        make_record("e", version=1, properties={"role": "x"}),
+        make_record("f", start=1),
+    ]
+    older = [make_record("g"), make_record("h")]
+    for record in [*newer, *older]:
+        context.member_table.add(record, NOW)
+    context.gossip_queue.drop("c")
+    request = ask_one(contacts, context)
+    sync = answer(request, "b", "b", "d", "e", "f", "g")
+    later = make_record("h", start=1, incarnation=INCARNATION + 1)
+    contacts.on_reply(msgspec.structs.replace(sync, records=[*sync.records, later]))
+
+    (sent,) = pop_sent(context)
+    assert (sent.address, sent.is_stream) == (address_of("b"), True)
+    assert sent.packet == GossipPacket(records=[make_record("self"), *newer])
+
+
+def test_sync_reply_without_gaps_or_while_joining_sends_nothing() -> None:
+    contacts, context = make_contacts("b")
+    request = ask_one(contacts, context)
+    contacts.on_reply(answer(request, "b", "self"))
+    assert pop_sent(context) == []
+
+    contacts, context = make_contacts("b")
+    context.is_member = False
+    context.member_table.add(make_record("c"), NOW)
+    contacts.on_reply(answer(ask_one(contacts, context), "b"))
+    assert pop_sent(context) == []
+
+
+def test_state_too_large_for_a_packet_is_sent_in_random_parts() -> None:
+    config = MembershipConfig(packet_bytes_max=1_024, stream_bytes_max=1_024)
+    contacts, context = make_contacts(context=make_context(config=config))
+    names = {f"node-{number}" for number in range(60)}
+    for name in names:
+        context.member_table.add(make_record(name), NOW)
+    request = SyncRequestPacket(nonce=5, digest=b"")
+    parts = [{it.name for it in contacts.on_request(request).records} for _ in range(60)]
+    assert all(1 < len(part) < 60 for part in parts)
+    assert set().union(*parts) == names | {"self"}
