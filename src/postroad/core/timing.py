@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+NEVER = float("inf")
+"""A deadline that never comes."""
+
 
 def format_duration(seconds: float) -> str:
     """A duration for people: `0.35 ms`, `12 ms`, `1.5 s`."""

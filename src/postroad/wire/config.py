@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.errors import ConfigError
 from postroad.core.limits import Limits
-from postroad.core.secret import ClusterSecret
 from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
 from postroad.wire.compression import CompressionAlgorithm
 from postroad.wire.frame_reader import BufferCache
@@ -21,7 +21,6 @@ from postroad.wire.heartbeats import (
     ZeebeClientHeartbeats,
     ZeebeServerHeartbeats,
 )
-from postroad.wire.proving import Proving
 
 
 class WireConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,13 +58,6 @@ def make_codec(config: WireConfig, version: int) -> Codec:
         return Version3Codec(frame_bytes_max)
     codec = ZeebeCodec if config.profile.name == ZEEBE.name else DocumentedCodec
     return codec(version, config.hello.address, config.advertised_ip, frame_bytes_max)
-
-
-def make_proving(config: WireConfig, role: ConnectionRole) -> Proving | None:
-    """What proves the secret on a new connection, if the cluster has one."""
-    if config.secret is None or config.new_nonce is None:
-        return None
-    return Proving(config.secret, role, config.hello, config.new_nonce())
 
 
 def make_heartbeats(config: WireConfig, role: ConnectionRole, next_id: NextId) -> Heartbeats:

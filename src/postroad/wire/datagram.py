@@ -19,7 +19,7 @@ from postroad.core.errors import (
 )
 from postroad.core.limits import DATAGRAM_BYTES_MAX
 from postroad.core.names import Address
-from postroad.wire.sealing import MARK
+from postroad.wire.datagram_seal import MARK
 
 _LENGTH = struct.Struct(">i")
 _PREAMBLE_BYTES = 4

@@ -12,7 +12,7 @@ from postroad.core.errors import FrameTooLargeError, PeerTimeoutError, RemotePro
 from postroad.core.limits import HELLO_BYTES_MAX, KIB
 from postroad.wire.codecs import Codec
 from postroad.wire.frames import Frame, ReplyFrame, RequestFrame
-from postroad.wire.unfinished import Share, UnfinishedFrames
+from postroad.wire.unfinished_frames import Share, UnfinishedFrames
 
 # A frame is worth a buffer of its own once so much has arrived and so much is missing.
 LARGE_BYTES_MIN = 64 * KIB
@@ -76,7 +76,7 @@ class FrameReader:
         return self.large is not None or bool(self._rest)
 
     @property
-    def awaits_room(self) -> bool:
+    def awaits_capacity(self) -> bool:
         """Whether a large frame waits for room; nothing should be read until it has that."""
         return self._share.is_waiting
 
@@ -167,7 +167,7 @@ class FrameReader:
     def _store_partial(self, rest: memoryview) -> None:
         """Remember the beginning of a frame that is not whole."""
         if self._is_large(len(rest)) and self._share.reserve(self._codec.bytes_needed):
-            self._begin_large(rest)
+            self._start_large_frame(rest)
             return
         self._rest += rest
         if len(rest) > _UNCOUNTED_BYTES:
@@ -177,8 +177,8 @@ class FrameReader:
         """Make a buffer for a large frame as soon as there is room for it, and count the rest."""
         size = len(self._rest)
         if self._is_large(size) and self._share.reserve(self._codec.bytes_needed):
-            self._begin_large(self._rest)
-        elif size > _UNCOUNTED_BYTES and not self._share.keep(size):
+            self._start_large_frame(self._rest)
+        elif size > _UNCOUNTED_BYTES and not self._share.hold_piece(size):
             self._rest.clear()
             self.failure = FrameTooLargeError(
                 "this frame is not whole, and such frames exceed the limit unfinished_bytes_max"
@@ -189,12 +189,12 @@ class FrameReader:
         """Whether a frame that has begun with so much is worth a buffer of its own."""
         return size >= LARGE_BYTES_MIN and self._codec.bytes_needed - size >= LARGE_BYTES_MIN
 
-    def begin_large(self) -> None:
+    def start_large_frame(self) -> None:
         """There is room for the large frame that waited."""
         if self._rest:
-            self._begin_large(self._rest)
+            self._start_large_frame(self._rest)
 
-    def _begin_large(self, rest: bytearray | memoryview) -> None:
+    def _start_large_frame(self, rest: bytearray | memoryview) -> None:
         size = len(rest)
         large = self._spare.acquire()
         if len(large) < size:
@@ -204,7 +204,7 @@ class FrameReader:
         self.large = large
         self._filled = self._share.received_bytes = size
         if self._share.piece_bytes:
-            self._share.keep(0)
+            self._share.hold_piece(0)
         self._peek_size()
 
     def drop(self) -> None:

@@ -109,7 +109,7 @@ class HelloFrame(msgspec.Struct, frozen=True):
     """Drawn for this connection by a node whose cluster has a secret, else empty."""
 
 
-class Proof(msgspec.Struct, gc=False):
+class ProofFrame(msgspec.Struct, gc=False):
     """Version 3: that the sender knows the secret of the cluster. Follows both hellos."""
 
     proof: bytes
@@ -144,7 +144,7 @@ Frame: TypeAlias = (
     RequestFrame
     | ReplyFrame
     | HelloFrame
-    | Proof
+    | ProofFrame
     | CancelFrame
     | PingFrame
     | PongFrame

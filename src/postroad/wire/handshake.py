@@ -37,7 +37,7 @@ _PREAMBLE_BYTES = 4
 _TLS_RECORDS = (b"\x16\x03", b"\x15\x03")
 
 
-PROVING_VERSION = 3
+AUTHENTICATION_VERSION = 3
 """The first version in which a node can prove that it knows the secret of its cluster."""
 
 
@@ -72,10 +72,10 @@ class ProtocolProfile(msgspec.Struct, frozen=True):
 
     def proving(self) -> ProtocolProfile:
         """The same dialect without the versions in which no secret can be proven."""
-        kept = tuple(known for known in self.versions if known >= PROVING_VERSION)
+        kept = tuple(known for known in self.versions if known >= AUTHENTICATION_VERSION)
         if not kept:
             raise ConfigError(
-                f"a secret needs version {PROVING_VERSION}; profile {self.name!r} "
+                f"a secret needs version {AUTHENTICATION_VERSION}; profile {self.name!r} "
                 f"as it is configured has {', '.join(map(str, self.versions))}"
             )
         return msgspec.structs.replace(self, versions=kept)

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 
 from postroad.core.errors import MalformedFrameError, MalformedPayloadError, PeerTimeoutError
+from postroad.core.timing import NEVER
 from postroad.wire import zeebe_heartbeats as sbe
 from postroad.wire.frames import Frame, PingFrame, PongFrame, ReplyFrame, ReplyStatus, RequestFrame
-from postroad.wire.pending import NEVER
 
 SETUP_SUBJECT = "internal-heartbeat-setup"
 BEAT_SUBJECT = "internal-heartbeat"

@@ -38,7 +38,7 @@ def check_peer_hello(
         )
 
 
-def check_name(ours: HelloFrame, theirs: HelloFrame) -> None:
+def check_duplicate_name(ours: HelloFrame, theirs: HelloFrame) -> None:
     """Refuse another live node under this node's own name."""
     if theirs.name == ours.name and theirs.incarnation != ours.incarnation:
         raise DuplicateNameHandshakeError(

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from postroad import Address, DatagramService, Limits, MessagingService, ProtocolConfig, RawMessage
+from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.errors import ConfigError, ConnectionClosedError, Outcome
-from postroad.core.secret import ClusterSecret
 from tests.support.cases import each
 from tests.support.deadlines import eventually
 from tests.support.net.peers import CLUSTER, nothing_left
@@ -62,7 +62,7 @@ async def test_services_with_one_secret_talk() -> None:
 
 
 @each(
-    (SECRET, OTHER, "knows another secret"),
+    (SECRET, OTHER, "has another cluster secret"),
     (SECRET, None, "'client' at 127.0.0.1:.* has none: give it node.secret"),
     (None, SECRET, "'server' at 127.0.0.1:.* has none: give it node.secret"),
 )
@@ -144,7 +144,7 @@ async def test_with_tls_both_are_asked_for(tmp_path: Path) -> None:
             )
         else:
             async with client, server:
-                with pytest.raises(ConnectionClosedError, match="knows another secret"):
+                with pytest.raises(ConnectionClosedError, match="has another cluster secret"):
                     await client.request(server.address, "echo", b"x")
 
 

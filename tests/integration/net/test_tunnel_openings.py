@@ -147,7 +147,7 @@ async def test_a_node_of_an_older_version() -> None:
         running_tunnels() as pair,
     ):
         error = await refusal_of(pair.client.open_tunnel(old.address, pair.users))
-        assert "the peer answered version 2, without tunnels" in str(error)
+        assert "the peer answered protocol version 2; tunnels need version 3" in str(error)
         old.introduce("satellite", None)
         error = await refusal_of(old.open_tunnel(pair.server.address, pair.users))
         assert "version 2" in str(error)

@@ -1,7 +1,8 @@
 """Snapshots that wait for their turn."""
 
 from postroad.cells import AdvertisementQuery, AdvertisementUpdate, RouteAdvertisement
-from postroad.cells.delivery.update_intake import NEVER, Intake
+from postroad.cells.delivery.update_intake import Intake
+from postroad.core.timing import NEVER
 
 
 def snapshot(number: int) -> AdvertisementUpdate:

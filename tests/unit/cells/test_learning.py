@@ -16,8 +16,8 @@ from postroad.cells import (
     RouteLearnerConfig,
     ShutdownNotice,
 )
-from postroad.cells.routing.route_learner import NEVER
 from postroad.core.errors import ConfigError
+from postroad.core.timing import NEVER
 
 C1, C2 = DomainInfo("C1", Role.CORE, "east"), DomainInfo("C2", Role.CORE, "west")
 S1, S2 = DomainInfo("S1"), DomainInfo("S2", zone="west")

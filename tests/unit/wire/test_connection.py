@@ -64,7 +64,7 @@ def test_two_sides_open(
     pair.settle(split)
     for side in (pair.client, pair.server):
         assert side.events == [ConnectionOpened(profile.versions[-1])]
-        assert side.machine.phase is ConnectionState.OPEN
+        assert side.machine.state is ConnectionState.OPEN
         assert side.machine.version == profile.versions[-1]
         assert side.failure is None
 
@@ -89,10 +89,10 @@ def test_an_older_side_decides_and_repr_tells_the_version() -> None:
         assert (pair.client.machine.version, pair.server.machine.version) == (expected, expected)
 
     pair = Pair()
-    assert repr(pair.client.machine) == "<Connection client version 0 greeting>"
+    assert repr(pair.client.machine) == "<WireConnection client version 0 handshake>"
     pair.settle()
-    assert repr(pair.client.machine) == "<Connection client server version 3 open>"
-    assert repr(pair.server.machine) == "<Connection server client version 3 open>"
+    assert repr(pair.client.machine) == "<WireConnection client server version 3 open>"
+    assert repr(pair.server.machine) == "<WireConnection server client version 3 open>"
 
 
 def test_each_side_learns_the_address_of_the_other(profile: ProtocolProfile) -> None:
@@ -127,7 +127,7 @@ def test_older_versions_cannot_be_told_stopping_cancel_or_goodbye(name: str) -> 
     pair.client.machine.cancel(1)
     pair.client.machine.goodbye("stopping")
     assert not pair.client.has_data
-    assert pair.client.machine.phase is ConnectionState.DRAINING
+    assert pair.client.machine.state is ConnectionState.DRAINING
     pair.server.machine.reply(1, ReplyStatus.OK, b"late")
     pair.settle()
     assert pair.client.events == [ReplyFrame(1, ReplyStatus.OK, b"late")]
@@ -190,7 +190,7 @@ def test_an_unfinished_handshake_is_given_up(profile: ProtocolProfile) -> None:
         side.tick(105)
         assert isinstance(side.failure, PeerTimeoutError)
         assert "no complete handshake within 5 s" in str(side.failure)
-        assert side.machine.phase is ConnectionState.CLOSED
+        assert side.machine.state is ConnectionState.CLOSED
         assert side.machine.deadline() == NEVER
 
 
@@ -309,6 +309,6 @@ def test_goodbye_in_the_greeting_says_nothing_and_ends(role: ConnectionRole) -> 
     for _ in range(2):
         side.machine.goodbye("stopping")
         assert not side.has_data
-        assert side.machine.phase is ConnectionState.CLOSED
+        assert side.machine.state is ConnectionState.CLOSED
     assert side.give(b"\xeb\x6e\xec\x8a\x00\x02") == []
     assert side.failure is None

@@ -51,7 +51,7 @@ PROFILES = {"documented": DOCUMENTED, "zeebe": ZEEBE}
 def assert_closed(side: Side, failure: type[RemoteProtocolError], text: str = "") -> None:
     assert type(side.failure) is failure
     assert text in str(side.failure)
-    assert side.machine.phase is ConnectionState.CLOSED
+    assert side.machine.state is ConnectionState.CLOSED
 
 
 def older_side(role: ConnectionRole, profile: ProtocolProfile) -> Side:

@@ -5,6 +5,7 @@ from itertools import count
 import pytest
 
 from postroad.core.errors import MalformedFrameError, PeerTimeoutError
+from postroad.core.timing import NEVER
 from postroad.wire.frames import (
     CancelFrame,
     Frame,
@@ -22,7 +23,6 @@ from postroad.wire.heartbeats import (
     ZeebeClientHeartbeats,
     ZeebeServerHeartbeats,
 )
-from postroad.wire.pending import NEVER
 
 SETUP = bytes.fromhex("05 00 01 00 0a 00 02 00 98 3a 00 00 01")
 AGREED = bytes.fromhex("02 00 02 00 0a 00 02 00 01 01")

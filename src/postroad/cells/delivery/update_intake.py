@@ -7,11 +7,8 @@ which has all that the others had. What peers have cost is remembered beyond the
 
 from __future__ import annotations
 
-import math
-
 from postroad.cells.routing.advertisements import AdvertisementUpdate, RoutingUpdate
-
-NEVER = math.inf
+from postroad.core.timing import NEVER
 
 # Peers remembered that owe no time any more, before they are looked for and forgotten.
 _IDLE_MAX = 1_000

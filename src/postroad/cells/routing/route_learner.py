@@ -29,8 +29,7 @@ from postroad.cells.routing.advertisements import (
 )
 from postroad.cells.routing.route import Route, RouteType
 from postroad.core.errors import ConfigError
-
-NEVER = math.inf
+from postroad.core.timing import NEVER
 
 _Key: TypeAlias = tuple[RouteType, str]
 """What tells routes from one another that one peer is the reason for."""

@@ -15,14 +15,12 @@ from postroad.cluster.membership.members import (
     StateChangeCause,
 )
 from postroad.cluster.membership.membership import (
-    NEVER,
     Membership,
     MembershipPhase,
     MembershipUpdate,
 )
 
 __all__ = [
-    "NEVER",
     "TRANSITIONS",
     "Member",
     "MemberRecord",

@@ -15,10 +15,10 @@ from __future__ import annotations
 import enum
 import struct
 
+from postroad.core.cluster_secret import PROOF_BYTES
 from postroad.core.errors import LocalProtocolError, MalformedFrameError
 from postroad.core.limits import HELLO_BYTES_MAX, SUBJECT_BYTES_MAX
 from postroad.core.names import Address
-from postroad.core.secret import PROOF_BYTES
 from postroad.core.tracing import SAMPLED, TRACESTATE_CHARS_MAX, SpanContext, parse_traceparent
 from postroad.wire.codecs.codec import JOIN_BYTES_MAX, Codec, encode_application_frame
 from postroad.wire.compression import CompressionAlgorithm, compress_payload, decompress_payload
@@ -30,7 +30,7 @@ from postroad.wire.frames import (
     HelloFrame,
     PingFrame,
     PongFrame,
-    Proof,
+    ProofFrame,
     ReplyFrame,
     ReplyStatus,
     RequestFrame,
@@ -272,7 +272,7 @@ class Version3Codec(Codec):
             out.append(_control(FrameType.PING, id=frame.id))
         elif isinstance(frame, PongFrame):
             out.append(_control(FrameType.PONG, id=frame.id))
-        elif isinstance(frame, Proof):
+        elif isinstance(frame, ProofFrame):
             out.append(_control(FrameType.PROOF, body=frame.proof))
         else:
             raise LocalProtocolError(f"version 3 has no frame for {type(frame).__name__}")
@@ -288,7 +288,7 @@ class Version3Codec(Codec):
         if kind == FrameType.PROOF:
             if len(body) != PROOF_BYTES:
                 raise MalformedFrameError(f"a proof of {len(body)} bytes, not {PROOF_BYTES}")
-            return Proof(body)
+            return ProofFrame(body)
         if kind == FrameType.CANCEL:
             return CancelFrame(id)
         return PingFrame(id) if kind == FrameType.PING else PongFrame(id)

@@ -15,7 +15,7 @@ from postroad.wire.frames import (
     GoodbyeFrame,
     PingFrame,
     PongFrame,
-    Proof,
+    ProofFrame,
     ReplyFrame,
     ReplyStatus,
     RequestFrame,
@@ -108,7 +108,7 @@ def test_control_frames_are_refused_by_their_header(subtests: pytest.Subtests) -
         decode(version3_frame(8, bytes(31)))
 
     # A small limit for messages must not keep the sides from introducing themselves.
-    introductions: list[Frame] = [HELLO, Proof(bytes(32)), GoodbyeFrame(1, "r" * 1_000)]
+    introductions: list[Frame] = [HELLO, ProofFrame(bytes(32)), GoodbyeFrame(1, "r" * 1_000)]
     for frame in introductions:
         assert decode(encode(frame), Version3Codec(16)) == [frame], frame
 

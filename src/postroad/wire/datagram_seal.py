@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from postroad.core.cluster_secret import PROOF_BYTES, ClusterSecret
 from postroad.core.errors import HandshakeRejectedError, MalformedFrameError
 from postroad.core.names import Address
-from postroad.core.secret import PROOF_BYTES, ClusterSecret
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -132,7 +132,7 @@ class Seal:
                 "a datagram that does not prove the secret of the cluster: "
                 "node.secret must be the same in all its nodes"
             )
-        if not self._secret.accepts(data[-PROOF_BYTES:], _PURPOSE, data[:-PROOF_BYTES]):
+        if not self._secret.verify(data[-PROOF_BYTES:], _PURPOSE, data[:-PROOF_BYTES]):
             raise HandshakeRejectedError(
                 "a datagram that proves another secret: "
                 "node.secret must be the same in all nodes of a cluster"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from postroad.core.cluster_secret import PROOF_BYTES, ClusterSecret
 from postroad.core.errors import ConfigError
 from postroad.core.limits import SECRET_CHARACTERS_MIN, SECRETS_MAX
-from postroad.core.secret import PROOF_BYTES, ClusterSecret
 from tests.support.cases import each
 
 SECRET = "correct horse battery staple"
@@ -16,7 +16,7 @@ OTHER = "another secret of some length"
 def test_a_proof_is_accepted_by_who_knows_the_secret() -> None:
     proof = ClusterSecret("demo", SECRET).prove(b"hello", b"a", b"bc")
     assert len(proof) == PROOF_BYTES
-    assert ClusterSecret("demo", SECRET).accepts(proof, b"hello", b"a", b"bc")
+    assert ClusterSecret("demo", SECRET).verify(proof, b"hello", b"a", b"bc")
 
 
 @each(
@@ -31,16 +31,16 @@ def test_a_proof_is_bound_to_cluster_secret_purpose_and_parts(
     cluster: str, secret: str, purpose: bytes, parts: tuple[bytes, ...]
 ) -> None:
     proof = ClusterSecret("demo", SECRET).prove(b"hello", b"a", b"bc")
-    assert not ClusterSecret(cluster, secret).accepts(proof, purpose, *parts)
+    assert not ClusterSecret(cluster, secret).verify(proof, purpose, *parts)
 
 
 def test_while_a_secret_is_changed_the_first_proves_and_all_are_accepted() -> None:
     old, new = ClusterSecret("demo", SECRET), ClusterSecret("demo", OTHER)
     both = ClusterSecret("demo", [OTHER, SECRET])
-    assert both.accepts(old.prove(b"x"), b"x")
-    assert both.accepts(new.prove(b"x"), b"x")
-    assert new.accepts(both.prove(b"x"), b"x")
-    assert not old.accepts(both.prove(b"x"), b"x")
+    assert both.verify(old.prove(b"x"), b"x")
+    assert both.verify(new.prove(b"x"), b"x")
+    assert new.verify(both.prove(b"x"), b"x")
+    assert not old.verify(both.prove(b"x"), b"x")
 
 
 @each(

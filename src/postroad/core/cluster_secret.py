@@ -40,7 +40,7 @@ class ClusterSecret:
         """The proof of knowing the secret, bound to a purpose and to what is said."""
         return hmac.digest(self._keys[0], _join(purpose, parts), "sha256")
 
-    def accepts(self, proof: bytes, purpose: bytes, *parts: bytes) -> bool:
+    def verify(self, proof: bytes, purpose: bytes, *parts: bytes) -> bool:
         """Whether whoever made the proof knows one of the secrets, and said just this."""
         joined = _join(purpose, parts)
         return any(

@@ -6,11 +6,11 @@ from itertools import count
 
 import pytest
 
+from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.errors import HandshakeRejectedError, MalformedFrameError
 from postroad.core.names import Address
-from postroad.core.secret import ClusterSecret
-from postroad.wire import sealing
-from postroad.wire.sealing import MARK, SEAL_BYTES, Seal, Unsealed
+from postroad.wire import datagram_seal
+from postroad.wire.datagram_seal import MARK, SEAL_BYTES, Seal, Unsealed
 
 SECRET = ClusterSecret("demo", "correct horse battery staple")
 A, B, C = (Address("10.0.0.1", port) for port in (1, 2, 3))
@@ -143,7 +143,7 @@ def test_what_does_not_prove_the_secret_is_refused(subtests: pytest.Subtests) ->
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealing, "_PEERS_MAX", 3)
+    monkeypatch.setattr(datagram_seal, "_PEERS_MAX", 3)
     alpha, beta = make_seal(), make_seal()
     for port in range(1, 9):
         alpha.seal(Address("10.0.0.1", port), b"x", NOW)

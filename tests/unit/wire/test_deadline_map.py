@@ -1,6 +1,7 @@
 """Waiters with deadlines, served by one timer."""
 
-from postroad.wire.pending import NEVER, DeadlineMap
+from postroad.core.timing import NEVER
+from postroad.wire.deadline_map import DeadlineMap
 
 
 def test_a_reply_takes_its_waiter_once() -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-Waiter = TypeVar("Waiter")
+from postroad.core.timing import NEVER
 
-NEVER = float("inf")
+Waiter = TypeVar("Waiter")
 
 
 class DeadlineMap(Generic[Waiter]):
