@@ -48,8 +48,8 @@ def plant_answers_to_who_is_named(_: Any, self: ClusterAgent, message: RawMessag
     self._process_outputs()
 
 
-@BUGS.replace(datagram_seal._Numbers, "take", CORRECTNESS, 1)
-def plant_numbers_that_come_twice(_: Any, self: datagram_seal._Numbers, number: int) -> bool:
+@BUGS.replace(datagram_seal._ReplayWindow, "accept", CORRECTNESS, 1)
+def plant_numbers_that_come_twice(_: Any, self: datagram_seal._ReplayWindow, number: int) -> bool:
     return True
 
 

@@ -1,4 +1,4 @@
-"""The protocol between two nodes, pure: bytes to frames, handshake, connection machine."""
+"""The protocol between two nodes, sans I/O: codecs, handshake, connection state machine."""
 
 from postroad.core.timing import NEVER
 from postroad.wire.codecs.codec import JOIN_BYTES_MAX

@@ -1,12 +1,12 @@
-"""Datagrams of a cluster with a secret: proven, meant for one process, and taken once.
+"""Sealed datagrams of a cluster with a secret: authenticated and protected against replay (5).
 
 u8 mark, u8 kind, 16 bytes sender, 16 bytes receiver, u64 number, content, 32 bytes proof
 
-Sender and receiver are epochs: bytes that a process draws when it starts and that nobody else has.
-A message is taken by the process whose epoch it names and by no other, and its number only once, so
-that a recording is worth nothing, whenever and wherever it is played. Whoever does not know the
-epoch of another asks for it first; answers are as long as questions, and a datagram to an epoch
-that is over is answered with the new one.
+Sender and receiver are epochs: random bytes that each process draws when it starts. A message is
+accepted only by the process whose epoch it names, and each number only once, so that a recorded
+datagram cannot be replayed, neither later nor to another process. A sender that does not know the
+epoch of a receiver requests it first. An epoch reply is as long as its request, so it cannot
+amplify traffic; a datagram to an outdated epoch is answered with the new one.
 """
 
 from __future__ import annotations
@@ -25,69 +25,69 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 MARK = 0xC1
-"""First byte of what is sealed; MessagePack has no use for it, so a plain one never begins so."""
+"""First byte of a sealed body; MessagePack never uses it, so no plain body starts with it."""
 
 EPOCH_BYTES = 16
 _HEAD = struct.Struct(f">BB{EPOCH_BYTES}s{EPOCH_BYTES}sQ")
 SEAL_BYTES = _HEAD.size + PROOF_BYTES
-"""What the seal adds to a datagram."""
+"""Size that the seal adds to a datagram."""
 _PURPOSE = b"datagram"
 _UNKNOWN = bytes(EPOCH_BYTES)
 
-# Others whose epochs are known, and processes whose numbers are; the longest unused are forgotten,
-# which costs a question, or the memory of what a process sent that has been silent since.
+# Limit of the known peers and of the known senders; the least recently used are evicted. That costs
+# an epoch request, or the replay protection of a process that has been silent since.
 _PEERS_MAX = 8_192
 # How far numbers may arrive out of order.
 _WINDOW = 256
-# Datagrams kept for a node that was asked for its epoch, and for how long.
-_HELD_MAX = 8
-_HELD_S = 2.0
-# Numbers whose receiver is remembered, to know who answers.
+# Datagrams queued for a peer while its epoch is requested, and for how long.
+_QUEUED_MAX = 8
+_QUEUED_S = 2.0
+# Numbers whose target is remembered, to match epoch replies.
 _SENT_MAX = 4_096
 
 
 class _Kind(enum.IntEnum):
     MESSAGE = 1
-    QUESTION = 2
-    ANSWER = 3
+    EPOCH_REQUEST = 2
+    EPOCH_REPLY = 3
 
 
 class Unsealed(NamedTuple):
-    """What a datagram was."""
+    """Result of opening a sealed datagram."""
 
     body: bytes | None = None
-    """A message."""
+    """The body of a message."""
     answer: bytes | None = None
-    """What to send back to where it came from."""
+    """A datagram to send back to the source."""
     target: Address | None = None
     held: tuple[bytes, ...] = ()
-    """What can be sent to the target now that its epoch is known; to be sealed."""
+    """Queued bodies to seal and send to the target, now that its epoch is known."""
 
 
 class _Peer:
-    """An address that datagrams are sent to."""
+    """State of an address that datagrams are sent to."""
 
     __slots__ = ("answered", "epoch", "held")
 
     def __init__(self) -> None:
         self.epoch: bytes | None = None
-        # Number of the latest datagram that it has told its epoch for.
+        # Number of the latest datagram that was answered with an epoch.
         self.answered = 0
-        self.held: deque[tuple[bytes, float]] = deque(maxlen=_HELD_MAX)
+        self.held: deque[tuple[bytes, float]] = deque(maxlen=_QUEUED_MAX)
 
 
-class _Numbers:
-    """The numbers that came from one process."""
+class _ReplayWindow:
+    """Replay window: the numbers received from one process."""
 
     __slots__ = ("_highest", "_seen")
 
     def __init__(self) -> None:
         self._highest = 0
-        # A bit for each of the latest numbers, the highest first.
+        # One bit for each of the latest numbers; bit 0 is the highest number.
         self._seen = 0
 
-    def take(self, number: int) -> bool:
-        """Whether it has not come before, as far as can be told."""
+    def accept(self, number: int) -> bool:
+        """Record a number; return False if it was received before or is older than the window."""
         ahead = number - self._highest
         if ahead > 0:
             self._seen = (self._seen << min(ahead, _WINDOW) | 1) & ((1 << _WINDOW) - 1)
@@ -100,11 +100,11 @@ class _Numbers:
 
 
 class Seal:
-    """Seals what one process sends, and opens what it receives.
+    """Seals the datagrams that one process sends and opens those it receives.
 
     Args:
-        secret: of the cluster.
-        epoch: random bytes, other ones for every process.
+        secret: the cluster secret.
+        epoch: random bytes, different for every process.
     """
 
     def __init__(self, secret: ClusterSecret, epoch: bytes) -> None:
@@ -113,68 +113,68 @@ class Seal:
         self._number = 0
         self._sent: list[Address | None] = [None] * _SENT_MAX
         self._peers: dict[Address, _Peer] = {}
-        self._numbers: dict[bytes, _Numbers] = {}
+        self._windows: dict[bytes, _ReplayWindow] = {}
 
     def seal(self, target: Address, body: bytes, now: float) -> bytes:
-        """What to send to the target: the body, or a question if the body must wait for it."""
-        peer = _recall(self._peers, target, _Peer)
+        """Return the sealed body, or an epoch request while the epoch of the target is unknown."""
+        peer = _get_or_create(self._peers, target, _Peer)
         self._number += 1
         self._sent[self._number % _SENT_MAX] = target
         if peer.epoch is None:
             peer.held.append((body, now))
-            return self._prove(_Kind.QUESTION, _UNKNOWN, self._number)
+            return self._prove(_Kind.EPOCH_REQUEST, _UNKNOWN, self._number)
         return self._prove(_Kind.MESSAGE, peer.epoch, self._number, body)
 
     def open(self, data: bytes, source: Address, now: float) -> Unsealed:
-        """Read what came from an address; raises RemoteProtocolError if it is to be dropped."""
+        """Open a received datagram; raise RemoteProtocolError if it must be dropped."""
         if len(data) < SEAL_BYTES or data[0] != MARK:
             raise HandshakeRejectedError(
-                "a datagram that does not prove the secret of the cluster: "
-                "node.secret must be the same in all its nodes"
+                "the datagram has no proof of the cluster secret; "
+                "set the same node.secret on all nodes of a cluster"
             )
         if not self._secret.verify(data[-PROOF_BYTES:], _PURPOSE, data[:-PROOF_BYTES]):
             raise HandshakeRejectedError(
-                "a datagram that proves another secret: "
-                "node.secret must be the same in all nodes of a cluster"
+                "the datagram was sealed with another secret; "
+                "set the same node.secret on all nodes of a cluster"
             )
         _, kind, sender, receiver, number = _HEAD.unpack_from(data)
-        if kind == _Kind.QUESTION:
-            return Unsealed(answer=self._prove(_Kind.ANSWER, sender, number))
-        if kind == _Kind.ANSWER:
-            return self._learn(sender, receiver, number, now)
+        if kind == _Kind.EPOCH_REQUEST:
+            return Unsealed(answer=self._prove(_Kind.EPOCH_REPLY, sender, number))
+        if kind == _Kind.EPOCH_REPLY:
+            return self._apply_epoch(sender, receiver, number, now)
         if kind != _Kind.MESSAGE:
-            raise MalformedFrameError(f"a sealed datagram of unknown kind {kind}")
+            raise MalformedFrameError(f"sealed datagram has unknown kind {kind}")
         if receiver != self._epoch:
-            # Meant for the process before this one, or for nobody here.
-            return Unsealed(answer=self._prove(_Kind.ANSWER, sender, number))
-        if not _recall(self._numbers, sender, _Numbers).take(number):
-            raise HandshakeRejectedError(f"datagram {number} of its process has come before")
-        _recall(self._peers, source, _Peer).epoch = sender
+            # The message names the epoch of an earlier process at this address, or an unknown one.
+            return Unsealed(answer=self._prove(_Kind.EPOCH_REPLY, sender, number))
+        if not _get_or_create(self._windows, sender, _ReplayWindow).accept(number):
+            raise HandshakeRejectedError(f"datagram {number} from {source} was received before")
+        _get_or_create(self._peers, source, _Peer).epoch = sender
         return Unsealed(body=data[_HEAD.size : -PROOF_BYTES])
 
-    def _learn(self, sender: bytes, receiver: bytes, number: int, now: float) -> Unsealed:
-        """Somebody told its epoch; believed if it was asked just now, and not older than known."""
+    def _apply_epoch(self, sender: bytes, receiver: bytes, number: int, now: float) -> Unsealed:
+        """Apply an epoch reply if it matches a recent request and is newer than the known epoch."""
         is_recent = self._number - _SENT_MAX < number <= self._number
         target = self._sent[number % _SENT_MAX] if receiver == self._epoch and is_recent else None
         peer = None if target is None else self._peers.get(target)
         if peer is None or number <= peer.answered:
             return Unsealed()
         peer.epoch, peer.answered = sender, number
-        held = tuple(body for body, since in peer.held if now - since <= _HELD_S)
+        queued = tuple(body for body, since in peer.held if now - since <= _QUEUED_S)
         peer.held.clear()
-        return Unsealed(target=target, held=held)
+        return Unsealed(target=target, held=queued)
 
     def _prove(self, kind: _Kind, receiver: bytes, number: int, content: bytes = b"") -> bytes:
-        said = _HEAD.pack(MARK, kind, self._epoch, receiver, number) + content
-        return said + self._secret.prove(_PURPOSE, said)
+        message = _HEAD.pack(MARK, kind, self._epoch, receiver, number) + content
+        return message + self._secret.prove(_PURPOSE, message)
 
 
-def _recall(known: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
-    """What is known of the key, as the latest used; the longest unused makes room for it."""
-    value = known.pop(key, None)
+def _get_or_create(entries: dict[Key, Value], key: Key, create: Callable[[], Value]) -> Value:
+    """Return the entry of the key as the most recently used; evict the oldest if full."""
+    value = entries.pop(key, None)
     if value is None:
-        value = make()
-        if len(known) >= _PEERS_MAX:
-            del known[next(iter(known))]
-    known[key] = value
+        value = create()
+        if len(entries) >= _PEERS_MAX:
+            del entries[next(iter(entries))]
+    entries[key] = value
     return value

@@ -63,8 +63,8 @@ async def test_services_with_one_secret_talk() -> None:
 
 @each(
     (SECRET, OTHER, "has another cluster secret"),
-    (SECRET, None, "'client' at 127.0.0.1:.* has none: give it node.secret"),
-    (None, SECRET, "'server' at 127.0.0.1:.* has none: give it node.secret"),
+    (SECRET, None, "'client' at 127.0.0.1:.* has none: set node.secret"),
+    (None, SECRET, "'server' at 127.0.0.1:.* has none: set node.secret"),
 )
 async def test_others_are_refused_and_both_sides_say_why(
     server_secret: str | None,
@@ -248,11 +248,11 @@ async def test_datagrams_without_the_secret_are_refused(
                 await sender.send(receiver.address, "tick", b"x")
                 await eventually(partial(_has_refused, receiver, count))
     assert payloads == []
-    assert "does not prove the secret of the cluster" in caplog.text
+    assert "has no proof of the cluster secret" in caplog.text
     async with (
         listening(None) as (receiver, payloads),
         DatagramService(CLUSTER, "sender", secret=KEYS) as sender,
     ):
         await sender.send(receiver.address, "tick", b"x")
         await eventually(lambda: receiver.statistics().refused == 1)
-    assert "this node has none: give it node.secret" in caplog.text
+    assert "this node has none: set node.secret" in caplog.text

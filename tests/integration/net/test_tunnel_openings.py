@@ -53,7 +53,7 @@ async def test_a_node_without_a_role_takes_no_tunnels() -> None:
         users = Recorders()
         server.accept_tunnels(Recorders())
         error = await refusal_of(client.open_tunnel(server.address, users))
-        assert "node 'b' takes no tunnels: it has no role among cells" in str(error)
+        assert "node 'b' accepts no tunnels: it has no role in the cells layer" in str(error)
         assert str(server.address) in str(error)
         assert users.all == []
 

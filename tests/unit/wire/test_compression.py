@@ -134,7 +134,7 @@ def test_both_sides_choose_the_same() -> None:
         assert negotiate_compression(ours, theirs) == chosen, chosen
         assert negotiate_compression(theirs, ours) == chosen, chosen
 
-    with pytest.raises(ConfigError, match="unknown compression 'lz4'; there are: zstd, zlib"):
+    with pytest.raises(ConfigError, match="unknown compression 'lz4'; available: zstd, zlib"):
         load_algorithm("lz4")
 
 

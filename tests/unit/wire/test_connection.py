@@ -241,7 +241,7 @@ def test_a_frame_that_does_not_end_is_given_up() -> None:
     assert server.failure is None
     run_until(server, 10 + 1.5 * 30)
     assert isinstance(server.failure, PeerTimeoutError)
-    assert "a frame was not whole after 30 s" in str(server.failure)
+    assert "the peer did not finish a frame within 30 s" in str(server.failure)
 
     server = slow_server(Limits(frame_timeout_s=30))
     server.give(b"\x01")

@@ -266,7 +266,7 @@ def test_a_bad_frame_of_version_3_is_told_goodbye(subtests: pytest.Subtests) -> 
                 (
                     version3_frame(2, bytes(600), flags=2),
                     MalformedFrameError,
-                    "no compression was agreed",
+                    "no compression was negotiated",
                 ),
             ]
         ):

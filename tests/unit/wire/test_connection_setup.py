@@ -92,8 +92,8 @@ def test_a_server_shows_nothing_before_the_client_has_proven() -> None:
 
 @each(
     (SECRET, OTHER, "has another cluster secret"),
-    (SECRET, None, "'client' at 127.0.0.1:27998 has none: give it node.secret"),
-    (None, SECRET, "'server' at 127.0.0.1:26502 has none: give it node.secret"),
+    (SECRET, None, "'client' at 127.0.0.1:27998 has none: set node.secret"),
+    (None, SECRET, "'server' at 127.0.0.1:26502 has none: set node.secret"),
 )
 def test_who_has_another_secret_or_none_is_refused_and_both_are_told(
     server_secret: str | None, client_secret: str | None, text: str
@@ -129,7 +129,7 @@ def test_versions_that_cannot_prove_are_refused(subtests: pytest.Subtests) -> No
             pair.settle()
             assert pair.server.events == pair.client.events == []
             assert f"version {version}, which cannot prove" in str(pair.server.failure)
-            assert "the peer answered version 3; known here are" in str(pair.client.failure)
+            assert "the peer answered version 3; this node supports" in str(pair.client.failure)
 
             pair = proving_pair(server=server_config(profile=DOCUMENTED.up_to(version)))
             pair.settle()
@@ -265,5 +265,5 @@ def test_whoever_never_proves_is_given_up() -> None:
 
 def test_a_secret_without_nonces_is_refused() -> None:
     config = make_config(secret=SECRET)
-    with pytest.raises(ConfigError, match="a secret and nonces: give both or neither"):
+    with pytest.raises(ConfigError, match="must be set together, or neither"):
         msgspec.structs.replace(config, new_nonce=None)

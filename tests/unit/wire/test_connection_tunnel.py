@@ -84,7 +84,7 @@ def test_a_tunnel_checks_its_peer_and_learns_its_part() -> None:
     pair = Pair(tunnel_client(), tunnel_server(), client_names=frozenset({"somebody"}))
     pair.settle()
     assert isinstance(pair.server.failure, HandshakeRejectedError)
-    assert "certificate of somebody" in str(pair.server.failure)
+    assert "certificate for somebody" in str(pair.server.failure)
 
 
 @pytest.mark.parametrize("role", ConnectionRole)
@@ -132,7 +132,7 @@ def test_a_server_without_a_role_or_of_an_older_version_is_refused() -> None:
     pair.settle()
     assert isinstance(pair.client.failure, HandshakeRejectedError)
     assert str(pair.client.failure) == (
-        "node 'server' takes no tunnels: it has no role among cells"
+        "node 'server' accepts no tunnels: it has no role in the cells layer"
     )
     (goodbye,) = [event for event in pair.server.events if isinstance(event, GoodbyeFrame)]
     assert goodbye.code == HandshakeRejectedError.code
@@ -239,7 +239,7 @@ def test_nothing_is_compressed() -> None:
 
     pair.server.give(version3_frame(1, b"echo" + bytes(20), flags=2, short=4))
     assert isinstance(pair.server.failure, MalformedFrameError)
-    assert "no compression was agreed" in str(pair.server.failure)
+    assert "no compression was negotiated" in str(pair.server.failure)
 
 
 def test_the_round_trip_is_measured_while_both_are_busy() -> None:

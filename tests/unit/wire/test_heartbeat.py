@@ -16,7 +16,7 @@ from postroad.wire.frames import (
     RequestFrame,
 )
 from postroad.wire.heartbeats import (
-    BEAT_SUBJECT,
+    HEARTBEAT_SUBJECT,
     SETUP_SUBJECT,
     Heartbeats,
     PingHeartbeats,
@@ -80,7 +80,7 @@ def test_a_side_pings_when_quiet_and_gives_up_a_silent_peer() -> None:
     heartbeats = PingHeartbeats(5, 15, 15)
     assert heartbeats.deadline(0, 14) == 15
     heartbeats.tick(14.9, 0, 14)
-    with pytest.raises(PeerTimeoutError, match="nothing was read for 15 s"):
+    with pytest.raises(PeerTimeoutError, match="nothing was received from the peer for 15 s"):
         heartbeats.tick(15, 0, 14)
 
 
@@ -177,7 +177,7 @@ def test_the_client_beats_when_quiet_and_gives_up_with_an_unanswered_beat() -> N
     heartbeats.tick(5, 0, 0)
     (beat,) = heartbeats.outgoing
     assert isinstance(beat, RequestFrame)
-    assert (beat.id, beat.subject, len(beat.payload)) == (2, BEAT_SUBJECT, 16)
+    assert (beat.id, beat.subject, len(beat.payload)) == (2, HEARTBEAT_SUBJECT, 16)
     assert heartbeats.deadline(0, 5) == 10
     assert heartbeats.deadline(0, 12) == 15, "a beat is unanswered, so the timeout counts"
 
@@ -189,7 +189,7 @@ def test_the_client_beats_when_quiet_and_gives_up_with_an_unanswered_beat() -> N
         heartbeats.tick(26, 0, 25)
 
     heartbeats = agreed_client()
-    assert heartbeats.consume(RequestFrame(1, BEAT_SUBJECT, b""), 0)
+    assert heartbeats.consume(RequestFrame(1, HEARTBEAT_SUBJECT, b""), 0)
     assert not heartbeats.consume(RequestFrame(1, "echo", b""), 0)
     assert heartbeats.outgoing == []
 
@@ -229,7 +229,7 @@ def test_the_server_uses_the_clients_timeout_and_never_beats() -> None:
     assert heartbeats.outgoing == [ReplyFrame(1, ReplyStatus.OK, AGREED)]
     assert heartbeats.deadline(0, 0) == 15
     heartbeats.tick(14.9, 0, 0)
-    with pytest.raises(PeerTimeoutError, match="nothing was read for 15 s"):
+    with pytest.raises(PeerTimeoutError, match="nothing was received from the peer for 15 s"):
         heartbeats.tick(15, 0, 0)
 
     heartbeats = zeebe_server()
@@ -260,10 +260,10 @@ def test_the_server_answers_a_set_up_with_nothing_to_do_enabled(subtests: pytest
             assert isinstance(reply, ReplyFrame)
             assert reply.payload[:9] == AGREED[:9]
             assert heartbeats.deadline(0, 0) == NEVER
-            assert not heartbeats.consume(RequestFrame(2, BEAT_SUBJECT, b""), 0)
+            assert not heartbeats.consume(RequestFrame(2, HEARTBEAT_SUBJECT, b""), 0)
 
-    with pytest.raises(MalformedFrameError, match="without payload"):
+    with pytest.raises(MalformedFrameError, match="has no payload"):
         zeebe_server().consume(RequestFrame(1, SETUP_SUBJECT, b""), 0)
 
     heartbeats = zeebe_server()
-    assert not heartbeats.consume(RequestFrame(1, BEAT_SUBJECT, b""), 0)
+    assert not heartbeats.consume(RequestFrame(1, HEARTBEAT_SUBJECT, b""), 0)

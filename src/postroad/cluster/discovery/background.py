@@ -201,7 +201,7 @@ class SeedDiscovery(BackgroundDiscovery[frozenset[Address]]):
 def retry_delay_s(attempt: int, max_s: float = RETRY_MAX_S) -> float:
     """Seconds to wait before the given repeat."""
     first_s = min(RETRY_FIRST_S, max_s)
-    return backoff(attempt, first_s=first_s, max_s=max_s, chance=random.random())
+    return backoff(attempt, initial_delay_s=first_s, max_delay_s=max_s, jitter=random.random())
 
 
 class StaticDiscovery(SeedDiscovery):

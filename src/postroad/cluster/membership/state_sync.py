@@ -109,9 +109,9 @@ class StateSync:
             contact.attempts += 1
             contact.due = now + backoff(
                 contact.attempts,
-                first_s=_FIRST_PAUSE_S,
-                max_s=self._config.sync_interval_s,
-                chance=self._voice.chance.random(),
+                initial_delay_s=_FIRST_PAUSE_S,
+                max_delay_s=self._config.sync_interval_s,
+                jitter=self._voice.chance.random(),
             )
             self._send_sync_request(address)
 
