@@ -13,7 +13,7 @@ SECRET = "correct horse battery staple"
 OTHER = "another secret of some length"
 
 
-def test_a_proof_is_accepted_by_who_knows_the_secret() -> None:
+def test_cluster_secret_verify_accepts_a_proof_of_the_same_secret() -> None:
     proof = ClusterSecret("demo", SECRET).prove(b"hello", b"a", b"bc")
     assert len(proof) == PROOF_BYTES
     assert ClusterSecret("demo", SECRET).verify(proof, b"hello", b"a", b"bc")
@@ -51,12 +51,12 @@ def test_while_a_secret_is_changed_the_first_proves_and_all_are_accepted() -> No
     (["\udc80" * SECRET_CHARACTERS_MIN],),
     ([7],),
 )
-def test_what_is_no_secret_is_refused(secrets: list[str]) -> None:
+def test_check_secrets_invalid_raises(secrets: list[str]) -> None:
     with pytest.raises(ConfigError, match="secret"):
         ClusterSecret("demo", secrets)
 
 
-def test_a_secret_is_never_told() -> None:
+def test_cluster_secret_repr_and_errors_never_contain_it() -> None:
     with pytest.raises(ConfigError) as caught:
         ClusterSecret("demo", "sesame")
     assert "sesame" not in str(caught.value)

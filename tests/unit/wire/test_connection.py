@@ -107,7 +107,7 @@ def test_each_side_learns_the_address_of_the_other(profile: ProtocolProfile) -> 
     assert pair.client.machine.sender == SERVER_ADDRESS
 
 
-def test_no_address_is_known_before_it_is_told() -> None:
+def test_connection_sender_before_it_arrives_is_none() -> None:
     pair = pair_of(DOCUMENTED.up_to(2))
     assert pair.server.machine.sender is None
     assert pair.client.machine.sender is None
@@ -122,7 +122,7 @@ def test_no_address_is_known_before_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", OLDER)
-def test_older_versions_cannot_be_told_stopping_cancel_or_goodbye(name: str) -> None:
+def test_older_versions_never_send_stopping_cancel_or_goodbye(name: str) -> None:
     pair = pair_of(DIALECTS[name])
     pair.client.machine.cancel(1)
     pair.client.machine.goodbye("stopping")
@@ -146,7 +146,7 @@ def test_older_versions_cannot_be_told_stopping_cancel_or_goodbye(name: str) -> 
     assert pair.client.failure is pair.server.failure is None
 
 
-def test_a_reply_nobody_asked_for_has_no_waiter(profile: ProtocolProfile) -> None:
+def test_unmatched_reply_has_no_waiter(profile: ProtocolProfile) -> None:
     pair = pair_of(profile)
     waiting: DeadlineMap[str] = DeadlineMap()
     waiting.add(1, "somebody", 10)

@@ -239,7 +239,7 @@ def test_nothing_is_heard_in_the_room_of_a_closed_connection() -> None:
     assert server.failure is failure
 
 
-def test_a_bad_frame_of_version_3_is_told_goodbye(subtests: pytest.Subtests) -> None:
+def test_version_3_malformed_frame_is_answered_with_goodbye(subtests: pytest.Subtests) -> None:
     Case = tuple[bytes, type[RemoteProtocolError], str]
     for role in ConnectionRole:
         for frame, failure, text in list[Case](

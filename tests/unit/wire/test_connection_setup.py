@@ -95,7 +95,7 @@ def test_a_server_shows_nothing_before_the_client_has_proven() -> None:
     (SECRET, None, "'client' at 127.0.0.1:27998 has none: set node.secret"),
     (None, SECRET, "'server' at 127.0.0.1:26502 has none: set node.secret"),
 )
-def test_who_has_another_secret_or_none_is_refused_and_both_are_told(
+def test_setup_with_another_secret_or_none_is_rejected_on_both_sides(
     server_secret: str | None, client_secret: str | None, text: str
 ) -> None:
     pair = proving_pair(make_config(secret=client_secret), server_config(secret=server_secret))
@@ -199,7 +199,7 @@ def test_nothing_of_a_hello_can_be_changed_on_its_way(changes: dict[str, object]
     assert "has another cluster secret" in str(server.failure)
 
 
-def test_a_namesake_without_the_secret_is_nobody() -> None:
+def test_duplicate_name_without_the_secret_is_no_conflict() -> None:
     pair = proving_pair(
         make_config("server", secret=OTHER, incarnation=2), server_config(secret=SECRET)
     )
@@ -209,7 +209,7 @@ def test_a_namesake_without_the_secret_is_nobody() -> None:
     assert not isinstance(pair.client.failure, DuplicateNameHandshakeError)
 
 
-def test_a_namesake_with_the_secret_is_told_to_both() -> None:
+def test_duplicate_name_with_the_secret_is_reported_on_both_sides() -> None:
     pair = proving_pair(
         make_config("server", secret=SECRET, incarnation=2), server_config(secret=SECRET)
     )
@@ -252,7 +252,7 @@ def test_a_proof_where_there_is_no_secret_is_refused() -> None:
     assert isinstance(pair.server.failure, UnexpectedFrameError)
 
 
-def test_whoever_never_proves_is_given_up() -> None:
+def test_setup_without_a_proof_times_out() -> None:
     client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
     server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
     server.give(client.take())

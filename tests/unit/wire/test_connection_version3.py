@@ -117,7 +117,7 @@ def test_nothing_counts_before_the_hello(receiver: ConnectionRole, pieces: int) 
     assert isinstance(side.failure, UnexpectedFrameError)
 
 
-def test_names_with_the_same_hash_are_told_apart() -> None:
+def test_cluster_names_with_equal_hash_are_distinguished() -> None:
     assert java_string_hash("Aa") == java_string_hash("BB")
     pair = Pair(make_config(cluster="Aa"), make_config("server", cluster="BB"))
     pair.server.give(pair.client.take())
@@ -236,7 +236,7 @@ def test_a_reply_to_nothing_ends_a_connection_of_version_3() -> None:
 
 
 @pytest.mark.parametrize("speaker", ConnectionRole)
-def test_after_goodbye_what_is_in_flight_may_finish(speaker: ConnectionRole) -> None:
+def test_connection_after_goodbye_finishes_requests_in_flight(speaker: ConnectionRole) -> None:
     pair = open_pair()
     pair.client.machine.request(1, "slow", b"", 0)
     pair.settle()

@@ -102,7 +102,7 @@ def test_an_answer_to_another_or_to_nothing_is_not_believed() -> None:
     assert make_seal().open(answer, B, NOW) == Unsealed()
 
 
-def test_what_is_held_for_too_long_or_is_too_much_is_dropped() -> None:
+def test_seal_queued_datagrams_too_old_or_too_many_are_dropped() -> None:
     alpha, beta = make_seal(), make_seal()
     alpha.seal(B, b"old", NOW)
     questions = [alpha.seal(B, b"%d" % number, NOW + 9) for number in range(20)]
@@ -116,7 +116,7 @@ def test_what_is_held_for_too_long_or_is_too_much_is_dropped() -> None:
     assert alpha.open(answer, C, NOW + 3).held == (b"new",)
 
 
-def test_what_does_not_prove_the_secret_is_refused(subtests: pytest.Subtests) -> None:
+def test_seal_open_without_a_valid_proof_is_rejected(subtests: pytest.Subtests) -> None:
     alpha, beta = make_seal(), make_seal()
     message = introduce(alpha, beta)
     stranger = make_seal(ClusterSecret("demo", "another secret of some length"))

@@ -60,7 +60,9 @@ def test_the_server_hears_in_any_two_pieces(subtests: pytest.Subtests) -> None:
     assert server.version == 1
 
 
-def test_the_server_answers_what_it_knows_or_its_latest(subtests: pytest.Subtests) -> None:
+def test_handshake_server_answers_the_offered_or_its_latest_version(
+    subtests: pytest.Subtests,
+) -> None:
     for profile, offered, agreed in [
         (DOCUMENTED, b"\x00\x01", 1),
         (DOCUMENTED, b"\x00\x02", 2),

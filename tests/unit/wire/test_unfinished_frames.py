@@ -40,7 +40,7 @@ def test_one_frame_alone_may_have_any_size() -> None:
     assert total.used_bytes == 1
 
 
-def test_who_finds_no_room_waits_and_is_told_in_order() -> None:
+def test_reserve_without_capacity_waits_and_resumes_in_order() -> None:
     total = UnfinishedFrames(TOTAL)
     one, two, three, four = links(total, "a", "b", "c", "d")
     assert one.share.reserve(150)
@@ -58,7 +58,7 @@ def test_who_finds_no_room_waits_and_is_told_in_order() -> None:
     assert total.used_bytes == 180
 
 
-def test_one_peer_has_half_of_the_room_and_keeps_nobody_else_waiting() -> None:
+def test_one_peer_gets_half_of_the_budget_and_blocks_no_other() -> None:
     total = UnfinishedFrames(TOTAL)
     one, two, three, other = links(total, "greedy", "greedy", "greedy", "other")
     assert one.share.reserve(100)
@@ -71,7 +71,7 @@ def test_one_peer_has_half_of_the_room_and_keeps_nobody_else_waiting() -> None:
     assert two.events == ["room"] and three.events == []
 
 
-def test_who_leaves_the_line_is_not_told() -> None:
+def test_released_share_in_the_queue_is_not_resumed() -> None:
     total = UnfinishedFrames(TOTAL)
     one, two = links(total, "a", "a")
     assert one.share.reserve(150)
@@ -124,7 +124,7 @@ def test_the_frames_of_the_peer_that_holds_the_most_go_first() -> None:
     assert small.events == two.events == []
 
 
-def test_who_waits_for_its_own_peer_costs_no_other_its_frame() -> None:
+def test_share_over_its_peer_limit_evicts_no_other_peer() -> None:
     total = UnfinishedFrames(TOTAL)
     own, other, waiting = links(total, "a", "b", "a")
     assert own.share.reserve(140)
@@ -137,7 +137,7 @@ def test_who_waits_for_its_own_peer_costs_no_other_its_frame() -> None:
     assert waiting.events == ["room"]
 
 
-def test_of_one_host_who_has_the_least_goes_on_first() -> None:
+def test_waiting_shares_of_one_host_least_memory_first() -> None:
     total = UnfinishedFrames(TOTAL)
     names = ("greedy", "greedy", "greedy", "calm")
     one, two, three, calm = links(total, *["host"] * 4)
