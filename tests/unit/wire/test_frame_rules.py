@@ -82,35 +82,35 @@ def test_the_tables_name_all_frames_and_no_others() -> None:
 
 def test_version_3_and_tunnels_are_strict_and_older_versions_ignore() -> None:
     for case in CASES:
-        receiver, phase, kind = case
-        expected = FrameAction.ACCEPT if phase in LEGAL[kind][receiver] else FrameAction.REJECT
-        assert frame_action(3, receiver, phase, kind) is expected, case
-        expected = FrameAction.ACCEPT if phase in TUNNEL_LEGAL[kind] else FrameAction.REJECT
-        assert frame_action(3, receiver, phase, kind, is_tunnel=True) is expected, case
+        receiver, state, kind = case
+        expected = FrameAction.ACCEPT if state in LEGAL[kind][receiver] else FrameAction.REJECT
+        assert frame_action(3, receiver, state, kind) is expected, case
+        expected = FrameAction.ACCEPT if state in TUNNEL_LEGAL[kind] else FrameAction.REJECT
+        assert frame_action(3, receiver, state, kind, is_tunnel=True) is expected, case
         wanted = RequestFrame if receiver is ConnectionRole.SERVER else ReplyFrame
         expected = FrameAction.ACCEPT if kind is wanted else FrameAction.IGNORE
         for version in (1, 2):
-            assert frame_action(version, receiver, phase, kind) is expected, case
+            assert frame_action(version, receiver, state, kind) is expected, case
 
 
-def side_in(receiver: ConnectionRole, phase: ConnectionState) -> Side:
-    if phase is ConnectionState.AWAITING_HELLO:
+def side_in(receiver: ConnectionRole, state: ConnectionState) -> Side:
+    if state is ConnectionState.AWAITING_HELLO:
         return open_side(receiver, 3)
     side = greeted_side(receiver)
-    if phase is ConnectionState.DRAINING:
+    if state is ConnectionState.DRAINING:
         side.give(version3_frame(7, b"stopping"))
     side.take()
-    assert side.machine.state is phase
+    assert side.machine.state is state
     return side
 
 
 def test_a_connection_keeps_the_table() -> None:
     for case in [case for case in CASES if case[1] in (ConnectionState.AWAITING_HELLO, *TALKING)]:
-        receiver, phase, kind = case
-        side = side_in(receiver, phase)
+        receiver, state, kind = case
+        side = side_in(receiver, state)
         side.events.clear()
         side.give(version3_sample(kind, receiver))
-        if phase in LEGAL[kind][receiver]:
+        if state in LEGAL[kind][receiver]:
             assert side.failure is None, case
         else:
             assert isinstance(side.failure, UnexpectedFrameError), case
@@ -118,27 +118,27 @@ def test_a_connection_keeps_the_table() -> None:
             assert cut_version3(side.take())[-1].kind == 7, f"{case}: the peer is told goodbye"
 
 
-def tunnel_in(receiver: ConnectionRole, phase: ConnectionState) -> Side:
-    side = tunnel_side(receiver, is_taken=phase is not ConnectionState.AWAITING_TUNNEL)
-    if phase is ConnectionState.DRAINING:
+def tunnel_in(receiver: ConnectionRole, state: ConnectionState) -> Side:
+    side = tunnel_side(receiver, is_taken=state is not ConnectionState.AWAITING_TUNNEL)
+    if state is ConnectionState.DRAINING:
         side.give(version3_frame(7, b"stopping"))
     side.take()
-    assert side.machine.state is phase
+    assert side.machine.state is state
     return side
 
 
 def test_a_tunnel_keeps_the_table() -> None:
     for case in CASES:
-        receiver, phase, kind = case
-        if phase not in TALKING and (receiver, phase) != (
+        receiver, state, kind = case
+        if state not in TALKING and (receiver, state) != (
             ConnectionRole.CLIENT,
             ConnectionState.AWAITING_TUNNEL,
         ):
             continue
-        side = tunnel_in(receiver, phase)
+        side = tunnel_in(receiver, state)
         side.events.clear()
         side.give(version3_sample(kind, receiver))
-        if phase in TUNNEL_LEGAL[kind]:
+        if state in TUNNEL_LEGAL[kind]:
             assert side.failure is None, case
         else:
             assert isinstance(side.failure, UnexpectedFrameError), case
