@@ -22,7 +22,7 @@ from postroad.wire import (
 from postroad.wire.codecs import Codec
 from postroad.wire.compression import load_algorithm
 from postroad.wire.frames import PingFrame, PongFrame
-from postroad.wire.heartbeats import BEAT_SUBJECT, SETUP_SUBJECT
+from postroad.wire.heartbeats import HEARTBEAT_SUBJECT, SETUP_SUBJECT
 from postroad.wire.zeebe_heartbeats import (
     HeartbeatSetupRequest,
     encode_heartbeat,
@@ -63,8 +63,8 @@ HEARTBEATS: list[Frame] = [
     RequestFrame(
         5, SETUP_SUBJECT, encode_setup_request(HeartbeatSetupRequest(15_000, sends_payload=True))
     ),
-    RequestFrame(6, BEAT_SUBJECT, encode_heartbeat(1_700_000_000_000)),
-    RequestFrame(7, BEAT_SUBJECT, b""),
+    RequestFrame(6, HEARTBEAT_SUBJECT, encode_heartbeat(1_700_000_000_000)),
+    RequestFrame(7, HEARTBEAT_SUBJECT, b""),
 ]
 
 

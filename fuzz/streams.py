@@ -54,12 +54,12 @@ def check_same(whole: Reading, pieces: Reading) -> None:
 @contextmanager
 def everything_large() -> Iterator[None]:
     """Let the reader treat frames of a few bytes as it treats large ones."""
-    saved = reader_module.LARGE_BYTES_MIN, reader_module._FIRST_BUFFER_BYTES
-    reader_module.LARGE_BYTES_MIN, reader_module._FIRST_BUFFER_BYTES = 4, 8
+    saved = reader_module.LARGE_BYTES_MIN, reader_module._INITIAL_BUFFER_BYTES
+    reader_module.LARGE_BYTES_MIN, reader_module._INITIAL_BUFFER_BYTES = 4, 8
     try:
         yield
     finally:
-        reader_module.LARGE_BYTES_MIN, reader_module._FIRST_BUFFER_BYTES = saved
+        reader_module.LARGE_BYTES_MIN, reader_module._INITIAL_BUFFER_BYTES = saved
 
 
 def read(codec: Codec, pieces: Iterable[bytes], *, uses_room: bool = False) -> Reading:

@@ -76,7 +76,7 @@ def make_open(profile: ProtocolProfile, role: ConnectionRole) -> Pair:
         transfer(pair.machine, pair.other)
         transfer(pair.other, pair.machine)
     require(
-        all(machine.phase is ConnectionState.OPEN for machine in pair), f"no connection: {pair}"
+        all(machine.state is ConnectionState.OPEN for machine in pair), f"no connection: {pair}"
     )
     return pair
 
@@ -99,14 +99,14 @@ def check_connection(make_pair: MakePair, data: bytes) -> None:
 def converse(pair: Pair, pieces: Iterable[bytes]) -> Ended:
     """Feed the pieces, then let time pass."""
     machine = pair.machine
-    was_open = machine.phase is ConnectionState.OPEN
+    was_open = machine.state is ConnectionState.OPEN
     out: list[bytes] = []
     events: list[ConnectionEvent] = []
     for piece in pieces:
         events += receive(machine, piece)
         out += machine.data_to_send(0.0)
     check_events(events, was_open=was_open)
-    ended = Ended(events, failure_of(machine), machine.phase, machine.version, machine.peer)
+    ended = Ended(events, failure_of(machine), machine.state, machine.version, machine.peer)
     out += let_time_pass(machine)
     check_answers(pair, out)
     return ended
@@ -125,7 +125,7 @@ def receive(machine: WireConnection, piece: bytes) -> list[ConnectionEvent]:
 
 def failure_of(machine: WireConnection) -> type[RemoteProtocolError] | None:
     """The kind of failure, if any; it always ends the machine, and nothing else does."""
-    is_closed = machine.phase is ConnectionState.CLOSED
+    is_closed = machine.state is ConnectionState.CLOSED
     require(is_closed == (machine.failure is not None), f"{machine}: {machine.failure!r}")
     return None if machine.failure is None else type(machine.failure)
 
@@ -163,7 +163,7 @@ def check_answers(pair: Pair, out: list[bytes]) -> None:
     machine, other = pair
     if machine.version == 0:
         return
-    if other.role is ConnectionRole.SERVER and other.phase is ConnectionState.HANDSHAKE:
+    if other.role is ConnectionRole.SERVER and other.state is ConnectionState.HANDSHAKE:
         # A server that agrees to the version which the input made this client believe.
         profile = other._config.profile.up_to(machine.version)
         other = make_machine(ConnectionRole.SERVER, profile, _COMPRESSIONS)
@@ -198,7 +198,7 @@ def _seeds(profile: ProtocolProfile, role: ConnectionRole, *, is_fresh: bool) ->
 
 def _rude_seeds(profile: ProtocolProfile, role: ConnectionRole) -> list[bytes]:
     """Frames that are sound by themselves, but before the hello, or with a hello among them."""
-    handshake = make_open(profile, role).other._handshake
+    handshake = make_open(profile, role).other._setup._handshake
     greeting = handshake.initial_bytes() or handshake.response_bytes()
     frames = [*REPLIES[:1], *REQUESTS[:1], *CONTROLS, make_hello(role.opposite)]
     codec = Version3Codec(LIMITS.frame_bytes_max)

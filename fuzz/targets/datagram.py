@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fuzz.samples import PREAMBLE
 from fuzz.target import Target, prefixes, require
+from postroad.core.cluster_secret import PROOF_BYTES, ClusterSecret
 from postroad.core.errors import RemoteProtocolError
 from postroad.core.names import Address
-from postroad.core.secret import PROOF_BYTES, ClusterSecret
 from postroad.wire import Datagram, decode_datagram, encode_datagram
-from postroad.wire.sealing import EPOCH_BYTES, Seal
+from postroad.wire.datagram_seal import EPOCH_BYTES, Seal
 
 # Deep nesting needs some length.
 _BYTES_MAX = 4_096

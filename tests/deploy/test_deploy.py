@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from postroad import __version__
-from postroad.core.secret import check_secrets
+from postroad.core.cluster_secret import check_secrets
 from postroad.node.reading import load_config
 from tests.support.source_tree import ROOT
 

@@ -182,7 +182,7 @@ async def test_server_empty_setup_closes_the_connection(caplog: pytest.LogCaptur
         await client.peer.until_closed(2)
         statistics = client.server.statistics()
         assert statistics.protocol_errors_by_kind == {"MalformedFrameError": 1}
-    assert "heartbeat set-up without payload" in caplog.text
+    assert "heartbeat set-up request has no payload" in caplog.text
 
 
 @virtual_time
@@ -205,7 +205,7 @@ async def test_server_closes_when_the_client_falls_silent(caplog: pytest.LogCapt
         statistics = client.server.statistics()
         assert statistics.protocol_errors_by_kind == {"PeerTimeoutError": 1}
         assert statistics.accepted == 0
-    assert "nothing was read for" in caplog.text
+    assert "nothing was received from the peer for" in caplog.text
 
 
 @virtual_time

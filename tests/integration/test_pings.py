@@ -138,7 +138,7 @@ async def test_pings_unanswered_by_a_client_end_its_connection(
         await peer.until_closed()
         assert asyncio.get_running_loop().time() - started > 0.3
         assert server.statistics().protocol_errors_by_kind == {"PeerTimeoutError": 1}
-    assert "nothing was read for" in caplog.text
+    assert "nothing was received from the peer for" in caplog.text
 
 
 @virtual_time
@@ -202,7 +202,7 @@ async def test_client_gives_up_a_server_that_stops_responding(
         statistics = client.statistics()
         assert statistics.protocol_errors_by_kind == {"PeerTimeoutError": 1}
         assert (statistics.dialed, statistics.requests_pending) == (0, 0)
-    assert "PeerTimeoutError: nothing was read for" in caplog.text
+    assert "PeerTimeoutError: nothing was received from the peer for" in caplog.text
 
 
 @virtual_time

@@ -197,11 +197,11 @@ async def test_certificate_of_another_node_is_refused(
         error = await expect_refused(beta, alpha)
         assert "gamma" in str(error)
         assert beta.statistics().protocol_errors_by_kind == {"HandshakeRejectedError": 2}
-    assert "shows a certificate of gamma" in caplog.text
+    assert "has a certificate for gamma" in caplog.text
     async with alpha_and_beta(authority, alpha=alpha_tls, beta=gamma_tls) as (alpha, beta):
         await expect_refused(beta, alpha)
         assert alpha.statistics().protocol_errors_by_kind == {"HandshakeRejectedError": 2}
-    assert "node 'beta' shows a certificate of gamma" in caplog.text
+    assert "node 'beta' has a certificate for gamma" in caplog.text
 
 
 @both_loops

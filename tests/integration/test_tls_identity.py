@@ -221,7 +221,7 @@ async def test_no_member_is_whoever_claims_its_name(
     ):
         callers = callers_of(alpha)
         await failure_of(mallory.request(alpha.address, "transfer"), ConnectionClosedError)
-        assert "node 'beta' shows a certificate of mallory" in caplog.text
+        assert "node 'beta' has a certificate for mallory" in caplog.text
         assert callers == []
 
 

@@ -197,7 +197,7 @@ def test_a_server_of_version_3_answers_an_unknown_version_with_3(offered: int) -
     server = server_of()
     server.give(struct.pack(">ih", -345052022, offered))
     assert server.take().startswith(answer(3))
-    assert server.machine.phase is ConnectionState.AWAITING_HELLO
+    assert server.machine.state is ConnectionState.AWAITING_HELLO
 
 
 @feedings
@@ -218,7 +218,7 @@ def test_a_client_closes_on_a_version_it_cannot_speak(feed: str, answered: int) 
     client.take()
     client.give(*FEEDINGS[feed]([answer(answered)]))
     assert isinstance(client.failure, HandshakeRejectedError)
-    assert client.machine.phase is ConnectionState.CLOSED
+    assert client.machine.state is ConnectionState.CLOSED
     assert client.take() == b""
 
 

@@ -163,7 +163,7 @@ def test_a_wrong_preamble_is_not_answered(feed: str) -> None:
     assert server.echo(*FEEDINGS[feed]([b"\xeb\x6e\xec\x8b\x00\x02", CLIENT_V2 + REQUEST_1])) == b""
     assert server.events == []
     assert isinstance(server.failure, HandshakeRejectedError)
-    assert server.machine.phase is ConnectionState.CLOSED
+    assert server.machine.state is ConnectionState.CLOSED
 
 
 @feedings

@@ -319,13 +319,13 @@ def test_any_two_sides_agree_or_refuse(
     machine = pair.client.machine
     assert pair.client.failure is None or isinstance(pair.client.failure, RemoteProtocolError)
     if client.name != server.name:
-        assert machine.phase is not ConnectionState.OPEN or machine.version in client.versions
+        assert machine.state is not ConnectionState.OPEN or machine.version in client.versions
         return
     offered = client.versions[-1]
     answered = offered if offered in server.versions else server.versions[-1]
     assert pair.server.machine.version == answered
     if answered in client.versions:
-        assert machine.phase is pair.server.machine.phase is ConnectionState.OPEN
+        assert machine.state is pair.server.machine.state is ConnectionState.OPEN
         assert machine.version == answered
     else:
         assert isinstance(pair.client.failure, HandshakeRejectedError)
@@ -381,7 +381,7 @@ def test_a_connection_never_raises_and_hears_the_same_however_it_is_cut(
         side.give(*pieces)
         failure = side.failure
         assert failure is None or isinstance(failure, RemoteProtocolError)
-        assert (failure is not None) == (side.machine.phase is ConnectionState.CLOSED)
+        assert (failure is not None) == (side.machine.state is ConnectionState.CLOSED)
         heard.append((side.events, type(failure)))
     assert heard[0] == heard[1]
 

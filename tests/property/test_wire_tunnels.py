@@ -75,5 +75,5 @@ def test_any_bytes_either_mean_something_or_end_the_tunnel(
     assert side.events[: len(expected)] == expected
     if side.failure is not None:
         assert isinstance(side.failure, RemoteProtocolError)
-        assert side.machine.phase is ConnectionState.CLOSED
+        assert side.machine.state is ConnectionState.CLOSED
         assert side.give(b"".join(frames)) == []

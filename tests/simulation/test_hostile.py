@@ -10,9 +10,9 @@ from postroad.cluster.membership.candidates import GossipSource
 from postroad.cluster.membership.gossip_handler import GossipHandler
 from postroad.cluster.membership.member_table import MergeResult
 from postroad.cluster.membership.name_conflicts import NameConflictResolver
-from postroad.core.secret import ClusterSecret
+from postroad.core.cluster_secret import ClusterSecret
 from postroad.net import RawMessage
-from postroad.wire import sealing
+from postroad.wire import datagram_seal
 from tests.simulation.planting import CORRECTNESS, SEEDS, Bug, Bugs, check_seeds
 
 BUGS = Bugs()
@@ -48,12 +48,12 @@ def plant_answers_to_who_is_named(_: Any, self: ClusterAgent, message: RawMessag
     self._process_outputs()
 
 
-@BUGS.replace(sealing._Numbers, "take", CORRECTNESS, 1)
-def plant_numbers_that_come_twice(_: Any, self: sealing._Numbers, number: int) -> bool:
+@BUGS.replace(datagram_seal._ReplayWindow, "accept", CORRECTNESS, 1)
+def plant_numbers_that_come_twice(_: Any, self: datagram_seal._ReplayWindow, number: int) -> bool:
     return True
 
 
-@BUGS.replace(ClusterSecret, "accepts", CORRECTNESS, 1)
+@BUGS.replace(ClusterSecret, "verify", CORRECTNESS, 1)
 def plant_any_secret_will_do(
     _: Any, self: ClusterSecret, proof: bytes, purpose: bytes, *parts: bytes
 ) -> bool:

@@ -27,13 +27,13 @@ def plant_byte_lost_at_split(feed: Any, reader: FrameReader, data: bytes) -> Any
     return frames
 
 
-@BUGS.replace(DeadlineMap, "take_expired", LIVENESS, 2)
+@BUGS.replace(DeadlineMap, "pop_expired", LIVENESS, 2)
 def plant_no_expiry(_: Any, pending: DeadlineMap[object], now: float) -> list[tuple[int, object]]:
     pending.next_deadline = NEVER
     return []
 
 
-@BUGS.replace(DeadlineMap, "take_expired", CORRECTNESS, 2)
+@BUGS.replace(DeadlineMap, "pop_expired", CORRECTNESS, 2)
 def plant_early_expiry(take: Any, pending: DeadlineMap[object], now: float) -> Any:
     return take(pending, now + 1)
 

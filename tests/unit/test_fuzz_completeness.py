@@ -44,7 +44,7 @@ OWN = {
     "node.jobs._replace_on": "settings that were read already",
     "cells.routing.rendezvous": "a digest of names",
     "cli": "what a person wrote in a terminal",
-    "core.secret._join": "writes",
+    "core.cluster_secret._join": "writes",
     "durable.letters.decode_letter": "the node's own store",
     "durable.posting": "what the application sends",
     "durable.store": "the node's own store",

@@ -145,8 +145,8 @@ def plant_illegal_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         self.outgoing.append(b"\xff" * 20)
         original(self, error)  # type: ignore[arg-type]  # The machine passes the right kind.
 
-    original = WireConnection.refuse
-    monkeypatch.setattr(WireConnection, "refuse", fail)
+    original = WireConnection.reject
+    monkeypatch.setattr(WireConnection, "reject", fail)
 
 
 def plant_unmapped_packet(monkeypatch: pytest.MonkeyPatch) -> None:

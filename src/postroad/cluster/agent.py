@@ -18,7 +18,6 @@ import msgspec
 from postroad.cluster.discovery import Discovery, DiscoveryStatistics, StaticDiscovery
 from postroad.cluster.events import MembershipEventStream, MembershipListener, MembershipListeners
 from postroad.cluster.membership import (
-    NEVER,
     Member,
     Membership,
     MembershipConfig,
@@ -42,6 +41,7 @@ from postroad.core.errors import (
     NotRunningError,
     UsageError,
 )
+from postroad.core.timing import NEVER
 from postroad.net import DatagramService, MessagingService, RawMessage
 from postroad.net.datagrams import DatagramHandler
 

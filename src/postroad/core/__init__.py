@@ -1,4 +1,4 @@
-"""Errors, limits, names, addresses, life cycles, fault points, traces: for every layer. Pure."""
+"""Errors, limits, names, addresses, lifecycle, fault points and tracing for all layers. Pure."""
 
 from postroad.core import errors, tracing
 from postroad.core import fault_points as faults

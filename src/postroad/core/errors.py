@@ -6,9 +6,9 @@
     ├── UsageError (RuntimeError)               the API was called in a way that cannot work
     ├── MissingExtraError (ImportError)         an optional package is not installed
     ├── ProtocolError                           abstract
-    │   ├── LocalProtocolError                  we asked for something the protocol forbids
-    │   ├── MalformedPayloadError               a handler could not decode what it was sent
-    │   └── RemoteProtocolError                 the peer broke the rules; closes its connection
+    │   ├── LocalProtocolError                  this side broke the protocol
+    │   ├── MalformedPayloadError               a handler could not decode its payload
+    │   └── RemoteProtocolError                 the peer broke the protocol; closes its connection
     │       ├── MalformedFrameError
     │       ├── FrameTooLargeError
     │       ├── UnexpectedFrameError
@@ -17,41 +17,41 @@
     │       └── PeerTimeoutError                handshake, frame or heartbeat took too long
     ├── ClusterError                            abstract
     │   ├── NameConflictError                   another live node has this node's name
-    │   └── SlowConsumerError                   a reader of events was too slow for them
+    │   └── SlowConsumerError                   events were dropped, the reader was too slow
     ├── DurableError                            abstract
     │   ├── StoreError                          abstract: something is wrong with this node's store
-    │   │   ├── StoreLockedError                another process works on it
+    │   │   ├── StoreLockedError                another process has it open
     │   │   ├── StoreCorruptedError             it is damaged
     │   │   ├── StoreMismatchError              another node's, version or history
     │   │   └── StoreUnavailableError           disk full, connection lost: nothing was changed
-    │   ├── SendRejectedError                   the message cannot be taken
-    │   │   ├── OutboxFullError                 too much waits already
+    │   ├── SendRejectedError                   the message was not accepted
+    │   │   ├── OutboxFullError                 too many messages wait already
     │   │   └── IdempotencyConflictError        the same key with another content
     │   ├── StreamMismatchError                 abstract: two stores disagree on what was delivered
-    │   │   ├── SenderStateLostError            the sender forgot what it had sent
-    │   │   ├── ReceiverStateLostError          the receiver forgot what it had accepted
-    │   │   └── StreamDivergedError             both remember, and differently
+    │   │   ├── SenderStateLostError            the sender has an older state
+    │   │   ├── ReceiverStateLostError          the receiver has an older state
+    │   │   └── StreamDivergedError             both differ in content
     │   ├── FencedError                         another bridge took over
-    │   ├── TransactionAbortedError             a transaction ended before its user did
+    │   ├── TransactionAbortedError             the transaction was rolled back
     │   ├── DeadLetterNotFoundError (LookupError)
     │   └── Reject                              raised by handlers: trying again cannot help
     └── MessagingError                          a request or message did not succeed
         ├── NotRunningError (RuntimeError)      this service is not started, or is stopping
         ├── MessageTooLargeError (ValueError)   larger than this connection carries
-        ├── ConnectError (ConnectionError)      nobody reachable at that address
+        ├── ConnectError (ConnectionError)      no connection to that address
         ├── ConnectionClosedError (ConnectionError)
         │   ├── TlsError                        certificates or TLS settings do not fit
         │   ├── WrongPeerError                  another node answers at that address
         │   └── DuplicateNamePeerError          a node with this node's own name answers there
         ├── ReplyTimeoutError (TimeoutError)    no reply in time
-        ├── RemoteDecodeError                   the peer could not parse our message
+        ├── RemoteDecodeError                   the peer could not decode the message
         ├── NoHandlerError                      the peer has no handler for the subject
         ├── RemoteHandlerError                  the peer's handler raised
-        └── MemberNotFoundError (LookupError)   here or at the peer, the other is not a known member
+        └── MemberNotFoundError (LookupError)   the member is unknown here or at the peer
 
-Two attributes tell a caller what to do, so that nobody compares class names: `retryable`
-(trying again later can help) and, on messaging errors, `outcome` (whether the peer may have
-acted on the message). `code` is stable and travels in replies of protocol version 3.
+Two attributes say how a caller can react, so that none needs to compare classes: `retryable`
+(a later retry can help) and, on messaging errors, `outcome` (whether the peer may have processed
+the message). `code` is stable and is sent in replies of protocol version 3.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ from postroad.core.timing import format_duration
 
 
 class PostroadError(Exception):
-    """Base of every error Postroad raises."""
+    """Base class of all errors that Postroad raises."""
 
     code: ClassVar[int] = 1000
     retryable: bool = False
 
 
 class ConfigError(PostroadError, ValueError):
-    """A setting is wrong; the text names it, its value and what is valid."""
+    """A setting is not valid; the message names it, its value and the valid values."""
 
     code = 1100
 
 
 class InvalidJobError(ConfigError):
-    """A pipeline job is wrong; `problems` has every mistake, each with the entry it is in."""
+    """A pipeline job is not valid; `problems` lists every mistake with its entry."""
 
     code = 6100
 
@@ -99,7 +99,7 @@ class MissingExtraError(PostroadError, ImportError):
     code = 1300
 
     def __init__(self, extra: str, purpose: str) -> None:
-        # By no name that an index would look up: there it may be somebody else's.
+        # The package is on no index; its name there may belong to another project.
         super().__init__(
             f"{purpose} needs the extra {extra!r}, which postroad was installed without: "
             f"pip install '.[{extra}]' in its repository"
@@ -114,7 +114,7 @@ class ProtocolError(PostroadError):
 
 
 class LocalProtocolError(ProtocolError):
-    """This side asked for something the protocol forbids."""
+    """This side attempted an operation that the protocol forbids."""
 
     code = 2100
 
@@ -126,16 +126,16 @@ class MalformedPayloadError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the protocol. Its connection is closed, nothing else is touched."""
+    """The peer broke the protocol. Only its connection is closed."""
 
     code = 2300
 
 
 class MalformedFrameError(RemoteProtocolError):
-    """Bytes that are no frame.
+    """The received bytes are not a valid frame.
 
     Attributes:
-        request_id: the request they belong to, when that much could be read.
+        request_id: id of the request, if it could be decoded, else None.
     """
 
     code = 2310
@@ -152,23 +152,23 @@ class FrameTooLargeError(RemoteProtocolError):
 
 
 class UnexpectedFrameError(RemoteProtocolError):
-    """A well-formed frame that may not be sent by this peer, or not now."""
+    """A valid frame that this peer may not send, or not in the current state."""
 
     code = 2330
 
 
 class HandshakeRejectedError(RemoteProtocolError):
-    """Wrong cluster, no common version, or not the node it should be."""
+    """The peer has another cluster, no common version, or another identity than expected."""
 
     code = 2340
 
 
 class DuplicateNameHandshakeError(HandshakeRejectedError):
-    """The peer has this node's own name: one of the two must be renamed or stopped.
+    """The peer has the name of this node: rename or stop one of the two.
 
     Attributes:
-        host, port: where the peer says it is reached.
-        incarnation: the number that tells its process from this one.
+        host, port: the address that the peer advertises.
+        incarnation: number of the process of the peer; differs from that of this one.
         is_member: whether it has joined the cluster.
     """
 
@@ -197,11 +197,11 @@ class ClusterError(PostroadError):
 
 
 class NameConflictError(ClusterError):
-    """Another live node of the cluster has this node's name; this one may not join, or must leave.
+    """Another live member has the name of this node, which cannot join or must leave.
 
     Attributes:
         name: the name both have.
-        holder: the address of the node that keeps it.
+        holder: the address of the node that keeps the name.
     """
 
     code = 4100
@@ -216,13 +216,13 @@ class NameConflictError(ClusterError):
 
 
 class SlowConsumerError(ClusterError):
-    """Events came faster than they were read, and some were dropped; look at the members anew."""
+    """Events were dropped because they were read too slowly; read the member list again."""
 
     code = 4200
 
 
 class DurableError(PostroadError):
-    """Abstract: something durable could not be done."""
+    """Abstract: an operation of the durable layer failed."""
 
     code = 5000
 
@@ -234,7 +234,7 @@ class StoreError(DurableError):
 
 
 class StoreLockedError(StoreError):
-    """Another process works on the store; one at a time may."""
+    """Another process has the store open; only one may."""
 
     code = 5110
     retryable = True
@@ -247,33 +247,33 @@ class StoreCorruptedError(StoreError):
 
 
 class StoreMismatchError(StoreError):
-    """The store is another node's, of a newer version, or lacks what this process committed."""
+    """The store belongs to another node, has a newer version, or lacks committed data."""
 
     code = 5130
 
 
 class StoreUnavailableError(StoreError):
-    """The store cannot write or answer now: a full disk, a lost connection. Nothing was changed."""
+    """The store cannot read or write now (disk full, connection lost). Nothing was changed."""
 
     code = 5140
     retryable = True
 
 
 class SendRejectedError(DurableError):
-    """The message cannot be taken; nothing was stored."""
+    """The message was not accepted; nothing was stored."""
 
     code = 5200
 
 
 class OutboxFullError(SendRejectedError):
-    """As much waits for the peer as this node keeps; try again when some was delivered."""
+    """The outbox limit for the peer is reached; retry after some messages were delivered."""
 
     code = 5210
     retryable = True
 
 
 class IdempotencyConflictError(SendRejectedError):
-    """A message with the same idempotency key and another content was posted before."""
+    """A message with the same idempotency key and different content was sent before."""
 
     code = 5220
 
@@ -285,54 +285,54 @@ class StreamMismatchError(DurableError):
 
 
 class SenderStateLostError(StreamMismatchError):
-    """The receiver accepted more than the sender remembers: the sender's store is an old one."""
+    """The receiver has more than the sender recorded: the sender's store is an old backup."""
 
     code = 5310
 
 
 class ReceiverStateLostError(StreamMismatchError):
-    """The receiver remembers less than it acknowledged: its store is an old one."""
+    """The receiver has less than it acknowledged: its store is an old backup."""
 
     code = 5320
 
 
 class StreamDivergedError(StreamMismatchError):
-    """Both sides remember the same number of messages, but not the same ones."""
+    """Both stores have the same number of messages with different content."""
 
     code = 5330
 
 
 class FencedError(DurableError):
-    """Another bridge took over the store; this one must stop."""
+    """A newer bridge holds the fencing token; this one must stop."""
 
     code = 5400
 
 
 class TransactionAbortedError(DurableError):
-    """The transaction was rolled back before its user was done: it took too long."""
+    """The transaction exceeded its timeout and was rolled back."""
 
     code = 5500
     retryable = True
 
 
 class DeadLetterNotFoundError(DurableError, LookupError):
-    """No dead letter has that number; it may have been retried or dropped."""
+    """No dead letter has this id; it may have been retried or dropped."""
 
     code = 5600
 
 
 class Reject(DurableError):
-    """Raised by a handler when trying again cannot help: the message becomes a dead letter."""
+    """Raised by a handler when a retry cannot help: the message becomes a dead letter."""
 
     code = 5700
 
 
 class MessagingError(PostroadError):
-    """A request or one-way message did not succeed.
+    """A request or one-way message failed.
 
     Attributes:
-        outcome: whether the peer may have acted on the message.
-        peer: the address it was meant for, with the node's name when known.
+        outcome: whether the peer may have processed the message.
+        peer: the target address, with the node name if known.
         subject: the subject it was sent to.
         elapsed_s: seconds from the call to the failure.
         timeout_s: seconds the caller allowed.
@@ -366,13 +366,13 @@ class MessagingError(PostroadError):
     def with_context(
         self, *, peer: str, subject: str, elapsed_s: float, timeout_s: float | None = None
     ) -> Self:
-        """The same failure, told of one message."""
-        told = copy.copy(self)
-        told.peer = self.peer or peer
-        told.subject = subject
-        told.elapsed_s = elapsed_s
-        told.timeout_s = timeout_s
-        return told
+        """Return a copy of the error with the context of one message."""
+        error = copy.copy(self)
+        error.peer = self.peer or peer
+        error.subject = subject
+        error.elapsed_s = elapsed_s
+        error.timeout_s = timeout_s
+        return error
 
     def __str__(self) -> str:
         words = []
@@ -390,14 +390,14 @@ class MessagingError(PostroadError):
 
 
 class NotRunningError(MessagingError, RuntimeError):
-    """This service is not started, is stopping, or stopped while the request was in flight."""
+    """The service is not started, is stopping, or stopped during the request."""
 
     code = 3100
     outcome = Outcome.NOT_SENT
 
 
 class MessageTooLargeError(MessagingError, ValueError):
-    """The message is larger than this connection carries; raise `frame_bytes_max` on both sides."""
+    """The message exceeds the limit of the connection; raise `frame_bytes_max` on both sides."""
 
     code = 3200
     outcome = Outcome.NOT_SENT
@@ -412,9 +412,9 @@ class ConnectError(MessagingError, ConnectionError):
 
 
 class ConnectionClosedError(MessagingError, ConnectionError):
-    """The connection closed before the reply; `outcome` says whether the request had been written.
+    """The connection closed before the reply; `outcome` says whether the request was written.
 
-    Retryable only while nothing was sent: a blind retry of an unknown outcome makes duplicates.
+    Retryable only if nothing was sent: a retry after an unknown outcome can cause duplicates.
     """
 
     code = 3400
@@ -426,7 +426,7 @@ class ConnectionClosedError(MessagingError, ConnectionError):
 
 
 class TlsError(ConnectionClosedError):
-    """TLS could not be agreed: wrong trust root, expired certificate, or one side without TLS."""
+    """The TLS negotiation failed: untrusted or expired certificate, or one side without TLS."""
 
     code = 3410
     outcome = Outcome.NOT_SENT
@@ -441,10 +441,10 @@ class WrongPeerError(ConnectionClosedError):
 
 
 class DuplicateNamePeerError(ConnectionClosedError):
-    """A node with this node's own name answers there.
+    """A node with the name of this node answers at that address.
 
     Attributes:
-        incarnation: the number that tells its process from this one.
+        incarnation: number of the process of the peer; differs from that of this one.
         is_member: whether it has joined the cluster.
     """
 
@@ -455,13 +455,13 @@ class DuplicateNamePeerError(ConnectionClosedError):
 
 
 class ReplyTimeoutError(MessagingError, TimeoutError):
-    """No reply within the time the caller allowed."""
+    """No reply arrived within the timeout of the caller."""
 
     code = 3500
 
 
 class RemoteDecodeError(MessagingError):
-    """The peer could not parse the message; sending the same again cannot help."""
+    """The peer could not decode the message; a retry cannot help."""
 
     code = 3600
     outcome = Outcome.REPLIED
@@ -476,11 +476,11 @@ class NoHandlerError(MessagingError):
 
 
 class RemoteHandlerError(MessagingError):
-    """The peer's handler raised. `retryable` is what the peer said of it (version 3), else False.
+    """The peer's handler raised. `retryable` comes from the peer (version 3), else it is False.
 
     Attributes:
-        remote_code: code of the Postroad error raised there, 0 when it was another exception
-            or the peer speaks an older version.
+        remote_code: code of the Postroad error raised there, 0 for other exceptions and for
+            peers of an older version.
     """
 
     code = 3800
@@ -491,8 +491,8 @@ class RemoteHandlerError(MessagingError):
 class MemberNotFoundError(MessagingError, LookupError):
     """No member of that name is known here, or the peer does not know this node as a member yet.
 
-    Either can be transient: news of members need a moment to travel. `outcome` is NOT_SENT in the
-    first case and KNOWN in the second; no handler has run in either.
+    Both can be transient until membership gossip arrives. `outcome` is NOT_SENT in the first case
+    and REPLIED in the second; no handler has run in either.
     """
 
     code = 3900

@@ -1,15 +1,15 @@
-"""Named fault points: places where a test may stop, fail or observe the program.
+"""Named fault points: places where a test can interrupt, fail or observe the program.
 
-A module declares a point once and reaches it where a crash would hurt most:
+A module declares a point once and hits it where a crash would do the most damage:
 
-    BEFORE_CONNECT = faults.declare("net.dial.before_connect")
+    BEFORE_CONNECT = declare_fault_point("net.dial.before_connect")
     ...
-    BEFORE_CONNECT.reach(address=address)
+    BEFORE_CONNECT.hit(address=address)
 
-Unarmed, reaching a point costs one call; where that is too much, ask `is_armed` first. A test arms
-it by name:
+Hitting an unarmed point costs one call; on hot paths check `is_armed` first. A test arms a point by
+its name:
 
-    with faults.armed("net.dial.before_connect", raise_error):
+    with arm_fault_point("net.dial.before_connect", raise_error):
         ...
 """
 
@@ -27,7 +27,7 @@ _points: dict[str, FaultPoint] = {}
 
 
 class FaultPoint:
-    """One named place in the code."""
+    """A named place in the code."""
 
     __slots__ = ("_action", "is_armed", "name")
 
@@ -38,7 +38,7 @@ class FaultPoint:
         self._action: Action | None = None
 
     def hit(self, **details: Any) -> None:
-        """Say that the program is here; runs the armed action, which may raise."""
+        """Run the armed action, if any; it may raise."""
         if self._action is not None:
             self._action(**details)
 
@@ -47,28 +47,28 @@ class FaultPoint:
 
 
 def declare_fault_point(name: str) -> FaultPoint:
-    """Create the point of that name; each name is declared once, at import."""
+    """Create the point with this name; each name is declared once, at import."""
     if name in _points:
-        raise UsageError(f"fault point {name!r} is declared twice")
+        raise UsageError(f"fault point {name!r} is already declared; choose another name")
     point = _points[name] = FaultPoint(name)
     return point
 
 
 def fault_point_names() -> list[str]:
-    """All declared points, sorted."""
+    """Return the names of all declared points, sorted."""
     return sorted(_points)
 
 
 @contextmanager
 def arm_fault_point(name: str, action: Action) -> Iterator[FaultPoint]:
-    """Run `action(**details)` whenever the point is reached inside the block."""
+    """Run `action(**details)` whenever the point is hit inside the block."""
     point = _points.get(name)
     if point is None:
         raise UsageError(
-            f"no fault point {name!r}; there are: {', '.join(fault_point_names()) or 'none'}"
+            f"unknown fault point {name!r}; declared: {', '.join(fault_point_names()) or 'none'}"
         )
     if point._action is not None:
-        raise UsageError(f"fault point {name!r} is armed already")
+        raise UsageError(f"fault point {name!r} is already armed")
     point._action, point.is_armed = action, True
     try:
         yield point

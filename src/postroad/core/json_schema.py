@@ -1,4 +1,4 @@
-"""JSON Schema of types, in one piece."""
+"""Self-contained JSON Schema of Python types."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ _PREFIX = "#/$defs/"
 
 
 def json_schema(type: Any) -> dict[str, Any] | None:
-    """The schema of a type: itself, with those it needs in `$defs`; None if it has no such form."""
+    """Return the schema of a type with its definitions in `$defs`, or None if it has no schema."""
     try:
-        (schema,), others = msgspec.json.schema_components([type])
+        (schema,), definitions = msgspec.json.schema_components([type])
     except (TypeError, ValueError):
         return None
     name = str(schema.get("$ref", "")).removeprefix(_PREFIX)
-    if name not in others:
-        return {**schema, "$defs": others} if others else schema
-    itself = others[name]
-    if _mentions(others, schema["$ref"]):
-        # It contains itself.
-        return {**itself, "$defs": others}
-    del others[name]
-    return {**itself, "$defs": others} if others else itself
+    if name not in definitions:
+        return {**schema, "$defs": definitions} if definitions else schema
+    root = definitions[name]
+    if _mentions(definitions, schema["$ref"]):
+        # A recursive type refers to its own definition, which must stay in `$defs`.
+        return {**root, "$defs": definitions}
+    del definitions[name]
+    return {**root, "$defs": definitions} if definitions else root
 
 
 def _mentions(schema: Any, reference: str) -> bool:
     if isinstance(schema, dict):
         return schema.get("$ref") == reference or any(
-            _mentions(it, reference) for it in schema.values()
+            _mentions(value, reference) for value in schema.values()
         )
-    return isinstance(schema, list) and any(_mentions(it, reference) for it in schema)
+    return isinstance(schema, list) and any(_mentions(item, reference) for item in schema)

@@ -1,4 +1,4 @@
-"""What is started and stopped can be used with `async with`."""
+"""Base class of components that are started and stopped."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Self
 
 
 class Lifecycle(ABC):
-    """Base of everything that runs: `async with thing:` starts it and stops it in the end."""
+    """A component with `start()` and `stop()`; `async with` calls both."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Begin to run."""
+        """Start the component."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """End; doing so twice, or without a start, does nothing."""
+        """Stop the component; a second call, or one without a start, has no effect."""
 
     async def __aenter__(self) -> Self:
         await self.start()

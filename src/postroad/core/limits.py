@@ -1,4 +1,4 @@
-"""Every maximum of a node, with its reason. Overflow is back-pressure or an error, never growth."""
+"""Limits of a node with their reasons. Overflow causes backpressure or an error, never growth."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from postroad.core.errors import ConfigError
 KIB = 1024
 MIB = 1024 * KIB
 
-# The 16-bit signed length of the oldest layout; a longer subject could not be sent to everyone.
+# The 16-bit signed length of the oldest frame layout; older peers cannot read longer subjects.
 SUBJECT_BYTES_MAX = 32_767
 # An IPv4 datagram cannot carry more payload than this.
 DATAGRAM_BYTES_MAX = 65_507
 # A hello is a few short fields; anything larger is an attack.
 HELLO_BYTES_MAX = 4 * KIB
-# A secret can be guessed by whoever has seen one proof of it; a shorter one would be.
+# One observed proof allows offline guessing; a shorter secret could be found that way.
 SECRET_CHARACTERS_MIN = 16
-# One in use, one that comes, one that goes: more only make every refusal dearer.
+# A rotation needs three: current, next, previous. Each one makes a failed verification slower.
 SECRETS_MAX = 8
-# Steps of a flow that are committed at once: code that never waits goes on in the next commit, so
-# that operators and other flows have their turn after a few milliseconds.
+# Steps of a flow in one commit: code that never waits continues in the next commit, so that
+# operators and other flows are served after a few milliseconds.
 FLOW_RECORDS_MAX = 256
-# What a step of a flow returns, what a flow is given and returns, the value of a signal. Each is
-# kept in memory and read at each restart; what is larger belongs into a file or a table.
+# Result of a step, argument and result of a flow, value of a signal. Each is held in memory and
+# read at every restart; larger values belong in a file or a table.
 FLOW_VALUE_BYTES_MAX = 16 * MIB
-# Names of routes of one peer that are looked at or changed in a second. One takes about 10 us, so a
-# peer that tells others all the time costs a tenth of a core.
+# Route names of one peer that are compared or changed per second. One takes about 10 us, so a peer
+# that sends changes all the time uses a tenth of a core.
 ROUTE_NAMES_PER_S = 10_000
-# Routes changed in one turn of the loop: about 5 ms, then messages have their turn.
+# Routes changed in one iteration of the event loop: about 5 ms, then messages are processed.
 ROUTES_AT_ONCE_MAX = 512
 
 

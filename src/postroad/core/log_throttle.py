@@ -1,37 +1,37 @@
-"""Keeps repeated log lines from flooding: one line per key and interval, with a count."""
+"""Suppression of repeated log lines: one line per key and interval, with a count."""
 
 from __future__ import annotations
 
 import logging
 
-# Keys are chosen by peers in part; forgetting them all at this size keeps the table bounded.
+# Peers influence the keys, so the table must be bounded; it is cleared at this size.
 KEYS_MAX = 1_024
 
 
 class LogThrottle:
-    """Decides which of many similar occurrences to tell about. Time is an argument."""
+    """Admits one occurrence per key and interval. Time is an argument."""
 
     __slots__ = ("_interval_s", "_seen")
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
-        # Key -> time of the last line told, and how many were kept back since.
+        # Key -> time of the last admitted occurrence, and how many were suppressed since.
         self._seen: dict[str, tuple[float, int]] = {}
 
     def try_acquire(self, key: str, now: float) -> int | None:
-        """How many like it were kept back if this one should be told, else None."""
-        told_at, kept_back = self._seen.get(key, (None, 0))
-        if told_at is not None and now - told_at < self._interval_s:
-            self._seen[key] = (told_at, kept_back + 1)
+        """Return how many were suppressed before this one, or None if it is suppressed too."""
+        logged_at, suppressed = self._seen.get(key, (None, 0))
+        if logged_at is not None and now - logged_at < self._interval_s:
+            self._seen[key] = (logged_at, suppressed + 1)
             return None
         if len(self._seen) >= KEYS_MAX:
             self._seen.clear()
         self._seen[key] = (now, 0)
-        return kept_back
+        return suppressed
 
 
 class ThrottledLogger:
-    """Log lines that come in crowds: one for each key and interval, with a count of the rest."""
+    """Logger that writes one line per key and interval, with a count of the suppressed ones."""
 
     __slots__ = ("_logger", "_throttle")
 
@@ -42,11 +42,11 @@ class ThrottledLogger:
     def log(
         self, key: str, now: float, text: str, *args: object, level: int = logging.WARNING
     ) -> None:
-        """Log a line, but not more often than makes sense for its key."""
-        kept_back = self._throttle.try_acquire(key, now)
-        if kept_back is None:
+        """Log a line unless one with the same key was logged within the interval."""
+        suppressed = self._throttle.try_acquire(key, now)
+        if suppressed is None:
             return
-        if kept_back:
+        if suppressed:
             text += " (and %d more like it)"
-            args = (*args, kept_back)
+            args = (*args, suppressed)
         self._logger.log(level, text, *args)

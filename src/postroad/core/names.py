@@ -1,4 +1,4 @@
-"""Network addresses as users write them: `host:port`, `[v6]:port`."""
+"""Node names, cluster names and network addresses (`host:port`, `[v6]:port`)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from postroad.core.errors import ConfigError
 
 NODE_NAME_BYTES_MAX = 255
 
-# These separate a name from something else in an address, a pattern or a path.
+# Separators of addresses, patterns and paths that contain names.
 _FORBIDDEN = frozenset("@:*/\\")
 _RESERVED = frozenset({"local"})
 
 
 def validate_node_name(name: str) -> str:
-    """Return the name if it may be a node's, else raise ConfigError saying what is wrong."""
+    """Return the name if it is a valid node name, else raise ConfigError."""
     if not name:
         raise ConfigError("a node name must not be empty")
     size = len(name.encode("utf-8", "surrogatepass"))
@@ -33,7 +33,7 @@ def validate_node_name(name: str) -> str:
 
 
 def validate_cluster_name(name: str) -> str:
-    """Return the name if it may be a cluster's: anything encodable, also empty, up to the limit."""
+    """Return the name if it is a valid cluster name, which may be empty, else raise ConfigError."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -44,14 +44,14 @@ def validate_cluster_name(name: str) -> str:
 
 
 class Address(NamedTuple):
-    """A host name or IP address and a port. Two spellings of one host are two addresses."""
+    """A host name or IP address, and a port. Addresses are compared by their spelling."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read `host:port` or `[ipv6]:port`; raises ConfigError on anything else."""
+        """Parse `host:port` or `[ipv6]:port`; raise ConfigError for anything else."""
         host, colon, digits = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
@@ -65,7 +65,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only programs of this machine reach it."""
+        """Whether the address is reachable from this machine only."""
         return is_loopback(self.host)
 
     def __str__(self) -> str:
@@ -73,12 +73,12 @@ class Address(NamedTuple):
 
 
 def to_address(value: Address | str) -> Address:
-    """Accept an address in either spelling."""
+    """Return an address given as a string or as an `Address`."""
     return Address.parse(value) if isinstance(value, str) else value
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach a host."""
+    """Return whether a host is reachable from this machine only."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""What a sender knows of a message that failed."""
+"""What the sender of a failed message knows about its delivery."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import enum
 
 
 class Outcome(enum.Enum):
-    """What is known of a message whose sending failed."""
+    """Delivery state of a failed message, as known to its sender."""
 
     NOT_SENT = "not sent"
-    """It never left this node: sending it again cannot double anything."""
+    """The message was never written: a retry cannot cause a duplicate."""
     UNKNOWN = "unknown"
-    """It was written; the peer may or may not have acted on it."""
+    """The message was written; the peer may have processed it."""
     REPLIED = "known"
-    """The peer answered: it failed there, and the error says how."""
+    """The peer replied with an error."""

@@ -1,10 +1,13 @@
-"""Pauses between attempts: doubling, bounded, with jitter so that a crowd spreads out."""
+"""Deadlines, durations and retry delays. Pure: time and randomness are arguments."""
 
 from __future__ import annotations
 
+NEVER = float("inf")
+"""A deadline that never comes."""
+
 
 def format_duration(seconds: float) -> str:
-    """A duration for people: `0.35 ms`, `12 ms`, `1.5 s`."""
+    """Return a human-readable duration: `0.35 ms`, `12 ms`, `1.5 s`."""
     if seconds < 0.001:
         return f"{seconds * 1000:.2f} ms"
     if seconds < 1:
@@ -12,15 +15,19 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
 
 
-# 2 to this power exceeds any sensible ratio of last to first pause.
+# 2 to this power exceeds any sensible ratio of maximum to initial delay; more could overflow.
 _DOUBLINGS_MAX = 32
 
 
-def backoff(attempt: int, *, first_s: float, max_s: float, chance: float) -> float:
-    """Seconds to pause before the given attempt, 1 being the first repeat.
+def backoff(attempt: int, *, initial_delay_s: float, max_delay_s: float, jitter: float) -> float:
+    """Return the seconds to wait before an attempt: exponential backoff with jitter.
 
-    `chance` is a random number from 0 to 1 drawn by the caller; the pause is between half and all
-    of the doubled one.
+    Args:
+        attempt: 1 is the first retry.
+        initial_delay_s: delay before the first retry; it doubles with each attempt.
+        max_delay_s: upper bound of the delay.
+        jitter: random number from 0 to 1, drawn by the caller; the result is between half of the
+            delay and all of it, so that many callers do not retry at the same moment.
     """
-    whole = min(first_s * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX), max_s)
-    return whole * (0.5 + chance / 2)
+    delay_s = min(initial_delay_s * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX), max_delay_s)
+    return delay_s * (0.5 + jitter / 2)

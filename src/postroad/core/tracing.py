@@ -1,18 +1,18 @@
-"""Traces: which span the program is in, and how a message says which one it belongs to.
+"""Tracing: the current span, and trace context in messages (W3C Trace Context).
 
-A span is one piece of work: a call, a message on its way, the handling of it. Spans of one trace
-name their parents, also those of other nodes, whose context came with a message as W3C Trace
-Context has it: `traceparent` and `tracestate`.
+A span is one traced operation: a call, a message in transit, the handling of a message. Spans of
+one trace name their parents, also those of other nodes, whose context arrives with a message as
+`traceparent` and `tracestate`.
 
-`tracer` is the switch, None unless somebody records. Where every message comes by, ask it first:
+`tracer` is None while nothing is recorded. On hot paths check it first:
 
     if tracing.tracer is not None:
         ...
 
-Elsewhere begin a span and let it be nothing if nobody records:
+Elsewhere start a span, which does nothing without a tracer:
 
-    with tracing.outgoing("services", "call math.add", node="alpha") as span:
-        headers = tracing.inject(headers, span.context)
+    with tracing.start_outgoing_span("services", "call math.add", node="alpha") as span:
+        headers = tracing.inject_context(headers, span.context)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import msgspec
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
 SAMPLED = 1
-"""The flag of traces that are recorded."""
+"""Trace flag of sampled traces."""
 TRACESTATE_CHARS_MAX = 512
 
 _NO_TRACE = "0" * 32
@@ -48,7 +48,7 @@ Attribute: TypeAlias = str | int | float | bool
 
 
 class SpanKind(StrEnum):
-    """What part a span plays between two programs."""
+    """Role of a span between two processes (OpenTelemetry `SpanKind`)."""
 
     INTERNAL = "internal"
     CLIENT = "client"
@@ -58,7 +58,7 @@ class SpanKind(StrEnum):
 
 
 class SpanContext(msgspec.Struct, frozen=True, gc=False):
-    """What others have to know of a span to go on with its trace."""
+    """The part of a span that is propagated to other nodes."""
 
     trace_id: str
     """32 hexadecimal digits."""
@@ -66,33 +66,33 @@ class SpanContext(msgspec.Struct, frozen=True, gc=False):
     """16 hexadecimal digits."""
     flags: int = SAMPLED
     tracestate: str = ""
-    """What other vendors keep with the trace; passed on as it came."""
+    """Vendor data of the trace; propagated unchanged."""
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the trace is recorded."""
+        """Whether the trace is sampled."""
         return bool(self.flags & SAMPLED)
 
     @property
     def traceparent(self) -> str:
-        """The context as W3C writes it."""
+        """The context as a W3C `traceparent` value."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
 
 def parse_traceparent(traceparent: str, tracestate: str = "") -> SpanContext | None:
-    """Read a context that came with a message; None if it is none, or not a valid one."""
-    found = _TRACEPARENT.fullmatch(traceparent)
-    if found is None:
+    """Parse the context of a message; return None if it is not valid."""
+    match = _TRACEPARENT.fullmatch(traceparent)
+    if match is None:
         return None
-    version, trace_id, span_id, flags, more = found.groups()
+    version, trace_id, span_id, flags, more = match.groups()
     if trace_id == _NO_TRACE or span_id == _NO_SPAN or (version == "00" and more is not None):
         return None
-    # Flags that nobody has given a meaning must not be passed on.
+    # The specification forbids propagating flags without a defined meaning.
     return SpanContext(trace_id, span_id, int(flags, 16) & SAMPLED, _check_state(tracestate))
 
 
 def _check_state(tracestate: str) -> str:
-    """A tracestate as it came, or an empty one if it breaks the rules."""
+    """Return the tracestate unchanged, or an empty one if it is not valid."""
     if not tracestate or len(tracestate) > TRACESTATE_CHARS_MAX:
         return ""
     members = [member.strip(" \t") for member in tracestate.split(",")]
@@ -104,11 +104,11 @@ def _check_state(tracestate: str) -> str:
 
 
 def extract_context(headers: Mapping[str, Any] | None) -> SpanContext | None:
-    """The context in the headers of a message; None if there is no valid one."""
+    """Return the context in the headers of a message, or None if there is no valid one."""
     if not headers:
         return None
     traceparent, tracestate = headers.get(TRACEPARENT), headers.get(TRACESTATE)
-    # Headers of foreign peers may hold anything.
+    # Header values of other implementations may have any type.
     if not isinstance(traceparent, str):
         return None
     return parse_traceparent(traceparent, tracestate if isinstance(tracestate, str) else "")
@@ -117,31 +117,32 @@ def extract_context(headers: Mapping[str, Any] | None) -> SpanContext | None:
 def inject_context(
     headers: Mapping[str, Any] | None, context: SpanContext | None
 ) -> dict[str, Any] | None:
-    """Headers with a context in them; those that were given if there is none."""
+    """Return the headers with the context added; unchanged if the context is None."""
     if context is None:
         return headers if headers is None or isinstance(headers, dict) else dict(headers)
-    told = {} if headers is None else dict(headers)
-    told[TRACEPARENT] = context.traceparent
+    injected = {} if headers is None else dict(headers)
+    injected[TRACEPARENT] = context.traceparent
     if context.tracestate:
-        told[TRACESTATE] = context.tracestate
+        injected[TRACESTATE] = context.tracestate
     else:
-        told.pop(TRACESTATE, None)
-    return told
+        injected.pop(TRACESTATE, None)
+    return injected
 
 
 def remove_context(headers: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Headers without a context; None if nothing else is in them."""
+    """Return the headers without trace context; None if no others are left."""
     if not headers:
         return None
-    kept = {name: it for name, it in headers.items() if name not in (TRACEPARENT, TRACESTATE)}
-    return kept or None
+    return {
+        name: value for name, value in headers.items() if name not in (TRACEPARENT, TRACESTATE)
+    } or None
 
 
 class Tracer(Protocol):
-    """Who makes spans and keeps them."""
+    """Creates and exports spans."""
 
     tracks_context: bool
-    """Whether it wants to hear of `enter` and `leave`."""
+    """Whether `attach` and `detach` must be called."""
 
     def start_span(
         self,
@@ -154,26 +155,26 @@ class Tracer(Protocol):
         is_incoming: bool,
         links: Sequence[SpanContext],
     ) -> SpanLike:
-        """Begin a span; without a parent it is the first of its trace."""
+        """Start a span; without a parent it is the root of a new trace."""
 
     def on_end(self, span: Span) -> None:
-        """Take a span that is over."""
+        """Record a finished span."""
 
     def attach(self, span: Span) -> object:
-        """The program goes on inside of a span; returns what `leave` needs."""
+        """Make a span current in the tracing library; return the token for `detach`."""
 
-    def detach(self, entered: object) -> None:
-        """The program has left a span."""
+    def detach(self, token: object) -> None:
+        """Undo an `attach`."""
 
 
 class Span:
-    """One piece of work, recorded when it ends.
+    """One traced operation, recorded when it ends.
 
-    As a context manager it is the current one inside, and ends with the block.
+    As a context manager it is the current span inside the block and ends with it.
     """
 
     __slots__ = (
-        "_entered",
+        "_attached",
         "_token",
         "attributes",
         "code",
@@ -216,32 +217,32 @@ class Span:
         self.peer = peer
         self.links = links
         self.start_ns = start_ns
-        # By a clock of the tracer that is never set back.
+        # Monotonic clock of the tracer.
         self.started = started
-        # 0 until it is over.
+        # 0 until the span has ended.
         self.end_ns = 0
-        # What it failed with, and the code of that error; None and 0 if it did not.
+        # Text and code of the error that ended the span; None and 0 without one.
         self.error: str | None = None
         self.code = 0
-        # Made when it is needed: most spans have none.
+        # Created on demand: most spans have none.
         self.attributes: dict[str, Attribute] | None = None
 
     def set_attribute(self, name: str, value: Attribute) -> None:
-        """Note something about the work."""
+        """Set an attribute of the span."""
         if self.attributes is None:
             self.attributes = {}
         self.attributes[name] = value
 
     def end(self, error: BaseException | None = None) -> None:
-        """The work is over; only the first time counts."""
+        """End the span; later calls have no effect."""
         if self.end_ns:
             return
         if error is not None:
-            self.error, self.code = _tell(error)
+            self.error, self.code = _describe_error(error)
         self.tracer.on_end(self)
 
     def end_with_error(self, text: str, code: int = 0) -> None:
-        """The work is over, and what came of it is a failure."""
+        """End the span as failed; later calls have no effect."""
         if not self.end_ns:
             self.error, self.code = text, code
             self.tracer.on_end(self)
@@ -249,7 +250,7 @@ class Span:
     def __enter__(self) -> Self:
         self._token = _current.set(self)
         if self.tracer.tracks_context:
-            self._entered = self.tracer.attach(self)
+            self._attached = self.tracer.attach(self)
         return self
 
     def __exit__(
@@ -259,13 +260,13 @@ class Span:
         traceback: TracebackType | None,
     ) -> None:
         if self.tracer.tracks_context:
-            self.tracer.detach(self._entered)
+            self.tracer.detach(self._attached)
         _current.reset(self._token)
         self.end(error)
 
     @property
     def scope(self) -> SpanScope:
-        """Makes it the current one in a block, and lets it go on after that."""
+        """A scope that makes the span current in a block without ending it."""
         return SpanScope(self)
 
     def __repr__(self) -> str:
@@ -274,25 +275,25 @@ class Span:
 
 
 class NonRecordingSpan(Span):
-    """Work of a trace that is not recorded: it tells others of the trace, and leaves nothing."""
+    """A span that is not sampled: its context is propagated, nothing is recorded."""
 
     __slots__ = ()
 
     def __init__(self, tracer: Tracer, context: SpanContext) -> None:
         self.tracer = tracer
         self.context = context
-        # It was over before it began: nobody looks at its end.
+        # Marks the span as ended, so that `end` never calls the tracer.
         self.end_ns = 1
 
     def set_attribute(self, name: str, value: Attribute) -> None:
-        """Forget it."""
+        """Do nothing: the span is not recorded."""
 
     def __repr__(self) -> str:
         return "<Unrecorded span>"
 
 
-def _tell(error: BaseException) -> tuple[str, int]:
-    """An error in words, and its code; whatever users raise, telling of it must not."""
+def _describe_error(error: BaseException) -> tuple[str, int]:
+    """Return the text and code of an error; never raises, whatever its `__str__` does."""
     try:
         code = getattr(error, "code", 0)
         text = f"{type(error).__name__}: {error}"
@@ -302,9 +303,9 @@ def _tell(error: BaseException) -> tuple[str, int]:
 
 
 class SpanScope:
-    """A block in which a span is the current one."""
+    """Scope in which a span is current."""
 
-    __slots__ = ("_entered", "_span", "_token")
+    __slots__ = ("_attached", "_span", "_token")
 
     def __init__(self, span: Span) -> None:
         self._span = span
@@ -313,17 +314,17 @@ class SpanScope:
         span = self._span
         self._token = _current.set(span)
         if span.tracer.tracks_context:
-            self._entered = span.tracer.attach(span)
+            self._attached = span.tracer.attach(span)
 
     def __exit__(self, *_: object) -> None:
         tracer = self._span.tracer
         if tracer.tracks_context:
-            tracer.detach(self._entered)
+            tracer.detach(self._attached)
         _current.reset(self._token)
 
 
 class NoopScope:
-    """A block in which nothing is different."""
+    """Scope that changes nothing."""
 
     __slots__ = ()
 
@@ -335,7 +336,7 @@ class NoopScope:
 
 
 class SuppressedScope:
-    """A block in which this node begins no spans: what it does there, it does for itself."""
+    """Scope in which no spans are started, for internal work of the node."""
 
     __slots__ = ("_token",)
 
@@ -347,7 +348,7 @@ class SuppressedScope:
 
 
 class NoopSpan:
-    """Work that nobody records."""
+    """A span that does nothing."""
 
     __slots__ = ()
 
@@ -355,13 +356,13 @@ class NoopSpan:
     scope: Final = NoopScope()
 
     def set_attribute(self, name: str, value: Attribute) -> None:
-        """Forget it."""
+        """Do nothing: the span is not recorded."""
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing ends."""
+        """Do nothing: the span was never started."""
 
     def end_with_error(self, text: str, code: int = 0) -> None:
-        """Nothing ends."""
+        """Do nothing: the span was never started."""
 
     def __enter__(self) -> Self:
         return self
@@ -371,7 +372,7 @@ class NoopSpan:
 
 
 class PropagatingSpan(NoopSpan):
-    """A part of work that nobody records, for which others are told the trace of the whole."""
+    """A span that is not recorded and propagates the context of its parent."""
 
     __slots__ = ("context",)
 
@@ -384,37 +385,37 @@ SpanLike: TypeAlias = Span | NoopSpan
 NOOP_SPAN: Final = NoopSpan()
 
 tracer: Tracer | None = None
-"""Who records spans in this process; None if nobody does."""
+"""The tracer of this process; None while nothing is recorded."""
 
-# No span where nothing shall be traced, None where nobody has begun anything.
+# NOOP_SPAN where tracing is suppressed, None outside of all spans.
 _current: ContextVar[SpanLike | None] = ContextVar("postroad_span", default=None)
 
 
-def set_tracer(to: Tracer | None) -> None:
-    """Have spans recorded by somebody, or by nobody any more."""
+def set_tracer(new_tracer: Tracer | None) -> None:
+    """Install a tracer, or remove it with None."""
     global tracer
-    tracer = to
+    tracer = new_tracer
 
 
 def current_span() -> Span | None:
-    """The span that the program is in."""
+    """Return the current span, or None."""
     span = _current.get()
     return span if tracer is not None and isinstance(span, Span) else None
 
 
 def scope(span: Span | None) -> SpanScope | SuppressedScope:
-    """A block that goes on where the program was when that span was current; untraced if none."""
+    """Return a scope in which the span is current; without a span, tracing is suppressed."""
     return SuppressedScope() if span is None else SpanScope(span)
 
 
 def current_span_context() -> SpanContext | None:
-    """The context of the span that the program is in."""
+    """Return the context of the current span, or None."""
     span = current_span()
     return None if span is None else span.context
 
 
 def detached_context() -> Context:
-    """A copy of the context of whoever asks, outside of all spans: for work that outlives them."""
+    """Return a copy of the caller's context outside of all spans, for work that outlives them."""
     context = copy_context()
     context.run(_current.set, None)
     return context
@@ -429,16 +430,16 @@ def start_outgoing_span(
     peer: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> SpanLike:
-    """Begin work that this node starts by itself: a child of the current span.
+    """Start a span for an operation of this node: a child of the current span.
 
-    Outside of any, headers that the user has written say what it belongs to.
+    Outside of all spans, the parent is the trace context in the user's headers, if any.
     """
-    within = _current.get()
-    if tracer is None or within is NOOP_SPAN:
+    current = _current.get()
+    if tracer is None or current is NOOP_SPAN:
         return NOOP_SPAN
-    if type(within) is NonRecordingSpan:
-        return PropagatingSpan(within.context)
-    parent = extract_context(headers) if within is None else within.context
+    if type(current) is NonRecordingSpan:
+        return PropagatingSpan(current.context)
+    parent = extract_context(headers) if current is None else current.context
     return tracer.start_span(name, kind, layer, node, peer, parent, False, ())
 
 
@@ -452,7 +453,7 @@ def start_incoming_span(
     peer: str = "",
     links: Sequence[SpanContext] = (),
 ) -> SpanLike:
-    """Begin work that a message asks for: a child of what came with it, and of nothing else."""
+    """Start a span for a received message: a child of the context in it, of nothing else."""
     if tracer is None:
         return NOOP_SPAN
     return tracer.start_span(name, kind, layer, node, peer, parent, True, links)

@@ -187,9 +187,9 @@ class Bridge:
         await self._pause(
             backoff(
                 self._failures,
-                first_s=self._config.bridge_first_s,
-                max_s=self._config.bridge_max_s,
-                chance=random.random(),
+                initial_delay_s=self._config.bridge_first_s,
+                max_delay_s=self._config.bridge_max_s,
+                jitter=random.random(),
             )
         )
 

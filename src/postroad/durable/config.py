@@ -26,7 +26,9 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
     def pause_s(self, failures: int, chance: float) -> float:
         """Seconds until the next attempt, after so many failures."""
-        return backoff(failures, first_s=self.first_s, max_s=self.max_s, chance=chance)
+        return backoff(
+            failures, initial_delay_s=self.first_s, max_delay_s=self.max_s, jitter=chance
+        )
 
 
 class MailConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -210,7 +210,10 @@ class QueueReading(ABC):
 
     async def _pause(self, attempt: int) -> None:
         pause_s = backoff(
-            attempt, first_s=_REPAIR_FIRST_S, max_s=_REPAIR_MAX_S, chance=random.random()
+            attempt,
+            initial_delay_s=_REPAIR_FIRST_S,
+            max_delay_s=_REPAIR_MAX_S,
+            jitter=random.random(),
         )
         await asyncio.sleep(pause_s)
 

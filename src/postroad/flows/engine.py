@@ -386,9 +386,9 @@ class Engine:
             self._breaks += 1
             pause_s = backoff(
                 self._breaks,
-                first_s=_BROKEN_FIRST_S,
-                max_s=_BROKEN_MAX_S,
-                chance=random.random(),
+                initial_delay_s=_BROKEN_FIRST_S,
+                max_delay_s=_BROKEN_MAX_S,
+                jitter=random.random(),
             )
             self._loop.call_later(pause_s, self.take_up, resident.id)
 

@@ -245,7 +245,9 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
                     return
                 # A store that is away comes back, and nobody else would look again.
                 failures += 1
-                pause_s = backoff(failures, first_s=1.0, max_s=_FORGET_EVERY_S, chance=0.5)
+                pause_s = backoff(
+                    failures, initial_delay_s=1.0, max_delay_s=_FORGET_EVERY_S, jitter=0.5
+                )
                 level = logging.DEBUG if isinstance(error, StoreError) else logging.WARNING
                 logger.log(level, "flows that ended long ago are kept for now: %r", error)
             await asyncio.sleep(pause_s)

@@ -19,6 +19,7 @@ from postroad.core import (
     validate_cluster_name,
     validate_node_name,
 )
+from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.errors import (
     ConfigError,
     LocalProtocolError,
@@ -27,7 +28,6 @@ from postroad.core.errors import (
     RemoteProtocolError,
     UsageError,
 )
-from postroad.core.secret import ClusterSecret
 from postroad.net.dispatch import RawMessage
 from postroad.net.identity import choose_advertised_address, new_nonce
 from postroad.wire import Datagram, Seal, encode_preamble
@@ -39,7 +39,7 @@ from postroad.wire.datagram import (
     frame_datagram,
     unframe_datagram,
 )
-from postroad.wire.sealing import SEAL_BYTES
+from postroad.wire.datagram_seal import SEAL_BYTES
 
 logger = logging.getLogger("postroad.net")
 

@@ -12,8 +12,8 @@ import time
 import msgspec
 
 from postroad.core import Address, Limits
+from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.errors import ConfigError
-from postroad.core.secret import ClusterSecret
 from postroad.wire import (
     PROFILES,
     BufferCache,

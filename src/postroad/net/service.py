@@ -15,6 +15,7 @@ from postroad.core import (
     validate_cluster_name,
     validate_node_name,
 )
+from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.errors import (
     ConnectionClosedError,
     MessagingError,
@@ -23,7 +24,6 @@ from postroad.core.errors import (
     UsageError,
     WrongPeerError,
 )
-from postroad.core.secret import ClusterSecret
 from postroad.net.connections.client import ClientConnection
 from postroad.net.connections.listener import ConnectionAcceptor
 from postroad.net.connections.pool import ConnectionPool

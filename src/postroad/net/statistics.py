@@ -101,7 +101,7 @@ def collect_statistics(
         tunnels=len(tunnels),
         requests_pending=sum(len(link.pending) for link in dialed),
         handlers_running=sum(len(link.running) for link in accepted) + local_handlers,
-        unfinished_bytes=context.unfinished.held_bytes,
+        unfinished_bytes=context.unfinished.used_bytes,
         subscriptions=subscriptions,
         protocol_errors_by_kind=dict(context.protocol_errors_by_kind),
         round_trips_s={peer: trip for peer, trip in trips.items() if trip is not None},

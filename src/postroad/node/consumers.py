@@ -132,7 +132,7 @@ class Directions:
     def pause_s(self, attempt: int) -> float:
         """How long to wait before looking again."""
         first_s, max_s = self._config.look_first_s, self._config.look_max_s
-        return backoff(attempt, first_s=first_s, max_s=max_s, chance=random.random())
+        return backoff(attempt, initial_delay_s=first_s, max_delay_s=max_s, jitter=random.random())
 
     def choose(self, consumers: Consumers, key: bytes) -> str:
         """The domain that gets a message, always the same for the same key."""

@@ -177,7 +177,10 @@ class JobSupervisor(Lifecycle):
                 job.progress = None
             failures = 1 if time.monotonic() - started_s > _STABLE_AFTER_S else failures + 1
             pause_s = backoff(
-                failures, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S, chance=random.random()
+                failures,
+                initial_delay_s=_PAUSE_FIRST_S,
+                max_delay_s=_PAUSE_MAX_S,
+                jitter=random.random(),
             )
             if not restart:
                 logger.warning("job %s failed: %s", job.path, job.problem)

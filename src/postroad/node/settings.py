@@ -16,9 +16,9 @@ import msgspec
 from postroad.cells import CellsConfig, Role
 from postroad.cluster import MembershipConfig
 from postroad.core import Address, Limits
+from postroad.core.cluster_secret import check_secrets
 from postroad.core.errors import ConfigError
 from postroad.core.names import to_address, validate_cluster_name, validate_node_name
-from postroad.core.secret import check_secrets
 from postroad.durable import MailConfig
 from postroad.flows import FlowsConfig
 from postroad.net import TlsConfig

@@ -292,4 +292,6 @@ class _InsistentWriter(OutputWriter):
 
 
 def _pause_s(attempt: int) -> float:
-    return backoff(attempt, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S, chance=random.random())
+    return backoff(
+        attempt, initial_delay_s=_PAUSE_FIRST_S, max_delay_s=_PAUSE_MAX_S, jitter=random.random()
+    )

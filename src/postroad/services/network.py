@@ -186,7 +186,9 @@ class Network:
 
     def _pause_s(self, attempt: int) -> float:
         chance = self._chance.random()
-        return backoff(attempt, first_s=_CONNECT_FIRST_S, max_s=_CONNECT_MAX_S, chance=chance)
+        return backoff(
+            attempt, initial_delay_s=_CONNECT_FIRST_S, max_delay_s=_CONNECT_MAX_S, jitter=chance
+        )
 
     def _receive_about_nodes(self, packet: Packet, done: Done | None) -> None:
         self.presence.received(packet)

@@ -1,9 +1,12 @@
-"""The protocol between two nodes, pure: bytes to frames, handshake, connection machine."""
+"""The protocol between two nodes, sans I/O: codecs, handshake, connection state machine."""
 
+from postroad.core.timing import NEVER
 from postroad.wire.codecs.codec import JOIN_BYTES_MAX
 from postroad.wire.config import WireConfig
 from postroad.wire.connection import WireConnection
 from postroad.wire.datagram import Datagram, decode_datagram, encode_datagram
+from postroad.wire.datagram_seal import Seal
+from postroad.wire.deadline_map import DeadlineMap
 from postroad.wire.frame_reader import BufferCache
 from postroad.wire.frame_rules import ConnectionState
 from postroad.wire.frames import (
@@ -27,9 +30,7 @@ from postroad.wire.handshake import (
     encode_preamble,
     java_string_hash,
 )
-from postroad.wire.pending import NEVER, DeadlineMap
-from postroad.wire.sealing import Seal
-from postroad.wire.unfinished import Share, UnfinishedFrames
+from postroad.wire.unfinished_frames import Share, UnfinishedFrames
 
 __all__ = [
     "DOCUMENTED",

@@ -1,7 +1,7 @@
-"""Payload compression of version 3, negotiated in the hello and off by default.
+"""Payload compression of version 3, negotiated in the hello, off by default (3.4).
 
 A compressed payload is u32 original size, then the compressed bytes. The size is checked against
-the frame limit before anything is decompressed, and must turn out true.
+the frame limit before decompression and against the result after it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from postroad.wire.frames import check_frame_size
 
 _SIZE = struct.Struct(">I")
 
-# Below this the header and the work outweigh what is saved.
+# Smaller payloads do not save enough bytes to pay for the header and the CPU time.
 COMPRESS_BYTES_MIN = 512
-# What shrinks more than this travels as it is: a small read must not become a flood of memory.
+# Payloads that shrink more are sent uncompressed, so that a receiver can reject higher ratios:
+# a few received bytes must not expand to much memory (decompression bomb).
 RATIO_MAX = 256
 
 
 class CompressionAlgorithm(Protocol):
-    """One compression algorithm."""
+    """A compression algorithm."""
 
     def compress(self, data: bytes) -> bytes:
         """Compress a whole payload."""
 
     def decompress(self, data: bytes, size: int) -> bytes:
-        """Decompress to at most `size` bytes; any failure is a MalformedFrameError."""
+        """Decompress to at most `size` bytes; raise MalformedFrameError on any failure."""
 
 
 class ZlibCompression:
-    """The standard library's; always there, slower than zstd."""
+    """zlib of the standard library; always available, slower than zstd."""
 
     def compress(self, data: bytes) -> bytes:
         return zlib.compress(data, 1)
@@ -66,7 +67,7 @@ class ZstdCompression:
 
     def decompress(self, data: bytes, size: int) -> bytes:
         try:
-            # The frame's own header decides how much is allocated, so it must agree first.
+            # The size in the zstd header decides how much is allocated, so it is checked first.
             if self._library.frame_content_size(data) != size:
                 raise MalformedFrameError("payload is not zstd data of the announced size")
             return bytes(
@@ -83,23 +84,23 @@ ALGORITHMS: dict[str, Callable[[], CompressionAlgorithm]] = {
 
 
 def load_algorithm(name: str) -> CompressionAlgorithm:
-    """The algorithm of that name, ready for use."""
+    """Return the algorithm with this name; raise ConfigError if there is none."""
     try:
         factory = ALGORITHMS[name]
     except KeyError:
-        known = ", ".join(ALGORITHMS)
-        raise ConfigError(f"unknown compression {name!r}; there are: {known}") from None
+        names = ", ".join(ALGORITHMS)
+        raise ConfigError(f"unknown compression {name!r}; available: {names}") from None
     return factory()
 
 
 def negotiate_compression(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
-    """The one both sides will use: zstd before zlib, if both sides offer it."""
+    """Return the best algorithm that both sides offer (zstd before zlib), or None."""
     common = [name for name in ALGORITHMS if name in ours and name in theirs]
     return common[0] if common else None
 
 
 def compress_payload(algorithm: CompressionAlgorithm, payload: bytes) -> bytes | None:
-    """The compressed form, or None when it is not worth it."""
+    """Return the compressed payload, or None if compression does not pay."""
     if len(payload) < COMPRESS_BYTES_MIN:
         return None
     packed = _SIZE.pack(len(payload)) + algorithm.compress(payload)
@@ -110,13 +111,16 @@ def compress_payload(algorithm: CompressionAlgorithm, payload: bytes) -> bytes |
 def decompress_payload(
     algorithm: CompressionAlgorithm, packed: bytes, frame_bytes_max: int
 ) -> bytes:
-    """The original payload."""
+    """Return the original payload; raise MalformedFrameError if it is not valid."""
     if len(packed) < _SIZE.size:
         raise MalformedFrameError("compressed payload lacks its size")
     (size,) = _SIZE.unpack_from(packed)
     check_frame_size(size, frame_bytes_max)
     if size > RATIO_MAX * len(packed):
-        raise MalformedFrameError(f"{len(packed)} bytes are announced to hold {size}")
+        raise MalformedFrameError(
+            f"compressed payload of {len(packed)} bytes announces {size} bytes, more than "
+            f"{RATIO_MAX} times its size"
+        )
     payload = algorithm.decompress(packed[_SIZE.size :], size)
     if len(payload) != size:
         raise MalformedFrameError(f"compressed payload is not of the announced {size} bytes")

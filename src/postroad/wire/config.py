@@ -1,4 +1,4 @@
-"""What every connection of one service shares, and the parts chosen by it."""
+"""Configuration shared by all connections of a messaging service, and factories that use it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.errors import ConfigError
 from postroad.core.limits import Limits
-from postroad.core.secret import ClusterSecret
 from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
 from postroad.wire.compression import CompressionAlgorithm
 from postroad.wire.frame_reader import BufferCache
@@ -21,39 +21,38 @@ from postroad.wire.heartbeats import (
     ZeebeClientHeartbeats,
     ZeebeServerHeartbeats,
 )
-from postroad.wire.proving import Proving
 
 
 class WireConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Made once by the service, used by all its connections."""
+    """Created once by the messaging service, used by all its connections."""
 
     profile: ProtocolProfile
     preamble: bytes
     hello: HelloFrame
-    """Who this node is; versions 1 and 2 use its address only."""
+    """The hello of this node; versions 1 and 2 use its address only."""
     advertised_ip: str
     """The advertised host as an IP address, for version 1."""
     limits: Limits
     wall_clock: WallClock
     buffer_cache: BufferCache
     algorithms: Mapping[str, CompressionAlgorithm] = {}
-    """Compressions this node offers, by name."""
+    """Compression algorithms this node offers, by name."""
     is_secure: bool = False
-    """Whether connections go through TLS: a peer without a certificate is then nobody known."""
+    """Whether connections use TLS; the name of a peer without a certificate is then ignored."""
     heartbeat_payload: bool = True
-    """Whether heartbeats of profile `zeebe` carry timestamps, if the peer agrees."""
+    """Whether heartbeats of profile `zeebe` carry timestamps, if the peer supports them."""
     secret: ClusterSecret | None = None
-    """What peers must know, if the cluster has a secret."""
+    """The cluster secret, None in a cluster without one."""
     new_nonce: Callable[[], bytes] | None = None
-    """Draws a nonce; whoever has a secret needs one for every connection."""
+    """Returns a random nonce for a connection; needed with a secret."""
 
     def __post_init__(self) -> None:
         if (self.secret is None) is not (self.new_nonce is None):
-            raise ConfigError("a secret and nonces: give both or neither")
+            raise ConfigError("secret and new_nonce must be set together, or neither")
 
 
 def make_codec(config: WireConfig, version: int) -> Codec:
-    """The codec of the profile and version."""
+    """Return the codec of the profile and version."""
     frame_bytes_max = config.limits.frame_bytes_max
     if version >= 3:
         return Version3Codec(frame_bytes_max)
@@ -61,15 +60,8 @@ def make_codec(config: WireConfig, version: int) -> Codec:
     return codec(version, config.hello.address, config.advertised_ip, frame_bytes_max)
 
 
-def make_proving(config: WireConfig, role: ConnectionRole) -> Proving | None:
-    """What proves the secret on a new connection, if the cluster has one."""
-    if config.secret is None or config.new_nonce is None:
-        return None
-    return Proving(config.secret, role, config.hello, config.new_nonce())
-
-
 def make_heartbeats(config: WireConfig, role: ConnectionRole, next_id: NextId) -> Heartbeats:
-    """The heartbeats of the profile; version 3 replaces them once the peer has said hello."""
+    """Return the heartbeats of the profile; version 3 replaces them after the hello."""
     if config.profile.name != ZEEBE.name:
         return Heartbeats()
     if role is ConnectionRole.SERVER:

@@ -1,8 +1,8 @@
-"""Unicast datagrams: preamble, length, then sender, subject and payload as MessagePack.
+"""Unicast datagrams: preamble, length, then sender, subject and payload as MessagePack (5).
 
 i32 preamble, i32 length of the rest, [sender name, host, port, subject, payload]
 
-In a cluster with a secret the rest is sealed; see `sealing`.
+In a cluster with a secret the rest is sealed; see `datagram_seal`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from postroad.core.errors import (
 )
 from postroad.core.limits import DATAGRAM_BYTES_MAX
 from postroad.core.names import Address
-from postroad.wire.sealing import MARK
+from postroad.wire.datagram_seal import MARK
 
 _LENGTH = struct.Struct(">i")
 _PREAMBLE_BYTES = 4
@@ -47,51 +47,51 @@ _decoder = msgspec.msgpack.Decoder(Datagram)
 
 
 def encode_datagram(preamble: bytes, datagram: Datagram) -> bytes:
-    """The bytes to send; LocalProtocolError if no datagram can carry them."""
+    """Return the bytes to send; raise LocalProtocolError if they exceed a datagram."""
     return frame_datagram(preamble, encode_body(datagram))
 
 
 def decode_datagram(preamble: bytes, data: bytes) -> Datagram:
-    """Read what a peer sent; raises RemoteProtocolError for anything else."""
+    """Decode a received datagram; raise RemoteProtocolError if it is not valid."""
     body = unframe_datagram(preamble, data)
     if body[:1] == _MARK:
         raise HandshakeRejectedError(
-            "a datagram of a cluster with a secret, and this node has none: give it node.secret"
+            "the datagram is sealed with a cluster secret and this node has none: set node.secret"
         )
     return decode_body(body)
 
 
 def encode_body(datagram: Datagram) -> bytes:
-    """Sender, subject and payload."""
+    """Encode sender, subject and payload."""
     return _encoder.encode(datagram)
 
 
 def decode_body(body: bytes) -> Datagram:
-    """Read sender, subject and payload."""
+    """Decode sender, subject and payload."""
     try:
         datagram = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedFrameError(f"datagram body: {error}") from None
+        raise MalformedFrameError(f"cannot decode the datagram body: {error}") from None
     if not 0 <= datagram.port <= 65535:
         raise MalformedFrameError(f"datagram port {datagram.port} is not 0 to 65535")
     return datagram
 
 
 def frame_datagram(preamble: bytes, body: bytes) -> bytes:
-    """A body, plain or sealed, as it is sent."""
+    """Add the header to a plain or sealed body."""
     check_body_size(len(body))
     return preamble + _LENGTH.pack(len(body)) + body
 
 
 def check_body_size(body_bytes: int) -> None:
-    """Refuse a body that no datagram can carry."""
+    """Raise LocalProtocolError if the body exceeds a datagram."""
     size = _HEADER_BYTES + body_bytes
     if size > DATAGRAM_BYTES_MAX:
         raise LocalProtocolError(f"a datagram of {size} bytes exceeds {DATAGRAM_BYTES_MAX}")
 
 
 def unframe_datagram(preamble: bytes, data: bytes) -> bytes:
-    """The body of what a node of this cluster sent."""
+    """Check the header and return the body; raise RemoteProtocolError if it is not valid."""
     if len(data) > DATAGRAM_BYTES_MAX:
         raise FrameTooLargeError(f"a datagram of {len(data)} bytes exceeds {DATAGRAM_BYTES_MAX}")
     if not data.startswith(preamble):

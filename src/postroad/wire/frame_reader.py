@@ -1,9 +1,9 @@
-"""Bytes in any pieces to whole frames.
+"""Incremental frame decoder: bytes in chunks of any size to complete frames.
 
-Small frames are cut out of the piece they came in. A large one is read straight into a buffer of
-its own (`room` and `fill`), which saves a copy of all its bytes. That buffer grows as bytes arrive:
-memory follows what a peer has sent, never what a header announced. What is kept of frames that are
-not whole counts for the total of all connections (`unfinished`).
+Small frames are sliced from the chunk they arrived in. A large frame is read directly into a buffer
+of its own (`receive_buffer`, `buffer_filled`), which saves a copy. That buffer grows as bytes
+arrive: memory follows the bytes a peer has sent, never the size in a header. Unfinished frames
+count for the budget of all connections (`unfinished_frames`).
 """
 
 from __future__ import annotations
@@ -12,81 +12,82 @@ from postroad.core.errors import FrameTooLargeError, PeerTimeoutError, RemotePro
 from postroad.core.limits import HELLO_BYTES_MAX, KIB
 from postroad.wire.codecs import Codec
 from postroad.wire.frames import Frame, ReplyFrame, RequestFrame
-from postroad.wire.unfinished import Share, UnfinishedFrames
+from postroad.wire.unfinished_frames import Share, UnfinishedFrames
 
-# A frame is worth a buffer of its own once so much has arrived and so much is missing.
+# A frame gets a buffer of its own when this much has arrived and this much is missing.
 LARGE_BYTES_MIN = 64 * KIB
-# A frame must make at least this progress, however long its time is.
+# Minimum rate of a frame, in addition to the frame timeout.
 _FRAME_BYTES_PER_S_MIN = 64 * KIB
-_FIRST_BUFFER_BYTES = 256 * KIB
+_INITIAL_BUFFER_BYTES = 256 * KIB
 _GROWTH = 4
-# What a connection may keep without its being counted: less than the connection itself costs.
+# A smaller partial frame is not counted: the connection itself uses more memory.
 _UNCOUNTED_BYTES = HELLO_BYTES_MAX
 
 
 class BufferCache:
-    """One large buffer kept for the next large frame of any connection: fresh memory is slow."""
+    """Cache of one large receive buffer for all connections: allocating fresh memory is slow."""
 
     def __init__(self) -> None:
         self._buffer: bytearray | None = None
 
     def acquire(self) -> bytearray:
-        """The spare, or a new buffer of the first size."""
+        """Return the cached buffer, or a new one of the initial size."""
         buffer, self._buffer = self._buffer, None
-        return bytearray(_FIRST_BUFFER_BYTES) if buffer is None else buffer
+        return bytearray(_INITIAL_BUFFER_BYTES) if buffer is None else buffer
 
     def release(self, buffer: bytearray) -> None:
-        """Keep a buffer that is done with, unless a larger one is kept already."""
+        """Cache a buffer unless a larger one is cached already."""
         if self._buffer is None or len(buffer) > len(self._buffer):
             self._buffer = buffer
 
 
 class FrameReader:
-    """Collects the pieces of one connection. After a failure nothing more is read."""
+    """Decodes the frames of one connection. After a failure it decodes nothing more."""
 
     __slots__ = (
+        "_buffer_cache",
         "_codec",
         "_filled",
         "_rest",
         "_share",
-        "_spare",
         "failure",
         "is_fast_path",
         "large",
     )
 
-    def __init__(self, codec: Codec, spare: BufferCache, share: Share | None = None) -> None:
+    def __init__(self, codec: Codec, buffer_cache: BufferCache, share: Share | None = None) -> None:
         self._codec = codec
-        self._spare = spare
-        # What it holds of the total of all connections; alone, it may hold as much as it needs.
+        self._buffer_cache = buffer_cache
+        # Part of the memory budget; a reader without one has a budget of its own, which allows one
+        # frame of any size.
         self._share = share or UnfinishedFrames(0).share("", None)
-        # What arrived of a small frame that is not whole yet.
+        # Received bytes of an unfinished small frame, or of a large one that waits for memory.
         self._rest = bytearray()
-        # Buffer of a large frame that is not whole yet, and how much of it is filled.
+        # Buffer of an unfinished large frame, and how much of it is filled.
         self.large: bytearray | None = None
         self._filled = 0
-        # Whether there is neither a large frame under way or waiting, nor a failure.
+        # Whether there is no large frame, started or waiting, and no failure.
         self.is_fast_path = True
-        # Set when the peer sent something that is no frame; frames before it still count.
+        # Set when the peer sent an invalid frame; the frames before it are valid.
         self.failure: RemoteProtocolError | None = None
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether a frame has begun and is not whole."""
+        """Whether a frame has started and is unfinished."""
         return self.large is not None or bool(self._rest)
 
     @property
-    def awaits_room(self) -> bool:
-        """Whether a large frame waits for room; nothing should be read until it has that."""
+    def awaits_capacity(self) -> bool:
+        """Whether a large frame waits for memory; nothing must be read until it has it."""
         return self._share.is_waiting
 
     @property
     def frame_bytes(self) -> int:
-        """Size of the frame that has begun, as far as known."""
+        """Size of the unfinished frame, as far as it is known."""
         return self._codec.bytes_needed
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take bytes; returns all frames that are whole now."""
+        """Decode bytes; return all frames that are complete now."""
         frames: list[Frame] = []
         if self._rest or not self.is_fast_path:
             data = self._join(data, frames)
@@ -96,14 +97,14 @@ class FrameReader:
             consumed = self._codec.decode(data, frames)
         except RemoteProtocolError as error:
             self.failure = error
-            self._peek_size()
+            self._update_fast_path()
             return frames
         if consumed != len(data):
             self._store_partial(memoryview(data)[consumed:])
         return frames
 
     def _join(self, data: bytes, frames: list[Frame]) -> bytes:
-        """Add to the frame that has begun; returns what can be cut as usual."""
+        """Add bytes to the unfinished frame; return the bytes that can be decoded."""
         if self.large is not None:
             data = self._feed_large(data, frames)
         if self.failure is not None:
@@ -111,17 +112,17 @@ class FrameReader:
         if self._rest:
             self._rest += data
             if len(self._rest) < self._codec.bytes_needed:
-                self._keep_rest()
+                self._count_rest()
                 return b""
             data = bytes(self._rest)
             self._rest.clear()
             if self._share.piece_bytes:
                 self._share.release()
-                self._peek_size()
+                self._update_fast_path()
         return data
 
     def receive_buffer(self) -> memoryview | None:
-        """Where the next bytes of a large frame belong; None while no such frame has begun."""
+        """Return the buffer for the next bytes of a large frame, or None without one."""
         large = self.large
         if large is None:
             return None
@@ -133,7 +134,7 @@ class FrameReader:
         return memoryview(large)[self._filled : need]
 
     def buffer_filled(self, size: int) -> list[Frame]:
-        """That many bytes were written to the room; returns the frame if it is whole now."""
+        """Process bytes written to `receive_buffer`; return the frame if it is complete now."""
         frames: list[Frame] = []
         self._filled += size
         self._share.received_bytes = self._filled
@@ -148,55 +149,56 @@ class FrameReader:
             self._store_partial(view[consumed:])
         except RemoteProtocolError as error:
             self.failure = error
-        self._peek_size()
+        self._update_fast_path()
         for frame in frames:
             if isinstance(frame, RequestFrame | ReplyFrame):
                 frame.payload = bytes(frame.payload)
-        self._spare.release(large)
+        self._buffer_cache.release(large)
         return frames
 
     def _feed_large(self, data: bytes, frames: list[Frame]) -> bytes:
-        """Copy what belongs to the large frame; returns what follows it."""
-        while data and (room := self.receive_buffer()) is not None:
-            size = min(len(room), len(data))
-            room[:size] = data[:size]
+        """Copy the bytes of the large frame; return the bytes after it."""
+        while data and (buffer := self.receive_buffer()) is not None:
+            size = min(len(buffer), len(data))
+            buffer[:size] = data[:size]
             frames += self.buffer_filled(size)
             data = data[size:]
         return data
 
     def _store_partial(self, rest: memoryview) -> None:
-        """Remember the beginning of a frame that is not whole."""
+        """Store the first bytes of an unfinished frame."""
         if self._is_large(len(rest)) and self._share.reserve(self._codec.bytes_needed):
-            self._begin_large(rest)
+            self._start_large_frame(rest)
             return
         self._rest += rest
         if len(rest) > _UNCOUNTED_BYTES:
-            self._keep_rest()
+            self._count_rest()
 
-    def _keep_rest(self) -> None:
-        """Make a buffer for a large frame as soon as there is room for it, and count the rest."""
+    def _count_rest(self) -> None:
+        """Start a large frame if its memory can be reserved, else count the bytes in `_rest`."""
         size = len(self._rest)
         if self._is_large(size) and self._share.reserve(self._codec.bytes_needed):
-            self._begin_large(self._rest)
-        elif size > _UNCOUNTED_BYTES and not self._share.keep(size):
+            self._start_large_frame(self._rest)
+        elif size > _UNCOUNTED_BYTES and not self._share.hold_piece(size):
             self._rest.clear()
             self.failure = FrameTooLargeError(
-                "this frame is not whole, and such frames exceed the limit unfinished_bytes_max"
+                "unfinished frames of all connections exceed the limit unfinished_bytes_max; "
+                "this one was evicted"
             )
-        self._peek_size()
+        self._update_fast_path()
 
     def _is_large(self, size: int) -> bool:
-        """Whether a frame that has begun with so much is worth a buffer of its own."""
+        """Return whether a frame with this many received bytes gets a buffer of its own."""
         return size >= LARGE_BYTES_MIN and self._codec.bytes_needed - size >= LARGE_BYTES_MIN
 
-    def begin_large(self) -> None:
-        """There is room for the large frame that waited."""
+    def start_large_frame(self) -> None:
+        """Continue with the large frame that waited: its memory is reserved now."""
         if self._rest:
-            self._begin_large(self._rest)
+            self._start_large_frame(self._rest)
 
-    def _begin_large(self, rest: bytearray | memoryview) -> None:
+    def _start_large_frame(self, rest: bytearray | memoryview) -> None:
         size = len(rest)
-        large = self._spare.acquire()
+        large = self._buffer_cache.acquire()
         if len(large) < size:
             large = bytearray(size)
         large[:size] = rest
@@ -204,43 +206,43 @@ class FrameReader:
         self.large = large
         self._filled = self._share.received_bytes = size
         if self._share.piece_bytes:
-            self._share.keep(0)
-        self._peek_size()
+            self._share.hold_piece(0)
+        self._update_fast_path()
 
     def drop(self) -> None:
-        """Forget the frame that has begun; nothing is read any more."""
+        """Drop the unfinished frame and return its memory."""
         self._rest.clear()
         self.large = None
         self._share.release()
 
-    def _peek_size(self) -> None:
+    def _update_fast_path(self) -> None:
         self.is_fast_path = (
             self.large is None and self.failure is None and not self._share.is_waiting
         )
 
 
 class FrameWatch:
-    """Notices a peer that begins a frame and takes too long to end it.
+    """Detects a peer that starts a frame and does not finish it in time.
 
-    Ticks look for it, so that nothing has to be noted while bytes arrive.
+    It is polled by ticks, so that the hot path records nothing when bytes arrive.
     """
 
     __slots__ = ("_timeout_s", "last_frame", "seen_at")
 
     def __init__(self, timeout_s: float, now: float) -> None:
         self._timeout_s = timeout_s
-        # When a frame was whole the last time.
+        # Time of the last complete frame.
         self.last_frame = now
-        # When a tick first saw the frame that has begun.
+        # Time of the first tick that saw the current unfinished frame.
         self.seen_at: float | None = None
 
     def check(self, reader: FrameReader, now: float, *, is_paused: bool) -> None:
-        """Raise PeerTimeoutError if the frame that has begun takes too long."""
+        """Raise PeerTimeoutError if the unfinished frame takes too long."""
         if not reader.is_mid_frame or is_paused:
             self.seen_at = None
         elif self.seen_at is None or self.last_frame > self.seen_at:
             self.seen_at = now
         else:
-            allowed = self._timeout_s + reader.frame_bytes / _FRAME_BYTES_PER_S_MIN
-            if now >= self.seen_at + allowed:
-                raise PeerTimeoutError(f"a frame was not whole after {allowed:.3g} s")
+            timeout_s = self._timeout_s + reader.frame_bytes / _FRAME_BYTES_PER_S_MIN
+            if now >= self.seen_at + timeout_s:
+                raise PeerTimeoutError(f"the peer did not finish a frame within {timeout_s:.3g} s")

@@ -1,14 +1,15 @@
-"""Which frame may arrive when. Everything that is not in the table closes the connection.
+"""Which frame may arrive in which state, and which state may follow which.
 
-Versions 1 and 2 only have requests and replies; real nodes of the source system send some in the
-wrong direction, so those are ignored and counted. Version 3 is strict. On a tunnel both sides may
-send requests, and neither answers.
+A frame that is not in the tables closes the connection (docs/wire-protocol.md, 3.5 and 3.6).
+Versions 1 and 2 have requests and replies only; nodes of the source system send some of them in the
+wrong direction, so such frames are ignored and counted. Version 3 is strict.
 """
 
 from __future__ import annotations
 
 import enum
 
+from postroad.core.errors import LocalProtocolError
 from postroad.wire.frames import (
     CancelFrame,
     ConnectionRole,
@@ -17,31 +18,73 @@ from postroad.wire.frames import (
     HelloFrame,
     PingFrame,
     PongFrame,
-    Proof,
+    ProofFrame,
     ReplyFrame,
     RequestFrame,
 )
 
 
 class ConnectionState(enum.Enum):
-    """Where a connection stands in its life."""
+    """State of a connection; it changes as `TRANSITIONS` allows."""
 
     HANDSHAKE = "greeting"
-    """Preamble and version are being exchanged."""
+    """Preamble and version are being exchanged (1)."""
     AWAITING_HELLO = "introducing"
-    """Version 3: the peer's hello is awaited."""
-    PROVING = "proving"
-    """Version 3: the peer has yet to prove that it knows the secret of the cluster."""
+    """Version 3: the hello of the peer has not arrived (3.2)."""
+    AWAITING_PROOF = "proving"
+    """Version 3: the peer has not proven that it has the cluster secret (3.7)."""
     AWAITING_TUNNEL = "knocking"
-    """The client of a tunnel awaits a sign that the server takes it."""
+    """The client of a tunnel waits until the server accepts the tunnel (3.6)."""
     OPEN = "open"
     DRAINING = "draining"
-    """One side has said goodbye; what is in flight may finish."""
+    """One side has sent a goodbye; requests in flight may finish (3.3)."""
     CLOSED = "closed"
 
 
+# State -> states that may follow. A goodbye may arrive or be repeated in any state after the
+# handshake; every state may be closed, a closed one again.
+TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
+    ConnectionState.HANDSHAKE: frozenset(
+        {ConnectionState.AWAITING_HELLO, ConnectionState.OPEN, ConnectionState.CLOSED}
+    ),
+    ConnectionState.AWAITING_HELLO: frozenset(
+        {
+            ConnectionState.AWAITING_PROOF,
+            ConnectionState.AWAITING_TUNNEL,
+            ConnectionState.OPEN,
+            ConnectionState.DRAINING,
+            ConnectionState.CLOSED,
+        }
+    ),
+    ConnectionState.AWAITING_PROOF: frozenset(
+        {
+            ConnectionState.AWAITING_TUNNEL,
+            ConnectionState.OPEN,
+            ConnectionState.DRAINING,
+            ConnectionState.CLOSED,
+        }
+    ),
+    ConnectionState.AWAITING_TUNNEL: frozenset(
+        {ConnectionState.OPEN, ConnectionState.DRAINING, ConnectionState.CLOSED}
+    ),
+    ConnectionState.OPEN: frozenset({ConnectionState.DRAINING, ConnectionState.CLOSED}),
+    ConnectionState.DRAINING: frozenset({ConnectionState.DRAINING, ConnectionState.CLOSED}),
+    ConnectionState.CLOSED: frozenset({ConnectionState.CLOSED}),
+}
+
+# States before the connection is open, which it must be within the handshake timeout.
+CONNECTING = frozenset(
+    {
+        ConnectionState.HANDSHAKE,
+        ConnectionState.AWAITING_HELLO,
+        ConnectionState.AWAITING_PROOF,
+        ConnectionState.AWAITING_TUNNEL,
+    }
+)
+
+
 class FrameAction(enum.Enum):
-    """What becomes of a frame."""
+    """How a connection treats a received frame."""
 
     ACCEPT = "accept"
     IGNORE = "ignore"
@@ -51,19 +94,19 @@ class FrameAction(enum.Enum):
 _TO_SERVER = frozenset({RequestFrame, CancelFrame, PingFrame, PongFrame, GoodbyeFrame})
 _TO_CLIENT = frozenset({ReplyFrame, PingFrame, PongFrame, GoodbyeFrame})
 
-# Version 3: (receiver, phase) -> frames it accepts.
+# Version 3: (receiver, state) -> accepted frames (3.5).
 STRICT: dict[tuple[ConnectionRole, ConnectionState], frozenset[type]] = {
     (ConnectionRole.SERVER, ConnectionState.AWAITING_HELLO): frozenset({HelloFrame}),
     (ConnectionRole.CLIENT, ConnectionState.AWAITING_HELLO): frozenset({HelloFrame, GoodbyeFrame}),
-    (ConnectionRole.SERVER, ConnectionState.PROVING): frozenset({Proof}),
-    (ConnectionRole.CLIENT, ConnectionState.PROVING): frozenset({Proof, GoodbyeFrame}),
+    (ConnectionRole.SERVER, ConnectionState.AWAITING_PROOF): frozenset({ProofFrame}),
+    (ConnectionRole.CLIENT, ConnectionState.AWAITING_PROOF): frozenset({ProofFrame, GoodbyeFrame}),
     (ConnectionRole.SERVER, ConnectionState.OPEN): _TO_SERVER,
     (ConnectionRole.CLIENT, ConnectionState.OPEN): _TO_CLIENT,
     (ConnectionRole.SERVER, ConnectionState.DRAINING): _TO_SERVER,
     (ConnectionRole.CLIENT, ConnectionState.DRAINING): _TO_CLIENT,
 }
 
-# Tunnels: phase -> frames either side accepts, once both have said hello.
+# Tunnels: state -> frames that either side accepts after both hellos (3.6).
 _ON_TUNNEL = frozenset({RequestFrame, PingFrame, PongFrame, GoodbyeFrame})
 TUNNEL: dict[ConnectionState, frozenset[type]] = {
     ConnectionState.AWAITING_TUNNEL: frozenset({RequestFrame, PingFrame, GoodbyeFrame}),
@@ -71,23 +114,31 @@ TUNNEL: dict[ConnectionState, frozenset[type]] = {
     ConnectionState.DRAINING: _ON_TUNNEL,
 }
 
-# Versions 1 and 2: receiver -> frames it accepts once the handshake is done.
+# Versions 1 and 2: receiver -> accepted frames after the handshake (2.2).
 LENIENT: dict[ConnectionRole, frozenset[type]] = {
     ConnectionRole.SERVER: frozenset({RequestFrame}),
     ConnectionRole.CLIENT: frozenset({ReplyFrame}),
 }
 
 
+def check_transition(state: ConnectionState, next_state: ConnectionState) -> None:
+    """Raise LocalProtocolError unless the next state may follow."""
+    if next_state not in TRANSITIONS[state]:
+        raise LocalProtocolError(
+            f"a connection in state {state.name.lower()} cannot enter {next_state.name.lower()}"
+        )
+
+
 def frame_action(
     version: int,
     receiver: ConnectionRole,
-    phase: ConnectionState,
+    state: ConnectionState,
     frame: type[Frame],
     is_tunnel: bool = False,
 ) -> FrameAction:
-    """What the receiver does with such a frame now."""
+    """Return how the receiver treats a frame of this type in this state."""
     if version < 3:
         return FrameAction.ACCEPT if frame in LENIENT[receiver] else FrameAction.IGNORE
-    accepted = TUNNEL.get(phase) if is_tunnel else STRICT.get((receiver, phase))
-    is_legal = accepted is not None and frame in accepted
-    return FrameAction.ACCEPT if is_legal else FrameAction.REJECT
+    accepted = TUNNEL.get(state) if is_tunnel else STRICT.get((receiver, state))
+    is_allowed = accepted is not None and frame in accepted
+    return FrameAction.ACCEPT if is_allowed else FrameAction.REJECT

@@ -1,9 +1,8 @@
-"""What travels after the handshake. Requests go from the dialing side, replies come back.
+"""Frames and events of a connection.
 
-On a tunnel requests go both ways, and nothing comes back.
-
-Decoders create these, handlers and callers read them; nobody keeps them. They hold plain
-integers where an enum would cost a look-up per frame.
+Requests go from client to server, replies come back; on a tunnel requests go both ways and there
+are no replies. Codecs create frames, handlers and callers read them; none is stored for long. They
+hold plain integers where an enum would cost a look-up per frame.
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ from postroad.core.tracing import SpanContext
 Bytes: TypeAlias = bytes | memoryview
 
 
-def decode_utf8(data: Bytes, what: str, request_id: int | None = None) -> str:
-    """UTF-8 from a peer."""
+def decode_utf8(data: Bytes, field: str, request_id: int | None = None) -> str:
+    """Decode a text field from a peer; raise MalformedFrameError if it is not UTF-8."""
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
         raise MalformedFrameError(
-            f"{what} is not valid UTF-8: {error.reason}", request_id
+            f"{field} is not valid UTF-8: {error.reason}", request_id
         ) from None
 
 
 def check_frame_size(size: int, maximum: int) -> None:
-    """Refuse a frame by its announced size, before any memory is taken for it."""
+    """Reject a frame by its announced size, before memory is allocated for it."""
     if size > maximum:
         raise frame_too_large_error(size, maximum)
 
 
 def frame_too_large_error(size: int, maximum: int) -> FrameTooLargeError:
-    """The error for a frame that announces more than is accepted."""
+    """Build the error for a frame that exceeds the limit."""
     return FrameTooLargeError(f"a frame of {size} bytes was announced, {maximum} are accepted")
 
 
 class ConnectionRole(enum.Enum):
-    """Which side of a connection a machine is."""
+    """The side of a connection: the client opened it."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -54,7 +53,7 @@ class ConnectionRole(enum.Enum):
 
 
 class ReplyStatus(enum.IntEnum):
-    """How a request ended. 0 to 3 are known to every version, the others to version 3."""
+    """Result of a request. Every version has 0 to 3; only version 3 has the others."""
 
     OK = 0
     NO_HANDLER = 1
@@ -64,7 +63,7 @@ class ReplyStatus(enum.IntEnum):
 
 
 class RequestFrame(msgspec.Struct, gc=False):
-    """A message to a subject. `timeout_ms` 0 means that the sender told no deadline."""
+    """A message to a subject. `timeout_ms` is 0 if the sender set no deadline."""
 
     id: int
     subject: str
@@ -72,11 +71,11 @@ class RequestFrame(msgspec.Struct, gc=False):
     timeout_ms: int = 0
     one_way: bool = False
     trace: SpanContext | None = None
-    """Version 3: the span it belongs to, where the sender told."""
+    """Version 3: trace context of the sender, if any."""
 
 
 class ReplyFrame(msgspec.Struct, gc=False):
-    """The answer to the request of that id; on failure the payload is text."""
+    """The reply to the request with the same id; on failure the payload is text."""
 
     id: int
     status: int
@@ -86,7 +85,7 @@ class ReplyFrame(msgspec.Struct, gc=False):
 
 
 class HelloFrame(msgspec.Struct, frozen=True):
-    """Version 3: who is speaking and what it can do. First frame of either side."""
+    """Version 3: identity and capabilities. First frame of either side (3.2)."""
 
     cluster: str
     name: str
@@ -99,42 +98,42 @@ class HelloFrame(msgspec.Struct, frozen=True):
     is_member: bool = False
     """Whether the node has joined its cluster under its name."""
     role: str = ""
-    """The part the node plays among cells; empty if it plays none."""
+    """Role of the node in the cells layer; empty without one."""
     zone: str = ""
     is_tunnel: bool = False
-    """Whether the client wants this connection to be a tunnel; servers never say so."""
+    """Whether the client requests a tunnel; never set by servers (3.6)."""
     accepts_traces: bool = False
-    """Whether requests to it may tell the span they belong to."""
+    """Whether requests to this node may carry a trace context."""
     nonce: bytes = b""
-    """Drawn for this connection by a node whose cluster has a secret, else empty."""
+    """Random bytes for this connection in a cluster with a secret, else empty (3.7)."""
 
 
-class Proof(msgspec.Struct, gc=False):
-    """Version 3: that the sender knows the secret of the cluster. Follows both hellos."""
+class ProofFrame(msgspec.Struct, gc=False):
+    """Version 3: proof that the sender has the cluster secret; follows both hellos (3.7)."""
 
     proof: bytes
 
 
 class CancelFrame(msgspec.Struct, gc=False):
-    """Version 3: the sender no longer waits for the request of that id."""
+    """Version 3: the caller no longer waits for the request with this id (3.3)."""
 
     id: int
 
 
 class PingFrame(msgspec.Struct, gc=False):
-    """Version 3: heartbeat; answered with a Pong of the same id."""
+    """Version 3: heartbeat; the peer replies with a pong of the same id (3.3)."""
 
     id: int
 
 
 class PongFrame(msgspec.Struct, gc=False):
-    """Version 3: answer to the Ping of that id."""
+    """Version 3: reply to the ping with the same id."""
 
     id: int
 
 
 class GoodbyeFrame(msgspec.Struct, gc=False):
-    """Version 3: the sender will close; nothing new should be sent to it."""
+    """Version 3: the sender will close; no new requests may be sent to it (3.3)."""
 
     code: int
     reason: str
@@ -144,7 +143,7 @@ Frame: TypeAlias = (
     RequestFrame
     | ReplyFrame
     | HelloFrame
-    | Proof
+    | ProofFrame
     | CancelFrame
     | PingFrame
     | PongFrame
@@ -153,13 +152,13 @@ Frame: TypeAlias = (
 
 
 class ConnectionOpened(msgspec.Struct, frozen=True):
-    """The handshake is done: frames may be sent."""
+    """The handshake has finished; frames may be sent."""
 
     version: int
 
 
 class FrameIgnored(msgspec.Struct, frozen=True):
-    """The peer sent a frame that has no place here but does no harm."""
+    """The peer sent a frame in the wrong direction, which versions 1 and 2 ignore."""
 
     kind: str
     id: int

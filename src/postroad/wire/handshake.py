@@ -1,7 +1,7 @@
-"""The negotiation that opens a connection: preamble and version, answered by a version.
+"""Version handshake of a connection: preamble and version, answered by a version (1).
 
-Client and server sides of both profiles. Bytes may arrive in any pieces, and whatever follows the
-handshake in the same piece is handed back, not lost.
+It covers client and server of both profiles. Bytes may arrive in chunks of any size; bytes after
+the handshake are returned to the caller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PREAMBLE = struct.Struct(">i")
 
 
 def java_string_hash(text: str) -> int:
-    """Java's `String.hashCode`: over UTF-16 code units, wrapped to a signed 32-bit integer."""
+    """Return Java's `String.hashCode`: over UTF-16 code units, as a signed 32-bit integer."""
     units = memoryview(text.encode("utf-16-be", "surrogatepass"))
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -26,59 +26,59 @@ def java_string_hash(text: str) -> int:
 
 
 def encode_preamble(cluster: str) -> bytes:
-    """The four bytes that open every handshake and datagram of that cluster."""
+    """Return the four bytes that start every handshake and datagram of a cluster."""
     return _PREAMBLE.pack(java_string_hash(cluster))
 
 
 _VERSION = struct.Struct(">h")
 _PREAMBLE_BYTES = 4
 
-# First bytes of a TLS record: a client's hello, or the alert of a server that met plain bytes.
+# First bytes of a TLS record: a client hello, or the alert of a server that received plain bytes.
 _TLS_RECORDS = (b"\x16\x03", b"\x15\x03")
 
 
-PROVING_VERSION = 3
-"""The first version in which a node can prove that it knows the secret of its cluster."""
+AUTHENTICATION_VERSION = 3
+"""The first version in which a node can prove that it has the cluster secret."""
 
 
 class ProtocolProfile(msgspec.Struct, frozen=True):
-    """A dialect of the protocol: which versions exist and how a server answers."""
+    """A profile of the protocol: its versions and the form of a server's response."""
 
     name: str
     versions: tuple[int, ...]
-    """Versions spoken, ascending; a server answers an unknown offer with the last."""
+    """Supported versions, ascending; a server answers an unknown version with the last."""
     answers_preamble: bool
-    """Whether the server's answer repeats the preamble before its version."""
+    """Whether the server's response repeats the preamble before its version."""
 
     def up_to(self, version: int | None) -> ProtocolProfile:
-        """The same dialect without the versions newer than the given one."""
+        """Return the profile without versions newer than this one."""
         if version is None:
             return self
-        kept = tuple(known for known in self.versions if known <= version)
-        if not kept:
+        versions = tuple(number for number in self.versions if number <= version)
+        if not versions:
             raise ConfigError(f"profile {self.name!r} has no version {version} or older")
-        return msgspec.structs.replace(self, versions=kept)
+        return msgspec.structs.replace(self, versions=versions)
 
     def since(self, version: int | None) -> ProtocolProfile:
-        """The same dialect without the versions older than the given one."""
+        """Return the profile without versions older than this one."""
         if version is None:
             return self
-        kept = tuple(known for known in self.versions if known >= version)
-        if not kept:
+        versions = tuple(number for number in self.versions if number >= version)
+        if not versions:
             raise ConfigError(
                 f"profile {self.name!r} has no version {version} or newer up to {self.versions[-1]}"
             )
-        return msgspec.structs.replace(self, versions=kept)
+        return msgspec.structs.replace(self, versions=versions)
 
     def proving(self) -> ProtocolProfile:
-        """The same dialect without the versions in which no secret can be proven."""
-        kept = tuple(known for known in self.versions if known >= PROVING_VERSION)
-        if not kept:
+        """Return the profile without versions that cannot prove the cluster secret."""
+        versions = tuple(number for number in self.versions if number >= AUTHENTICATION_VERSION)
+        if not versions:
             raise ConfigError(
-                f"a secret needs version {PROVING_VERSION}; profile {self.name!r} "
+                f"a secret needs version {AUTHENTICATION_VERSION}; profile {self.name!r} "
                 f"as it is configured has {', '.join(map(str, self.versions))}"
             )
-        return msgspec.structs.replace(self, versions=kept)
+        return msgspec.structs.replace(self, versions=versions)
 
 
 DOCUMENTED = ProtocolProfile("documented", (1, 2, 3), answers_preamble=False)
@@ -87,7 +87,7 @@ PROFILES = {profile.name: profile for profile in (DOCUMENTED, ZEEBE)}
 
 
 class Handshake:
-    """One side of the negotiation. Feed it bytes until it hands back what follows."""
+    """One side of the handshake. Feed it bytes until it returns the bytes that follow."""
 
     __slots__ = ("_expected", "_preamble", "_profile", "_received", "_role", "offered", "version")
 
@@ -98,24 +98,24 @@ class Handshake:
         self._received = b""
         has_preamble = role is ConnectionRole.SERVER or profile.answers_preamble
         self._expected = preamble if has_preamble else b""
-        # The agreed version, 0 until the handshake is complete.
+        # The negotiated version, 0 until the handshake is complete.
         self.version = 0
-        # What the peer offered or answered, 0 until then.
+        # The version that the peer offered or answered, 0 until then.
         self.offered = 0
 
     def initial_bytes(self) -> bytes:
-        """What this side sends before it has received anything."""
+        """Return the bytes this side sends before it has received any."""
         if self._role is ConnectionRole.SERVER:
             return b""
         return self._preamble + _VERSION.pack(self._profile.versions[-1])
 
     def response_bytes(self) -> bytes:
-        """What a server sends once the handshake is complete."""
+        """Return the bytes a server sends when the handshake is complete."""
         prefix = self._preamble if self._profile.answers_preamble else b""
         return prefix + _VERSION.pack(self.version)
 
     def feed(self, data: bytes) -> bytes | None:
-        """Take bytes; None while more are needed, else the bytes that follow the handshake."""
+        """Process bytes; return the bytes after the handshake, or None while it is incomplete."""
         self._received += data
         expected = self._expected
         if self._received[: len(expected)] != expected[: len(self._received)]:
@@ -141,8 +141,10 @@ class Handshake:
                 f"the peer repeats the preamble, as profile {ZEEBE.name!r} does; this node is "
                 f"configured with profile {self._profile.name!r}"
             )
-        known = ", ".join(map(str, self._profile.versions))
-        raise HandshakeRejectedError(f"the peer answered version {offered}; known here are {known}")
+        versions = ", ".join(map(str, self._profile.versions))
+        raise HandshakeRejectedError(
+            f"the peer answered version {offered}; this node supports {versions}"
+        )
 
     def _describe_unknown_protocol(self) -> str:
         if self._received.startswith(_TLS_RECORDS):

@@ -1,8 +1,8 @@
-"""How a connection that has nothing to say shows that it lives, and notices that its peer does not.
+"""Heartbeats: how an idle connection stays alive and detects a dead peer.
 
-Three kinds behind one interface: none (versions 1 and 2 as documented, which rely on TCP's own
-keep-alive), pings of version 3, and the set-up and heartbeat requests of the `zeebe` profile.
-Heartbeats never depend on how long requests take.
+Three kinds share one interface: none (versions 1 and 2 as documented, with TCP keep-alive only),
+pings of version 3 (3.3), and the set-up and heartbeat requests of the `zeebe` profile (2.3).
+Heartbeats do not depend on how long requests take.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections import deque
 from collections.abc import Callable
 
 from postroad.core.errors import MalformedFrameError, MalformedPayloadError, PeerTimeoutError
+from postroad.core.timing import NEVER
 from postroad.wire import zeebe_heartbeats as sbe
 from postroad.wire.frames import Frame, PingFrame, PongFrame, ReplyFrame, ReplyStatus, RequestFrame
-from postroad.wire.pending import NEVER
 
 SETUP_SUBJECT = "internal-heartbeat-setup"
-BEAT_SUBJECT = "internal-heartbeat"
+HEARTBEAT_SUBJECT = "internal-heartbeat"
 
-# A peer's settings must not make this side send more often than this.
+# The settings of a peer cannot make this side send more often than this.
 _INTERVAL_S_MIN = 0.05
-# Nor look for its silence so often that there is time for little else.
+# Nor can they make it check for timeouts so often that little else is done.
 _TIMEOUT_S_MIN = 3 * _INTERVAL_S_MIN
 
-# Heartbeats without an answer that are remembered; more would say nothing new.
+# Limit of the unanswered heartbeats that are remembered; the oldest decide the timeout.
 _UNANSWERED_MAX = 8
 
 NextId = Callable[[], int]
@@ -32,49 +32,51 @@ WallClock = Callable[[], int]
 
 
 class Heartbeats:
-    """No heartbeats: nothing is sent, nothing expires. The other kinds refine this."""
+    """No heartbeats: nothing is sent, nothing expires. Base class of the other kinds."""
 
     uses_request_frames = False
-    """Whether `consume` must see every request and reply."""
+    """Whether heartbeats are requests, so that `consume` must see every request and reply."""
 
     def __init__(self) -> None:
-        # Frames to be sent, taken by the connection after each call.
+        # Frames to send; the connection collects them after each call.
         self.outgoing: list[Frame] = []
         self.interval_s = NEVER
         self.timeout_s = NEVER
-        # Time of the last answered ping, when this kind measures it.
+        # Last measured round trip, if this kind measures it.
         self.round_trip_s: float | None = None
 
     def open(self, now: float) -> None:
-        """The connection is open."""
+        """Start: the connection is open."""
 
     def consume(self, frame: Frame, now: float) -> bool:
-        """Take a frame that belongs to the heartbeats; False if it is somebody else's."""
+        """Process a heartbeat frame; return False if the frame is not one."""
         return False
 
     def release(self, *, is_writable: bool) -> list[Frame]:
-        """Give and forget what is to be sent; to a peer that does not read, nothing for now."""
+        """Return and clear the frames to send; while the socket is not writable, return none."""
         released, self.outgoing = self.outgoing, []
         if is_writable:
             return released
-        # They would only pile up; the last answer says it all.
+        # Frames would only accumulate; the last pong is enough for the peer.
         self.outgoing += [frame for frame in released if isinstance(frame, PongFrame)][-1:]
         return []
 
     def pause(self) -> None:
-        """This side has stopped reading."""
+        """Adapt to this side having stopped reading."""
 
     def resume(self) -> None:
-        """This side reads again."""
+        """Adapt to this side reading again."""
 
     def deadline(self, last_read: float, last_write: float) -> float:
-        """When `tick` has something to do."""
+        """Return the time at which `tick` must be called."""
         return min(last_write + self.interval_s, self._timeout_at(last_read))
 
     def tick(self, now: float, last_read: float, last_write: float) -> None:
-        """Send what is due; raises PeerTimeoutError when the peer must be given up."""
+        """Queue a heartbeat if one is due; raise PeerTimeoutError if the peer timed out."""
         if now >= self._timeout_at(last_read):
-            raise PeerTimeoutError(f"nothing was read for {now - last_read:.3g} s")
+            raise PeerTimeoutError(
+                f"nothing was received from the peer for {now - last_read:.3g} s"
+            )
         if now >= last_write + self.interval_s:
             self._send_heartbeat(now)
 
@@ -82,14 +84,14 @@ class Heartbeats:
         return last_read + self.timeout_s
 
     def ping(self, now: float) -> None:
-        """Queue a heartbeat that measures the round trip, where this kind does so."""
+        """Queue a heartbeat that measures the round trip, if this kind does."""
 
     def _send_heartbeat(self, now: float) -> None:
         """Queue one heartbeat."""
 
 
 class PingHeartbeats(Heartbeats):
-    """Version 3, both sides alike: whoever has been quiet for its interval sends a ping."""
+    """Version 3, both sides: a side that wrote nothing for its interval sends a ping (3.3)."""
 
     def __init__(self, interval_s: float, timeout_s: float, peer_timeout_s: float) -> None:
         super().__init__()
@@ -97,10 +99,10 @@ class PingHeartbeats(Heartbeats):
             self.timeout_s = timeout_s
             self.interval_s = interval_s
         if peer_timeout_s:
-            # The peer gives up by its own settings, so they bound our silence.
+            # The peer uses its own timeout, so that bounds the interval of this side.
             self.interval_s = min(self.interval_s, max(peer_timeout_s / 3, _INTERVAL_S_MIN))
         self._sequence = 0
-        # When pings were sent that await their answer, by id, oldest first.
+        # Ids of unanswered pings and when they were sent, oldest first.
         self._sent_at: dict[int, float] = {}
 
     def consume(self, frame: Frame, now: float) -> bool:
@@ -126,11 +128,10 @@ class PingHeartbeats(Heartbeats):
 
 
 class ZeebeClientHeartbeats(Heartbeats):
-    """The dialing side: asks for heartbeats in its first frame, then sends them when quiet.
+    """Client of profile `zeebe`: requests heartbeats in its first frame, then sends them when idle.
 
-    The peer is given up when it is silent although a heartbeat awaits its answer. Servers of
-    versions 8.5 to 8.7 reject the set-up: they expect heartbeats without answers, and send their
-    own.
+    The peer times out when it is silent although a heartbeat is unanswered (2.3). Servers of
+    versions 8.5 to 8.7 reject the set-up: they expect heartbeats without replies, and send their own.
     """
 
     uses_request_frames = True
@@ -145,20 +146,20 @@ class ZeebeClientHeartbeats(Heartbeats):
         wall_clock: WallClock,
     ) -> None:
         super().__init__()
-        self._wanted = (interval_s, timeout_s)
+        self._settings = (interval_s, timeout_s)
         self._sends_payload = sends_payload
         self._next_id = next_id
         self._wall_clock = wall_clock
         self._setup_id: int | None = None
-        # Ids whose replies are ours, however often they come.
-        self._asked: deque[int] = deque(maxlen=2 * _UNANSWERED_MAX)
-        # Ids and times of the heartbeats that await an answer, oldest first.
+        # Ids of heartbeat requests; their replies are consumed, however often they arrive.
+        self._request_ids: deque[int] = deque(maxlen=2 * _UNANSWERED_MAX)
+        # Ids and times of the unanswered heartbeats, oldest first.
         self._unanswered: deque[tuple[int, float]] = deque()
         # Whether the server rejected the set-up.
         self._is_one_way = False
 
     def open(self, now: float) -> None:
-        interval_s, timeout_s = self._wanted
+        interval_s, timeout_s = self._settings
         if interval_s:
             self._setup_id = self._next_request_id()
             setup = sbe.HeartbeatSetupRequest(round(timeout_s * 1000), self._sends_payload)
@@ -167,28 +168,31 @@ class ZeebeClientHeartbeats(Heartbeats):
 
     def consume(self, frame: Frame, now: float) -> bool:
         if isinstance(frame, RequestFrame):
-            if frame.subject == BEAT_SUBJECT and self._is_one_way:
+            if frame.subject == HEARTBEAT_SUBJECT and self._is_one_way:
                 # A server that sends heartbeats is alive as long as they come.
-                self.timeout_s = self._wanted[1]
-            return frame.subject == BEAT_SUBJECT
+                self.timeout_s = self._settings[1]
+            return frame.subject == HEARTBEAT_SUBJECT
         if not isinstance(frame, ReplyFrame):
             return False
-        # A reply to anything sent after a heartbeat proves as much as the heartbeat's own.
+        # A reply to a request sent after a heartbeat proves as much as the heartbeat reply itself.
         while self._unanswered and self._unanswered[0][0] <= frame.id:
             self._unanswered.popleft()
         if frame.id == self._setup_id:
             self._setup_id = None
             self._on_setup_reply(frame)
-        return frame.id in self._asked
+        return frame.id in self._request_ids
 
     def deadline(self, last_read: float, last_write: float) -> float:
-        return super().deadline(last_read, self._quiet_since(last_read, last_write))
+        return super().deadline(last_read, self._idle_since(last_read, last_write))
 
     def tick(self, now: float, last_read: float, last_write: float) -> None:
-        super().tick(now, last_read, self._quiet_since(last_read, last_write))
+        super().tick(now, last_read, self._idle_since(last_read, last_write))
 
-    def _quiet_since(self, last_read: float, last_write: float) -> float:
-        """Whoever writes and never gets an answer must ask for one too, but need not insist."""
+    def _idle_since(self, last_read: float, last_write: float) -> float:
+        """Return the time from which the heartbeat interval counts.
+
+        A client that writes and receives nothing must send heartbeats too, but only a few.
+        """
         if self._is_one_way:
             return last_write
         if not self._unanswered:
@@ -196,47 +200,46 @@ class ZeebeClientHeartbeats(Heartbeats):
         return last_write if len(self._unanswered) < _UNANSWERED_MAX else NEVER
 
     def _timeout_at(self, last_read: float) -> float:
-        """Silence counts only as far as the peer had time to answer a heartbeat."""
+        """Return the time of the timeout; silence counts only while a heartbeat is unanswered."""
         if self._is_one_way:
             return last_read + self.timeout_s
         if not self._unanswered:
             return NEVER
-        patience_s = self.timeout_s - self.interval_s
-        return max(last_read + self.interval_s, self._unanswered[0][1]) + patience_s
+        reply_timeout_s = self.timeout_s - self.interval_s
+        return max(last_read + self.interval_s, self._unanswered[0][1]) + reply_timeout_s
 
     def _next_request_id(self) -> int:
-        """The id of a request of our own."""
+        """Return the id for a heartbeat request."""
         id = self._next_id()
-        self._asked.append(id)
+        self._request_ids.append(id)
         return id
 
     def _on_setup_reply(self, reply: ReplyFrame) -> None:
         if reply.status == ReplyStatus.NO_HANDLER:
             self._is_one_way = True
             self._sends_payload = False
-            self.interval_s = self._wanted[0]
+            self.interval_s = self._settings[0]
             return
         try:
-            answer = sbe.decode_setup_response(reply.payload)
+            response = sbe.decode_setup_response(reply.payload)
         except MalformedPayloadError:
             return
-        if reply.status == ReplyStatus.OK and answer.is_enabled:
-            self.interval_s, self.timeout_s = self._wanted
-            self._sends_payload = self._sends_payload and answer.sends_payload
+        if reply.status == ReplyStatus.OK and response.is_enabled:
+            self.interval_s, self.timeout_s = self._settings
+            self._sends_payload = self._sends_payload and response.sends_payload
 
     def _send_heartbeat(self, now: float) -> None:
         id = self._next_request_id()
         if not self._is_one_way:
             self._unanswered.append((id, now))
         payload = sbe.encode_heartbeat(self._wall_clock()) if self._sends_payload else b""
-        self.outgoing.append(RequestFrame(id, BEAT_SUBJECT, payload))
+        self.outgoing.append(RequestFrame(id, HEARTBEAT_SUBJECT, payload))
 
 
 class ZeebeServerHeartbeats(Heartbeats):
-    """The accepting side: answers, and gives up a client by the timeout that client asked for.
+    """Server of profile `zeebe`: replies to heartbeats and applies the timeout of the client (2.3).
 
-    While it does not read, it cannot answer; it repeats its last answer instead, so that the
-    client sees it live.
+    While it does not read it cannot reply, so it repeats its last reply to keep the client alive.
     """
 
     uses_request_frames = True
@@ -246,23 +249,23 @@ class ZeebeServerHeartbeats(Heartbeats):
         self._sends_payload = sends_payload
         self._wall_clock = wall_clock
         # Whether the client has sent a set-up, as those of version 8.8 and newer do.
-        self._was_asked = False
-        # Id of the last heartbeat or set-up, the one to answer again.
+        self._has_set_up = False
+        # Id of the last heartbeat or set-up request, whose reply is repeated.
         self._last_id = 0
 
     def consume(self, frame: Frame, now: float) -> bool:
         if not isinstance(frame, RequestFrame):
             return False
         if frame.subject == SETUP_SUBJECT:
-            self._was_asked = True
+            self._has_set_up = True
             self._last_id = frame.id
             self.outgoing.append(ReplyFrame(frame.id, ReplyStatus.OK, self._set_up(frame.payload)))
             return True
-        if frame.subject != BEAT_SUBJECT:
+        if frame.subject != HEARTBEAT_SUBJECT:
             return False
-        if not self._was_asked:
+        if not self._has_set_up:
             # Clients of versions 8.5 to 8.7 send it without set-up, and expect the same of us.
-            self.outgoing.append(RequestFrame(frame.id, BEAT_SUBJECT, b""))
+            self.outgoing.append(RequestFrame(frame.id, HEARTBEAT_SUBJECT, b""))
             return True
         if self.timeout_s < NEVER:
             self._last_id = frame.id
@@ -281,9 +284,9 @@ class ZeebeServerHeartbeats(Heartbeats):
         self.outgoing.append(ReplyFrame(self._last_id, ReplyStatus.OK, payload))
 
     def _set_up(self, payload: bytes) -> bytes:
-        """Install the client's timeout; the answer says enabled even if there is nothing to do."""
+        """Apply the timeout of the client; the response says enabled even without a timeout."""
         if not payload:
-            raise MalformedFrameError("heartbeat set-up without payload")
+            raise MalformedFrameError("heartbeat set-up request has no payload")
         try:
             setup = sbe.decode_setup_request(payload)
         except MalformedPayloadError:

@@ -1,7 +1,7 @@
-"""The body of a version 3 hello: tagged fields, so that later nodes can add to it.
+"""The hello of version 3: checks and encoding (docs/wire-protocol.md, 3.2).
 
-Each field is u16 tag, u16 length, value, big endian. Unknown tags are skipped, missing ones take
-their default, and a tag given twice counts once, the last time.
+The body consists of tagged fields, so that later versions can add some: u16 tag, u16 length, value,
+big endian. Unknown tags are skipped, missing ones have defaults, the last of repeated ones counts.
 """
 
 from __future__ import annotations
@@ -24,22 +24,26 @@ from postroad.wire.frames import HelloFrame, decode_utf8
 def check_peer_hello(
     ours: HelloFrame, theirs: HelloFrame, certificate_names: Collection[str] | None
 ) -> None:
-    """Refuse a peer of another cluster or under a wrong name; or if one has a secret to prove."""
+    """Raise HandshakeRejectedError if cluster, certificate name or use of a secret differ."""
     if theirs.cluster != ours.cluster:
-        raise HandshakeRejectedError(f"the peer is of cluster {theirs.cluster!r}")
-    if certificate_names is not None and theirs.name not in certificate_names:
-        names = ", ".join(sorted(certificate_names)) or "nobody"
-        raise HandshakeRejectedError(f"node {theirs.name!r} shows a certificate of {names}")
-    if bool(theirs.nonce) is not bool(ours.nonce):
-        (has, lacks) = (ours, theirs) if ours.nonce else (theirs, ours)
         raise HandshakeRejectedError(
-            f"node {has.name!r} at {has.address} asks for the secret of the cluster, "
-            f"and node {lacks.name!r} at {lacks.address} has none: give it node.secret"
+            f"the peer belongs to cluster {theirs.cluster!r}, this node to {ours.cluster!r}"
+        )
+    if certificate_names is not None and theirs.name not in certificate_names:
+        names = ", ".join(sorted(certificate_names)) or "no node"
+        raise HandshakeRejectedError(
+            f"node {theirs.name!r} has a certificate for {names}; its name must be in it"
+        )
+    if bool(theirs.nonce) is not bool(ours.nonce):
+        (owner, other) = (ours, theirs) if ours.nonce else (theirs, ours)
+        raise HandshakeRejectedError(
+            f"node {owner.name!r} at {owner.address} requires the cluster secret "
+            f"and node {other.name!r} at {other.address} has none: set node.secret there"
         )
 
 
-def check_name(ours: HelloFrame, theirs: HelloFrame) -> None:
-    """Refuse another live node under this node's own name."""
+def check_duplicate_name(ours: HelloFrame, theirs: HelloFrame) -> None:
+    """Raise DuplicateNameHandshakeError if the peer is another process with this node's name."""
     if theirs.name == ours.name and theirs.incarnation != ours.incarnation:
         raise DuplicateNameHandshakeError(
             f"another live node at {theirs.address} is named {ours.name!r}",
@@ -51,10 +55,10 @@ def check_name(ours: HelloFrame, theirs: HelloFrame) -> None:
 
 
 def check_tunnel_hello(server: HelloFrame) -> None:
-    """Refuse a server that cannot have a tunnel: who plays no part among cells knows of none."""
+    """Raise HandshakeRejectedError if the server has no role in cells: it ignores tag 13 (3.6)."""
     if not server.role:
         raise HandshakeRejectedError(
-            f"node {server.name!r} takes no tunnels: it has no role among cells"
+            f"node {server.name!r} accepts no tunnels: it has no role in the cells layer"
         )
 
 
@@ -66,7 +70,7 @@ _U8 = struct.Struct(">B")
 
 
 class HelloField(enum.IntEnum):
-    """Fields of a hello."""
+    """Field tags of a hello."""
 
     CLUSTER = 1
     NAME = 2
@@ -85,7 +89,7 @@ class HelloField(enum.IntEnum):
     NONCE = 15
 
 
-# Bytes of a role or a zone.
+# Limit of a role or a zone.
 PART_BYTES_MAX = 255
 NONCE_BYTES = 32
 
@@ -98,7 +102,7 @@ _REQUIRED = (
 
 
 def encode_hello(hello: HelloFrame) -> bytes:
-    """The body of a hello frame."""
+    """Encode the body of a hello frame."""
     fields = {
         HelloField.CLUSTER: hello.cluster.encode(),
         HelloField.NAME: hello.name.encode(),
@@ -126,9 +130,9 @@ def encode_hello(hello: HelloFrame) -> bytes:
 
 
 def decode_hello(body: bytes) -> HelloFrame:
-    """Read a hello; raises MalformedFrameError on anything that is none."""
+    """Decode the body of a hello frame; raise MalformedFrameError if it is not valid."""
     if len(body) > HELLO_BYTES_MAX:
-        raise MalformedFrameError(f"a hello of {len(body)} bytes is longer than {HELLO_BYTES_MAX}")
+        raise MalformedFrameError(f"hello of {len(body)} bytes is longer than {HELLO_BYTES_MAX}")
     fields = _split_fields(body)
     for tag in _REQUIRED:
         if tag not in fields:

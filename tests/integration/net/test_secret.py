@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from postroad import Address, DatagramService, Limits, MessagingService, ProtocolConfig, RawMessage
+from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.errors import ConfigError, ConnectionClosedError, Outcome
-from postroad.core.secret import ClusterSecret
 from tests.support.cases import each
 from tests.support.deadlines import eventually
 from tests.support.net.peers import CLUSTER, nothing_left
@@ -62,9 +62,9 @@ async def test_services_with_one_secret_talk() -> None:
 
 
 @each(
-    (SECRET, OTHER, "knows another secret"),
-    (SECRET, None, "'client' at 127.0.0.1:.* has none: give it node.secret"),
-    (None, SECRET, "'server' at 127.0.0.1:.* has none: give it node.secret"),
+    (SECRET, OTHER, "has another cluster secret"),
+    (SECRET, None, "'client' at 127.0.0.1:.* has none: set node.secret"),
+    (None, SECRET, "'server' at 127.0.0.1:.* has none: set node.secret"),
 )
 async def test_others_are_refused_and_both_sides_say_why(
     server_secret: str | None,
@@ -144,7 +144,7 @@ async def test_with_tls_both_are_asked_for(tmp_path: Path) -> None:
             )
         else:
             async with client, server:
-                with pytest.raises(ConnectionClosedError, match="knows another secret"):
+                with pytest.raises(ConnectionClosedError, match="has another cluster secret"):
                     await client.request(server.address, "echo", b"x")
 
 
@@ -248,11 +248,11 @@ async def test_datagrams_without_the_secret_are_refused(
                 await sender.send(receiver.address, "tick", b"x")
                 await eventually(partial(_has_refused, receiver, count))
     assert payloads == []
-    assert "does not prove the secret of the cluster" in caplog.text
+    assert "has no proof of the cluster secret" in caplog.text
     async with (
         listening(None) as (receiver, payloads),
         DatagramService(CLUSTER, "sender", secret=KEYS) as sender,
     ):
         await sender.send(receiver.address, "tick", b"x")
         await eventually(lambda: receiver.statistics().refused == 1)
-    assert "this node has none: give it node.secret" in caplog.text
+    assert "this node has none: set node.secret" in caplog.text

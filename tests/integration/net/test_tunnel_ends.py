@@ -230,7 +230,7 @@ async def test_frozen_peer_is_given_up() -> None:
             users = (pair.users.last, pair.server_users.last)
             await eventually(lambda: all(user.reasons for user in users))
             for user in users:
-                assert "PeerTimeoutError: nothing was read for" in user.reasons[0]
+                assert "PeerTimeoutError: nothing was received from the peer for" in user.reasons[0]
         assert pair.server.statistics().protocol_errors_by_kind == {"PeerTimeoutError": 1}
 
 

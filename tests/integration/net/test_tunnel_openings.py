@@ -53,7 +53,7 @@ async def test_a_node_without_a_role_takes_no_tunnels() -> None:
         users = Recorders()
         server.accept_tunnels(Recorders())
         error = await refusal_of(client.open_tunnel(server.address, users))
-        assert "node 'b' takes no tunnels: it has no role among cells" in str(error)
+        assert "node 'b' accepts no tunnels: it has no role in the cells layer" in str(error)
         assert str(server.address) in str(error)
         assert users.all == []
 
@@ -147,7 +147,7 @@ async def test_a_node_of_an_older_version() -> None:
         running_tunnels() as pair,
     ):
         error = await refusal_of(pair.client.open_tunnel(old.address, pair.users))
-        assert "the peer answered version 2, without tunnels" in str(error)
+        assert "the peer answered protocol version 2; tunnels need version 3" in str(error)
         old.introduce("satellite", None)
         error = await refusal_of(old.open_tunnel(pair.server.address, pair.users))
         assert "version 2" in str(error)

@@ -11,7 +11,7 @@ import pytest
 from postroad import Limits, MessagingService
 from postroad.core.limits import KIB, MIB
 from postroad.net.connections import connection as link_module
-from postroad.wire import unfinished
+from postroad.wire import unfinished_frames
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import CLUSTER, RawPeer, both_loops, echo_on, raw_client
 from tests.support.net.tls import Authority
@@ -28,7 +28,7 @@ STALLERS = 12
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for room looks often."""
     monkeypatch.setattr(link_module, "_ROOM_LOOK_S", 0.02)
-    monkeypatch.setattr(unfinished, "_LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(unfinished_frames, "_STALL_CHECK_INTERVAL_S", 0.02)
 
 
 def server(dialect: Dialect, limits: Limits = LIMITS) -> MessagingService:

@@ -298,7 +298,7 @@ async def test_nodes_with_one_secret_are_a_cluster_that_is_closed(
         async with Node(config_of(tmp_path, "c", cluster=contacts), App()) as c:
             assert c.agent.member("a") is None
             assert a.agent.member("c") is None
-    assert "asks for the secret of the cluster" in caplog.text
+    assert "requires the cluster secret" in caplog.text
     assert SECRET not in caplog.text
 
 

@@ -18,10 +18,9 @@ from postroad.cluster import (
     MemberState,
 )
 from postroad.core.errors import NameConflictError
+from postroad.core.timing import NEVER
 from postroad.testing import SimCluster, require
 from tests.simulation.cluster.process import Process
-
-NEVER = float("inf")
 
 K = TypeVar("K")
 

@@ -178,7 +178,7 @@ class Client:
         require(is_late, f"a reply that nobody waits for: {reply.id}, {known and known.end}")
 
     def _close_when_drained(self, endpoint: Endpoint) -> None:
-        is_draining = endpoint.connection.phase is ConnectionState.DRAINING
+        is_draining = endpoint.connection.state is ConnectionState.DRAINING
         if is_draining and not endpoint.is_closed and not self._in_flight(endpoint):
             endpoint.close("drained")
 

@@ -64,7 +64,7 @@ class Endpoint:
         self.is_closed = False
         self.is_reading = True
         # Where the machine stood before the last call, which tells why it gave up.
-        self.phase_before = self.connection.phase
+        self.phase_before = self.connection.state
         self._simulation = simulation
         self._application = application
         self._bytes_max = config.limits.frame_bytes_max + OVERHEAD_BYTES_MAX
@@ -72,7 +72,7 @@ class Endpoint:
 
     @property
     def is_usable(self) -> bool:
-        return not self.is_closed and self.connection.phase is ConnectionState.OPEN
+        return not self.is_closed and self.connection.state is ConnectionState.OPEN
 
     def log(self, verb: str, details: str = "") -> None:
         self._simulation.log.add(self.role.value, verb, f"#{self.link.number} {details}")
@@ -87,7 +87,7 @@ class Endpoint:
             return
         self.log("read", f"{len(data)} bytes")
         self.last_read = self._simulation.now
-        self.phase_before = self.connection.phase
+        self.phase_before = self.connection.state
         events = self._take(data)
         self._check_memory()
         for event in events:
@@ -157,7 +157,7 @@ class Endpoint:
         self.log("goodbye", f"to the {self.role.opposite.value}")
         self.send(GoodbyeFrame(0, reason))
         self.settle()
-        if self.connection.phase is ConnectionState.CLOSED:
+        if self.connection.state is ConnectionState.CLOSED:
             self.close("before it was open")
 
     def settle(self) -> None:
@@ -204,7 +204,7 @@ class Endpoint:
 
     def _tick(self) -> None:
         if not self.is_closed:
-            self.phase_before = self.connection.phase
+            self.phase_before = self.connection.state
             self.connection.tick(self._simulation.now)
             self.settle()
 

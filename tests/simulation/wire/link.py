@@ -298,7 +298,7 @@ class Link:
         latest = self._simulation.now + limits.handshake_timeout_s + self._slack_s
 
         def check() -> None:
-            phase = endpoint.connection.phase
+            phase = endpoint.connection.state
             if not endpoint.is_closed and phase in (
                 ConnectionState.HANDSHAKE,
                 ConnectionState.AWAITING_HELLO,
@@ -323,7 +323,7 @@ class Link:
             return self._simulation.now + 1.0
         process = endpoint.process
         start = max(self.cut_off[endpoint.role], endpoint.last_read, process.resumed_at)
-        if endpoint.connection.phase in (ConnectionState.HANDSHAKE, ConnectionState.AWAITING_HELLO):
+        if endpoint.connection.state in (ConnectionState.HANDSHAKE, ConnectionState.AWAITING_HELLO):
             return endpoint.started_at + limits.handshake_timeout_s + self._slack_s
         latest = NEVER
         if self._timeout_s(endpoint) < NEVER:

@@ -51,7 +51,7 @@ class Server:
         call = self._calls.get(request.id)
         if request.one_way or call is None or call.job.kind is Kind.LOG:
             return
-        if endpoint.connection.phase is ConnectionState.DRAINING:
+        if endpoint.connection.state is ConnectionState.DRAINING:
             endpoint.send(refusal(request))
             return
         allowed_s = request.timeout_ms / 1_000 or HANDLER_TIMEOUT_S

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.limits import Limits
 from postroad.core.names import Address
-from postroad.core.secret import ClusterSecret
 from postroad.wire import (
     DOCUMENTED,
     ZEEBE,
@@ -37,7 +37,7 @@ from postroad.wire.frames import (
     GoodbyeFrame,
     PingFrame,
     PongFrame,
-    Proof,
+    ProofFrame,
     ReplyFrame,
 )
 
@@ -323,7 +323,7 @@ def version3_sample(kind: type[Frame], receiver: ConnectionRole) -> bytes:
         PingFrame: version3_frame(5, id=7),
         PongFrame: version3_frame(6, id=7),
         GoodbyeFrame: version3_frame(7, b"so long", word=3100),
-        Proof: version3_frame(8, bytes(32)),
+        ProofFrame: version3_frame(8, bytes(32)),
     }
     return samples[kind]
 

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from postroad.cli.secrets import FILE, find_secret, make_secret
-from postroad.core.secret import check_secrets
+from postroad.core.cluster_secret import check_secrets
 from postroad.node.reading import Loaded, load_config
 
 

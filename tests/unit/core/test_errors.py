@@ -206,7 +206,7 @@ def test_retry_of_durable_errors(subtests: pytest.Subtests) -> None:
             assert str(raised) == "it failed"
 
 
-def test_text_names_what_is_known_of_a_request(subtests: pytest.Subtests) -> None:
+def test_messaging_error_text_contains_the_request_context(subtests: pytest.Subtests) -> None:
     for error in MESSAGING:
         with subtests.test(error=error):
             raised = error("why", peer="beta:2", subject="echo", elapsed_s=0.25, timeout_s=5)
@@ -236,7 +236,7 @@ def test_text_names_what_is_known_of_a_request(subtests: pytest.Subtests) -> Non
     assert "3 s" in text
 
 
-def test_a_shared_failure_is_told_of_one_message(subtests: pytest.Subtests) -> None:
+def test_messaging_error_with_context_copies_for_one_message(subtests: pytest.Subtests) -> None:
     for error in MESSAGING:
         with subtests.test(error=error):
             shared = error("lost", outcome=Outcome.NOT_SENT, retryable=True)

@@ -70,7 +70,7 @@ def ledger() -> Iterator[Ledger]:
 
 
 @given(contexts)
-def test_what_is_written_is_read(context: SpanContext) -> None:
+def test_span_context_round_trip_is_equal(context: SpanContext) -> None:
     if len(context.tracestate) <= tracing.TRACESTATE_CHARS_MAX:
         assert tracing.parse_traceparent(context.traceparent, context.tracestate) == context
         assert tracing.extract_context(tracing.inject_context({"other": "x"}, context)) == context
@@ -85,7 +85,7 @@ def test_nothing_fails_because_of_a_bad_context(text: str) -> None:
     )
 
 
-def test_what_is_no_context_is_none() -> None:
+def test_parse_traceparent_invalid_returns_none() -> None:
     for text in [
         "",
         "00",
@@ -166,7 +166,7 @@ def test_headers_of_others_are_read_copied_and_stripped() -> None:
     assert tracing.remove_context(None) is None
 
 
-def test_nothing_happens_while_nobody_records() -> None:
+def test_tracing_without_a_tracer_does_nothing() -> None:
     assert tracing.start_outgoing_span("net", "x", node="alpha") is NOOP_SPAN
     assert (
         tracing.start_incoming_span("net", "x", SpanContext(TRACE, SPAN), node="alpha") is NOOP_SPAN
@@ -180,7 +180,7 @@ def test_nothing_happens_while_nobody_records() -> None:
         assert tracing.current_span_context() is None
 
 
-def test_what_is_begun_within_a_span_is_its_child(ledger: Ledger) -> None:
+def test_span_started_within_a_span_is_its_child(ledger: Ledger) -> None:
     with tracing.start_outgoing_span("net", "outer", node="alpha") as outer:
         with tracing.start_outgoing_span("net", "inner", node="alpha") as inner:
             assert tracing.current_span() is inner
@@ -190,7 +190,7 @@ def test_what_is_begun_within_a_span_is_its_child(ledger: Ledger) -> None:
     assert [span.parent for span in ledger.ended] == [outer.context, None]
 
 
-def test_what_comes_in_belongs_to_what_came_with_it_alone(ledger: Ledger) -> None:
+def test_incoming_span_has_only_the_received_parent(ledger: Ledger) -> None:
     context = SpanContext(TRACE, SPAN)
     with tracing.start_outgoing_span("net", "outer", node="alpha"):
         tracing.start_incoming_span("net", "told", context, node="alpha").end()

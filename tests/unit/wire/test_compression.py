@@ -56,7 +56,7 @@ def test_payloads_come_back_and_small_or_random_ones_are_left_alone(
     assert compress_payload(algorithm, noise) is None
 
 
-def test_what_is_not_the_compressed_payload_it_announces_is_malformed(
+def test_decompress_payload_invalid_is_malformed(
     algorithm: CompressionAlgorithm, subtests: pytest.Subtests
 ) -> None:
     for size in range(4):
@@ -109,7 +109,9 @@ def test_a_bomb_takes_no_memory(algorithm: CompressionAlgorithm, announced: int)
     assert peak_bytes_of_refusal(algorithm, bomb, MIB) < MIB + len(bomb)
 
 
-def test_a_size_that_is_too_large_or_not_told_is_refused(algorithm: CompressionAlgorithm) -> None:
+def test_decompress_payload_size_too_large_or_missing_is_rejected(
+    algorithm: CompressionAlgorithm,
+) -> None:
     compressor = zstandard.ZstdCompressor(write_content_size=False)
     data = compressor.compress(PAYLOAD)
     with pytest.raises(MalformedFrameError, match="announced size"):
@@ -134,7 +136,7 @@ def test_both_sides_choose_the_same() -> None:
         assert negotiate_compression(ours, theirs) == chosen, chosen
         assert negotiate_compression(theirs, ours) == chosen, chosen
 
-    with pytest.raises(ConfigError, match="unknown compression 'lz4'; there are: zstd, zlib"):
+    with pytest.raises(ConfigError, match="unknown compression 'lz4'; available: zstd, zlib"):
         load_algorithm("lz4")
 
 

@@ -64,7 +64,7 @@ def test_two_sides_open(
     pair.settle(split)
     for side in (pair.client, pair.server):
         assert side.events == [ConnectionOpened(profile.versions[-1])]
-        assert side.machine.phase is ConnectionState.OPEN
+        assert side.machine.state is ConnectionState.OPEN
         assert side.machine.version == profile.versions[-1]
         assert side.failure is None
 
@@ -89,10 +89,10 @@ def test_an_older_side_decides_and_repr_tells_the_version() -> None:
         assert (pair.client.machine.version, pair.server.machine.version) == (expected, expected)
 
     pair = Pair()
-    assert repr(pair.client.machine) == "<Connection client version 0 greeting>"
+    assert repr(pair.client.machine) == "<WireConnection client version 0 handshake>"
     pair.settle()
-    assert repr(pair.client.machine) == "<Connection client server version 3 open>"
-    assert repr(pair.server.machine) == "<Connection server client version 3 open>"
+    assert repr(pair.client.machine) == "<WireConnection client server version 3 open>"
+    assert repr(pair.server.machine) == "<WireConnection server client version 3 open>"
 
 
 def test_each_side_learns_the_address_of_the_other(profile: ProtocolProfile) -> None:
@@ -107,7 +107,7 @@ def test_each_side_learns_the_address_of_the_other(profile: ProtocolProfile) -> 
     assert pair.client.machine.sender == SERVER_ADDRESS
 
 
-def test_no_address_is_known_before_it_is_told() -> None:
+def test_connection_sender_before_it_arrives_is_none() -> None:
     pair = pair_of(DOCUMENTED.up_to(2))
     assert pair.server.machine.sender is None
     assert pair.client.machine.sender is None
@@ -122,12 +122,12 @@ def test_no_address_is_known_before_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", OLDER)
-def test_older_versions_cannot_be_told_stopping_cancel_or_goodbye(name: str) -> None:
+def test_older_versions_never_send_stopping_cancel_or_goodbye(name: str) -> None:
     pair = pair_of(DIALECTS[name])
     pair.client.machine.cancel(1)
     pair.client.machine.goodbye("stopping")
     assert not pair.client.has_data
-    assert pair.client.machine.phase is ConnectionState.DRAINING
+    assert pair.client.machine.state is ConnectionState.DRAINING
     pair.server.machine.reply(1, ReplyStatus.OK, b"late")
     pair.settle()
     assert pair.client.events == [ReplyFrame(1, ReplyStatus.OK, b"late")]
@@ -146,7 +146,7 @@ def test_older_versions_cannot_be_told_stopping_cancel_or_goodbye(name: str) -> 
     assert pair.client.failure is pair.server.failure is None
 
 
-def test_a_reply_nobody_asked_for_has_no_waiter(profile: ProtocolProfile) -> None:
+def test_unmatched_reply_has_no_waiter(profile: ProtocolProfile) -> None:
     pair = pair_of(profile)
     waiting: DeadlineMap[str] = DeadlineMap()
     waiting.add(1, "somebody", 10)
@@ -190,7 +190,7 @@ def test_an_unfinished_handshake_is_given_up(profile: ProtocolProfile) -> None:
         side.tick(105)
         assert isinstance(side.failure, PeerTimeoutError)
         assert "no complete handshake within 5 s" in str(side.failure)
-        assert side.machine.phase is ConnectionState.CLOSED
+        assert side.machine.state is ConnectionState.CLOSED
         assert side.machine.deadline() == NEVER
 
 
@@ -241,7 +241,7 @@ def test_a_frame_that_does_not_end_is_given_up() -> None:
     assert server.failure is None
     run_until(server, 10 + 1.5 * 30)
     assert isinstance(server.failure, PeerTimeoutError)
-    assert "a frame was not whole after 30 s" in str(server.failure)
+    assert "the peer did not finish a frame within 30 s" in str(server.failure)
 
     server = slow_server(Limits(frame_timeout_s=30))
     server.give(b"\x01")
@@ -309,6 +309,6 @@ def test_goodbye_in_the_greeting_says_nothing_and_ends(role: ConnectionRole) -> 
     for _ in range(2):
         side.machine.goodbye("stopping")
         assert not side.has_data
-        assert side.machine.phase is ConnectionState.CLOSED
+        assert side.machine.state is ConnectionState.CLOSED
     assert side.give(b"\xeb\x6e\xec\x8a\x00\x02") == []
     assert side.failure is None

@@ -51,7 +51,7 @@ PROFILES = {"documented": DOCUMENTED, "zeebe": ZEEBE}
 def assert_closed(side: Side, failure: type[RemoteProtocolError], text: str = "") -> None:
     assert type(side.failure) is failure
     assert text in str(side.failure)
-    assert side.machine.phase is ConnectionState.CLOSED
+    assert side.machine.state is ConnectionState.CLOSED
 
 
 def older_side(role: ConnectionRole, profile: ProtocolProfile) -> Side:
@@ -239,7 +239,7 @@ def test_nothing_is_heard_in_the_room_of_a_closed_connection() -> None:
     assert server.failure is failure
 
 
-def test_a_bad_frame_of_version_3_is_told_goodbye(subtests: pytest.Subtests) -> None:
+def test_version_3_malformed_frame_is_answered_with_goodbye(subtests: pytest.Subtests) -> None:
     Case = tuple[bytes, type[RemoteProtocolError], str]
     for role in ConnectionRole:
         for frame, failure, text in list[Case](
@@ -266,7 +266,7 @@ def test_a_bad_frame_of_version_3_is_told_goodbye(subtests: pytest.Subtests) -> 
                 (
                     version3_frame(2, bytes(600), flags=2),
                     MalformedFrameError,
-                    "no compression was agreed",
+                    "no compression was negotiated",
                 ),
             ]
         ):

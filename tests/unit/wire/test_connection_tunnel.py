@@ -47,7 +47,7 @@ BEATING = Limits(heartbeat_interval_s=5, heartbeat_timeout_s=15)
 
 
 def phase_of(side: Side) -> ConnectionState:
-    return side.machine.phase
+    return side.machine.state
 
 
 @pytest.mark.parametrize("split", [whole, byte_by_byte])
@@ -75,7 +75,7 @@ def test_a_tunnel_checks_its_peer_and_learns_its_part() -> None:
     assert (server.role, server.zone, server.is_tunnel) == ("satellite", "", True)
     side = tunnel_side(ConnectionRole.CLIENT, is_taken=False)
     assert side.give(REQUEST) == [ConnectionOpened(3), RequestFrame(7, "echo", b"payload")]
-    assert side.machine.phase is ConnectionState.OPEN
+    assert side.machine.state is ConnectionState.OPEN
 
     namesake = with_part(make_config("client", incarnation=2), role="core")
     pair = Pair(tunnel_client(), namesake)
@@ -84,7 +84,7 @@ def test_a_tunnel_checks_its_peer_and_learns_its_part() -> None:
     pair = Pair(tunnel_client(), tunnel_server(), client_names=frozenset({"somebody"}))
     pair.settle()
     assert isinstance(pair.server.failure, HandshakeRejectedError)
-    assert "certificate of somebody" in str(pair.server.failure)
+    assert "certificate for somebody" in str(pair.server.failure)
 
 
 @pytest.mark.parametrize("role", ConnectionRole)
@@ -123,7 +123,7 @@ def test_a_client_that_waits_is_refused_gives_up_or_hears_nothing() -> None:
     side = tunnel_side(ConnectionRole.CLIENT, is_taken=False)
     side.machine.goodbye("given up")
     assert [frame.body for frame in cut_version3(side.take())] == [b"given up"]
-    assert side.machine.phase is ConnectionState.CLOSED
+    assert side.machine.state is ConnectionState.CLOSED
 
 
 def test_a_server_without_a_role_or_of_an_older_version_is_refused() -> None:
@@ -132,7 +132,7 @@ def test_a_server_without_a_role_or_of_an_older_version_is_refused() -> None:
     pair.settle()
     assert isinstance(pair.client.failure, HandshakeRejectedError)
     assert str(pair.client.failure) == (
-        "node 'server' takes no tunnels: it has no role among cells"
+        "node 'server' accepts no tunnels: it has no role in the cells layer"
     )
     (goodbye,) = [event for event in pair.server.events if isinstance(event, GoodbyeFrame)]
     assert goodbye.code == HandshakeRejectedError.code
@@ -141,7 +141,9 @@ def test_a_server_without_a_role_or_of_an_older_version_is_refused() -> None:
     pair = Pair(tunnel_client(), older)
     pair.settle()
     assert isinstance(pair.client.failure, HandshakeRejectedError)
-    assert str(pair.client.failure) == "the peer answered version 2, without tunnels"
+    assert (
+        str(pair.client.failure) == "the peer answered protocol version 2; tunnels need version 3"
+    )
     assert pair.client.events == []
 
 
@@ -237,7 +239,7 @@ def test_nothing_is_compressed() -> None:
 
     pair.server.give(version3_frame(1, b"echo" + bytes(20), flags=2, short=4))
     assert isinstance(pair.server.failure, MalformedFrameError)
-    assert "no compression was agreed" in str(pair.server.failure)
+    assert "no compression was negotiated" in str(pair.server.failure)
 
 
 def test_the_round_trip_is_measured_while_both_are_busy() -> None:
@@ -281,7 +283,7 @@ def test_a_silent_end_is_given_up_and_messages_survive_a_goodbye(role: Connectio
 def test_messages_under_way_survive_a_goodbye(sender: ConnectionRole) -> None:
     near, far = ends(tunnel_pair(), sender)
     near.machine.goodbye("stopping", 3100)
-    assert near.machine.phase is ConnectionState.DRAINING
+    assert near.machine.state is ConnectionState.DRAINING
     far.machine.request(0, "late", b"", 0)
     near.give(far.take())
     assert near.events == [RequestFrame(0, "late", b"")]

@@ -55,7 +55,7 @@ def beating(interval_s: float, timeout_s: float) -> Limits:
 def refusal(side: Side) -> str:
     """Why a side refused its peer; it must have said so to the peer too."""
     assert isinstance(side.failure, HandshakeRejectedError)
-    assert side.machine.phase is ConnectionState.CLOSED
+    assert side.machine.state is ConnectionState.CLOSED
     assert side.machine.peer is None
     last = cut_version3(side.take())[-1]
     assert (last.kind, last.word) == (7, side.failure.code)
@@ -89,7 +89,7 @@ def test_a_hello_is_the_first_frame_of_either_side() -> None:
     server = Side(ConnectionRole.SERVER)
     server.give(b"\xeb\x6e\xec\x8a\x00\x03")
     assert server.take() == b"\x00\x03" + hello_frame(server.config.hello)
-    assert server.machine.phase is ConnectionState.AWAITING_HELLO
+    assert server.machine.state is ConnectionState.AWAITING_HELLO
     assert server.events == []
     client = Side(ConnectionRole.CLIENT)
     client.take()
@@ -117,7 +117,7 @@ def test_nothing_counts_before_the_hello(receiver: ConnectionRole, pieces: int) 
     assert isinstance(side.failure, UnexpectedFrameError)
 
 
-def test_names_with_the_same_hash_are_told_apart() -> None:
+def test_cluster_names_with_equal_hash_are_distinguished() -> None:
     assert java_string_hash("Aa") == java_string_hash("BB")
     pair = Pair(make_config(cluster="Aa"), make_config("server", cluster="BB"))
     pair.server.give(pair.client.take())
@@ -153,7 +153,7 @@ def test_a_certificate_of_another_name_is_refused(subtests: pytest.Subtests) -> 
     for names, shown in [
         (frozenset({"mallory"}), "mallory"),
         (frozenset({"mallory", "eve"}), "eve, mallory"),
-        (frozenset[str](), "nobody"),
+        (frozenset[str](), "no node"),
     ]:
         for role in ConnectionRole:
             with subtests.test(shown=shown, role=role):
@@ -165,7 +165,8 @@ def test_a_certificate_of_another_name_is_refused(subtests: pytest.Subtests) -> 
                 side.take()
                 side.give(hello_frame(peer_hello(role)))
                 name = role.opposite.value
-                assert refusal(side) == f"node '{name}' shows a certificate of {shown}"
+                text = f"node '{name}' has a certificate for {shown}; its name must be in it"
+                assert refusal(side) == text
 
     names = frozenset({"other", "client", "server"})
     pair = Pair(client_names=names, server_names=names)
@@ -187,7 +188,7 @@ def test_the_refused_side_hears_why() -> None:
     assert isinstance(goodbye, GoodbyeFrame)
     assert goodbye.code == DuplicateNameHandshakeError.code
     assert "is named 'same'" in goodbye.reason
-    assert pair.client.machine.phase is ConnectionState.DRAINING
+    assert pair.client.machine.state is ConnectionState.DRAINING
 
 
 def cut_goodbye(data: bytes) -> bytes:
@@ -235,14 +236,14 @@ def test_a_reply_to_nothing_ends_a_connection_of_version_3() -> None:
 
 
 @pytest.mark.parametrize("speaker", ConnectionRole)
-def test_after_goodbye_what_is_in_flight_may_finish(speaker: ConnectionRole) -> None:
+def test_connection_after_goodbye_finishes_requests_in_flight(speaker: ConnectionRole) -> None:
     pair = open_pair()
     pair.client.machine.request(1, "slow", b"", 0)
     pair.settle()
     side = pair.client if speaker is ConnectionRole.CLIENT else pair.server
     side.machine.goodbye("stopping", 3100)
     pair.settle()
-    assert pair.client.machine.phase is pair.server.machine.phase is ConnectionState.DRAINING
+    assert pair.client.machine.state is pair.server.machine.state is ConnectionState.DRAINING
 
     pair.server.machine.reply(1, ReplyStatus.OK, b"done")
     pair.settle()
@@ -265,7 +266,7 @@ def test_goodbye_may_be_said_by_both_and_again() -> None:
     pair.server.machine.goodbye("stopped")
     pair.settle()
     assert pair.client.events == [GoodbyeFrame(0, "stopping"), GoodbyeFrame(0, "stopped")]
-    assert pair.server.machine.phase is ConnectionState.DRAINING
+    assert pair.server.machine.state is ConnectionState.DRAINING
 
 
 def test_the_peers_frame_limit_holds_but_not_for_the_introduction() -> None:

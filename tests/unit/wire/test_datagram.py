@@ -95,6 +95,6 @@ def test_later_nodes_may_add_fields() -> None:
     assert decode_datagram(PREAMBLE, framed(body)) == DATAGRAM
 
 
-def test_a_sealed_datagram_is_refused_by_who_has_no_secret() -> None:
+def test_sealed_datagram_without_a_local_secret_is_rejected() -> None:
     with pytest.raises(HandshakeRejectedError, match="this node has none"):
         decode_datagram(PREAMBLE, framed(b"\xc1\x01" + bytes(80)))

@@ -60,7 +60,9 @@ def test_the_server_hears_in_any_two_pieces(subtests: pytest.Subtests) -> None:
     assert server.version == 1
 
 
-def test_the_server_answers_what_it_knows_or_its_latest(subtests: pytest.Subtests) -> None:
+def test_handshake_server_answers_the_offered_or_its_latest_version(
+    subtests: pytest.Subtests,
+) -> None:
     for profile, offered, agreed in [
         (DOCUMENTED, b"\x00\x01", 1),
         (DOCUMENTED, b"\x00\x02", 2),
@@ -94,9 +96,9 @@ def test_the_client_hears_in_any_two_pieces_and_refuses_unknown_versions(
 
     for answer in [b"\x00\x00", b"\x00\x04", b"\x7f\xff", b"\xff\xff"]:
         with subtests.test(answer=answer):
-            with pytest.raises(HandshakeRejectedError, match="known here are 1, 2, 3"):
+            with pytest.raises(HandshakeRejectedError, match="this node supports 1, 2, 3"):
                 handshake(ConnectionRole.CLIENT, DOCUMENTED).feed(answer)
-            with pytest.raises(HandshakeRejectedError, match="known here are 1, 2"):
+            with pytest.raises(HandshakeRejectedError, match="this node supports 1, 2"):
                 handshake(ConnectionRole.CLIENT, ZEEBE).feed(PREAMBLE + answer)
 
 

@@ -47,7 +47,7 @@ def test_layout_in_any_order_with_unknown_fields() -> None:
     assert decode_hello(body).name == "alpha"
 
 
-def test_a_part_among_cells_or_a_tunnel_is_told_once_there_is_one(
+def test_hello_role_zone_and_tunnel_are_encoded_only_if_set(
     subtests: pytest.Subtests,
 ) -> None:
     member = msgspec.structs.replace(HELLO, is_member=True)

@@ -124,9 +124,9 @@ class CoreDialer:
             await asyncio.sleep(
                 backoff(
                     attempt,
-                    first_s=self._config.redial_first_s,
-                    max_s=self._config.redial_max_s,
-                    chance=random.random(),
+                    initial_delay_s=self._config.redial_first_s,
+                    max_delay_s=self._config.redial_max_s,
+                    jitter=random.random(),
                 )
             )
         del self._tasks[name]

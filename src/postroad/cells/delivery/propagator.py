@@ -28,10 +28,11 @@ from postroad.cells.routing.advertisements import (
     decode_routing_update,
     encode_routing_update,
 )
-from postroad.cells.routing.advertiser import NEVER, RouteAdvertiser, build_advertisement
+from postroad.cells.routing.advertiser import RouteAdvertiser, build_advertisement
 from postroad.cells.routing.route_learner import RouteLearner
 from postroad.core.errors import ConfigError, MalformedPayloadError
 from postroad.core.limits import KIB, ROUTE_NAMES_PER_S, ROUTES_AT_ONCE_MAX
+from postroad.core.timing import NEVER
 
 logger = logging.getLogger("postroad.cells")
 

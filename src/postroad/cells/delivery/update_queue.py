@@ -8,11 +8,8 @@ tunnel.
 
 from __future__ import annotations
 
-import math
-
 from postroad.cells.routing.advertisements import AdvertisementUpdate, RoutingUpdate
-
-NEVER = math.inf
+from postroad.core.timing import NEVER
 
 # Entries before those of peers that need not wait any more are purged.
 _IDLE_MAX = 1_000

@@ -24,8 +24,7 @@ from postroad.cells.routing.advertisements import (
 from postroad.cells.routing.route import RouteType
 from postroad.cells.routing.route_table import RouteTable
 from postroad.core.errors import ConfigError
-
-NEVER = math.inf
+from postroad.core.timing import NEVER
 
 
 class RouteAdvertiserConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,8 +29,7 @@ from postroad.cells.routing.advertisements import (
 )
 from postroad.cells.routing.route import Route, RouteType
 from postroad.core.errors import ConfigError
-
-NEVER = math.inf
+from postroad.core.timing import NEVER
 
 _Key: TypeAlias = tuple[RouteType, str]
 """Key of a route among those learned from one peer."""

@@ -208,7 +208,7 @@ class SeedDiscovery(BackgroundDiscovery[frozenset[Address]]):
 def retry_delay_s(attempt: int, max_s: float = RETRY_MAX_S) -> float:
     """Return the delay in seconds before the given retry."""
     first_s = min(RETRY_INITIAL_S, max_s)
-    return backoff(attempt, first_s=first_s, max_s=max_s, chance=random.random())
+    return backoff(attempt, initial_delay_s=first_s, max_delay_s=max_s, jitter=random.random())
 
 
 class StaticDiscovery(SeedDiscovery):

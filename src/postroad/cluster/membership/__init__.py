@@ -16,13 +16,11 @@ from postroad.cluster.membership.members import (
     StateChangeCause,
 )
 from postroad.cluster.membership.membership import (
-    NEVER,
     Membership,
     MembershipUpdate,
 )
 
 __all__ = [
-    "NEVER",
     "TRANSITIONS",
     "Member",
     "MemberRecord",

@@ -57,8 +57,7 @@ from postroad.cluster.membership.prober import Prober
 from postroad.cluster.membership.state_sync import StateSync
 from postroad.core import Address
 from postroad.core.errors import MalformedPayloadError
-
-NEVER = float("inf")
+from postroad.core.timing import NEVER
 
 MembershipUpdate: TypeAlias = MembershipEvent | NameConflictDetected | NameConflictLost
 

@@ -117,9 +117,9 @@ class StateSync:
             seed.attempts += 1
             seed.due = now + backoff(
                 seed.attempts,
-                first_s=_RETRY_INITIAL_S,
-                max_s=self._config.sync_interval_s,
-                chance=self._context.rng.random(),
+                initial_delay_s=_RETRY_INITIAL_S,
+                max_delay_s=self._config.sync_interval_s,
+                jitter=self._context.rng.random(),
             )
             self._send_sync_request(address)
 

@@ -453,9 +453,9 @@ class Writer:
                 return None
             pause_s = backoff(
                 attempt,
-                first_s=_RECONNECT_FIRST_S,
-                max_s=_RECONNECT_MAX_S,
-                chance=random.random(),
+                initial_delay_s=_RECONNECT_FIRST_S,
+                max_delay_s=_RECONNECT_MAX_S,
+                jitter=random.random(),
             )
             await asyncio.sleep(pause_s)
             try:

@@ -313,7 +313,7 @@ class ClientConnection(PeerConnection):
         self._wake_next_waiter()
 
     def _close_when_drained(self) -> None:
-        if self.wire.phase is ConnectionState.DRAINING and not self.pending.entries:
+        if self.wire.state is ConnectionState.DRAINING and not self.pending.entries:
             self.close(f"the peer said goodbye: {self._peer_reason}")
 
     def fail_pending(self, result: ConnectionDown) -> None:
@@ -343,5 +343,5 @@ class ClientConnection(PeerConnection):
         self._wake_next_waiter()
 
     def __repr__(self) -> str:
-        state = self.wire.phase.value if self.transport is not None else "closed"
+        state = self.wire.state.value if self.transport is not None else "closed"
         return f"<ClientConnection {self.address} {state}, {len(self.pending)} pending>"

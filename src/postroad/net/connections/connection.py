@@ -257,28 +257,28 @@ class PeerConnection(asyncio.Protocol):
         assert self._room_timer is not None
         now = self._loop.time()
         late_s = now - self._room_timer.when()
-        if not self.wire.awaits_room:
+        if not self.wire.awaits_capacity:
             # What was read before it could wait has made the frame whole.
-            self.on_room()
+            self.on_capacity()
             return
         self._look_later()
         if late_s < _ROOM_LOOK_S / 2:
             # Else it is this process that stood still, not the others.
-            self._share.look(now)
+            self._share.evict_stalled(now)
 
-    def on_room(self) -> None:
+    def on_capacity(self) -> None:
         """There is room: read on."""
         if self._room_timer is not None:
             self._room_timer.cancel()
             self._room_timer = None
-        self.wire.go_on_large()
+        self.wire.resume_large_frame()
         if self.wire.wants_buffer:
             self._switch_protocol(LargeFrameProtocol(self))
         self._update_backpressure()
 
-    def give_up_frame(self, reason: str) -> None:
+    def abort_frame(self, reason: str) -> None:
         """Others need the room that this link's frame takes."""
-        self.wire.refuse(FrameTooLargeError(reason))
+        self.wire.reject(FrameTooLargeError(reason))
         self._flush_and_rearm()
 
     def _update_backpressure(self) -> None:
@@ -314,7 +314,7 @@ class PeerConnection(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         """Whether frames can be sent."""
-        return self.wire.phase is ConnectionState.OPEN and self.transport is not None
+        return self.wire.state is ConnectionState.OPEN and self.transport is not None
 
     @property
     def peer_name(self) -> str | None:
@@ -412,7 +412,7 @@ class PeerConnection(asyncio.Protocol):
         self.wire.needs_attention = False
         if self.wire.failure is not None:
             self._fail(self.wire.failure)
-        elif self.wire.awaits_room:
+        elif self.wire.awaits_capacity:
             self._wait_for_room()
         self._set_timer(min(self.wire.deadline(), self._own_deadline()))
 

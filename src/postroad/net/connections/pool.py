@@ -107,9 +107,9 @@ class ConnectionPool:
             attempt += 1
             pause_s = backoff(
                 attempt,
-                first_s=limits.backoff_first_s,
-                max_s=limits.backoff_max_s,
-                chance=random.random(),
+                initial_delay_s=limits.backoff_first_s,
+                max_delay_s=limits.backoff_max_s,
+                jitter=random.random(),
             )
             await asyncio.sleep(pause_s)
 

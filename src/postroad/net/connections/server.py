@@ -182,7 +182,7 @@ class ServerConnection(PeerConnection):
             self._cancel(event.id)
         elif isinstance(event, FrameIgnored):
             self._log_ignored_frame(event, now)
-        elif self.wire.phase is ConnectionState.DRAINING:
+        elif self.wire.state is ConnectionState.DRAINING:
             self._close_when_drained()
 
     def _cancel(self, id: int) -> None:
@@ -411,12 +411,12 @@ class ServerConnection(PeerConnection):
             self._reply_no_handler(request)
         if self._out:
             self._flush()
-        if self.wire.phase is ConnectionState.CLOSED:
+        if self.wire.state is ConnectionState.CLOSED:
             self.close("stopped before the handshake was done")
         self._close_when_drained()
 
     def _close_when_drained(self) -> None:
-        if self.is_busy or self.wire.phase is not ConnectionState.DRAINING:
+        if self.is_busy or self.wire.state is not ConnectionState.DRAINING:
             return
         if not self._is_stopping:
             self.close("the peer said goodbye")
@@ -476,5 +476,5 @@ class ServerConnection(PeerConnection):
             self._context.counters.replies_sent += self.replies_sent
 
     def __repr__(self) -> str:
-        state = self.wire.phase.value if self.transport is not None else "closed"
+        state = self.wire.state.value if self.transport is not None else "closed"
         return f"<ServerConnection {self.describe_peer()} {state}, {len(self.running)} running>"

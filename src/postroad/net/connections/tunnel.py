@@ -180,7 +180,7 @@ class Tunnel(PeerConnection):
     def _on_events(self, events: list[ConnectionEvent], now: float) -> None:
         receive = self._receive
         # All that is no request goes with another phase: the opening, and a goodbye.
-        if receive is None or self.wire.phase is not ConnectionState.OPEN:
+        if receive is None or self.wire.state is not ConnectionState.OPEN:
             self._handle_unusual(events, now)
             return
         self.messages_received += len(events)
@@ -349,7 +349,7 @@ class Tunnel(PeerConnection):
             super().close(reason, linger_s)
             return
         self.wire.goodbye(reason, code)
-        if self.wire.phase is not ConnectionState.DRAINING:
+        if self.wire.state is not ConnectionState.DRAINING:
             super().close(reason, linger_s)
             return
         self._close_reason = reason
@@ -429,7 +429,7 @@ class Tunnel(PeerConnection):
             self.transport.abort()
 
     def __repr__(self) -> str:
-        state = self.wire.phase.value if self.transport is not None else "closed"
+        state = self.wire.state.value if self.transport is not None else "closed"
         # Nothing can be told of a peer before there is one.
         peer = self.describe_peer() if self.remote != NOT_CONNECTED else NOT_CONNECTED
         return f"<Tunnel {peer} {state}>"

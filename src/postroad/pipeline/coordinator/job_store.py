@@ -316,7 +316,10 @@ class JobStore:
             state, due_ms = RootState.DEAD, now_ms
             if not it.is_permanent and failures < policy.attempts:
                 pause_s = backoff(
-                    failures, first_s=policy.first_s, max_s=policy.max_s, chance=chance()
+                    failures,
+                    initial_delay_s=policy.first_s,
+                    max_delay_s=policy.max_s,
+                    jitter=chance(),
                 )
                 state, due_ms = RootState.WAITING, now_ms + round(pause_s * 1000)
             kept.append(

@@ -334,4 +334,6 @@ def _remove_others(directory: Path, needed: Collection[str]) -> None:
 
 
 def _pause_s(failures: int) -> float:
-    return backoff(failures, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S, chance=random.random())
+    return backoff(
+        failures, initial_delay_s=_PAUSE_FIRST_S, max_delay_s=_PAUSE_MAX_S, jitter=random.random()
+    )

@@ -106,7 +106,12 @@ class ReconnectingTransporter(Transporter):
                 attempt = 0 if loop.time() - since > STEADY_S else attempt
             attempt += 1
             await asyncio.sleep(
-                backoff(attempt, first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S, chance=random.random())
+                backoff(
+                    attempt,
+                    initial_delay_s=RETRY_FIRST_S,
+                    max_delay_s=RETRY_MAX_S,
+                    jitter=random.random(),
+                )
             )
 
     def _lose(self, reason: str) -> None:

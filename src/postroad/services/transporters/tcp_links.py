@@ -144,7 +144,9 @@ class Links:
         self._drop(link)
         self._tell(link, f"no connection: {reason}")
         attempt = self.failures(link.node_id) + 1
-        pause_s = backoff(attempt, first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S, chance=random.random())
+        pause_s = backoff(
+            attempt, initial_delay_s=RETRY_FIRST_S, max_delay_s=RETRY_MAX_S, jitter=random.random()
+        )
         self._failures[link.node_id] = attempt, self._loop.time() + pause_s
         self._book.miss(link.node_id)
         self._listener.link_lost(link.node_id, is_unexpected=True)

@@ -1,4 +1,4 @@
-"""Frames to bytes and back, one codec per layout."""
+"""Codecs: frames to bytes and back, one for each frame layout."""
 
 from postroad.wire.codecs.codec import Codec
 from postroad.wire.codecs.documented import DocumentedCodec

@@ -1,4 +1,4 @@
-"""What the connection machine asks of a codec, and the rules all codecs share."""
+"""The interface of codecs, and code that all of them share."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Protocol
 from postroad.core.names import Address
 from postroad.wire.frames import Bytes, Frame, ReplyFrame, RequestFrame
 
-# A payload of this size is handed to the socket as it is; copying a smaller one into its frame
+# A payload of this size is written without a copy; for a smaller one, copying it into its frame
 # costs less than a separate write.
 JOIN_BYTES_MAX = 64 * 1024
 
 
 class Codec(Protocol):
-    """Frames of one version to bytes and back, for one connection."""
+    """Encodes and decodes the frames of one protocol version for one connection."""
 
     bytes_needed: int
     """Fewest bytes, counted from the first unconsumed one, that can complete another frame."""
     sender: Address | None
-    """Address the peer advertises, once it has told it."""
+    """Address the peer advertises, None until it has arrived."""
     frame_bytes_max: int
     """Largest payload and subject accepted from the peer."""
 
     def decode(self, data: Bytes, frames: list[Frame]) -> int:
-        """Append every complete frame and return how many bytes they took."""
+        """Append every complete frame; return how many bytes they had."""
 
     def encode_request(
         self,
@@ -42,13 +42,13 @@ class Codec(Protocol):
         """Append the bytes of a reply."""
 
     def encode(self, out: list[bytes], frame: Frame) -> None:
-        """Append the bytes of any frame this version has."""
+        """Append the bytes of a frame; raise LocalProtocolError if the version lacks it."""
 
 
 def encode_application_frame(codec: Codec, out: list[bytes], frame: Frame) -> bool:
-    """Encode a request or reply given as a struct; False if it is neither."""
+    """Encode a request or reply; return False if the frame is neither."""
     if isinstance(frame, RequestFrame):
-        # Only machines tell traces, and they know whether the peer reads them.
+        # A trace context is sent by `WireConnection.request` only, if the peer accepts traces.
         codec.encode_request(
             out, frame.id, frame.subject, frame.payload, frame.timeout_ms, frame.one_way
         )

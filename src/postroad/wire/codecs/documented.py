@@ -1,4 +1,4 @@
-"""Frames of versions 1 and 2 as documented: fixed-width fields, big endian.
+"""Frames of versions 1 and 2, profile `documented`: fixed-width fields, big endian (2.2).
 
 request   i8 type = 1, i64 id, i32 payload length, payload, i32 subject length, subject
 reply     i8 type = 2, i64 id, i32 payload length, payload, i8 status
@@ -93,7 +93,7 @@ class DocumentedCodec(LegacyCodec):
         timeout_ms: int,
         one_way: bool,
     ) -> None:
-        if not self._is_introduced:
+        if not self._has_sent_sender:
             self._encode_sender_once(out)
         encoded = subject.encode()
         header = _HEADER.pack(REQUEST, id, len(payload))
@@ -106,7 +106,7 @@ class DocumentedCodec(LegacyCodec):
     def encode_reply(
         self, out: list[bytes], id: int, status: int, payload: bytes, code: int, retryable: bool
     ) -> None:
-        if not self._is_introduced:
+        if not self._has_sent_sender:
             self._encode_sender_once(out)
         header = _HEADER.pack(REPLY, id, len(payload))
         if len(payload) < JOIN_BYTES_MAX:
@@ -117,7 +117,7 @@ class DocumentedCodec(LegacyCodec):
 
 def _bad_length(length: int, maximum: int) -> MalformedFrameError | FrameTooLargeError:
     if length < 0:
-        return MalformedFrameError(f"a frame has a negative payload length, {length}")
+        return MalformedFrameError(f"frame has a negative payload length, {length}")
     return frame_too_large_error(length, maximum)
 
 

@@ -1,4 +1,4 @@
-"""What versions 1 and 2 share in either profile: the sender's address stands before all frames."""
+"""Shared code of versions 1 and 2: the sender address before the first frame (2.1)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _HOST_BYTES_MAX = 255
 
 
 def encode_sender_host(address: Address) -> bytes:
-    """Version 2: 16-bit length, host name, 32-bit port."""
+    """Encode a version 2 sender: 16-bit length, host name, 32-bit port."""
     host = address.host.encode()
     return _LENGTH_16.pack(len(host)) + host + _PORT.pack(address.port)
 
 
 def encode_sender_ip(ip: str, port: int, *, has_short_length: bool) -> bytes:
-    """Version 1: length of 8 or 16 bits, raw IP, 32-bit port."""
+    """Encode a version 1 sender: 8-bit or 16-bit length, raw IP address, 32-bit port."""
     try:
         packed = ipaddress.ip_address(ip).packed
     except ValueError:
@@ -35,7 +35,7 @@ def encode_sender_ip(ip: str, port: int, *, has_short_length: bool) -> bytes:
 
 
 def decode_sender_host(data: Bytes) -> tuple[Address, int] | None:
-    """Version 2 sender and the bytes it took, or None while incomplete."""
+    """Decode a version 2 sender; return it and its size, or None while it is incomplete."""
     if len(data) < _LENGTH_16.size:
         return None
     (length,) = _LENGTH_16.unpack_from(data)
@@ -54,13 +54,13 @@ def decode_sender_host(data: Bytes) -> tuple[Address, int] | None:
 
 
 def decode_sender_ip(data: Bytes, *, has_short_length: bool) -> tuple[Address, int] | None:
-    """Version 1 sender and the bytes it took, or None while incomplete."""
+    """Decode a version 1 sender; return it and its size, or None while it is incomplete."""
     start = 1 if has_short_length else _LENGTH_16.size
     if len(data) < start:
         return None
     length = data[0] if has_short_length else _LENGTH_16.unpack_from(data)[0]
     if length not in _IP_LENGTHS:
-        raise MalformedFrameError(f"sender address of {length} bytes is no IP address")
+        raise MalformedFrameError(f"sender address has {length} bytes; an IP address has 4 or 16")
     end = start + length
     if len(data) < end + _PORT.size:
         return None
@@ -78,14 +78,14 @@ def _decode_port(data: Bytes, position: int) -> int:
 REQUEST = 1
 REPLY = 2
 
-# Ids of the reply statuses these versions know.
+# Highest reply status of these versions.
 STATUS_MAX = 3
 
 
 class LegacyCodec(Codec):
-    """Sender addresses of both directions; subclasses lay out the frames."""
+    """Sender addresses of both directions; subclasses encode and decode the frames."""
 
-    # Whether version 1 always has the 8-bit length that real nodes of the source system use.
+    # Whether version 1 always has the 8-bit length of profile `zeebe`.
     has_short_length = False
 
     def __init__(
@@ -94,9 +94,9 @@ class LegacyCodec(Codec):
         self._version = version
         self._advertised = advertised
         self._advertised_ip = advertised_ip
-        # Whether our own address has left already.
-        self._is_introduced = False
-        # Form of the version 1 address; a server answers in the form it was addressed in.
+        # Whether the address of this node has been sent.
+        self._has_sent_sender = False
+        # Length format of version 1; a server replies in the format of the client.
         self._has_short_length = self.has_short_length
         self.frame_bytes_max = frame_bytes_max
         self.sender: Address | None = None
@@ -105,11 +105,11 @@ class LegacyCodec(Codec):
     def decode(self, data: Bytes, frames: list[Frame]) -> int:
         position = 0
         if self.sender is None:
-            found = self._decode_sender(data)
-            if found is None:
+            sender = self._decode_sender(data)
+            if sender is None:
                 self.bytes_needed = len(data) + 1
                 return 0
-            self.sender, position = found
+            self.sender, position = sender
         return self._decode_frames(data, position, frames)
 
     def encode(self, out: list[bytes], frame: Frame) -> None:
@@ -120,32 +120,32 @@ class LegacyCodec(Codec):
 
     @abstractmethod
     def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:
-        """Append every complete frame from the position on; returns where the rest begins."""
+        """Append every complete frame from the position on; return where the rest starts."""
 
     def _encode_sender_once(self, out: list[bytes]) -> None:
-        """Put our address in front of our first frame."""
+        """Append the address of this node, before its first frame."""
         if self._version == 1:
             ip, port = self._advertised_ip, self._advertised.port
             out.append(encode_sender_ip(ip, port, has_short_length=self._has_short_length))
         else:
             out.append(encode_sender_host(self._advertised))
-        self._is_introduced = True
+        self._has_sent_sender = True
 
     def _decode_sender(self, data: Bytes) -> tuple[Address, int] | None:
         if self._version != 1:
             return decode_sender_host(data)
         if len(data) == 0:
             return None
-        # The high byte of a 16-bit length is 0, which no 8-bit length of an IP address is.
+        # The first byte of a 16-bit length is 0, an 8-bit length is 4 or 16.
         self._has_short_length = self.has_short_length or data[0] != 0
         return decode_sender_ip(data, has_short_length=self._has_short_length)
 
 
 def unknown_type_error(kind: int) -> MalformedFrameError:
-    """The error for a frame that is neither request nor reply."""
+    """Build the error for a frame that is neither request nor reply."""
     return MalformedFrameError(f"unknown frame type {kind}; 1 is a request, 2 a reply")
 
 
 def unknown_status_error(status: int, request_id: int) -> MalformedFrameError:
-    """The error for a reply whose status no version knows."""
+    """Build the error for a reply with an unknown status."""
     return MalformedFrameError(f"reply {request_id} has unknown status {status}")

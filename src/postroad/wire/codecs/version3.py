@@ -1,13 +1,13 @@
-"""Frames of version 3, Postroad's own: one fixed header, then subject, then payload.
+"""Frames of version 3: a fixed header, then subject, then payload (docs/wire-protocol.md, 3.1).
 
 u32 length      bytes that follow this field
 u8  type        see FrameType
 u8  flags       1 one-way, 2 compressed payload, 4 retryable failure, 8 with a trace
 u16 short       request: subject length; reply: status; goodbye: 0
-u32 word        request: time left in ms, 0 = none told; reply and goodbye: error code
+u32 word        request: time left in ms, 0 = no deadline; reply and goodbye: error code
 u64 id          request, reply, cancel, ping, pong
 
-A request with a trace has it between subject and payload; see `trace_form`.
+A request with a trace context has it between subject and payload; see `encode_trace_context`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 import enum
 import struct
 
+from postroad.core.cluster_secret import PROOF_BYTES
 from postroad.core.errors import LocalProtocolError, MalformedFrameError
 from postroad.core.limits import HELLO_BYTES_MAX, SUBJECT_BYTES_MAX
 from postroad.core.names import Address
-from postroad.core.secret import PROOF_BYTES
 from postroad.core.tracing import SAMPLED, TRACESTATE_CHARS_MAX, SpanContext, parse_traceparent
 from postroad.wire.codecs.codec import JOIN_BYTES_MAX, Codec, encode_application_frame
 from postroad.wire.compression import CompressionAlgorithm, compress_payload, decompress_payload
@@ -30,7 +30,7 @@ from postroad.wire.frames import (
     HelloFrame,
     PingFrame,
     PongFrame,
-    Proof,
+    ProofFrame,
     ReplyFrame,
     ReplyStatus,
     RequestFrame,
@@ -47,20 +47,24 @@ TRACE_BYTES_MAX = _TRACE.size + TRACESTATE_CHARS_MAX
 
 
 def encode_trace_context(context: SpanContext) -> bytes:
-    """The bytes that stand before the payload."""
+    """Encode a trace context, which precedes the payload."""
     state = context.tracestate.encode("ascii", "ignore")[:TRACESTATE_CHARS_MAX]
     trace_id, span_id = bytes.fromhex(context.trace_id), bytes.fromhex(context.span_id)
     return _TRACE.pack(trace_id, span_id, context.flags, len(state)) + state
 
 
 def split_trace_context(body: bytes, request_id: int) -> tuple[SpanContext | None, bytes]:
-    """The context and what follows it; None if the peer wrote one that is not valid."""
+    """Return the trace context and the payload after it; the context is None if not valid."""
     if len(body) < _TRACE.size:
-        raise MalformedFrameError(f"request {request_id} is shorter than its trace", request_id)
+        raise MalformedFrameError(
+            f"request {request_id} is shorter than its trace context", request_id
+        )
     trace_id, span_id, flags, size = _TRACE.unpack_from(body)
     stop = _TRACE.size + size
     if stop > len(body):
-        raise MalformedFrameError(f"request {request_id} is shorter than its trace", request_id)
+        raise MalformedFrameError(
+            f"request {request_id} is shorter than its trace context", request_id
+        )
     if size:
         state = body[_TRACE.size : stop].decode("ascii", "replace")
         context = parse_traceparent(f"00-{trace_id.hex()}-{span_id.hex()}-{flags:02x}", state)
@@ -104,7 +108,7 @@ _PLAIN_REQUEST = FrameType.REQUEST << 24
 _PLAIN_REPLY = FrameType.REPLY << 24
 _STATUS_MAX = max(ReplyStatus)
 
-# From here on a number stands for neither request nor reply.
+# Numbers from here on are neither request nor reply.
 _CONTROL = FrameType.HELLO << 24
 
 _CONTROL_BODY_MAX: dict[int, int] = {
@@ -115,12 +119,12 @@ _CONTROL_BODY_MAX: dict[int, int] = {
     FrameType.GOODBYE: GOODBYE_BYTES_MAX,
     FrameType.PROOF: PROOF_BYTES,
 }
-# What follows these may be compressed, as is only agreed once they are read.
-_AGREEING = frozenset({FrameType.HELLO, FrameType.PROOF})
+# Decoding stops after these frames: compression is negotiated when they have been processed.
+_NEGOTIATING = frozenset({FrameType.HELLO, FrameType.PROOF})
 
-# What a connection remembers of the subjects it has seen; the bounds keep a peer from filling it.
-_KNOWN_SUBJECTS_MAX = 64
-_KNOWN_SUBJECT_BYTES_MAX = 128
+# Bounds of the subject cache of a connection, so that a peer cannot fill the memory.
+_CACHED_SUBJECTS_MAX = 64
+_CACHED_SUBJECT_BYTES_MAX = 128
 
 
 class Version3Codec(Codec):
@@ -129,16 +133,16 @@ class Version3Codec(Codec):
     def __init__(self, frame_bytes_max: int) -> None:
         self.accept_frames(frame_bytes_max)
         self.sender: Address | None = None
-        # The peer's hello as it came.
+        # The hello of the peer as received, for its proof (3.7).
         self.hello_body = b""
         self.bytes_needed = _HEADER_BYTES
-        # Subjects seen on this connection.
+        # Decoded subjects by their bytes.
         self._subjects: dict[Bytes, str] = {}
-        # Set once both sides have said hello and share an algorithm.
+        # Set after both hellos if both sides offer the same algorithm.
         self.compression: CompressionAlgorithm | None = None
 
     def accept_frames(self, frame_bytes_max: int) -> None:
-        """Accept frames up to that size from now on."""
+        """Accept frames up to this size from now on."""
         self.frame_bytes_max = frame_bytes_max
         self._length_max = frame_bytes_max + _EMPTY_LENGTH
 
@@ -164,31 +168,31 @@ class Version3Codec(Codec):
                 if split > stop:
                     raise MalformedFrameError(f"request {id} is shorter than its subject", id)
                 raw = data[start:split]
-                # Views cannot be looked up; they come from frames too large for it to matter.
+                # Memoryviews come from large frames, where decoding the subject costs little.
                 subject = self._subjects.get(raw) if type(raw) is bytes else None
                 if subject is None:
                     subject = self._intern_subject(raw, id)
                 frames.append(RequestFrame(id, subject, data[split:stop], word))  # type: ignore[arg-type]
             else:
                 frames.append(self._decode_slow_path(kind, word, id, bytes(data[start:stop])))
-                if kind >> 24 in _AGREEING:
+                if kind >> 24 in _NEGOTIATING:
                     return int(stop)
             position = stop
         return position
 
     def _intern_subject(self, raw: Bytes, request_id: int) -> str:
-        """Decode a subject and remember it: few are used, and each very often."""
+        """Decode a subject and cache it: connections use few subjects, each very often."""
         subject = decode_utf8(raw, "subject", request_id)
-        if len(raw) <= _KNOWN_SUBJECT_BYTES_MAX:
-            if len(self._subjects) >= _KNOWN_SUBJECTS_MAX:
+        if len(raw) <= _CACHED_SUBJECT_BYTES_MAX:
+            if len(self._subjects) >= _CACHED_SUBJECTS_MAX:
                 self._subjects.clear()
             self._subjects[bytes(raw)] = subject
         return subject
 
     def _check_header(self, length: int, kind: int) -> None:
-        """Refuse a frame by its header alone."""
+        """Raise if the header of a frame is not valid."""
         if length < _EMPTY_LENGTH:
-            raise MalformedFrameError(f"a frame of {length} bytes is shorter than its header")
+            raise MalformedFrameError(f"frame of {length} bytes is shorter than its header")
         maximum: int | None = self.frame_bytes_max
         if not _PLAIN_REQUEST <= kind < _CONTROL:
             maximum = _CONTROL_BODY_MAX.get(kind >> 24)
@@ -197,7 +201,7 @@ class Version3Codec(Codec):
         check_frame_size(length - _EMPTY_LENGTH, maximum)
 
     def _decode_slow_path(self, kind: int, word: int, id: int, body: bytes) -> Frame:
-        """Frames with flags, failed replies and control frames."""
+        """Decode a frame with flags, a failed reply or a control frame."""
         type, flags, short = kind >> 24, kind >> 16 & 0xFF, kind & 0xFFFF
         if type == FrameType.REQUEST:
             if short > min(len(body), SUBJECT_BYTES_MAX):
@@ -272,7 +276,7 @@ class Version3Codec(Codec):
             out.append(_control(FrameType.PING, id=frame.id))
         elif isinstance(frame, PongFrame):
             out.append(_control(FrameType.PONG, id=frame.id))
-        elif isinstance(frame, Proof):
+        elif isinstance(frame, ProofFrame):
             out.append(_control(FrameType.PROOF, body=frame.proof))
         else:
             raise LocalProtocolError(f"version 3 has no frame for {type(frame).__name__}")
@@ -287,8 +291,8 @@ class Version3Codec(Codec):
             return GoodbyeFrame(word, decode_utf8(body, "goodbye"))
         if kind == FrameType.PROOF:
             if len(body) != PROOF_BYTES:
-                raise MalformedFrameError(f"a proof of {len(body)} bytes, not {PROOF_BYTES}")
-            return Proof(body)
+                raise MalformedFrameError(f"proof has {len(body)} bytes, not {PROOF_BYTES}")
+            return ProofFrame(body)
         if kind == FrameType.CANCEL:
             return CancelFrame(id)
         return PingFrame(id) if kind == FrameType.PING else PongFrame(id)
@@ -298,7 +302,7 @@ class Version3Codec(Codec):
             return packed
         if self.compression is None:
             raise MalformedFrameError(
-                "compressed payload, but no compression was agreed", request_id
+                "payload is compressed, but no compression was negotiated", request_id
             )
         try:
             return decompress_payload(self.compression, packed, self.frame_bytes_max)

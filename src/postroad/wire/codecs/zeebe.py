@@ -1,4 +1,4 @@
-"""Frames of versions 1 and 2 as real nodes of the source system write them: variable lengths.
+"""Frames of versions 1 and 2, profile `zeebe`: variable-length integers (2.2).
 
 request   u8 type = 1, varint64 id, varint32 length, payload, i16 subject length, subject
 reply     u8 type = 2, varint64 id, varint32 length, payload, u8 status
@@ -55,7 +55,7 @@ def encode_varint64(value: int) -> bytes:
 
 
 def decode_varint32(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Read an unsigned value; returns it and the position after it."""
+    """Decode an unsigned value; return it and the position after it."""
     byte = data[position]
     if byte < 0x80:
         return byte, position + 1
@@ -70,7 +70,7 @@ def decode_varint32(data: bytes | memoryview, position: int) -> tuple[int, int]:
 
 
 def decode_varint64(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Read a signed value; returns it and the position after it."""
+    """Decode a signed value; return it and the position after it."""
     byte = data[position]
     if byte < 0x80:
         return byte, position + 1
@@ -125,7 +125,7 @@ class ZeebeCodec(LegacyCodec):
     def _decode_reply(
         self, data: Bytes, id: int, start: int, stop: int, frames: list[Frame]
     ) -> int:
-        """Append the reply if it is whole; returns where it ends."""
+        """Append the reply if it is complete; return where it ends."""
         if stop < len(data):
             status = data[stop]
             if status > STATUS_MAX:
@@ -136,7 +136,7 @@ class ZeebeCodec(LegacyCodec):
     def _decode_request(
         self, data: Bytes, id: int, start: int, stop: int, frames: list[Frame]
     ) -> int:
-        """Append the request if it is whole; returns where it ends, or where its subject starts."""
+        """Append the request if it is complete; return its end, or the start of its subject."""
         subject_start = stop + _SUBJECT_LENGTH_BYTES
         if subject_start > len(data):
             return subject_start
@@ -159,7 +159,7 @@ class ZeebeCodec(LegacyCodec):
         timeout_ms: int,
         one_way: bool,
     ) -> None:
-        if not self._is_introduced:
+        if not self._has_sent_sender:
             self._encode_sender_once(out)
         encoded = subject.encode()
         header = _REQUEST + encode_varint64(id) + encode_varint32(len(payload))
@@ -172,7 +172,7 @@ class ZeebeCodec(LegacyCodec):
     def encode_reply(
         self, out: list[bytes], id: int, status: int, payload: bytes, code: int, retryable: bool
     ) -> None:
-        if not self._is_introduced:
+        if not self._has_sent_sender:
             self._encode_sender_once(out)
         header = _REPLY + encode_varint64(id) + encode_varint32(len(payload))
         out += (header, payload, bytes([status]))

@@ -1,11 +1,12 @@
 """Snapshots that wait for their turn."""
 
-from postroad.cells.delivery.update_queue import NEVER, RoutingUpdateQueue
+from postroad.cells.delivery.update_queue import RoutingUpdateQueue
 from postroad.cells.routing.advertisements import (
     AdvertisementQuery,
     AdvertisementUpdate,
     RouteAdvertisement,
 )
+from postroad.core.timing import NEVER
 
 
 def snapshot(number: int) -> AdvertisementUpdate:

@@ -12,8 +12,9 @@ from postroad.cells.routing.advertisements import (
     RoutingUpdate,
     ShutdownNotice,
 )
-from postroad.cells.routing.advertiser import NEVER, RouteAdvertiser, build_advertisement
+from postroad.cells.routing.advertiser import RouteAdvertiser, build_advertisement
 from postroad.core.errors import ConfigError
+from postroad.core.timing import NEVER
 
 CONFIG = RouteAdvertiserConfig(resend_first_s=1, resend_max_s=4, check_interval_s=30)
 CORE = DomainInfo("C1", Role.CORE, "east")

@@ -11,8 +11,9 @@ from postroad.cells.routing.advertisements import (
     RouteAdvertisement,
     ShutdownNotice,
 )
-from postroad.cells.routing.route_learner import NEVER, RouteChanges, RouteLearner
+from postroad.cells.routing.route_learner import RouteChanges, RouteLearner
 from postroad.core.errors import ConfigError
+from postroad.core.timing import NEVER
 
 C1, C2 = DomainInfo("C1", Role.CORE, "east"), DomainInfo("C2", Role.CORE, "west")
 S1, S2 = DomainInfo("S1"), DomainInfo("S2", zone="west")

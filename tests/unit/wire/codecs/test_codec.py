@@ -17,7 +17,7 @@ from postroad.wire.frames import (
     HelloFrame,
     PingFrame,
     PongFrame,
-    Proof,
+    ProofFrame,
     ReplyFrame,
     RequestFrame,
 )
@@ -32,7 +32,7 @@ FRAMES: dict[type[Frame], Frame] = {
     PingFrame: PingFrame(1),
     PongFrame: PongFrame(1),
     GoodbyeFrame: GoodbyeFrame(0, "bye"),
-    Proof: Proof(bytes(32)),
+    ProofFrame: ProofFrame(bytes(32)),
 }
 
 

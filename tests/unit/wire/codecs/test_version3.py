@@ -15,7 +15,7 @@ from postroad.wire.frames import (
     GoodbyeFrame,
     PingFrame,
     PongFrame,
-    Proof,
+    ProofFrame,
     ReplyFrame,
     ReplyStatus,
     RequestFrame,
@@ -84,7 +84,7 @@ def test_layout() -> None:
 
 def test_control_frames_are_refused_by_their_header(subtests: pytest.Subtests) -> None:
     for length in [0, 1, 15]:
-        refusal = pytest.raises(MalformedFrameError, match=f"a frame of {length} bytes is shorter")
+        refusal = pytest.raises(MalformedFrameError, match=f"frame of {length} bytes is shorter")
         with subtests.test(length=length), refusal:
             decode(struct.pack(">IBBHIQ", length, 1, 0, 0, 0, 0))
 
@@ -104,11 +104,11 @@ def test_control_frames_are_refused_by_their_header(subtests: pytest.Subtests) -
             with subtests.test(kind=kind, flags=flags), refusal:
                 decode(version3_frame(kind, flags=flags, id=1))
 
-    with pytest.raises(MalformedFrameError, match="a proof of 31 bytes"):
+    with pytest.raises(MalformedFrameError, match="proof has 31 bytes"):
         decode(version3_frame(8, bytes(31)))
 
     # A small limit for messages must not keep the sides from introducing themselves.
-    introductions: list[Frame] = [HELLO, Proof(bytes(32)), GoodbyeFrame(1, "r" * 1_000)]
+    introductions: list[Frame] = [HELLO, ProofFrame(bytes(32)), GoodbyeFrame(1, "r" * 1_000)]
     for frame in introductions:
         assert decode(encode(frame), Version3Codec(16)) == [frame], frame
 
@@ -176,11 +176,11 @@ def test_a_payload_compressed_without_agreement_or_wrongly_is_refused(
     subtests: pytest.Subtests,
 ) -> None:
     data = encode(RequestFrame(7, "echo", b"a" * 5_000), compressing())
-    with pytest.raises(MalformedFrameError, match="no compression was agreed") as caught:
+    with pytest.raises(MalformedFrameError, match="no compression was negotiated") as caught:
         decode(data)
     assert caught.value.request_id == 7
 
-    with pytest.raises(MalformedFrameError, match="no compression was agreed") as caught:
+    with pytest.raises(MalformedFrameError, match="no compression was negotiated") as caught:
         decode(encode(ReplyFrame(7, 0, b"a" * 5_000), compressing()))
     assert caught.value.request_id is None
 

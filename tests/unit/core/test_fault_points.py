@@ -43,7 +43,7 @@ def test_an_action_may_raise_and_the_point_is_disarmed_after() -> None:
 
 def test_names_are_declared_once_and_sorted() -> None:
     faults.declare_fault_point("test.once")
-    with pytest.raises(UsageError, match=r"'test\.once' is declared twice"):
+    with pytest.raises(UsageError, match=r"'test\.once' is already declared"):
         faults.declare_fault_point("test.once")
 
     faults.declare_fault_point("test.b")
@@ -53,26 +53,26 @@ def test_names_are_declared_once_and_sorted() -> None:
 
 def test_a_point_is_armed_by_name_and_by_one_test_at_a_time() -> None:
     with (
-        pytest.raises(UsageError, match="there are: none"),
+        pytest.raises(UsageError, match="declared: none"),
         faults.arm_fault_point("test.x", print),
     ):
         pass
     faults.declare_fault_point("test.a")
     with (
-        pytest.raises(UsageError, match=r"there are: test\.a"),
+        pytest.raises(UsageError, match=r"declared: test\.a"),
         faults.arm_fault_point("test.x", print),
     ):
         pass
 
     with faults.arm_fault_point("test.a", print):
         with (
-            pytest.raises(UsageError, match="armed already"),
+            pytest.raises(UsageError, match="already armed"),
             faults.arm_fault_point("test.a", print),
         ):
             pass
         # The inner attempt must not have disarmed what the outer one armed.
         with (
-            pytest.raises(UsageError, match="armed already"),
+            pytest.raises(UsageError, match="already armed"),
             faults.arm_fault_point("test.a", print),
         ):
             pass

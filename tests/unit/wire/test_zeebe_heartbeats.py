@@ -54,8 +54,8 @@ def test_other_schema_versions_lack_or_add_fields() -> None:
 
 def test_other_payloads_are_no_set_up(subtests: pytest.Subtests) -> None:
     for payload, reason in [
-        (b"", "no heartbeat message"),
-        (REQUEST[:7], "no heartbeat message"),
+        (b"", "shorter than its header"),
+        (REQUEST[:7], "shorter than its header"),
         (RESPONSE, "template 2 of schema 10"),
         (REQUEST[:4] + b"\x0b\x00" + REQUEST[6:], "template 1 of schema 11"),
         (REQUEST[:-1], "ends after 4 bytes"),

@@ -7,7 +7,7 @@ import pytest
 from postroad.core.log_throttle import KEYS_MAX, LogThrottle, ThrottledLogger
 
 
-def test_the_first_of_each_key_is_told_and_the_next_are_counted() -> None:
+def test_log_throttle_first_of_a_key_is_admitted_others_are_counted() -> None:
     throttle = LogThrottle(10)
     assert throttle.try_acquire("a", 0) == 0
     assert throttle.try_acquire("b", 0) == 0

@@ -30,7 +30,7 @@ class Holder(msgspec.Struct):
     stranger: Stranger
 
 
-def test_a_schema_refers_to_what_it_needs() -> None:
+def test_json_schema_nested_type_refers_to_definitions() -> None:
     schema = json_schema(Order)
     assert schema is not None
     assert schema["type"] == "object"

@@ -16,10 +16,10 @@ class FakeLink:
         self.events: list[str] = []
         self.share: Share = total.share(peer, self)
 
-    def on_room(self) -> None:
+    def on_capacity(self) -> None:
         self.events.append("room")
 
-    def give_up_frame(self, reason: str) -> None:
+    def abort_frame(self, reason: str) -> None:
         assert "unfinished_bytes_max" in reason
         self.events.append("given up")
         self.share.release()
@@ -33,14 +33,14 @@ def test_one_frame_alone_may_have_any_size() -> None:
     total = UnfinishedFrames(TOTAL)
     first, second = links(total, "a", "b")
     assert first.share.reserve(10_000)
-    assert total.held_bytes == 10_000
+    assert total.used_bytes == 10_000
     assert not second.share.reserve(1)
     first.share.release()
     assert second.events == ["room"]
-    assert total.held_bytes == 1
+    assert total.used_bytes == 1
 
 
-def test_who_finds_no_room_waits_and_is_told_in_order() -> None:
+def test_reserve_without_capacity_waits_and_resumes_in_order() -> None:
     total = UnfinishedFrames(TOTAL)
     one, two, three, four = links(total, "a", "b", "c", "d")
     assert one.share.reserve(150)
@@ -55,10 +55,10 @@ def test_who_finds_no_room_waits_and_is_told_in_order() -> None:
     assert not three.share.is_waiting
     two.share.release()
     assert four.events == ["room"]
-    assert total.held_bytes == 180
+    assert total.used_bytes == 180
 
 
-def test_one_peer_has_half_of_the_room_and_keeps_nobody_else_waiting() -> None:
+def test_one_peer_gets_half_of_the_budget_and_blocks_no_other() -> None:
     total = UnfinishedFrames(TOTAL)
     one, two, three, other = links(total, "greedy", "greedy", "greedy", "other")
     assert one.share.reserve(100)
@@ -71,7 +71,7 @@ def test_one_peer_has_half_of_the_room_and_keeps_nobody_else_waiting() -> None:
     assert two.events == ["room"] and three.events == []
 
 
-def test_who_leaves_the_line_is_not_told() -> None:
+def test_released_share_in_the_queue_is_not_resumed() -> None:
     total = UnfinishedFrames(TOTAL)
     one, two = links(total, "a", "a")
     assert one.share.reserve(150)
@@ -79,7 +79,7 @@ def test_who_leaves_the_line_is_not_told() -> None:
     two.share.release()
     one.share.release()
     assert two.events == []
-    assert total.held_bytes == 0
+    assert total.used_bytes == 0
 
 
 def test_a_frame_that_stands_still_is_given_up_when_another_waits() -> None:
@@ -93,7 +93,7 @@ def test_a_frame_that_stands_still_is_given_up_when_another_waits() -> None:
         assert still.events == waiting.events == []
         moving.share.received_bytes += 64 * KIB
         still.share.received_bytes += 10
-        waiting.share.look(now)
+        waiting.share.evict_stalled(now)
     assert still.events == ["given up"]
     assert moving.events == []
     assert waiting.events == ["room"]
@@ -107,7 +107,7 @@ def test_looking_often_does_not_hurry_anybody() -> None:
         assert not link.share.reserve(150)
     for moment in range(40):
         slow.share.received_bytes += 8 * KIB
-        (one, two)[moment % 2].share.look(moment / 8)
+        (one, two)[moment % 2].share.evict_stalled(moment / 8)
     assert slow.events == []
 
 
@@ -118,26 +118,26 @@ def test_the_frames_of_the_peer_that_holds_the_most_go_first() -> None:
         assert link.share.reserve(size)
     assert not waiting.share.reserve(50)
     for now in (0.0, 1.0):
-        waiting.share.look(now)
+        waiting.share.evict_stalled(now)
     assert waiting.events == ["room"]
     assert one.events == ["given up"]
     assert small.events == two.events == []
 
 
-def test_who_waits_for_its_own_peer_costs_no_other_its_frame() -> None:
+def test_share_over_its_peer_limit_evicts_no_other_peer() -> None:
     total = UnfinishedFrames(TOTAL)
     own, other, waiting = links(total, "a", "b", "a")
     assert own.share.reserve(140)
     assert other.share.reserve(150)
     assert not waiting.share.reserve(50)
     for now in (0.0, 1.0):
-        waiting.share.look(now)
+        waiting.share.evict_stalled(now)
     assert own.events == ["given up"]
     assert other.events == []
     assert waiting.events == ["room"]
 
 
-def test_of_one_host_who_has_the_least_goes_on_first() -> None:
+def test_waiting_shares_of_one_host_least_memory_first() -> None:
     total = UnfinishedFrames(TOTAL)
     names = ("greedy", "greedy", "greedy", "calm")
     one, two, three, calm = links(total, *["host"] * 4)
@@ -148,7 +148,7 @@ def test_of_one_host_who_has_the_least_goes_on_first() -> None:
     assert not three.share.reserve(75)
     assert not calm.share.reserve(75)
     for now in (0.0, 1.0):
-        three.share.look(now)
+        three.share.evict_stalled(now)
     assert one.events + two.events == ["given up"]
     assert calm.events == ["room"]
     assert three.events == []
@@ -158,12 +158,12 @@ def test_when_pieces_are_too_many_the_peer_with_most_loses_its_oldest() -> None:
     total = UnfinishedFrames(TOTAL)
     calm, first, second, late = links(total, "calm", "greedy", "greedy", "late")
     for link, size in ((calm, 75), (first, 60), (second, 60)):
-        assert link.share.keep(size)
-    assert late.share.keep(117)
+        assert link.share.hold_piece(size)
+    assert late.share.hold_piece(117)
     assert first.events == ["given up"]
     assert calm.events == second.events == late.events == []
-    assert total.held_bytes == 252
+    assert total.used_bytes == 252
 
-    assert not late.share.keep(270)
+    assert not late.share.hold_piece(270)
     assert late.events == []
-    assert total.held_bytes == 135
+    assert total.used_bytes == 135

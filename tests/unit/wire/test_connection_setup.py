@@ -91,11 +91,11 @@ def test_a_server_shows_nothing_before_the_client_has_proven() -> None:
 
 
 @each(
-    (SECRET, OTHER, "knows another secret"),
-    (SECRET, None, "'client' at 127.0.0.1:27998 has none: give it node.secret"),
-    (None, SECRET, "'server' at 127.0.0.1:26502 has none: give it node.secret"),
+    (SECRET, OTHER, "has another cluster secret"),
+    (SECRET, None, "'client' at 127.0.0.1:27998 has none: set node.secret"),
+    (None, SECRET, "'server' at 127.0.0.1:26502 has none: set node.secret"),
 )
-def test_who_has_another_secret_or_none_is_refused_and_both_are_told(
+def test_setup_with_another_secret_or_none_is_rejected_on_both_sides(
     server_secret: str | None, client_secret: str | None, text: str
 ) -> None:
     pair = proving_pair(make_config(secret=client_secret), server_config(secret=server_secret))
@@ -105,7 +105,7 @@ def test_who_has_another_secret_or_none_is_refused_and_both_are_told(
         assert side.machine.peer is None
         reasons = [it.reason for it in side.events if isinstance(it, GoodbyeFrame)]
         assert any(text in reason for reason in (*reasons, str(side.failure))), (side, reasons)
-        assert side.machine.phase in (ConnectionState.CLOSED, ConnectionState.DRAINING)
+        assert side.machine.state in (ConnectionState.CLOSED, ConnectionState.DRAINING)
     assert isinstance(pair.server.failure, HandshakeRejectedError)
 
 
@@ -129,7 +129,7 @@ def test_versions_that_cannot_prove_are_refused(subtests: pytest.Subtests) -> No
             pair.settle()
             assert pair.server.events == pair.client.events == []
             assert f"version {version}, which cannot prove" in str(pair.server.failure)
-            assert "the peer answered version 3; known here are" in str(pair.client.failure)
+            assert "the peer answered version 3; this node supports" in str(pair.client.failure)
 
             pair = proving_pair(server=server_config(profile=DOCUMENTED.up_to(version)))
             pair.settle()
@@ -149,7 +149,7 @@ def test_a_recorded_client_is_refused_by_the_next_connection() -> None:
     server = Side(ConnectionRole.SERVER, config)
     server.give(old.client.written)
     assert ConnectionOpened(3) not in server.events
-    assert "knows another secret" in str(server.failure)
+    assert "has another cluster secret" in str(server.failure)
 
 
 def test_a_recorded_server_is_refused_by_the_next_client() -> None:
@@ -159,7 +159,7 @@ def test_a_recorded_server_is_refused_by_the_next_client() -> None:
     client = Side(ConnectionRole.CLIENT, config)
     client.give(old.server.written)
     assert client.events == []
-    assert "knows another secret" in str(client.failure)
+    assert "has another cluster secret" in str(client.failure)
 
 
 def test_a_proof_sent_back_is_refused() -> None:
@@ -190,17 +190,16 @@ def test_nothing_of_a_hello_can_be_changed_on_its_way(changes: dict[str, object]
     server.give(client.take())
     client.give(server.take())
     hello, proof = cut_version3(client.take())
-    assert client.machine._proving is not None
-    changed = msgspec.structs.replace(client.machine._proving.hello, **changes)
+    changed = msgspec.structs.replace(client.machine._setup.hello, **changes)
     other = Side(ConnectionRole.CLIENT, make_config())
     other.machine.send(changed)
     server.give(other.take()[6:], version3_frame(PROOF, proof.body))
     assert hello.kind == HELLO
     assert ConnectionOpened(3) not in server.events
-    assert "knows another secret" in str(server.failure)
+    assert "has another cluster secret" in str(server.failure)
 
 
-def test_a_namesake_without_the_secret_is_nobody() -> None:
+def test_duplicate_name_without_the_secret_is_no_conflict() -> None:
     pair = proving_pair(
         make_config("server", secret=OTHER, incarnation=2), server_config(secret=SECRET)
     )
@@ -210,7 +209,7 @@ def test_a_namesake_without_the_secret_is_nobody() -> None:
     assert not isinstance(pair.client.failure, DuplicateNameHandshakeError)
 
 
-def test_a_namesake_with_the_secret_is_told_to_both() -> None:
+def test_duplicate_name_with_the_secret_is_reported_on_both_sides() -> None:
     pair = proving_pair(
         make_config("server", secret=SECRET, incarnation=2), server_config(secret=SECRET)
     )
@@ -231,7 +230,7 @@ def test_a_tunnel_is_proven_too() -> None:
         )
         pair.settle()
         assert pair.server.machine.is_tunnel is is_open
-        assert (pair.client.machine.phase is ConnectionState.AWAITING_TUNNEL) is is_open
+        assert (pair.client.machine.state is ConnectionState.AWAITING_TUNNEL) is is_open
         assert (ConnectionOpened(3) in pair.server.events) is is_open
 
 
@@ -253,18 +252,18 @@ def test_a_proof_where_there_is_no_secret_is_refused() -> None:
     assert isinstance(pair.server.failure, UnexpectedFrameError)
 
 
-def test_whoever_never_proves_is_given_up() -> None:
+def test_setup_without_a_proof_times_out() -> None:
     client = Side(ConnectionRole.CLIENT, make_config(secret=SECRET))
     server = Side(ConnectionRole.SERVER, server_config(secret=SECRET))
     server.give(client.take())
     client.give(server.take())
     server.give(version3_frame(HELLO, cut_version3(client.take())[0].body))
-    assert server.machine.phase is ConnectionState.PROVING
+    assert server.machine.state is ConnectionState.AWAITING_PROOF
     server.tick(server.machine.deadline())
     assert "no complete handshake" in str(server.failure)
 
 
 def test_a_secret_without_nonces_is_refused() -> None:
     config = make_config(secret=SECRET)
-    with pytest.raises(ConfigError, match="a secret and nonces: give both or neither"):
+    with pytest.raises(ConfigError, match="must be set together, or neither"):
         msgspec.structs.replace(config, new_nonce=None)

@@ -1,6 +1,7 @@
 """Waiters with deadlines, served by one timer."""
 
-from postroad.wire.pending import NEVER, DeadlineMap
+from postroad.core.timing import NEVER
+from postroad.wire.deadline_map import DeadlineMap
 
 
 def test_a_reply_takes_its_waiter_once() -> None:
@@ -16,7 +17,7 @@ def test_a_reply_takes_its_waiter_once() -> None:
     assert pending.pop(7) is None
 
 
-def test_a_sweep_takes_what_is_due_and_finds_the_next_deadline() -> None:
+def test_deadline_map_pop_expired_updates_the_next_deadline() -> None:
     pending: DeadlineMap[str] = DeadlineMap()
     for id, deadline in ((1, 10), (2, 5), (3, 20)):
         pending.add(id, str(id), deadline)

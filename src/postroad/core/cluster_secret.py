@@ -1,4 +1,4 @@
-"""The secret of a cluster: what its nodes know, prove to each other, and never send."""
+"""The shared secret of a cluster, which nodes prove to each other and never send."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from postroad.core.errors import ConfigError
 from postroad.core.limits import SECRET_CHARACTERS_MIN, SECRETS_MAX
 
 PROOF_BYTES = 32
-"""Size of an HMAC-SHA256."""
+"""Size of an HMAC-SHA256 digest."""
 
 _LENGTH = struct.Struct(">I")
 _DERIVATION = b"postroad cluster secret\0"
 
 
 class ClusterSecret:
-    """Keys derived from the secrets of a cluster, and from its name.
+    """Keys derived from the secrets and the name of a cluster (docs/wire-protocol.md, 3.7).
 
     Args:
-        cluster: another cluster with the same secret has other keys.
-        secrets: the secret; or several while it is being changed: the first proves, all are
-            accepted.
+        cluster: name of the cluster; equal secrets of two clusters give different keys.
+        secrets: the secret, or several during a rotation: the first one proves, all verify.
 
     Raises:
-        ConfigError: there is none, one is too short, or there are too many.
+        ConfigError: no secret, too many, or one that is too short.
     """
 
     __slots__ = ("_keys",)
@@ -37,11 +36,11 @@ class ClusterSecret:
         self._keys = tuple(hmac.digest(text.encode(), purpose, "sha256") for text in texts)
 
     def prove(self, purpose: bytes, *parts: bytes) -> bytes:
-        """The proof of knowing the secret, bound to a purpose and to what is said."""
+        """Return the proof of the first secret over a purpose and the parts of a message."""
         return hmac.digest(self._keys[0], _join(purpose, parts), "sha256")
 
-    def accepts(self, proof: bytes, purpose: bytes, *parts: bytes) -> bool:
-        """Whether whoever made the proof knows one of the secrets, and said just this."""
+    def verify(self, proof: bytes, purpose: bytes, *parts: bytes) -> bool:
+        """Return whether one of the secrets gives this proof for the purpose and parts."""
         joined = _join(purpose, parts)
         return any(
             hmac.compare_digest(hmac.digest(key, joined, "sha256"), proof) for key in self._keys
@@ -52,7 +51,7 @@ class ClusterSecret:
 
 
 def check_secrets(secrets: tuple[str, ...]) -> None:
-    """Refuse what is no secret; the error never tells it."""
+    """Raise ConfigError unless all secrets are valid; the message never contains one."""
     if not 0 < len(secrets) <= SECRETS_MAX:
         raise ConfigError(
             f"secret: {len(secrets)} given; one is enough, and up to {SECRETS_MAX} are accepted "
@@ -73,5 +72,5 @@ def check_secrets(secrets: tuple[str, ...]) -> None:
 
 
 def _join(purpose: bytes, parts: tuple[bytes, ...]) -> bytes:
-    """All of it as bytes that nothing else gives: each part with its length before it."""
+    """Join the parts unambiguously: each is preceded by its length."""
     return b"".join([_LENGTH.pack(len(part)) + part for part in (purpose, *parts)])

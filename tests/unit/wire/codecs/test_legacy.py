@@ -64,7 +64,7 @@ def test_version_1_tells_the_ip_address_in_the_form_it_was_addressed_in(
     side.encode(out, ReplyFrame(1, 0, b""))
     assert out[0] == told
 
-    with pytest.raises(MalformedFrameError, match="0 bytes is no IP address"):
+    with pytest.raises(MalformedFrameError, match="0 bytes; an IP address has 4 or 16"):
         make(ZeebeCodec, 1).decode(LONG_IP, [])
 
 

@@ -6,11 +6,11 @@ from itertools import count
 
 import pytest
 
+from postroad.core.cluster_secret import ClusterSecret
 from postroad.core.errors import HandshakeRejectedError, MalformedFrameError
 from postroad.core.names import Address
-from postroad.core.secret import ClusterSecret
-from postroad.wire import sealing
-from postroad.wire.sealing import MARK, SEAL_BYTES, Seal, Unsealed
+from postroad.wire import datagram_seal
+from postroad.wire.datagram_seal import MARK, SEAL_BYTES, Seal, Unsealed
 
 SECRET = ClusterSecret("demo", "correct horse battery staple")
 A, B, C = (Address("10.0.0.1", port) for port in (1, 2, 3))
@@ -53,13 +53,13 @@ def test_a_message_is_taken_once_in_any_order() -> None:
     messages += [alpha.seal(B, b"%d" % number, NOW) for number in range(5)]
     for index in (3, 0, 5, 1):
         assert beta.open(messages[index], A, NOW).body is not None
-        with pytest.raises(HandshakeRejectedError, match="has come before"):
+        with pytest.raises(HandshakeRejectedError, match="was received before"):
             beta.open(messages[index], C, NOW)
     assert beta.open(messages[4], A, NOW).body == b"3"
     late = [alpha.seal(B, b"", NOW) for _ in range(300)]
     assert beta.open(late[-1], A, NOW).body == b""
     for old in (messages[2], late[0]):
-        with pytest.raises(HandshakeRejectedError, match="has come before"):
+        with pytest.raises(HandshakeRejectedError, match="was received before"):
             beta.open(old, A, NOW)
 
 
@@ -102,7 +102,7 @@ def test_an_answer_to_another_or_to_nothing_is_not_believed() -> None:
     assert make_seal().open(answer, B, NOW) == Unsealed()
 
 
-def test_what_is_held_for_too_long_or_is_too_much_is_dropped() -> None:
+def test_seal_queued_datagrams_too_old_or_too_many_are_dropped() -> None:
     alpha, beta = make_seal(), make_seal()
     alpha.seal(B, b"old", NOW)
     questions = [alpha.seal(B, b"%d" % number, NOW + 9) for number in range(20)]
@@ -116,14 +116,14 @@ def test_what_is_held_for_too_long_or_is_too_much_is_dropped() -> None:
     assert alpha.open(answer, C, NOW + 3).held == (b"new",)
 
 
-def test_what_does_not_prove_the_secret_is_refused(subtests: pytest.Subtests) -> None:
+def test_seal_open_without_a_valid_proof_is_rejected(subtests: pytest.Subtests) -> None:
     alpha, beta = make_seal(), make_seal()
     message = introduce(alpha, beta)
     stranger = make_seal(ClusterSecret("demo", "another secret of some length"))
     for data in (b"", b"\x95plain", bytes([MARK]), message[: SEAL_BYTES - 1]):
         with (
             subtests.test(data=data),
-            pytest.raises(HandshakeRejectedError, match="does not prove"),
+            pytest.raises(HandshakeRejectedError, match="has no proof"),
         ):
             beta.open(data, A, NOW)
     for index in (1, 2, 20, 40, len(message) - 40, len(message) - 1):
@@ -143,7 +143,7 @@ def test_what_does_not_prove_the_secret_is_refused(subtests: pytest.Subtests) ->
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealing, "_PEERS_MAX", 3)
+    monkeypatch.setattr(datagram_seal, "_PEERS_MAX", 3)
     alpha, beta = make_seal(), make_seal()
     for port in range(1, 9):
         alpha.seal(Address("10.0.0.1", port), b"x", NOW)
@@ -152,4 +152,4 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         sender = make_seal()
         at = Address("10.0.0.9", port)
         beta.open(introduce(sender, beta, source=at), at, NOW)
-    assert len(beta._peers) == len(beta._numbers) == 3
+    assert len(beta._peers) == len(beta._windows) == 3

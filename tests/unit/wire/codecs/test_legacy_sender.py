@@ -67,12 +67,12 @@ def test_a_bad_host_is_malformed(subtests: pytest.Subtests) -> None:
 def test_an_ip_address_has_4_or_16_bytes(subtests: pytest.Subtests) -> None:
     for length in [0, 1, 5, 15, 17, 255]:
         with subtests.test(length=length):
-            with pytest.raises(MalformedFrameError, match=f"{length} bytes is no IP address"):
+            with pytest.raises(MalformedFrameError, match=f"{length} bytes; an IP address"):
                 decode_sender_ip(bytes([length]), has_short_length=True)
-            with pytest.raises(MalformedFrameError, match=f"{length} bytes is no IP address"):
+            with pytest.raises(MalformedFrameError, match=f"{length} bytes; an IP address"):
                 decode_sender_ip(bytes([0, length]), has_short_length=False)
 
-    with pytest.raises(MalformedFrameError, match="-1 bytes is no IP address"):
+    with pytest.raises(MalformedFrameError, match="-1 bytes; an IP address has 4 or 16"):
         decode_sender_ip(b"\xff\xff", has_short_length=False)
 
     with pytest.raises(ConfigError, match="needs an IP address to advertise, not 'localhost'"):

@@ -3,7 +3,9 @@
 import itertools
 from typing import get_args
 
-from postroad.core.errors import UnexpectedFrameError
+import pytest
+
+from postroad.core.errors import LocalProtocolError, UnexpectedFrameError
 from postroad.wire import (
     ConnectionRole,
     ConnectionState,
@@ -12,8 +14,16 @@ from postroad.wire import (
     ReplyFrame,
     RequestFrame,
 )
-from postroad.wire.frame_rules import LENIENT, STRICT, TUNNEL, FrameAction, frame_action
-from postroad.wire.frames import CancelFrame, Frame, PingFrame, PongFrame, Proof
+from postroad.wire.frame_rules import (
+    LENIENT,
+    STRICT,
+    TRANSITIONS,
+    TUNNEL,
+    FrameAction,
+    check_transition,
+    frame_action,
+)
+from postroad.wire.frames import CancelFrame, Frame, PingFrame, PongFrame, ProofFrame
 from tests.support.wire.pairs import (
     Side,
     cut_version3,
@@ -41,11 +51,12 @@ LEGAL: dict[type[Frame], dict[ConnectionRole, set[ConnectionState]]] = {
     PongFrame: {ConnectionRole.SERVER: TALKING, ConnectionRole.CLIENT: TALKING},
     GoodbyeFrame: {
         ConnectionRole.SERVER: TALKING,
-        ConnectionRole.CLIENT: TALKING | {ConnectionState.AWAITING_HELLO, ConnectionState.PROVING},
+        ConnectionRole.CLIENT: TALKING
+        | {ConnectionState.AWAITING_HELLO, ConnectionState.AWAITING_PROOF},
     },
-    Proof: {
-        ConnectionRole.SERVER: {ConnectionState.PROVING},
-        ConnectionRole.CLIENT: {ConnectionState.PROVING},
+    ProofFrame: {
+        ConnectionRole.SERVER: {ConnectionState.AWAITING_PROOF},
+        ConnectionRole.CLIENT: {ConnectionState.AWAITING_PROOF},
     },
 }
 CASES = list(itertools.product(ROLES, ConnectionState, KINDS))
@@ -58,7 +69,7 @@ TUNNEL_LEGAL: dict[type[Frame], set[ConnectionState]] = {
     PingFrame: TALKING | {ConnectionState.AWAITING_TUNNEL},
     PongFrame: TALKING,
     GoodbyeFrame: TALKING | {ConnectionState.AWAITING_TUNNEL},
-    Proof: set(),
+    ProofFrame: set(),
 }
 
 
@@ -71,63 +82,63 @@ def test_the_tables_name_all_frames_and_no_others() -> None:
 
 def test_version_3_and_tunnels_are_strict_and_older_versions_ignore() -> None:
     for case in CASES:
-        receiver, phase, kind = case
-        expected = FrameAction.ACCEPT if phase in LEGAL[kind][receiver] else FrameAction.REJECT
-        assert frame_action(3, receiver, phase, kind) is expected, case
-        expected = FrameAction.ACCEPT if phase in TUNNEL_LEGAL[kind] else FrameAction.REJECT
-        assert frame_action(3, receiver, phase, kind, is_tunnel=True) is expected, case
+        receiver, state, kind = case
+        expected = FrameAction.ACCEPT if state in LEGAL[kind][receiver] else FrameAction.REJECT
+        assert frame_action(3, receiver, state, kind) is expected, case
+        expected = FrameAction.ACCEPT if state in TUNNEL_LEGAL[kind] else FrameAction.REJECT
+        assert frame_action(3, receiver, state, kind, is_tunnel=True) is expected, case
         wanted = RequestFrame if receiver is ConnectionRole.SERVER else ReplyFrame
         expected = FrameAction.ACCEPT if kind is wanted else FrameAction.IGNORE
         for version in (1, 2):
-            assert frame_action(version, receiver, phase, kind) is expected, case
+            assert frame_action(version, receiver, state, kind) is expected, case
 
 
-def side_in(receiver: ConnectionRole, phase: ConnectionState) -> Side:
-    if phase is ConnectionState.AWAITING_HELLO:
+def side_in(receiver: ConnectionRole, state: ConnectionState) -> Side:
+    if state is ConnectionState.AWAITING_HELLO:
         return open_side(receiver, 3)
     side = greeted_side(receiver)
-    if phase is ConnectionState.DRAINING:
+    if state is ConnectionState.DRAINING:
         side.give(version3_frame(7, b"stopping"))
     side.take()
-    assert side.machine.phase is phase
+    assert side.machine.state is state
     return side
 
 
 def test_a_connection_keeps_the_table() -> None:
     for case in [case for case in CASES if case[1] in (ConnectionState.AWAITING_HELLO, *TALKING)]:
-        receiver, phase, kind = case
-        side = side_in(receiver, phase)
+        receiver, state, kind = case
+        side = side_in(receiver, state)
         side.events.clear()
         side.give(version3_sample(kind, receiver))
-        if phase in LEGAL[kind][receiver]:
+        if state in LEGAL[kind][receiver]:
             assert side.failure is None, case
         else:
             assert isinstance(side.failure, UnexpectedFrameError), case
-            assert (side.events, side.machine.phase) == ([], ConnectionState.CLOSED), case
+            assert (side.events, side.machine.state) == ([], ConnectionState.CLOSED), case
             assert cut_version3(side.take())[-1].kind == 7, f"{case}: the peer is told goodbye"
 
 
-def tunnel_in(receiver: ConnectionRole, phase: ConnectionState) -> Side:
-    side = tunnel_side(receiver, is_taken=phase is not ConnectionState.AWAITING_TUNNEL)
-    if phase is ConnectionState.DRAINING:
+def tunnel_in(receiver: ConnectionRole, state: ConnectionState) -> Side:
+    side = tunnel_side(receiver, is_taken=state is not ConnectionState.AWAITING_TUNNEL)
+    if state is ConnectionState.DRAINING:
         side.give(version3_frame(7, b"stopping"))
     side.take()
-    assert side.machine.phase is phase
+    assert side.machine.state is state
     return side
 
 
 def test_a_tunnel_keeps_the_table() -> None:
     for case in CASES:
-        receiver, phase, kind = case
-        if phase not in TALKING and (receiver, phase) != (
+        receiver, state, kind = case
+        if state not in TALKING and (receiver, state) != (
             ConnectionRole.CLIENT,
             ConnectionState.AWAITING_TUNNEL,
         ):
             continue
-        side = tunnel_in(receiver, phase)
+        side = tunnel_in(receiver, state)
         side.events.clear()
         side.give(version3_sample(kind, receiver))
-        if phase in TUNNEL_LEGAL[kind]:
+        if state in TUNNEL_LEGAL[kind]:
             assert side.failure is None, case
         else:
             assert isinstance(side.failure, UnexpectedFrameError), case
@@ -144,3 +155,26 @@ def test_a_closed_connection_hears_nothing() -> None:
         assert failure is not None
         assert side.give(version3_sample(kind, receiver)) == [], (receiver, kind)
         assert side.failure is failure, (receiver, kind)
+
+
+def test_transitions_every_state_can_close_and_closed_is_final() -> None:
+    assert set(TRANSITIONS) == set(ConnectionState)
+    for state, following in TRANSITIONS.items():
+        assert ConnectionState.CLOSED in following, state
+        assert (following == {ConnectionState.CLOSED}) is (state is ConnectionState.CLOSED)
+
+
+def test_check_transition_outside_the_table_raises() -> None:
+    for state, following in itertools.product(ConnectionState, repeat=2):
+        if following in TRANSITIONS[state]:
+            check_transition(state, following)
+        else:
+            with pytest.raises(LocalProtocolError, match=f"in state {state.name.lower()} cannot"):
+                check_transition(state, following)
+
+
+def test_connection_closed_by_a_breach_never_opens_again() -> None:
+    side = greeted_side(ConnectionRole.SERVER)
+    side.give(version3_frame(99))
+    with pytest.raises(LocalProtocolError, match="in state closed cannot enter open"):
+        side.machine._open([], 0.0)

@@ -1,17 +1,17 @@
-"""Work that awaits an end by a deadline: requests at the client, handlers at the server.
+"""Pending operations with deadlines: requests of a client, handlers of a server.
 
-One timer serves all of it. `next_deadline` never lies after the earliest deadline, but it may lie
-before it, because ending early leaves it untouched; a sweep then finds nothing and sets it right.
-With thousands of requests of the same timeout a sweep happens about once per timeout.
+One timer serves all entries. `next_deadline` is never later than the earliest deadline, but may be
+earlier, because `pop` leaves it unchanged; `pop_expired` then returns nothing and corrects it. With
+thousands of requests of the same timeout that happens about once per timeout.
 """
 
 from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-Waiter = TypeVar("Waiter")
+from postroad.core.timing import NEVER
 
-NEVER = float("inf")
+Waiter = TypeVar("Waiter")
 
 
 class DeadlineMap(Generic[Waiter]):
@@ -20,7 +20,7 @@ class DeadlineMap(Generic[Waiter]):
     __slots__ = ("entries", "next_deadline")
 
     def __init__(self) -> None:
-        # Public to the loops that cannot afford a call per message.
+        # Public for hot loops that cannot afford a call per message.
         self.entries: dict[int, tuple[Waiter, float]] = {}
         self.next_deadline = NEVER
 
@@ -28,18 +28,18 @@ class DeadlineMap(Generic[Waiter]):
         return len(self.entries)
 
     def add(self, id: int, waiter: Waiter, deadline: float) -> None:
-        """Remember a waiter. The caller re-arms its timer if `next_deadline` moved forward."""
+        """Add a waiter. The caller re-arms its timer if `next_deadline` moved forward."""
         self.entries[id] = (waiter, deadline)
         if deadline < self.next_deadline:
             self.next_deadline = deadline
 
     def pop(self, id: int) -> Waiter | None:
-        """Forget and return the waiter of that id, if there is one."""
+        """Remove and return the waiter with this id, or None."""
         entry = self.entries.pop(id, None)
         return None if entry is None else entry[0]
 
     def pop_expired(self, now: float) -> list[tuple[int, Waiter]]:
-        """Forget and return everything whose deadline has come."""
+        """Remove and return all entries whose deadline has passed."""
         if now < self.next_deadline:
             return []
         entries = self.entries
@@ -50,8 +50,8 @@ class DeadlineMap(Generic[Waiter]):
         return expired
 
     def pop_all(self) -> list[tuple[int, Waiter]]:
-        """Forget and return everything."""
-        taken = [(id, entry[0]) for id, entry in self.entries.items()]
+        """Remove and return all entries."""
+        waiters = [(id, entry[0]) for id, entry in self.entries.items()]
         self.entries.clear()
         self.next_deadline = NEVER
-        return taken
+        return waiters

@@ -67,7 +67,7 @@ def test_with_other_flags(one_way: bool) -> None:
     assert decode(data, is_packed=True) == RequestFrame(7, "echo", payload, 5, one_way, CONTEXT)
 
 
-def test_a_context_that_is_none_harms_nobody(subtests: pytest.Subtests) -> None:
+def test_trace_context_invalid_is_ignored(subtests: pytest.Subtests) -> None:
     for encoded in [
         bytes(27),
         bytes.fromhex("00" * 16 + SPAN) + b"\x01\x00\x00",

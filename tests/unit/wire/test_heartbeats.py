@@ -5,6 +5,7 @@ from itertools import count
 import pytest
 
 from postroad.core.errors import MalformedFrameError, PeerTimeoutError
+from postroad.core.timing import NEVER
 from postroad.wire.frames import (
     CancelFrame,
     Frame,
@@ -15,14 +16,13 @@ from postroad.wire.frames import (
     RequestFrame,
 )
 from postroad.wire.heartbeats import (
-    BEAT_SUBJECT,
+    HEARTBEAT_SUBJECT,
     SETUP_SUBJECT,
     Heartbeats,
     PingHeartbeats,
     ZeebeClientHeartbeats,
     ZeebeServerHeartbeats,
 )
-from postroad.wire.pending import NEVER
 
 SETUP = bytes.fromhex("05 00 01 00 0a 00 02 00 98 3a 00 00 01")
 AGREED = bytes.fromhex("02 00 02 00 0a 00 02 00 01 01")
@@ -80,7 +80,7 @@ def test_a_side_pings_when_quiet_and_gives_up_a_silent_peer() -> None:
     heartbeats = PingHeartbeats(5, 15, 15)
     assert heartbeats.deadline(0, 14) == 15
     heartbeats.tick(14.9, 0, 14)
-    with pytest.raises(PeerTimeoutError, match="nothing was read for 15 s"):
+    with pytest.raises(PeerTimeoutError, match="nothing was received from the peer for 15 s"):
         heartbeats.tick(15, 0, 14)
 
 
@@ -176,7 +176,7 @@ def test_the_client_beats_when_quiet_and_gives_up_with_an_unanswered_beat() -> N
     heartbeats.tick(5, 0, 0)
     (beat,) = heartbeats.outgoing
     assert isinstance(beat, RequestFrame)
-    assert (beat.id, beat.subject, len(beat.payload)) == (2, BEAT_SUBJECT, 16)
+    assert (beat.id, beat.subject, len(beat.payload)) == (2, HEARTBEAT_SUBJECT, 16)
     assert heartbeats.deadline(0, 5) == 10
     assert heartbeats.deadline(0, 12) == 15, "a beat is unanswered, so the timeout counts"
 
@@ -188,7 +188,7 @@ def test_the_client_beats_when_quiet_and_gives_up_with_an_unanswered_beat() -> N
         heartbeats.tick(26, 0, 25)
 
     heartbeats = agreed_client()
-    assert heartbeats.consume(RequestFrame(1, BEAT_SUBJECT, b""), 0)
+    assert heartbeats.consume(RequestFrame(1, HEARTBEAT_SUBJECT, b""), 0)
     assert not heartbeats.consume(RequestFrame(1, "echo", b""), 0)
     assert heartbeats.outgoing == []
 
@@ -228,7 +228,7 @@ def test_the_server_uses_the_clients_timeout_and_never_beats() -> None:
     assert heartbeats.outgoing == [ReplyFrame(1, ReplyStatus.OK, AGREED)]
     assert heartbeats.deadline(0, 0) == 15
     heartbeats.tick(14.9, 0, 0)
-    with pytest.raises(PeerTimeoutError, match="nothing was read for 15 s"):
+    with pytest.raises(PeerTimeoutError, match="nothing was received from the peer for 15 s"):
         heartbeats.tick(15, 0, 0)
 
     heartbeats = zeebe_server()
@@ -259,16 +259,16 @@ def test_the_server_answers_a_set_up_with_nothing_to_do_enabled(subtests: pytest
             assert isinstance(reply, ReplyFrame)
             assert reply.payload[:9] == AGREED[:9]
             assert heartbeats.deadline(0, 0) == NEVER
-            assert not heartbeats.consume(RequestFrame(2, BEAT_SUBJECT, b""), 0)
+            assert not heartbeats.consume(RequestFrame(2, HEARTBEAT_SUBJECT, b""), 0)
 
-    with pytest.raises(MalformedFrameError, match="without payload"):
+    with pytest.raises(MalformedFrameError, match="has no payload"):
         zeebe_server().consume(RequestFrame(1, SETUP_SUBJECT, b""), 0)
 
 
 def test_zeebe_server_answers_heartbeats_without_set_up_by_its_own() -> None:
     heartbeats = zeebe_server()
-    assert heartbeats.consume(RequestFrame(7, BEAT_SUBJECT, b""), 0)
-    assert heartbeats.outgoing == [RequestFrame(7, BEAT_SUBJECT, b"")]
+    assert heartbeats.consume(RequestFrame(7, HEARTBEAT_SUBJECT, b""), 0)
+    assert heartbeats.outgoing == [RequestFrame(7, HEARTBEAT_SUBJECT, b"")]
     assert heartbeats.deadline(0, 0) == NEVER
 
 
@@ -289,7 +289,7 @@ def test_zeebe_client_whose_set_up_is_rejected_sends_heartbeats_and_awaits_no_re
 def test_zeebe_client_gives_up_a_server_whose_own_heartbeats_cease() -> None:
     heartbeats = zeebe_client()
     heartbeats.consume(ReplyFrame(1, ReplyStatus.NO_HANDLER, SETUP_SUBJECT.encode()), 0)
-    heartbeats.consume(RequestFrame(0, BEAT_SUBJECT, b""), 1)
+    heartbeats.consume(RequestFrame(0, HEARTBEAT_SUBJECT, b""), 1)
     heartbeats.tick(1 + heartbeats.timeout_s / 2, 1, 1 + heartbeats.timeout_s / 2)
     with pytest.raises(PeerTimeoutError):
         heartbeats.tick(1 + heartbeats.timeout_s, 1, 1 + heartbeats.timeout_s)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from postroad.core.cluster_secret import PROOF_BYTES, ClusterSecret
 from postroad.core.errors import ConfigError
 from postroad.core.limits import SECRET_CHARACTERS_MIN, SECRETS_MAX
-from postroad.core.secret import PROOF_BYTES, ClusterSecret
 from tests.support.cases import each
 
 SECRET = "correct horse battery staple"
 OTHER = "another secret of some length"
 
 
-def test_a_proof_is_accepted_by_who_knows_the_secret() -> None:
+def test_cluster_secret_verify_accepts_a_proof_of_the_same_secret() -> None:
     proof = ClusterSecret("demo", SECRET).prove(b"hello", b"a", b"bc")
     assert len(proof) == PROOF_BYTES
-    assert ClusterSecret("demo", SECRET).accepts(proof, b"hello", b"a", b"bc")
+    assert ClusterSecret("demo", SECRET).verify(proof, b"hello", b"a", b"bc")
 
 
 @each(
@@ -31,16 +31,16 @@ def test_a_proof_is_bound_to_cluster_secret_purpose_and_parts(
     cluster: str, secret: str, purpose: bytes, parts: tuple[bytes, ...]
 ) -> None:
     proof = ClusterSecret("demo", SECRET).prove(b"hello", b"a", b"bc")
-    assert not ClusterSecret(cluster, secret).accepts(proof, purpose, *parts)
+    assert not ClusterSecret(cluster, secret).verify(proof, purpose, *parts)
 
 
 def test_while_a_secret_is_changed_the_first_proves_and_all_are_accepted() -> None:
     old, new = ClusterSecret("demo", SECRET), ClusterSecret("demo", OTHER)
     both = ClusterSecret("demo", [OTHER, SECRET])
-    assert both.accepts(old.prove(b"x"), b"x")
-    assert both.accepts(new.prove(b"x"), b"x")
-    assert new.accepts(both.prove(b"x"), b"x")
-    assert not old.accepts(both.prove(b"x"), b"x")
+    assert both.verify(old.prove(b"x"), b"x")
+    assert both.verify(new.prove(b"x"), b"x")
+    assert new.verify(both.prove(b"x"), b"x")
+    assert not old.verify(both.prove(b"x"), b"x")
 
 
 @each(
@@ -51,12 +51,12 @@ def test_while_a_secret_is_changed_the_first_proves_and_all_are_accepted() -> No
     (["\udc80" * SECRET_CHARACTERS_MIN],),
     ([7],),
 )
-def test_what_is_no_secret_is_refused(secrets: list[str]) -> None:
+def test_check_secrets_invalid_raises(secrets: list[str]) -> None:
     with pytest.raises(ConfigError, match="secret"):
         ClusterSecret("demo", secrets)
 
 
-def test_a_secret_is_never_told() -> None:
+def test_cluster_secret_repr_and_errors_never_contain_it() -> None:
     with pytest.raises(ConfigError) as caught:
         ClusterSecret("demo", "sesame")
     assert "sesame" not in str(caught.value)
