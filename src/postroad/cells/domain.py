@@ -109,9 +109,9 @@ class CellDomain(CellMessaging, Lifecycle):
             cores=self.cores,
         )
         # It raises if the service has a domain already, which must not be disturbed.
-        self.service.accept_tunnels(self._accept)
+        self.service.tunnels.accept(self._accept)
         self._state = DomainState.RUNNING
-        self.service.introduce(self.identity.role.value, self.identity.zone)
+        self.service.set_hello_role(self.identity.role.value, self.identity.zone)
         try:
             for cell in builtin_cells(self):
                 await self.add_cell(cell)
@@ -145,7 +145,7 @@ class CellDomain(CellMessaging, Lifecycle):
     async def _stop(self, grace_s: float) -> None:
         """A task of its own, so that it ends even if its caller is cancelled."""
         deadline = self._exchange.loop.time() + grace_s
-        self.service.refuse_tunnels()
+        self.service.tunnels.stop_accepting()
         await self._await_stop("what tells of cores", self.core_discovery.stop(), deadline)
         await self.dialer.close()
         for name in self._user_cells():

@@ -223,8 +223,7 @@ class ClusterMessaging:
         """
         self._service.subscribe(
             subject,
-            lambda message: self._handle(message, handler, decoder),  # type: ignore[arg-type, return-value]
-            one_way=True,
+            lambda message: self._handle(message, handler, decoder),
         )
         self.agent.subscribe_datagrams(
             subject, lambda message: self._consume_datagram(message, handler, decoder)
@@ -264,7 +263,7 @@ class ClusterMessaging:
                 return _encode_later(result, encoder)
             return encoder(result)
 
-        self._service.subscribe(subject, handle)
+        self._service.serve(subject, handle)
 
     def unsubscribe(self, subject: str) -> bool:
         """Forget the handler of the subject; False if there was none."""

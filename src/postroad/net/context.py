@@ -47,6 +47,11 @@ class ConnectionContext:
         hello = msgspec.structs.replace(self.config.hello, accepts_traces=True)
         return msgspec.structs.replace(self.config, hello=hello)
 
+    def replace_hello(self, **changes: object) -> None:
+        """Change fields of the hello that new connections send."""
+        hello = msgspec.structs.replace(self.config.hello, **changes)
+        self.config = msgspec.structs.replace(self.config, hello=hello)
+
     def count_protocol_error(self, error: RemoteProtocolError) -> None:
         """Add to the counters of the given kind of error."""
         self.counters.protocol_errors += 1

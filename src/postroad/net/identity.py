@@ -22,7 +22,7 @@ from postroad.wire import (
     encode_preamble,
 )
 from postroad.wire.compression import load_algorithm
-from postroad.wire.hello import NONCE_BYTES
+from postroad.wire.hello import NONCE_BYTES, PART_BYTES_MAX
 
 # Of the nanoseconds a process began at, about 65 microseconds.
 _CHANCE_BITS = 16
@@ -122,6 +122,17 @@ def choose_advertised_address(wanted: Address | None, bound: Address) -> Address
     if bound.host in _WILDCARDS:
         return Address(socket.gethostname(), bound.port)
     return bound
+
+
+def validate_hello_text(field: str, text: str) -> str:
+    """Return the text of a hello's field, if the frame can carry it."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"{field} {text!r} cannot be encoded as UTF-8") from None
+    if size > PART_BYTES_MAX:
+        raise ConfigError(f"{field} of {size} bytes is longer than {PART_BYTES_MAX}")
+    return text
 
 
 async def _resolve(host: str) -> str:

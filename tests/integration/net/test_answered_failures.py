@@ -174,7 +174,7 @@ async def test_postroad_error_travels_with_code_and_retryable(speech: Speech) ->
         raise ConnectError("the disk node is away")
 
     async with running_pair(speech) as pair:
-        pair.server.subscribe("fail", fail)
+        pair.server.serve("fail", fail)
         # The second request to a known address and subject takes another way.
         for _ in range(2):
             with pytest.raises(RemoteHandlerError, match="the disk node is away") as caught:
@@ -216,7 +216,7 @@ async def test_long_texts_are_cut() -> None:
         raise ValueError("x" * 1_000_000)
 
     async with running_pair() as pair:
-        pair.server.subscribe("fail", fail)
+        pair.server.serve("fail", fail)
         with pytest.raises(RemoteHandlerError) as caught:
             await pair.ask("fail")
         assert len(caught.value.detail) < 10_000

@@ -53,7 +53,7 @@ async def running_chain() -> AsyncIterator[Chain]:
     """b's handlers: `rest` gives c what is left of its time, `long` much more than that."""
     async with make_service("a") as a, make_service("b") as b, make_service("c") as c:
         gate, asked = Gate(), list[RawMessage]()
-        c.subscribe("gate", gate)
+        c.serve("gate", gate)
 
         async def pass_on(message: RawMessage) -> bytes:
             asked.append(message)
@@ -63,7 +63,7 @@ async def running_chain() -> AsyncIterator[Chain]:
             return await b.request(c.address, "gate", timeout=timeout)
 
         for subject in ("rest", "long"):
-            b.subscribe(subject, pass_on)
+            b.serve(subject, pass_on)
         yield Chain(a, b, c, gate, asked)
 
 

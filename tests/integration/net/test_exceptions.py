@@ -86,7 +86,7 @@ async def test_service_stopped_while_connecting_has_sent_nothing() -> None:
         requests = [
             asyncio.create_task(ask(server.address)),
             asyncio.create_task(ask(server.address, keep_alive=False)),
-            asyncio.create_task(ask(unused_address(), wait=True)),
+            asyncio.create_task(ask(unused_address(), wait_for_connection=True)),
         ]
         await eventually(lambda: server.accepted == 2)
         await eventually(lambda: client.statistics().connections_failed >= 2)
@@ -274,7 +274,7 @@ async def test_timeout_before_anything_was_sent_is_told_as_such() -> None:
                 *(client, server.address, ReplyTimeoutError, Outcome.NOT_SENT),
                 timeout=0.05,
                 keep_alive=keep_alive,
-                wait=wait,
+                wait_for_connection=wait,
             )
     async with blackhole() as address, make_service("client") as client:
         await expect_failure(client, address, ReplyTimeoutError, Outcome.NOT_SENT, timeout=0.05)

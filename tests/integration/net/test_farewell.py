@@ -58,7 +58,9 @@ async def test_transient_request_waits_for_a_server_that_starts_later() -> None:
     address = unused_address()
     async with nothing_left(), make_service("client") as client:
         request = asyncio.create_task(
-            client.request(address, "echo", b"1", timeout=20.0, keep_alive=False, wait=True)
+            client.request(
+                address, "echo", b"1", timeout=20.0, keep_alive=False, wait_for_connection=True
+            )
         )
         await eventually(lambda: client.statistics().connections_failed >= 2)
         assert not request.done()
@@ -71,7 +73,9 @@ async def test_transient_request_waits_for_a_server_that_starts_later() -> None:
 async def test_transient_request_that_waits_tells_why_it_gave_up() -> None:
     async with make_service("client", limits={"backoff_first_s": 0.01}) as client:
         with pytest.raises(ReplyTimeoutError, match="the last attempt: cannot connect") as caught:
-            await client.request(unused_address(), "echo", timeout=0.5, keep_alive=False, wait=True)
+            await client.request(
+                unused_address(), "echo", timeout=0.5, keep_alive=False, wait_for_connection=True
+            )
         assert caught.value.outcome is Outcome.NOT_SENT
         assert client.statistics().connections_failed >= 2
 
@@ -139,7 +143,7 @@ async def test_a_server_that_stops_under_load_leaves_no_doubt() -> None:
         return message.payload
 
     async with running_pair() as pair:
-        pair.server.subscribe("note", note)
+        pair.server.serve("note", note)
         load = Load(pair)
         tasks = [asyncio.create_task(load.run()) for _ in range(callers)]
         await eventually(lambda: load.answered > 3_000)

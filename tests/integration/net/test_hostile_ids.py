@@ -45,8 +45,8 @@ def make_service(dialect: Dialect, crowd: Crowd, **limits: float) -> MessagingSe
         limits=Limits(**settings),  # type: ignore[arg-type]
         protocol=dialect.protocol,
     )
-    service.subscribe("work", crowd)
-    service.subscribe("note", crowd, one_way=True)
+    service.serve("work", crowd)
+    service.subscribe("note", crowd)
     return echo_on(service)
 
 

@@ -27,7 +27,7 @@ async def requests_and_messages(speech: Speech) -> None:
         assert await pair.ask("echo", bytes(1_000_000)) == bytes(1_000_000)
         assert await pair.ask("echo", b"1", keep_alive=False) == b"1"
         seen: list[bytes] = []
-        pair.server.subscribe("log", lambda it: seen.append(it.payload), one_way=True)
+        pair.server.subscribe("log", lambda it: seen.append(it.payload))
         for number in range(100):
             await pair.tell("log", b"%d" % number)
         await eventually(lambda: len(seen) == 100)

@@ -85,7 +85,7 @@ async def test_what_a_server_may_not_send(kind: str) -> None:
         said.append(await goodbye_of(peer))
 
     async with RawServer(misbehave) as server, running_tunnels() as pair:
-        tunnel = await pair.client.open_tunnel(server.address, pair.users)
+        tunnel = await pair.client.tunnels.open(server.address, pair.users)
         user = pair.users.last
         await tunnel.wait_closed()
         await eventually(lambda: said)
@@ -137,7 +137,7 @@ async def test_what_comes_with_a_servers_hello_is_not_lost() -> None:
         await asyncio.Event().wait()
 
     async with running_tunnels() as pair, RawServer(speak_first) as server:
-        await pair.client.open_tunnel(server.address, pair.users)
+        await pair.client.tunnels.open(server.address, pair.users)
         user = pair.users.last
         await eventually(lambda: len(user.payloads) == 3)
         assert user.payloads == [b"fine", LARGE, b"fine"]
@@ -155,7 +155,7 @@ async def test_bytes_one_by_one() -> None:
 
 async def test_a_tunnel_is_never_answered() -> None:
     async with running_tunnels() as pair:
-        pair.server.subscribe("news", lambda message: message.payload)
+        pair.server.serve("news", lambda message: message.payload)
         with await raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last
             await peer.write(NEWS)

@@ -146,8 +146,8 @@ async def test_a_server_that_takes_a_tunnel_and_says_goodbye_in_one_breath(
 
     async with RawServer(serve) as server, running_tunnels() as pair:
         with pytest.raises(ConnectionClosedError, match="sorry"):
-            await pair.client.open_tunnel(server.address, greet)
-        tunnel = await pair.client.open_tunnel(server.address, pair.users)
+            await pair.client.tunnels.open(server.address, greet)
+        tunnel = await pair.client.tunnels.open(server.address, pair.users)
         await tunnel.wait_closed()
         assert pair.users.last.payloads == [b"fine"]
         assert pair.users.last.reasons == ["the peer closed the connection: sorry"]
@@ -225,7 +225,7 @@ async def test_frozen_peer_is_given_up() -> None:
         RawServer(freeze) as server,
         running_tunnels(client_limits=BEATING, server_limits=BEATING) as pair,
     ):
-        await pair.client.open_tunnel(server.address, pair.users)
+        await pair.client.tunnels.open(server.address, pair.users)
         with await raw_tunnel(pair.server.address):
             users = (pair.users.last, pair.server_users.last)
             await eventually(lambda: all(user.reasons for user in users))
@@ -282,7 +282,7 @@ async def test_a_service_that_stops_says_goodbye_on_its_tunnels(is_client: bool)
 
 async def test_stopping_does_not_wait_for_a_frozen_peer_beyond_the_grace() -> None:
     async with RawServer(freeze) as server, running_tunnels() as pair:
-        await pair.client.open_tunnel(server.address, pair.users)
+        await pair.client.tunnels.open(server.address, pair.users)
         with await raw_tunnel(pair.server.address):
             loop = asyncio.get_running_loop()
             started = loop.time()
@@ -296,7 +296,7 @@ async def test_stopping_does_not_wait_for_a_frozen_peer_beyond_the_grace() -> No
 async def test_stopping_while_a_tunnel_is_being_opened() -> None:
     async with blackhole() as address, nothing_left():
         async with make_service("a") as service:
-            opening = asyncio.create_task(service.open_tunnel(address, Recorders()))
+            opening = asyncio.create_task(service.tunnels.open(address, Recorders()))
             await asyncio.sleep(0.01)
         with pytest.raises(NotRunningError, match="stopped while connecting"):
             await opening

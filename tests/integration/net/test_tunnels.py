@@ -98,8 +98,8 @@ async def test_a_user_may_post_while_it_is_given_the_tunnel() -> None:
             recorder.tunnel.send_nowait("early", b"last")
             return recorder
 
-        pair.server.refuse_tunnels()
-        pair.server.accept_tunnels(greet)
+        pair.server.tunnels.stop_accepting()
+        pair.server.tunnels.accept(greet)
         near, far = await pair.open()
         await eventually(lambda: len(near.payloads) == 3)
         assert near.payloads == [b"first", payload, b"last"]
@@ -109,7 +109,7 @@ async def test_a_user_may_post_while_it_is_given_the_tunnel() -> None:
             recorder.tunnel.send_nowait("early", payload)
             return recorder
 
-        await pair.client.open_tunnel(pair.server.address, greet_back)
+        await pair.client.tunnels.open(pair.server.address, greet_back)
         await eventually(
             lambda: pair.server_users.last is not far and pair.server_users.last.payloads
         )

@@ -330,11 +330,11 @@ def test_run_until(sim: SimCluster) -> None:
 
     flags: list[bool] = []
     sim.add("alpha", flip).start()
-    took = sim.run_until(lambda: flags, within=5.0, claim="the flag is up")
+    took = sim.run_until(lambda: flags, timeout=5.0, description="the flag is up")
     assert 3.0 <= took <= 3.02
     assert "the flag is up" in sim.log.lines[-1]
     with pytest.raises(LivenessFailure, match="not within 2 s: pigs fly"):
-        sim.run_until(lambda: False, within=2.0, claim="pigs fly")
+        sim.run_until(lambda: False, timeout=2.0, description="pigs fly")
     assert sim.now == pytest.approx(took + 2.0)
 
 
@@ -369,7 +369,7 @@ def test_run_does_not_wait_for_ever(sim: SimCluster) -> None:
         sim.run(asyncio.Event().wait())
     sim.call_every(1.0, lambda: None)
     with pytest.raises(LivenessFailure, match=r"not done within 5 s: .*wait"):
-        sim.run(asyncio.Event().wait(), within=5.0)
+        sim.run(asyncio.Event().wait(), timeout=5.0)
     assert sim.now == 5.0
 
 

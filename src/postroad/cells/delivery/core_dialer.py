@@ -142,7 +142,7 @@ class CoreDialer:
         """Try every endpoint of a core."""
         for address in self._cores[name].endpoints:
             try:
-                return await self._service.open_tunnel(address, self._accept, peer=name)
+                return await self._service.tunnels.open(address, self._accept, peer=name)
             except Exception as error:
                 if not isinstance(error, PostroadError):
                     # A defect here must not cost this domain its core for ever.

@@ -18,7 +18,7 @@ from postroad.net.tls import TlsConfig, report_failed_handshakes
 
 
 class ConnectionAcceptor:
-    """The listener of a service and the links it has accepted."""
+    """The listener of a service and the connections it has accepted."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class ConnectionAcceptor:
         self._tls = tls
         self._listener = TcpListener(loop, self._accept, handshake_timeout_s=handshake_timeout_s)
         # A dictionary for its order: whatever goes through them all does so in the order they came.
-        self.links: OpenConnections = {}
+        self.connections: OpenConnections = {}
         # Held while certificates change.
         self._tls_lock = asyncio.Lock()
         # Set by start.
@@ -65,10 +65,10 @@ class ConnectionAcceptor:
         """Accept no more, let handlers finish for a while, close all connections."""
         async with self._tls_lock:
             await self._listener.close()
-        await drain_connections(self.links, grace_s)
+        await drain_connections(self.connections, grace_s)
 
     def _accept(self) -> ServerConnection:
-        return ServerConnection(self._context, self._loop, self._subscriptions, self.links)
+        return ServerConnection(self._context, self._loop, self._subscriptions, self.connections)
 
     def _load_tls(self) -> ssl.SSLContext | None:
         if self._tls is None:

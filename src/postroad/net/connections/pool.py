@@ -29,10 +29,12 @@ from postroad.net.connections.connection import LINGER_S
 from postroad.net.connections.dialer import DialTasks, connect
 from postroad.net.connections.tunnel import Tunnel
 from postroad.net.context import ConnectionContext
-from postroad.net.requests import ConnectionDown, stopped_while_in_flight
+from postroad.net.requests import ConnectionDown, RequestAttempt, stopped_while_in_flight
 
 # Failures remembered for texts; forgetting them all costs nothing but detail.
 _FAILURES_MAX = 1_024
+# Entries of the cache by subject; clearing it costs one lookup by subject class for each.
+_CACHED_CONNECTIONS_MAX = 4_096
 
 PoolKey: TypeAlias = tuple[Address, str]
 
@@ -58,13 +60,16 @@ class ConnectionPool:
         self._loop = loop
         # Replaced when certificates are reloaded.
         self.tls: ssl.SSLContext | None = None
-        self._links: dict[PoolKey, ClientConnection] = {}
+        self._shared: dict[PoolKey, ClientConnection] = {}
+        # Shared connections by the caller's spelling of the address and by subject: one lookup
+        # for each request. An entry may have closed; its users check that.
+        self.cache: dict[tuple[Address | str, str], ClientConnection] = {}
         # Connections under way; those who need one share it.
         self._dialing: dict[PoolKey, _Dial] = {}
         self._dialing_alone: DialTasks[ClientConnection] = DialTasks(
             partial(self.release, reason="given up")
         )
-        # Open links that are not for sharing: transient ones, and those that are draining.
+        # Open connections that are not for sharing: transient ones, and those that are draining.
         self._unshared: dict[ClientConnection, None] = {}
         # Tunnels this node has opened or is opening: they count as connections.
         self.tunnels: dict[Tunnel, None] = {}
@@ -73,25 +78,43 @@ class ConnectionPool:
         self._is_closed = False
 
     @property
-    def links(self) -> list[ClientConnection]:
+    def connections(self) -> list[ClientConnection]:
         """Every open connection."""
-        return [*self._links.values(), *self._unshared]
+        return [*self._shared.values(), *self._unshared]
 
-    async def acquire(self, address: Address, subject: str, *, wait: bool) -> ClientConnection:
-        """An open connection for the subject; with `wait`, tries until it succeeds."""
-        key = self._key(address, subject)
-        return await self._dial_with_retry(address, partial(self._shared_dial, key), wait=wait)
+    async def acquire(
+        self, address: Address | str, attempt: RequestAttempt, *, retry: bool
+    ) -> ClientConnection:
+        """Return an open connection with capacity for one more message of the attempt's subject.
 
-    async def acquire_exclusive(self, address: Address, *, wait: bool) -> ClientConnection:
+        With `retry`, dial until it succeeds. The address is the caller's spelling of the target.
+        """
+        cache_key = (address, attempt.subject)
+        connection = self.cache.get(cache_key)
+        while connection is None or not connection.can_send:
+            if connection is None or not connection.is_open:
+                dial = partial(self._shared_dial, self._key(attempt.target, attempt.subject))
+                connection = await self._dial_with_retry(attempt.target, dial, retry=retry)
+                if connection.is_shared:
+                    if len(self.cache) >= _CACHED_CONNECTIONS_MAX:
+                        self.cache.clear()
+                    self.cache[cache_key] = connection
+            elif await connection.wait_for_capacity():
+                break
+            if self._context.is_stopped:
+                raise NotRunningError("the service is stopping")
+        return connection
+
+    async def acquire_exclusive(self, address: Address, *, retry: bool) -> ClientConnection:
         """A connection of the caller's own, which closes it."""
         return await self._dial_with_retry(
-            address, partial(self._dial_exclusive, address), wait=wait
+            address, partial(self._dial_exclusive, address), retry=retry
         )
 
     async def _dial_with_retry(
-        self, address: Address, dial: Callable[[], Awaitable[ClientConnection]], *, wait: bool
+        self, address: Address, dial: Callable[[], Awaitable[ClientConnection]], *, retry: bool
     ) -> ClientConnection:
-        """Dial, with `wait` again and again while that can help, until the caller gives up."""
+        """Dial, with `retry` again and again while that can help, until the caller gives up."""
         limits = self._context.limits
         attempt = 0
         while True:
@@ -101,7 +124,7 @@ class ConnectionPool:
                     return link
                 raise ConnectionClosedError("closed after the handshake", outcome=Outcome.NOT_SENT)
             except MessagingError as error:
-                if not (wait and error.retryable):
+                if not (retry and error.retryable):
                     raise
                 self._remember_failure(address, error.detail)
             attempt += 1
@@ -137,15 +160,15 @@ class ConnectionPool:
 
     def _key(self, address: Address, subject: str) -> PoolKey:
         key = (address, subject_class(subject))
-        if key in self._links or key in self._dialing:
+        if key in self._shared or key in self._dialing:
             return key
-        open_keys = [key for key, link in self._links.items() if link.transport is not None]
+        open_keys = [key for key, link in self._shared.items() if link.transport is not None]
         lanes = sum(1 for other in (*open_keys, *self._dialing) if other[0] == address)
         # The last one is for the class that takes in all further ones.
         return key if lanes < self._context.limits.lanes_per_peer_max - 1 else (address, "")
 
     async def _shared_dial(self, key: PoolKey) -> ClientConnection:
-        link = self._links.get(key)
+        link = self._shared.get(key)
         if link is not None and link.is_open:
             return link
         dial = self._dialing.get(key)
@@ -193,12 +216,12 @@ class ConnectionPool:
         del self._dialing[key]
         if isinstance(outcome, ClientConnection):
             self._unshared.pop(outcome, None)
-            self._links[key] = outcome
+            self._shared[key] = outcome
             outcome.is_shared = True
 
     def _retire(self, key: PoolKey) -> None:
         """A shared link that is no longer open finishes what it has, unshared."""
-        link = self._links.pop(key, None)
+        link = self._shared.pop(key, None)
         if link is not None and link.transport is not None:
             self._unshared[link] = None
 
@@ -206,19 +229,19 @@ class ConnectionPool:
         """Have room for one more; at the limit, close the idle link unused for longest."""
         if self._is_closed:
             raise NotRunningError("the service is stopping")
-        self._links = {key: it for key, it in self._links.items() if it.transport is not None}
+        self._shared = {key: it for key, it in self._shared.items() if it.transport is not None}
         self._unshared = {it: None for it in self._unshared if it.transport is not None}
         limit = self._context.limits.connections_max
         dialing = len(self._dialing) + len(self._dialing_alone)
-        if len(self._links) + len(self._unshared) + len(self.tunnels) + dialing < limit:
+        if len(self._shared) + len(self._unshared) + len(self.tunnels) + dialing < limit:
             return
-        idle = [key for key, it in self._links.items() if it.is_idle]
+        idle = [key for key, it in self._shared.items() if it.is_idle]
         if not idle:
             raise ConnectError(
                 f"all {limit} connections are in use; raise the limit connections_max"
             )
-        oldest = min(idle, key=lambda key: self._links[key].last_used)
-        link = self._links.pop(oldest)
+        oldest = min(idle, key=lambda key: self._shared[key].last_used)
+        link = self._shared.pop(oldest)
         link.wire.goodbye("making way for another connection")
         link.close("made way for another connection")
 
@@ -250,22 +273,23 @@ class ConnectionPool:
             task.cancel()
         dialing = [*shared, *self._dialing_alone.cancel()]
         await asyncio.gather(*dialing, return_exceptions=True)
-        links = self.links
-        for link in links:
+        connections = self.connections
+        for link in connections:
             link.drain()
         deadline = self._loop.time() + grace_s
-        await self._wait_until_idle(links, grace_s)
+        await self._wait_until_idle(connections, grace_s)
         left_s = max(deadline - self._loop.time(), LINGER_S)
-        for link in links:
+        for link in connections:
             link.fail_pending(stopped_while_in_flight())
             if link.is_open:
                 link.wire.goodbye("the node is stopping")
             link.close("the service stopped", left_s)
-        await asyncio.gather(*(link.wait_closed() for link in links))
-        self._links.clear()
+        await asyncio.gather(*(link.wait_closed() for link in connections))
+        self._shared.clear()
+        self.cache.clear()
         self._unshared.clear()
 
-    async def _wait_until_idle(self, links: list[ClientConnection], grace_s: float) -> None:
-        waiting = [entry[0] for link in links for entry in link.pending.entries.values()]
+    async def _wait_until_idle(self, connections: list[ClientConnection], grace_s: float) -> None:
+        waiting = [entry[0] for link in connections for entry in link.pending.entries.values()]
         if waiting:
             await asyncio.wait(waiting, timeout=grace_s)

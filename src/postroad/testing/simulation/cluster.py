@@ -52,7 +52,7 @@ class SimCluster:
 
         with SimCluster(seed=7) as sim:
             sim.add("alpha", serve).start()
-            sim.run_until(lambda: is_ready(), within=30.0, claim="alpha is ready")
+            sim.run_until(lambda: is_ready(), timeout=30.0, description="alpha is ready")
 
     Inside of `with`, clocks and chance of this Python process are the simulation's. All nodes share
     one loop, so `asyncio.all_tasks()` returns the tasks of all of them.
@@ -173,31 +173,34 @@ class SimCluster:
 
     def run_until(
         self,
-        holds: Callable[[], object],
+        condition: Callable[[], object],
         *,
-        within: float,
-        claim: str = "what the test waits for",
-        every: float = 0.01,
+        timeout: float,
+        description: str = "the condition of the test",
+        poll_interval: float = 0.01,
     ) -> float:
-        """Let time pass until something holds; returns how long that took.
+        """Let virtual time pass until the condition is true; return the seconds it took.
 
         Args:
-            holds: looked at again and again.
-            within: seconds of virtual time; longer is a LivenessFailure.
-            claim: says what should have come true.
-            every: seconds between two looks.
+            condition: called until its result is true.
+            timeout: seconds of virtual time.
+            description: what should become true, for the log and the failure.
+            poll_interval: least seconds of virtual time between two calls of the condition.
+
+        Raises:
+            LivenessFailure: the condition is still false after `timeout` seconds.
         """
         self._check_open()
         started = self.now
-        deadline = started + within
-        while not holds():
+        deadline = started + timeout
+        while not condition():
             if self.now >= deadline:
-                self.log.add("test", "failed", f"not within {within:g} s: {claim}")
-                raise LivenessFailure(f"not within {within:g} s: {claim}")
+                self.log.add("test", "failed", f"not within {timeout:g} s: {description}")
+                raise LivenessFailure(f"not within {timeout:g} s: {description}")
             moment = self.loop.next_moment()
-            soonest = deadline if moment is None else max(self.now + every, moment)
-            self.loop.advance(min(soonest, deadline))
-        self.log.add("test", "holds", claim)
+            next_poll = deadline if moment is None else max(self.now + poll_interval, moment)
+            self.loop.advance(min(next_poll, deadline))
+        self.log.add("test", "holds", description)
         return self.now - started
 
     def call_later(self, seconds: float, act: Callable[[], object]) -> asyncio.TimerHandle:
@@ -226,13 +229,13 @@ class SimCluster:
         coroutine: Coroutine[Any, Any, T],
         node: SimNode | None = None,
         *,
-        within: float = 600.0,
+        timeout: float = 600.0,
     ) -> T:
         """Run a coroutine to its end and return its result; everything else runs meanwhile."""
         self._check_open()
         task = self._create_task(coroutine, node)
         task.add_done_callback(lambda _: self.loop.stop(), context=self.loop.own.context.copy())
-        deadline = self.now + within
+        deadline = self.now + timeout
         try:
             while not task.done() and self.now < deadline:
                 self.loop.run_until_time(deadline)
@@ -242,7 +245,7 @@ class SimCluster:
             raise
         if not task.done():
             name = getattr(coroutine, "__qualname__", repr(coroutine))
-            raise LivenessFailure(f"not done within {within:g} s: {name}")
+            raise LivenessFailure(f"not done within {timeout:g} s: {name}")
         return task.result()
 
     def _create_task(

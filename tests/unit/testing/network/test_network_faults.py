@@ -81,7 +81,7 @@ class Pair:
         return self.accepted[-1]
 
     def connect(self, to: str = "beta", within: float = 600.0) -> tuple[End, End]:
-        near = self.sim.run(self.dial(to), self.alpha, within=within)
+        near = self.sim.run(self.dial(to), self.alpha, timeout=within)
         self.sim.run_for(0.1)
         return near, self.accepted[-1]
 
@@ -330,7 +330,7 @@ def test_machine_without_power_says_nothing(pair: Pair) -> None:
     assert (near.data, near.losses) == (b"", [])
     near.transport.write(b"is anybody there?")
     with pytest.raises(LivenessFailure):
-        pair.sim.run(pair.dial(), pair.alpha, within=60.0)
+        pair.sim.run(pair.dial(), pair.alpha, timeout=60.0)
     assert near.losses == []
     pair.beta.start()
     pair.sim.run_for(1.0)

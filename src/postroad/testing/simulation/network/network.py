@@ -25,13 +25,23 @@ if TYPE_CHECKING:
 # What connections that stood still take longer, at most, once they can go on.
 _RETRY_S_MAX = 0.2
 _HOSTS_PER_NET = 250
+_RESOLVE_S_MAX = 0.002
+_OWN_NAME = "test"
+_OWN_ADDRESS = "10.255.255.254"
+
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 
-class Topology:
-    """What a test sees of the network.
+class MemoryNetwork:
+    """Connects the hosts of one simulated loop, with the transports of real sockets.
 
-    Hosts are named by their names. Faults may be caused at any moment and last until they are
-    taken back; what chance decides follows from the seed of the loop.
+    Faults can be set at any moment and last until they are reset; random decisions follow from the
+    seed of the loop.
+
+    Attributes:
+        own_host: the host of the test itself.
+        stream_timeout_s: a connection whose data is blocked for longer breaks, as with TCP.
+        connect_timeout_s: an unanswered request to connect fails after so many seconds.
     """
 
     def __init__(self, loop: SimLoop, rng: Random, log: EventLog) -> None:
@@ -44,8 +54,11 @@ class Topology:
         self._by_address: dict[str, SimHost] = {}
         # What tries again when a way opens or a host comes back.
         self._waiting: list[Callable[[], None]] = []
-        # What the network does belongs to no simulated process; set by the loop.
+        # Actions of the network belong to no simulated process; set by the loop.
         self.context: Context
+        self.stream_timeout_s = 900.0
+        self.connect_timeout_s = 127.0
+        self.own_host = self.add_host(_OWN_NAME, _OWN_ADDRESS)
 
     # Hosts and names.
 
@@ -199,31 +212,6 @@ class Topology:
             delay_s = self.rng.uniform(0, _RETRY_S_MAX)
             self.loop.call_later(delay_s, retry, context=self.context)
 
-
-ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
-
-_LOOK_UP_S_MAX = 0.002
-_OWN_NAME = "test"
-_OWN_ADDRESS = "10.255.255.254"
-
-
-class MemoryNetwork(Topology):
-    """Connects the hosts of one simulated loop, with the transports of real sockets.
-
-    Attributes:
-        own_host: where the test itself runs.
-        stream_timeout_s: a connection whose data stands still for so long breaks, as with TCP.
-        connect_timeout_s: nobody waits longer for an answer to a request to connect.
-    """
-
-    def __init__(self, loop: SimLoop, rng: Random, log: EventLog) -> None:
-        super().__init__(loop, rng, log)
-        self.stream_timeout_s = 900.0
-        self.connect_timeout_s = 127.0
-        self.own_host = self.add_host(_OWN_NAME, _OWN_ADDRESS)
-
-    # For transports.
-
     def log(self, host: SimHost, verb: str, details: str) -> None:
         """Write down what happened at a host."""
         self._log.add(host.name, verb, details)
@@ -253,12 +241,12 @@ class MemoryNetwork(Topology):
 
     async def resolve(self, host: Any, port: Any, **options: Any) -> list[tuple[Any, ...]]:
         """What a name resolves to, after the time the question takes."""
-        await asyncio.sleep(self.rng.uniform(0, _LOOK_UP_S_MAX))
+        await asyncio.sleep(self.rng.uniform(0, _RESOLVE_S_MAX))
         return self.names.getaddrinfo(host, port, **options)
 
     async def look_up_name(self, address: tuple[Any, ...]) -> tuple[str, str]:
         """The name for an address, after the time the question takes."""
-        await asyncio.sleep(self.rng.uniform(0, _LOOK_UP_S_MAX))
+        await asyncio.sleep(self.rng.uniform(0, _RESOLVE_S_MAX))
         return (self.names.name_of(str(address[0])), str(address[1]))
 
     async def connect(

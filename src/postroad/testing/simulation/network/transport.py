@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from abc import abstractmethod
 from collections import deque
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 _READ_BYTES_MAX = 256 * 1024
 # A host that reads slowly reads so often.
 _SLOW_READ_S = 0.05
+_HIGH_WATER_BYTES = 64 * 1024
 
 
 def reset_error() -> ConnectionResetError:
@@ -28,153 +28,14 @@ def reset_error() -> ConnectionResetError:
     return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
 
-class ReadingHalf(asyncio.Transport):
-    """Hands what arrives to a protocol, plain or buffered."""
-
-    incoming: Pipe
-
-    def __init__(
-        self, loop: SimLoop, host: SimHost, context: Context, names: dict[str, Any]
-    ) -> None:
-        super().__init__(names)
-        self._loop = loop
-        self.host = host
-        self._context = context
-        self._protocol: asyncio.BaseProtocol | None = None
-        # Reading begins once the protocol knows of the connection.
-        self._has_begun = False
-        self._is_paused = False
-        self._is_read_planned = False
-        # A host that reads slowly reads no earlier.
-        self._next_read = 0.0
-        self._saw_eof = False
-        self._is_closing = False
-
-    @abstractmethod
-    def _lose(self, error: Exception | None) -> None:
-        """End the connection for this reason."""
-
-    def _begin_reading(self) -> None:
-        self._has_begun = True
-        self.on_readable()
-
-    def is_reading(self) -> bool:
-        """Whether what arrives is handed to the protocol."""
-        return not self._is_closing and not self._is_paused
-
-    def pause_reading(self) -> None:
-        """Leave what arrives where it is."""
-        self._is_paused = True
-
-    def resume_reading(self) -> None:
-        """Hand what arrives to the protocol again."""
-        if self._is_paused and not self._is_closing:
-            self._is_paused = False
-            self.on_readable()
-
-    def _read(self) -> None:
-        self._is_read_planned = False
-        if not self._has_begun or not self.is_reading():
-            return
-        incoming = self.incoming
-        if incoming.arrived_bytes:
-            size = self._hand_over()
-            if self.host.read_rate is not None:
-                self._next_read = self._loop.time() + size / self.host.read_rate
-            if incoming.arrived_bytes or incoming.end is not None:
-                self._plan_read()
-        elif incoming.end is StreamEnd.RESET:
-            self._lose(reset_error())
-        elif incoming.end is StreamEnd.FIN and not self._saw_eof:
-            self._saw_eof = True
-            self._tell_eof()
-
-    def _hand_over(self) -> int:
-        """Give the protocol what has arrived; returns how much."""
-        size_max = _READ_BYTES_MAX
-        if self.host.read_rate is not None:
-            size_max = max(1, int(self.host.read_rate * _SLOW_READ_S))
-        protocol = self._protocol
-        if isinstance(protocol, asyncio.BufferedProtocol):
-            return self._fill(protocol, size_max)
-        data = self.incoming.take(size_max)
-        try:
-            cast("asyncio.Protocol", protocol).data_received(data)
-        except Exception as error:
-            self._fail(error, "data_received")
-        return len(data)
-
-    def _fill(self, protocol: asyncio.BufferedProtocol, size_max: int) -> int:
-        what = "get_buffer"
-        data = b""
-        try:
-            buffer = memoryview(protocol.get_buffer(-1)).cast("B")
-            if not buffer:
-                raise RuntimeError("get_buffer() returned an empty buffer")
-            data = self.incoming.take(min(len(buffer), size_max))
-            buffer[: len(data)] = data
-            what = "buffer_updated"
-            protocol.buffer_updated(len(data))
-        except Exception as error:
-            self._fail(error, what)
-        return len(data)
-
-    def _tell_eof(self) -> None:
-        try:
-            stays_open = cast("asyncio.Protocol", self._protocol).eof_received()
-        except Exception as error:
-            self._fail(error, "eof_received")
-            return
-        if not stays_open:
-            self.close()
-
-    def _plan_read(self) -> None:
-        if self._is_read_planned:
-            return
-        self._is_read_planned = True
-        if self._next_read <= self._loop.time():
-            self._plan(self._read)
-        else:
-            self._loop.call_at(self._next_read, self._read, context=self._context)
-
-    def _fail(self, error: BaseException, what: str) -> None:
-        """The protocol raised: say so, and close."""
-        self._loop.call_exception_handler(
-            {
-                "message": f"Fatal error: protocol.{what}() call failed.",
-                "exception": error,
-                "transport": self,
-                "protocol": self._protocol,
-            }
-        )
-        self._lose(error if isinstance(error, Exception) else None)
-
-    # Called by the network.
-
-    def on_readable(self) -> None:
-        """Something arrived, or the end did."""
-        if self.incoming.end is StreamEnd.RESET and (
-            self._is_closing or self.get_write_buffer_size()
-        ):
-            # What is still to be written cannot be any more.
-            self._plan(self._lose, reset_error())
-        if self._has_begun and not self._is_paused and not self._is_closing:
-            self._plan_read()
-
-    def _plan(self, callback: Any, *args: Any) -> None:
-        self._loop.call_soon(callback, *args, context=self._context)
-
-
-_HIGH_WATER_BYTES = 64 * 1024
-
-
-class MemoryTransport(ReadingHalf):
+class MemoryTransport(asyncio.Transport):
     """One end of a connection.
 
     `on_...`, `break_off`, `end_by_kernel` and `vanish` are for the network, which calls them from
     outside of the process; everything else happens within it.
     """
 
+    incoming: Pipe
     outgoing: Pipe
 
     def __init__(
@@ -187,23 +48,35 @@ class MemoryTransport(ReadingHalf):
         server: MemoryServer | None = None,
     ) -> None:
         names = {"sockname": local, "peername": remote, "socket": None}
-        super().__init__(network.loop, host, context, names)
+        super().__init__(names)
+        self._loop: SimLoop = network.loop
         self._network = network
+        self.host = host
+        self._context = context
+        self._protocol: asyncio.BaseProtocol | None = None
         self.local, self.remote = local, remote
         self._server = server
+        # Reading starts after `connection_made`.
+        self._is_reading_started = False
+        self._is_paused = False
+        self._is_read_scheduled = False
+        # A host with a read rate reads no earlier.
+        self._next_read = 0.0
+        self._saw_eof = False
+        self._is_closing = False
         self._buffer: deque[memoryview] = deque()
         self._buffered_bytes = 0
         self._high_bytes = _HIGH_WATER_BYTES
         self._low_bytes = _HIGH_WATER_BYTES // 4
         self._is_protocol_paused = False
-        self._is_write_planned = False
-        self._is_eof_wanted = False
+        self._is_write_scheduled = False
+        self._is_eof_requested = False
         self._is_end_sent = False
         # Set when `connection_lost` is planned; and when the socket is closed.
         self._is_lost = False
         self.is_gone = False
         # Whether the protocol has been told of the connection.
-        self._is_made = False
+        self._is_connection_made = False
         host.sockets[self] = None
 
     # Life.
@@ -211,13 +84,13 @@ class MemoryTransport(ReadingHalf):
     def begin(self, protocol: asyncio.BaseProtocol, ready: asyncio.Future[None] | None) -> None:
         """Tell the protocol of the connection, then read; `ready` is done after that."""
         self._protocol = protocol
-        self._plan(self._make)
-        self._plan(self._begin_reading)
+        self._call_soon(self._on_connection_made)
+        self._call_soon(self._start_reading)
         if ready is not None:
-            self._plan(_settle, ready)
+            self._call_soon(_settle, ready)
 
-    def _make(self) -> None:
-        self._is_made = True
+    def _on_connection_made(self) -> None:
+        self._is_connection_made = True
         self.get_protocol().connection_made(self)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -251,12 +124,12 @@ class MemoryTransport(ReadingHalf):
         self._is_closing = self._is_lost = True
         self._buffer.clear()
         self._buffered_bytes = 0
-        self._plan(self._report_loss, error)
+        self._call_soon(self._report_loss, error)
 
     def _report_loss(self, error: Exception | None) -> None:
-        if self._protocol is not None and not self._is_made:
+        if self._protocol is not None and not self._is_connection_made:
             # It is reset before its process got to run: that is told of the connection first.
-            self._plan(self._report_loss, error)
+            self._call_soon(self._report_loss, error)
             return
         if isinstance(error, OSError):
             where = f"{self.remote[0]}:{self.remote[1]}"
@@ -287,6 +160,103 @@ class MemoryTransport(ReadingHalf):
         if self._server is None:
             self.host.dialed.release(*self.local)
 
+    # Reading.
+
+    def _start_reading(self) -> None:
+        self._is_reading_started = True
+        self.on_readable()
+
+    def is_reading(self) -> bool:
+        """Whether what arrives is handed to the protocol."""
+        return not self._is_closing and not self._is_paused
+
+    def pause_reading(self) -> None:
+        """Leave what arrives where it is."""
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        """Hand what arrives to the protocol again."""
+        if self._is_paused and not self._is_closing:
+            self._is_paused = False
+            self.on_readable()
+
+    def _read(self) -> None:
+        self._is_read_scheduled = False
+        if not self._is_reading_started or not self.is_reading():
+            return
+        incoming = self.incoming
+        if incoming.arrived_bytes:
+            size = self._deliver()
+            if self.host.read_rate is not None:
+                self._next_read = self._loop.time() + size / self.host.read_rate
+            if incoming.arrived_bytes or incoming.end is not None:
+                self._schedule_read()
+        elif incoming.end is StreamEnd.RESET:
+            self._lose(reset_error())
+        elif incoming.end is StreamEnd.FIN and not self._saw_eof:
+            self._saw_eof = True
+            self._deliver_eof()
+
+    def _deliver(self) -> int:
+        """Give the protocol what has arrived; returns how much."""
+        size_max = _READ_BYTES_MAX
+        if self.host.read_rate is not None:
+            size_max = max(1, int(self.host.read_rate * _SLOW_READ_S))
+        protocol = self._protocol
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            return self._fill(protocol, size_max)
+        data = self.incoming.take(size_max)
+        try:
+            cast("asyncio.Protocol", protocol).data_received(data)
+        except Exception as error:
+            self._fail(error, "data_received")
+        return len(data)
+
+    def _fill(self, protocol: asyncio.BufferedProtocol, size_max: int) -> int:
+        what = "get_buffer"
+        data = b""
+        try:
+            buffer = memoryview(protocol.get_buffer(-1)).cast("B")
+            if not buffer:
+                raise RuntimeError("get_buffer() returned an empty buffer")
+            data = self.incoming.take(min(len(buffer), size_max))
+            buffer[: len(data)] = data
+            what = "buffer_updated"
+            protocol.buffer_updated(len(data))
+        except Exception as error:
+            self._fail(error, what)
+        return len(data)
+
+    def _deliver_eof(self) -> None:
+        try:
+            stays_open = cast("asyncio.Protocol", self._protocol).eof_received()
+        except Exception as error:
+            self._fail(error, "eof_received")
+            return
+        if not stays_open:
+            self.close()
+
+    def _schedule_read(self) -> None:
+        if self._is_read_scheduled:
+            return
+        self._is_read_scheduled = True
+        if self._next_read <= self._loop.time():
+            self._call_soon(self._read)
+        else:
+            self._loop.call_at(self._next_read, self._read, context=self._context)
+
+    def _fail(self, error: BaseException, what: str) -> None:
+        """The protocol raised: say so, and close."""
+        self._loop.call_exception_handler(
+            {
+                "message": f"Fatal error: protocol.{what}() call failed.",
+                "exception": error,
+                "transport": self,
+                "protocol": self._protocol,
+            }
+        )
+        self._lose(error if isinstance(error, Exception) else None)
+
     # Writing.
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -295,7 +265,7 @@ class MemoryTransport(ReadingHalf):
             raise TypeError(
                 f"data argument must be a bytes-like object, not {type(data).__name__!r}"
             )
-        if self._is_eof_wanted:
+        if self._is_eof_requested:
             raise RuntimeError("Cannot call write() after write_eof()")
         if self._is_lost or not data:
             return
@@ -319,9 +289,9 @@ class MemoryTransport(ReadingHalf):
 
     def write_eof(self) -> None:
         """Say that nothing more comes, after what is buffered; reading goes on."""
-        if self._is_closing or self._is_eof_wanted:
+        if self._is_closing or self._is_eof_requested:
             return
-        self._is_eof_wanted = True
+        self._is_eof_requested = True
         if not self._buffer:
             self._send_end(StreamEnd.FIN)
 
@@ -345,7 +315,7 @@ class MemoryTransport(ReadingHalf):
         self._pause_protocol()
 
     def _flush(self) -> None:
-        self._is_write_planned = False
+        self._is_write_scheduled = False
         while self._buffer:
             data = self._buffer[0]
             sent = self.outgoing.send(data)
@@ -356,7 +326,7 @@ class MemoryTransport(ReadingHalf):
             self._buffer.popleft()
         self._resume_protocol()
         if not self._buffer and not self._is_lost:
-            if self._is_eof_wanted:
+            if self._is_eof_requested:
                 self._send_end(StreamEnd.FIN)
             if self._is_closing:
                 self._lose(None)
@@ -364,14 +334,14 @@ class MemoryTransport(ReadingHalf):
     def _pause_protocol(self) -> None:
         if self._buffered_bytes > self._high_bytes and not self._is_protocol_paused:
             self._is_protocol_paused = True
-            self._tell("pause_writing")
+            self._notify_protocol("pause_writing")
 
     def _resume_protocol(self) -> None:
         if self._is_protocol_paused and self._buffered_bytes <= self._low_bytes:
             self._is_protocol_paused = False
-            self._tell("resume_writing")
+            self._notify_protocol("resume_writing")
 
-    def _tell(self, what: str) -> None:
+    def _notify_protocol(self, what: str) -> None:
         try:
             getattr(self._protocol, what)()
         except Exception as error:
@@ -386,11 +356,21 @@ class MemoryTransport(ReadingHalf):
 
     # Called by the network.
 
+    def on_readable(self) -> None:
+        """Something arrived, or the end did."""
+        if self.incoming.end is StreamEnd.RESET and (
+            self._is_closing or self.get_write_buffer_size()
+        ):
+            # What is still to be written cannot be any more.
+            self._call_soon(self._lose, reset_error())
+        if self._is_reading_started and not self._is_paused and not self._is_closing:
+            self._schedule_read()
+
     def on_room(self) -> None:
         """The connection takes more."""
-        if self._buffer and not self._is_write_planned:
-            self._is_write_planned = True
-            self._plan(self._flush)
+        if self._buffer and not self._is_write_scheduled:
+            self._is_write_scheduled = True
+            self._call_soon(self._flush)
 
     def reset_by_kernel(self, error: OSError) -> None:
         """The kernel gave the connection up; the process hears of it."""
@@ -408,6 +388,9 @@ class MemoryTransport(ReadingHalf):
         """The power is gone: nothing is sent any more, nobody is told."""
         self._is_closing = self._is_lost = self.is_gone = True
         self.outgoing.discard_in_flight()
+
+    def _call_soon(self, callback: Any, *args: Any) -> None:
+        self._loop.call_soon(callback, *args, context=self._context)
 
     def __repr__(self) -> str:
         state = "closed" if self.is_gone else "closing" if self._is_closing else "open"
