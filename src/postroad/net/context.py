@@ -1,4 +1,4 @@
-"""What all links of a service share: configuration, counters, log."""
+"""What all connections of a service share: configuration, counters, log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WARN_INTERVAL_S = 5.0
 
 
 class ConnectionContext:
-    """What all links of a service share."""
+    """What all connections of a service share."""
 
     def __init__(self, config: WireConfig, next_id: Callable[[], int]) -> None:
         self.config = config

@@ -155,9 +155,11 @@ class DatagramService(Lifecycle):
 
     def unsubscribe(self, subject: str, listener: DatagramHandler | None = None) -> None:
         """Forget one listener of the subject, or all."""
-        kept = [it for it in self._listeners.get(subject, ()) if listener and it != listener]
-        if kept:
-            self._listeners[subject] = kept
+        remaining = [
+            other for other in self._listeners.get(subject, ()) if listener and other != listener
+        ]
+        if remaining:
+            self._listeners[subject] = remaining
         else:
             self._listeners.pop(subject, None)
 
@@ -221,23 +223,23 @@ class DatagramService(Lifecycle):
             raise MessageTooLargeError(str(error), subject=subject) from None
 
     async def _resolve(self, target: Address) -> tuple[str, int] | None:
-        known = self._cached_host(target)
-        if known is not None:
-            return known
+        cached = self._cached_host(target)
+        if cached is not None:
+            return cached
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(target.host, target.port, family=self._family())
+            addresses = await loop.getaddrinfo(target.host, target.port, family=self._family())
         except (OSError, UnicodeError):
             return None
-        resolved: tuple[str, int] = found[0][4]  # type: ignore[assignment]
+        resolved: tuple[str, int] = addresses[0][4]  # type: ignore[assignment]
         self._cache_host(target, resolved, loop.time() + _HOST_TTL_S)
         return resolved
 
     def _cached_host(self, target: Address) -> tuple[str, int] | None:
         """Where the target was found lately."""
-        known = self._hosts.get(target)
-        if known is not None and asyncio.get_running_loop().time() < known[1]:
-            return known[0]
+        cached = self._hosts.get(target)
+        if cached is not None and asyncio.get_running_loop().time() < cached[1]:
+            return cached[0]
         if self._transport is None or not _is_literal(target.host, self._family()):
             return None
         # Nothing to be looked up: that could wait behind names that are slow to resolve.

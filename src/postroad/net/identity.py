@@ -64,8 +64,8 @@ class ServiceIdentity:
         is_secure: bool,
     ) -> None:
         if protocol.profile not in PROFILES:
-            known = ", ".join(PROFILES)
-            raise ConfigError(f"unknown profile {protocol.profile!r}; there are: {known}")
+            profiles = ", ".join(PROFILES)
+            raise ConfigError(f"unknown profile {protocol.profile!r}; there are: {profiles}")
         self._cluster = cluster
         self._name = name
         self._limits = limits
@@ -74,7 +74,7 @@ class ServiceIdentity:
         self._profile = _choose_versions(protocol, is_secure=is_secure)
         if secret is not None:
             self._profile = self._profile.proving()
-        self._algorithms = {it: load_algorithm(it) for it in protocol.compressions}
+        self._algorithms = {name: load_algorithm(name) for name in protocol.compressions}
         self._heartbeat_payload = protocol.heartbeat_payload
 
     async def wire_config_for(self, address: Address) -> WireConfig:
@@ -115,10 +115,10 @@ def _choose_versions(protocol: ProtocolConfig, *, is_secure: bool) -> ProtocolPr
     return profile.since(oldest)
 
 
-def choose_advertised_address(wanted: Address | None, bound: Address) -> Address:
+def choose_advertised_address(configured: Address | None, bound: Address) -> Address:
     """The address to tell others: the configured one, else the bound one if it means anything."""
-    if wanted is not None:
-        return Address(wanted.host, wanted.port or bound.port)
+    if configured is not None:
+        return Address(configured.host, configured.port or bound.port)
     if bound.host in _WILDCARDS:
         return Address(socket.gethostname(), bound.port)
     return bound
@@ -138,10 +138,12 @@ def validate_hello_text(field: str, text: str) -> str:
 async def _resolve(host: str) -> str:
     """The host as an IP address; version 1 cannot be spoken if there is none."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = await asyncio.get_running_loop().getaddrinfo(
+            host, None, type=socket.SOCK_STREAM
+        )
     except (OSError, UnicodeError):
         return ""
-    return str(found[0][4][0])
+    return str(addresses[0][4][0])
 
 
 def _new_incarnation() -> int:

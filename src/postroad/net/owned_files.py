@@ -37,12 +37,12 @@ def make_private_directory(path: Path) -> None:
         path = path.parent
     if not missing:
         check_directory(path)
-    for it in reversed(missing):
+    for directory in reversed(missing):
         try:
             # Not `mkdir(parents=True)`, which leaves those above as open as the umask has them.
-            it.mkdir(_PRIVATE)
+            directory.mkdir(_PRIVATE)
         except FileExistsError:
-            check_directory(it)
+            check_directory(directory)
 
 
 def check_directory(path: Path) -> None:
@@ -56,15 +56,15 @@ def check_directory(path: Path) -> None:
         OSError: there is none.
     """
     _check_owner(path, path.lstat())
-    found = path.stat()
-    _check_owner(path, found)
-    if not stat.S_ISDIR(found.st_mode):
+    status = path.stat()
+    _check_owner(path, status)
+    if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-    if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
-        raise ConfigError(_refusal_of_writers(path, f"group {found.st_gid}", "g-w"))
-    is_open = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
-    if is_open and found.st_uid == os.geteuid():
-        path.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IWOTH)
+    if status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid):
+        raise ConfigError(_writable_error(path, f"group {status.st_gid}", "g-w"))
+    is_open = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+    if is_open and status.st_uid == os.geteuid():
+        path.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH)
         logger.warning("everybody could write to %s; only its owner and group can now", path)
 
 
@@ -76,7 +76,7 @@ def check_file(path: str | os.PathLike[str]) -> None:
         OSError: there is none.
     """
     path = Path(path)
-    # A link of somebody else may lead to a file of ours.
+    # A symbolic link of another user may point to a file of this user.
     _check_owner(path, path.lstat())
     _check_content(path, path.stat())
 
@@ -95,28 +95,28 @@ def read_file(path: Path) -> bytes:
         return file.read()
 
 
-def _check_content(path: Path, found: os.stat_result) -> None:
-    _check_owner(path, found)
-    if found.st_mode & stat.S_IWOTH:
-        raise ConfigError(_refusal_of_writers(path, "everybody", "o-w"))
-    if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
-        raise ConfigError(_refusal_of_writers(path, f"group {found.st_gid}", "g-w"))
+def _check_content(path: Path, status: os.stat_result) -> None:
+    _check_owner(path, status)
+    if status.st_mode & stat.S_IWOTH:
+        raise ConfigError(_writable_error(path, "everybody", "o-w"))
+    if status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid):
+        raise ConfigError(_writable_error(path, f"group {status.st_gid}", "g-w"))
 
 
-def _check_owner(path: Path, found: os.stat_result) -> None:
+def _check_owner(path: Path, status: os.stat_result) -> None:
     me = os.geteuid()
-    if found.st_uid in (me, _ROOT):
+    if status.st_uid in (me, _ROOT):
         return
-    owner, mine = _name_of(found.st_uid), _name_of(me)
+    owner, mine = _name_of(status.st_uid), _name_of(me)
     raise ConfigError(
         f"{path} belongs to {owner}, and this runs as {mine}: somebody else may have put it there. "
         f"Run it as {owner}, or remove it, or take it over with `chown {mine} {path}`"
     )
 
 
-def _refusal_of_writers(path: Path, who: str, mend: str) -> str:
+def _writable_error(path: Path, writer: str, mode: str) -> str:
     return (
-        f"{path} can be written by {who}, who could have put anything there: `chmod {mend} {path}`"
+        f"{path} can be written by {writer}, and is not trusted: `chmod {mode} {path}`"
     )
 
 

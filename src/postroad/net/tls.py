@@ -25,17 +25,17 @@ PathText: TypeAlias = str | os.PathLike[str]
 
 
 def load_certificate(
-    context: ssl.SSLContext, certificate: PathText, key: PathText, *, what: str
+    context: ssl.SSLContext, certificate: PathText, key: PathText, *, label: str
 ) -> None:
     """Have a context show a certificate.
 
     Args:
-        what: how errors call the certificate, as `TLS certificate`.
+        label: the name of the certificate in errors, such as `TLS certificate`.
 
     Raises:
         ConfigError: the files cannot be read, or do not fit together.
     """
-    place = f"{what} {certificate} with key {key} cannot be used"
+    place = f"{label} {certificate} with key {key} cannot be used"
     for path in (certificate, key):
         try:
             read_file(Path(path))
@@ -54,16 +54,16 @@ def load_certificate(
         raise ConfigError(f"{place}: {describe_tls_file_error(error)}") from error
 
 
-def load_trust(context: ssl.SSLContext, trust: PathText, *, what: str) -> None:
+def load_trust(context: ssl.SSLContext, trust: PathText, *, label: str) -> None:
     """Have a context trust those who are signed by certificates in a file; raises ConfigError."""
     try:
         check_file(trust)
         context.load_verify_locations(trust)
     except ConfigError as error:
-        raise ConfigError(f"{what} {trust} cannot be used: {error}") from None
+        raise ConfigError(f"{label} {trust} cannot be used: {error}") from None
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
-            f"{what} {trust} cannot be used: {describe_tls_file_error(error)}"
+            f"{label} {trust} cannot be used: {describe_tls_file_error(error)}"
         ) from error
 
 
@@ -110,8 +110,8 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        load_certificate(context, self.certificate, self.key, what="TLS certificate")
-        load_trust(context, self.trust, what="TLS trust")
+        load_certificate(context, self.certificate, self.key, label="TLS certificate")
+        load_trust(context, self.trust, label="TLS trust")
         return context
 
 

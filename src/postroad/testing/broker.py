@@ -56,22 +56,22 @@ class Stub:
     """
 
     def __init__(
-        self, action: str, returns: Any, raises: BaseException | None, answers: Next | None
+        self, action: str, return_value: Any, raises: BaseException | None, side_effect: Next | None
     ) -> None:
         self.action = action
         self.calls: list[Context] = []
-        self._returns = returns
+        self._return_value = return_value
         self._raises = raises
-        self._answers = answers
+        self._side_effect = side_effect
 
-    async def answer(self, ctx: Context) -> Any:
+    async def call(self, ctx: Context) -> Any:
         """What the caller gets."""
         self.calls.append(ctx)
         if self._raises is not None:
             raise self._raises
-        if self._answers is None:
-            return self._returns
-        result = self._answers(ctx)
+        if self._side_effect is None:
+            return self._return_value
+        result = self._side_effect(ctx)
         return await result if inspect.isawaitable(result) else result
 
 
@@ -89,7 +89,7 @@ class TestBroker(Broker):
 
         async def test_an_order_is_confirmed() -> None:
             async with TestBroker(Shop()) as broker:
-                mail = broker.stub("mail.send", returns="sent")
+                mail = broker.stub("mail.send", return_value="sent")
                 assert await broker.call("shop.order", {"item": "tea"}) == "tea is on its way"
                 assert mail.calls[0].params == {"about": "tea"}
                 assert broker.events_named("shop.*")[0].data == {"item": "tea"}
@@ -134,9 +134,9 @@ class TestBroker(Broker):
         self,
         action: str,
         *,
-        returns: Any = None,
+        return_value: Any = None,
         raises: BaseException | None = None,
-        answers: Next | None = None,
+        side_effect: Next | None = None,
     ) -> Stub:
         """Answer calls of an action, whether a service has it or not; may be done at any time.
 
@@ -144,14 +144,14 @@ class TestBroker(Broker):
 
         Args:
             action: the full name.
-            returns: the result.
+            return_value: the result.
             raises: raised instead.
-            answers: called with the context instead, for its result; it may be a coroutine
+            side_effect: called with the context instead, for its result; it may be a coroutine
                 function.
         """
-        if sum(it is not None for it in (returns, raises, answers)) > 1:
-            raise UsageError(f"stub of {action}: only one of returns, raises and answers")
-        stub = self._stubs[action] = Stub(action, returns, raises, answers)
+        if sum(effect is not None for effect in (return_value, raises, side_effect)) > 1:
+            raise UsageError(f"stub of {action}: only one of return_value, raises and side_effect")
+        stub = self._stubs[action] = Stub(action, return_value, raises, side_effect)
         return stub
 
     def unstub(self, action: str) -> None:
@@ -160,11 +160,11 @@ class TestBroker(Broker):
 
     def calls_to(self, action: str) -> list[RecordedCall]:
         """The calls of an action, or of those that fit a pattern such as `mail.*`."""
-        return [it for it in self.calls if matches(it.action, action)]
+        return [call for call in self.calls if matches(call.action, action)]
 
     def events_named(self, event: str) -> list[RecordedEvent]:
         """The events of a name, or of those that fit a pattern, whichever way they were sent."""
-        return [it for it in self.events if matches(it.event, event)]
+        return [record for record in self.events if matches(record.event, event)]
 
     def clear_records(self) -> None:
         """Begin anew with all records; stubs stay."""
@@ -191,9 +191,9 @@ class TestBroker(Broker):
         self, names: str | Iterable[str], *, timeout_s: float | None = None
     ) -> None:
         """As of a Broker, but a service of which an action is stubbed is there."""
-        wanted = [names] if isinstance(names, str) else [*names]
-        stubbed = {it.rpartition(".")[0] for it in self._stubs}
-        missing = [it for it in wanted if it not in stubbed]
+        service_names = [names] if isinstance(names, str) else [*names]
+        stubbed = {action.rpartition(".")[0] for action in self._stubs}
+        missing = [name for name in service_names if name not in stubbed]
         if missing:
             await super().wait_for_services(missing, timeout_s=timeout_s)
 
@@ -276,17 +276,17 @@ class _StubMiddleware(Middleware):
             stub = self._stubs.get(action)
             if stub is None:
                 return await next(action, params, options)
-            return await self._answer(stub, {} if params is None else params, options)
+            return await self._call_stub(stub, {} if params is None else params, options)
 
         return call
 
-    async def _answer(self, stub: Stub, params: Any, options: CallOptions) -> Any:
-        parent, meta, headers = (options.get(it) for it in ("parent", "meta", "headers"))
+    async def _call_stub(self, stub: Stub, params: Any, options: CallOptions) -> Any:
+        parent, meta, headers = (options.get(key) for key in ("parent", "meta", "headers"))
         origin = parent if isinstance(parent, Context) else self._broker.context()
         ctx = origin.child(params=params, meta=_object(meta), headers=_object(headers))
         ctx.action = stub.action
         try:
-            return await stub.answer(ctx)
+            return await stub.call(ctx)
         except Exception as error:
             fallback = options.get("fallback")
             if fallback is None:
@@ -297,5 +297,5 @@ class _StubMiddleware(Middleware):
             origin.meta.update(ctx.meta)
 
 
-def _object(said: Any) -> Mapping[str, Any] | None:
-    return said if isinstance(said, Mapping) else None
+def _object(value: Any) -> Mapping[str, Any] | None:
+    return value if isinstance(value, Mapping) else None

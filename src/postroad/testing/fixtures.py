@@ -55,8 +55,8 @@ def manual_clock() -> ManualClock:
 @pytest.fixture
 def sim(request: pytest.FixtureRequest) -> Iterator[SimCluster]:
     """A cluster whose seed is `--sim-seed`, or follows from the name of the test."""
-    wanted = request.config.getoption("--sim-seed", default=None)
-    seed = zlib.crc32(request.node.name.encode()) if wanted is None else int(wanted)
+    option = request.config.getoption("--sim-seed", default=None)
+    seed = zlib.crc32(request.node.name.encode()) if option is None else int(option)
     with SimCluster(seed) as cluster:
         request.node.stash[_RUN] = cluster
         yield cluster

@@ -27,7 +27,7 @@ STALLERS = 12
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for room looks often."""
-    monkeypatch.setattr(link_module, "_ROOM_LOOK_S", 0.02)
+    monkeypatch.setattr(link_module, "_CAPACITY_CHECK_S", 0.02)
     monkeypatch.setattr(unfinished, "_LOOK_INTERVAL_S", 0.02)
 
 

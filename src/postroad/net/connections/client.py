@@ -38,8 +38,8 @@ class ClientConnection(PeerConnection):
     __slots__ = (
         "_encode_request",
         "_ended",
-        "_is_refused",
-        "_is_retired",
+        "_is_draining",
+        "_is_rejected",
         "_new_future",
         "_next_id",
         "_peer_reason",
@@ -68,7 +68,7 @@ class ClientConnection(PeerConnection):
         self.pending_max = context.limits.requests_pending_max
         # Ends with None once the handshake is done, or with what prevented it.
         self.opened: asyncio.Future[ConnectionDown | None] = loop.create_future()
-        # Largest payload and subject the peer accepts, known once the link is open.
+        # Largest payload and subject the peer accepts, known once the connection is open.
         self.send_bytes_max = 0
         # Whether everybody may use it now, and nobody is owed an earlier turn.
         self.is_shared = False
@@ -80,12 +80,12 @@ class ClientConnection(PeerConnection):
         # Set once the version is known.
         self._encode_request: Callable[[list[bytes], int, str, bytes, int, bool], None]
         self._was_open = False
-        self._is_retired = False
+        self._is_draining = False
         # Whether the peer wants nothing to do with this node.
-        self._is_refused = False
+        self._is_rejected = False
         # What the peer gave as its reason to close.
         self._peer_reason: str | None = None
-        # Callers waiting until this link can take another message.
+        # Callers waiting until this connection can take another message.
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     # Sending.
@@ -180,7 +180,7 @@ class ClientConnection(PeerConnection):
             )
 
     async def wait_for_capacity(self) -> bool:
-        """Wait in line; True if the caller may send now, False if this link takes no more.
+        """Wait in line; True if the caller may send now, False if this connection takes no more.
 
         Only the first in line is ever called, and keeps its place until it gets what it needs, so
         messages leave in the order in which they were made.
@@ -200,7 +200,7 @@ class ClientConnection(PeerConnection):
 
     @property
     def _takes_requests(self) -> bool:
-        return self.is_open and not self._is_retired
+        return self.is_open and not self._is_draining
 
     @property
     def _has_capacity(self) -> bool:
@@ -249,7 +249,7 @@ class ClientConnection(PeerConnection):
             self.opened.set_result(None)
         elif isinstance(event, GoodbyeFrame):
             self._peer_reason = event.reason
-            self._is_refused = is_rejection(event)
+            self._is_rejected = is_rejection(event)
             self._wake_next_waiter()
             self._close_when_drained()
         elif isinstance(event, FrameIgnored):
@@ -266,7 +266,7 @@ class ClientConnection(PeerConnection):
             "unasked", now, "%s replied to request %d, which was never sent", self.remote, reply.id
         )
 
-    # The life of the link.
+    # The life of the connection.
 
     def _on_writable(self, is_writable: bool) -> None:
         self._wake_next_waiter()
@@ -304,7 +304,7 @@ class ClientConnection(PeerConnection):
 
     def drain(self) -> None:
         """Take no more requests; those in flight go on."""
-        self._is_retired = True
+        self._is_draining = True
         self._wake_next_waiter()
 
     def _close_when_drained(self) -> None:
@@ -326,7 +326,7 @@ class ClientConnection(PeerConnection):
             was_open=self._was_open,
             close_reason=self._close_reason,
             peer_reason=self._peer_reason,
-            is_refused=self._is_refused,
+            is_rejected=self._is_rejected,
         )
         down = ConnectionDown(loss.error())
         if self._was_open and self._close_reason is None and self._peer_reason is None:

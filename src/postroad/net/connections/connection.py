@@ -32,9 +32,9 @@ from postroad.wire import (
 QUEUED_BYTES_MAX = 16 * 1024
 # What a message weighs beside its payload, so that many empty ones count too.
 FRAME_BYTES = 64
-# What a link that has ended reads to while its socket closes.
+# What a connection that has ended reads to while its socket closes.
 _IDLE_READ_BYTES = 4 * 1024
-# How long a closing link may take to write what is still buffered.
+# How long a closing connection may take to write what is still buffered.
 LINGER_S = 1.0
 # Payloads from this size on are written apart from the small frames around them, as encoded.
 LARGE_BYTES = JOIN_BYTES_MAX
@@ -43,21 +43,22 @@ _TIMER_STEP_S = 0.001
 # A timer that is later than this tells that the process was held up, and read nothing meanwhile.
 _STALL_THRESHOLD_S = 0.05
 # Peers of a process that is always late must have an end too: most of the time counts.
-_EXCUSED_SHARE = 3
-# How often a link that waits for room looks whether those who have it go on.
-_ROOM_LOOK_S = 1.0
-# The other end of a link that is not connected yet.
+_EXTENSION_SPACING = 3
+# How often a connection that waits for room looks whether those who have it go on.
+_CAPACITY_CHECK_S = 1.0
+# The other end of a connection that is not connected yet.
 NOT_CONNECTED = "nobody"
 
 
 class PeerConnection(asyncio.Protocol):
-    """Base of dialed and accepted links, and of tunnels."""
+    """Base of dialed and accepted connections, and of tunnels."""
 
     __slots__ = (
+        "_capacity_timer",
         "_close_reason",
         "_closed",
         "_context",
-        "_excused_at",
+        "_extended_at",
         "_flush_scheduled",
         "_has_large",
         "_is_writable",
@@ -67,7 +68,6 @@ class PeerConnection(asyncio.Protocol):
         "_out",
         "_queued_bytes",
         "_reads",
-        "_room_timer",
         "_share",
         "_timer",
         "_timer_at",
@@ -88,14 +88,14 @@ class PeerConnection(asyncio.Protocol):
         # Made by connection_made, which knows the peer's certificate; and what it has queued.
         self.wire: WireConnection
         self._out: list[bytes]
-        # Counted here, and added to the service's counters when the link is gone.
+        # Counted here, and added to the service's counters when the connection is gone.
         self.bytes_sent = 0
         self.bytes_received = 0
         # Set by connection_made, None before and after.
         self.transport: asyncio.Transport | None = None
         # The socket's other end, for texts.
         self.remote = NOT_CONNECTED
-        # Why this side closed the link, if it did.
+        # Why this side closed the connection, if it did.
         self._close_reason: str | None = None
         self._closed: asyncio.Future[None] = loop.create_future()
         self._flush_scheduled = False
@@ -108,12 +108,12 @@ class PeerConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         # When the time that this process was held up was last taken from what counts.
-        self._excused_at = -NEVER
+        self._extended_at = -NEVER
         self._linger: asyncio.TimerHandle | None = None
         self._reads = True
         # What it holds of frames that are not whole; and set while it waits for more room.
         self._share: Share
-        self._room_timer: asyncio.TimerHandle | None = None
+        self._capacity_timer: asyncio.TimerHandle | None = None
 
     # Called by asyncio.
 
@@ -161,10 +161,10 @@ class PeerConnection(asyncio.Protocol):
         self.wire.close()
         self.transport = None
         self._is_writable = False
-        for timer in (self._timer, self._linger, self._room_timer):
+        for timer in (self._timer, self._linger, self._capacity_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._linger = self._room_timer = None
+        self._timer = self._linger = self._capacity_timer = None
         self._count_bytes()
         self._on_connection_lost(exc, was_open=was_open)
         if not self._closed.done():
@@ -197,7 +197,7 @@ class PeerConnection(asyncio.Protocol):
         return self._context.wire_config()
 
     def _count_bytes(self) -> None:
-        """Add what went through the link to the totals."""
+        """Add what went through the connection to the totals."""
         self._context.counters.bytes_sent += self.bytes_sent
         self._context.counters.bytes_received += self.bytes_received
         self.bytes_sent = self.bytes_received = 0
@@ -209,16 +209,16 @@ class PeerConnection(asyncio.Protocol):
         """When `_on_timer` must be called."""
         return NEVER
 
-    def _extend_deadlines(self, held_up_s: float, now: float) -> None:
+    def _extend_deadlines(self, stalled_s: float, now: float) -> None:
         """This process was held up: it is not the peer's fault that nothing went on."""
-        self.wire.extend_deadlines(held_up_s, now)
+        self.wire.extend_deadlines(stalled_s, now)
 
     # Large frames.
 
     def receive_buffer(self) -> memoryview:
         """Where the next bytes of a large frame belong."""
         room = self.wire.receive_buffer()
-        # A link that has ended reads on until its socket is closed, to no effect.
+        # A connection that has ended reads on until its socket is closed, to no effect.
         return memoryview(bytearray(_IDLE_READ_BYTES)) if room is None else room
 
     def buffer_updated(self, size: int) -> None:
@@ -244,46 +244,46 @@ class PeerConnection(asyncio.Protocol):
         if is_reading:
             transport.resume_reading()
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_frame_capacity(self) -> None:
         """Read nothing until there is room for the large frame that has begun."""
-        if self._room_timer is None:
-            self._look_later()
+        if self._capacity_timer is None:
+            self._schedule_capacity_check()
             self._update_backpressure()
 
-    def _look_later(self) -> None:
-        self._room_timer = self._loop.call_later(_ROOM_LOOK_S, self._look_for_room)
+    def _schedule_capacity_check(self) -> None:
+        self._capacity_timer = self._loop.call_later(_CAPACITY_CHECK_S, self._check_capacity)
 
-    def _look_for_room(self) -> None:
-        assert self._room_timer is not None
+    def _check_capacity(self) -> None:
+        assert self._capacity_timer is not None
         now = self._loop.time()
-        late_s = now - self._room_timer.when()
+        late_s = now - self._capacity_timer.when()
         if not self.wire.awaits_room:
             # What was read before it could wait has made the frame whole.
             self.on_room()
             return
-        self._look_later()
-        if late_s < _ROOM_LOOK_S / 2:
+        self._schedule_capacity_check()
+        if late_s < _CAPACITY_CHECK_S / 2:
             # Else it is this process that stood still, not the others.
             self._share.look(now)
 
     def on_room(self) -> None:
         """There is room: read on."""
-        if self._room_timer is not None:
-            self._room_timer.cancel()
-            self._room_timer = None
+        if self._capacity_timer is not None:
+            self._capacity_timer.cancel()
+            self._capacity_timer = None
         self.wire.go_on_large()
         if self.wire.wants_buffer:
             self._switch_protocol(LargeFrameProtocol(self))
         self._update_backpressure()
 
     def give_up_frame(self, reason: str) -> None:
-        """Others need the room that this link's frame takes."""
+        """Others need the room that this connection's frame takes."""
         self.wire.refuse(FrameTooLargeError(reason))
         self._flush_and_rearm()
 
     def _update_backpressure(self) -> None:
         """Read from the peer only while there is room for more."""
-        self._read(self._room_timer is None)
+        self._read(self._capacity_timer is None)
 
     def _read(self, should_read: bool) -> None:
         if should_read == self._reads or self.transport is None or self._linger is not None:
@@ -296,17 +296,17 @@ class PeerConnection(asyncio.Protocol):
             self.wire.pause_reading()
             self.transport.pause_reading()
 
-    def adopt(self, link: PeerConnection) -> None:
-        """Go on with the connection of another link, which is done with it."""
-        self.transport, link.transport = link.transport, None
-        self.wire, self._out, self.remote = link.wire, link._out, link.remote
-        self._share = link._share
+    def adopt(self, connection: PeerConnection) -> None:
+        """Go on with the connection of another connection, which is done with it."""
+        self.transport, connection.transport = connection.transport, None
+        self.wire, self._out, self.remote = connection.wire, connection._out, connection.remote
+        self._share = connection._share
         self._share.owner = self
-        self.bytes_sent, self.bytes_received = link.bytes_sent, link.bytes_received
-        self._is_writable = link._is_writable
-        if link._timer is not None:
-            link._timer.cancel()
-            link._timer = None
+        self.bytes_sent, self.bytes_received = connection.bytes_sent, connection.bytes_received
+        self._is_writable = connection._is_writable
+        if connection._timer is not None:
+            connection._timer.cancel()
+            connection._timer = None
         self._switch_protocol(LargeFrameProtocol(self) if self.wire.wants_buffer else self)
 
     # What all do.
@@ -323,8 +323,8 @@ class PeerConnection(asyncio.Protocol):
 
     def describe_peer(self, address: Address | None = None) -> str:
         """Address and name for texts."""
-        where = str(address) if address is not None else self.remote
-        return f"{where} ({self.peer_name})" if self.peer_name else where
+        place = str(address) if address is not None else self.remote
+        return f"{place} ({self.peer_name})" if self.peer_name else place
 
     def close(self, reason: str, linger_s: float = LINGER_S) -> None:
         """Close after writing what is queued; gives up on a peer that does not read in time."""
@@ -413,7 +413,7 @@ class PeerConnection(asyncio.Protocol):
         if self.wire.failure is not None:
             self._fail(self.wire.failure)
         elif self.wire.awaits_room:
-            self._wait_for_room()
+            self._wait_for_frame_capacity()
         self._set_timer(min(self.wire.deadline(), self._own_deadline()))
 
     def _bytes_flushed(self) -> int:
@@ -439,8 +439,8 @@ class PeerConnection(asyncio.Protocol):
         self._timer = None
         now = self._loop.time()
         late_s = now - self._timer_at
-        if late_s > _STALL_THRESHOLD_S and now - self._excused_at > _EXCUSED_SHARE * late_s:
-            self._excused_at = now
+        if late_s > _STALL_THRESHOLD_S and now - self._extended_at > _EXTENSION_SPACING * late_s:
+            self._extended_at = now
             self._extend_deadlines(late_s, now)
         try:
             self._on_timer(now)
@@ -451,30 +451,30 @@ class PeerConnection(asyncio.Protocol):
 
 
 class LargeFrameProtocol(asyncio.BufferedProtocol):
-    """Stands in for a link while a large frame arrives, whose bytes are read into place.
+    """Stands in for a connection while a large frame arrives, whose bytes are read into place.
 
-    Small frames go to the link itself: for them this way of reading costs more than it saves.
+    Small frames go to the connection itself: for them this way of reading costs more than it saves.
     """
 
-    __slots__ = ("_link",)
+    __slots__ = ("_connection",)
 
-    def __init__(self, link: PeerConnection) -> None:
-        self._link = link
+    def __init__(self, connection: PeerConnection) -> None:
+        self._connection = connection
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._link.receive_buffer()
+        return self._connection.receive_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._link.buffer_updated(nbytes)
+        self._connection.buffer_updated(nbytes)
 
     def eof_received(self) -> bool:
-        return self._link.eof_received()
+        return self._connection.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._link.connection_lost(exc)
+        self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        self._link.pause_writing()
+        self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        self._link.resume_writing()
+        self._connection.resume_writing()

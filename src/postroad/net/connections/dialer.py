@@ -15,21 +15,21 @@ from postroad.net.context import ConnectionContext
 
 BEFORE_CONNECT = faults.declare_fault_point("net.dial.before_connect")
 
-LinkT = TypeVar("LinkT", bound=PeerConnection)
+ConnectionT = TypeVar("ConnectionT", bound=PeerConnection)
 
 
 async def connect(
     context: ConnectionContext,
     address: Address,
     tls: ssl.SSLContext | None,
-    factory: Callable[[], LinkT],
-) -> LinkT:
+    factory: Callable[[], ConnectionT],
+) -> ConnectionT:
     """TCP and TLS; the time limit covers name look-up as well."""
     limit_s = context.limits.connect_timeout_s
     BEFORE_CONNECT.hit(address=address)
     try:
         async with asyncio.timeout(limit_s):
-            _, link = await asyncio.get_running_loop().create_connection(
+            _, connection = await asyncio.get_running_loop().create_connection(
                 factory, address.host, address.port, ssl=tls
             )
     except TimeoutError:
@@ -44,22 +44,22 @@ async def connect(
         raise kind(f"cannot connect: {detail}", peer=str(address), retryable=True) from None
     except (OSError, OverflowError, UnicodeError, ValueError) as error:
         raise ConnectError(f"cannot connect: {error}", peer=str(address)) from None
-    return link
+    return connection
 
 
-class DialTasks(Generic[LinkT]):
+class DialTasks(Generic[ConnectionT]):
     """Dials that one caller each waits for; they end when the caller or the service does."""
 
-    def __init__(self, release: Callable[[LinkT], None]) -> None:
-        # Closes a link that nobody waits for any more.
+    def __init__(self, release: Callable[[ConnectionT], None]) -> None:
+        # Closes a connection that nobody waits for any more.
         self._release = release
-        self._tasks: dict[asyncio.Task[LinkT], None] = {}
+        self._tasks: dict[asyncio.Task[ConnectionT], None] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    async def run(self, dial: Coroutine[Any, Any, LinkT]) -> LinkT:
+    async def run(self, dial: Coroutine[Any, Any, ConnectionT]) -> ConnectionT:
         """Wait for the dial."""
         task = asyncio.get_running_loop().create_task(dial)
         self._tasks[task] = None
@@ -75,7 +75,7 @@ class DialTasks(Generic[LinkT]):
                 raise NotRunningError("the service stopped while connecting") from None
             raise
 
-    def cancel(self) -> list[asyncio.Task[LinkT]]:
+    def cancel(self) -> list[asyncio.Task[ConnectionT]]:
         """The service stops: end all of them; returns what to wait for."""
         self._is_closed = True
         tasks = list(self._tasks)

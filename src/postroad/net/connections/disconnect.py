@@ -22,7 +22,7 @@ from postroad.wire import NEVER, GoodbyeFrame, WireConnection
 
 
 class Drainable(Protocol):
-    """A link that can end in order."""
+    """A connection that can end in order."""
 
     def drain(self) -> None:
         """Take nothing new, finish what has begun, then close."""
@@ -34,15 +34,15 @@ class Drainable(Protocol):
         """Give up on everything."""
 
 
-async def drain_connections(links: Collection[Drainable], grace_s: float) -> None:
-    """Stop them all; links that are over remove themselves from the collection."""
-    for link in list(links):
-        link.drain()
-    waiting = [asyncio.ensure_future(link.wait_finished()) for link in links]
+async def drain_connections(connections: Collection[Drainable], grace_s: float) -> None:
+    """Stop them all; connections that are over remove themselves from the collection."""
+    for connection in list(connections):
+        connection.drain()
+    waiting = [asyncio.ensure_future(connection.wait_finished()) for connection in connections]
     if waiting:
         await asyncio.wait(waiting, timeout=grace_s)
-    for link in list(links):
-        link.abort()
+    for connection in list(connections):
+        connection.abort()
     if waiting:
         # Cancelled handlers get a moment to clean up.
         await asyncio.wait(waiting, timeout=LINGER_S)
@@ -89,7 +89,7 @@ class WriteStallDetector:
 
 
 class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
-    """What a link knows of its end."""
+    """What a connection knows of its end."""
 
     wire: WireConnection
     exc: Exception | None
@@ -99,7 +99,7 @@ class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why this side closed it, if it did."""
     peer_reason: str | None
     """What the peer gave as its reason to close."""
-    is_refused: bool
+    is_rejected: bool
     """Whether the peer wants nothing to do with this node."""
 
     def error(self) -> ConnectionClosedError:
@@ -115,16 +115,16 @@ class DisconnectReason(msgspec.Struct, frozen=True, kw_only=True):
         return kind(self.describe(), **self._outcome(kind))
 
     def _outcome(self, kind: type[ConnectionClosedError]) -> dict[str, Any]:
-        """Nothing was handled on a link that never opened, or whose peer refused this node.
+        """Nothing was handled on a connection that never opened, or whose peer refused this node.
 
         Trying again helps unless it is refused.
         """
-        is_refused = self.is_refused or isinstance(self.wire.failure, HandshakeRejectedError)
-        if self.was_open and not is_refused:
+        is_rejected = self.is_rejected or isinstance(self.wire.failure, HandshakeRejectedError)
+        if self.was_open and not is_rejected:
             return {}
         return {
             "outcome": Outcome.NOT_SENT,
-            "retryable": not is_refused and kind is not TlsError,
+            "retryable": not is_rejected and kind is not TlsError,
         }
 
     def describe(self) -> str:

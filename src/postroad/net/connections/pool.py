@@ -119,9 +119,9 @@ class ConnectionPool:
         attempt = 0
         while True:
             try:
-                link = await dial()
-                if link.is_open:
-                    return link
+                connection = await dial()
+                if connection.is_open:
+                    return connection
                 raise ConnectionClosedError("closed after the handshake", outcome=Outcome.NOT_SENT)
             except MessagingError as error:
                 if not (retry and error.retryable):
@@ -147,30 +147,32 @@ class ConnectionPool:
 
     async def _dial_exclusive(self, address: Address) -> ClientConnection:
         self.evict_idle()
-        link = await self._dialing_alone.run(self._dial(address))
-        self._unshared[link] = None
-        return link
+        connection = await self._dialing_alone.run(self._dial(address))
+        self._unshared[connection] = None
+        return connection
 
-    def release(self, link: ClientConnection, reason: str) -> None:
+    def release(self, connection: ClientConnection, reason: str) -> None:
         """Close a transient connection."""
-        self._unshared.pop(link, None)
-        if link.is_open:
-            link.wire.goodbye(reason)
-        link.close(reason)
+        self._unshared.pop(connection, None)
+        if connection.is_open:
+            connection.wire.goodbye(reason)
+        connection.close(reason)
 
     def _key(self, address: Address, subject: str) -> PoolKey:
         key = (address, subject_class(subject))
         if key in self._shared or key in self._dialing:
             return key
-        open_keys = [key for key, link in self._shared.items() if link.transport is not None]
-        lanes = sum(1 for other in (*open_keys, *self._dialing) if other[0] == address)
+        open_keys = [
+            key for key, connection in self._shared.items() if connection.transport is not None
+        ]
+        open_count = sum(1 for other in (*open_keys, *self._dialing) if other[0] == address)
         # The last one is for the class that takes in all further ones.
-        return key if lanes < self._context.limits.lanes_per_peer_max - 1 else (address, "")
+        return key if open_count < self._context.limits.lanes_per_peer_max - 1 else (address, "")
 
     async def _shared_dial(self, key: PoolKey) -> ClientConnection:
-        link = self._shared.get(key)
-        if link is not None and link.is_open:
-            return link
+        connection = self._shared.get(key)
+        if connection is not None and connection.is_open:
+            return connection
         dial = self._dialing.get(key)
         if dial is None:
             self._retire(key)
@@ -200,10 +202,10 @@ class ConnectionPool:
             self._publish(key, task.result())
 
     def _publish(self, key: PoolKey, outcome: ClientConnection | MessagingError) -> None:
-        """Give the outcome of a dial to those who wait for it, in their order.
+        """Give the outcome of a dial to its waiters, in their order.
 
-        A link is published only when nobody waits any more: whoever comes between joins them, so
-        that nobody overtakes a caller who was there before.
+        A connection becomes shared only when no caller waits any more: callers that come meanwhile
+        join the waiters, so that none overtakes an earlier one.
         """
         dial = self._dialing[key]
         waiters = [waiter for waiter in dial.waiters if not waiter.done()]
@@ -220,50 +222,56 @@ class ConnectionPool:
             outcome.is_shared = True
 
     def _retire(self, key: PoolKey) -> None:
-        """A shared link that is no longer open finishes what it has, unshared."""
-        link = self._shared.pop(key, None)
-        if link is not None and link.transport is not None:
-            self._unshared[link] = None
+        """A shared connection that is no longer open finishes what it has, unshared."""
+        connection = self._shared.pop(key, None)
+        if connection is not None and connection.transport is not None:
+            self._unshared[connection] = None
 
     def evict_idle(self) -> None:
-        """Have room for one more; at the limit, close the idle link unused for longest."""
+        """Have room for one more; at the limit, close the idle connection unused for longest."""
         if self._is_closed:
             raise NotRunningError("the service is stopping")
-        self._shared = {key: it for key, it in self._shared.items() if it.transport is not None}
-        self._unshared = {it: None for it in self._unshared if it.transport is not None}
+        self._shared = {
+            key: connection
+            for key, connection in self._shared.items()
+            if connection.transport is not None
+        }
+        self._unshared = {
+            connection: None for connection in self._unshared if connection.transport is not None
+        }
         limit = self._context.limits.connections_max
         dialing = len(self._dialing) + len(self._dialing_alone)
         if len(self._shared) + len(self._unshared) + len(self.tunnels) + dialing < limit:
             return
-        idle = [key for key, it in self._shared.items() if it.is_idle]
+        idle = [key for key, connection in self._shared.items() if connection.is_idle]
         if not idle:
             raise ConnectError(
                 f"all {limit} connections are in use; raise the limit connections_max"
             )
         oldest = min(idle, key=lambda key: self._shared[key].last_used)
-        link = self._shared.pop(oldest)
-        link.wire.goodbye("making way for another connection")
-        link.close("made way for another connection")
+        connection = self._shared.pop(oldest)
+        connection.wire.goodbye("making way for another connection")
+        connection.close("made way for another connection")
 
     async def _dial(self, address: Address) -> ClientConnection:
-        link: ClientConnection | None = None
+        connection: ClientConnection | None = None
         try:
-            link = await connect(
+            connection = await connect(
                 self._context,
                 address,
                 self.tls,
                 lambda: ClientConnection(self._context, self._loop, address),
             )
-            down = await asyncio.shield(link.opened)
+            down = await asyncio.shield(connection.opened)
         except BaseException:
             self._context.counters.connections_failed += 1
-            if link is not None:
-                link.close("given up")
+            if connection is not None:
+                connection.close("given up")
             raise
         if isinstance(down, ConnectionDown):
             self._context.counters.connections_failed += 1
             raise down.error
-        return link
+        return connection
 
     async def close(self, grace_s: float) -> None:
         """Let requests in flight finish for a while, then fail them and close everything."""
@@ -274,22 +282,24 @@ class ConnectionPool:
         dialing = [*shared, *self._dialing_alone.cancel()]
         await asyncio.gather(*dialing, return_exceptions=True)
         connections = self.connections
-        for link in connections:
-            link.drain()
+        for connection in connections:
+            connection.drain()
         deadline = self._loop.time() + grace_s
         await self._wait_until_idle(connections, grace_s)
-        left_s = max(deadline - self._loop.time(), LINGER_S)
-        for link in connections:
-            link.fail_pending(stopped_while_in_flight())
-            if link.is_open:
-                link.wire.goodbye("the node is stopping")
-            link.close("the service stopped", left_s)
-        await asyncio.gather(*(link.wait_closed() for link in connections))
+        remaining_s = max(deadline - self._loop.time(), LINGER_S)
+        for connection in connections:
+            connection.fail_pending(stopped_while_in_flight())
+            if connection.is_open:
+                connection.wire.goodbye("the node is stopping")
+            connection.close("the service stopped", remaining_s)
+        await asyncio.gather(*(connection.wait_closed() for connection in connections))
         self._shared.clear()
         self.cache.clear()
         self._unshared.clear()
 
     async def _wait_until_idle(self, connections: list[ClientConnection], grace_s: float) -> None:
-        waiting = [entry[0] for link in connections for entry in link.pending.entries.values()]
+        waiting = [
+            entry[0] for connection in connections for entry in connection.pending.entries.values()
+        ]
         if waiting:
             await asyncio.wait(waiting, timeout=grace_s)

@@ -104,15 +104,15 @@ class ServerConnection(PeerConnection):
         # Whether the next request may begin at once.
         self._can_serve = True
         self._stall = WriteStallDetector(context.limits.frame_timeout_s)
-        # Replies up to this size need no closer look; known once the link is open.
+        # Replies up to this size need no closer look; known once the connection is open.
         self._fast_path_bytes_max = 0
         # Set once the version is known.
         self._encode_reply: Callable[[list[bytes], int, int, bytes, int, bool], None]
-        # Counted here, and added to the service's counters when the link is gone.
+        # Counted here, and added to the service's counters when the connection is gone.
         self.requests_received = 0
         self.replies_sent = 0
         self._is_stopping = False
-        # Closes the link if the peer does not after this side's goodbye.
+        # Closes the connection if the peer does not after this side's goodbye.
         self._goodbye_timer: asyncio.TimerHandle | None = None
         # Ends when the socket is gone and no handler is at work.
         self._finished: asyncio.Future[None] = loop.create_future()
@@ -165,12 +165,12 @@ class ServerConnection(PeerConnection):
             self._process_backlog()
 
     def _upgrade_to_tunnel(self, events: list[ConnectionEvent], now: float) -> None:
-        """The client wants a tunnel, which takes this link's connection and its place."""
+        """The client wants a tunnel, which takes this connection's connection and its place."""
         accept = self._context.accept_tunnel
         registry = self._registry
         tunnel = Tunnel(self._context, self._loop, ConnectionRole.SERVER, accept, registry.pop)
         registry[tunnel] = None
-        self._report_over()
+        self._report_finished()
         tunnel.adopt_connection(self, events, now)
 
     def _on_event(self, event: ConnectionEvent, now: float) -> None:
@@ -339,9 +339,9 @@ class ServerConnection(PeerConnection):
                 self._reply(run.request.id, HANDLER_TIMEOUT_REPLY)
         self._process_backlog()
 
-    def _extend_deadlines(self, held_up_s: float, now: float) -> None:
-        super()._extend_deadlines(held_up_s, now)
-        self._stall.extend_until(now + held_up_s)
+    def _extend_deadlines(self, stalled_s: float, now: float) -> None:
+        super()._extend_deadlines(stalled_s, now)
+        self._stall.extend_until(now + stalled_s)
 
     def _own_deadline(self) -> float:
         return min(self.running.next_deadline, self._stall.deadline)
@@ -366,7 +366,7 @@ class ServerConnection(PeerConnection):
                 self._handle_request(request, arrived)
         self._update_can_serve()
         if self.transport is None:
-            self._report_over()
+            self._report_finished()
             return
         if self._out:
             self._schedule_flush()
@@ -375,7 +375,7 @@ class ServerConnection(PeerConnection):
 
     def _update_backpressure(self) -> None:
         """Read from the peer only while there is room for more."""
-        should_read = self._can_serve and self._room_timer is None
+        should_read = self._can_serve and self._capacity_timer is None
         if should_read != self._reads:
             self._read(should_read)
 
@@ -400,7 +400,7 @@ class ServerConnection(PeerConnection):
             self._fail(PeerTimeoutError(f"the peer read none of its replies for {allowed:.3g} s"))
             self.transport.abort()
 
-    # The life of the link.
+    # The life of the connection.
 
     def drain(self) -> None:
         """Take no new requests, finish those begun, then close."""
@@ -454,7 +454,7 @@ class ServerConnection(PeerConnection):
         if self.transport is not None:
             self.transport.abort()
         else:
-            self._report_over()
+            self._report_finished()
 
     @property
     def is_busy(self) -> bool:
@@ -465,7 +465,7 @@ class ServerConnection(PeerConnection):
         """Return once the socket is gone and no handler is at work."""
         await asyncio.shield(self._finished)
 
-    def _report_over(self) -> None:
+    def _report_finished(self) -> None:
         if not self.is_busy and self in self._registry:
             self._registry.pop(self, None)
             self._finished.set_result(None)

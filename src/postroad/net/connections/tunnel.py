@@ -76,7 +76,7 @@ class Tunnel(PeerConnection):
         "_expected",
         "_forget",
         "_handler",
-        "_is_refused",
+        "_is_rejected",
         "_peer_reason",
         "_ping_at",
         "_receive",
@@ -128,7 +128,7 @@ class Tunnel(PeerConnection):
         self._stall = WriteStallDetector(context.limits.frame_timeout_s)
         self._was_open = False
         # Whether one of the two wants nothing to do with the other.
-        self._is_refused = False
+        self._is_rejected = False
         # What the peer gave as its reason to close.
         self._peer_reason: str | None = None
 
@@ -170,10 +170,10 @@ class Tunnel(PeerConnection):
         check_size(subject, payload, self.send_bytes_max)
         self._has_large |= len(payload) >= LARGE_BYTES
 
-    def _set_can_send(self, may_post: bool) -> None:
-        self.can_send = may_post and self._is_writable
+    def _set_can_send(self, is_allowed: bool) -> None:
+        self.can_send = is_allowed and self._is_writable
         easy_bytes_max = min(self.send_bytes_max, SUBJECT_BYTES_MAX, LARGE_BYTES - 1)
-        self._easy_bytes_max = easy_bytes_max if may_post else _NOTHING
+        self._easy_bytes_max = easy_bytes_max if is_allowed else _NOTHING
 
     # Receiving.
 
@@ -234,10 +234,10 @@ class Tunnel(PeerConnection):
             self.abort()
 
     def adopt_connection(
-        self, link: PeerConnection, events: list[ConnectionEvent], now: float
+        self, connection: PeerConnection, events: list[ConnectionEvent], now: float
     ) -> None:
-        """Take the connection of an accepted link over, with what it has just read."""
-        self.adopt(link)
+        """Take the connection of an accepted connection over, with what it has just read."""
+        self.adopt(connection)
         self._on_events(events, now)
         self._flush_and_rearm()
 
@@ -273,7 +273,7 @@ class Tunnel(PeerConnection):
                 raise HandshakeRejectedError(f"node {name!r} takes no tunnels")
             return self._accept(self)
         except HandshakeRejectedError as refusal:
-            self._is_refused = True
+            self._is_rejected = True
             self._close(str(refusal), code=HandshakeRejectedError.code)
         except (Exception, asyncio.CancelledError) as error:
             self._on_handler_error(error)
@@ -300,9 +300,9 @@ class Tunnel(PeerConnection):
         # A ping that is due leaves when the socket takes it.
         return min(self._stall.deadline, self._ping_at if self._is_writable else NEVER)
 
-    def _extend_deadlines(self, held_up_s: float, now: float) -> None:
-        super()._extend_deadlines(held_up_s, now)
-        self._stall.extend_until(now + held_up_s)
+    def _extend_deadlines(self, stalled_s: float, now: float) -> None:
+        super()._extend_deadlines(stalled_s, now)
+        self._stall.extend_until(now + stalled_s)
 
     def _on_timer(self, now: float) -> None:
         if now >= self._stall.deadline and self._stall.is_stalled(self._bytes_flushed(), now):
@@ -326,9 +326,9 @@ class Tunnel(PeerConnection):
         elif self._out:
             self._flush()
         self._set_timer_by(self._own_deadline())
-        self._welcome_posts()
+        self._resume_sending()
 
-    def _welcome_posts(self) -> None:
+    def _resume_sending(self) -> None:
         # What was just written may have filled the socket again.
         if self.is_open and self._is_writable and self._handler is not None:
             self.can_send = True
@@ -344,7 +344,7 @@ class Tunnel(PeerConnection):
         self._close(reason, linger_s=linger_s)
 
     def _close(self, reason: str, *, code: int = 0, linger_s: float = LINGER_S) -> None:
-        self._stop_posting()
+        self._stop_sending()
         if self.transport is None or self._close_reason is not None:
             super().close(reason, linger_s)
             return
@@ -357,22 +357,22 @@ class Tunnel(PeerConnection):
         self._linger = self._loop.call_later(linger_s, self._on_linger_timeout)
         self._flush()
 
-    def _stop_posting(self) -> None:
+    def _stop_sending(self) -> None:
         self._set_can_send(False)
         self._ping_at = NEVER
 
     def eof_received(self) -> bool:
         # The loop closes the socket: nothing that is posted from now on would arrive.
-        self._stop_posting()
+        self._stop_sending()
         self.wire.close()
         return False
 
     def _on_goodbye(self, goodbye: GoodbyeFrame) -> None:
-        self._stop_posting()
+        self._stop_sending()
         transport = self.transport
         if self._close_reason is None:
             self._peer_reason = goodbye.reason
-            self._is_refused = is_rejection(goodbye)
+            self._is_rejected = is_rejection(goodbye)
             super().close("the peer said goodbye")
         elif transport is not None:
             # Both have said it.
@@ -380,7 +380,7 @@ class Tunnel(PeerConnection):
             transport.close()
 
     def _on_connection_lost(self, exc: Exception | None, *, was_open: bool) -> None:
-        self._stop_posting()
+        self._stop_sending()
         self._receive = None
         self._forget(self, None)
         counters = self._context.counters
@@ -402,7 +402,7 @@ class Tunnel(PeerConnection):
             was_open=self._was_open,
             close_reason=self._close_reason if self._peer_reason is None else None,
             peer_reason=self._peer_reason,
-            is_refused=self._is_refused,
+            is_rejected=self._is_rejected,
         )
 
     def _error_of(self, loss: DisconnectReason) -> ConnectionClosedError:

@@ -83,7 +83,7 @@ class SimCluster:
         self.nodes: dict[str, SimNode] = {}
         self._log_level = log_level
         # Processes that are no more; what they left must not be closed before the end.
-        self._buried: list[SimProcess] = []
+        self._killed: list[SimProcess] = []
         self._stack = ExitStack()
         self._is_open = False
 
@@ -119,31 +119,34 @@ class SimCluster:
 
     def _collect_unretrieved_errors(self) -> None:
         """Tasks that failed and that nobody asked tell so when they are forgotten."""
-        for lane in [*(it.lane for it in self.nodes.values() if it.is_running), self.loop.own]:
-            lane.forget_finished()
+        for process in [
+            *(node.process for node in self.nodes.values() if node.is_running),
+            self.loop.own,
+        ]:
+            process.forget_finished()
         gc.collect()
 
     def _dispose(self) -> None:
         """Forget everything that still runs; nothing of it has any effect."""
-        running = [node.lane for node in self.nodes.values() if node.is_running]
-        lanes = [*self._buried, *running, self.loop.own]
-        for lane in lanes:
-            self.loop.kill(lane)
+        running = [node.process for node in self.nodes.values() if node.is_running]
+        processes = [*self._killed, *running, self.loop.own]
+        for process in processes:
+            self.loop.kill(process)
         # What the ends of coroutines begin belongs to this loop, and is disposed of with them.
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self.loop)
         try:
-            for lane in lanes:
-                lane.context.copy().run(close_tasks, lane.tasks)
+            for process in processes:
+                process.context.copy().run(close_tasks, process.tasks)
         finally:
             asyncio._set_running_loop(outer)
         self.loop.close()
 
-    def kill_process(self, lane: SimProcess) -> None:
+    def kill_process(self, process: SimProcess) -> None:
         """Let nothing of a process run any more."""
-        if not lane.is_dead:
-            self.loop.kill(lane)
-            self._buried.append(lane)
+        if not process.is_dead:
+            self.loop.kill(process)
+            self._killed.append(process)
 
     # Nodes.
 
@@ -251,8 +254,8 @@ class SimCluster:
     def _create_task(
         self, coroutine: Coroutine[Any, Any, T], node: SimNode | None
     ) -> asyncio.Task[T]:
-        lane = self.loop.own if node is None else node.lane
-        return self.loop.create_task(coroutine, context=lane.context.copy())
+        process = self.loop.own if node is None else node.process
+        return self.loop.create_task(coroutine, context=process.context.copy())
 
     def _on_spawned_done(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -262,15 +265,15 @@ class SimCluster:
 
     def _on_unhandled(self, context: dict[str, Any]) -> None:
         """An exception that nobody handled: the run has crashed."""
-        lane = self.loop.current_process
+        process = self.loop.current_process
         error = context.get("exception")
         message = str(context.get("message", "unhandled exception"))
         if not isinstance(error, BaseException):
             error = RuntimeError(message)
-        if lane.is_dead or not self._is_open or self.loop.has_failed_with(error):
+        if process.is_dead or not self._is_open or self.loop.has_failed_with(error):
             return
         if not isinstance(error, SimulationFailure):
-            error.add_note(f"{message}, in the process of {lane.name!r}")
+            error.add_note(f"{message}, in the process of {process.name!r}")
         self.loop.fail(error)
 
     def _on_failure(self, error: BaseException) -> None:
@@ -300,5 +303,5 @@ class _LogHandler(logging.Handler):
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
-        who = self._loop.current_process.name
-        self._loop.log.add(who, record.levelname.lower(), f"{record.name}: {text}")
+        process = self._loop.current_process.name
+        self._loop.log.add(process, record.levelname.lower(), f"{record.name}: {text}")

@@ -55,16 +55,16 @@ def _replace_clocks(stack: ExitStack, loop: SimLoop) -> None:
     now = loop.time
 
     def wall_clock() -> float:
-        lane = CURRENT_PROCESS.get()
-        return EPOCH_S + now() + (0.0 if lane is None else lane.clock_offset_s)
+        process = CURRENT_PROCESS.get()
+        return EPOCH_S + now() + (0.0 if process is None else process.clock_offset_s)
 
     def in_ns(clock: Callable[[], float]) -> Callable[[], int]:
         return lambda: round(clock() * _NS)
 
     def wall_clock_ns() -> int:
         # Apart from the epoch, so that no digit of the seconds is lost.
-        lane = CURRENT_PROCESS.get()
-        offset_s = 0.0 if lane is None else lane.clock_offset_s
+        process = CURRENT_PROCESS.get()
+        offset_s = 0.0 if process is None else process.clock_offset_s
         return EPOCH_S * _NS + round((now() + offset_s) * _NS)
 
     _replace(stack, time, "time", wall_clock)

@@ -114,17 +114,17 @@ class SimLoop(SimScheduler, SimLoopNetwork):
 
     def _run_last_batch(self) -> None:
         """Run what was ready when the loop was stopped, as asyncio does, and nothing newer."""
-        for lane in list(self._ready):
-            for _ in range(len(lane.queue)):
-                if not lane.is_listed or not lane.queue:
+        for process in list(self._ready):
+            for _ in range(len(process.queue)):
+                if not process.is_listed or not process.queue:
                     break  # It was paused or killed meanwhile.
-                handle = lane.queue.popleft()
+                handle = process.queue.popleft()
                 if not handle.cancelled():
                     self.callbacks += 1
-                    self._active = lane
+                    self._active = process
                     handle._run()
-            if not lane.queue:
-                self._mark_idle(lane)
+            if not process.queue:
+                self._mark_idle(process)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -193,9 +193,9 @@ class SimLoop(SimScheduler, SimLoopNetwork):
             raise RuntimeError("Cannot close a running event loop")
         self._is_closed = True
         self._timers.clear()
-        for lane in list(self._ready):
-            self._mark_idle(lane)
-            lane.queue.clear()
+        for process in list(self._ready):
+            self._mark_idle(process)
+            process.queue.clear()
 
     # Futures, tasks, executors.
 
@@ -272,7 +272,9 @@ class SimLoop(SimScheduler, SimLoopNetwork):
         """Close the asynchronous generators that were begun and not ended."""
         generators = list(self._async_generators.values())
         self._async_generators.clear()
-        await asyncio.gather(*(it.aclose() for it in generators), return_exceptions=True)
+        await asyncio.gather(
+            *(generator.aclose() for generator in generators), return_exceptions=True
+        )
 
     # Errors and debugging.
 

@@ -54,7 +54,7 @@ class SimScheduler(asyncio.AbstractEventLoop):
         self._is_closed = False
         # What belongs to no simulated process: the test itself, and the network.
         self.own: SimProcess
-        # Whose callback runs; code in a context that names no lane belongs to it.
+        # Whose callback runs; code in a context that names no process belongs to it.
         self._active: SimProcess
         # Told of each failure when it is reported.
         self.on_failure: Callable[[BaseException], object] | None = None
@@ -74,10 +74,10 @@ class SimScheduler(asyncio.AbstractEventLoop):
         if context is None:
             context = copy_context()
         handle = asyncio.Handle(callback, args, self, context)
-        lane = context.get(CURRENT_PROCESS) or self._active
-        lane.queue.append(handle)
-        if not lane.is_listed:
-            self._mark_ready(lane)
+        process = context.get(CURRENT_PROCESS) or self._active
+        process.queue.append(handle)
+        if not process.is_listed:
+            self._mark_ready(process)
         return handle
 
     def call_soon_threadsafe(
@@ -109,9 +109,9 @@ class SimScheduler(asyncio.AbstractEventLoop):
         if context is None:
             context = copy_context()
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        lane = context.get(CURRENT_PROCESS) or self._active
-        if not lane.is_dead:
-            heapq.heappush(self._timers, (when, next(self._order), timer, lane))
+        process = context.get(CURRENT_PROCESS) or self._active
+        if not process.is_dead:
+            heapq.heappush(self._timers, (when, next(self._order), timer, process))
             timer._scheduled = True  # type: ignore[attr-defined]  # Asks for the call below.
         return timer
 
@@ -121,37 +121,37 @@ class SimScheduler(asyncio.AbstractEventLoop):
             return
         self._cancelled += 1
         if self._cancelled > _CANCELLED_MAX and 2 * self._cancelled > len(self._timers):
-            self._timers = [it for it in self._timers if not it[2].cancelled()]
+            self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
             heapq.heapify(self._timers)
             self._cancelled = 0
 
-    # Lanes.
+    # Processes.
 
-    def _mark_ready(self, lane: SimProcess) -> None:
-        if not (lane.is_dead or lane.is_paused):
-            lane.is_listed = True
-            self._ready.append(lane)
+    def _mark_ready(self, process: SimProcess) -> None:
+        if not (process.is_dead or process.is_paused):
+            process.is_listed = True
+            self._ready.append(process)
 
-    def _mark_idle(self, lane: SimProcess) -> None:
-        if lane.is_listed:
-            lane.is_listed = False
-            self._ready.remove(lane)
+    def _mark_idle(self, process: SimProcess) -> None:
+        if process.is_listed:
+            process.is_listed = False
+            self._ready.remove(process)
 
-    def pause(self, lane: SimProcess) -> None:
-        """Run nothing of the lane until it is resumed."""
-        lane.is_paused = True
-        self._mark_idle(lane)
+    def pause(self, process: SimProcess) -> None:
+        """Run nothing of the process until it is resumed."""
+        process.is_paused = True
+        self._mark_idle(process)
 
-    def resume(self, lane: SimProcess) -> None:
+    def resume(self, process: SimProcess) -> None:
         """Run what has waited, and go on."""
-        lane.is_paused = False
-        if lane.queue and not lane.is_listed:
-            self._mark_ready(lane)
+        process.is_paused = False
+        if process.queue and not process.is_listed:
+            self._mark_ready(process)
 
-    def kill(self, lane: SimProcess) -> None:
-        """Run nothing of the lane ever again."""
-        self._mark_idle(lane)
-        lane.kill()
+    def kill(self, process: SimProcess) -> None:
+        """Run nothing of the process ever again."""
+        self._mark_idle(process)
+        process.kill()
 
     # Running.
 
@@ -167,7 +167,7 @@ class SimScheduler(asyncio.AbstractEventLoop):
 
     def has_failed_with(self, error: BaseException) -> bool:
         """Whether that very error was reported already."""
-        return any(it is error for it in self._failures)
+        return any(failure is error for failure in self._failures)
 
     def next_moment(self) -> float | None:
         """When something is to run: now if anything is ready, None if nothing is planned."""
@@ -187,16 +187,16 @@ class SimScheduler(asyncio.AbstractEventLoop):
         last = self._callbacks_before + self._per_moment_max
         while ready:
             index = int(random() * len(ready)) if len(ready) > 1 else 0
-            lane = ready[index]
-            queue = lane.queue
+            process = ready[index]
+            queue = process.queue
             handle = queue.popleft()
             if not queue:
-                lane.is_listed = False
+                process.is_listed = False
                 ready[index] = ready[-1]
                 ready.pop()
             if not handle._cancelled:  # Quicker than its method.
                 self.callbacks += 1
-                self._active = lane
+                self._active = process
                 handle._run()
             # This frame may outlive its end in a traceback; what has run must not.
             del handle
@@ -214,14 +214,14 @@ class SimScheduler(asyncio.AbstractEventLoop):
         self._callbacks_before = self.callbacks
         timers = self._timers
         while timers and timers[0][0] <= moment:
-            _, _, timer, lane = heapq.heappop(timers)
+            _, _, timer, process = heapq.heappop(timers)
             timer._scheduled = False  # type: ignore[attr-defined]  # As above.
             if timer.cancelled():
                 self._cancelled -= 1
                 continue
-            lane.queue.append(timer)
-            if not lane.is_listed:
-                self._mark_ready(lane)
+            process.queue.append(timer)
+            if not process.is_listed:
+                self._mark_ready(process)
         if self.callbacks >= self._next_sweep:
             self._next_sweep = self.callbacks + _SWEEP_STEP
             if self.on_sweep is not None:

@@ -44,7 +44,7 @@ class SimNode:
         self.clock_offset_s = 0.0
         self._may_fail = False
         # Set while the process lives.
-        self._lane: SimProcess | None = None
+        self._process: SimProcess | None = None
         self._main: asyncio.Task[None] | None = None
         self._wake_up: asyncio.TimerHandle | None = None
 
@@ -53,19 +53,19 @@ class SimNode:
     @property
     def is_running(self) -> bool:
         """Whether its process lives; a paused one does."""
-        return self._lane is not None
+        return self._process is not None
 
     @property
     def is_paused(self) -> bool:
         """Whether its process lives and does not get to run."""
-        return self._lane is not None and self._lane.is_paused
+        return self._process is not None and self._process.is_paused
 
     @property
-    def lane(self) -> SimProcess:
+    def process(self) -> SimProcess:
         """Its process, as the loop sees it."""
-        if self._lane is None:
+        if self._process is None:
             raise UsageError(f"node {self.name!r} does not run: start() it first")
-        return self._lane
+        return self._process
 
     # Its life.
 
@@ -75,21 +75,21 @@ class SimNode:
         Args:
             may_fail: whether the program may raise; otherwise that fails the whole run.
         """
-        if self._lane is not None:
+        if self._process is not None:
             raise UsageError(f"node {self.name!r} runs already")
         loop = self._cluster.loop
         loop.network.restore_power(self.name)
         self.starts += 1
         self.failure = None
         self._may_fail = may_fail
-        self._lane = SimProcess(self.name, self._machine, loop.fail)
-        self._lane.clock_offset_s = self.clock_offset_s
+        self._process = SimProcess(self.name, self._machine, loop.fail)
+        self._process.clock_offset_s = self.clock_offset_s
         self._tell("started", f"{_ordinal(self.starts)} time, {self.host}")
         self._main = loop.create_task(
-            self._run(self._lane), name=f"{self.name} main", context=self._lane.context.copy()
+            self._run(self._process), name=f"{self.name} main", context=self._process.context.copy()
         )
 
-    async def _run(self, lane: SimProcess) -> None:
+    async def _run(self, process: SimProcess) -> None:
         """The process: the program, then what `asyncio.run` does after it."""
         try:
             await self._program(self)
@@ -99,7 +99,7 @@ class SimNode:
             self.failure = RuntimeError(f"node {self.name!r} ended the process: {error!r}")
         except BaseException as error:
             self.failure = error
-        await _cancel_others(lane)
+        await _cancel_others(process)
         self._exit()
 
     def _exit(self) -> None:
@@ -111,38 +111,38 @@ class SimNode:
 
     def stop(self) -> None:
         """Ask it to end, like SIGTERM: calls its handler of that signal, or cancels its program."""
-        lane = self.lane
+        process = self.process
         self._tell("stopping")
-        if signal.SIGTERM in lane.signal_handlers:
+        if signal.SIGTERM in process.signal_handlers:
             self.send_signal(signal.SIGTERM)
         elif self._main is not None:
-            lane.context.copy().run(self._main.cancel)
+            process.context.copy().run(self._main.cancel)
 
     def send_signal(self, number: int) -> None:
         """Have it handle a signal, as set by `loop.add_signal_handler`."""
-        if number not in self.lane.signal_handlers:
+        if number not in self.process.signal_handlers:
             raise UsageError(f"node {self.name!r} has no handler of signal {number}")
-        callback, args = self.lane.signal_handlers[number]
-        self._cluster.loop.call_soon(callback, *args, context=self.lane.context.copy())
+        callback, args = self.process.signal_handlers[number]
+        self._cluster.loop.call_soon(callback, *args, context=self.process.context.copy())
 
     def kill(self) -> None:
         """End its process at once, like SIGKILL: its kernel closes what it had open."""
-        self._cluster.kill_process(self.lane)
+        self._cluster.kill_process(self.process)
         self._tell("killed", self._crash_disk())
         self._end_process()
 
     def lose_power(self) -> None:
         """Turn its machine off: nobody is told of it."""
-        if self._lane is not None:
-            self._cluster.kill_process(self._lane)
+        if self._process is not None:
+            self._cluster.kill_process(self._process)
         self._tell("power lost", self._crash_disk())
         self._cluster.loop.network.lose_power(self.name)
         self._end_process()
 
     def pause(self, seconds: float | None = None) -> None:
         """Let its process not run, like SIGSTOP, for a time or until `resume`."""
-        loop, lane = self._cluster.loop, self.lane
-        loop.pause(lane)
+        loop, process = self._cluster.loop, self.process
+        loop.pause(process)
         self._tell("paused", "" if seconds is None else f"for {seconds:.3f} s")
         self._forget_wake_up()
         if seconds is not None:
@@ -151,15 +151,15 @@ class SimNode:
     def resume(self) -> None:
         """Let a paused process run again, like SIGCONT."""
         self._forget_wake_up()
-        if self._lane is not None and self._lane.is_paused:
+        if self._process is not None and self._process.is_paused:
             self._tell("resumed")
-            self._cluster.loop.resume(self._lane)
+            self._cluster.loop.resume(self._process)
 
     def jump_clock(self, seconds: float) -> None:
         """Move its wall clock; its monotonic clock goes on as before."""
         self.clock_offset_s += seconds
-        if self._lane is not None:
-            self._lane.clock_offset_s = self.clock_offset_s
+        if self._process is not None:
+            self._process.clock_offset_s = self.clock_offset_s
         self._tell("clock", f"jumps by {seconds:+g} s")
 
     # Inside.
@@ -169,10 +169,10 @@ class SimNode:
         return f"{dropped} unsynced changes are gone" if dropped else ""
 
     def _end_process(self) -> None:
-        if self._lane is not None:
-            self._cluster.kill_process(self._lane)
+        if self._process is not None:
+            self._cluster.kill_process(self._process)
             self._machine.end_processes()
-        self._lane = self._main = None
+        self._process = self._main = None
         self._forget_wake_up()
 
     def _forget_wake_up(self) -> None:
@@ -188,9 +188,9 @@ class SimNode:
         return f"<SimNode {self.name} {self.host} {state}>"
 
 
-async def _cancel_others(lane: SimProcess) -> None:
+async def _cancel_others(process: SimProcess) -> None:
     this = asyncio.current_task()
-    others = [task for task in lane.tasks if task is not this and not task.done()]
+    others = [task for task in process.tasks if task is not this and not task.done()]
     for task in others:
         task.cancel()
     for result in await asyncio.gather(*others, return_exceptions=True):

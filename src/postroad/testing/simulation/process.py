@@ -1,7 +1,7 @@
 """Simulated processes as the loop sees them: each has its own queue of callbacks.
 
-A handle belongs to the lane that its context names. Within a lane callbacks run in the order in
-which they were scheduled, as asyncio promises; between lanes chance decides.
+A handle belongs to the process that its context names. Within a process, callbacks run in the order
+in which they were scheduled, as asyncio promises; the order between processes is random.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class SimProcess:
         self.signal_handlers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
         # Held until they are done: what is forgotten would be closed at a moment of its own.
         self.tasks: dict[asyncio.Future[Any], object] = {}
-        # What everything in the lane begins with.
+        # What everything in the process begins with.
         self.context = Context()
         self.context.run(CURRENT_PROCESS.set, self)
         self.context.run(REPORTER.set, report)
@@ -114,12 +114,12 @@ class SimProcess:
     def track(self, task: asyncio.Future[Any]) -> None:
         """Keep a task alive until it is done."""
         self.tasks[task] = None
-        # In the lane itself, so that a failure nobody asked for is told as this process's.
+        # In the process itself, so that a failure nobody asked for is told as this process's.
         task.add_done_callback(self.tasks.pop, context=self.context)
 
     def forget_finished(self) -> None:
         """Hold only what is not done."""
-        for task in [it for it in self.tasks if it.done()]:
+        for task in [task for task in self.tasks if task.done()]:
             task.remove_done_callback(self.tasks.pop)
             del self.tasks[task]
 
@@ -135,4 +135,4 @@ class SimProcess:
 
 
 CURRENT_PROCESS: ContextVar[SimProcess | None] = ContextVar("postroad_lane", default=None)
-"""The lane of the code that runs."""
+"""The process of the code that runs."""

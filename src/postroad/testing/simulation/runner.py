@@ -57,13 +57,13 @@ class RunResult(NamedTuple):
 
     def describe(self) -> str:
         """Everything needed to look into a failed run."""
-        kept = ", ".join(
-            f"{len(it)} of {self.optional_items.get(name, 0)} {name}"
-            for name, it in self.keep.items()
+        sizes = ", ".join(
+            f"{len(indexes)} of {self.optional_items.get(name, 0)} {name}"
+            for name, indexes in self.keep.items()
         )
         return (
             f"{self.log}\n\n{self.name} failed with seed {self.seed}"
-            f"{f', with {kept}' if kept else ''}\n{self.reason}\nreplay  {self.replay_command}"
+            f"{f', with {sizes}' if sizes else ''}\n{self.reason}\nreplay  {self.replay_command}"
         )
 
 
@@ -132,9 +132,9 @@ def _place_of(error: BaseException) -> str:
     """The innermost line on the way to an error that is not the simulator's own."""
     simulator = Path(__file__).parent
     frames = traceback.extract_tb(error.__traceback__)
-    others = [it for it in frames if simulator not in Path(it.filename).parents]
-    where = f" at {others[-1].filename}:{others[-1].lineno}" if others else ""
-    return f"{type(error).__name__}{where}"
+    others = [frame for frame in frames if simulator not in Path(frame.filename).parents]
+    place = f" at {others[-1].filename}:{others[-1].lineno}" if others else ""
+    return f"{type(error).__name__}{place}"
 
 
 def main(
@@ -213,22 +213,22 @@ def _run(
     name: str, scenario: Scenario, seeds: range, program: str, options: argparse.Namespace
 ) -> int:
     started = time.monotonic()
-    told = started
+    reported_at = started
     actions, virtual_s = 0, 0.0
     for seed in seeds:
-        if time.monotonic() - told > PROGRESS_S:
-            told = time.monotonic()
+        if time.monotonic() - reported_at > PROGRESS_S:
+            reported_at = time.monotonic()
             _say(f"{name:<10}  seeds {seeds[0]} to {seed - 1}  ok so far, of {len(seeds):,}")
-        outcome = run_seed(name, scenario, seed, program=program, keep=options.keep)
-        actions += outcome.actions
-        virtual_s += outcome.virtual_s
-        if outcome.exit_code:
+        result = run_seed(name, scenario, seed, program=program, keep=options.keep)
+        actions += result.actions
+        virtual_s += result.virtual_s
+        if result.exit_code:
             if not options.keep:
-                outcome = shorten(outcome, scenario, tries=options.tries)
-            _say(outcome.describe())
-            return outcome.exit_code
+                result = shorten(result, scenario, tries=options.tries)
+            _say(result.describe())
+            return result.exit_code
         if options.log:
-            _say(f"{outcome.log}\n")
+            _say(f"{result.log}\n")
     _say(
         f"{name:<10}  seeds {seeds[0]} to {seeds[-1]}  ok  {actions:,} events, "
         f"{virtual_s:,.0f} s of virtual time in {time.monotonic() - started:.1f} s"

@@ -38,37 +38,39 @@ def shrink(
     """
     ends_at = time.monotonic() + seconds
     shortest = failed
-    kept = {name: tuple(range(count)) for name, count in failed.optional_items.items()}
-    for name, chunk in _cuts(kept):
+    indexes = {name: tuple(range(count)) for name, count in failed.optional_items.items()}
+    for name, chunk in _cuts(indexes):
         if tries <= 0 or time.monotonic() > ends_at:
             break
         tries -= 1
-        fewer = {**kept, name: tuple(it for it in kept[name] if it not in chunk)}
+        fewer = {**indexes, name: tuple(index for index in indexes[name] if index not in chunk)}
         try:
-            outcome = run(fewer)
+            result = run(fewer)
         except KeyboardInterrupt:
             break
-        if outcome.finding == failed.finding:
-            kept.update(fewer)
-            shortest = outcome
+        if result.finding == failed.finding:
+            indexes.update(fewer)
+            shortest = result
     return shortest
 
 
-def _cuts(kept: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, frozenset[int]]]:
+def _cuts(indexes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, frozenset[int]]]:
     """What to leave out next, of what is still kept then."""
     parts = 1
-    while parts == 1 or parts < 2 * max(map(len, kept.values()), default=0):
-        for name in kept:
-            places = kept[name]
-            size = max(1, len(places) // parts)
-            for end in range(len(places), 0, -size):
-                yield name, frozenset(places[max(0, end - size) : end])
+    while parts == 1 or parts < 2 * max(map(len, indexes.values()), default=0):
+        for name in indexes:
+            positions = indexes[name]
+            size = max(1, len(positions) // parts)
+            for end in range(len(positions), 0, -size):
+                yield name, frozenset(positions[max(0, end - size) : end])
         parts *= 2
 
 
 def format_keep(keep: Keep) -> str:
     """The argument of `--keep`: `faults=1,4-6 jobs`; a name alone stands for an empty list."""
-    return " ".join(f"{name}={_format(sorted(it))}" if it else name for name, it in keep.items())
+    return " ".join(
+        f"{name}={_format(sorted(indexes))}" if indexes else name for name, indexes in keep.items()
+    )
 
 
 def _format(places: Sequence[int]) -> str:
@@ -78,21 +80,21 @@ def _format(places: Sequence[int]) -> str:
             ranges[-1][1:] = [place]
         else:
             ranges.append([place])
-    return ",".join("-".join(map(str, it)) for it in ranges)
+    return ",".join("-".join(map(str, bounds)) for bounds in ranges)
 
 
 def parse_keep(text: str) -> Keep:
     """What `format_keep` has written."""
     keep: dict[str, frozenset[int]] = {}
     for part in text.split():
-        found = _LIST.fullmatch(part)
-        if found is None:
+        match = _LIST.fullmatch(part)
+        if match is None:
             raise UsageError(f"{part!r} is not like faults=1,4-6")
-        keep[found["name"]] = frozenset(_parse(found["places"] or ""))
+        keep[match["name"]] = frozenset(_parse(match["places"] or ""))
     return keep
 
 
 def _parse(places: str) -> Iterator[int]:
-    for it in places.split(",") if places else ():
-        first, _, last = it.partition("-")
+    for span in places.split(",") if places else ():
+        first, _, last = span.partition("-")
         yield from range(int(first), int(last or first) + 1)

@@ -36,13 +36,13 @@ class EventLog:
         """The lines that were kept."""
         return list(self._lines)
 
-    def add(self, who: str, verb: str, details: str = "") -> None:
+    def add(self, source: str, verb: str, details: str = "") -> None:
         """Write down that somebody did something now."""
         if "\n" in details:
             details = " | ".join(details.splitlines())
         if "0x" in details:
             details = _MEMORY_ADDRESS.sub("0x...", details)
-        line = f"{self.now():12.6f}  {who:<8}  {verb:<10}  {details}"
+        line = f"{self.now():12.6f}  {source:<8}  {verb:<10}  {details}"
         self.total += 1
         self._lines.append(line.rstrip())
 
@@ -104,8 +104,8 @@ class Simulation:
         first = self.optional_items.get(name, 0)
         numbered = list(enumerate(items, start=first))
         self.optional_items[name] = first + len(numbered)
-        kept = self.keep.get(name)
-        return [item for index, item in numbered if kept is None or index in kept]
+        kept_indexes = self.keep.get(name)
+        return [item for index, item in numbered if kept_indexes is None or index in kept_indexes]
 
     def optional_s(self, name: str, seconds: float) -> float:
         """The same for a time that need not be that long, second by second."""

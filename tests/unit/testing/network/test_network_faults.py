@@ -204,7 +204,7 @@ def test_cancelled_connect_is_closed_at_the_other_side(pair: Pair) -> None:
     assert task.cancelled()
     (far,) = pair.accepted
     assert len(far.losses) == 1
-    assert not pair.alpha.lane.host.dialed._taken
+    assert not pair.alpha.process.host.dialed._taken
 
 
 def test_reset_breaks_both_ends_and_delay_is_what_was_asked_for(pair: Pair) -> None:
@@ -301,7 +301,7 @@ def test_a_paused_process_takes_what_arrived_up_to_its_buffer(pair: Pair) -> Non
     assert 10 <= len(pair.mailboxes["beta"].received) < 30
 
     pair.beta.pause()
-    pair.sim.loop.call_soon(pair.servers["beta"].close, context=pair.beta.lane.context.copy())
+    pair.sim.loop.call_soon(pair.servers["beta"].close, context=pair.beta.process.context.copy())
     near = pair.sim.run(pair.dial(), pair.alpha)
     pair.beta.resume()
     pair.sim.run_for(1.0)

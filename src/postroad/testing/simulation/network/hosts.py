@@ -35,10 +35,10 @@ class NameService:
             return (name,)
         if name.lower() in ("localhost", "::1"):
             return (LOOPBACK,)
-        known = self._addresses.get(name.lower())
-        if not known:
+        addresses = self._addresses.get(name.lower())
+        if not addresses:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return known
+        return addresses
 
     def name_of(self, address: str) -> str:
         """The first name that means the address, else the address."""
@@ -62,13 +62,13 @@ class NameService:
         if isinstance(host, bytes):
             host = host.decode("idna")
         if not host:
-            found: tuple[str, ...] = (WILDCARD if flags & socket.AI_PASSIVE else LOOPBACK,)
+            addresses: tuple[str, ...] = (WILDCARD if flags & socket.AI_PASSIVE else LOOPBACK,)
         else:
-            found = self.resolve(host)
+            addresses = self.resolve(host)
         number = _port_number(port)
         return [
             (socket.AF_INET, kind, protocol, "", (address, number))
-            for address in found
+            for address in addresses
             for kind, protocol in _KINDS
             if type in (0, kind) and proto in (0, protocol)
         ]
@@ -179,17 +179,17 @@ class SimHost:
         # Everything open, oldest first.
         self.sockets: dict[KernelResource, None] = {}
 
-    def own_address(self, wanted: str | None) -> str:
+    def own_address(self, requested: str | None) -> str:
         """The address to bind for what the caller named; only its own can be bound."""
-        if wanted in _WILDCARDS:
+        if requested in _WILDCARDS:
             return WILDCARD
-        if wanted in _LOOPBACKS or (wanted and wanted.startswith("127.")):
-            return LOOPBACK if wanted in _LOOPBACKS else str(wanted)
-        if wanted in (self.name, self.address):
+        if requested in _LOOPBACKS or (requested and requested.startswith("127.")):
+            return LOOPBACK if requested in _LOOPBACKS else str(requested)
+        if requested in (self.name, self.address):
             return self.address
         raise OSError(
             errno.EADDRNOTAVAIL,
-            f"error while attempting to bind on address {wanted!r}: "
+            f"error while attempting to bind on address {requested!r}: "
             f"{os.strerror(errno.EADDRNOTAVAIL).lower()}; this is host {self.name}",
         )
 

@@ -47,7 +47,7 @@ class MemoryNetwork:
     def __init__(self, loop: SimLoop, rng: Random, log: EventLog) -> None:
         self.loop = loop
         self.rng = rng
-        self.ways = LinkTable(rng)
+        self.links = LinkTable(rng)
         self.names = NameService()
         self._log = log
         self._hosts: dict[str, SimHost] = {}
@@ -82,10 +82,12 @@ class MemoryNetwork:
 
     def set_name(self, name: str, addresses: str | Sequence[str]) -> None:
         """Change what a name resolves to: addresses, or names of hosts."""
-        wanted = [addresses] if isinstance(addresses, str) else addresses
-        found = [self._hosts[it].address if it in self._hosts else it for it in wanted]
-        self.names.set(name, found)
-        self._log.add("network", "name", f"{name} is {', '.join(found)}")
+        targets = [addresses] if isinstance(addresses, str) else addresses
+        resolved = [
+            self._hosts[target].address if target in self._hosts else target for target in targets
+        ]
+        self.names.set(name, resolved)
+        self._log.add("network", "name", f"{name} is {', '.join(resolved)}")
 
     def remove_name(self, name: str) -> None:
         """Have the name unknown from now on."""
@@ -112,19 +114,19 @@ class MemoryNetwork:
             duplicate: chance of a datagram to arrive twice.
             reorder: chance of a datagram to be overtaken by later ones.
         """
-        wanted = {"delay_s": delay_s, "loss": loss, "duplicate": duplicate, "reorder": reorder}
-        changes = {name: value for name, value in wanted.items() if value is not None}
-        before = self.ways.default
+        settings = {"delay_s": delay_s, "loss": loss, "duplicate": duplicate, "reorder": reorder}
+        changes = {name: value for name, value in settings.items() if value is not None}
+        before = self.links.default
         if between is not None:
-            before = self.ways.get(*(self.host(name).name for name in between))
-        self.ways.set(msgspec.structs.replace(before, **changes), between)
-        where = "everywhere" if between is None else f"between {between[0]} and {between[1]}"
-        told = ", ".join(f"{name} {value}" for name, value in changes.items())
-        self._log.add("network", "disturbed", f"{where}: {told}")
+            before = self.links.get(*(self.host(name).name for name in between))
+        self.links.set(msgspec.structs.replace(before, **changes), between)
+        scope = "everywhere" if between is None else f"between {between[0]} and {between[1]}"
+        description = ", ".join(f"{name} {value}" for name, value in changes.items())
+        self._log.add("network", "disturbed", f"{scope}: {description}")
 
     def reset_conditions(self) -> None:
         """Take back everything that `disturb` changed."""
-        self.ways.set(DEFAULT_CONDITIONS, None)
+        self.links.set(DEFAULT_CONDITIONS, None)
         self._log.add("network", "calm")
 
     def partition(
@@ -135,9 +137,9 @@ class MemoryNetwork:
         Data of connections waits, and arrives when the partition is healed; datagrams are lost.
         """
         firsts, seconds = self._names(group), self._names(other)
-        self.ways.block(firsts, seconds)
+        self.links.block(firsts, seconds)
         if not one_way:
-            self.ways.block(seconds, firsts)
+            self.links.block(seconds, firsts)
         arrow = "to" if one_way else "and"
         self._log.add("network", "partition", f"{','.join(firsts)} {arrow} {','.join(seconds)}")
 
@@ -146,34 +148,34 @@ class MemoryNetwork:
     ) -> None:
         """End every partition, or what keeps two groups apart."""
         if group is None or other is None:
-            self.ways.unblock(None)
+            self.links.unblock(None)
             self._log.add("network", "healed")
         else:
             firsts, seconds = self._names(group), self._names(other)
-            self.ways.unblock((firsts, seconds))
+            self.links.unblock((firsts, seconds))
             self._log.add("network", "healed", f"{','.join(firsts)} and {','.join(seconds)}")
         self._try_again()
 
     def reset_connections(self, first: str, second: str) -> int:
         """Break the connections between two hosts; returns how many there were."""
         far = self.host(second).name
-        found = [
-            it
-            for it in self.host(first).sockets
-            if isinstance(it, MemoryTransport) and it.outgoing.target.host.name == far
+        transports = [
+            transport
+            for transport in self.host(first).sockets
+            if isinstance(transport, MemoryTransport) and transport.outgoing.target.host.name == far
         ]
-        for transport in found:
+        for transport in transports:
             self.break_connection(transport, reset_error())
-        self._log.add("network", "reset", f"{first} and {second}: {len(found)} connections")
-        return len(found)
+        self._log.add("network", "reset", f"{first} and {second}: {len(transports)} connections")
+        return len(transports)
 
     def slow_reader(self, name: str, bytes_per_s: float | None) -> None:
         """Have the processes of a host read each connection no faster; None lifts that."""
         if bytes_per_s is not None and not bytes_per_s > 0:
             raise ConfigError(f"bytes_per_s={bytes_per_s} must be more than 0, or None")
         self.host(name).read_rate = bytes_per_s
-        told = "without limit" if bytes_per_s is None else f"{bytes_per_s:g} bytes/s"
-        self._log.add(name, "reads", told)
+        rate = "without limit" if bytes_per_s is None else f"{bytes_per_s:g} bytes/s"
+        self._log.add(name, "reads", rate)
 
     def lose_power(self, name: str) -> None:
         """Turn a host off: it says nothing to anybody."""
@@ -194,7 +196,7 @@ class MemoryNetwork:
 
     def reaches(self, source: SimHost, target: SimHost) -> bool:
         """Whether something from the source arrives at the target now."""
-        return target.is_on and self.ways.is_reachable(source.name, target.name)
+        return target.is_on and self.links.is_reachable(source.name, target.name)
 
     def on_link_open(self, retry: Callable[[], None]) -> None:
         """Have something called when a way may have opened."""
@@ -225,7 +227,7 @@ class MemoryNetwork:
             else:
                 self.on_link_open(arrive)
 
-        delay = self.ways.delay(source.name, target.name)
+        delay = self.links.delay(source.name, target.name)
         self.loop.call_later(delay, arrive, context=self.context)
 
     def host_at(self, address: str, source: SimHost) -> SimHost | None:
@@ -262,8 +264,8 @@ class MemoryNetwork:
         source = self._current_host()
         errors: list[OSError] = []
         for address in [entry[4][0] for entry in await self.resolve(name, port, proto=6)]:
-            wanted = local or (source.source_address(address), 0)
-            near = (source.own_address(wanted[0]), wanted[1])
+            bound = local or (source.source_address(address), 0)
+            near = (source.own_address(bound[0]), bound[1])
             own = (near[0], source.dialed.take(*near, object()))
             try:
                 transport = await DialAttempt(self, source, own, (address, port)).connect()
@@ -298,9 +300,9 @@ class MemoryNetwork:
     ) -> MemoryServer:
         """Bind at the caller's own host."""
         host = self._current_host()
-        wanted = [names] if names is None or isinstance(names, str) else list(names)
+        requested = [names] if names is None or isinstance(names, str) else list(names)
         server = MemoryServer(self, host, factory)
-        server.bind([host.own_address(name) for name in wanted], port)
+        server.bind([host.own_address(name) for name in requested], port)
         return server
 
     async def open_datagrams(
@@ -331,15 +333,15 @@ class MemoryNetwork:
         if host is None:
             return
         names = (sender.host.name, host.name)
-        conditions = DEFAULT_CONDITIONS if host is sender.host else self.ways.get(*names)
+        conditions = DEFAULT_CONDITIONS if host is sender.host else self.links.get(*names)
         chance = self.rng.random
         if conditions.loss and chance() < conditions.loss:
             return
         copies = 2 if conditions.duplicate and chance() < conditions.duplicate else 1
         for _ in range(copies):
-            when = self.loop.time() + self.ways.delay(*names)
+            when = self.loop.time() + self.links.delay(*names)
             if conditions.reorder and chance() < conditions.reorder:
-                when += self.ways.reorder_delay(*names)
+                when += self.links.reorder_delay(*names)
             else:
                 when = sender.in_order(target, when)
             self.loop.call_at(when, self._arrive, sender, host, data, target, context=self.context)

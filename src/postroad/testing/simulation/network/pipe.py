@@ -105,7 +105,7 @@ class Pipe:
 
     def _depart(self, segment: bytes | StreamEnd) -> None:
         network = self._network
-        delay = network.ways.delay(self.source.host.name, self.target.host.name)
+        delay = network.links.delay(self.source.host.name, self.target.host.name)
         self._latest = max(self._latest, network.loop.time() + delay)
         self._in_flight.append(segment)
         network.loop.call_at(self._latest, self._arrive, context=network.context)

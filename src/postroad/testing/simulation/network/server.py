@@ -91,7 +91,8 @@ class MemoryServer(asyncio.AbstractServer):
     def sockets(self) -> tuple[Any, ...]:
         """The bound addresses; empty once closed."""
         return tuple(
-            BoundSocket((it.address, it.port), socket.SOCK_STREAM) for it in self._listeners
+            BoundSocket((listener.address, listener.port), socket.SOCK_STREAM)
+            for listener in self._listeners
         )
 
     def get_loop(self) -> asyncio.AbstractEventLoop:

@@ -132,8 +132,8 @@ class MemoryTransport(asyncio.Transport):
             self._call_soon(self._report_loss, error)
             return
         if isinstance(error, OSError):
-            where = f"{self.remote[0]}:{self.remote[1]}"
-            self._network.log(self.host, "lost", f"the connection with {where}: {error.strerror}")
+            peer = f"{self.remote[0]}:{self.remote[1]}"
+            self._network.log(self.host, "lost", f"the connection with {peer}: {error.strerror}")
         try:
             if self._protocol is not None:
                 self._protocol.connection_lost(error)
@@ -213,7 +213,7 @@ class MemoryTransport(asyncio.Transport):
         return len(data)
 
     def _fill(self, protocol: asyncio.BufferedProtocol, size_max: int) -> int:
-        what = "get_buffer"
+        callback = "get_buffer"
         data = b""
         try:
             buffer = memoryview(protocol.get_buffer(-1)).cast("B")
@@ -221,10 +221,10 @@ class MemoryTransport(asyncio.Transport):
                 raise RuntimeError("get_buffer() returned an empty buffer")
             data = self.incoming.take(min(len(buffer), size_max))
             buffer[: len(data)] = data
-            what = "buffer_updated"
+            callback = "buffer_updated"
             protocol.buffer_updated(len(data))
         except Exception as error:
-            self._fail(error, what)
+            self._fail(error, callback)
         return len(data)
 
     def _deliver_eof(self) -> None:
@@ -245,11 +245,11 @@ class MemoryTransport(asyncio.Transport):
         else:
             self._loop.call_at(self._next_read, self._read, context=self._context)
 
-    def _fail(self, error: BaseException, what: str) -> None:
+    def _fail(self, error: BaseException, callback: str) -> None:
         """The protocol raised: say so, and close."""
         self._loop.call_exception_handler(
             {
-                "message": f"Fatal error: protocol.{what}() call failed.",
+                "message": f"Fatal error: protocol.{callback}() call failed.",
                 "exception": error,
                 "transport": self,
                 "protocol": self._protocol,
@@ -341,13 +341,13 @@ class MemoryTransport(asyncio.Transport):
             self._is_protocol_paused = False
             self._notify_protocol("resume_writing")
 
-    def _notify_protocol(self, what: str) -> None:
+    def _notify_protocol(self, callback: str) -> None:
         try:
-            getattr(self._protocol, what)()
+            getattr(self._protocol, callback)()
         except Exception as error:
             self._loop.call_exception_handler(
                 {
-                    "message": f"protocol.{what}() failed",
+                    "message": f"protocol.{callback}() failed",
                     "exception": error,
                     "transport": self,
                     "protocol": self._protocol,
