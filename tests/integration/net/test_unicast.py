@@ -176,12 +176,12 @@ async def test_not_running() -> None:
     with pytest.raises(UsageError, match="started already"):
         await unicast.start()
     address = unicast.address
-    assert repr(unicast) == f"<Unicast alone at {address}>"
+    assert repr(unicast) == f"<DatagramService alone at {address}>"
     await unicast.stop()
     await unicast.stop()
     with pytest.raises(NotRunningError):
         await unicast.send(address, "tick")
-    assert repr(unicast) == "<Unicast alone not running>"
+    assert repr(unicast) == "<DatagramService alone not running>"
 
 
 async def test_stopped_while_resolving() -> None:

@@ -52,7 +52,7 @@ def test_what_waits_keeps_its_order_also_under_one_id() -> None:
     for index, request in enumerate(requests):
         backlog.add(request, float(index))
     assert len(backlog) == len(requests)
-    assert [backlog.take_first() for _ in requests] == [
+    assert [backlog.pop_first() for _ in requests] == [
         (request, float(index)) for index, request in enumerate(requests)
     ]
 
@@ -62,8 +62,8 @@ def test_what_is_kept_stays_in_order_and_the_others_are_given_back() -> None:
     requests = [RequestFrame(7, subject, b"") for subject in "abab"]
     for request in requests:
         backlog.add(request, 1.0)
-    assert backlog.keep(lambda request: request.subject == "b") == requests[::2]
-    assert [backlog.take_first()[0] for _ in range(2)] == requests[1::2]
+    assert backlog.retain(lambda request: request.subject == "b") == requests[::2]
+    assert [backlog.pop_first()[0] for _ in range(2)] == requests[1::2]
     assert not backlog.cancel(7)
 
 

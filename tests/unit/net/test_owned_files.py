@@ -119,7 +119,7 @@ def test_directory_that_everybody_could_write_to_is_closed_if_it_is_ones_own(
     path.chmod(0o777)
     check_directory(path)
     assert mode_of(path) == 0o775
-    assert "everybody could write to" in caplog.text
+    assert "was world-writable" in caplog.text
     # Where only owners can remove files, as in /tmp, each file is looked at.
     path.chmod(0o1777)
     check_directory(path)

@@ -1,4 +1,4 @@
-"""Opening connections: TCP and TLS in time, and dials that end with whoever wanted them."""
+"""Opening connections: TCP and TLS with a timeout, and dials that end with their caller."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def connect(
     tls: ssl.SSLContext | None,
     factory: Callable[[], ConnectionT],
 ) -> ConnectionT:
-    """TCP and TLS; the time limit covers name look-up as well."""
+    """Connect with TCP and TLS; the timeout covers name resolution as well."""
     limit_s = context.limits.connect_timeout_s
     BEFORE_CONNECT.hit(address=address)
     try:
@@ -38,7 +38,7 @@ async def connect(
     except ssl.SSLError as error:
         raise TlsError(f"TLS failed: {error}", peer=str(address)) from None
     except (ConnectionAbortedError, ConnectionResetError) as error:
-        # It may not speak TLS, or may just be going down; the second is worth another try.
+        # The peer may not use TLS, or may be stopping; the latter is worth a retry.
         kind = TlsError if tls is not None else ConnectError
         detail = str(error) or "the peer closed the connection; does it use TLS?"
         raise kind(f"cannot connect: {detail}", peer=str(address), retryable=True) from None
@@ -48,10 +48,10 @@ async def connect(
 
 
 class DialTasks(Generic[ConnectionT]):
-    """Dials that one caller each waits for; they end when the caller or the service does."""
+    """Dials with one caller each; they are cancelled with the caller or the service."""
 
     def __init__(self, release: Callable[[ConnectionT], None]) -> None:
-        # Closes a connection that nobody waits for any more.
+        # Closes a connection whose caller was cancelled.
         self._release = release
         self._tasks: dict[asyncio.Task[ConnectionT], None] = {}
         self._is_closed = False
@@ -60,7 +60,7 @@ class DialTasks(Generic[ConnectionT]):
         return len(self._tasks)
 
     async def run(self, dial: Coroutine[Any, Any, ConnectionT]) -> ConnectionT:
-        """Wait for the dial."""
+        """Return the connection that the dial opens."""
         task = asyncio.get_running_loop().create_task(dial)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
@@ -68,15 +68,15 @@ class DialTasks(Generic[ConnectionT]):
             return await task
         except asyncio.CancelledError:
             if task.done() and not task.cancelled() and task.exception() is None:
-                # The caller was cancelled in the very turn in which the dial succeeded.
+                # The caller was cancelled in the loop iteration in which the dial succeeded.
                 self._release(task.result())
-            # Either the caller was cancelled, or the dial, because the service stops.
+            # Either the caller was cancelled, or the service stops and cancelled the dial.
             if self._is_closed and task.cancelled() and not is_being_cancelled():
                 raise NotRunningError("the service stopped while connecting") from None
             raise
 
     def cancel(self) -> list[asyncio.Task[ConnectionT]]:
-        """The service stops: end all of them; returns what to wait for."""
+        """Cancel all dials because the service stops; return their tasks."""
         self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -85,6 +85,6 @@ class DialTasks(Generic[ConnectionT]):
 
 
 def is_being_cancelled() -> bool:
-    """Whether somebody asked the current task to end."""
+    """Whether the current task has been cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,8 +1,8 @@
 """Connections to other nodes: opened on first use, shared, closed when idle, limited in number.
 
-A connection is shared by the subjects of one class to one address. The class of a subject is what
-stands before its first dot, so `bulk.upload` and `bulk.copy` share a connection, and neither
-delays `ping`. Requests of one subject to one node are written in the order they were made.
+A connection is shared by the subjects of one class to one address. The class of a subject is the
+text before its first dot, so `bulk.upload` and `bulk.copy` share a connection, and neither delays
+`ping`. Requests of one subject to one node are written in the order of their calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from postroad.net.connections.tunnel import Tunnel
 from postroad.net.context import ConnectionContext
 from postroad.net.requests import ConnectionDown, RequestAttempt, stopped_while_in_flight
 
-# Failures remembered for texts; forgetting them all costs nothing but detail.
+# Failures stored for error messages; clearing them only costs detail.
 _FAILURES_MAX = 1_024
 # Entries of the cache by subject; clearing it costs one lookup by subject class for each.
 _CACHED_CONNECTIONS_MAX = 4_096
@@ -40,20 +40,20 @@ PoolKey: TypeAlias = tuple[Address, str]
 
 
 def subject_class(subject: str) -> str:
-    """The class whose connection carries the subject; subjects without a dot share one."""
+    """Return the class whose connection carries the subject; "" if it has no dot."""
     head, dot, _ = subject.partition(".")
     return head if dot else ""
 
 
 class _Dial(NamedTuple):
-    """A connection under way, and who waits for it."""
+    """A connection that is being opened, and the callers that wait for it."""
 
     task: asyncio.Task[ClientConnection]
     waiters: list[asyncio.Future[ClientConnection | MessagingError]]
 
 
 class ConnectionPool:
-    """All connections this node has opened."""
+    """All connections that this node has opened."""
 
     def __init__(self, context: ConnectionContext, loop: asyncio.AbstractEventLoop) -> None:
         self._context = context
@@ -64,22 +64,22 @@ class ConnectionPool:
         # Shared connections by the caller's spelling of the address and by subject: one lookup
         # for each request. An entry may have closed; its users check that.
         self.cache: dict[tuple[Address | str, str], ClientConnection] = {}
-        # Connections under way; those who need one share it.
+        # Connections that are being opened; all callers that need one share its dial.
         self._dialing: dict[PoolKey, _Dial] = {}
         self._dialing_alone: DialTasks[ClientConnection] = DialTasks(
-            partial(self.release, reason="given up")
+            partial(self.release, reason="dial cancelled")
         )
-        # Open connections that are not for sharing: transient ones, and those that are draining.
+        # Open connections that are not shared: exclusive ones, and those that drain.
         self._unshared: dict[ClientConnection, None] = {}
-        # Tunnels this node has opened or is opening: they count as connections.
+        # Tunnels that this node has opened or is opening; they count as connections.
         self.tunnels: dict[Tunnel, None] = {}
-        # Why the last attempt of a waiting caller failed, for the text when its time is over.
+        # Why the last retry of a caller failed, for the error when its timeout passes.
         self._failures: dict[Address, str] = {}
         self._is_closed = False
 
     @property
     def connections(self) -> list[ClientConnection]:
-        """Every open connection."""
+        """All open connections."""
         return [*self._shared.values(), *self._unshared]
 
     async def acquire(
@@ -106,7 +106,7 @@ class ConnectionPool:
         return connection
 
     async def acquire_exclusive(self, address: Address, *, retry: bool) -> ClientConnection:
-        """A connection of the caller's own, which closes it."""
+        """Return a connection that only the caller uses; it must release() it."""
         return await self._dial_with_retry(
             address, partial(self._dial_exclusive, address), retry=retry
         )
@@ -114,7 +114,7 @@ class ConnectionPool:
     async def _dial_with_retry(
         self, address: Address, dial: Callable[[], Awaitable[ClientConnection]], *, retry: bool
     ) -> ClientConnection:
-        """Dial, with `retry` again and again while that can help, until the caller gives up."""
+        """Dial; with `retry`, repeat after retryable failures until the caller is cancelled."""
         limits = self._context.limits
         attempt = 0
         while True:
@@ -137,7 +137,7 @@ class ConnectionPool:
             await asyncio.sleep(pause_s)
 
     def last_failure(self, address: Address) -> str | None:
-        """Why the last attempt to reach the address failed, if no later one succeeded."""
+        """Return why the last dial of the address failed, or None if it succeeded."""
         return self._failures.get(address)
 
     def _remember_failure(self, address: Address, detail: str) -> None:
@@ -152,7 +152,7 @@ class ConnectionPool:
         return connection
 
     def release(self, connection: ClientConnection, reason: str) -> None:
-        """Close a transient connection."""
+        """Close an exclusive connection."""
         self._unshared.pop(connection, None)
         if connection.is_open:
             connection.wire.goodbye(reason)
@@ -166,7 +166,7 @@ class ConnectionPool:
             key for key, connection in self._shared.items() if connection.transport is not None
         ]
         open_count = sum(1 for other in (*open_keys, *self._dialing) if other[0] == address)
-        # The last one is for the class that takes in all further ones.
+        # The last connection is for all further classes together.
         return key if open_count < self._context.limits.lanes_per_peer_max - 1 else (address, "")
 
     async def _shared_dial(self, key: PoolKey) -> ClientConnection:
@@ -183,7 +183,7 @@ class ConnectionPool:
         dial.waiters.append(waiter)
         outcome = await waiter
         if isinstance(outcome, MessagingError):
-            # Others wait for the same dial; one error would hold the frames of them all.
+            # Each waiter raises its own copy: a shared error would hold the frames of all.
             raise copy.copy(outcome)
         return outcome
 
@@ -222,13 +222,13 @@ class ConnectionPool:
             outcome.is_shared = True
 
     def _retire(self, key: PoolKey) -> None:
-        """A shared connection that is no longer open finishes what it has, unshared."""
+        """Move a shared connection that is no longer open to the unshared ones, where it drains."""
         connection = self._shared.pop(key, None)
         if connection is not None and connection.transport is not None:
             self._unshared[connection] = None
 
     def evict_idle(self) -> None:
-        """Have room for one more; at the limit, close the idle connection unused for longest."""
+        """Make room for a connection: at the limit, close the least recently used idle one."""
         if self._is_closed:
             raise NotRunningError("the service is stopping")
         self._shared = {
@@ -251,7 +251,7 @@ class ConnectionPool:
         oldest = min(idle, key=lambda key: self._shared[key].last_used)
         connection = self._shared.pop(oldest)
         connection.wire.goodbye("making way for another connection")
-        connection.close("made way for another connection")
+        connection.close("closed for another connection")
 
     async def _dial(self, address: Address) -> ClientConnection:
         connection: ClientConnection | None = None
@@ -266,7 +266,7 @@ class ConnectionPool:
         except BaseException:
             self._context.counters.connections_failed += 1
             if connection is not None:
-                connection.close("given up")
+                connection.close("dial cancelled")
             raise
         if isinstance(down, ConnectionDown):
             self._context.counters.connections_failed += 1
@@ -274,7 +274,7 @@ class ConnectionPool:
         return connection
 
     async def close(self, grace_s: float) -> None:
-        """Let requests in flight finish for a while, then fail them and close everything."""
+        """Wait `grace_s` seconds for requests in flight, then fail them and close everything."""
         self._is_closed = True
         shared = [dial.task for dial in self._dialing.values()]
         for task in shared:
